@@ -6,7 +6,7 @@ A gang that a Budget holds is left out: no end of another gang starts it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from typing import TypeAlias
@@ -127,14 +127,28 @@ class Scene:
         return use_of(self.problem.pools, self.problem.usage.quota_held)
 
 
-def scene_of(snapshot: Snapshot, cache: PlannerCache, most: int) -> Scene:
-    """The scene of a snapshot with device rows. ``most``: the number of pending gangs that are estimated."""
+def scene_of(
+    snapshot: Snapshot,
+    cache: PlannerCache,
+    most: int,
+    check: Callable[[], None] = lambda: None,
+) -> Scene:
+    """The scene of a snapshot with device rows.
+
+    Args:
+        snapshot: with device rows.
+        cache: of the planner.
+        most: the number of pending gangs that are estimated.
+        check: is called before each search for a place; it can raise to end the preparation.
+    """
     problem = survey(snapshot, cache)
+    check()
     in_order = sorted(_in_order(problem.snapshot), key=_place)
+    check()
     return Scene(
         problem,
         _free(problem),
-        tuple(_waiting(problem, in_order[:most])),
+        tuple(_waiting(problem, in_order[:most], check)),
         (*_holding(problem), *_kept(problem)),
         max(0, len(in_order) - most),
     )
@@ -161,7 +175,9 @@ def _place(pending: Pending) -> Place:
     return pending.lease is None, place(pending.workload)
 
 
-def _waiting(problem: Problem, in_order: Iterable[Pending]) -> Iterator[Waiting]:
+def _waiting(
+    problem: Problem, in_order: Iterable[Pending], check: Callable[[], None]
+) -> Iterator[Waiting]:
     """Those that fit if all nodes are empty."""
     snapshot = problem.snapshot
     classes, kinds = GangClasses(problem), dict[object, int]()
@@ -179,6 +195,7 @@ def _waiting(problem: Problem, in_order: Iterable[Pending]) -> Iterator[Waiting]
         key = class_key(part, queue.name, lines), times
         kind = kinds.setdefault((key, workload.priority if lines else None), len(kinds))
         if kind not in possible:
+            check()
             possible[kind] = tuple(
                 (after, _requests(classes, part, queue, among)) for after, among in starts
             )

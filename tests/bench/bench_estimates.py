@@ -136,7 +136,8 @@ def measured(leader: Leader) -> Cost:
     given = leader.estimates.current(leader.ledger, snapshot)
     loop = time.thread_time() - began
     pauses = Pauses()
-    scene = scene_of(given.snapshot, PlannerCache(), MOST_GANGS)
+    scene = scene_of(given.snapshot, PlannerCache(), MOST_GANGS, pauses)
+    pauses()
     runs = given.runs(scene.uids)
     begins = time.thread_time()
     pauses()

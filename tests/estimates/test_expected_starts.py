@@ -19,6 +19,8 @@ from queuectl.estimates.expected_starts import (
     expected_starts,
 )
 from queuectl.estimates.forward import Forward
+from queuectl.estimates.scene import scene_of
+from queuectl.planner.cache import PlannerCache
 from tests.estimates.build import certain, scene
 from tests.planner.build import NOW, gang, holding, node, podset, queue, world
 
@@ -150,3 +152,12 @@ def test_gangs_of_two_users_deviate_independently() -> None:
 
     one, two = of("ann", "ann"), of("ann", "bob")
     assert one.median < two.median, "the later of two independent ends is later"
+
+
+def test_the_preparation_checks_before_each_search_whether_it_is_to_end() -> None:
+    calls = []
+    pending = [gang(f"p{gpus}", podset(gpu=gpus), queued_at=1.0) for gpus in range(1, 9)]
+    snapshot = world([node("n", gpu=8)], pending, [], queue())
+    made = scene_of(snapshot, PlannerCache(), 100, lambda: calls.append(1))
+    assert len(made.waiting) == len(pending)
+    assert len(calls) > len(pending)

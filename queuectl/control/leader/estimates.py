@@ -117,8 +117,10 @@ class Estimator:
             if not given.snapshot.pending:
                 return ExpectedStarts(given.snapshot.now, run_times=given.run_times(running))
             snapshot = DeviceRows.of(self._cache).added(given.snapshot)
-            scene = scene_of(snapshot, self._cache, MOST_GANGS)
+            scene = scene_of(snapshot, self._cache, MOST_GANGS, check)
+            check()
             run_times = given.run_times({*running, *scene.uids})
+            check()
             return replace(
                 expected_starts(scene, given.runs(scene.uids), check), run_times=run_times
             )
