@@ -56,11 +56,11 @@ controlplane: setup
 test: test-fast test-system ## all tests; builds the control plane the first time
 
 # A worker that dies fails its test; xdist would hang if it started another one (pytest-xdist 3.8).
-# Three workers on two cores: a third of the time tests wait for a database, a lease or a browser. The longest tests start first,
-# as tests/longest.py says.
+# Four workers on two cores: half of the time tests wait for a database, a lease or a process. The longest tests start first, as
+# tests/longest.py says.
 test-fast: setup ## everything that needs no control plane
 	$(RUN)/python -m pytest -p tests.longest $(TESTS) -m "not system and not bench and not faults and not gpus and not image and not real and not operations and not browser" \
-	  -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(PYTEST_ARGS)
+	  -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(PYTEST_ARGS)
 
 # In groups that share a control plane, the longest first, as tests/system/groups.py says. Four workers on two cores: they wait
 # a lot, for gangs that run, windows that pass, and leases that end.

@@ -14,24 +14,29 @@ from tests.support.units import Units
 GROUPS: Final = (
     ("docs/test_admin", "docs/test_mig", "docs/test_users", "docs/test_guides", "docs/test_practices", "docs/test_operate"),
     ("system/test_kills", "system/test_chaos"),
-    ("system/test_lifecycle", "system/test_queues", "system/test_limits", "system/test_expected_start", "system/test_backfill"),
-    ("system/test_gangs", "system/test_default_queue", "system/test_serve_api", "system/test_refusals", "system/test_forged"),
+    ("cluster/test_operators",),
+    ("system/test_lifecycle", "system/test_expected_start"),
+    ("system/test_queues", "system/test_gangs"),
     ("system/test_demo",),
     ("system/test_idle_reclaim", "system/test_utilization", "system/test_dashboards"),
     ("cluster/test_doctor", "cluster/test_takeover", "cluster/test_kubernetes", "cluster/test_tokenrequest", "cluster/test_access",
      "cluster/test_policies", "system/test_rights"),
-    ("system/test_dashboard", "system/test_users_and_pods"),
-    ("docs/test_tutorials",),
+    ("system/test_default_queue", "system/test_serve_api", "system/test_refusals", "system/test_forged", "system/test_limits",
+     "system/test_backfill"),
     ("cluster/test_localcluster_run",),
-    ("system/test_devices", "system/test_device_page", "system/test_random_devices", "system/test_claim_facts"),
+    ("docs/test_tutorials",),
     ("cluster/test_localcluster_lifecycle",),
-    ("utilization/test_efficiency_panels", "cluster/test_localcluster_prometheus"),
+    ("system/test_devices", "system/test_device_page", "system/test_random_devices", "system/test_claim_facts"),
     ("system/test_chart",),
-    ("system/test_alerts",),
+    ("system/test_dashboard", "system/test_users_and_pods"),
     ("utilization/test_sources",),
+    ("utilization/test_efficiency_panels", "cluster/test_localcluster_prometheus"),
+    ("cluster/test_kubectl_plugin",),
+    ("system/test_alerts",),
 )  # fmt: skip
 """Files of a group share a control plane and run in one worker. The longest groups are first, so that all workers end at about
-the same time. A file that is not named here is its own group. The last one repeats its test if the machine was too busy."""
+the same time. The operators are before them, because their first run on a machine builds them. A file that is not named here is its
+own group. tests/utilization/test_sources.py is late, because it repeats its simulation if the machine is too busy."""
 _TURNS: Final = {
     file: (f"group {number}", number, turn)
     for number, group in enumerate(GROUPS)
