@@ -11,7 +11,7 @@ import yaml
 from queuectl.localcluster import build, kubeconfig, layout
 from queuectl.localcluster.certificates import Authority
 from queuectl.localcluster.client import wait_until
-from queuectl.localcluster.operators import settings_file
+from queuectl.localcluster.operators import settings_file, webhook_certificates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from queuectl.localcluster.operators import Operator
 
 _SECONDS = 60.0
+_TOKEN_SECONDS = 365 * 24 * 3600  # longer than any local cluster runs
 _CRDS = "crds/"
 _WEBHOOKS = "webhooks.yaml"
 
 
 def prepare(home: Layout, operators: Iterable[Operator]) -> Layout:
-    """Write the credentials, certificates and configuration files of operators, and reserve their ports.
+    """Write the certificate and the configuration files of operators, and reserve their ports.
 
     Args:
         home: The cluster.
@@ -36,22 +37,13 @@ def prepare(home: Layout, operators: Iterable[Operator]) -> Layout:
     Returns:
         The cluster with their ports, command lines and health checks.
     """
-    authority = Authority.load(home.pki / "ca.crt", home.pki / "ca.key")
-    # controller-runtime looks here for the certificate of a webhook server.
-    serving = home.home / "tmp" / "k8s-webhook-server" / "serving-certs"
+    serving = webhook_certificates(home)
     if not serving.exists():
         serving.mkdir(parents=True)
+        authority = Authority.load(home.pki / "ca.crt", home.pki / "ca.key")
         authority.server("operators").save(serving / "tls.crt", serving / "tls.key")
     for one in operators:
         home = layout.reserve(home, (one.name, one.webhook_port))
-        kubeconfig.write(
-            home.kubeconfig(one.name),
-            cluster=home.name,
-            server=home.server,
-            authority=authority.pair.certificate,
-            user=one.identity.user,
-            identity=authority.client(one.identity.user, one.identity.groups),
-        )
         if one.settings is not None:
             settings_file(home, one.name).write_text(yaml.safe_dump(dict(one.settings(home))))
         component = one.component(home)
@@ -65,7 +57,7 @@ def prepare(home: Layout, operators: Iterable[Operator]) -> Layout:
 
 
 def apply(home: Layout, client: Client, operator: Operator) -> None:
-    """Create the objects of an operator, and wait until its kinds are served.
+    """Create the objects and the kubeconfig of an operator, and wait until its kinds are served.
 
     Args:
         home: The cluster, prepared for the operator.
@@ -78,10 +70,18 @@ def apply(home: Layout, client: Client, operator: Operator) -> None:
     files = build.cached(operator.unit).files
     crds = [one for name in files if name.startswith(_CRDS) for one in _read(files[name])]
     client.apply(*crds, *_rights(operator, files["rbac/role.yaml"]))
+    authority = (home.pki / "ca.crt").read_bytes()
+    kubeconfig.write(
+        home.kubeconfig(operator.name),
+        cluster=home.name,
+        server=home.server,
+        authority=authority,
+        user=operator.user,
+        identity=_token(client, operator),
+    )
     for crd in crds:
         _wait_served(client, crd)
     if _WEBHOOKS in files:
-        authority = (home.pki / "ca.crt").read_bytes()
         kinds = {one["spec"]["names"]["plural"] for one in crds}
         url = home.url(operator.webhook_port)
         client.apply(*webhooks(operator, files[_WEBHOOKS], kinds, url, authority))
@@ -140,11 +140,16 @@ def _selector(operator: Operator, resources: set[str]) -> dict[str, Any]:
 
 
 def _rights(operator: Operator, role: Path) -> list[Document]:
-    """Its namespace, and its role bound to its ServiceAccount."""
+    """Its namespace, its ServiceAccount, and its role bound to that."""
     granted = next(one for one in _read(role) if one["kind"] == "ClusterRole")
     group = "rbac.authorization.k8s.io"
     return [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": operator.namespace}},
+        {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": {"name": operator.account, "namespace": operator.namespace},
+        },
         granted | {"metadata": {"name": operator.name}},
         {
             "apiVersion": f"{group}/v1",
@@ -160,6 +165,15 @@ def _rights(operator: Operator, role: Path) -> list[Document]:
             ],
         },
     ]
+
+
+def _token(client: Client, operator: Operator) -> str:
+    """A token of its ServiceAccount. A client certificate has at most 64 characters for a user, which are too few for some."""
+    path = f"/api/v1/namespaces/{operator.namespace}/serviceaccounts/{operator.account}/token"
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}
+    made = client.create(path, request | {"spec": {"expirationSeconds": _TOKEN_SECONDS}})
+    token: str = made["status"]["token"]
+    return token
 
 
 def _wait_served(client: Client, crd: Document) -> None:

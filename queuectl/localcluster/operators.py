@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from queuectl.localcluster import versions
-from queuectl.localcluster.components import BURST, QPS, Component, Identity
+from queuectl.localcluster.components import BURST, QPS, Component
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -24,6 +24,8 @@ TRAINING_OPERATOR = versions.TRAINING_OPERATOR.name
 JOBSET = versions.JOBSET.name
 MPI_OPERATOR = versions.MPI_OPERATOR.name
 KUBERAY = versions.KUBERAY.name
+TRAINER = versions.TRAINER.name
+LWS = versions.LWS.name
 
 
 @dataclass(frozen=True)
@@ -63,10 +65,9 @@ class Operator:
         return f"{self.name}-webhook"
 
     @property
-    def identity(self) -> Identity:
+    def user(self) -> str:
         """Its user at the API server: its usual ServiceAccount, so that roles and policies apply as elsewhere."""
-        groups = ("system:serviceaccounts", f"system:serviceaccounts:{self.namespace}")
-        return Identity(f"system:serviceaccount:{self.namespace}:{self.account}", groups)
+        return f"system:serviceaccount:{self.namespace}:{self.account}"
 
     def component(self, layout: Layout) -> Component:
         """Its command line and health check, for a cluster that has its ports."""
@@ -82,6 +83,11 @@ def with_needs(names: Iterable[str]) -> list[Operator]:
         for one in (*with_needs(operator.needs), operator):
             found.setdefault(one.name, one)
     return list(found.values())
+
+
+def webhook_certificates(layout: Layout) -> Path:
+    """The folder of the certificate of all webhook servers, where controller-runtime looks by default."""
+    return layout.home / "tmp" / "k8s-webhook-server" / "serving-certs"
 
 
 def settings_file(layout: Layout, name: str) -> Path:
@@ -144,7 +150,7 @@ def _with_settings(name: str) -> Callable[[Layout], Iterable[str]]:
     return arguments
 
 
-def _settings(name: str, version: str, certificates: str) -> Callable[[Layout], Mapping[str, Any]]:
+def _settings(name: str, version: str, certificates: str) -> Callable[[Layout], dict[str, Any]]:
     """The configuration that JobSet, Kubeflow Trainer and LeaderWorkerSet share.
 
     Args:
@@ -153,7 +159,7 @@ def _settings(name: str, version: str, certificates: str) -> Callable[[Layout], 
         certificates: The field that lets it make its own certificates. The cluster has one for all operators.
     """
 
-    def settings(layout: Layout) -> Mapping[str, Any]:
+    def settings(layout: Layout) -> dict[str, Any]:
         return {
             "apiVersion": version,
             "kind": "Configuration",
@@ -166,6 +172,11 @@ def _settings(name: str, version: str, certificates: str) -> Callable[[Layout], 
         }
 
     return settings
+
+
+def _lws_settings(layout: Layout) -> Mapping[str, Any]:
+    shared = _settings(LWS, "config.lws.x-k8s.io/v1alpha1", "internalCertManagement")(layout)
+    return shared | {"webhook": shared["webhook"] | {"certDir": str(webhook_certificates(layout))}}
 
 
 def _address(layout: Layout, port: str) -> str:
@@ -205,6 +216,22 @@ OPERATORS = {
             namespace="ray-system",
             account=KUBERAY,
             arguments=_kuberay,
+        ),
+        Operator(
+            unit=versions.TRAINER,
+            namespace="kubeflow-system",
+            account="kubeflow-trainer-controller-manager",
+            arguments=_with_settings(TRAINER),
+            settings=_settings(TRAINER, "config.trainer.kubeflow.org/v1alpha1", "certManagement"),
+            needs=(JOBSET,),
+        ),
+        Operator(
+            unit=versions.LWS,
+            namespace="lws-system",
+            account="lws-controller-manager",
+            arguments=_with_settings(LWS),
+            settings=_lws_settings,
+            pod_label="leaderworkerset.sigs.k8s.io/name",
         ),
     )
 }

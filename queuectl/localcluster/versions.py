@@ -238,10 +238,43 @@ KUBERAY = Unit(
     },
 )
 
+TRAINER = Unit(
+    name="trainer-controller-manager",
+    module="github.com/kubeflow/trainer/v2",
+    version="v2.3.0",
+    programs={"trainer-controller-manager": "cmd/trainer-controller-manager"},
+    minutes=1.5,
+    files={
+        **{
+            f"crds/{kind}s.yaml": f"manifests/base/crds/trainer.kubeflow.org_{kind}s.yaml"
+            for kind in ("trainjob", "trainingruntime", "clustertrainingruntime")
+        },
+        "rbac/role.yaml": "manifests/base/rbac/role.yaml",
+        "webhooks.yaml": "manifests/base/webhook/manifests.yaml",
+    },
+)
+
+LWS = Unit(
+    name="lws",
+    module="sigs.k8s.io/lws",
+    version="v0.9.0",
+    programs={"lws": "cmd"},
+    minutes=1.5,
+    files={
+        "crds/leaderworkersets.yaml": "config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml",
+        # Its process ends without them.
+        "crds/disaggregatedsets.yaml": "config/crd/bases/disaggregatedset.x-k8s.io_disaggregatedsets.yaml",
+        "rbac/role.yaml": "config/rbac/role.yaml",
+        "webhooks.yaml": "config/webhook/manifests.yaml",
+    },
+)
+
 ON_DEMAND: tuple[Unit, ...] = (
     JOBSET,
     MPI_OPERATOR,
     KUBERAY,
+    TRAINER,
+    LWS,
 )
 """Operators of job kinds. Each is built for the first cluster that runs it."""
 

@@ -66,8 +66,36 @@ def raycluster(namespace: str) -> Document:
 
 
 def rayjob(namespace: str) -> Document:
-    spec = {"entrypoint": "true", "rayClusterSpec": ray_cluster_spec()}
+    # In the default mode, KubeRay makes one more pod at some time, which submits the entrypoint to Ray.
+    spec = {
+        "entrypoint": "true",
+        "submissionMode": "HTTPMode",
+        "rayClusterSpec": ray_cluster_spec(),
+    }
     return custom("RayJob", "ray.io/v1", namespace, spec)
+
+
+def trainingruntime(namespace: str) -> Document:
+    container = CONTAINER | {"name": "node"}
+    pod = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+    step = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}
+    job = {"name": "node", "template": {"metadata": step, "spec": {"template": pod}}}
+    spec = {
+        "mlPolicy": {"numNodes": 1, "torch": {}},
+        "template": {"spec": {"replicatedJobs": [job]}},
+    }
+    return custom("TrainingRuntime", "trainer.kubeflow.org/v1alpha1", namespace, spec, "torch")
+
+
+def trainjob(namespace: str) -> Document:
+    runtime = {"name": "torch", "kind": "TrainingRuntime"}
+    spec = {"runtimeRef": runtime, "trainer": {"numNodes": 2}}
+    return custom("TrainJob", "trainer.kubeflow.org/v1alpha1", namespace, spec)
+
+
+def leaderworkerset(namespace: str) -> Document:
+    spec = {"replicas": 2, "leaderWorkerTemplate": {"size": 2, "workerTemplate": {"spec": POD}}}
+    return custom("LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1", namespace, spec)
 
 
 def pods(cluster: LocalCluster, namespace: str) -> list[Document]:
@@ -98,6 +126,8 @@ def create(cluster: LocalCluster, document: Document) -> Document:
         ("jobset", [jobset], {"one-work-[01]-[01]-.{5}": 4}),
         ("mpi-operator", [mpijob], {"one-launcher-.{5}": 1, "one-worker-[01]": 2}),
         ("kuberay-operator", [raycluster], {"one-head-.{5}": 1, "one-work-worker-.{5}": 2}),
+        ("trainer-controller-manager", [trainingruntime, trainjob], {"one-node-0-[01]-.{5}": 2}),
+        ("lws", [leaderworkerset], {"one-[01]": 2, "one-[01]-1": 2}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
