@@ -11,12 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
 
+from queuectl.devices.shared import ClaimKey
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.pastuse import AccountScope, PastUseAccount, Used, past_use
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.rules import UsageFairness
 from queuectl.domain.snapshot import PastUse
 from queuectl.domain.workload import Placement
+from queuectl.state.claim_users import ClaimUsers
 from queuectl.state.holdings import charged
 from queuectl.state.mirror import Mirror
 
@@ -26,10 +28,11 @@ _FORGET_AFTER = 30  # half-lives: a factor of 1e-9 remains
 
 @dataclass(frozen=True, slots=True)
 class _Holding:
-    """The charge of one gang, and the accounts."""
+    """The charge of one gang, and the accounts. ``elsewhere``: claims that count for other gangs."""
 
     queue: str
     placement: Placement
+    elsewhere: frozenset[ClaimKey]
     accounts: tuple[PastUseAccount, ...]
     amounts: Mapping[str, int]
 
@@ -42,6 +45,7 @@ class PastUseSums:
         self._used: dict[PastUseAccount, Used] = {}
         self._held: dict[PastUseAccount, dict[str, int]] = {}
         self._holdings: dict[str, _Holding] = {}
+        self._users = ClaimUsers()
         self._unwritten: set[PastUseAccount] = set()
         self._config = QueueConfig()
         self._sampled_at = 0.0
@@ -58,11 +62,15 @@ class PastUseSums:
         self._config = config
         self._held.clear()
         self._holdings.clear()
+        self._users = ClaimUsers()
         rule = self._rule
         if rule is None:
             return
         known = {account: used.at for account, used in self._used.items()}
-        for entry in sorted((e for e in entries if _holds(e)), key=_since):
+        held = sorted((e for e in entries if _holds(e)), key=_since)
+        for entry in held:
+            self._users.put(entry, self._mirror.jobs.get(entry.uid), holds=True)
+        for entry in held:
             holding = self._holding(entry)
             if holding is None:
                 continue
@@ -82,13 +90,11 @@ class PastUseSums:
         if rule is None:
             return
         for change in changes:
-            entry, before = change.after, self._holdings.get(change.after.uid)
-            if before is None and not _holds(entry):
-                continue
-            if before is not None and _same(before, entry):
-                continue
-            after = self._holding(entry) if _holds(entry) else None
-            self._replace(entry.uid, before, after, change.at, rule)
+            entry = change.after
+            job = self._mirror.jobs.get(entry.uid)
+            others = self._users.put(entry, job, holds=_holds(entry))
+            for one in (entry, *(self._users.entry(uid) for uid in sorted(others))):
+                self._note(one, change.at, rule)
 
     def past_use(self, now: float) -> PastUse:
         """Past use for the planner, at ``now`` (unix seconds)."""
@@ -128,13 +134,32 @@ class PastUseSums:
                 self._unwritten.discard(account)
         return before
 
+    def _note(self, entry: Entry, at: float, rule: UsageFairness) -> None:
+        before = self._holdings.get(entry.uid)
+        if before is None and not _holds(entry):
+            return
+        if before is not None and self._same(before, entry):
+            return
+        after = self._holding(entry) if _holds(entry) else None
+        self._replace(entry.uid, before, after, at, rule)
+
+    def _same(self, holding: _Holding, entry: Entry) -> bool:
+        return (
+            _holds(entry)
+            and holding.placement is entry.placement
+            and holding.queue == entry.queue
+            and holding.elsewhere == self._users.not_charged(entry.uid)
+        )
+
     def _holding(self, entry: Entry) -> _Holding | None:
         job, config = self._mirror.jobs.get(entry.uid), self._config
         queue = config.cluster_queue_of(entry.namespace, entry.queue)
         if job is None or queue is None or entry.placement is None:
             return None
         amounts: dict[str, int] = {}
-        for (_, _, resource), amount in charged(entry, job, entry.placement, config, self._mirror):
+        elsewhere = self._users.not_charged(entry.uid)
+        rows = charged(entry, job, entry.placement, config, self._mirror, elsewhere)
+        for (_, _, resource), amount in rows:
             amounts[resource] = amounts.get(resource, 0) + amount
         accounts = [
             PastUseAccount.of_local_queue(entry.namespace, entry.queue),
@@ -143,7 +168,7 @@ class PastUseSums:
         user = job.user(config.rules.user_label, config.rules.trusted_submitters)
         if user is not None:
             accounts.append(PastUseAccount(AccountScope.USER, user))
-        return _Holding(entry.queue, entry.placement, tuple(accounts), amounts)
+        return _Holding(entry.queue, entry.placement, elsewhere, tuple(accounts), amounts)
 
     def _replace(
         self,
@@ -192,8 +217,3 @@ def _holds(entry: Entry) -> bool:
 
 def _since(entry: Entry) -> float:
     return entry.since if entry.started_at is None else entry.started_at
-
-
-def _same(holding: _Holding, entry: Entry) -> bool:
-    same = holding.placement is entry.placement and holding.queue == entry.queue
-    return same and _holds(entry)

@@ -21,6 +21,7 @@ from queuectl.domain.events import Adopt, Ended, Event, ObjectDeleted, Submitted
 from queuectl.domain.fleet import Node
 from queuectl.domain.folding import Fold
 from queuectl.domain.ledger import Entry, EntryChange, State
+from queuectl.domain.pastuse import PastUseAccount
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import (
     ClusterQueue,
@@ -38,6 +39,7 @@ from queuectl.domain.records import (
     Outcome,
     Upserted,
 )
+from queuectl.domain.rules import Rules, UsageFairness
 from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
 from queuectl.lifecycle.machine import handle
@@ -48,16 +50,19 @@ from queuectl.state.holdings import Holdings
 from queuectl.state.ledger import Ledger
 from queuectl.state.marking import Marker
 from queuectl.state.mirror import Mirror
+from queuectl.state.pastuse import PastUseSums
 from queuectl.state.usage import Usage
 
 CHARGED = "example.com/gpu"
 CLASS = DeviceClass("gpu.example.com", (), CHARGED)
+HALF_LIFE = 1000.0
 TWO = ClaimSpec((DeviceRequest("r", (DeviceOption(CLASS.name, count=2),)),))
 QUOTAS = FlavorQuotas("f", {GPU: 8, CHARGED: 8})
 CONFIG = QueueConfig(
     cluster_queues={"cq": ClusterQueue("cq", (ResourceGroup((GPU, CHARGED), (QUOTAS,)),))},
     local_queues={("ns", "q"): LocalQueue("ns", "q", "cq")},
     flavors={"f": ResourceFlavor("f")},
+    rules=Rules(usage_fairness=UsageFairness(half_life=HALF_LIFE, sampling=1e-6)),
 )
 STARTS = {"first": 100.0, "second": 200.0, "third": 300.0}
 """Each gang has one pod with one GPU beside the two devices of the claim."""
@@ -91,6 +96,8 @@ class World:
         self.marker = Marker(self.mirror, self.entries.values)
         self.holdings = Holdings(self.mirror)
         self.holdings.configure(CONFIG, self.entries.values())
+        self.past_use = PastUseSums(self.mirror)
+        self.past_use.configure(CONFIG, self.entries.values(), 0.0)
 
     def happens(self, at: float, *events: tuple[str, Event]) -> None:
         """All in one commit."""
@@ -105,6 +112,7 @@ class World:
             for mark in change.marks:
                 self.marks.setdefault(mark.uid, []).append(mark)
         self.holdings.note(changes)
+        self.past_use.note(changes)
 
     def adopt(self, at: float, *names: str) -> None:
         """The gangs run when they are first seen."""
@@ -121,6 +129,13 @@ class World:
             for mark in change.marks:
                 self.marks.setdefault(mark.uid, []).append(mark)
         self.holdings.note(changes)
+        self.past_use.note(changes)
+
+    def past_devices(self, at: float) -> float:
+        """Past use of devices by the LocalQueue."""
+        account = PastUseAccount.of_local_queue("ns", "q")
+        used = {one.account: one for one in self.past_use.current(at)}
+        return used[account].amounts[CHARGED]
 
     def seconds(self, until: float) -> dict[str, Fraction]:
         """GPU-seconds of each gang."""
@@ -162,6 +177,34 @@ def test_the_devices_of_a_shared_claim_are_charged_once_at_each_moment(
         "second": 800 + 3 * 1000,
         "third": 1200,
     }
+
+
+@pytest.mark.parametrize("order", list(permutations(STARTS)))
+@pytest.mark.parametrize("together", [True, False])
+def test_the_devices_of_a_shared_claim_are_past_use_once(
+    order: tuple[str, ...], *, together: bool
+) -> None:
+    world = World()
+    for names in [order] if together else [(name,) for name in order]:
+        world.adopt(400.0, *names)
+    for at, name in ((1000.0, "first"), (1500.0, "third"), (2000.0, "second")):
+        world.happens(at, (name, Ended(Outcome.SUCCEEDED)))
+        assert world.past_devices(at) == pytest.approx(_past_use(2, at - 400.0))
+
+
+def test_a_new_leader_counts_the_devices_of_a_shared_claim_as_past_use_once() -> None:
+    world = World()
+    world.adopt(400.0, *STARTS)
+    world.lead()
+    world.happens(1000.0, ("first", Ended(Outcome.SUCCEEDED)))
+    world.happens(1500.0, ("second", Ended(Outcome.SUCCEEDED)))
+    # The new leader counts the gang that is charged since its start.
+    assert world.past_devices(1500.0) == pytest.approx(_past_use(2, 1500.0 - STARTS["first"]))
+
+
+def _past_use(held: int, seconds: float) -> float:
+    """Past use of an account that has held this much for this long."""
+    return held * (1 - 0.5 ** (seconds / HALF_LIFE))
 
 
 def test_the_next_gang_is_charged_if_the_first_one_is_deleted_while_no_process_leads() -> None:
