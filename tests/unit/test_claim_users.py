@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from itertools import permutations
 
@@ -204,7 +205,7 @@ def test_a_new_leader_counts_the_devices_of_a_shared_claim_as_past_use_once() ->
 
 def _past_use(held: int, seconds: float) -> float:
     """Past use of an account that has held this much for this long."""
-    return held * (1 - 0.5 ** (seconds / HALF_LIFE))
+    return held * (1 - math.exp2(-seconds / HALF_LIFE))
 
 
 def test_the_next_gang_is_charged_if_the_first_one_is_deleted_while_no_process_leads() -> None:
