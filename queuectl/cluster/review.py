@@ -18,12 +18,11 @@ from queuectl.cluster.client import METADATA_ONLY, Api, NotServed
 from queuectl.cluster.server import MINIMUM, Server, discover
 from queuectl.domain.errors import ObjectGone, WriteRefused
 from queuectl.objects import keys
-from queuectl.objects.kinds import KINDS, JobKind, path
+from queuectl.objects.kinds import DESCRIPTIONS, KINDS, JobKind, path
 
 PROTECTING: Final = (
-    "queuectl-jobs",
-    "queuectl-pytorchjobs",
-    "queuectl-pytorchjobs-scale",
+    *(f"queuectl-{kind.plural}" for kind in KINDS.values()),
+    *(f"queuectl-{kind.plural}-scale" for kind in DESCRIPTIONS if kind.scale),
     "queuectl-pods",
 )
 """The ValidatingAdmissionPolicies of deploy/. Each has a match condition that exempts updates by the controller."""
@@ -154,7 +153,7 @@ async def _probe_kind(api: Api, namespace: str, kind: JobKind) -> AsyncIterator[
     except WriteRefused as error:
         yield f"{mutation} is not in force: {error}"
         return
-    if text := _not_mutated(created):
+    if text := _not_mutated(kind, created):
         yield f"{mutation} is not in force: a new {kind.kind} {text}"
     labels[keys.QUEUE_LABEL] = ""
     if text := await _accepted(api, collection, _job(kind, labels), policy):
@@ -175,7 +174,7 @@ async def _probe_kueue_key(
     except WriteRefused as error:
         yield f"cannot check whether the policies act on label {label}: {error}"
         return
-    if counts and (text := _not_mutated(created)):
+    if counts and (text := _not_mutated(kind, created)):
         yield f"a new {kind.kind} with label {label} {text}: apply deploy/optional/kueue-keys.yaml"
     elif not counts and keys.GATE in str(created["spec"]):
         text = f"a new {kind.kind} with label {label} is gated, but Kueue's labels do not count"
@@ -206,16 +205,13 @@ async def _accepted(api: Api, collection: str, document: _Document, policy: str)
     return f"ValidatingAdmissionPolicy {policy} is not in force"
 
 
-def _not_mutated(job: _Document) -> str | None:
+def _not_mutated(kind: JobKind, job: _Document) -> str | None:
     """The fields of a managed job that admission did not set."""
-    spec = job["spec"]
     if keys.SUBMITTED_BY not in job["metadata"].get("annotations", {}):
         return f"lacks the annotation {keys.SUBMITTED_BY}"
-    suspended = spec.get("suspend") or spec.get("runPolicy", {}).get("suspend")
-    if not suspended:
+    if not kind.is_suspended(job):
         return "is not suspended"
-    replicas = spec.get("pytorchReplicaSpecs", {"": spec})
-    for template in (replica["template"] for replica in replicas.values()):
+    for template in kind.templates(job):
         gates = [gate["name"] for gate in template["spec"].get("schedulingGates", ())]
         if keys.GATE not in gates:
             return f"lacks the gate {keys.GATE}"
@@ -234,7 +230,7 @@ _POD: Final[_Document] = {
     "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
     "containers": [
         {
-            "name": "pytorch",
+            "name": "main",
             "image": "queuectl.dev/probe",
             "securityContext": {
                 "allowPrivilegeEscalation": False,
@@ -246,13 +242,11 @@ _POD: Final[_Document] = {
 
 
 def _job(kind: JobKind, labels: Mapping[str, str]) -> _Document:
-    template = {"spec": _POD}
-    spec: _Document = {"template": template}
-    if kind.kind == "PyTorchJob":
-        spec = {"pytorchReplicaSpecs": {"Master": {"replicas": 1, "template": template}}}
+    [container] = _POD["containers"]
+    pod = {**_POD, "containers": [{**container, "name": kind.container}]}
     return {
         "apiVersion": f"{kind.group}/{kind.version}",
         "kind": kind.kind,
         "metadata": {"generateName": "queuectl-probe-", "labels": dict(labels)},
-        "spec": spec,
+        "spec": kind.minimal_spec({"spec": pod}),
     }

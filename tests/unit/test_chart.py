@@ -15,7 +15,17 @@ import yaml
 from queuectl.cluster.apply import older_manifests
 from queuectl.cluster.server import MINIMUM, Server
 from queuectl.control.environment import settings_names
-from tests.support.chart import CHART, DEPLOY, PAGE, default, defaults, described, page
+from tests.support.chart import (
+    CHART,
+    DEPLOY,
+    KINDS,
+    PAGE,
+    default,
+    defaults,
+    described,
+    kinds,
+    page,
+)
 from tests.support.pages import PAGES, ROOT
 
 METADATA = yaml.safe_load((CHART / "Chart.yaml").read_text())
@@ -76,6 +86,10 @@ def test_each_value_is_described_and_in_the_schema() -> None:
 
 def test_the_page_has_each_value_with_its_default_and_description() -> None:
     assert PAGE.read_text() == page(), "run `make manifests`"
+
+
+def test_the_chart_has_the_descriptions_of_the_kinds() -> None:
+    assert KINDS.read_text() == kinds(), "run `make manifests`"
 
 
 def test_the_schema_accepts_the_defaults() -> None:

@@ -105,3 +105,52 @@ topologySpreadConstraints:
   matchLabelKeys: [pod-template-hash]
 {{- end }}
 {{- end }}
+
+{{/* The described job kinds, as YAML with the key kinds. */}}
+{{- define "queuectl.kinds" -}}
+{{ .Files.Get "kinds.yaml" }}
+{{- end }}
+
+{{/* An optional value of CEL: a field that can be absent. Arguments: the expression of an object or of an optional, and the path below it. */}}
+{{- define "queuectl.field" -}}
+{{ index . 0 }}{{ range splitList "." (index . 1) }}.?{{ . }}{{ end }}
+{{- end }}
+
+{{/* Whether a pod template has the gate of queuectl. Argument: an optional with the entry of its podset, and the path of the template. */}}
+{{- define "queuectl.gated" -}}
+{{ include "queuectl.field" . }}.?spec.?schedulingGates.orValue([])
+  .exists(gate, gate.name == 'queuectl.dev/placement')
+{{- end }}
+
+{{/* Whether a rule holds for each podset. Arguments: the kind, the expression of the object, and the rule, in which ENTRY is the entry of the
+podset, and OLD the optional entry with the same name in the old object. */}}
+{{- define "queuectl.eachPodSet" -}}
+{{- $path := (index . 0).podsets.path }}{{ $object := index . 1 -}}
+{{ $object }}.{{ $path }}.all(type,
+{{ index . 2 | replace "ENTRY" (printf "%s.%s[?type]" $object $path) | replace "OLD" (printf "oldObject.?%s[?type]" $path) | indent 2 }})
+{{- end }}
+
+{{/* Whether two maps, as optionals, have the same values, except under some keys. Arguments: the expressions, and the keys. */}}
+{{- define "queuectl.same" -}}
+{{- $keys := printf "['%s']" (join "', '" (index . 2)) -}}
+[[{{ index . 0 }}.orValue({}), {{ index . 1 }}.orValue({})]].all(side,
+  side[0].all(key, key in {{ $keys }} || side[0][key] == side[1][?key].orValue(null))
+  && side[1].all(key, key in {{ $keys }} || key in side[0]))
+{{- end }}
+
+{{/* Whether two objects, as optionals, are the same, except for some fields. Arguments: the expressions, and the paths of the fields. */}}
+{{- define "queuectl.sameBut" -}}
+{{- $new := index . 0 }}{{ $old := index . 1 }}{{ $below := dict "" list }}{{ $prefixes := list -}}
+{{- range $path := index . 2 }}
+{{- $prefix := "" }}
+{{- range $name := splitList "." $path }}
+{{- if not (has $prefix $prefixes) }}{{ $prefixes = append $prefixes $prefix }}{{ end }}
+{{- $_ := set $below $prefix (append (get $below $prefix | default list) $name | uniq) }}
+{{- $prefix = printf "%s.?%s" $prefix $name }}
+{{- end }}
+{{- end }}
+{{- range $i, $prefix := $prefixes }}
+{{- if $i }}
+&& {{ end }}{{ include "queuectl.same" (list (print $new $prefix) (print $old $prefix) (get $below $prefix)) }}
+{{- end }}
+{{- end }}

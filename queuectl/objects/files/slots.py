@@ -18,6 +18,7 @@ from queuectl.objects import keys
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import RequestError
 from queuectl.objects.files.gangs import Gang
+from queuectl.objects.kinds import KINDS
 from queuectl.objects.kubernetes.pods import read_pod
 from queuectl.objects.kubernetes.wire import Owner, WirePod
 
@@ -94,7 +95,7 @@ class Owners:
     def _by_label(self, pod: GivenPod) -> Gang | None:
         names = [pod.labels[label] for label in _JOB_LABELS if label in pod.labels]
         for name in names:
-            for kind in ("Job", "PyTorchJob"):
+            for kind in KINDS:
                 found = self._names.get((kind, pod.record.namespace, name))
                 if found is not None:
                     return found

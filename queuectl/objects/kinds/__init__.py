@@ -1,6 +1,7 @@
-"""Job kinds: their requests, their start and stop, and their end. One file per kind.
+"""Job kinds: their requests, their start and stop, and their end.
 
-A new kind is a module here, an entry in :data:`KINDS` and a fixture folder ``tests/fixtures/kinds/<kind>``.
+A new kind is a :class:`~queuectl.objects.kinds.description.Description`, an entry in :data:`KINDS` and a fixture folder
+``tests/fixtures/kinds/<kind>``. Only a Job of ``batch/v1`` has a class of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 from queuectl.domain.records import JobRecord
 from queuectl.objects.kinds.common import NO_COUNTS
 from queuectl.objects.kinds.job import BatchJob
-from queuectl.objects.kinds.pytorchjob import PyTorchJob
+from queuectl.objects.kinds.training import PYTORCHJOB
 
 
 class JobKind(Protocol):
@@ -42,6 +43,19 @@ class JobKind(Protocol):
     @property
     def wire(self) -> type[msgspec.Struct]:
         """The struct to which objects of this kind are decoded before :meth:`read`."""
+
+    @property
+    def container(self) -> str:
+        """The name that the first container of a template must have, or one of its own."""
+
+    def minimal_spec(self, template: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The spec of an object with one pod of this template, for a dry run."""
+
+    def is_suspended(self, document: Mapping[str, Any]) -> bool:
+        """Whether an object, as the API server returns it, is suspended."""
+
+    def templates(self, document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        """The pod templates of an object, as the API server returns it."""
 
     def read(self, document: Any, *, kueue: bool = True, strict: bool = False) -> JobRecord:
         """Project a decoded object (a ``wire``). JobRecord.error has an error of the user, which is not raised.
@@ -84,8 +98,13 @@ class JobKind(Protocol):
         """Label selector of the pods of the job with this name."""
 
 
+_DESCRIBED: Final = (PYTORCHJOB,)
+
+DESCRIPTIONS: Final = tuple(kind.description for kind in _DESCRIBED)
+"""Of all kinds but the Job."""
+
 KINDS: Final[Mapping[str, JobKind]] = MappingProxyType(
-    {kind.kind: kind for kind in (BatchJob(), PyTorchJob())}
+    {kind.kind: kind for kind in (BatchJob(), *_DESCRIBED)}
 )
 """By kind; the order is that of this file."""
 

@@ -38,9 +38,9 @@ def read_job(
     kind: str,
     meta: Meta,
     templates: Sequence[Template | None],
-    conditions: Sequence[Condition],
     *,
     suspended: bool,
+    drained: bool,
     outcome: Outcome | None,
     own_priority_class: str | None,
     ask: Callable[[], SpecFields],
@@ -53,8 +53,8 @@ def read_job(
         kind: of the job.
         meta: its metadata.
         templates: its pod templates, in podset order.
-        conditions: its status conditions.
         suspended: from its spec.
+        drained: from its status: its controller stops its pods, or has stopped them.
         outcome: from its status.
         own_priority_class: pod priority class set outside the templates, if the kind has such a field.
         ask: parses the podsets; can raise RequestError.
@@ -88,7 +88,7 @@ def read_job(
         unsupported=error is not None and error.unsupported,
         preemptible=_is_true(meta, keys.PREEMPTIBLE),
         suspended=suspended,
-        drained=holds(conditions, "Suspended"),
+        drained=drained,
         attempt=max((_attempt(template) for template in templates), default=0),
         outcome=outcome,
         utilization=read_utilization(meta.annotations),

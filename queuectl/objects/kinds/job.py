@@ -63,7 +63,17 @@ class BatchJob:
     group = "batch"
     version = "v1"
     plural = "jobs"
+    container = "main"
     wire = WireJob
+
+    def minimal_spec(self, template: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"template": template}
+
+    def is_suspended(self, document: Mapping[str, Any]) -> bool:
+        return bool(document["spec"].get("suspend"))
+
+    def templates(self, document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        return [document["spec"]["template"]]
 
     def read(self, document: WireJob, *, kueue: bool = True, strict: bool = False) -> JobRecord:
         spec = document.spec or JobSpec()
@@ -73,8 +83,8 @@ class BatchJob:
             self.kind,
             document.metadata,
             [spec.template],
-            conditions,
             suspended=bool(spec.suspend),
+            drained=holds(conditions, "Suspended"),
             outcome=_outcome(conditions),
             own_priority_class=None,
             ask=lambda: _ask(spec, status, document.metadata.annotations, kueue),

@@ -1,0 +1,85 @@
+"""The kinds of ``kubeflow.org/v1``, run by the training operator. Each replica type is a podset.
+
+The operator names pods by replica type and index. An index counts inside its type, so it is the pod's rank in its podset.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from queuectl.domain.needs import ContainerNeeds, incidental, limited, requested
+from queuectl.domain.quantity import CPU, MEMORY
+from queuectl.domain.workload import PodSet
+from queuectl.objects.kinds.described import DescribedKind
+from queuectl.objects.kinds.description import Description, Manager, PodSets, Unsupported
+
+_MASTER, _WORKER = "Master", "Worker"
+
+# Where there is a master, the operator gives each worker an init container that waits for it, with these resources (its
+# built-in template, v1.9). They count like any init container's: as a floor under the pod's own.
+_INIT = ContainerNeeds(
+    requests=((CPU, 50), (MEMORY, 10 << 20)),
+    limits=((CPU, 100), (MEMORY, 20 << 20)),
+    incidental=True,
+)
+
+
+def _described(
+    kind: str,
+    replicas: str,
+    types: tuple[str, ...],
+    container: str,
+    *,
+    unsupported: tuple[Unsupported, ...] = (),
+    replaces_finished: str = "",
+) -> Description:
+    return Description(
+        kind=kind,
+        group="kubeflow.org",
+        version="v1",
+        plural=f"{kind.lower()}s",
+        suspend="spec.runPolicy.suspend",
+        podsets=PodSets(path=f"spec.{replicas}", types=types),
+        selector="training.kubeflow.org/job-name",
+        priority_class="spec.runPolicy.schedulingPolicy.priorityClass",
+        manager=Manager(path="spec.runPolicy.managedBy", name="kubeflow.org/training-operator"),
+        unsupported=unsupported,
+        replaces_finished=replaces_finished,
+        container=container,
+        scale=True,
+    )
+
+
+class PyTorchJob(DescribedKind):
+    """Adds the init container of workers."""
+
+    def complete(self, podsets: list[PodSet]) -> list[PodSet]:
+        if podsets[0].name != _MASTER.lower():
+            return podsets
+        return [podsets[0], *map(_with_init, podsets[1:])]
+
+
+def _with_init(worker: PodSet) -> PodSet:
+    assert worker.needs is not None
+    needs = replace(worker.needs, init=(*worker.needs.init, _INIT))
+    shape = replace(worker.shape, requests=requested(needs), incidental=incidental(needs))
+    return replace(worker, shape=shape, limits=limited(needs), needs=needs)
+
+
+PYTORCHJOB: Final = PyTorchJob(
+    _described(
+        "PyTorchJob",
+        "pytorchReplicaSpecs",
+        (_MASTER, _WORKER),
+        "pytorch",
+        unsupported=(
+            Unsupported(
+                path="spec.elasticPolicy.metrics",
+                reason="a number of workers that changes while the job runs is not supported",
+            ),
+        ),
+        # The operator keeps a replica that succeeded, unless the job is elastic: then a restart may bring it back.
+        replaces_finished="spec.elasticPolicy",
+    )
+)
