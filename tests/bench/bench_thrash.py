@@ -2,10 +2,12 @@
 
     python -m tests.bench.bench_thrash [--replay] [--seeds 1,2,3] [--policy '{"borrowBackoffSeconds": 0}'] [--reclaim Never]
     python -m tests.bench.bench_thrash --orders [--seeds 1,2,3]
+    python -m tests.bench.bench_thrash --peer FOLDER [--seeds 1,2,3]
 
 The load is that of :mod:`tests.bench.thrash`. It runs on a real control plane, a new one for each seed; with ``--replay``
 in simulated time around the planner and the ledger's state machine, with fixed latencies, so that the same seed gives the same figures.
-With ``--orders`` it runs in one pool of GPUs without queuectl, in several queue orders.
+With ``--orders`` it runs in one pool of GPUs without queuectl, in several queue orders. With ``--peer`` it runs on Kueue, of
+which the folder holds a build (:mod:`tests.bench.thrash_peer`).
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import sys
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Final
 
 from queuectl.control.settings import Settings
@@ -29,7 +33,7 @@ from queuectl.domain.records import (
     PodPhase,
     PodRecord,
 )
-from tests.bench import queue_orders, thrash
+from tests.bench import queue_orders, thrash, thrash_peer
 from tests.bench.bench_replay import Replay
 from tests.bench.bench_system import SETTINGS, print_table, summary
 from tests.bench.kueue.mix import Arrival, Mix, Queue
@@ -158,12 +162,17 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--policy", type=json.loads, help="spec.policy of the queues, as JSON")
     parser.add_argument("--reclaim", default="Any", help="reclaimWithinCohort of the queues")
     parser.add_argument("--orders", action="store_true", help="in one pool of GPUs")
+    parser.add_argument(
+        "--peer", type=Path, metavar="FOLDER", help="on Kueue, of which it has a build"
+    )
     options = parser.parse_args(arguments)
     seeds = [int(seed) for seed in options.seeds.split(",")]
     if options.orders:
         print_table(("order", *thrash.HEAD[1:]), *queue_orders.rows(seeds, STARTS))
         return
     run = simulate if options.replay else play
+    if options.peer is not None:
+        run = partial(thrash_peer.play, folder=options.peer, starts=STARTS)
     queues = thrash.config(options.policy, options.reclaim)
     found: list[Figures] = []
     rows: list[tuple[str, ...]] = [thrash.HEAD]

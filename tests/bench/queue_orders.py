@@ -15,16 +15,17 @@ from typing import Final
 from tests.bench import thrash
 from tests.bench.thrash import Fate, Gang, figures
 
-Key = Callable[[Gang], tuple[float, ...]]
+Key = Callable[[Gang, float], tuple[float, ...]]
 LARGE: Final = thrash.SIZES[-1][0]  # pods
 ORDERS: Final[dict[str, tuple[Key, int]]] = {
-    "time": (lambda gang: (gang.at,), 0),
-    "time; room is kept for the first gang that waits": (lambda gang: (gang.at,), 1),
-    "fewest GPUs first": (lambda gang: (gang.pods * gang.gpus, gang.at), 0),
-    "shortest first, run times known": (lambda gang: (gang.runtime, gang.at), 0),
-    "17-64 pods first": (lambda gang: (gang.pods < LARGE, gang.at), 0),
+    "time": (lambda gang, _: (gang.at,), 0),
+    "time; room is kept for the first gang that waits": (lambda gang, _: (gang.at,), 1),
+    "fewest GPUs first": (lambda gang, _: (gang.pods * gang.gpus, gang.at), 0),
+    "shortest first, run times known": (lambda gang, _: (gang.runtime, gang.at), 0),
+    "largest wait times pods first": (lambda gang, now: ((gang.at - now) * gang.pods, gang.at), 0),
+    "17-64 pods first": (lambda gang, _: (gang.pods < LARGE, gang.at), 0),
 }
-"""By name: the sort key, and how many waiting gangs have room kept for them, with all ends known."""
+"""By name: the sort key at a time in seconds, and how many waiting gangs have room kept for them, with all ends known."""
 
 
 @dataclass
@@ -58,7 +59,7 @@ class Pool:
 
     def _starts(self) -> Iterator[Fate]:
         kept: list[tuple[float, int]] = []  # times and GPUs that can be in use then
-        for gang in sorted(self.waiting, key=self.order):
+        for gang in sorted(self.waiting, key=lambda gang: self.order(gang, self.now)):
             asked, end = gang.pods * gang.gpus, self.now + self.starts + gang.runtime
             late = [i for i, (at, _) in enumerate(kept) if end > at]
             if asked <= self.free and all(asked <= kept[i][1] for i in late):
