@@ -83,6 +83,9 @@ class KubernetesCluster:
     async def patch_pod(self, namespace: str, name: str, patch: Mapping[str, Any]) -> int:
         return await self._writer.patch_pod(namespace, name, patch)
 
+    async def stop_pod(self, namespace: str, name: str, uid: str) -> None:
+        await self._writer.stop_pod(namespace, name, uid)
+
     async def delete_pod(self, namespace: str, name: str, uid: str, version: int) -> None:
         await self._writer.delete_pod(namespace, name, uid, version)
 

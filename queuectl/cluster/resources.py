@@ -8,13 +8,14 @@ takes about 30 µs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import msgspec
 
-from queuectl.domain.records import JobRecord, Record, TaintRuleRecord
+from queuectl.domain.records import JobRecord, PodRecord, Record, TaintRuleRecord
 from queuectl.objects.kinds import KINDS, JobKind, path
+from queuectl.objects.kinds.pods import WireMember, read_member, takes
 from queuectl.objects.kubernetes.limit_ranges import WireLimitRange, read_limit_range
 from queuectl.objects.kubernetes.node_topologies import API_VERSION as TOPOLOGIES
 from queuectl.objects.kubernetes.node_topologies import WireNodeTopology, read_node_topology
@@ -105,7 +106,7 @@ def watched(*, kueue: bool = True) -> tuple[Resource, ...]:
             optional=True,
         ),
         *(_jobs(kind, kueue) for kind in KINDS.values()),
-        Resource("pods", "/api/v1/pods", _reader(WirePod, read_pod), by_uid=True),
+        _pods(kueue),
     )
 
 
@@ -143,6 +144,22 @@ def _reader(
 ) -> Callable[[Bytes], Record | None]:
     decode = msgspec.json.Decoder(wire).decode
     return lambda raw: project(decode(raw))
+
+
+def _pods(kueue: bool) -> Resource:
+    decode = msgspec.json.Decoder(WirePod).decode
+    decode_member = msgspec.json.Decoder(WireMember).decode
+
+    def read(raw: Bytes) -> PodRecord:
+        wire = decode(raw)
+        record = read_pod(wire)
+        if not takes(wire.metadata, kueue=kueue):
+            return record
+        member = read_member(decode_member(raw), kueue=kueue)
+        podset = next((each.name for each in member.job.podsets), record.podset)
+        return replace(record, member=member, podset=podset)
+
+    return Resource("pods", "/api/v1/pods", read, by_uid=True)
 
 
 def _jobs(kind: JobKind, kueue: bool) -> Resource:

@@ -182,10 +182,19 @@ async def _probe_kueue_key(
 
 
 async def _probe_pods(api: Api, namespace: str) -> AsyncIterator[str]:
-    spec = {**_POD, "schedulingGates": [{"name": keys.GATE}]}
-    pod = {"metadata": {"generateName": "queuectl-probe-"}, "spec": spec}
-    if text := await _accepted(api, f"/api/v1/namespaces/{namespace}/pods", pod, "queuectl-pods"):
+    target = f"/api/v1/namespaces/{namespace}/pods"
+    metadata: dict[str, Any] = {"generateName": "queuectl-probe-"}
+    gated = {"metadata": metadata, "spec": {**_POD, "schedulingGates": [{"name": keys.GATE}]}}
+    if text := await _accepted(api, target, gated, "queuectl-pods"):
         yield text
+    metadata = {**metadata, "labels": {keys.QUEUE_LABEL: "probe"}}
+    try:
+        made = await _dry_run(api, target, {"metadata": metadata, "spec": dict(_POD)})
+    except WriteRefused as error:
+        yield f"the MutatingAdmissionPolicy or the webhook queuectl-pods is not in force: {error}"
+        return
+    if keys.SUBMITTED_BY not in made["metadata"].get("annotations", {}):
+        yield "the MutatingAdmissionPolicy or the webhook queuectl-pods is not in force: a new Pod is not gated"
 
 
 async def _dry_run(api: Api, collection: str, document: _Document) -> _Document:

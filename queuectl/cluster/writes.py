@@ -156,6 +156,12 @@ class Writer:
         target = f"/api/v1/namespaces/{namespace}/pods/{name}"
         await self._api.request("DELETE", target, body=options, accept=METADATA_ONLY)
 
+    async def stop_pod(self, namespace: str, name: str, uid: str) -> None:
+        """See ``Cluster.stop_pod``."""
+        target = f"/api/v1/namespaces/{namespace}/pods/{name}"
+        options = {"preconditions": {"uid": uid}}
+        await self._api.request("DELETE", target, body=options, accept=METADATA_ONLY)
+
     async def patch_node(self, name: str, patch: Mapping[str, Any]) -> int:
         """See ``Cluster.patch_node``."""
         return version_of(await merge_patch(self._api, f"/api/v1/nodes/{name}", patch))
@@ -213,7 +219,6 @@ class Events:
     async def _create(
         self, job: JobRecord, kind: str, reason: str, message: str, now: float
     ) -> str:
-        api = KINDS[job.kind]
         event = {
             "metadata": {"generateName": f"{job.name[:200]}-", "namespace": job.namespace},
             "eventTime": micro_time(now),
@@ -223,18 +228,27 @@ class Events:
             "reason": reason,
             "type": kind,
             "note": _shorten(message, 1024),
-            "regarding": {
-                "apiVersion": f"{api.group}/{api.version}",
-                "kind": job.kind,
-                "namespace": job.namespace,
-                "name": job.name,
-                "uid": job.uid,
-            },
+            "regarding": _regarding(job),
         }
         body = await self._api.request(
             "POST", _events(job), query=_WRITE, body=event, accept=METADATA_ONLY
         )
         return _metadata(_events(job), body).name
+
+
+def _regarding(job: JobRecord) -> dict[str, str]:
+    """The object with its Events. A group of pods has them on its first pod."""
+    if job.face is not None:
+        face = {"name": job.face.name, "uid": job.face.uid}
+        return {"apiVersion": "v1", "kind": "Pod", "namespace": job.namespace, **face}
+    api = KINDS[job.kind]
+    return {
+        "apiVersion": f"{api.group}/{api.version}",
+        "kind": job.kind,
+        "namespace": job.namespace,
+        "name": job.name,
+        "uid": job.uid,
+    }
 
 
 def _events(job: JobRecord) -> str:

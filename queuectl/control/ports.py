@@ -267,6 +267,9 @@ class Cluster(Protocol):
     async def delete_pod(self, namespace: str, name: str, uid: str, version: int) -> None:
         """Delete this pod at once, without its node. Only for pods of dead nodes: its containers can continue to run."""
 
+    async def stop_pod(self, namespace: str, name: str, uid: str) -> None:
+        """Delete this pod, with its grace period. Only for pods that are workloads, or parts of one."""
+
     async def patch_namespace(self, name: str, patch: Document) -> None:
         """Merge-patch one namespace. The patch can change only the label of queuectl."""
 

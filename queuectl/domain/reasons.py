@@ -39,6 +39,7 @@ class Code(StrEnum):
     BACKOFF = "Backoff"  # a start failed, or its GPUs were idle; it queues again later
     HELD = "Held"  # a user holds it
     QUEUE_SET = "QueueSet"  # a user moves it to another LocalQueue
+    WAITING_FOR_PODS = "WaitingForPods"  # not all pods of its group exist
     ADMISSION_GATED = "AdmissionGated"  # held until its admission gates are removed
     DEPENDENCY = "Dependency"  # held until other jobs have ended
     DEPENDENCY_NEVER_SATISFIED = "DependencyNeverSatisfied"  # the other job ended otherwise
@@ -113,6 +114,7 @@ MEANINGS: Final[Mapping[Code, str]] = {
     Code.LOCAL_QUEUE_STOPPED: "The LocalQueue is stopped. Resume it to admit its gangs.",
     Code.UNSATISFIED_CHECKS: "The ClusterQueue requires admission checks, which queuectl does not run.",
     Code.QUEUE_SET: "The gang moves to another LocalQueue.",
+    Code.WAITING_FOR_PODS: "Pods of the group do not exist yet.",
 }
 """One line for each code that many pending gangs can have; after an eviction a gang shows the cause of that until it is planned."""
 
@@ -171,6 +173,7 @@ NOT_IN_LINE: Final = NEVER_FITS | {
 # It requires no action and often ends soon: it becomes an Event only if it lasts.
 TRANSIENT: Final = WAITS_FOR_ROOM | {
     Code.QUEUED,
+    Code.WAITING_FOR_PODS,
     Code.RESOURCE_QUOTA_EXCEEDED,
     Code.MAX_PER_USER,
     Code.WAITING_FOR_PREEMPTED,

@@ -74,6 +74,15 @@ def user_of(
 
 
 @dataclass(frozen=True, slots=True)
+class PodFace:
+    """A pod, as the object to which a write or an Event is sent."""
+
+    name: str
+    uid: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class JobRecord:
     """A managed job of any kind.
 
@@ -110,6 +119,12 @@ class JobRecord:
         forbidden: the violation of a LimitRange of its namespace, or a resource claim that does not exist, or None. The
             mirror sets it; until then, and where there is none, ``podsets`` are what the templates say.
         submitter: name of the user who created it, as admission recorded; empty for one from before the policies.
+        of_pods: it has no field to suspend it: its pods exist with the gate while it waits. It starts when they are released,
+            and it is suspended while none of them is released.
+        staged: its later pods exist only after earlier ones were released.
+        awaits: the pods that must exist before it can start; empty if they exist.
+        absent: none of its pods exists. Only of a group of pods, which has no other object.
+        face: the pod with the status and the Events of a workload that consists of pods, also after its deletion; None for all others.
     """
 
     kind: str
@@ -151,6 +166,11 @@ class JobRecord:
     queue_keys: tuple[str, ...] = ()
     forbidden: Reason | None = None
     submitter: str = ""
+    of_pods: bool = False
+    staged: bool = False
+    awaits: str = ""
+    absent: bool = False
+    face: PodFace | None = None
 
     def label(self, key: str | None) -> str | None:
         """Value of a label; None without one, or where it is empty."""
@@ -182,6 +202,27 @@ class PodPhase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Member:
+    """The request of a pod with a queue label of its own.
+
+    Attributes:
+        job: the pod as a workload of its own. Its only podset has the name that pods of this shape have in a group.
+        group: its group; empty = it is a workload of its own.
+        total: the number of pods of its group; None without a valid number.
+        fast: its group can start before all of them exist.
+        retriable: a pod can follow it after it has failed.
+        workload: uid of the workload for which it was released, "" before.
+    """
+
+    job: JobRecord
+    group: str = ""
+    total: int | None = None
+    fast: bool = False
+    retriable: bool = True
+    workload: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class PodRecord:
     """Any pod of the cluster; managed ones carry an attempt.
 
@@ -202,6 +243,7 @@ class PodRecord:
         checkpoint_at: annotation, unix seconds; None if absent or unreadable.
         restarts: of all its containers together.
         guaranteed: its QoS class is Guaranteed.
+        member: of a pod with a queue label that admission took in; None for all others. The mirror then sets its owner.
         status_reason: why it does not run, in one word as ``kubectl get pods`` shows it; "" where its status names no reason.
     """
 
@@ -229,6 +271,7 @@ class PodRecord:
     restarts: int = 0
     status_reason: str = ""
     guaranteed: bool = False
+    member: Member | None = field(default=None, repr=False)
 
     @property
     def owned_by(self) -> OwnerKey:

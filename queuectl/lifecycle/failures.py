@@ -136,7 +136,7 @@ def held_up(
         timeout: seconds.
     """
     stuck = sum(now - since >= timeout for since in late.values())
-    if entry.state is not State.STARTING or job.suspended or not stuck:
+    if entry.state is not State.STARTING or job.suspended or job.of_pods or not stuck:
         return None
     text = f"the job controller created {counted(stuck, 'pod')} of an earlier attempt; the job is stopped and starts again"
     return Evict(Reason(Code.CHANGED_OUTSIDE, text))

@@ -58,7 +58,7 @@ from queuectl.lifecycle.failures import (
 from queuectl.lifecycle.lost_devices import LostDevices
 from queuectl.lifecycle.machine import handle
 from queuectl.lifecycle.refusals import Refusal, Refusals
-from queuectl.lifecycle.timers import Timers, alarm_of
+from queuectl.lifecycle.timers import Timers, alarm_of, awaits_replacements
 from queuectl.objects.configuration.admissibility import drain
 from queuectl.objects.kubernetes.nodes import priority_values
 from queuectl.state.claims import priority_of
@@ -117,7 +117,7 @@ def observe(
         now: unix seconds.
         terms: the conditions of the observation.
     """
-    if job is None:
+    if job is None or (job.absent and not awaits_replacements(entry, now)):
         yield ObjectDeleted()
         return
     if job.outcome is not None:
@@ -129,15 +129,18 @@ def observe(
         case State.EVICTING:
             yield from _leaving(entry, job, list(pods), now, terms)
         case _:
-            yield from _waiting(entry, job, now, terms)
+            yield from _waiting(entry, job, list(pods), now, terms)
 
 
-def _waiting(entry: Entry, job: JobRecord, now: float, terms: ObservationRules) -> Iterator[Event]:
+def _waiting(
+    entry: Entry, job: JobRecord, pods: list[PodRecord], now: float, terms: ObservationRules
+) -> Iterator[Event]:
     if not job.suspended:
         text = "the job was resumed without queuectl; it is suspended again and keeps its position in the queue"
         yield Evict(Reason(Code.RESUMED_OUTSIDE, text))
         return
-    if entry.queue_set is not None and entry.queue_set == job.queue:
+    named = {p.member.job.queue for p in pods if p.member and p.gated} or {job.queue}
+    if entry.queue_set is not None and named == {entry.queue_set}:
         yield QueueMoved()
     elif terms.refusal is not None and terms.refusal.purpose is Purpose.MOVE:
         yield MoveRefused(terms.refusal.why)
@@ -150,7 +153,7 @@ def _waiting(entry: Entry, job: JobRecord, now: float, terms: ObservationRules) 
 def _leaving(
     entry: Entry, job: JobRecord, pods: list[PodRecord], now: float, terms: ObservationRules
 ) -> Iterator[Event]:
-    gone = all(pod.terminal for pod in pods)
+    gone = all(pod.terminal or (job.of_pods and pod.gated) for pod in pods)
     if entry.stop_at is not None and (
         now >= entry.stop_at or job.preempt_ready or job.suspended or gone
     ):
@@ -159,6 +162,9 @@ def _leaving(
     # that write too, the condition is that no start can take effect.
     refused = terms.refusal is not None and terms.refusal.purpose in (Purpose.START, Purpose.STOP)
     stopped = job.suspended and job.attempt >= entry.attempt
+    if job.of_pods:  # no gated pod can be released by a write that was sent
+        waiting = [pod for pod in pods if pod.gated and not (pod.terminating or pod.terminal)]
+        stopped = job.suspended and all(pod.attempt >= entry.attempt for pod in waiting)
     withdrawn = job.suspended and refused and not terms.may_start
     if (stopped or withdrawn) and job.drained and gone:
         yield Drained()
@@ -175,7 +181,8 @@ def _live(
     if entry.intent is Intent.START and started:
         yield StartConfirmed()
     elif entry.intent is None and job.suspended:
-        yield Evict(Reason(Code.SUSPENDED_OUTSIDE, "the job was suspended without queuectl"))
+        how = "its running pods ended or were deleted" if job.of_pods else "the job was suspended"
+        yield Evict(Reason(Code.SUSPENDED_OUTSIDE, f"{how} without queuectl"))
         return
     current = [pod for pod in pods if pod.attempt == entry.attempt]
     ready = started and all_ready(job, current)
@@ -393,7 +400,7 @@ class Observer:
 
     def _leaves(self, job: JobRecord) -> bool:
         """Whether a suspended job without an entry has running pods: its eviction had begun when the database was lost."""
-        return any(not pod.terminal for pod in self._mirror.pods_of(job))
+        return not job.of_pods and any(not pod.terminal for pod in self._mirror.pods_of(job))
 
     def _leave_alone(self, job: JobRecord) -> None:
         """It runs, queuectl never managed it, and no ClusterQueue of queuectl can account for it."""

@@ -8,12 +8,15 @@ and a write that has taken effect is not repeated.
 - Live: one patch for each gated pod of this attempt, after all its pods exist; later, one for each replacement.
 - Evicting with notice: one patch with the time by which the job must stop.
 - Evicting: one patch that suspends, or one that withdraws a start without effect.
+
+A workload that consists of pods has no object to suspend or resume. Its start is the patches of its pods; its stop deletes the pods that
+are released, and withdraws the start of the pods that are not: their maker creates deleted pods again, with the gate.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
@@ -23,18 +26,20 @@ from queuectl.domain.ledger import Entry, Intent, Purpose, State
 from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.records import JobRecord, PodRecord
 from queuectl.domain.redaction import redacted_for
-from queuectl.domain.workload import Planned, PodSetPlacement
+from queuectl.domain.workload import Planned
+from queuectl.lifecycle.slot_assignment import assign, slots_of
 from queuectl.objects.keys import STATUS_ANNOTATION
 from queuectl.objects.kinds import KINDS
+from queuectl.objects.kinds import pods as plain
 from queuectl.objects.kubernetes.pods import pin_patch
 from queuectl.objects.times import format_time
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One merge patch of one object. ``uid`` and ``version`` are its conditions.
+    """One merge patch of one object, or the deletion of a pod. ``uid`` and ``version`` are its conditions.
 
-    ``attempt``: of the workload that owes it.
+    ``attempt``: of the workload that owes it. ``deletes``: the pod, with its grace period; only its uid is a condition.
     """
 
     resource: str  # kind of the job, or "Pod"
@@ -45,10 +50,11 @@ class Write:
     patch: Mapping[str, Any]
     purpose: Purpose = Purpose.PIN
     attempt: int = 0
+    deletes: bool = False
 
     def bare(self) -> Write | None:
         """The same without the status annotation, which can exceed the limit of the object; None if it has none."""
-        metadata = self.patch["metadata"]
+        metadata = self.patch.get("metadata", {})
         others = {
             k: v for k, v in metadata.get("annotations", {}).items() if k != STATUS_ANNOTATION
         }
@@ -73,6 +79,8 @@ def outstanding_writes(
     """Writes to send now, in order. ``nodes`` and ``flavors`` are by name; ``pods``: all pods that the job controls."""
     if job.attempt > entry.attempt:  # of a restored backup: the next observation changes the entry
         return []
+    if job.of_pods:
+        return _of_pods(entry, job, list(pods), nodes, flavors)
     if entry.state is State.EVICTING:
         return _stop(entry, job) if entry.stop_at is None else _notify(entry, job, entry.stop_at)
     if entry.intent is Intent.MOVE:
@@ -84,6 +92,69 @@ def outstanding_writes(
     if job.attempt != entry.attempt:
         return []
     return _place(entry, job, [p for p in pods if p.attempt == entry.attempt], nodes, flavors)
+
+
+def _of_pods(
+    entry: Entry,
+    job: JobRecord,
+    pods: list[PodRecord],
+    nodes: Mapping[str, Node],
+    flavors: Mapping[str, ResourceFlavor],
+) -> list[Write]:
+    alive = [pod for pod in pods if not (pod.terminal or pod.terminating)]
+    if entry.state is State.EVICTING and entry.stop_at is not None:
+        return _notify_pods(entry, job, alive, format_time(entry.stop_at))
+    if entry.state is State.EVICTING:
+        return _stop_pods(entry, job, alive)
+    if entry.intent is Intent.MOVE and entry.queue_set is not None:
+        return _relabel_pods(entry, alive, entry.queue_set)
+    if not entry.state.live or job.outcome is not None:
+        return []
+    if job.suspended and (entry.intent is None or not as_planned(entry, job)):
+        return []
+    own = [pod for pod in pods if pod.attempt == entry.attempt or (pod in alive and pod.gated)]
+    writes = _place(entry, job, own, nodes, flavors)
+    by_uid = {pod.uid: pod for pod in own}
+    return [
+        replace(w, patch=plain.released(w.patch, by_uid[w.uid], job, entry.attempt)) for w in writes
+    ]
+
+
+def _stop_pods(entry: Entry, job: JobRecord, pods: Iterable[PodRecord]) -> list[Write]:
+    writes = []
+    for pod in pods:
+        if not pod.gated:
+            writes.append(replace(_pod_write(entry, pod, {}, Purpose.STOP), deletes=True))
+        elif pod.attempt < entry.attempt:  # a release that was sent can still take effect
+            patch = plain.withdraw_patch(pod, job.uid, entry.attempt)
+            writes.append(_pod_write(entry, pod, patch, Purpose.STOP))
+    return writes
+
+
+def _notify_pods(
+    entry: Entry, job: JobRecord, pods: Iterable[PodRecord], deadline: str
+) -> list[Write]:
+    return [
+        _pod_write(entry, pod, plain.notice_patch(pod, deadline), Purpose.NOTICE)
+        for pod in pods
+        if not pod.gated
+        and pod.member is not None
+        and pod.member.job.preempt_requested != deadline
+        and not job.suspended
+    ]
+
+
+def _relabel_pods(entry: Entry, pods: Iterable[PodRecord], queue: str) -> list[Write]:
+    return [
+        _pod_write(entry, pod, plain.queue_patch(pod, queue), Purpose.MOVE)
+        for pod in pods
+        if pod.gated and pod.member is not None and pod.member.job.queue != queue
+    ]
+
+
+def _pod_write(entry: Entry, pod: PodRecord, patch: Mapping[str, Any], purpose: Purpose) -> Write:
+    place = (pod.namespace, pod.name, pod.uid, pod.version)
+    return Write(POD, *place, patch, purpose, entry.attempt)
 
 
 def planned_of(job: JobRecord, limit: float | None = None) -> Planned:
@@ -193,14 +264,13 @@ def _place(
             node, charged = slots[number]
             hostname = nodes[node].hostname if node is not None else None
             patch = pin_patch(pod, hostname, *_flavor_terms(charged, flavors))
-            place_of = (pod.namespace, pod.name, pod.uid, pod.version)
-            writes.append(Write(POD, *place_of, patch, Purpose.PIN, entry.attempt))
+            writes.append(_pod_write(entry, pod, patch, Purpose.PIN))
     return writes
 
 
 def _whole(job: JobRecord, pods: list[PodRecord]) -> bool:
     """Whether all pods of the gang exist, or pods of the gang were released before (then these are replacements)."""
-    if any(not pod.gated for pod in pods):
+    if job.staged or any(not pod.gated for pod in pods):
         return True
     counts = Counter(pod.podset for pod in pods if not pod.terminating and not pod.terminal)
     return all(counts[podset.name] >= job.expects(podset) for podset in job.podsets)
@@ -212,77 +282,3 @@ def _flavor_terms(
     chosen = [flavors[name] for name in sorted(set(charged.values())) if name in flavors]
     labels = {key: value for flavor in chosen for key, value in flavor.node_labels}
     return labels, [toleration for flavor in chosen for toleration in flavor.tolerations]
-
-
-def slots_of(podset: PodSetPlacement) -> list[tuple[str | None, Mapping[str, str]]]:
-    """Node and flavors (by resource) of each slot, in the order of ranks.
-
-    A placement of quota only has slots without nodes: one for each pod of each share, or one slot if it is not split, because
-    the pods are then equal.
-    """
-    slots: list[tuple[str | None, Mapping[str, str]]] = []
-    for share in podset.by_share():
-        nodes = share.nodes or ((None, share.pods or 1),)
-        slots += [(node, share.flavors) for node, count in nodes for _ in range(count)]
-    return slots
-
-
-def assign(
-    podset: PodSetPlacement,
-    pods: Collection[PodRecord],
-    waiting: Iterable[PodRecord],
-    nodes: Mapping[str, Node],
-) -> list[tuple[PodRecord, int]]:
-    """Assign a slot (its number) to each gated pod: the placement minus the slots that pods hold, by rank if the pods have ranks.
-
-    A pod holds its slot until it is terminal. Thus a replacement stays gated while its predecessor terminates. A rank stays gated
-    even if its slot is on another node in the meantime: its predecessor can still run on a node that does not answer. Slots on
-    nodes that are deleted, not ready or cordoned stay empty. Pods of a placement of quota only hold no slots: they can run on
-    each node, and without ranks their names decide the share of each.
-    """
-    running = {pod.rank for pod in pods if not (pod.gated or pod.terminal)} - {None}
-    ranked = sorted((pod for pod in waiting if pod.rank not in running), key=_by_rank_and_name)
-    slots = slots_of(podset)
-    if not podset.nodes:
-        living = sorted((pod for pod in pods if not pod.terminal), key=_by_rank_and_name)
-        place = {pod.uid: number for number, pod in enumerate(living)}
-        return [
-            (pod, (place.get(pod.uid, 0) if pod.rank is None else pod.rank) % len(slots))
-            for pod in ranked
-        ]
-    names = {nodes[node].hostname: node for node, _ in podset.nodes if node in nodes}
-    tolerations = ranked[0].tolerations if ranked else ()
-    taken: set[int] = set()  # slots of the pods with ranks
-    held: Counter[str | None] = Counter()  # slots of the other pods, by node
-    for pod in pods:
-        if not pod.gated and not pod.terminal:
-            node = pod.node or names.get(pod.pin or "", "")
-            own = pod.rank % len(slots) if pod.rank is not None else -1
-            if own >= 0 and own not in taken and slots[own][0] == node:
-                taken.add(own)
-            else:
-                held[node] += 1
-    free: set[int] = set()
-    for number, (name, _) in reversed(list(enumerate(slots))):
-        if number in taken:
-            continue
-        if held[name] > 0:  # all slots of a node are equal
-            held[name] -= 1
-        elif name is not None and name in nodes and nodes[name].takes(tolerations):
-            free.add(number)
-    return _by_rank(ranked, free, len(slots))
-
-
-def _by_rank_and_name(pod: PodRecord) -> tuple[bool, int, str]:
-    return pod.rank is None, pod.rank or 0, pod.name
-
-
-def _by_rank(ranked: list[PodRecord], free: set[int], size: int) -> list[tuple[PodRecord, int]]:
-    given: dict[str, int] = {}
-    for pod in ranked:
-        if pod.rank is not None and pod.rank % size in free:
-            given[pod.uid] = pod.rank % size
-            free.remove(pod.rank % size)
-    rest = [pod for pod in ranked if pod.uid not in given]
-    given.update({pod.uid: number for pod, number in zip(rest, sorted(free), strict=False)})
-    return [(pod, given[pod.uid]) for pod in ranked if pod.uid in given]

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
+from typing import Final
 
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.records import JobRecord
 from queuectl.domain.rules import PodsReady
 from queuectl.lifecycle.failures import ready_by
 
+REPLACED_WITHIN: Final = 3600.0
+"""Seconds in which the maker of an evicted group must create its pods again."""
+
+
+def awaits_replacements(entry: Entry, now: float) -> bool:
+    """Whether a group without pods stays in its queue: queuectl deleted its pods, and their maker can create them again."""
+    if entry.state is State.EVICTING:
+        return True
+    return entry.evicted_for is not None and now < entry.since + REPLACED_WITHIN
+
 
 def alarm_of(entry: Entry, job: JobRecord | None, rules: PodsReady) -> float | None:
     """The first moment (unix seconds) at which time alone changes its state, or None."""
     requeue_at = entry.requeue_at if entry.state is State.BACKOFF else None
     moments = [requeue_at, entry.stop_at, entry.priority_until, ready_by(entry, rules)]
+    if job is not None and job.absent:
+        moments.append(entry.since + REPLACED_WITHIN)
     limit = entry.execution_limit(job.max_execution) if job is not None else None
     if entry.state.live and limit is not None:
         moments.append((entry.started_at or entry.since) + limit - entry.past_seconds)

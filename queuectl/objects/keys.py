@@ -48,6 +48,13 @@ BALANCED: Final = "podset-balanced"
 SHARED_GPUS: Final = "podset-shared-gpus"
 NUMA_POLICY: Final = "podset-numa-policy"
 
+# suffixes a user writes on a pod of a group
+POD_GROUP: Final = "pod-group-name"
+POD_GROUP_TOTAL: Final = "pod-group-total-count"
+POD_GROUP_FAST: Final = "pod-group-fast-admission"
+POD_GROUP_INDEX: Final = "pod-group-pod-index"
+RETRIABLE: Final = "retriable-in-group"
+
 # keys queuectl itself writes
 QUEUE_LABEL: Final = PREFIX + QUEUE_NAME
 WORKLOAD_LABEL: Final = PREFIX + "workload"
@@ -74,6 +81,8 @@ JOB_PODSET: Final = "main"
 RANK_LABELS: Final = (
     "batch.kubernetes.io/job-completion-index",
     "training.kubeflow.org/replica-index",
+    PREFIX + POD_GROUP_INDEX,
+    KUEUE_PREFIX + POD_GROUP_INDEX,
 )
 
 

@@ -210,6 +210,8 @@ class SnapshotBuilder:
             return Reason(Code.UNSUPPORTED, why_refused(asked, self._mirror.fleet, weights))
         if job.forbidden is not None:
             return job.forbidden
+        if job.awaits:
+            return Reason(Code.WAITING_FOR_PODS, job.awaits)
         queue = (entry.namespace, entry.queue)
         if queue not in self._inadmissible:
             labels = self._namespaces.get(entry.namespace, {})

@@ -9,6 +9,7 @@ from typing import Final, Protocol, assert_never
 
 from queuectl.devices.gpu_sizes import GpuSizes
 from queuectl.domain.fleet import Fleet
+from queuectl.domain.ledger import Entry
 from queuectl.domain.limitrange import LimitRange, Ranges
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import (
@@ -30,6 +31,7 @@ from queuectl.domain.records import (
 from queuectl.state import devices as device_objects
 from queuectl.state.devices import ALL_NAMESPACES, DeviceMirror
 from queuectl.state.pod_claims import all_resolved, claiming, names_claims
+from queuectl.state.pod_groups import PodGroups
 from queuectl.state.pod_requests import made_as, no_less, same_templates, under
 
 NODES: Final = "nodes"
@@ -42,7 +44,7 @@ LIMIT_RANGES: Final = "limitranges"
 
 # The fields of a job's record on which a plan depends.
 _asks: Final = attrgetter(
-    *(field.name for field in fields(JobRecord) if field.name not in ("version", "status"))
+    *(f.name for f in fields(JobRecord) if f.name not in ("version", "status", "face"))
 )
 
 
@@ -98,6 +100,7 @@ class Mirror:
         self._limit_ranges: dict[str, LimitRangeRecord] = {}
         self._ranges: dict[str, tuple[LimitRange, ...]] = {}  # by namespace
         self._prior: dict[OwnerKey, PriorAdmission] = {}
+        self._groups = PodGroups()
         self._by_owner: dict[OwnerKey, dict[str, PodRecord]] = {}
         # the pods that declare checkpoints
         self._savers: dict[OwnerKey, dict[str, PodRecord]] = {}
@@ -150,11 +153,39 @@ class Mirror:
                         self._delete(delta.resource, key)
                 case _:
                     assert_never(delta)
+        self._assemble_groups()
         self._devices_changed()
         fresh = self.touched
         earlier |= fresh
         self.touched = earlier
         return fresh
+
+    def recognize(
+        self, entries: Iterable[Entry], *, read: bool = False, all_of_them: bool = False
+    ) -> None:
+        """Take over the uids of groups of pods from entries of the ledger.
+
+        Args:
+            entries: new or changed.
+            read: they are from the database, not from this process.
+            all_of_them: groups without an entry here have ended.
+        """
+        self._groups.recognize(entries, read=read, all_of_them=all_of_them)
+        self._assemble_groups()
+
+    def _assemble_groups(self) -> None:
+        """The records of the groups whose pods changed. The pods get their group as their owner."""
+        if not self._groups.waiting:
+            return
+        for before, record, pods in self._groups.settle():
+            if before and (record is None or record.uid != before):
+                self._forget_job(before)
+            for uid, pod in pods.items():
+                if self.pods[uid] != pod:
+                    self._index(self.pods[uid], pod)
+            if record is not None:
+                self._appeared.setdefault(record.uid, record.version)
+                self._keep_job(record, self.jobs.get(record.uid))
 
     def take_over(self, admissions: Iterable[PriorAdmission]) -> None:
         """Add the admissions of a Kueue, for jobs without an entry in the ledger."""
@@ -352,6 +383,11 @@ class Mirror:
         old = self.pods.get(pod.uid)
         if old is not None and pod.version <= old.version:
             return
+        if pod.member is not None:
+            self._groups.put(pod)
+        self._index(old, pod)
+
+    def _index(self, old: PodRecord | None, pod: PodRecord) -> None:
         self.pods[pod.uid] = pod
         self.moved_pods.add(pod.uid)
         key = pod.owned_by
@@ -372,6 +408,7 @@ class Mirror:
             self.devices.delete(resource, key)
         elif resource == PODS:
             pod = self.pods.pop(key, None)
+            self._groups.remove(key)
             if pod is not None:
                 self.moved_pods.add(key)
                 self._forget_owned(pod)
@@ -380,12 +417,7 @@ class Mirror:
             self._fleet = None
             self.planning_changed = True
         elif resource in self._kinds:
-            job = self.jobs.pop(key, None)
-            self._appeared.pop(key, None)
-            if job is not None:
-                self._prior.pop(_key(job), None)
-            self.edited.discard(key)
-            self.touched.add(key)
+            self._forget_job(key)
         elif resource == NAMESPACES:
             self.namespaces.pop(key, None)
         elif resource == PRIORITY_CLASSES:
@@ -396,6 +428,14 @@ class Mirror:
             record = self._limit_ranges.pop(key, None)
             if record is not None:
                 self._ranges_changed(record.namespace)
+
+    def _forget_job(self, uid: str) -> None:
+        job = self.jobs.pop(uid, None)
+        self._appeared.pop(uid, None)
+        if job is not None:
+            self._prior.pop(_key(job), None)
+        self.edited.discard(uid)
+        self.touched.add(uid)
 
     def _forget_owned(self, pod: PodRecord) -> None:
         key = pod.owned_by

@@ -233,6 +233,11 @@ class KillingCluster:
         self.patches.after(number)
         return version
 
+    async def stop_pod(self, namespace: str, name: str, uid: str) -> None:
+        number = self.patches.before()
+        await self.cluster.stop_pod(namespace, name, uid)
+        self.patches.after(number)
+
     async def patch_node(self, name: str, patch: Document) -> int:
         number = self.patches.before()
         version = await self.cluster.patch_node(name, patch)
@@ -323,10 +328,10 @@ class Rig:
         for uid in self.cluster.uids():
             pods = self.cluster.pods_of(uid)
             self._check_gang(uid, pods)
-            for pod in pods:
-                node = pod.node or (pod.pin if not pod.gated else None)
-                if node is not None and not pod.terminal:
-                    use[node] = use.get(node, NOTHING) + pod.requests
+        for pod in self.cluster.all_pods():
+            node = pod.node or (pod.pin if not pod.gated else None)
+            if node is not None and not pod.terminal:
+                use[node] = use.get(node, NOTHING) + pod.requests
         for machine in self.cluster.server.all("nodes"):
             name = machine["metadata"]["name"]
             has = int(machine["status"]["allocatable"]["nvidia.com/gpu"])

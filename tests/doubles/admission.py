@@ -77,6 +77,25 @@ def born(document: Document, namespace: Document | None = None, user: str = "ali
     return job
 
 
+def pod_born(document: Document, user: str = "alice") -> Document:
+    """A pod as admission stores it. With a queue label of its own, it is gated."""
+    pod = copied(document)
+    if queue_of(pod) is None:
+        return pod
+    refuse(queue_of(pod) == "", "the label queue-name is empty")
+    refuse(any(_ours(pod)), "written by queuectl alone")
+    annotations = pod["metadata"].setdefault("annotations", {})
+    annotations[keys.SUBMITTED_BY] = user
+    spec = pod["spec"]
+    if (own := spec.get("priorityClassName", "")) not in ("", keys.POD_PRIORITY_CLASS):
+        annotations[keys.ORIGINAL_PRIORITY_CLASS] = own
+    spec |= {"priorityClassName": keys.POD_PRIORITY_CLASS, "priority": 0}
+    if not gated(spec):
+        spec.setdefault("schedulingGates", []).append({"name": keys.GATE})
+    pod["status"] = {"phase": "Pending"}
+    return pod
+
+
 def check_job(user: str, old: Document, new: Document) -> None:
     """Raise WriteRefused unless this user may make this change."""
     running = not suspended(old)
@@ -120,6 +139,7 @@ def check_pod(user: str, old: Document, new: Document) -> None:
         return
     refuse(gated(before) and not gated(after), f"{keys.GATE} is dropped by queuectl alone")
     refuse(gated(before) and selector != wanted, "written by queuectl alone")
+    refuse(queue_of(old) != queue_of(new), "a pod cannot change its queue")
     refuse(
         (keys.ATTEMPT_LABEL in old["metadata"].get("labels", {})) and _ours(old) != _ours(new),
         "written by queuectl alone",

@@ -36,7 +36,7 @@ from queuectl.domain.errors import ClusterError, ClusterUnavailable, ObjectGone,
 from queuectl.domain.records import Delta, JobRecord, LeaderRecord, PodRecord, PriorAdmission
 from queuectl.objects.files.takeover import WireLeftWorkload, read_prior_admission
 from queuectl.objects.kinds import KINDS
-from tests.doubles.admission import CONTROLLER, born, check_job, check_node, check_pod
+from tests.doubles.admission import CONTROLLER, born, check_job, check_node, check_pod, pod_born
 from tests.doubles.apiserver import Document, Server, Watcher, owner_of
 from tests.doubles.controllers import Controllers, condition, phase, pod_record
 
@@ -155,6 +155,18 @@ class FakeCluster:
         self.deleted.append(name)
         self.server.remove("pods", self.server.get("pods", namespace, name))
 
+    async def stop_pod(self, namespace: str, name: str, uid: str) -> None:
+        await self._write(
+            Written("Pod", namespace, name, {"metadata": {"uid": uid}}),
+            lambda: self._stop_pod(namespace, name, uid),
+        )
+
+    def _stop_pod(self, namespace: str, name: str, uid: str) -> None:
+        pod = self.server.get("pods", namespace, name)
+        if pod["metadata"]["uid"] != uid:
+            raise WriteConflict(f"pods {namespace}/{name}: the preconditions do not hold")
+        self.server.delete("pods", pod)
+
     async def patch_node(self, name: str, patch: Mapping[str, Any]) -> int:
         return await self._write(
             Written("Node", "", name, patch),
@@ -209,6 +221,14 @@ class FakeCluster:
         namespace = document["metadata"].get("namespace", "default")
         job = born(dict(document), self.server.objects["namespaces"].get(("", namespace)))
         return str(self.server.create(_plural(job["kind"]), job)["metadata"]["uid"])
+
+    def submit_pod(self, document: Mapping[str, Any]) -> str:
+        """Create a pod of a user through admission. Returns its uid."""
+        pod = pod_born(dict(document))
+        return str(self.server.create("pods", pod)["metadata"]["uid"])
+
+    def delete_pod_of_user(self, name: str, namespace: str = "default") -> None:
+        self.server.delete("pods", self.server.get("pods", namespace, name))
 
     def user_patch(
         self, resource: str, namespace: str, name: str, patch: Mapping[str, Any]
@@ -281,6 +301,9 @@ class FakeCluster:
     def pods_of(self, uid: str) -> list[PodRecord]:
         """The pods of a job, in order of creation, including terminated pods until they are removed."""
         return [pod_record(pod) for pod in self.server.all("pods") if owner_of(pod) == uid]
+
+    def all_pods(self) -> list[PodRecord]:
+        return [pod_record(pod) for pod in self.server.all("pods")]
 
     # ---- faults
 

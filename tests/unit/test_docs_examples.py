@@ -152,6 +152,14 @@ def test_no_example_goes_untested() -> None:
     assert {path.name for path in EXAMPLES.iterdir() if path.is_file()} == {
         *STATE, "job.yaml", "pytorchjob.yaml", "kueue.yaml", "kueue-manager.yaml", "fragmented.yaml",
         "waiting.yaml", "lending.yaml", "fair.yaml", "follow-nodes.yaml",
-        "gpu-operator.yaml", "shared-gpus.yaml", "mig.yaml", "numa.yaml", "drain-cronjob.yaml", "opencost-pricing.csv",
+        "gpu-operator.yaml", "shared-gpus.yaml", "mig.yaml", "numa.yaml", "pods.yaml", "deployment.yaml", "drain-cronjob.yaml", "opencost-pricing.csv",
         "trace.csv",
     }  # fmt: skip
+
+
+def test_the_page_on_pods_shows_the_plan_of_its_example() -> None:
+    shown = indented_after(
+        "pods.md",
+        "queuectl plan -f docs/examples/nodes.yaml -f docs/examples/queues.yaml -f docs/examples/pods.yaml",
+    )
+    assert [line.rstrip() for line in plan(*STATE, "pods.yaml").splitlines()] == shown

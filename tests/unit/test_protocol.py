@@ -17,7 +17,8 @@ from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, Outcome, Parallelism, PodPhase, PodRecord
 from queuectl.domain.workload import FlavorShare, Placement, PodSet, PodSetPlacement, PodShape
-from queuectl.lifecycle.outstanding_writes import POD, Write, assign, outstanding_writes, planned_of
+from queuectl.lifecycle.outstanding_writes import POD, Write, outstanding_writes, planned_of
+from queuectl.lifecycle.slot_assignment import assign
 
 SHAPE = PodShape(Resources({"nvidia.com/gpu": 8, "pods": 1}))
 JOB = JobRecord("Job", "a", "train", "u1", 7, 1.0, "q", podsets=(PodSet("main", 4, SHAPE),))

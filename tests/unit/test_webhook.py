@@ -44,7 +44,7 @@ JOB: dict[str, Any] = {
 
 
 def test_each_mutating_policy_can_be_evaluated() -> None:
-    assert set(KNOWN) == {"queuectl-jobs", "queuectl-pytorchjobs"}
+    assert set(KNOWN) == {"queuectl-jobs", "queuectl-pytorchjobs", "queuectl-pods"}
 
 
 def test_a_policy_with_a_part_that_is_not_supported_is_refused() -> None:
@@ -89,6 +89,23 @@ def test_the_answer_has_the_patch_of_the_policy() -> None:
     assert (said["uid"], said["allowed"], said["patchType"]) == ("7", True, "JSONPatch")
     assert {"op": "add", "path": "/spec/suspend", "value": True} in patch
     assert [one["value"] for one in patch if "submitted-by" in one["path"]] == ["alice"]
+
+
+@pytest.mark.parametrize(("kind", "gated"), [("ReplicaSet", True), ("Job", False)])
+def test_a_pod_with_a_queue_label_is_gated_unless_it_is_of_a_job(kind: str, gated: bool) -> None:
+    owner = {"kind": kind, "name": "a", "uid": "u", "controller": True}
+    metadata = {**JOB["metadata"], "ownerReferences": [owner]}
+    pod = {"metadata": metadata, "spec": {"priorityClassName": "urgent", "priority": 1000}}
+    with TestClient(application(KNOWN)) as client:
+        response = client.post("/mutate/queuectl-pods", content=review(pod))
+    said = response.json()["response"]
+    patch = msgspec.json.decode(base64.b64decode(said.get("patch", "") or b"W10="))
+    written = {one["path"]: one["value"] for one in patch}
+    if not gated:
+        assert written == {}
+        return
+    assert written["/spec/schedulingGates"] == [{"name": keys.GATE}]
+    assert (written["/spec/priority"], written["/spec/preemptionPolicy"]) == (0, "Never")
 
 
 def test_an_object_without_a_value_is_refused_with_the_reason() -> None:

@@ -154,3 +154,30 @@ podset, and OLD the optional entry with the same name in the old object. */}}
 && {{ end }}{{ include "queuectl.same" (list (print $new $prefix) (print $old $prefix) (get $below $prefix)) }}
 {{- end }}
 {{- end }}
+
+{{/* Whether a pod belongs to a job that queuectl runs. Arguments: the root, and the expression of the pod. */}}
+{{- define "queuectl.ofJob" -}}
+{{- $kinds := list "Job" -}}
+{{- range (include "queuectl.kinds" (first .) | fromYaml).kinds }}{{ $kinds = append $kinds .kind }}{{ end -}}
+{{ last . }}.metadata.?ownerReferences.orValue([]).exists(owner,
+  owner.?controller.orValue(false) && owner.kind in ['{{ join "', '" $kinds }}'])
+{{- end }}
+
+{{/* Whether a pod is a workload, or a part of one: it has a queue label, and admission took it in. Argument: the expression of the pod. */}}
+{{- define "queuectl.isWorkload" -}}
+{{ . }}.metadata.?annotations[?'queuectl.dev/submitted-by'].hasValue()
+  && ['queuectl.dev/queue-name', 'kueue.x-k8s.io/queue-name'].exists(key, {{ . }}.metadata.?labels[?key].hasValue())
+{{- end }}
+
+{{/* Whether the keys of a pod that is a workload, or a part of one, differ, or other pods get the annotation of admission. Arguments: two
+expressions of the pod. */}}
+{{- define "queuectl.podKeys" -}}
+{{- $new := first . }}{{ $old := last . -}}
+{{ $new }}.metadata.?annotations[?'queuectl.dev/submitted-by'] != {{ $old }}.metadata.?annotations[?'queuectl.dev/submitted-by']
+|| {{ $old }}.metadata.?annotations[?'queuectl.dev/submitted-by'].hasValue()
+  && ['queuectl.dev/', 'kueue.x-k8s.io/'].exists(prefix,
+    ['queue-name', 'pod-group-name'].exists(name,
+      {{ $new }}.metadata.?labels[?(prefix + name)] != {{ $old }}.metadata.?labels[?(prefix + name)])
+    || ['pod-group-total-count', 'pod-group-fast-admission', 'retriable-in-group'].exists(name,
+      {{ $new }}.metadata.?annotations[?(prefix + name)] != {{ $old }}.metadata.?annotations[?(prefix + name)]))
+{{- end }}

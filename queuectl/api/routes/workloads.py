@@ -37,7 +37,7 @@ from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import WorkloadFilter
 from queuectl.domain.reasons import Code
 from queuectl.domain.workload_order import WorkloadOrder
-from queuectl.objects.kinds import KINDS
+from queuectl.objects.kinds import WORKLOADS
 
 P = ProblemType
 _TAGS: Final[list[str | Enum]] = ["Workload"]
@@ -197,7 +197,7 @@ def _explain(
 
 async def _named(store: ApiStore, namespace: str, name: str, kind: str | None) -> Entry:
     """The workload of this name: the live one, else the newest finished one."""
-    kinds = [kind] if kind is not None else list(KINDS)
+    kinds = [kind] if kind is not None else list(WORKLOADS)
     found = [e for k in kinds if (e := await store.find_workload(k, namespace, name)) is not None]
     found = [e for e in found if e.state is not State.FINISHED] or found
     if not found:

@@ -14,6 +14,7 @@ import structlog
 
 from queuectl.control.ports import Clock, Cluster
 from queuectl.domain.errors import ClusterUnavailable, ObjectGone, WriteConflict, WriteRefused
+from queuectl.domain.ledger import Purpose
 from queuectl.lifecycle.outstanding_writes import POD, Write
 from queuectl.lifecycle.refusals import Refusals
 from queuectl.telemetry.metrics import Metrics, WriteResult
@@ -145,7 +146,7 @@ class Actuator:
                 version = await self._patch(write)
                 self._assumed.setdefault(uid, {})[write.uid] = version
                 self._refusals.answered(uid, write)
-                if write.resource == POD:
+                if write.purpose is Purpose.PIN:
                     self._placed(uid)
             except (WriteConflict, ObjectGone) as error:
                 # The watch is behind: its next event retries. The delay is for an event that has already arrived.
@@ -176,6 +177,9 @@ class Actuator:
             return await self._patch_with(bare)
 
     async def _patch_with(self, write: Write) -> int:
+        if write.deletes:
+            await self._cluster.stop_pod(write.namespace, write.name, write.uid)
+            return write.version + 1
         if write.resource == POD:
             return await self._cluster.patch_pod(write.namespace, write.name, write.patch)
         return await self._cluster.patch_job(

@@ -110,7 +110,9 @@ class Decider:
         self, entry: Entry, job: JobRecord, workload: Workload, config: QueueConfig
     ) -> bool:
         """Whether a pending gang still has the size and the position in queue order of the snapshot."""
-        if job.deleting or not job.suspended or job.error is not None or job.forbidden is not None:
+        if job.deleting or not job.suspended or job.awaits:
+            return False
+        if job.error is not None or job.forbidden is not None:
             return False
         if job.podsets != workload.requested:
             return False

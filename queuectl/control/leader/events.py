@@ -22,6 +22,7 @@ from queuectl.domain.records import JobRecord
 from queuectl.domain.redaction import redacted_for
 from queuectl.lifecycle.outstanding_writes import status_text
 from queuectl.objects.kinds import KINDS
+from queuectl.objects.kinds.pods import status_patch
 
 log = structlog.get_logger()
 
@@ -133,8 +134,13 @@ class EventRecorder:
         return redacted_for(namespace, reason, self._namespaces)
 
     async def _annotate(self, job: JobRecord, text: str) -> None:
-        if job.status != text:
-            patch = KINDS[job.kind].status_patch(job, text)
-            # The Event is also useful if the annotation does not fit or is denied.
-            with contextlib.suppress(WriteRefused):
+        if job.status == text or job.absent:
+            return
+        # The Event is also useful if the annotation does not fit or is denied.
+        with contextlib.suppress(WriteRefused):
+            if job.face is not None:
+                patch = status_patch(job.face, text)
+                await self._cluster.patch_pod(job.namespace, job.face.name, patch)
+            else:
+                patch = KINDS[job.kind].status_patch(job, text)
                 await self._cluster.patch_job(job.kind, job.namespace, job.name, patch)

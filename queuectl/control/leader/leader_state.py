@@ -122,7 +122,9 @@ class LeaderState:
 
     def _adopt(self, entries: Iterable[Entry]) -> None:
         mirror = self._mirror
-        self.ledger = Ledger(entries)
+        known = tuple(entries)
+        mirror.recognize(known, read=True, all_of_them=True)
+        self.ledger = Ledger(known)
         self._usage = Usage(mirror, self.ledger)
         self._snapshot_builder = SnapshotBuilder(
             mirror,
@@ -213,6 +215,7 @@ class LeaderState:
     def take_in(self, changes: Sequence[EntryChange]) -> None:
         """Apply changes to the state from which plans are made."""
         self.ledger.apply(changes)
+        self._mirror.recognize(change.after for change in changes)
         self._usage.refresh_owned(change.after for change in changes)
         for change in changes:
             if change.after.state is State.FINISHED:

@@ -41,6 +41,7 @@ class Standby:
         self._store = store
         self._limits = limits
         self._clock = clock
+        self._mirror = mirror
         self.ledger = Ledger()
         self._usage = Usage(mirror, self.ledger)
         self._snapshot_builder = SnapshotBuilder(mirror, self.ledger, self._usage)
@@ -91,6 +92,7 @@ class Standby:
         gone = {entry.uid for entry in self.ledger} - {entry.uid for entry in loaded.entries}
         for uid in gone:
             self._snapshot_builder.forget(uid)
+        self._mirror.recognize(loaded.entries, read=self._loaded is None, all_of_them=True)
         self.ledger.replace(loaded.entries)
         self._usage.refresh_all()
         self._loaded = loaded

@@ -310,6 +310,8 @@ class Assembly:
             return Reason(Code.UNSUPPORTED, why_refused(asked, self._fleet, weights))
         if gang.forbidden is not None:
             return gang.forbidden
+        if gang.awaits:
+            return Reason(Code.WAITING_FOR_PODS, gang.awaits)
         if any(podset.claims and podset.shape.devices is None for podset in gang.podsets):
             text = "resourceClaims: dynamic resource allocation is not supported in this question"
             return Reason(Code.UNSUPPORTED, text)

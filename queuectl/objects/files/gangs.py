@@ -51,6 +51,7 @@ class Gang:
         max_execution: the longest time that it can run, in seconds over all attempts, if its job states one.
         expected_duration: the seconds that its user expects it to run.
         past_seconds: for which its earlier attempts ran.
+        awaits: the pods of its group that are not in the input; empty if all are.
     """
 
     document: Document
@@ -90,6 +91,7 @@ class Gang:
     max_execution: float | None = None
     expected_duration: float | None = None
     past_seconds: float = 0.0
+    awaits: str = ""
 
     @property
     def has_uid(self) -> bool:
@@ -118,6 +120,11 @@ def read_job_gang(document: Document) -> Gang:
         record = kind.read(document.convert(kind.wire), strict=True)
     except RequestError as error:
         raise document.error("", str(error)) from None
+    return gang_of(document, record)
+
+
+def gang_of(document: Document, record: JobRecord) -> Gang:
+    """The gang of a record. ``document``: of the job, or of its first pod."""
     meta = document.body.get("metadata") or {}
     return Gang(
         document=document,
@@ -146,6 +153,7 @@ def read_job_gang(document: Document) -> Gang:
         idle_since=read_idle_since(meta.get("annotations")),
         max_execution=record.max_execution,
         expected_duration=record.expected_duration,
+        awaits=record.awaits,
     )
 
 

@@ -42,7 +42,8 @@ from queuectl.objects.files.assembly import Assembly, Parts
 from queuectl.objects.files.devices import API_VERSION as DEVICES
 from queuectl.objects.files.devices import claiming
 from queuectl.objects.files.gangs import Gang, is_job, read_job_gang, unseen
-from queuectl.objects.files.slots import read_given_pod
+from queuectl.objects.files.pods import pod_gangs
+from queuectl.objects.files.slots import GivenPod, read_given_pod
 from queuectl.objects.files.workloads import KIND as WORKLOAD
 from queuectl.objects.files.workloads import is_workload, read_workload_gang
 from queuectl.objects.kubernetes import taint_rules
@@ -96,6 +97,7 @@ class _Input(Parts):
     classes: list[PriorityClassRecord] = field(default_factory=list)
     ranges: dict[str, list[LimitRange]] = field(default_factory=dict)
     ignored: list[str] = field(default_factory=list)
+    pod_documents: list[tuple[Document, GivenPod]] = field(default_factory=list)
     slotless: list[str] = field(default_factory=list)  # Nodes that state no number of pods
 
 
@@ -115,6 +117,7 @@ def read_snapshot(documents: Iterable[Document], now: float | None = None) -> Sn
     for document in listed:
         _sort(document, given)
     given.warnings.extend(assumed_slots(given.slotless))
+    given.gangs += pod_gangs(given.pod_documents)
     given.gangs = [limited(gang, given.ranges) for gang in given.gangs]
     given.gangs = [claiming(gang, given.devices) for gang in given.gangs]
     clock = newest_time(listed) if now is None else now
@@ -240,7 +243,9 @@ def defaulted(gang: Gang, queues: QueueConfig) -> Gang:
 
 
 def _pod(document: Document, given: _Input) -> None:
-    given.pods.append(read_given_pod(document))
+    pod = read_given_pod(document)
+    given.pods.append(pod)
+    given.pod_documents.append((document, pod))
 
 
 def _namespace(document: Document, given: _Input) -> None:

@@ -15,6 +15,7 @@ import msgspec
 from queuectl.domain.records import JobRecord
 from queuectl.objects.kinds.common import NO_COUNTS
 from queuectl.objects.kinds.job import BatchJob
+from queuectl.objects.kinds.pods import POD, POD_GROUP
 from queuectl.objects.kinds.training import PYTORCHJOB
 
 
@@ -107,6 +108,9 @@ KINDS: Final[Mapping[str, JobKind]] = MappingProxyType(
     {kind.kind: kind for kind in (BatchJob(), *_DESCRIBED)}
 )
 """By kind; the order is that of this file."""
+
+WORKLOADS: Final = (*KINDS, POD, POD_GROUP)
+"""The kinds of workloads: of objects that queuectl runs, and of pods."""
 
 
 def path(kind: JobKind, namespace: str | None = None, name: str | None = None) -> str:

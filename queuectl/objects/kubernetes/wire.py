@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from queuectl.domain.mig_reconfiguration import ANNOTATION as MIG_RECONFIGURATION
-from queuectl.objects.keys import CHECKPOINT, PREFIX
+from queuectl.objects.keys import CHECKPOINT, PREFIX, SUBMITTED_BY
 
 Quantity = str | int | float
 
@@ -172,9 +172,10 @@ class WireToleration(Wire):
 
 
 class PodNotes(Wire):
-    """The only annotation of a live pod that is decoded."""
+    """The only annotations of a live pod that are decoded."""
 
     checkpoint: str | None = msgspec.field(default=None, name=PREFIX + CHECKPOINT)
+    submitted_by: str | None = msgspec.field(default=None, name=SUBMITTED_BY)
 
 
 class PodMeta(Wire):

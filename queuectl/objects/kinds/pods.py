@@ -1,0 +1,196 @@
+"""Pods with a queue label of their own: a single pod is a gang of one, and the pods of a group are one gang.
+
+No object of the API describes a group. :mod:`queuectl.state.pod_groups` assembles it from its pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any, Final
+
+import msgspec
+
+from queuectl.domain.fleet import HOSTNAME
+from queuectl.domain.records import JobRecord, Member, Outcome, PodFace, PodRecord
+from queuectl.domain.workload import PodSet
+from queuectl.objects import keys
+from queuectl.objects.errors import RequestError
+from queuectl.objects.kinds.common import SpecFields, lenient, read_job
+from queuectl.objects.kubernetes.pods import NO_FIELD_OWNERS, read_count
+from queuectl.objects.kubernetes.templates import read_podset
+from queuectl.objects.kubernetes.wire import (
+    Meta,
+    PodMeta,
+    PodStatus,
+    Template,
+    TemplateMeta,
+    TemplateSpec,
+    Wire,
+)
+
+POD: Final = "Pod"
+POD_GROUP: Final = "PodGroup"
+
+_OUTCOMES: Final = {"Succeeded": Outcome.SUCCEEDED, "Failed": Outcome.FAILED}
+
+
+class WireMember(Wire):
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    spec: TemplateSpec | None = None
+    status: PodStatus | None = None
+
+
+def takes(meta: PodMeta, *, kueue: bool = True) -> bool:
+    """Whether a pod is a workload, or a part of one: it has a queue label, and admission took it in.
+
+    Admission takes in no pods of the jobs that queuectl runs, and none from before its policies.
+    """
+    labels = meta.labels
+    named = bool(labels) and lenient(labels, keys.QUEUE_NAME, kueue) is not None
+    return named and meta.annotations is not None and meta.annotations.submitted_by is not None
+
+
+def read_member(document: WireMember, *, kueue: bool = True, strict: bool = False) -> Member:
+    """The request of a pod. The record has an error of the user, which is not raised.
+
+    Args:
+        document: the decoded pod.
+        kueue: whether Kueue's keys count too.
+        strict: for files: raise errors that the API server would refuse.
+
+    Raises:
+        MalformedError: only when ``strict``.
+    """
+    meta, spec = document.metadata, document.spec or TemplateSpec()
+    gated = any(gate.name == keys.GATE for gate in spec.scheduling_gates or ())
+    labels, annotations = meta.labels or {}, meta.annotations
+    group = lenient(labels, keys.POD_GROUP, kueue) or ""
+    total = read_count(lenient(annotations, keys.POD_GROUP_TOTAL, kueue) or "") or None
+    template = Template(TemplateMeta(labels, annotations), _unpinned(spec, gated))
+
+    def ask() -> SpecFields:
+        _check(meta, kueue)
+        podset = read_podset("main", total or 1, template, meta.name or "pod", kueue=kueue)
+        name = labels.get(keys.PODSET_LABEL) or (role_of(podset) if group else podset.name)
+        return SpecFields((replace(podset, name=name, count=1),), followed=False)
+
+    status = document.status or PodStatus()
+    job = read_job(
+        POD,
+        meta,
+        [template],
+        suspended=gated,
+        drained=True,
+        outcome=_OUTCOMES.get(status.phase or ""),
+        own_priority_class=None,
+        ask=ask,
+        kueue=kueue,
+        strict=strict,
+    )
+    face = PodFace(job.name, job.uid, job.version)
+    return Member(
+        replace(job, of_pods=True, ungated=(), face=face),
+        group,
+        total,
+        fast=lenient(annotations, keys.POD_GROUP_FAST, kueue) == "true",
+        retriable=bool(group) and lenient(annotations, keys.RETRIABLE, kueue) != "false",
+        workload=labels.get(keys.WORKLOAD_LABEL, ""),
+    )
+
+
+def role_of(podset: PodSet) -> str:
+    """The name of the podset of pods with this request in a group: equal for equal requests."""
+    asked = (
+        sorted(podset.shape.requests.items()),
+        podset.shape.rules,
+        sorted(podset.shape.incidental),
+        sorted(podset.limits.items()),
+        podset.topology,
+        podset.group,
+        podset.claims,
+        podset.shared_gpus,
+        podset.gpu_fraction,
+        podset.one_numa_node,
+    )
+    return f"pods-{blake2b(repr(asked).encode(), digest_size=4).hexdigest()}"
+
+
+def _unpinned(spec: TemplateSpec, gated: bool) -> TemplateSpec:
+    """The spec before queuectl, if it released the pod, and kube-scheduler selected its node."""
+    if gated:
+        return spec
+    selector = {k: v for k, v in (spec.node_selector or {}).items() if k != HOSTNAME}
+    return msgspec.structs.replace(spec, node_name=None, node_selector=selector or None)
+
+
+def _check(meta: Meta, kueue: bool) -> None:
+    """Raise RequestError if the keys of a group are wrong."""
+    group = keys.either(meta.labels, keys.POD_GROUP, kueue=kueue)
+    total = keys.either(meta.annotations, keys.POD_GROUP_TOTAL, kueue=kueue)
+    if group is None:
+        return
+    if group == "":
+        raise RequestError(f"metadata.labels: {keys.POD_GROUP} is empty")
+    if total is None:
+        raise RequestError(
+            f"metadata.annotations: {keys.POD_GROUP_TOTAL} is required for a pod of a group"
+        )
+    if not read_count(total):
+        raise RequestError(
+            f"metadata.annotations: {keys.POD_GROUP_TOTAL}: {total!r} is not a number of pods from 1"
+        )
+    for suffix in (keys.POD_GROUP_FAST, keys.RETRIABLE):
+        value = keys.either(meta.annotations, suffix, kueue=kueue)
+        if value not in (None, "true", "false"):
+            raise RequestError(
+                f'metadata.annotations: {suffix}: {value!r} is neither "true" nor "false"'
+            )
+
+
+# ---- patches
+
+
+def _frame(pod: PodRecord | PodFace) -> dict[str, Any]:
+    return {"uid": pod.uid, "resourceVersion": str(pod.version)}
+
+
+def status_patch(face: PodFace, status: str) -> dict[str, Any]:
+    """Write only the status annotation."""
+    return {"metadata": {**_frame(face), "annotations": {keys.STATUS_ANNOTATION: status}}}
+
+
+def notice_patch(pod: PodRecord, deadline: str) -> dict[str, Any]:
+    """Give notice that the pod is deleted at ``deadline``."""
+    return {"metadata": {**_frame(pod), "annotations": {keys.PREEMPT_REQUESTED: deadline}}}
+
+
+def queue_patch(pod: PodRecord, queue: str) -> dict[str, Any]:
+    """Write another LocalQueue under each key with the present one."""
+    assert pod.member is not None
+    return {"metadata": {**_frame(pod), "labels": dict.fromkeys(pod.member.job.queue_keys, queue)}}
+
+
+def withdraw_patch(pod: PodRecord, workload: str, attempt: int) -> dict[str, Any]:
+    """Let no write of ``attempt`` release this gated pod any more."""
+    return {"metadata": {**_frame(pod), "labels": _labels(workload, attempt, pod.podset)}}
+
+
+def released(
+    patch: Mapping[str, Any], pod: PodRecord, job: JobRecord, attempt: int
+) -> Mapping[str, Any]:
+    """The patch that releases a pod to its node, with the labels that the pods of other kinds get from their templates."""
+    labels = _labels(job.uid, attempt, pod.podset)
+    return {
+        **patch,
+        "metadata": {**patch["metadata"], "labels": labels, "managedFields": NO_FIELD_OWNERS},
+    }
+
+
+def _labels(workload: str, attempt: int, podset: str) -> dict[str, str]:
+    return {
+        keys.ATTEMPT_LABEL: str(attempt),
+        keys.WORKLOAD_LABEL: workload,
+        keys.PODSET_LABEL: podset,
+    }

@@ -1,0 +1,215 @@
+"""Admission of pods with a queue label of their own, on a real API server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from queuectl.domain.errors import ObjectGone, WriteRefused
+from queuectl.domain.records import PodRecord
+from queuectl.localcluster import RequestError
+from queuectl.objects import keys
+from queuectl.objects.kinds.pods import queue_patch, status_patch, withdraw_patch
+from queuectl.objects.kubernetes.pods import pin_patch
+from tests.cluster.kubernetes_world import KubernetesWorld
+from tests.cluster.test_policies import a_pod, owner
+from tests.cluster.world import start, submitted
+from tests.support.jobs import batch_job
+
+pytestmark = pytest.mark.system
+
+Document = dict[str, Any]
+QUEUE = {keys.QUEUE_LABEL: "team-a"}
+CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+
+
+def path(world: KubernetesWorld, name: str = "") -> str:
+    return f"/api/v1/namespaces/{world.namespace}/pods" + (f"/{name}" if name else "")
+
+
+def pods_of(world: KubernetesWorld) -> list[PodRecord]:
+    return [p for p in world.view.pods.values() if p.namespace == world.namespace]
+
+
+async def created(world: KubernetesWorld, document: Document, **query: str) -> Document:
+    stored: Document = await asyncio.to_thread(world.user.create, path(world), document, **query)
+    return stored
+
+
+async def watched(world: KubernetesWorld, name: str) -> PodRecord:
+    """The pod as the watch has it."""
+
+    def find() -> PodRecord | None:
+        return next((p for p in pods_of(world) if p.name == name), None)
+
+    await world.until(find, f"pod {name} is seen")
+    found = find()
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("label", [keys.QUEUE_LABEL, keys.KUEUE_PREFIX + keys.QUEUE_NAME])
+async def test_a_pod_with_a_queue_label_is_gated_and_has_the_class_of_managed_pods(
+    world: KubernetesWorld, label: str
+) -> None:
+    """The Priority plugin has written the value of the user's class before the policy changes the class."""
+    name = f"{world.namespace}-urgent"
+    body = {"metadata": {"name": name}, "value": 1000, "preemptionPolicy": "PreemptLowerPriority"}
+    await asyncio.to_thread(world.admin.create, CLASSES, body)
+    try:
+        document = a_pod({"priorityClassName": name}, labels={label: "team-a"})
+        pod = await created(world, document)
+    finally:
+        await asyncio.to_thread(world.admin.delete, f"{CLASSES}/{name}")
+    spec = pod["spec"]
+    assert spec["schedulingGates"] == [{"name": keys.GATE}]
+    found = (spec["priorityClassName"], spec["priority"], spec["preemptionPolicy"])
+    assert found == (keys.POD_PRIORITY_CLASS, 0, "Never")
+    expected = {keys.SUBMITTED_BY: "alice", keys.ORIGINAL_PRIORITY_CLASS: name}
+    assert pod["metadata"]["annotations"] == expected
+
+
+async def test_a_pod_without_a_queue_label_stays_as_it_is(world: KubernetesWorld) -> None:
+    pod = await created(world, a_pod())
+    assert "schedulingGates" not in pod["spec"]
+    assert "annotations" not in pod["metadata"]
+
+
+async def test_a_pod_of_a_job_that_copies_the_queue_label_is_not_a_workload(
+    world: KubernetesWorld,
+) -> None:
+    """The job is in no queue, so its pod runs like that of any such job. A Job without labels would get those of its template."""
+    document = batch_job("mine", namespace=world.namespace, pods=1)
+    document["metadata"] = {"name": "mine", "namespace": world.namespace, "labels": {"app": "x"}}
+    document["spec"] |= {"suspend": False}
+    document["spec"]["template"]["metadata"] = {"labels": dict(QUEUE)}
+    target = f"/apis/batch/v1/namespaces/{world.namespace}/jobs"
+    await asyncio.to_thread(world.user.create, target, document)
+
+    def found() -> list[PodRecord]:
+        return [p for p in pods_of(world) if p.owner_kind == "Job"]
+
+    await world.until(found, "the job controller creates the pod")
+    assert [(p.gated, p.member) for p in found()] == [(False, None)]
+
+
+FORGED = {
+    "an attempt": (a_pod(labels={**QUEUE, keys.ATTEMPT_LABEL: "1"}), "written by queuectl alone"),
+    "a workload": (a_pod(labels={**QUEUE, keys.WORKLOAD_LABEL: "x"}), "written by queuectl alone"),
+    "a podset": (a_pod(labels={**QUEUE, keys.PODSET_LABEL: "x"}), "written by queuectl alone"),
+    "no name of a queue": (a_pod(labels={keys.QUEUE_LABEL: ""}), "queue-name is empty"),
+    "two queues": (
+        a_pod(labels={**QUEUE, keys.KUEUE_PREFIX + keys.QUEUE_NAME: "team-b"}),
+        "name different queues",
+    ),
+    "a node": (a_pod({"nodeName": "n"}, labels=QUEUE), "nodeName"),
+    "a gate and a job as its owner": (
+        a_pod({"schedulingGates": [{"name": keys.GATE}]}, labels=QUEUE, ownerReferences=[owner()]),
+        "only the controllers of Jobs",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+async def test_a_new_pod_in_a_queue_cannot_have(world: KubernetesWorld, what: str) -> None:
+    document, message = FORGED[what]
+    with pytest.raises(RequestError, match=message):
+        await created(world, document, dryRun="All")
+
+
+CHANGES: dict[str, tuple[Document, str]] = {
+    "the gate": ({"spec": {"schedulingGates": None}}, "dropped by queuectl alone"),
+    "the node selector": ({"spec": {"nodeSelector": {"a": "b"}}}, "may run is written by queuectl"),
+    "the queue": ({"metadata": {"labels": {keys.QUEUE_LABEL: "other"}}}, "stay as they are"),
+    "that it is in a queue": ({"metadata": {"labels": {keys.QUEUE_LABEL: None}}}, "stay as they"),
+    "the group": (
+        {"metadata": {"labels": {keys.PREFIX + keys.POD_GROUP: "other"}}},
+        "stay as they are",
+    ),
+    "the size of the group": (
+        {"metadata": {"annotations": {keys.PREFIX + keys.POD_GROUP_TOTAL: "1"}}},
+        "stay as they are",
+    ),
+    "the submitter": ({"metadata": {"annotations": {keys.SUBMITTED_BY: "bob"}}}, "stay as they"),
+    "the attempt": ({"metadata": {"labels": {keys.ATTEMPT_LABEL: "9"}}}, "by queuectl alone"),
+}
+
+
+async def test_a_tenant_cannot_change_what_decides_about_a_pod_in_a_queue(
+    world: KubernetesWorld,
+) -> None:
+    labels = {**QUEUE, keys.PREFIX + keys.POD_GROUP: "g"}
+    annotations = {keys.PREFIX + keys.POD_GROUP_TOTAL: "2"}
+    await created(world, a_pod(labels=labels, annotations=annotations))
+    for patch, message in CHANGES.values():
+        with pytest.raises(WriteRefused, match=message):
+            await world.user_patch("Pod", "forged", patch)
+    await world.user_patch("Pod", "forged", {"metadata": {"labels": {"mine": "x"}}})
+
+
+async def test_a_tenant_cannot_put_an_existing_pod_into_a_queue(world: KubernetesWorld) -> None:
+    await created(world, a_pod())
+    patch = {"metadata": {"labels": QUEUE, "annotations": {keys.SUBMITTED_BY: "alice"}}}
+    with pytest.raises(WriteRefused, match="stay as they are"):
+        await world.user_patch("Pod", "forged", patch)
+
+
+async def test_the_controller_writes_to_a_pod_in_a_queue_only_what_the_protocol_needs(
+    world: KubernetesWorld,
+) -> None:
+    await created(world, a_pod(labels=QUEUE))
+    pod = await watched(world, "forged")
+    patch = world.cluster.patch_pod
+    assert pod.member is not None
+    assert pod.member.job.face is not None
+
+    async def write(change: Any) -> None:
+        known = await watched(world, "forged")
+        version = await patch(world.namespace, "forged", change(known))
+        await world.until(lambda: any(p.version >= version for p in pods_of(world)), "it is seen")
+
+    def face(known: PodRecord) -> Any:
+        assert known.member is not None
+        return known.member.job.face
+
+    await write(lambda known: status_patch(face(known), "Pending: Queued"))
+    await write(lambda known: queue_patch(known, "team-b"))
+    await write(lambda known: withdraw_patch(known, known.uid, 3))
+    for change in (
+        {"metadata": {"labels": {"mine": "x"}}},
+        {"metadata": {"annotations": {"mine": "x"}}},
+        {"metadata": {"annotations": {keys.SUBMITTED_BY: "bob"}}},
+        {"spec": {"nodeSelector": {"a": "b"}}},
+        {"spec": {"activeDeadlineSeconds": 1}},
+    ):
+        with pytest.raises(WriteRefused, match="queuectl changes of a pod nothing but"):
+            await patch(world.namespace, "forged", change)
+    await write(lambda known: pin_patch(known, "n1"))
+    moved = await watched(world, "forged")
+    assert (moved.gated, moved.pin, moved.attempt) == (False, "n1", 3)
+
+
+async def test_the_controller_deletes_only_pods_in_a_queue_of_their_own(
+    world: KubernetesWorld,
+) -> None:
+    await created(world, a_pod(labels=QUEUE))
+    mine = await watched(world, "forged")
+    other = await created(world, {**a_pod(), "metadata": {"name": "other"}})
+    uid = other["metadata"]["uid"]
+    with pytest.raises(WriteRefused, match="only such pods it deletes"):
+        await world.cluster.stop_pod(world.namespace, "other", uid)
+    await world.cluster.stop_pod(world.namespace, "forged", mine.uid)
+    await world.until(lambda: mine.uid not in world.view.pods, "it is deleted")
+    with pytest.raises(ObjectGone):
+        await world.cluster.stop_pod(world.namespace, "forged", mine.uid)
+
+
+async def test_the_pods_of_a_managed_job_are_no_workloads(world: KubernetesWorld) -> None:
+    document = batch_job("gang", namespace=world.namespace, pods=1)
+    document["spec"]["template"]["metadata"] = {"labels": dict(QUEUE)}
+    job = await submitted(world, document)
+    await start(world, job, 1)
+    await world.until(lambda: pods_of(world), "its pod exists")
+    assert [(p.owner, p.member) for p in pods_of(world)] == [(job.uid, None)]
