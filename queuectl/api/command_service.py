@@ -18,6 +18,7 @@ from queuectl.api.body import missing, read_small
 from queuectl.api.command_views import (
     BODIES,
     REQUIRED,
+    CheckBody,
     CommandBody,
     CommandView,
     MoveBody,
@@ -102,6 +103,9 @@ class CommandService:
             waiting = await self._store.commands()
             if all(earlier.uid != entry.uid for earlier in waiting):
                 raise Problem(P.NOT_IN_THIS_STATE, why, state=str(entry.state))
+        if command.report is not None and entry.checks.of(command.report.check) is None:
+            named = ", ".join(status.name for status in entry.checks.statuses)
+            _refuse("check", f"{command.report.check} is not a check of {entry.ref} now ({named})")
         if command.until is not None and command.until <= command.at:
             _refuse("until", "is not in the future")
         if command.until is not None and command.priority is None:
@@ -143,6 +147,7 @@ def _command(
         until=until.timestamp() if until is not None else None,
         queue=body.queue if isinstance(body, MoveBody) else None,
         why=(body.why or "") if body is not None else "",
+        report=body.report if isinstance(body, CheckBody) else None,
     )
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Final
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, Field, StringConstraints, model_validator
 
 from queuectl.api.params import NAME
 from queuectl.api.schemas import View, maybe, moment
+from queuectl.domain.checks import CheckReport, CheckState, PodSetUpdate
 from queuectl.domain.commands import LARGEST_PRIORITY, Action, Command, CommandState
+from queuectl.domain.fleet import Effect, Toleration
 from queuectl.domain.gpus import rounded
 from queuectl.domain.identity import Caller
 from queuectl.domain.ledger import Entry
@@ -43,6 +45,83 @@ class PriorityBody(CommandBody):
     )
 
 
+class TolerationBody(View):
+    key: str = Field(default="", max_length=317)
+    operator: Literal["Exists", "Equal"] = "Equal"
+    value: str = Field(default="", max_length=63)
+    effect: Effect | None = None
+    toleration_seconds: int | None = Field(default=None, ge=0, le=2**53)
+
+
+KeyValues = Annotated[
+    dict[
+        Annotated[str, StringConstraints(min_length=1, max_length=317)],
+        Annotated[str, StringConstraints(max_length=262144)],
+    ],
+    Field(max_length=64),
+]
+
+
+class PodSetUpdateBody(View):
+    """An addition to the pods of a podset. It cannot change a value that the template has."""
+
+    name: str = Field(pattern=NAME, description="Name of the podset.")
+    labels: KeyValues = Field(default_factory=dict)
+    annotations: KeyValues = Field(default_factory=dict)
+    node_selector: KeyValues = Field(default_factory=dict)
+    tolerations: list[TolerationBody] = Field(default=[], max_length=64)
+
+
+class CheckBody(CommandBody):
+    check: str = Field(pattern=NAME, description="Name of the AdmissionCheck.")
+    state: CheckState = Field(
+        description="`Retry`: the workload releases its quota and its nodes, and queues again later. `Rejected`: it is deactivated."
+    )
+    message: str = Field(default="", max_length=500, description="For users, in one line.")
+    requeue_after_seconds: int | None = Field(
+        default=None,
+        ge=0,
+        le=2**53,
+        description="Only of `Retry`: seconds until it queues again; null = 60, doubled with each retry, at most 1800.",
+    )
+    pod_set_updates: list[PodSetUpdateBody] = Field(
+        default=[], max_length=64, description="Only of `Ready`: additions to its pods."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.requeue_after_seconds is not None and self.state is not CheckState.RETRY:
+            raise ValueError("requeueAfterSeconds: is a field of state Retry")
+        if self.pod_set_updates and self.state is not CheckState.READY:
+            raise ValueError("podSetUpdates: is a field of state Ready")
+        return self
+
+    @property
+    def report(self) -> CheckReport:
+        """The new state."""
+        after = self.requeue_after_seconds
+        return CheckReport(
+            self.check,
+            self.state,
+            " ".join(self.message.split()),
+            float(after) if after is not None else None,
+            tuple(map(_update, self.pod_set_updates)),
+        )
+
+
+def _update(body: PodSetUpdateBody) -> PodSetUpdate:
+    return PodSetUpdate(
+        body.name,
+        tuple(sorted(body.labels.items())),
+        tuple(sorted(body.annotations.items())),
+        tuple(sorted(body.node_selector.items())),
+        tuple(
+            Toleration(t.key, t.operator, t.value, t.effect, t.toleration_seconds)
+            for t in body.tolerations
+        ),
+    )
+
+
 class MoveBody(CommandBody):
     queue: str = Field(
         pattern=NAME, description="LocalQueue in its namespace. The workload keeps its queue time."
@@ -53,9 +132,10 @@ BODIES: Final = {
     **dict.fromkeys(Action, CommandBody),
     Action.PRIORITY: PriorityBody,
     Action.MOVE: MoveBody,
+    Action.CHECK: CheckBody,
 }
 """The body of each action."""
-REQUIRED: Final = frozenset({Action.PRIORITY, Action.MOVE})
+REQUIRED: Final = frozenset({Action.PRIORITY, Action.MOVE, Action.CHECK})
 """Actions that require a body."""
 
 
@@ -69,6 +149,8 @@ class CommandView(View):
     priority: int | None
     until: datetime | None
     queue: str | None
+    check: str | None = Field(description="Name of the AdmissionCheck; only of `check`.")
+    check_state: CheckState | None = Field(description="Only of `check`.")
     by: str
     why: str
     request_id: str
@@ -137,6 +219,8 @@ def command_view(command: Command, ref: str | None) -> CommandView:
         priority=command.priority,
         until=maybe(command.until),
         queue=command.queue,
+        check=command.report.check if command.report is not None else None,
+        check_state=command.report.state if command.report is not None else None,
         by=command.by,
         why=command.why,
         request_id=command.request_id.rpartition(" ")[2],  # a key has no space in it

@@ -50,6 +50,7 @@ CONFIG_KINDS: Final = (
     ConfigKind("Cohort", "cohorts"),
     ConfigKind("ResourceFlavor", "resourceflavors", aliases=("rf", "flavor", "flavors")),
     ConfigKind("Topology", "topologies"),
+    ConfigKind("AdmissionCheck", "admissionchecks", aliases=("ac",)),
     ConfigKind("QuotaOverride", "quotaoverrides", aliases=("qo",), kueue_versions=()),
     ConfigKind("Budget", "budgets", kueue_versions=()),
     ConfigKind("BudgetTopUp", "budgettopups", aliases=("topup", "topups"), kueue_versions=()),

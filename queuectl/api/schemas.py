@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from queuectl.domain.checks import CheckState
 from queuectl.domain.diagnosis import Limit, Remedy
 from queuectl.domain.estimates import RunTimeSource
 from queuectl.domain.identity import LONGEST_TOKEN
@@ -237,6 +238,19 @@ class RunTimeView(View):
     )
 
 
+class CheckView(View):
+    """An admission check of a workload that has a placement."""
+
+    name: str
+    state: CheckState
+    since: datetime = Field(description="Start of this state.")
+    message: str
+    due: datetime | None = Field(
+        description="Time at which it counts as `Retry` without an answer; null = never."
+    )
+    retries: int = Field(description="How often it answered `Retry` since the last start.")
+
+
 class WorkloadView(View):
     uid: str
     kind: str
@@ -279,6 +293,7 @@ class WorkloadView(View):
     after: list[str] = Field(
         description="The jobs that must end first, as KIND/NAME:ok, any or failed. Those that have are omitted."
     )
+    checks: list[CheckView] = Field(description="Its admission checks, while it has a placement.")
     expected_start: ExpectedStartView | None = Field(
         description="The estimate of its start, as a range. null = unknown, or it is not pending."
     )
@@ -321,7 +336,9 @@ class ReservationView(View):
         f"`{ANOTHER_TEAM}` for one that you are not allowed to see."
     )
     created_at: datetime
-    expires_at: datetime
+    expires_at: datetime | None = Field(
+        description="null = until its admission checks have answered."
+    )
 
 
 class ObstacleView(View):
@@ -374,6 +391,7 @@ class ExplainView(View):
     run_time: RunTimeView | None = Field(description="Its expected run time, as in the workload.")
     placement: PlacementView | None
     reservation: ReservationView | None
+    checks: list[CheckView]
     use: UseView | None = Field(description="Its GPU utilization, as in the workload.")
 
 

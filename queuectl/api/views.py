@@ -9,6 +9,7 @@ from typing import Final
 from queuectl.api.conditions import conditions
 from queuectl.api.schemas import (
     AwaitedView,
+    CheckView,
     ExpectedStartView,
     ExplainView,
     HistoryView,
@@ -26,6 +27,7 @@ from queuectl.api.schemas import (
     maybe,
     moment,
 )
+from queuectl.domain.checks import CheckState
 from queuectl.domain.diagnosis import Diagnosis, Obstacle, SuggestedFix
 from queuectl.domain.estimates import ExpectedRunTime, ExpectedStart
 from queuectl.domain.gates import admission_gates, dependencies
@@ -34,7 +36,7 @@ from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import HistoryLine, QueuePosition
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.redaction import shown_uid
-from queuectl.domain.snapshot import CapacityLease
+from queuectl.domain.snapshot import NO_END, CapacityLease
 from queuectl.domain.utilization import GangUse
 from queuectl.domain.words import counted
 from queuectl.domain.workload import Placement
@@ -93,6 +95,7 @@ def workload_view(
         position_in_local_queue=line.local_queue if line is not None else None,
         gates=admission_gates(entry.gates),
         after=[str(one) for one in dependencies(entry.gates)],
+        checks=check_views(entry),
         expected_start=expected_start_view(start) if line is not None else None,
         planned_start=planned_start_view(entry, awaited or {}),
         run_time=run_time_view(run_time),
@@ -171,8 +174,24 @@ def explain_view(
         run_time=run_time_view(run_time),
         placement=_placement(entry),
         reservation=_reservation(entry.lease, victims or {}),
+        checks=check_views(entry),
         use=use_view(entry, use),
     )
+
+
+def check_views(entry: Entry) -> list[CheckView]:
+    """The states of its admission checks."""
+    return [
+        CheckView(
+            name=status.name,
+            state=status.state,
+            since=moment(status.since),
+            message=status.message,
+            due=maybe(status.due) if status.state is CheckState.PENDING else None,
+            retries=entry.checks.retries.get(status.name, 0),
+        )
+        for status in entry.checks.statuses
+    ]
 
 
 def obstacle_view(obstacle: Obstacle) -> ObstacleView:
@@ -294,7 +313,7 @@ def _reservation(lease: CapacityLease | None, names: Mapping[str, str]) -> Reser
         victims=list(map(shown_uid, victims, lease.victims)),
         victim_names=victims,
         created_at=moment(lease.created_at),
-        expires_at=moment(lease.expires_at),
+        expires_at=moment(lease.expires_at) if lease.expires_at < NO_END else None,
     )
 
 

@@ -17,6 +17,7 @@ from queuectl.cli.client import DEFAULT_SERVER, Client, Json, Namespace, Server,
 from queuectl.cli.client import workload_path as path_of
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.explain import Kind
+from queuectl.domain.checks import CheckState
 from queuectl.domain.commands import LARGEST_PRIORITY, Action
 from queuectl.domain.words import counted, counted_gpus, format_time
 
@@ -173,6 +174,42 @@ def move_command(
         ask(client, Action.MOVE, found, by, why, wait, queue=queue)
 
 
+def check_command(
+    workload: Workload,
+    check: Annotated[str, typer.Argument(metavar="CHECK", help="Name of the AdmissionCheck.")],
+    state: Annotated[
+        CheckState, typer.Argument(metavar="STATE", help="Pending, Ready, Retry or Rejected.")
+    ],
+    message: Annotated[
+        str, typer.Option("--message", metavar="TEXT", help="A line for the users of the workload.")
+    ] = "",
+    requeue_after: Annotated[
+        int | None,
+        typer.Option(
+            "--requeue-after",
+            min=0,
+            metavar="SECONDS",
+            help="Only of Retry: the time before it queues again. Default: 60, doubled with each retry.",
+        ),
+    ] = None,
+    namespace: Namespace = None,
+    kind: Kind = None,
+    by: By = None,
+    why: Why = None,
+    wait: Wait = None,
+    server: Server = DEFAULT_SERVER,
+) -> None:
+    """Report the state of an admission check of a workload, in place of the program that does."""
+    if requeue_after is not None and state is not CheckState.RETRY:
+        raise CommandFailed("--requeue-after is an option of Retry", Exit.BAD_INPUT)
+    body: Json = {"check": check, "state": state.value, "message": message}
+    if requeue_after is not None:
+        body["requeueAfterSeconds"] = requeue_after
+    with connect(server) as client:
+        found = _found(client, workload, namespace, kind)
+        ask(client, Action.CHECK, found, by, why, wait, **body)
+
+
 def _found(client: Client, workload: str, namespace: str | None, kind: str | None) -> Json:
     return client.get(path_of(workload, namespace), kind=kind)
 
@@ -200,6 +237,8 @@ def ask(
 
 
 def _what(kept: Json) -> str:
+    if kept["action"] == Action.CHECK:
+        return f"check {kept['check']}: {kept['checkState']}"
     if kept["action"] == Action.MOVE:
         return f"move to {kept['queue']}"
     if kept["action"] != Action.PRIORITY:

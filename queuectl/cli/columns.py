@@ -305,6 +305,12 @@ _CONFIG: Final[dict[str, tuple[Column, ...]]] = {
         ),
         _VERSION,
     ),
+    "AdmissionCheck": (
+        _NAME,
+        Column("CONTROLLER", lambda o: _spec(o).get("controllerName")),
+        Column("PARAMETERS", lambda o: (_spec(o).get("parameters") or {}).get("name")),
+        _VERSION,
+    ),
     "WorkloadPriorityClass": (
         _NAME,
         Column("VALUE", lambda o: o.get("value")),

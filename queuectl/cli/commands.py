@@ -72,6 +72,11 @@ COMMANDS: Final = {
     "activate": LazyCommand(
         "queuectl.cli.ask:activate_command", "Activate a deactivated workload.", Reader.LEAD
     ),
+    "check": LazyCommand(
+        "queuectl.cli.ask:check_command",
+        "Report the state of an admission check of a workload.",
+        Reader.LEAD,
+    ),
     "topup": LazyCommand(
         "queuectl.cli.topup:topup_command",
         "Add GPU-hours to one month of a Budget.",

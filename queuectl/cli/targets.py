@@ -29,6 +29,7 @@ ORDER: Final = (
     "Configuration",
     "Topology",
     "ResourceFlavor",
+    "AdmissionCheck",
     "WorkloadPriorityClass",
     "Cohort",
     "ClusterQueue",

@@ -12,6 +12,7 @@ from sqlalchemy import Column, case
 from sqlalchemy import Row as Result
 
 from queuectl.db.bulk import Row
+from queuectl.db.checks import checks_document, checks_from, report_from
 from queuectl.db.engine import storable
 from queuectl.db.tables import history, leases, outbox, placements, workloads
 from queuectl.domain.commands import Action, Command
@@ -38,7 +39,7 @@ ENTRY_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(
     for name in (
         *(*_PLAIN, "state", "excluded", "preempted_at"),
         *("reason_code", "reason_message", "reason_details", "evicted_for", "parked", "gates"),
-        *("planned", "user", "planned_start", "gpus", "gpu_parts"),
+        *("planned", "user", "planned_start", "checks", "gpus", "gpu_parts"),
     )
 )
 WORKLOAD_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(workloads.c)
@@ -73,6 +74,7 @@ def workload_row(entry: Entry) -> Row:
     row["planned"] = _planned_document(entry.planned) if entry.planned is not None else None
     row["user"] = storable(entry.user)
     row["planned_start"] = _start_document(entry.planned_start) if entry.planned_start else None
+    row["checks"] = checks_document(entry.checks)
     row["gpus"] = ceil(entry.gpus)
     row["gpu_parts"] = entry.gpu_parts
     return row
@@ -250,7 +252,7 @@ def entry_from(
     """One workload from its ENTRY_COLUMNS and side tables. A new leader reads tens of thousands."""
     values = dict(zip(_PLAIN, row, strict=False))
     state, excluded, preempted_at, code, message, details, *more = row[len(_PLAIN) :]
-    why, parked, gates, planned, user, start, gpus, parts = more
+    why, parked, gates, planned, user, start, checks, gpus, parts = more
     uid = row[0]
     return Entry(
         **values,
@@ -268,6 +270,7 @@ def entry_from(
         user=user,
         planned_start=_start_from(start) if start is not None else None,
         gpus=gpus_from(gpus, parts),
+        checks=checks_from(checks),
     )
 
 
@@ -290,6 +293,7 @@ def command_from(row: Result[Any]) -> Command:
         why=row.why,
         outcome=row.outcome,
         admin=row.admin,
+        report=report_from(row.report) if row.report is not None else None,
     )
 
 

@@ -75,6 +75,7 @@ workloads: Final = Table(
     Column("queue_set", Text),
     json("planned", nullable=True),
     json("planned_start", nullable=True),
+    json("checks", nullable=True),
     Column("user", Text(collation="C"), nullable=False, server_default=text("''")),
     Column("gpu_parts", BigInteger),
     postgresql_with={
@@ -196,6 +197,7 @@ commands: Final = Table(
     Column("queue", Text),
     Column("why", Text, nullable=False, server_default=text("''")),
     Column("admin", Boolean, nullable=False, server_default=text("false")),
+    json("report", nullable=True),
     comment="commands on workloads: the API writes them, the leader executes them",
 )
 Index("commands_uid_id_idx", commands.c.uid, commands.c.id)

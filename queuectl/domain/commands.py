@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from queuectl.domain.checks import CheckReport
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.reasons import Code
 
@@ -21,6 +22,7 @@ class Action(StrEnum):
     ACTIVATE = "activate"
     PRIORITY = "priority"  # in place of what its classes say; None = as they say again
     MOVE = "move"  # to another LocalQueue of its namespace
+    CHECK = "check"  # the state of one of its admission checks
 
 
 EVICTING: Final = frozenset({Action.HOLD, Action.REQUEUE, Action.PREEMPT, Action.DEACTIVATE})
@@ -54,6 +56,7 @@ class Command:
         why: the note of the user for the history; can be empty.
         outcome: what became of it; None = it waits for the leader.
         admin: the user has this right for the workloads of all namespaces.
+        report: only of a CHECK.
     """
 
     id: int
@@ -68,6 +71,7 @@ class Command:
     why: str = ""
     outcome: str | None = None
     admin: bool = False
+    report: CheckReport | None = None
 
     @property
     def state(self) -> CommandState:
@@ -84,7 +88,7 @@ class Command:
     @property
     def content(self) -> tuple[object, ...]:
         """The content of the command, without its user and time."""
-        return (self.uid, self.action, self.priority, self.until, self.queue)
+        return (self.uid, self.action, self.priority, self.until, self.queue, self.report)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +173,9 @@ def objection(entry: Entry, action: Action) -> str | None:
             return (
                 f"{entry.ref} is already moving to LocalQueue {on_its_way}" if on_its_way else None
             )
+        case Action.CHECK:
+            needs = bool(entry.checks.statuses) and entry.state is not State.EVICTING
+            return None if needs else f"{state}; it waits for no admission check now"
         case Action.ACTIVATE:
             return None if given_up else f"{state}, not deactivated"
         case Action.DEACTIVATE | Action.PRIORITY:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from queuectl.domain.checks import CheckReport, CheckStatus
 from queuectl.domain.commands import Command
 from queuectl.domain.gates import DependencyStatus
 from queuectl.domain.gpus import Gpus
@@ -73,10 +74,11 @@ class AttemptFound:
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """Victims are leaving for it."""
+    """Victims are leaving for it, or its admission checks are not ready. ``checks``: those that its placement needs."""
 
     lease: CapacityLease
     reason: Reason
+    checks: tuple[CheckStatus, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +186,14 @@ class GatesChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class ChecksReported:
+    """New states of its admission checks. ``by``: the reporter, as the history shows it."""
+
+    reports: tuple[CheckReport, ...]
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class CommandReceived:
     """A person asked for something."""
 
@@ -242,6 +252,7 @@ Event = (
     | PodsLost
     | PodsDone
     | GatesChanged
+    | ChecksReported
     | CommandReceived
     | PriorityOver
     | QueueMoved

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from queuectl.domain.accounting import Mark
+from queuectl.domain.checks import NO_CHECKS, Checks
 from queuectl.domain.gpus import Gpus, in_parts
 from queuectl.domain.pastuse import Used
 from queuectl.domain.reasons import FAILED_START, Code, Reason
@@ -97,6 +98,7 @@ class Entry:
         user: name of the user whose job it is, as in the usage ledger; "" where that is not known.
         planned_start: as the last plan has it, in state Pending; None = it has none.
         lease: set in state Reserved, and while it is evicted only to be moved.
+        checks: its admission checks.
         intent: the unconfirmed write, for ``attempt``.
         version: of the row; +1 at each change, checked by the commit.
     """
@@ -141,6 +143,12 @@ class Entry:
     planned: Planned | None = None
     user: str = ""
     planned_start: PlannedStart | None = None
+    checks: Checks = NO_CHECKS
+
+    @property
+    def awaits_checks(self) -> bool:
+        """Whether it is held for admission checks: it has its quota and its placement, and does not start."""
+        return self.state is State.RESERVED and bool(self.checks.unready)
 
     @property
     def gpu_parts(self) -> int:
@@ -256,8 +264,9 @@ def queues_again_at_once(entry: Entry) -> bool:
 def rest(entry: Entry) -> float:
     """Seconds for which a gang that was taken for idleness stays out of the queue.
 
-    Its place is free, so it would start at once again, and do nothing again until it is found out.
+    The place of an idle gang is free, so it would start at once again, and do nothing again until it is found out. An admission
+    check that answers ``Retry`` states how long it needs.
     """
-    if entry.reason.code is not Code.IDLE_RECLAIMED:
+    if entry.reason.code not in (Code.IDLE_RECLAIMED, Code.ADMISSION_CHECK):
         return 0.0
     return float(entry.reason.details.get("restSeconds", 0.0))

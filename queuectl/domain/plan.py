@@ -103,13 +103,15 @@ class Eviction:
 class Refusal:
     """Not now, and why. ``reasons`` is never empty; the first is the main one.
 
-    ``lease`` is set when the gang waits for victims: its planned placement, new or kept from the snapshot.
+    ``lease`` is set when the gang waits for victims or admission checks: its planned placement, new or kept from the snapshot.
+    ``checks``: names of all checks that the placement needs, if some are not ready.
     """
 
     uid: str
     reasons: tuple[Reason, ...]
     lease: CapacityLease | None = None
     proof: Proof = Proof.OPTIMAL
+    checks: tuple[str, ...] = ()
 
 
 class SlipCause(StrEnum):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from queuectl.domain.budgets import Budget, TopUp
+from queuectl.domain.checks import AdmissionCheck, CheckRule
 from queuectl.domain.execution import NO_LIMITS, ExecutionLimits
 from queuectl.domain.fleet import HOSTNAME, Requirement, Taint, Toleration
 from queuectl.domain.gpus import SharedGpus
@@ -17,6 +18,7 @@ from queuectl.domain.mig import MigConfig, MigMode, MigPool
 from queuectl.domain.node_health import UnhealthyNodes
 from queuectl.domain.reservations import AdvanceReservation
 from queuectl.domain.rules import Rules
+from queuectl.domain.workload import Placement
 
 
 class QueueingStrategy(StrEnum):
@@ -246,8 +248,7 @@ class ClusterQueue:
         stated_groups: if nominal quota follows the nodes, the resource groups of the configuration; empty = ``groups``.
         borrow_backoff: the longest back-off, in seconds, of an evicted gang before borrowing; 0 = none.
         reclaim_patience: the longest wait, in seconds, before a gang evicts gangs that borrow; 0 = none.
-        admission_checks: names of its admission checks. They are not supported, so no gang starts while there are any.
-            Running gangs continue.
+        admission_checks: what its gangs need beside quota and nodes. While one of them has no controller, no gang starts.
         max_per_user: the most that the gangs of one user can be charged at the same time, by resource; empty = no limit.
         max_priority: the highest priority of its gangs, from a command or a class; None = no limit.
         preemption_opt_out: when opt-outs of its jobs from preemption and idle reclaim count.
@@ -285,7 +286,7 @@ class ClusterQueue:
     idle_reclaim: IdleReclaim = IdleReclaim()
     max_per_user: tuple[tuple[str, int], ...] = ()
     max_priority: int | None = None
-    admission_checks: tuple[str, ...] = ()
+    admission_checks: tuple[CheckRule, ...] = ()
     borrow_backoff: float = BORROW_BACKOFF_MOST
     reclaim_patience: float = RECLAIM_PATIENCE
     preemption_opt_out: OptOut = OptOut.WITHIN_NOMINAL
@@ -318,6 +319,12 @@ class ClusterQueue:
             or self.evicts_within_nominal
             or self.time_slice is not None
         )
+
+
+def needed_checks(queue: ClusterQueue, placement: Placement) -> tuple[str, ...]:
+    """Names of the admission checks that a gang of this ClusterQueue needs on this placement."""
+    flavors = {flavor for podset in placement.podsets for flavor in podset.charged}
+    return tuple(rule.name for rule in queue.admission_checks if rule.applies(flavors))
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,6 +414,7 @@ class QueueConfig:
     budgets: Mapping[str, Budget] = field(default_factory=dict)
     top_ups: Mapping[str, TopUp] = field(default_factory=dict)
     reservations: Mapping[str, AdvanceReservation] = field(default_factory=dict)
+    checks: Mapping[str, AdmissionCheck] = field(default_factory=dict)
 
     def cluster_queue_of(self, namespace: str, queue: str | None) -> ClusterQueue | None:
         """The ClusterQueue behind a LocalQueue, or None when either does not exist."""

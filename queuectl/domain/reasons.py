@@ -35,7 +35,8 @@ class Code(StrEnum):
     UNSUPPORTED = "UnsupportedConstraint"  # the request has an unsupported constraint
     QUEUE_STOPPED = "ClusterQueueStopped"  # stopPolicy of its ClusterQueue
     LOCAL_QUEUE_STOPPED = "LocalQueueStopped"  # stopPolicy of its LocalQueue
-    UNSATISFIED_CHECKS = "UnsatisfiedAdmissionChecks"  # queuectl runs no admission checks
+    UNSATISFIED_CHECKS = "UnsatisfiedAdmissionChecks"  # a check of its queue has no controller
+    WAITING_FOR_CHECKS = "WaitingForAdmissionChecks"  # its capacity is reserved meanwhile
     BACKOFF = "Backoff"  # a start failed, or its GPUs were idle; it queues again later
     HELD = "Held"  # a user holds it
     QUEUE_SET = "QueueSet"  # a user moves it to another LocalQueue
@@ -54,6 +55,7 @@ class Code(StrEnum):
     RESERVATION_STARTS = "ReservationStarts"  # evicted for a Reservation with evict: true
     IDLE_RECLAIMED = "IdleReclaimed"  # its GPUs were idle, after two warnings
     PODS_READY_TIMEOUT = "PodsReadyTimeout"  # not all pods were ready in time
+    ADMISSION_CHECK = "AdmissionCheck"  # a check asks to try again later; it releases its capacity
     NODE_FAILURES = "NodeFailures"  # its nodes failed, and no repair is possible
     START_REFUSED = "StartRefused"  # the API server refuses its start, or to place a pod
     PODS_LARGER_THAN_ASKED = "PodsLargerThanAsked"  # its pods request more than its template
@@ -71,6 +73,7 @@ class Code(StrEnum):
     # deactivations
     DEACTIVATED = "Deactivated"  # a user deactivated it
     REQUEUING_LIMIT = "RequeuingLimitExceeded"  # too many failed starts in a row
+    CHECK_REJECTED = "AdmissionCheckRejected"  # an admission check rejects it
     # only in the history
     PRIORITY_SET = "PrioritySet"  # its priority changed
     IDLE_GPUS = "IdleGPUs"  # a warning: its GPUs are idle
@@ -112,7 +115,8 @@ MEANINGS: Final[Mapping[Code, str]] = {
     Code.UNSUPPORTED: "The gang requests a constraint that queuectl does not support.",
     Code.QUEUE_STOPPED: "The ClusterQueue is stopped. Resume it to admit its gangs.",
     Code.LOCAL_QUEUE_STOPPED: "The LocalQueue is stopped. Resume it to admit its gangs.",
-    Code.UNSATISFIED_CHECKS: "The ClusterQueue requires admission checks, which queuectl does not run.",
+    Code.UNSATISFIED_CHECKS: "An admission check of the ClusterQueue does not exist or has no controller here.",
+    Code.WAITING_FOR_CHECKS: "Quota and nodes are reserved for the gang until its admission checks are ready.",
     Code.QUEUE_SET: "The gang moves to another LocalQueue.",
     Code.WAITING_FOR_PODS: "Pods of the group do not exist yet.",
 }
@@ -177,6 +181,7 @@ TRANSIENT: Final = WAITS_FOR_ROOM | {
     Code.RESOURCE_QUOTA_EXCEEDED,
     Code.MAX_PER_USER,
     Code.WAITING_FOR_PREEMPTED,
+    Code.WAITING_FOR_CHECKS,
     Code.WAITING_TO_RECLAIM,
     Code.WAITING_IN_ORDER,
     Code.WOULD_DELAY,
@@ -202,6 +207,8 @@ WARNINGS: Final = NOT_IN_LINE | {
     Code.BACKOFF,
     Code.MAX_EXECUTION_TIME,
     Code.REQUEUING_LIMIT,
+    Code.ADMISSION_CHECK,
+    Code.CHECK_REJECTED,
 }
 
 # The gang keeps running: an Event without a change of state.

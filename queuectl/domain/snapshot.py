@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Final
 
 from queuectl.domain.budgets import BudgetBalance
 from queuectl.domain.devices import NO_DEVICES, AllocatedDevice, Claim, DeviceInventory
@@ -39,6 +40,10 @@ class CapacityLease:
     victims: tuple[str, ...]
     created_at: float
     expires_at: float
+
+
+NO_END: Final = 253402300799.0
+"""The end of a lease that ends with what it waits for: the last second of the year 9999."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,7 @@ class Pending:
         reclaim_since: unix seconds since when it could evict gangs that borrow and waited instead, because the eviction loses
             more than the wait; None = since now. 0: it has waited as long as it must; gangs that are read from files have 0.
         planned_start: as the last plan has it; None = it had none.
+        ready_checks: names of its admission checks that are ready.
         blocked: set when it must not be planned (unknown queue, contradictory request, held...): it stays pending with
             this reason and holds no place in a StrictFIFO order.
     """
@@ -90,6 +96,7 @@ class Pending:
     borrows_at: float | None = None
     reclaim_since: float | None = 0.0
     planned_start: PlannedStart | None = None
+    ready_checks: frozenset[str] = frozenset()
 
     def may_borrow(self, now: float) -> bool:
         """Whether it may use more than its ClusterQueue's nominal quota at ``now`` (unix seconds)."""

@@ -81,6 +81,7 @@ class PodSet:
     ``gpu_fraction``: a request that no scheduler here can fulfil, so the gang does not start.
     ``one_numa_node``: each pod gets its CPUs, memory and devices from one NUMA node of its node.
     ``sized``: the GPUs of its pods; None = as the names of its resources state.
+    ``labels``, ``annotations``: of its template.
     """
 
     name: str
@@ -96,6 +97,8 @@ class PodSet:
     gpu_fraction: GpuFraction | None = None
     one_numa_node: bool = False
     sized: PodGpus | None = None
+    labels: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)
+    annotations: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)
 
     @property
     def gpus(self) -> PodGpus:

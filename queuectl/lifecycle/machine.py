@@ -19,10 +19,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final, assert_never
 
+from queuectl.domain.checks import NO_CHECKS
 from queuectl.domain.events import (
     Admit,
     Adopt,
     AttemptFound,
+    ChecksReported,
     CommandReceived,
     Drained,
     Ended,
@@ -56,6 +58,7 @@ from queuectl.domain.records import Outcome
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import PlannedStart
 from queuectl.domain.words import format_time
+from queuectl.lifecycle.checks import checked, waiting_for
 from queuectl.lifecycle.transitions import drained, evict, move, next_of, rejoin
 from queuectl.lifecycle.user_commands import carry_out
 
@@ -123,6 +126,8 @@ def handle(  # noqa: C901 - one dispatch over all events, checked for completene
             return _done(entry, event, now)
         case GatesChanged():
             return _gated(entry, event, now)
+        case ChecksReported():
+            return checked(entry, event.reports, event.by, now, rules)
         case CommandReceived():
             return carry_out(entry, event.command, now, rules)
         case PriorityOver():
@@ -236,6 +241,7 @@ def _admit(entry: Entry, event: Admit, now: float) -> EntryChange | None:
         requeued_at=None,
         evicted_for=None,
         budget=0,
+        checks=entry.checks.started(),
     )
 
 
@@ -263,6 +269,7 @@ def _adopt(entry: Entry, event: Adopt, now: float) -> EntryChange:
         evicted_for=None,
         parked=None,
         gates=(),
+        checks=NO_CHECKS,
     )
 
 
@@ -271,6 +278,8 @@ def _stay(entry: Entry, event: Reserve | Refuse, now: float) -> EntryChange | No
     lease = event.lease if isinstance(event, Reserve) else None
     if lease is not None and entry.queue_set is not None:
         return None
+    if isinstance(event, Reserve) and event.checks:
+        return waiting_for(entry, event, now)
     state = State.RESERVED if lease is not None else State.PENDING
     undecided = event.reason.code is Code.UNDECIDED
     budget = min(entry.budget + 1, MAX_BUDGET) if undecided else 0
@@ -279,6 +288,8 @@ def _stay(entry: Entry, event: Reserve | Refuse, now: float) -> EntryChange | No
         return move(
             entry, state, now, event.reason, lease=lease, budget=budget, planned_start=start
         )
+    if entry.checks.statuses:  # its reservation was for admission checks and is for victims now
+        return move(entry, state, now, event.reason, lease=lease, checks=entry.checks.reset())
     known = (entry.reason, entry.lease, entry.budget, entry.planned_start)
     if (event.reason, lease, budget, start) == known:
         return None
@@ -317,6 +328,9 @@ def _moved(slip: SlipCause, before: PlannedStart | None, after: PlannedStart) ->
 def _evict(entry: Entry, event: Evict, now: float, rules: Rules) -> EntryChange | None:
     if entry.state is State.EVICTING:
         return None
+    if entry.awaits_checks and event.reason.code is not Code.RESUMED_OUTSIDE:
+        # It has no pods: its capacity is free at once.
+        return move(entry, State.PENDING, now, event.reason, lease=None)
     return evict(
         entry,
         now,

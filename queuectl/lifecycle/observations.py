@@ -14,6 +14,7 @@ from queuectl.domain.commands import Action, Command
 from queuectl.domain.events import (
     Adopt,
     AttemptFound,
+    ChecksReported,
     CommandReceived,
     Drained,
     Ended,
@@ -43,6 +44,7 @@ from queuectl.domain.records import JobRecord, PodRecord, PriorAdmission
 from queuectl.domain.rules import Rules
 from queuectl.domain.workload import Placement
 from queuectl.lifecycle.adoption import running_placement
+from queuectl.lifecycle.checks import unanswered
 from queuectl.lifecycle.dependents import Dependents
 from queuectl.lifecycle.failures import (
     held_up,
@@ -144,6 +146,8 @@ def _waiting(
         yield QueueMoved()
     elif terms.refusal is not None and terms.refusal.purpose is Purpose.MOVE:
         yield MoveRefused(terms.refusal.why)
+    if entry.awaits_checks and (overdue := unanswered(entry.checks, now)):
+        yield ChecksReported(overdue)
     if entry.gates:
         yield GatesChanged(job.gates, terms.statuses)
     if entry.state is State.BACKOFF and entry.requeue_at is not None and now >= entry.requeue_at:

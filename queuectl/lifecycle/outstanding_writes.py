@@ -260,10 +260,11 @@ def _place(
         own = [pod for pod in pods if pod.podset == podset.podset]
         waiting = [pod for pod in gated if pod.podset == podset.podset]
         slots = slots_of(podset)
+        updates = [u for u in entry.checks.updates if u.podset == podset.podset]
         for pod, number in assign(podset, own, waiting, nodes):
             node, charged = slots[number]
             hostname = nodes[node].hostname if node is not None else None
-            patch = pin_patch(pod, hostname, *_flavor_terms(charged, flavors))
+            patch = pin_patch(pod, hostname, *_flavor_terms(charged, flavors), updates)
             writes.append(_pod_write(entry, pod, patch, Purpose.PIN))
     return writes
 

@@ -24,7 +24,8 @@ def awaits_replacements(entry: Entry, now: float) -> bool:
 def alarm_of(entry: Entry, job: JobRecord | None, rules: PodsReady) -> float | None:
     """The first moment (unix seconds) at which time alone changes its state, or None."""
     requeue_at = entry.requeue_at if entry.state is State.BACKOFF else None
-    moments = [requeue_at, entry.stop_at, entry.priority_until, ready_by(entry, rules)]
+    due = entry.checks.due if entry.awaits_checks else None
+    moments = [requeue_at, entry.stop_at, entry.priority_until, ready_by(entry, rules), due]
     if job is not None and job.absent:
         moments.append(entry.since + REPLACED_WITHIN)
     limit = entry.execution_limit(job.max_execution) if job is not None else None

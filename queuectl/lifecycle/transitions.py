@@ -20,9 +20,11 @@ def next_of(entry: Entry, **changes: Any) -> Entry:
 
 
 def move(entry: Entry, state: State, now: float, reason: Reason, **changes: Any) -> EntryChange:
-    """Enter a state, with a line in the history. A planned start is one of a pending gang."""
+    """Enter a state, with a line in the history. A planned start is one of a pending gang, and checks are those of a placement."""
     if state is not State.PENDING:
         changes["planned_start"] = None
+    if state.waiting and state is not State.RESERVED:
+        changes.setdefault("checks", entry.checks.reset())
     after = next_of(entry, state=state, since=now, reason=reason, **changes)
     return EntryChange(entry, after, now, Note(str(reason.code), entry.state, state, reason))
 
@@ -112,7 +114,8 @@ def drained(entry: Entry, now: float, policy: PodsReady) -> EntryChange:
     if code in FAILED_START:
         return _failed(entry, now, policy, cleared)
     if (wait := rest(entry)) > 0:
-        reason = Reason(Code.BACKOFF, f"its GPUs were idle; it queues again in {wait:.0f} s")
+        why = "its GPUs were idle" if code is Code.IDLE_RECLAIMED else entry.reason.message
+        reason = Reason(Code.BACKOFF, f"{why}; it queues again in {wait:.0f} s")
         return move(entry, State.BACKOFF, now, reason, requeue_at=now + wait, lease=None, **cleared)
     if entry.lease is not None and not entry.gates:
         waits = Reason(

@@ -10,6 +10,7 @@ from queuectl.domain.plan import PreemptionReason
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import Rules
 from queuectl.domain.words import format_time
+from queuectl.lifecycle.checks import checked
 from queuectl.lifecycle.transitions import evict, next_of, rejoin
 
 
@@ -41,6 +42,9 @@ def carry_out(entry: Entry, command: Command, now: float, rules: Rules) -> Entry
             return _prioritize(entry, command, now)
         case Action.MOVE:
             return _send(entry, command, now)
+        case Action.CHECK:
+            reports = (command.report,) if command.report is not None else ()
+            return checked(entry, reports, by, now, rules)
 
 
 def _park(entry: Entry, parked: Reason, now: float, rules: Rules) -> EntryChange | None:
@@ -97,6 +101,7 @@ def _send(entry: Entry, command: Command, now: float) -> EntryChange | None:
         reason=reason if state is State.PENDING else entry.reason,
         since=now if state is not entry.state else entry.since,
         lease=None,
+        checks=entry.checks.reset(),
         queue_set=target,
         intent=Intent.MOVE,
     )

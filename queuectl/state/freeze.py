@@ -7,12 +7,13 @@ from dataclasses import replace
 
 from queuectl.devices.gpu_sizes import GpuSizes
 from queuectl.devices.numa import with_numa_nodes_of_others
+from queuectl.domain.checks import PodSetUpdate, updated
 from queuectl.domain.devices import Claim
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.gpu_fractions import why_refused
 from queuectl.domain.ledger import Entry, State, queues_again_at_once
 from queuectl.domain.node_quota import NodeQuota
-from queuectl.domain.queues import QueueConfig
+from queuectl.domain.queues import QueueConfig, needed_checks
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, NamespaceRecord
 from queuectl.domain.rules import Rules
@@ -30,8 +31,8 @@ from queuectl.state.usage import Usage, node_of
 IdleSince = Callable[[Entry, JobRecord, QueueConfig, float], float | None]
 """The start of the idle time of a gang that can be evicted as idle at a time (unix seconds); None for each other gang."""
 
-_Place = tuple[int, str, float, str | None]
-"""The fields that decide the position of a gang: priority, LocalQueue, queue time, user."""
+_Place = tuple[int, str, float, str | None, tuple[PodSetUpdate, ...]]
+"""The fields that decide the position of a gang: priority, LocalQueue, queue time, user; and what admission checks add to it."""
 
 
 def _never_idle(entry: Entry, job: JobRecord, config: QueueConfig, now: float) -> None:
@@ -118,7 +119,8 @@ class SnapshotBuilder:
         known = self._asked.get(entry.uid)
         rules = self._config.rules if self._config is not None else Rules()
         user = job.user(rules.user_label, rules.trusted_submitters)
-        place = (entry.priority, entry.queue, entry.queue_order_time, user)
+        updates = entry.checks.updates
+        place = (entry.priority, entry.queue, entry.queue_order_time, user, updates)
         # The version of the job is not a key: the requests of its pods also change with LimitRanges.
         if known and known[0] is job and known[1] == place and known[2] is self._sizes:
             return known[3]
@@ -130,7 +132,9 @@ class SnapshotBuilder:
             kind=entry.kind,
             namespace=entry.namespace,
             name=entry.name,
-            podsets=sizes.sized(job.podsets, entry.namespace, entry.cluster_queue, claims),
+            podsets=sizes.sized(
+                updated(job.podsets, updates), entry.namespace, entry.cluster_queue, claims
+            ),
             queue=entry.queue,
             priority=entry.priority,
             queued_at=entry.queue_order_time,
@@ -161,6 +165,8 @@ class SnapshotBuilder:
         for entry in self._ledger.entries(State.PENDING, State.RESERVED):
             uid = entry.uid
             job, known = jobs.get(uid), waiting.get(uid)
+            if job is not None and self._held(entry, job, config):
+                continue
             changed = known is None or known[0] is not entry or known[1] is not job or self._resized
             if known is None or changed:
                 if job is None or not job.suspended or job.deleting:
@@ -187,6 +193,38 @@ class SnapshotBuilder:
         victims = (self._ledger.get(uid) for uid in lease.victims)
         return lease.expires_at > now and not any(v is not None and _stays(v) for v in victims)
 
+    def _held(self, entry: Entry, job: JobRecord, config: QueueConfig) -> bool:
+        """Whether it holds its quota and its nodes for admission checks, and has nothing to plan until they answer.
+
+        It is planned again if its nodes are lost, its queue is closed, or its queue needs other checks.
+        """
+        queue = config.cluster_queue_of(entry.namespace, entry.queue)
+        if not entry.awaits_checks or entry.lease is None or queue is None:
+            return False
+        needed = needed_checks(queue, entry.lease.placement)
+        awaited = {status.name for status in entry.checks.unready}
+        return (
+            set(needed) == {status.name for status in entry.checks.statuses}
+            and not awaited.isdisjoint(needed)
+            and self._blocked(entry, job, config) is None
+            and self._on_good_nodes(entry.lease.placement)
+        )
+
+    def _checked(self, entry: Entry, config: QueueConfig) -> bool:
+        """Whether each start needs admission checks, so that the end of a migration would not be known."""
+        queue = config.cluster_queue_of(entry.namespace, entry.queue)
+        return queue is not None and bool(queue.admission_checks)
+
+    def _made_held(self, entry: Entry, job: JobRecord, lease: CapacityLease) -> Admitted:
+        """A gang that waits for admission checks: it can be preempted, which loses no work."""
+        return Admitted(
+            workload=self.workload(entry, job),
+            placement=lease.placement,
+            started_at=entry.since,
+            utilization=0.0,
+            evictions=entry.preempted_at,
+        )
+
     def _made_pending(self, entry: Entry, job: JobRecord, config: QueueConfig) -> Pending:
         return Pending(
             workload=self.workload(entry, job),
@@ -197,6 +235,7 @@ class SnapshotBuilder:
             borrows_at=entry.requeue_at,
             reclaim_since=_reclaim_since(entry),
             planned_start=entry.planned_start,
+            ready_checks=entry.checks.ready,
         )
 
     def _blocked(self, entry: Entry, job: JobRecord, config: QueueConfig) -> Reason | None:
@@ -227,6 +266,10 @@ class SnapshotBuilder:
         """The running gangs. Gangs that are leaving or on unusable nodes are computed each time, because their pods change."""
         holding, uses, jobs = self._holding, self._uses(), self._mirror.jobs
         measured = bool(uses) or self._idle_since is not _never_idle
+        for entry in self._ledger.entries(State.RESERVED):
+            job = jobs.get(entry.uid)
+            if job is not None and entry.lease is not None and self._held(entry, job, config):
+                yield self._made_held(entry, job, entry.lease)
         # Without measurements, a gang changes only with its entry, its job and its end, unless its pods declare checkpoints.
         changing = measured or self._mirror.pods_declare_checkpoints
         for entry in self._ledger.entries(State.STARTING, State.RUNNING, State.EVICTING):
@@ -296,6 +339,7 @@ class SnapshotBuilder:
             evictable=not stays,
             restartable=job.error is None
             and not stays
+            and not self._checked(entry, config)
             and (job.priority_class is None or job.priority_class in config.priority_classes),
         )
 

@@ -92,7 +92,7 @@ class LifecycleMetrics:
             by_class,
         )
         self._kept_wait = self._histogram(
-            "admission_checks_wait_time_seconds", "Time from the reservation to the start, while victims stop; 0 without a reservation.",
+            "admission_checks_wait_time_seconds", "Time from the reservation to the start, while victims stop or admission checks are not ready; 0 without a reservation.",
             WAIT_BUCKETS, by_class,
         )  # fmt: skip
         self._ready_wait = self._histogram(

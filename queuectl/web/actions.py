@@ -30,6 +30,7 @@ _WORDS: Final = {
     Action.PRIORITY: ("Set priority", "The value replaces the priority of its priority classes."),
     Action.MOVE: ("Move to another queue", "It keeps its queueing time."),
 }
+"""Reports of admission checks have no button: programs make them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def label_of(action: Action) -> str:
 async def offers(guard: Guard, request: Request, entry: Entry) -> list[ActionButton]:
     """The commands that the caller may give for a workload. May raise ClusterUnavailable."""
     found = []
-    for action in Action:
+    for action in _WORDS:
         what = f"workloads/{action}"
         if await guard.may(request, Right("create", what, entry.namespace, entry.name)):
             forbidden = reserved_to_admins(entry, action)

@@ -35,7 +35,8 @@ PENDING: Final = {
     Code.UNSUPPORTED: _REQUEST,
     Code.QUEUE_STOPPED: _STOPPED,
     Code.LOCAL_QUEUE_STOPPED: _STOPPED,
-    Code.UNSATISFIED_CHECKS: "Ask an administrator: its queue requires admission checks, which queuectl does not run.",
+    Code.UNSATISFIED_CHECKS: "Ask an administrator: an admission check of its queue is not set up.",
+    Code.WAITING_FOR_CHECKS: f"{_NOTHING} It starts when its admission checks are ready.",
     Code.QUEUE_SET: f"{_NOTHING} It is moved to the other LocalQueue.",
 }
 """By the reason of a pending gang."""
@@ -61,8 +62,10 @@ def next_step(state: State, code: Code) -> str:
         return f"{_NOTHING} It queues when the jobs that it depends on have ended."
     if code is Code.DEPENDENCY_NEVER_SATISFIED:
         return "Run the other job again, or remove the annotation queuectl.dev/after."
-    if state is State.PENDING and code in PENDING:
+    if code is Code.WAITING_FOR_CHECKS or (state is State.PENDING and code in PENDING):
         return PENDING[code]
+    if code is Code.ADMISSION_CHECK and state is State.BACKOFF:
+        return f"{_NOTHING} It queues again, and its admission checks are asked again."
     if state is State.FINISHED and code is Code.FAILED:
         return "Check the logs of its pods."
     return _STATES[state]

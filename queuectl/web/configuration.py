@@ -108,6 +108,8 @@ def line_of(document: Mapping[str, Any]) -> str:
             )
         case "Topology":
             return " / ".join(level["nodeLabel"] for level in spec["levels"])
+        case "AdmissionCheck":
+            return f"answered by {spec['controllerName']}"
         case "QuotaOverride":
             added = "add" in spec
             amount = f"{spec['add']} additional" if added else spec.get("nominalQuota", "")

@@ -111,5 +111,11 @@ def _label(command: Command) -> str:
         case Action.PRIORITY:
             until = f" until {moment(command.until)}" if command.until is not None else ""
             return f"Priority {command.priority}{until}"
+        case Action.CHECK:
+            return (
+                f"Admission check {command.report.check}: {command.report.state}"
+                if command.report
+                else "Admission check"
+            )
         case action:
             return label_of(action)

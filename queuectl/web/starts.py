@@ -75,6 +75,16 @@ spec:
   - nodeLabel: topology.queuectl.dev/rack
   - nodeLabel: kubernetes.io/hostname
 """,
+    "AdmissionCheck": """\
+apiVersion: queuectl.dev/v1
+kind: AdmissionCheck
+metadata:
+  name: budget-approval
+spec:
+  controllerName: queuectl.dev/external # a program reports the state of each workload through REST
+  policy:
+    timeoutSeconds: 3600 # without an answer, the workload releases its capacity and tries again
+""",
     "QuotaOverride": """\
 apiVersion: queuectl.dev/v1
 kind: QuotaOverride

@@ -83,6 +83,8 @@ async def test_a_command_is_stored_and_changes_nothing_by_itself(
         "priority": kept.priority,
         "until": None,
         "queue": None,
+        "check": None,
+        "checkState": None,
         "by": kept.by,
         "why": (body or {}).get("why", ""),
         "requestId": "",

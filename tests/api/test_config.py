@@ -148,10 +148,10 @@ async def test_the_answer_to_a_write_warns_about_known_fields_without_effect(
 ) -> None:
     await put(api, FLAVOR_PATH, DOCUMENTS[FLAVOR_PATH])
     document = deepcopy(CLUSTER_QUEUE)
-    document["spec"]["admissionChecks"] = ["a"]
+    document["spec"]["concurrentAdmissionPolicy"] = {"a": 1}
     warnings = (await put(api, QUEUE_PATH, document)).json()["warnings"]
     assert len(warnings) == 1
-    assert "spec.admissionChecks" in warnings[0]
+    assert "spec.concurrentAdmissionPolicy" in warnings[0]
 
 
 async def test_a_cycle_of_cohorts_is_refused(api: httpx2.AsyncClient) -> None:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from queuectl.domain.plan import Plan, Proof
+from queuectl.domain.checks import EXTERNAL, AdmissionCheck, CheckRule
+from queuectl.domain.plan import Admission, Plan, Proof
 from queuectl.domain.queues import LocalQueue, QueueingStrategy, ResourceFlavor, StopPolicy
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Pending, Snapshot, SolverLimits
@@ -183,7 +184,7 @@ def _no_namespace(snapshot: Snapshot) -> Snapshot:
 
 
 def _checked(snapshot: Snapshot) -> Snapshot:
-    queues = {"main": replace(queue(), admission_checks=("prov",))}
+    queues = {"main": replace(queue(), admission_checks=(CheckRule("prov"),))}
     return replace(snapshot, config=replace(snapshot.config, cluster_queues=queues))
 
 
@@ -202,3 +203,40 @@ def test_stopped_and_missing_queues_admit_no_gang(change, code: Code) -> None:
     made = planned(change(world([node("n0", gpu=8)], [whole("g", 1)])))
     assert started(made) == []
     assert codes(made) == {"g": code}
+
+
+CHECK = CheckRule("budget", frozenset({"spot"}))
+CONTROLLED = {"budget": AdmissionCheck("budget", EXTERNAL)}
+
+
+@pytest.mark.parametrize(
+    ("rule", "ready", "starts"),
+    [
+        pytest.param(CheckRule("budget"), frozenset(), False, id="it is not ready"),
+        pytest.param(CheckRule("budget"), frozenset({"budget"}), True, id="it is ready"),
+        pytest.param(CHECK, frozenset(), True, id="it is for other flavors"),
+    ],
+)
+def test_a_gang_with_a_check_that_is_not_ready_gets_a_reservation_and_no_start(
+    rule: CheckRule, ready: frozenset[str], *, starts: bool
+) -> None:
+    snapshot = checked(rule, ready)
+    decided = plan(snapshot)
+    assert verify(snapshot, decided) == ()
+    assert bool(decided.admitted) is starts
+    if not starts:
+        (refusal,) = decided.pending
+        assert (refusal.reasons[0].code, refusal.checks) == (Code.WAITING_FOR_CHECKS, ("budget",))
+        assert refusal.lease is not None
+        start = Admission("a", refusal.lease.placement)
+        (violation,) = verify(snapshot, replace(decided, admitted=(start,), pending=()))
+        assert violation.message == "check budget of main is not ready"
+
+
+def checked(rule: CheckRule, ready: frozenset[str]) -> Snapshot:
+    """One gang that fits, in a queue with an admission check."""
+    queues = {"main": replace(queue(), admission_checks=(rule,))}
+    found = world([node("n0", gpu=8)], [whole("a", 1)])
+    config = replace(found.config, cluster_queues=queues, checks=CONTROLLED)
+    pending = tuple(replace(p, ready_checks=ready) for p in found.pending)
+    return replace(found, config=config, pending=pending)

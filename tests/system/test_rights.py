@@ -36,6 +36,7 @@ ROLES = {  # where the role counts: in OWN, or everywhere
     NONE: None,
     "queuectl-submitter": OWN,
     "queuectl-team-admin": OWN,
+    "queuectl-admission-check": OWN,
     "queuectl-viewer": "",
     "queuectl-platform-admin": "",
     ADMIN: OWN,
@@ -45,6 +46,7 @@ ROLES = {  # where the role counts: in OWN, or everywhere
 SEES = frozenset({"queuectl-viewer", "queuectl-platform-admin"})
 """The roles that can read objects without a namespace."""
 RULES = frozenset({"queuectl-platform-admin"})
+CHECKER = "queuectl-admission-check"
 SEES_OWN = frozenset(ROLES) - {NONE}
 RUNS_OWN = frozenset({"queuectl-submitter", "queuectl-team-admin", ADMIN, EDIT}) | RULES
 LEADS_OWN = frozenset({"queuectl-team-admin"}) | RULES
@@ -85,6 +87,8 @@ def allowed(method: str, path: str, where: str) -> frozenset[str]:
     if path in FOR_RULERS:
         return RULES
     action = path.rpartition("/")[2]
+    if action == Action.CHECK:
+        return RULES | {CHECKER} if where == OWN else RULES
     if action in set(Action):
         if where == OTHER:
             return RULES

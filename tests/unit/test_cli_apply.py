@@ -93,8 +93,7 @@ class TestWhatKubectlPrints:
             QUOTA.format(32),
         ]
         assert result.err == (
-            "warning: ClusterQueue/team-a: spec.admissionChecks:"
-            " admission checks are not supported: no gang of this queue starts\n"
+            "warning: ClusterQueue team-a: AdmissionCheck prov does not exist: no gang starts\n"
         )
 
     def test_the_file_of_kueues_manager_is_the_configuration(self, queuectl: Cli) -> None:

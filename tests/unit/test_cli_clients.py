@@ -150,10 +150,13 @@ class TestApply:
 
     def test_warnings_name_the_field_and_do_not_fail(self, queuectl: Cli) -> None:
         result = queuectl(
-            "apply", "-f", "-", stdin=stream(replace_in(CLUSTER_QUEUE, admissionChecks=["a"]))
+            "apply",
+            "-f",
+            "-",
+            stdin=stream(replace_in(CLUSTER_QUEUE, concurrentAdmissionPolicy={"a": 1})),
         )
         assert result.code == 0
-        assert "warning: ClusterQueue/team-a: spec.admissionChecks" in result.err
+        assert "warning: ClusterQueue/team-a: spec.concurrentAdmissionPolicy" in result.err
 
     def test_an_unresolved_name_is_a_warning_unless_the_input_has_the_object(
         self, queuectl: Cli

@@ -13,7 +13,12 @@ from queuectl.objects import keys
 from tests.support.pages import PAGES
 from tests.unit.test_reasons import of_pending_gangs
 
-DEACTIVATED = {Code.DEACTIVATED, Code.REQUEUING_LIMIT, Code.MAX_EXECUTION_TIME}
+DEACTIVATED = {
+    Code.DEACTIVATED,
+    Code.REQUEUING_LIMIT,
+    Code.MAX_EXECUTION_TIME,
+    Code.CHECK_REJECTED,
+}
 OF_OTHERS = {"elastic-job"}
 """Keys that queuectl refuses."""
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from queuectl.domain.accounting import Accounting
+from queuectl.domain.checks import CheckRule
 from queuectl.domain.fleet import HOSTNAME, Node
 from queuectl.domain.gpus import GpuWeights
 from queuectl.domain.ledger import Entry, Intent, State
@@ -813,11 +814,11 @@ def test_without_a_workload_priority_class_the_pods_class_counts() -> None:
             replace(
                 CONFIG,
                 cluster_queues={
-                    "cq": ClusterQueue("cq", namespace_selector=LabelSelector(), admission_checks=("prov",))
+                    "cq": ClusterQueue("cq", namespace_selector=LabelSelector(), admission_checks=(CheckRule("prov"),))
                 },
             ),
             Code.UNSATISFIED_CHECKS,
-            "ClusterQueue cq requires admission checks (prov), which queuectl does not support: no gang of it starts",
+            "ClusterQueue cq starts no gang: AdmissionCheck prov does not exist",
         ),
         (
             JOB,

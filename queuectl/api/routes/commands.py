@@ -81,6 +81,7 @@ _SUMMARIES: Final = {
     Action.ACTIVATE: "Activate it: it queues again, without its failed starts and used time",
     Action.PRIORITY: "Set its priority instead of that of its classes, for a time or until it is reset",
     Action.MOVE: "Move it to another LocalQueue of its namespace while it waits",
+    Action.CHECK: "Report the state of one of its admission checks",
 }
 _PROBLEMS: Final = (
     P.MALFORMED_BODY,

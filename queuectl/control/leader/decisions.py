@@ -10,6 +10,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+from queuectl.domain.checks import CheckStatus, updated
 from queuectl.domain.durations import DAY
 from queuectl.domain.events import Admit, Event, Evict, NoteAdded, Refuse, Repair, Reserve
 from queuectl.domain.gpus import as_number, summed
@@ -29,7 +30,7 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Admitted, CapacityLease, PlannedStart, Snapshot
 from queuectl.domain.words import counted_gpus
-from queuectl.domain.workload import Placement, Workload
+from queuectl.domain.workload import Placement, PodSet, Workload
 from queuectl.lifecycle.machine import handle
 from queuectl.lifecycle.outstanding_writes import planned_of
 from queuectl.objects.kubernetes.nodes import priority_values
@@ -83,7 +84,7 @@ class Decider:
             job = self._mirror.jobs.get(uid)
             if entry is None or job is None or job.outcome is not None:
                 continue
-            if isinstance(event, Repair) and job.podsets != asked[uid].requested:
+            if isinstance(event, Repair) and _asked(entry, job) != asked[uid].requested:
                 continue  # resized since the snapshot
             if isinstance(event, Admit | Reserve) and not self._as_seen(
                 entry, job, asked[uid], snapshot.config
@@ -114,7 +115,7 @@ class Decider:
             return False
         if job.error is not None or job.forbidden is not None:
             return False
-        if job.podsets != workload.requested:
+        if _asked(entry, job) != workload.requested:
             return False
         user = job.user(config.rules.user_label, config.rules.trusted_submitters)
         priority = entry.priority
@@ -157,7 +158,7 @@ class Decider:
         planned = {each.uid: each for each in plan.planned}
         for refusal in self._news(plan.pending, planned, now):
             if refusal.uid not in put_off:
-                yield refusal.uid, _refusal(refusal, planned.get(refusal.uid))
+                yield refusal.uid, _refusal(refusal, planned.get(refusal.uid), config, now)
 
     def _moves(
         self, plan: Plan, asked: Mapping[str, Workload], config: QueueConfig
@@ -202,7 +203,8 @@ class Decider:
         entry, job = self._ledger.get(workload.uid), self._mirror.jobs.get(workload.uid)
         if entry is None or job is None or not entry.state.live:
             return False
-        return job.outcome is None and not job.deleting and job.podsets == workload.requested
+        same = _asked(entry, job) == workload.requested
+        return job.outcome is None and not job.deleting and same
 
     def _may_start(self, entry: Entry) -> bool:
         """Whether its LocalQueue admits a gang that has not started."""
@@ -338,7 +340,7 @@ def _admission(admission: Admission) -> Event:
     return Admit(admission.placement)
 
 
-def _refusal(refusal: Refusal, planned: Planned | None) -> Event:
+def _refusal(refusal: Refusal, planned: Planned | None, config: QueueConfig, now: float) -> Event:
     first, *more = refusal.reasons
     details = dict(first.details)
     if more:
@@ -346,10 +348,24 @@ def _refusal(refusal: Refusal, planned: Planned | None) -> Event:
     details["proof"] = str(refusal.proof)
     reason = Reason(first.code, first.message, details)
     if refusal.lease is not None:
-        return Reserve(refusal.lease, reason)
+        return Reserve(refusal.lease, reason, _needed(refusal.checks, config, now))
     if planned is None:
         return Refuse(reason)
     return Refuse(reason, planned.start, planned.slip)
+
+
+def _needed(names: Iterable[str], config: QueueConfig, now: float) -> tuple[CheckStatus, ...]:
+    """Checks without an answer."""
+    limits = {name: config.checks[name].timeout for name in names}
+    return tuple(
+        CheckStatus(name, since=now, due=now + limit if limit is not None else None)
+        for name, limit in limits.items()
+    )
+
+
+def _asked(entry: Entry, job: JobRecord) -> tuple[PodSet, ...]:
+    """The request of its object, with what its admission checks add."""
+    return updated(job.podsets, entry.checks.updates)
 
 
 def sentence(snapshot: Snapshot, plan: Plan, changes: Iterable[EntryChange]) -> str:

@@ -16,6 +16,7 @@ import structlog
 from queuectl.control.leader.accounting import UsageInputs
 from queuectl.control.leader.decisions import Decider
 from queuectl.control.ports import Clock
+from queuectl.domain.checks import EXTERNAL, CheckReport, update_refusal
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.errors import BadInput
 from queuectl.domain.ledger import Entry, EntryChange, Loaded, State
@@ -314,6 +315,8 @@ class LeaderState:
         """Why its queue, or the queue to which it moves, does not allow a command; None if it does."""
         if command.action is Action.PRIORITY:
             return self._over_the_cap(entry.cluster_queue, command.priority)
+        if command.report is not None:
+            return self._check_refusal(entry, command.report)
         if command.action is not Action.MOVE or command.queue is None:
             return None
         record = self._mirror.namespaces.get(entry.namespace)
@@ -323,6 +326,22 @@ class LeaderState:
             return why.message
         to = self.config.cluster_queue_of(entry.namespace, command.queue)
         return self._over_the_cap(to.name if to is not None else "", entry.priority_set)
+
+    def _check_refusal(self, entry: Entry, report: CheckReport) -> str | None:
+        """Why the state of a check cannot be set so; None if it can."""
+        if entry.checks.of(report.check) is None:
+            return f"{report.check} is not an admission check of {entry.ref} now"
+        known = self.config.checks.get(report.check)
+        if known is None or known.controller != EXTERNAL:
+            return f"only the controller of AdmissionCheck {report.check} sets its state"
+        job = self._mirror.jobs.get(entry.uid)
+        if job is None or not report.updates:
+            return None
+        if entry.state.live:
+            return "podSetUpdates: its pods have started"
+        others = [s for s in entry.checks.statuses if s.name != report.check]
+        earlier = [update for status in others for update in status.updates]
+        return update_refusal(report.updates, earlier, job.podsets)
 
     def _over_the_cap(self, queue: str, priority: int | None) -> str | None:
         """Why a ClusterQueue does not allow a priority that a user sets; None if it does."""
@@ -351,6 +370,6 @@ class LeaderState:
         )
 
 
-def _times(entry: Entry) -> tuple[State, float | None]:
+def _times(entry: Entry) -> tuple[State, float | None, float | None]:
     """A change that depends on time."""
-    return entry.state, entry.priority_until
+    return entry.state, entry.priority_until, entry.checks.due

@@ -139,6 +139,8 @@ class Planning:
             next_expected_end(checked.snapshot, checked.decided),
         )
         changes = await self._commit(snapshot, decision, took, documents, found)
+        if any(c.before is not None and c.before.awaits_checks for c in changes):
+            self._wakeup.plan()  # a gang without pods has released its capacity, and no observation follows
         self._count(checked.snapshot, decision, changes)
         await self._mig.begin(found, snapshot)
         return sentence(snapshot, decision, changes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from queuectl.domain.checks import inactive
 from queuectl.domain.queues import ClusterQueue, LocalQueue, QueueConfig, StopPolicy
 from queuectl.domain.reasons import Code, Reason
 from queuectl.objects.keys import MAX_EXECUTION
@@ -60,13 +61,11 @@ def closed(
     if target.namespace_selector is None or not target.namespace_selector.matches(labels):
         text = f"ClusterQueue {target.name} does not accept namespace {namespace}"
         return Reason(Code.MISCONFIGURED, text)
-    if target.admission_checks:
-        listed = ", ".join(target.admission_checks)
-        text = (
-            f"ClusterQueue {target.name} requires admission checks ({listed}),"
-            " which queuectl does not support: no gang of it starts"
-        )
-        details = {"clusterQueue": target.name, "admissionChecks": list(target.admission_checks)}
+    unanswered = inactive(target.admission_checks, config.checks) if target.admission_checks else {}
+    if unanswered:
+        listed = "; ".join(f"AdmissionCheck {name} {why}" for name, why in unanswered.items())
+        text = f"ClusterQueue {target.name} starts no gang: {listed}"
+        details = {"clusterQueue": target.name, "admissionChecks": list(unanswered)}
         return Reason(Code.UNSATISFIED_CHECKS, text, details)
     return None
 

@@ -110,7 +110,12 @@ def references(document: Mapping[str, Any]) -> frozenset[DocumentKey]:
     match document["kind"]:
         case "ClusterQueue":
             flavors = [f for group in spec.get("resourceGroups") or () for f in group["flavors"]]
+            strategy = spec.get("admissionChecksStrategy") or {}
+            checks = [rule["name"] for rule in strategy.get("admissionChecks") or ()]
             named = {("ResourceFlavor", flavor["name"]) for flavor in flavors}
+            named |= {
+                ("AdmissionCheck", c) for c in (*checks, *(spec.get("admissionChecks") or ()))
+            }
         case "LocalQueue" | "QuotaOverride":
             named = {("ClusterQueue", spec["clusterQueue"])}
         case "Reservation":
@@ -135,6 +140,11 @@ def dangling(config: QueueConfig) -> tuple[str, ...]:
                 for quotas in group.flavors
                 if quotas.flavor not in config.flavors
             ]
+        found += [
+            f"ClusterQueue {queue.name}: AdmissionCheck {rule.name} does not exist: no gang starts"
+            for rule in queue.admission_checks
+            if rule.name not in config.checks
+        ]
     for local in config.local_queues.values():
         if local.cluster_queue not in config.cluster_queues:
             found.append(

@@ -17,6 +17,7 @@ from queuectl.domain.queues import ClusterQueue, QueueConfig, QueueingStrategy
 from queuectl.domain.rules import Rules
 from queuectl.objects.configuration import wire
 from queuectl.objects.configuration.budgets import read_budget, read_top_up
+from queuectl.objects.configuration.checks import read_admission_check, warn_admission_check
 from queuectl.objects.configuration.flavors import read_flavor, read_topology
 from queuectl.objects.configuration.links import circular_cohorts, refuse_circular_cohorts
 from queuectl.objects.configuration.overrides import read_override
@@ -101,6 +102,13 @@ CONFIG_KINDS: Final[Mapping[str, ConfigKind]] = MappingProxyType(
                 "ResourceFlavor", "resourceflavors", wire.ResourceFlavorDocument, read_flavor
             ),
             ConfigKind("Topology", "topologies", wire.TopologyDocument, read_topology),
+            ConfigKind(
+                "AdmissionCheck",
+                "admissionchecks",
+                wire.AdmissionCheckDocument,
+                read_admission_check,
+                warn_admission_check,
+            ),
             ConfigKind(
                 "QuotaOverride",
                 "quotaoverrides",
@@ -317,6 +325,7 @@ def together(objects: Iterable[ReadDocument], revision: int) -> QueueConfig:
         budgets=parts["Budget"],
         top_ups=parts["BudgetTopUp"],
         reservations=parts["Reservation"],
+        checks=parts["AdmissionCheck"],
         rules=parts["Configuration"].get(ONLY_NAME, Rules()),
     )
     queues = {name: _in_line(queue, config) for name, queue in config.cluster_queues.items()}

@@ -38,6 +38,7 @@ from queuectl.domain.queues import (
     WithinClusterQueue,
 )
 from queuectl.objects.configuration import wire
+from queuectl.objects.configuration.checks import read_check_rules, warn_check_rules
 from queuectl.objects.configuration.groups import once, read_groups
 from queuectl.objects.configuration.warned import Warned
 from queuectl.objects.errors import RequestError, under
@@ -103,7 +104,7 @@ def read_cluster_queue(document: wire.ClusterQueueDocument) -> ClusterQueue:
         trusts_checkpoints=policy.trust_checkpoints is not False,
         shared_gpus=policy.shared_gpus or SharedGpus.ONE_PER_NODE,
         unhealthy_nodes=policy.unhealthy_nodes or UnhealthyNodes.STAY,
-        admission_checks=_admission_checks(spec),
+        admission_checks=read_check_rules(spec),
         backfill=_read_backfill(policy),
         execution=_read_execution(policy),
         time_slice=float(policy.time_slice_seconds) if policy.time_slice_seconds else None,
@@ -133,13 +134,6 @@ def _read_execution(policy: wire.PolicySpec) -> ExecutionLimits:
 
 def _seconds(asked: int | None, default: float) -> float:
     return default if asked is None else float(asked)
-
-
-def _admission_checks(spec: wire.ClusterQueueSpec) -> tuple[str, ...]:
-    """The names in both fields. A check for some flavors counts for all."""
-    strategy = spec.admission_checks_strategy or wire.AdmissionChecksStrategy()
-    named = {check.name for check in strategy.admission_checks or ()}
-    return tuple(sorted(named.union(spec.admission_checks or ())))
 
 
 def _borrows(preemption: wire.PreemptionSpec) -> bool:
@@ -282,12 +276,7 @@ def _read_max_per_user(asked: dict[str, Quantity] | int | None) -> tuple[tuple[s
 def warn_cluster_queue(document: wire.ClusterQueueDocument) -> Iterator[Warned]:
     """Fields that affect decisions in Kueue and have no effect here, without defaults that a server adds."""
     spec = document.spec
-    checks = spec.admission_checks_strategy or wire.AdmissionChecksStrategy()
-    closes = "admission checks are not supported: no gang of this queue starts"
-    if spec.admission_checks:
-        yield Warned("spec.admissionChecks", closes)
-    if checks.admission_checks:
-        yield Warned("spec.admissionChecksStrategy", closes)
+    yield from warn_check_rules(spec)
     if spec.concurrent_admission_policy:
         yield Warned("spec.concurrentAdmissionPolicy")
     yield from _warn_pairs(spec)

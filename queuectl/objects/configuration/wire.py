@@ -269,6 +269,25 @@ class TopologySpec(Strict):
     levels: list[LevelSpec]
 
 
+class CheckParameters(Strict):
+    api_group: str
+    kind: str
+    name: str
+
+
+class AdmissionCheckPolicy(Strict):
+    """Fields particular to queuectl."""
+
+    timeout_seconds: ExecutionSeconds | None = None
+
+
+class AdmissionCheckSpec(Strict):
+    controller_name: str
+    parameters: CheckParameters | None = None
+    retry_delay_minutes: int | None = None
+    policy: AdmissionCheckPolicy | None = None
+
+
 class Head(Strict, kw_only=True):
     """Fields of all kinds. The status is ignored."""
 
@@ -296,6 +315,10 @@ class ResourceFlavorDocument(Head, kw_only=True):
 
 class TopologyDocument(Head, kw_only=True):
     spec: TopologySpec
+
+
+class AdmissionCheckDocument(Head, kw_only=True):
+    spec: AdmissionCheckSpec
 
 
 class QuotaOverrideSpec(Strict):

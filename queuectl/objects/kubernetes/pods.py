@@ -10,6 +10,7 @@ from functools import lru_cache
 from sys import intern
 from typing import Any, Final
 
+from queuectl.domain.checks import PodSetUpdate
 from queuectl.domain.fleet import HOSTNAME, Effect, Toleration
 from queuectl.domain.records import PodPhase, PodRecord
 from queuectl.objects import keys
@@ -186,6 +187,7 @@ def pin_patch(
     hostname: str | None,
     node_labels: Mapping[str, str] | Iterable[tuple[str, str]] = (),
     tolerations: Iterable[Toleration] = (),
+    updates: Iterable[PodSetUpdate] = (),
 ) -> dict[str, Any]:
     """One JSON merge patch that pins a gated pod to a node and removes queuectl's gate. Other gates remain.
 
@@ -194,6 +196,7 @@ def pin_patch(
         hostname: value of the node's hostname label; None where only quota was decided and kube-scheduler picks the node.
         node_labels: of the flavor, added to the pod's node selector.
         tolerations: of the flavor, added to the pod's own.
+        updates: of admission checks, for its podset.
 
     Raises:
         RequestError: the pod does not have queuectl's gate, so its placement cannot be changed.
@@ -202,17 +205,22 @@ def pin_patch(
         raise RequestError(f"pod {pod.namespace}/{pod.name} has no gate {keys.GATE}")
     spec: dict[str, Any] = {"schedulingGates": [{"name": name} for name in pod.gates]}
     pin = {} if hostname is None else {HOSTNAME: hostname}
-    if selector := {**dict(node_labels), **pin}:
+    adds = tuple(updates)
+    chosen = {key: value for update in adds for key, value in update.node_selector}
+    if selector := {**dict(node_labels), **chosen, **pin}:
         spec["nodeSelector"] = selector
-    added = [t for t in tolerations if t not in pod.tolerations]
+    wanted = (*tolerations, *(t for update in adds for t in update.tolerations))
+    added = [t for t in dict.fromkeys(wanted) if t not in pod.tolerations]
     if added:
         # A merge patch replaces the list, and the API server refuses a patch that removes a toleration of the pod.
         spec["tolerations"] = [write_toleration(t) for t in (*pod.tolerations, *added)]
-    return {
-        "metadata": {
-            "uid": pod.uid,
-            "resourceVersion": str(pod.version),
-            "managedFields": NO_FIELD_OWNERS,
-        },
-        "spec": spec,
+    metadata: dict[str, Any] = {
+        "uid": pod.uid,
+        "resourceVersion": str(pod.version),
+        "managedFields": NO_FIELD_OWNERS,
     }
+    if labels := {key: value for update in adds for key, value in update.labels}:
+        metadata["labels"] = labels
+    if annotations := {key: value for update in adds for key, value in update.annotations}:
+        metadata["annotations"] = annotations
+    return {"metadata": metadata, "spec": spec}

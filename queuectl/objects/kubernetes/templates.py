@@ -79,11 +79,17 @@ def read_podset(
         gpu_fraction=annotated_fraction(annotations, f"{path}.metadata.annotations")
         or requested_fraction(shape.requests, f"{path}.spec"),
         one_numa_node=one_numa_node,
+        labels=_pairs(template.metadata.labels if template.metadata else None),
+        annotations=_pairs(annotations),
     )
     for resource, amount in podset.requests.items():
         if amount > _LARGEST_TOTAL:
             raise RequestError(f"{path}.spec: {count} pods ask for too much {resource}: {amount}")
     return podset
+
+
+def _pairs(values: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((values or {}).items()))
 
 
 def check_count(count: int, path: str) -> int:

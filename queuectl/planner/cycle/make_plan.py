@@ -17,7 +17,9 @@ from dataclasses import replace
 import numpy as np
 
 from queuectl.domain.plan import Admission, Plan, Proof, Refusal
-from queuectl.domain.snapshot import Pending
+from queuectl.domain.queues import needed_checks
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.snapshot import NO_END, CapacityLease, Pending
 from queuectl.domain.workload import Placement, Workload
 from queuectl.planner.capacity.placements import placement_of
 from queuectl.planner.cycle.cycle import AdmissionCycle
@@ -38,15 +40,19 @@ def make_plan(
     """The plan of a cycle; ``stats`` are added to those of the cycle."""
     problem = cycle.problem
     starting = sorted(cycle.starting.values(), key=lambda k: place(k.request.pending.workload))
+    placed = [(k, placement_of(problem, k.request, k.node_counts)) for k in starting]
+    held = {
+        k.request.pending.workload.uid: refusal
+        for k, placement in placed
+        if (refusal := _awaits_checks(cycle, k.request.pending, placement)) is not None
+    }
     started = [
-        Admission(
-            admission.request.pending.workload.uid,
-            placement_of(problem, admission.request, admission.node_counts),
-            proof=_sure(cycle, admission.request.pending.workload.uid),
-        )
-        for admission in starting
+        Admission(uid, placement, proof=_sure(cycle, uid))
+        for k, placement in placed
+        if (uid := k.request.pending.workload.uid) not in held
     ]
-    refused = map(cycle.refused.get, (p.workload.uid for p in in_order))
+    known = cycle.refused | held
+    refused = map(known.get, (p.workload.uid for p in in_order))
     waiting = [r if r.lease is None else _waits(cycle, r) for r in refused if r is not None]
     pending = (*cycle.waiting_repairs, *waiting)
     sure = {refusal.uid: refusal.proof for refusal in pending if refusal.lease is not None}
@@ -60,6 +66,22 @@ def make_plan(
         stats=_stats(cycle) | stats,
         alarms=tuple(cycle.solver.alarms),
     )
+
+
+def _awaits_checks(cycle: AdmissionCycle, pending: Pending, placement: Placement) -> Refusal | None:
+    """A gang that fits and needs admission checks: its capacity is reserved until they are ready. None if they are."""
+    snapshot, uid = cycle.problem.snapshot, pending.workload.uid
+    queue = snapshot.queue_of(pending.workload)
+    needed = needed_checks(queue, placement) if queue is not None else ()
+    missing = [name for name in needed if name not in pending.ready_checks]
+    if not missing:
+        return None
+    lease = pending.lease
+    if lease is None or lease.victims or lease.placement != placement:
+        lease = CapacityLease(placement, (), snapshot.now, NO_END)
+    text = f"it fits, and waits for its admission checks: {', '.join(missing)}"
+    reason = Reason(Code.WAITING_FOR_CHECKS, text, {"admissionChecks": missing})
+    return Refusal(uid, (reason,), lease, _sure(cycle, uid), checks=needed)
 
 
 def _sure(cycle: AdmissionCycle, uid: str) -> Proof:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from queuectl.domain.checks import CONTROLLERS
 from queuectl.domain.plan import Proof, Refusal
 from queuectl.domain.queues import ClusterQueue, QueueingStrategy, ResourceGroup, StopPolicy
 from queuectl.domain.reasons import Code
@@ -32,7 +33,10 @@ def check_order(index: PlanIndex) -> Iterator[Violation]:
     """Admissible gangs only, and StrictFIFO per ClusterQueue."""
     for uid in sorted(index.started):
         entry = index.pending.get(uid)
-        if entry is not None and (why := inadmissible(index, entry)) is not None:
+        if entry is None:
+            continue
+        why = inadmissible(index, entry) or _unready_check(index, entry)
+        if why is not None:
             yield Violation(Rule.INADMISSIBLE, uid, why)
     for name, entries in sorted(_in_strict_queues(index).items()):
         queue = index.snapshot.config.cluster_queues[name]
@@ -69,11 +73,26 @@ def inadmissible(index: PlanIndex, entry: Pending) -> str | None:
         return f"queue {workload.queue} does not lead to a ClusterQueue"
     if {queue.stop_policy, local.stop_policy} != {StopPolicy.NONE}:
         return f"queue {workload.queue} or {queue.name} is stopped"
-    if queue.admission_checks:
-        return f"{queue.name} requires admission checks"
+    for rule in queue.admission_checks:
+        known = index.snapshot.config.checks.get(rule.name)
+        if known is None or known.controller not in CONTROLLERS:
+            return f"no controller answers check {rule.name} of {queue.name}"
     labels = index.snapshot.namespaces.get(workload.namespace, {})
     if queue.namespace_selector is None or not queue.namespace_selector.matches(labels):
         return f"{queue.name} does not select namespace {workload.namespace}"
+    return None
+
+
+def _unready_check(index: PlanIndex, entry: Pending) -> str | None:
+    """The admission check without which it must not start on the placement of the plan, or None."""
+    queue = index.queue_of(entry.workload)
+    if queue is None or not queue.admission_checks:
+        return None
+    taken = _flavors_taken(index, entry.workload.uid)
+    for rule in queue.admission_checks:
+        needs = not rule.on_flavors or bool(rule.on_flavors & taken)
+        if needs and rule.name not in entry.ready_checks:
+            return f"check {rule.name} of {queue.name} is not ready"
     return None
 
 
@@ -97,6 +116,8 @@ def _strict(index: PlanIndex, queue: ClusterQueue, entries: list[Pending]) -> It
             continue
         reason = refusal.reasons[0] if refusal.reasons else None
         behind = reason is not None and reason.details.get("behind") in limited
+        if refusal.checks:
+            continue  # it has its capacity
         if never(refusal) or (behind and refusal.lease is None):
             limited.add(entry.workload.ref)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from queuectl.demo.manifests import Document
 from queuectl.demo.scenario import configuration
 from tests.system.demo_cluster import DemoCluster, whole
 from tests.system.transcript import Page, Shell
@@ -152,3 +153,25 @@ def test_the_page_on_taints(demo_cluster: DemoCluster, shell: Shell) -> None:
         page.type("kubectl taint")
         page.type("kubectl label")
     page.end()
+
+
+def test_the_page_on_admission_checks(demo_cluster: DemoCluster, shell: Shell) -> None:
+    page = Page("admission-checks.md", shell)
+    page.write("budget-check.yaml")
+    page.type("queuectl apply -f budget-check.yaml")
+    demo_cluster.installation.rest.apply(with_check("team-a", "budget-approval"))
+    demo_cluster.submit("team-a", "train", whole(1))
+    demo_cluster.waits("team-a/train", "WaitingForAdmissionChecks")
+    page.type("queuectl check team-a/train")
+    demo_cluster.runs("team-a/train")
+    page.end()
+
+
+def with_check(queue: str, check: str) -> list[Document]:
+    """The configuration of the demo, with an admission check of one ClusterQueue."""
+    documents = configuration()
+    for document in documents:
+        if document["kind"] == "ClusterQueue" and document["metadata"]["name"] == queue:
+            rules = [{"name": check}]
+            document["spec"]["admissionChecksStrategy"] = {"admissionChecks": rules}
+    return documents

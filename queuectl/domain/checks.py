@@ -1,0 +1,275 @@
+"""Admission checks: conditions outside the cluster's capacity that a gang needs before it starts.
+
+A gang with quota and a placement is held for the checks of its ClusterQueue. Each check is in one of the four states of Kueue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final
+
+from queuectl.domain.fleet import HOSTNAME, Toleration
+from queuectl.domain.workload import PodSet
+
+EXTERNAL: Final = "queuectl.dev/external"
+"""The controller of checks whose state is set through the REST API."""
+
+CONTROLLERS: Final = (EXTERNAL,)
+"""Controllers of admission checks that queuectl honours."""
+
+RETRY_BASE: Final = 60.0
+"""Seconds until a gang queues again after its first ``Retry`` without ``requeueAfterSeconds``; doubled with each further one."""
+
+RETRY_CEILING: Final = 1800.0
+"""The longest back-off in seconds of a ``Retry`` without ``requeueAfterSeconds``."""
+
+MOST_CHECKS: Final = 8
+"""Of one ClusterQueue, as in Kueue."""
+
+OWN_PREFIXES: Final = ("queuectl.dev/", "kueue.x-k8s.io/")
+"""Prefixes of keys that an update of pods must not set."""
+
+
+class CheckState(StrEnum):
+    """The state of a check of one workload, as in Kueue."""
+
+    PENDING = "Pending"
+    READY = "Ready"
+    RETRY = "Retry"  # release quota and placement, and try again later
+    REJECTED = "Rejected"  # deactivate the workload
+
+
+Pairs = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PodSetUpdate:
+    """Additions of a check to the pods of a podset. They never change a value that a template has."""
+
+    podset: str
+    labels: Pairs = ()
+    annotations: Pairs = ()
+    node_selector: Pairs = ()
+    tolerations: tuple[Toleration, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """A new state of one check of a workload.
+
+    ``requeue_after``: seconds; only of ``Retry``. None = a back-off that doubles. ``updates``: only of ``Ready``.
+    """
+
+    check: str
+    state: CheckState
+    message: str = ""
+    requeue_after: float | None = None
+    updates: tuple[PodSetUpdate, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckStatus:
+    """The state of one check of a workload that is held for it, or that has started.
+
+    Attributes:
+        since: unix seconds of the last change of ``state``.
+        due: unix seconds at which a check that is still Pending counts as ``Retry``; None = never.
+    """
+
+    name: str
+    state: CheckState = CheckState.PENDING
+    since: float = 0.0
+    message: str = ""
+    updates: tuple[PodSetUpdate, ...] = ()
+    due: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.state}{f': {self.message}' if self.message else ''})"
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """The admission checks of a workload.
+
+    Attributes:
+        statuses: of the checks that it needs, while it has a placement; empty otherwise.
+        retries: check to the number of times that it answered ``Retry`` since the last start.
+        round: how often the workload was held for checks.
+    """
+
+    statuses: tuple[CheckStatus, ...] = ()
+    retries: Mapping[str, int] = field(default_factory=dict)
+    round: int = 0
+
+    @property
+    def ready(self) -> frozenset[str]:
+        """Names of the checks that are Ready."""
+        return frozenset(s.name for s in self.statuses if s.state is CheckState.READY)
+
+    @property
+    def unready(self) -> tuple[CheckStatus, ...]:
+        """The checks that are not Ready."""
+        return tuple(s for s in self.statuses if s.state is not CheckState.READY)
+
+    @property
+    def updates(self) -> tuple[PodSetUpdate, ...]:
+        """Additions to pods."""
+        return tuple(update for status in self.statuses for update in status.updates)
+
+    @property
+    def due(self) -> float | None:
+        """The first time (unix seconds) at which a check without an answer counts as ``Retry``."""
+        return min((s.due for s in self.unready if s.due is not None), default=None)
+
+    def of(self, name: str) -> CheckStatus | None:
+        """The status of one check; None when the workload does not need it now."""
+        return next((s for s in self.statuses if s.name == name), None)
+
+    def needing(self, needed: Iterable[CheckStatus]) -> Checks:
+        """The checks for a placement that needs these; the states of those that it needed already stay."""
+        known = {status.name: status for status in self.statuses}
+        statuses = tuple(known.get(status.name, status) for status in needed)
+        began = 0 if self.statuses else 1
+        return replace(self, statuses=statuses, round=self.round + began)
+
+    def reset(self) -> Checks:
+        """Without states: the workload has released its placement."""
+        return replace(self, statuses=()) if self.statuses else self
+
+    def started(self) -> Checks:
+        """Of a gang that starts: earlier ``Retry`` no longer count."""
+        return replace(self, retries={}) if self.retries else self
+
+    def reported(self, reports: Iterable[CheckReport], now: float) -> Checks:
+        """With new states. Reports for checks that the workload does not need are ignored."""
+        by_name = {report.check: report for report in reports}
+        statuses, retries = [], dict(self.retries)
+        for status in self.statuses:
+            report = by_name.get(status.name)
+            if report is None:
+                statuses.append(status)
+                continue
+            since = status.since if report.state is status.state else now
+            updates = report.updates if report.state is CheckState.READY else ()
+            statuses.append(
+                replace(
+                    status,
+                    state=report.state,
+                    since=since,
+                    message=report.message,
+                    updates=updates,
+                )
+            )
+            if report.state is CheckState.RETRY:
+                retries[status.name] = retries.get(status.name, 0) + 1
+        return replace(self, statuses=tuple(statuses), retries=retries)
+
+
+NO_CHECKS: Final = Checks()
+
+
+def back_off(report: CheckReport, retries: int) -> float:
+    """Seconds until a gang queues again after the ``Retry`` number ``retries`` of a check."""
+    if report.requeue_after is not None:
+        return report.requeue_after
+    return min(RETRY_CEILING, RETRY_BASE * 2.0 ** min(retries - 1, 30))
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionCheck:
+    """A configuration object.
+
+    Attributes:
+        controller: the name of the controller that sets its state.
+        timeout: seconds after which a check that is still Pending counts as ``Retry``; None = never, as in Kueue.
+    """
+
+    name: str
+    controller: str
+    timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRule:
+    """A ClusterQueue needs this check for gangs with one of these flavors; empty = for all of its gangs."""
+
+    name: str
+    on_flavors: frozenset[str] = frozenset()
+
+    def applies(self, flavors: Iterable[str]) -> bool:
+        """Whether a gang that is charged to these flavors needs it."""
+        return not self.on_flavors or not self.on_flavors.isdisjoint(flavors)
+
+
+def inactive(rules: Iterable[CheckRule], known: Mapping[str, AdmissionCheck]) -> dict[str, str]:
+    """The checks that no controller answers, with the cause."""
+    found = {}
+    for rule in rules:
+        check = known.get(rule.name)
+        if check is None:
+            found[rule.name] = "does not exist"
+        elif check.controller not in CONTROLLERS:
+            found[rule.name] = f"has controller {check.controller}, which queuectl does not support"
+    return found
+
+
+def updated(podsets: tuple[PodSet, ...], updates: Iterable[PodSetUpdate]) -> tuple[PodSet, ...]:
+    """The podsets with the node selectors and tolerations that checks add."""
+    found = {podset.name: podset for podset in podsets}
+    for update in updates:
+        podset = found.get(update.podset)
+        if podset is None or not (update.node_selector or update.tolerations):
+            continue
+        rules = podset.shape.rules
+        more = (t for t in update.tolerations if t not in rules.tolerations)
+        rules = replace(
+            rules,
+            selector=tuple(sorted({**dict(rules.selector), **dict(update.node_selector)}.items())),
+            tolerations=(*rules.tolerations, *more),
+        )
+        found[update.podset] = replace(podset, shape=replace(podset.shape, rules=rules))
+    return tuple(found.values())
+
+
+def update_refusal(
+    updates: Iterable[PodSetUpdate], others: Iterable[PodSetUpdate], podsets: Iterable[PodSet]
+) -> str | None:
+    """Why updates cannot be honoured; None if they can.
+
+    Args:
+        updates: of one check.
+        others: of the other checks of the workload.
+        podsets: of the workload.
+    """
+    known = {podset.name: podset for podset in podsets}
+    earlier = list(others)
+    for update in updates:
+        podset = known.get(update.podset)
+        if podset is None:
+            return f"podSetUpdates: {update.podset} is not a podset of it ({', '.join(known)})"
+        why = _conflict(update, podset, [o for o in earlier if o.podset == update.podset])
+        if why is not None:
+            return f"podSetUpdates: podset {update.podset}: {why}"
+        earlier.append(update)
+    return None
+
+
+def _conflict(update: PodSetUpdate, podset: PodSet, earlier: list[PodSetUpdate]) -> str | None:
+    fields: dict[str, tuple[Pairs, dict[str, str]]] = {
+        "labels": (update.labels, dict(podset.labels)),
+        "annotations": (update.annotations, dict(podset.annotations)),
+        "nodeSelector": (update.node_selector, dict(podset.shape.rules.selector)),
+    }
+    for other in earlier:
+        fields["labels"][1].update(other.labels)
+        fields["annotations"][1].update(other.annotations)
+        fields["nodeSelector"][1].update(other.node_selector)
+    for field_name, (added, present) in fields.items():
+        for key, value in added:
+            if key.startswith(OWN_PREFIXES) or key == HOSTNAME:
+                return f"{field_name} {key} belongs to the queue controller"
+            if present.get(key, value) != value:
+                return f"{field_name} {key} is {present[key]!r} already and cannot become {value!r}"
+    return None

@@ -1,0 +1,315 @@
+"""Gangs wait for admission checks with their capacity reserved, on a real Postgres, and nothing of them starts before."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from queuectl.demo import manifests as m
+from queuectl.domain.checks import CheckReport, CheckState, PodSetUpdate
+from queuectl.domain.commands import DONE, Action
+from queuectl.domain.fleet import Effect, Toleration
+from queuectl.domain.ledger import Entry, State
+from queuectl.domain.reasons import Code
+from tests.control.rig import Rig, configuration, gang, live, rig
+from tests.control.test_by_hand import answered
+from tests.control.test_crash_matrix import fresh, survives
+from tests.support.postgres import TestPostgres
+
+PENDING, READY, RETRY, REJECTED = CheckState
+
+
+def check(
+    name: str, controller: str = "queuectl.dev/external", timeout: int | None = None
+) -> dict[str, Any]:
+    policy = {"policy": {"timeoutSeconds": timeout}} if timeout is not None else {}
+    return {
+        "apiVersion": "queuectl.dev/v1",
+        "kind": "AdmissionCheck",
+        "metadata": {"name": name},
+        "spec": {"controllerName": controller, **policy},
+    }
+
+
+async def with_checks(world: Rig, *names: str, answers_within: int | None = None) -> None:
+    """The ClusterQueue needs these checks."""
+    for name in names:
+        await world.store.put_config(check(name, timeout=answers_within))
+    (queue,) = (d for d in configuration(16) if d["kind"] == "ClusterQueue")
+    rules = [{"name": name} for name in names]
+    queue["spec"]["admissionChecksStrategy"] = {"admissionChecks": rules}
+    await world.store.put_config(queue)
+
+
+async def held(world: Rig, name: str = "train", priority: str = "low") -> str:
+    uid = world.cluster.submit(gang("Job", name, 2, priority))
+    await world.until_entry(uid, lambda e: e.awaits_checks, "it waits for its checks")
+    return uid
+
+
+async def report(world: Rig, uid: str, name: str, state: CheckState, **more: Any) -> str:
+    return await answered(world, uid, Action.CHECK, report=CheckReport(name, state, **more))
+
+
+def untouched(world: Rig, uid: str) -> bool:
+    """Whether the job was never resumed and has no pods."""
+    job = world.cluster.job(uid)
+    return job.suspended and job.attempt == 0 and not world.cluster.pods_of(uid)
+
+
+async def test_a_gang_starts_on_its_reserved_nodes_when_all_its_checks_are_ready(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 2) as world:
+        await with_checks(world, "budget", "data")
+        uid = await held(world)
+        entry = await world.until_state(uid, State.RESERVED)
+        assert entry.reason.code is Code.WAITING_FOR_CHECKS
+        assert entry.reason.message.endswith("are ready: budget (Pending), data (Pending)")
+        assert entry.lease is not None
+        other = world.cluster.submit(gang("Job", "other", 2))
+        waits = await world.until_entry(
+            other, lambda e: e.reason.code is not Code.QUEUED, "planned"
+        )
+        assert waits.state is State.PENDING, "the capacity is reserved for the first gang"
+        assert await report(world, uid, "budget", READY, message="approved") == DONE
+        one = await world.until_entry(uid, lambda e: len(e.checks.unready) == 1, "one is ready")
+        assert (one.state, untouched(world, uid)) == (State.RESERVED, True)
+        assert await report(world, uid, "data", READY) == DONE
+        runs = await world.until_state(uid, State.RUNNING)
+        assert runs.placement == entry.lease.placement
+        world.cluster.finish(uid)
+        await world.until_entry(other, lambda e: e.awaits_checks, "the next one has the capacity")
+
+
+async def test_a_retry_frees_the_capacity_at_once_and_the_gang_queues_again_later(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 2) as world:
+        await with_checks(world, "budget")
+        uid = await held(world)
+        other = world.cluster.submit(gang("Job", "other", 2))
+        assert await report(world, uid, "budget", RETRY, message="later", requeue_after=2.0) == DONE
+        waits = await world.until_state(uid, State.BACKOFF)
+        assert waits.reason.code is Code.ADMISSION_CHECK
+        assert (waits.lease, waits.checks.statuses) == (None, ())
+        assert waits.requeue_at is not None
+        assert waits.requeue_at - waits.since == pytest.approx(2.0)
+        await world.until_entry(other, lambda e: e.awaits_checks, "the other one has the capacity")
+        assert await report(world, other, "budget", REJECTED) == DONE
+        again = await world.until_entry(uid, lambda e: e.awaits_checks, "it waits again")
+        assert time.time() >= waits.requeue_at
+        assert (again.checks.retries, again.checks.round) == ({"budget": 1}, 2)
+        assert untouched(world, uid)
+
+
+async def test_the_back_off_of_a_check_without_a_time_doubles(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        await with_checks(world, "budget")
+        uid = await held(world)
+        for seconds in (60.0, 120.0):
+            assert await report(world, uid, "budget", RETRY) == DONE
+            waits = await world.until_state(uid, State.BACKOFF)
+            assert waits.requeue_at is not None
+            assert waits.requeue_at - waits.since == pytest.approx(seconds)
+            assert await answered(world, uid, Action.REQUEUE) == DONE
+            await world.until_entry(uid, lambda e: e.awaits_checks, "it waits again")
+
+
+async def test_a_rejected_gang_is_deactivated_until_it_is_activated(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        await with_checks(world, "budget")
+        uid = await held(world)
+        assert await report(world, uid, "budget", REJECTED, message="no money") == DONE
+        entry = await world.until_state(uid, State.DEACTIVATED)
+        assert entry.reason.code is Code.CHECK_REJECTED
+        assert entry.reason.message == "admission check budget is Rejected: no money, by alice"
+        assert untouched(world, uid)
+        assert await answered(world, uid, Action.ACTIVATE) == DONE
+        await world.until_entry(uid, lambda e: e.awaits_checks, "its checks are asked again")
+
+
+@pytest.mark.parametrize(("state", "ends"), [(RETRY, State.BACKOFF), (REJECTED, State.DEACTIVATED)])
+async def test_a_check_that_is_withdrawn_evicts_a_running_gang(
+    database_url: str, state: CheckState, ends: State
+) -> None:
+    async with rig(database_url, 2) as world:
+        await with_checks(world, "budget")
+        uid = await held(world)
+        await report(world, uid, "budget", READY)
+        await world.until_state(uid, State.RUNNING)
+        assert await report(world, uid, "budget", state, message="withdrawn") == DONE
+        await world.until_state(uid, ends)
+        assert live(world.cluster.pods_of(uid)) == []
+
+
+async def test_a_gang_that_waits_for_a_check_can_be_preempted_without_loss(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 2) as world:
+        await with_checks(world, "budget")
+        low = await held(world, "low")
+        high = await held(world, "high", "high")
+        entry = await world.until_state(low, State.PENDING)
+        assert (entry.evictions, entry.checks.statuses) == (0, ())
+        assert await report(world, high, "budget", READY) == DONE
+        await world.until_state(high, State.RUNNING)
+        assert untouched(world, low)
+
+
+async def test_a_check_without_an_answer_counts_as_a_retry_after_its_time(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 2) as world:
+        await with_checks(world, "budget", answers_within=1)
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        entry = await world.until_state(uid, State.BACKOFF)
+        assert entry.reason.message == (
+            "admission check budget is Retry: no answer within 1 s; it queues again in 60 s"
+        )
+
+
+async def test_a_gang_is_placed_again_if_its_reserved_node_is_lost(database_url: str) -> None:
+    async with rig(database_url, 3) as world:
+        await with_checks(world, "budget")
+        uid = await held(world)
+        entry = await world.until_state(uid, State.RESERVED)
+        assert entry.lease is not None
+        lost = entry.lease.placement.podsets[0].nodes[0][0]
+        world.cluster.delete_node(lost)
+
+        def elsewhere(entry: Entry) -> bool:
+            placed = entry.lease.placement.podsets if entry.lease is not None else ()
+            return bool(placed) and lost not in dict(placed[0].nodes)
+
+        await world.until_entry(uid, elsewhere, "its reservation moves")
+        assert await report(world, uid, "budget", READY) == DONE
+        runs = await world.until_state(uid, State.RUNNING)
+        assert runs.placement is not None
+        assert lost not in dict(runs.placement.podsets[0].nodes)
+
+
+async def test_updates_of_a_check_reach_the_pods_of_the_podset(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        await with_checks(world, "data")
+        uid = await held(world)
+        update = PodSetUpdate(
+            "main",
+            labels=(("site", "north"),),
+            annotations=(("data/volume", "vol-7"),),
+            tolerations=(Toleration("staged", "Exists", "", Effect.NO_SCHEDULE),),
+        )
+        assert await report(world, uid, "data", READY, updates=(update,)) == DONE
+        await world.until_state(uid, State.RUNNING)
+        for pod in world.cluster.server.all("pods"):
+            assert pod["metadata"]["labels"]["site"] == "north"
+            assert pod["metadata"]["annotations"]["data/volume"] == "vol-7"
+            assert {t["key"] for t in pod["spec"]["tolerations"]} == {"staged"}
+
+
+REFUSED: dict[str, tuple[PodSetUpdate, str]] = {
+    "another podset": (
+        PodSetUpdate("worker"),
+        "podSetUpdates: worker is not a podset of it (main)",
+    ),
+    "a key of ours": (
+        PodSetUpdate("main", labels=(("queuectl.dev/attempt", "9"),)),
+        "podSetUpdates: podset main: labels queuectl.dev/attempt belongs to the queue controller",
+    ),
+    "the node": (
+        PodSetUpdate("main", node_selector=(("kubernetes.io/hostname", "n1"),)),
+        "podSetUpdates: podset main: nodeSelector kubernetes.io/hostname belongs to the queue controller",
+    ),
+    "a value of the template": (
+        PodSetUpdate("main", labels=(("app", "other"),)),
+        "podSetUpdates: podset main: labels app is 'train' already and cannot become 'other'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+async def test_updates_that_cannot_be_honoured_are_refused(database_url: str, case: str) -> None:
+    update, why = REFUSED[case]
+    async with rig(database_url, 2) as world:
+        await with_checks(world, "data")
+        document = gang("Job", "train", 2)
+        document["spec"]["template"].setdefault("metadata", {})["labels"] = {"app": "train"}
+        uid = world.cluster.submit(document)
+        await world.until_entry(uid, lambda e: e.awaits_checks, "it waits for its checks")
+        assert await report(world, uid, "data", READY, updates=(update,)) == why
+        assert (await world.until_state(uid, State.RESERVED)).checks.unready
+
+
+async def test_a_queue_with_a_check_without_a_controller_is_closed(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        await with_checks(world, "budget")
+        uid = await held(world)
+        await world.store.put_config(check("budget", controller="kueue.x-k8s.io/multikueue"))
+        entry = await world.until_state(uid, State.PENDING)
+        assert entry.reason.code is Code.UNSATISFIED_CHECKS
+        assert entry.reason.message == (
+            "ClusterQueue pool starts no gang: AdmissionCheck budget has controller "
+            "kueue.x-k8s.io/multikueue, which queuectl does not support"
+        )
+        assert entry.lease is None
+
+
+async def test_a_gang_whose_queue_no_longer_needs_checks_starts(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        await with_checks(world, "budget")
+        uid = await held(world)
+        await with_checks(world)
+        await world.until_state(uid, State.RUNNING)
+
+
+async def test_a_check_for_other_flavors_is_not_needed(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        await world.store.put_config(check("budget"))
+        (queue,) = (d for d in configuration(16) if d["kind"] == "ClusterQueue")
+        await world.store.put_config(m.flavor("spot", topology="gpus"))
+        (group,) = queue["spec"]["resourceGroups"]
+        group["flavors"].append({**group["flavors"][0], "name": "spot"})
+        rule = {"name": "budget", "onFlavors": ["spot"]}
+        queue["spec"]["admissionChecksStrategy"] = {"admissionChecks": [rule]}
+        await world.store.put_config(queue)
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        await world.until_state(uid, State.RUNNING)
+
+
+@pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+@pytest.mark.timeout(600)
+async def test_a_kill_at_any_step_never_starts_a_gang_before_its_checks(
+    postgres: TestPostgres, kind: str
+) -> None:
+    async def story(world: Rig) -> None:
+        await with_checks(world, "budget")
+        uid = world.cluster.submit(gang(kind, "train", 2))
+        await world.until_entry(uid, lambda e: e.awaits_checks, "it waits for its check")
+        assert untouched(world, uid)
+        await report(world, uid, "budget", RETRY, requeue_after=0.5)
+        await world.until_entry(uid, lambda e: e.awaits_checks and e.checks.round == 2, "again")
+        assert untouched(world, uid)
+        await report(world, uid, "budget", READY)
+        await world.until_state(uid, State.RUNNING)
+        world.cluster.finish(uid)
+        await world.until_state(uid, State.FINISHED)
+        await world.at_rest()
+
+    async with fresh(postgres) as url, rig(url, 2) as world:
+        await story(world)
+        steps = world.commits.seen, world.patches.seen
+    await survives(postgres, steps, story)
+
+
+async def test_a_gang_waits_again_after_the_database_is_lost(
+    database_url: str, postgres: TestPostgres
+) -> None:
+    async with rig(database_url, 2) as world:
+        await with_checks(world, "budget")
+        uid = await held(world)
+    async with fresh(postgres) as url, rig(url, 2, cluster=world.cluster) as later:
+        await with_checks(later, "budget")
+        await later.until_entry(uid, lambda e: e.awaits_checks, "its check is asked again")
+        assert untouched(later, uid)
