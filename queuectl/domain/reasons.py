@@ -65,6 +65,7 @@ class Code(StrEnum):
     CHANGED_OUTSIDE = "ChangedOutside"  # its podsets changed while it ran
     REQUEUED = "Requeued"  # a user requeued it
     NODE_UNHEALTHY = "NodeUnhealthy"  # hardware of its nodes fails, and its queue drains them
+    NODE_INTERRUPTED = "NodeInterrupted"  # a cloud announced that it takes a node of it away
     MAX_EXECUTION_TIME = "MaximumExecutionTimeExceeded"  # of all attempts together; deactivated
     # ends
     SUCCEEDED = "Succeeded"
@@ -201,6 +202,7 @@ WARNINGS: Final = NOT_IN_LINE | {
     Code.PODS_LARGER_THAN_ASKED,
     Code.NODE_FAILURES,
     Code.NODE_UNHEALTHY,
+    Code.NODE_INTERRUPTED,
     Code.RESUMED_OUTSIDE,
     Code.SUSPENDED_OUTSIDE,
     Code.CHANGED_OUTSIDE,
@@ -237,6 +239,7 @@ COOPERATIVE: Final = BY_POLICY | {
     Code.HELD,
     Code.REQUEUED,
     Code.NODE_UNHEALTHY,
+    Code.NODE_INTERRUPTED,
     Code.DEACTIVATED,
     Code.MAX_EXECUTION_TIME,
 }

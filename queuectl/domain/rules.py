@@ -23,6 +23,20 @@ DURATION_QUANTILE: Final = 0.8
 """Default of ``durationQuantile``."""
 
 
+INTERRUPTION_TAINTS: Final = (
+    # spot interruptions and events of the AWS Node Termination Handler
+    "aws-node-termination-handler/spot-itn",
+    "aws-node-termination-handler/scheduled-maintenance",
+    "aws-node-termination-handler/asg-lifecycle-termination",
+    # graceful termination of GKE nodes
+    "cloud.google.com/impending-node-termination",
+    # nodes that Karpenter or cluster-autoscaler removes
+    "karpenter.sh/disrupted",
+    "ToBeDeletedByClusterAutoscaler",
+)
+"""Keys of taints that announce the end of a node."""
+
+
 class FairStrategy(StrEnum):
     """When a gang can evict gangs of a ClusterQueue with a larger share (``preemptionStrategies``)."""
 
@@ -139,6 +153,7 @@ class Rules:
         accounting: labels, prices and retention of the usage ledger.
         trusted_submitters: accounts whose jobs can name another user in a label.
         node_health: which signals take a node out of placement.
+        interruption_taints: keys of taints that announce the end of a node.
         duration_quantile: the probability, 0 to 1, that a gang ends within the run time that planning learnt for it.
         device_classes: (DeviceClass, resource that is charged for its devices), sorted; a class has at most one.
     """
@@ -157,6 +172,7 @@ class Rules:
     device_classes: tuple[tuple[str, str], ...] = ()
     node_health: NodeHealthRules = NodeHealthRules()
     duration_quantile: float = DURATION_QUANTILE
+    interruption_taints: tuple[str, ...] = INTERRUPTION_TAINTS
 
     @property
     def user_label(self) -> str | None:

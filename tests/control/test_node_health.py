@@ -37,6 +37,45 @@ async def test_a_gang_leaves_a_failing_node_if_its_queue_drains_such_nodes(
         assert ("NodeUnhealthy" in events) is drains
 
 
+TAKEN = "cloud.google.com/impending-node-termination"
+
+
+@pytest.mark.parametrize(
+    ("key", "effect", "moves"),
+    [
+        pytest.param(TAKEN, "NoSchedule", True, id="an interruption"),
+        pytest.param(TAKEN, "PreferNoSchedule", False, id="only a preference"),
+        pytest.param("example.com/other", "NoSchedule", False, id="another taint"),
+    ],
+)
+async def test_a_gang_leaves_a_node_that_the_cloud_takes_away(
+    database_url: str, key: str, effect: str, *, moves: bool
+) -> None:
+    async with rig(database_url, 4) as world:
+        await world.store.put_config(
+            {"apiVersion": "queuectl.dev/v1", "kind": "Configuration", "metadata": {"name": "default"},
+             "queuectl": {"evictionGrace": "1s"}}
+        )  # fmt: skip
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        await world.until_state(uid, State.RUNNING)
+        leaving = str(live(world.cluster.pods_of(uid))[0].node)
+        world.cluster.taint(leaving, key, effect)
+        if moves:
+            entry = await world.until_state(uid, State.EVICTING)
+            assert entry.reason.code is Code.NODE_INTERRUPTED
+            assert entry.reason.message == (
+                f"evicted before its nodes are taken away: {leaving}: taint {key}"
+            )
+            assert entry.stop_at is not None, "it has time to save its work"
+            assert len(live(world.cluster.pods_of(uid))) == 2
+            await world.until_state(uid, State.PENDING)
+        else:
+            await world.at_rest()
+        entry = await world.until_state(uid, State.RUNNING)
+        placed = entry.placement.podsets if entry.placement is not None else ()
+        assert (leaving in {node for podset in placed for node, _ in podset.nodes}) is not moves
+
+
 async def test_a_straggler_is_in_the_history_once_and_the_gang_stays(database_url: str) -> None:
     async with rig(database_url, 3) as world:
         uid = world.cluster.submit(gang("Job", "train", 2))

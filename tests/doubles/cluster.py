@@ -251,6 +251,12 @@ class FakeCluster:
         node = self.server.get("nodes", "", name)
         self.server.edit("nodes", node, lambda d: d["spec"].update(unschedulable=unschedulable))
 
+    def taint(self, name: str, key: str, effect: str) -> None:
+        """Add a taint to a node."""
+        node = self.server.get("nodes", "", name)
+        taints = [*node["spec"].get("taints", ()), {"key": key, "effect": effect}]
+        self.server.edit("nodes", node, lambda d: d["spec"].update(taints=taints))
+
     def set_ready(self, name: str, *, ready: bool) -> None:
         """Set the condition Ready. The kubelet of a node that is not ready does nothing."""
         node = self.server.get("nodes", "", name)

@@ -310,6 +310,7 @@ HONOURED: list[tuple[str, str, Any, Fields, Fields]] = [
     ("Configuration", "queuectl.nodeHealth.hold", "1h", {"node_health": NodeHealthRules(hold=3600.0)}, {}),
     ("Configuration", "queuectl.nodeHealth.throttledAbove", 0.9, {"node_health": NodeHealthRules(throttled_above=0.9)}, {}),
     ("Configuration", "queuectl.nodeHealth.stragglerBelow", 0, {"node_health": NodeHealthRules(straggler_below=0.0)}, {}),
+    ("Configuration", "queuectl.interruptionTaints", ["example.com/leaving"], {"interruption_taints": ("example.com/leaving",)}, {}),
     ("Configuration", "queuectl.nodeHealth.maxUnhealthy", 0.1, {"node_health": NodeHealthRules(most=0.1)}, {}),
     ("Configuration", "queuectl.kueueKeys", "on", {"kueue_keys": KueueKeys.ON}, {}),
     ("Configuration", "resources.deviceClassMappings",
@@ -658,6 +659,7 @@ TRANSFORM = "resources.transformations"
 MAPPINGS = "resources.deviceClassMappings"
 REFUSED: list[tuple[str, str, Any, str]] = [
     ("AdmissionCheck", "spec.controllerName", "", "is empty"),
+    ("Configuration", "queuectl.interruptionTaints", ["a b"], "'a b' is not the key of a taint"),
     ("AdmissionCheck", "spec.policy.timeoutSeconds", 0, "expected `int` >= 1"),
     ("ClusterQueue", "spec.admissionChecks", ["a", "a"], "'a' is there twice"),
     ("ClusterQueue", "spec.admissionChecks", ["A B"], "'A B' is not the name of an AdmissionCheck"),

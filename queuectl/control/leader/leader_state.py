@@ -29,6 +29,7 @@ from queuectl.domain.snapshot import Admitted, Snapshot, SolverLimits
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
 from queuectl.lifecycle.idleness import Idleness, IdlenessResult
+from queuectl.lifecycle.interruptions import Interruptions
 from queuectl.lifecycle.node_health import requeued
 from queuectl.lifecycle.observations import Observer
 from queuectl.lifecycle.outstanding_writes import Write, outstanding_writes
@@ -99,6 +100,7 @@ class LeaderState:
         self.estimates = Estimates(mirror, self.durations)
         self.refusals = Refusals()
         self.stragglers = Stragglers(max_age_seconds)
+        self._interruptions = Interruptions(mirror)
         self._marker = Marker(mirror, lambda: self.ledger)
         self._spending = MigrationBudget()
         self._idleness = Idleness(
@@ -260,9 +262,12 @@ class LeaderState:
         return self._idleness.changes(self.config, self._clock(), busy)
 
     def of_unhealthy_nodes(self, observed: Iterable[EntryChange]) -> list[EntryChange]:
-        """Evictions of gangs from unhealthy nodes, to commit with the observations."""
+        """Evictions of gangs from nodes that fail or are taken away, to commit with the observations."""
         busy = {change.after.uid for change in observed}
-        return requeued(self._mirror, self.ledger, self.config, self._clock(), busy)
+        now = self._clock()
+        gone = self._interruptions.evictions(self.ledger, self.config, now, busy)
+        busy |= {change.after.uid for change in gone}
+        return [*gone, *requeued(self._mirror, self.ledger, self.config, now, busy)]
 
     def snapshot(self, *, seek_room: bool) -> Snapshot:
         """The snapshot for the next plan. ``seek_room``: whether the plan can move gangs."""

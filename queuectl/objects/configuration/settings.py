@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from queuectl.domain.rules import (
     DURATION_QUANTILE,
+    INTERRUPTION_TAINTS,
     FairStrategy,
     KueueKeys,
     PodsReady,
@@ -82,6 +83,7 @@ def read_rules(document: wire.ConfigurationDocument) -> Rules:
         device_classes=read_device_classes(resources.device_class_mappings or ()),
         accounting=read_accounting(own.accounting),
         node_health=read_node_health(own.node_health or wire.NodeHealthSettings()),
+        interruption_taints=_interruption_taints(own.interruption_taints),
         duration_quantile=own.duration_quantile or DURATION_QUANTILE,
     )
 
@@ -240,3 +242,15 @@ def warn_configuration(document: wire.ConfigurationDocument) -> Iterator[Warned]
     for field, attribute in _UNHONOURED:
         if getattr(document, attribute):
             yield Warned(field)
+
+
+def _interruption_taints(asked: list[str] | None) -> tuple[str, ...]:
+    """The keys, or the default without them."""
+    if asked is None:
+        return INTERRUPTION_TAINTS
+    path = "queuectl.interruptionTaints"
+    once(asked, f"{path}:")
+    for number, key in enumerate(asked):
+        if not is_label_key(key):
+            raise RequestError(f"{path}[{number}]: {key!r} is not the key of a taint")
+    return tuple(asked)

@@ -118,6 +118,7 @@ class OwnSettings(Strict):
     duration_quantile: Annotated[float, msgspec.Meta(ge=0.5, le=0.99)] | None = None
     eviction_grace: str | None = None
     node_health: NodeHealthSettings | None = None
+    interruption_taints: list[str] | None = None
     accounting: AccountingSettings | None = None
     # YAML reads an unquoted on or off as a Boolean.
     kueue_keys: Literal["auto", "on", "off"] | bool | None = None
