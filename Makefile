@@ -13,7 +13,7 @@ TESTS ?=
 # Empty is off. Images of Python often set it; each process of the tests would then compile everything it imports anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup lint lint-workflows audit test test-fast test-system test-operations test-docs test-faults test-gpus test-devices test-versions explore chaos demo bench e2e-real training-picture corpus traces calibration image test-image dist release dashboards manifests pictures recording docs vendor test-browser clean controlplane
+.PHONY: help setup lint lint-workflows audit test test-fast test-system test-operations test-docs test-faults test-gpus test-kinds test-devices test-versions explore chaos demo bench e2e-real training-picture corpus traces calibration image test-image dist release dashboards manifests pictures recording docs vendor test-browser clean controlplane
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -65,7 +65,7 @@ test-fast: setup ## everything that needs no control plane
 # In groups that share a control plane, the longest first, as tests/system/groups.py says. Four workers on two cores: they wait
 # a lot, for gangs that run, windows that pass, and leases that end.
 test-system: controlplane ## on a real control plane, with a real Prometheus
-	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/system tests/cluster tests/utilization) -m "system and not bench and not browser and not docs and not faults and not gpus" \
+	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/system tests/cluster tests/utilization tests/kinds) -m "system and not bench and not browser and not docs and not faults and not gpus and not kinds" \
 	  -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(PYTEST_ARGS)
 
 # pgbouncer is Debian's package of that name; its tests are skipped without it.
@@ -86,6 +86,9 @@ test-faults: controlplane ## the controller killed at every step, and losses of 
 test-gpus: controlplane ## claims for devices, MIG and the health of GPUs on a real control plane; five minutes
 	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/control tests/system tests/utilization) -m gpus \
 	  -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(PYTEST_ARGS)
+
+test-kinds: controlplane ## each job kind and feature with its real operator, and write docs/reference/kinds.md; ten minutes; KIND=TFJob
+	$(RUN)/python -m pytest -p tests.kinds.record $(or $(TESTS),tests/kinds) -m kinds -n 0 $(if $(KIND),-k "$(KIND)-") $(PYTEST_ARGS)
 
 test-devices: controlplane ## random gangs with claims for devices: kube-scheduler binds each pod; GANGS=1000 SEED=1
 	@GANGS=$(GANGS) SEED=$(SEED) $(RUN)/python -m tests.allocator

@@ -19,7 +19,9 @@ settings.register_profile("same", derandomize=True, deadline=None, max_examples=
 settings.register_profile("fresh", derandomize=False, deadline=None, print_blob=True)
 settings.load_profile("same")
 
-SYSTEM: Final = [Path(__file__).parent / name for name in ("system", "cluster", "utilization")]
+SYSTEM: Final = [
+    Path(__file__).parent / name for name in ("system", "cluster", "utilization", "kinds")
+]
 """`make test-system` collects these folders only: a collection of all tests takes each worker ten seconds."""
 VERSIONS: Final = Path(__file__).parent / "versions"
 """`make test-versions` collects this folder."""

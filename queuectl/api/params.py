@@ -27,7 +27,11 @@ OfQueue = Annotated[
 OfClusterQueue = Annotated[str | None, Query(alias="cluster_queue", pattern=NAME)]
 OfKind = Annotated[
     str | None,
-    Query(alias="kind", pattern=_KIND, description="Only jobs of this kind: Job, PyTorchJob."),
+    Query(
+        alias="kind",
+        pattern=_KIND,
+        description="Only jobs of this kind, for example Job or PyTorchJob.",
+    ),
 ]
 OfUser = Annotated[
     str | None,

@@ -27,7 +27,8 @@ _NEXT: Final = {
 Kind = Annotated[
     str | None,
     typer.Option(
-        metavar="KIND", help="Kind of the job, if several jobs have this name: Job, PyTorchJob."
+        metavar="KIND",
+        help="Kind of the job, if several jobs have this name, for example Job or PyTorchJob.",
     ),
 ]
 

@@ -99,7 +99,7 @@ def get_command(
         typer.Option(
             "--kind",
             metavar="KIND",
-            help="Only workloads of this kind of job: Job, PyTorchJob.",
+            help="Only workloads of this kind of job, for example Job or PyTorchJob.",
         ),
     ] = None,
     domain: Annotated[

@@ -98,7 +98,8 @@ def settings_file(layout: Layout, name: str) -> Path:
 def _training_operator(layout: Layout) -> Iterable[str]:
     return (
         _kubeconfig(layout, TRAINING_OPERATOR),
-        "--enable-scheme=pytorchjob",
+        # Without its MPIJob, which is another version of the kind of the MPI operator.
+        *(f"--enable-scheme={kind}" for kind in versions.TRAINING_OPERATOR_KINDS),
         f"--kube-api-qps={QPS}",
         f"--kube-api-burst={BURST}",
         "--controller-threads=10",

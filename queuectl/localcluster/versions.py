@@ -97,6 +97,9 @@ def kubernetes(release: str = KUBERNETES) -> Unit:
     )
 
 
+TRAINING_OPERATOR_KINDS = ("pytorchjob", "tfjob", "xgboostjob", "paddlejob", "jaxjob")
+"""The kinds that the training operator runs in a local cluster."""
+
 _BESIDE: tuple[Unit, ...] = (
     Unit(
         name="etcd",
@@ -130,7 +133,10 @@ _BESIDE: tuple[Unit, ...] = (
             ),
         ),
         files={
-            "crds/pytorchjobs.yaml": "manifests/base/crds/kubeflow.org_pytorchjobs.yaml",
+            **{
+                f"crds/{kind}s.yaml": f"manifests/base/crds/kubeflow.org_{kind}s.yaml"
+                for kind in TRAINING_OPERATOR_KINDS
+            },
             "rbac/role.yaml": "manifests/base/rbac/role.yaml",
             "webhooks.yaml": "manifests/base/webhook/manifests.yaml",
         },

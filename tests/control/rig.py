@@ -39,11 +39,14 @@ from queuectl.domain.records import Delta, PodRecord
 from queuectl.domain.refused import RefusedPlan
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
+from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS
 from queuectl.planner.cache import PlannerCache
 from queuectl.state.mirror import Mirror
 from queuectl.telemetry.metrics import Metrics
+from tests.doubles.admission import replicas
 from tests.doubles.cluster import FakeCluster, Moment
+from tests.support.jobs import job_of
 from tests.support.stores import PostgresStore
 
 T = TypeVar("T")
@@ -514,18 +517,17 @@ def configuration(gpus: int, *, strategy: str = "BestEffortFIFO") -> list[Docume
 
 
 def gang(kind: str, name: str, pods: int, priority: str = "low", **options: Any) -> Document:
-    """A gang of 8-GPU pods of either kind."""
+    """A gang of 8-GPU pods of any kind."""
     shape = Pods(count=pods, gpus=8)
     if kind == "Job":
         return m.job(
             name, "default", "research", shape, priority_class=priority, retries=6, **options
         )
-    master = Pods(count=1, gpus=8)
-    document = m.pytorchjob(
-        name, "default", "research", master=master, worker=Pods(count=pods - 1, gpus=8),
-        priority_class=priority, **options,
-    )  # fmt: skip
-    for replica in document["spec"]["pytorchReplicaSpecs"].values():
+    document = job_of(kind, name, pods=pods, queue="research", gpus=8)
+    document["metadata"]["labels"][keys.PREFIX + keys.PRIORITY_CLASS] = priority
+    document["metadata"]["annotations"] = dict(options.pop("annotations", None) or {})
+    assert not options
+    for replica in replicas(document).values():
         replica["restartPolicy"] = "OnFailure"
     return document
 

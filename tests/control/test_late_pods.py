@@ -14,7 +14,7 @@ from tests.doubles.cluster import FakeCluster
 
 def slow(cluster: FakeCluster, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the job controller act on the first start only after the job is started again."""
-    name = "_sync_job" if kind == "Job" else "_sync_pytorchjob"
+    name = "_sync_job" if kind == "Job" else "_sync_replicas"
     sync = getattr(cluster.controllers, name)
     read: list[Document] = []
 

@@ -9,6 +9,8 @@ from typing import Any
 from queuectl.domain.mig import CONFIG, STATE
 from queuectl.domain.mig_reconfiguration import ANNOTATION
 from queuectl.objects import keys
+from queuectl.objects.kinds import DESCRIPTIONS
+from queuectl.objects.kinds.description import Description
 from tests.doubles.apiserver import Document, copied, refuse
 
 CONTROLLER = "system:serviceaccount:queuectl-system:queuectl"
@@ -17,17 +19,33 @@ _PARKED = re.compile(r"Deactivated: |(Held|Evicting): (Held|Deactivated)")
 WRITTEN_BY_US = (keys.ATTEMPT_LABEL, keys.PODSET_LABEL, keys.WORKLOAD_LABEL)
 
 
+def description_of(job: Document) -> Description:
+    """The description of a job of any kind but ``batch/v1`` Job."""
+    [found] = [one for one in DESCRIPTIONS if one.kind == job["kind"]]
+    return found
+
+
 def suspender(job: Document) -> Document:
     """The part of a job's spec with ``suspend``."""
     if job["kind"] == "Job":
         spec: Document = job["spec"]
         return spec
-    policy: Document = job["spec"].setdefault("runPolicy", {})
-    return policy
+    part = job
+    for name in description_of(job).suspend.split(".")[:-1]:
+        part = part.setdefault(name, {})
+    return part
 
 
 def suspended(job: Document) -> bool:
     return bool(suspender(job).get("suspend"))
+
+
+def replicas(job: Document) -> Document:
+    """The podsets of a job of any kind but ``batch/v1`` Job, by replica type."""
+    part = job
+    for name in description_of(job).podsets.path.split("."):
+        part = part[name]
+    return part
 
 
 def templates(job: Document) -> Iterator[tuple[str, Document]]:
@@ -35,7 +53,7 @@ def templates(job: Document) -> Iterator[tuple[str, Document]]:
     if job["kind"] == "Job":
         yield "main", job["spec"]["template"]
         return
-    for kind, replica in job["spec"]["pytorchReplicaSpecs"].items():
+    for kind, replica in replicas(job).items():
         yield kind.lower(), replica["template"]
 
 
@@ -155,7 +173,7 @@ def _shape(job: Document) -> Any:
     """The fields that may not change while a job runs, except those that the API server protects (the template of a Job)."""
     if job["kind"] == "Job":
         return job["spec"].get("parallelism", 1)
-    return job["spec"]["pytorchReplicaSpecs"]
+    return replicas(job)
 
 
 def check_node(user: str, old: Document, new: Document) -> None:

@@ -13,12 +13,13 @@ import msgspec
 from queuectl.domain.fleet import NodeRules
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.records import PodRecord
+from queuectl.objects.kinds import DESCRIPTIONS, KINDS
 from queuectl.objects.kubernetes.nodes import read_node
 from queuectl.objects.kubernetes.pods import read_pod
 from queuectl.objects.kubernetes.templates import read_shape
 from queuectl.objects.kubernetes.wire import TemplateSpec, WireNode, WirePod
 from queuectl.objects.times import format_time
-from tests.doubles.admission import suspended
+from tests.doubles.admission import replicas, suspended
 from tests.doubles.apiserver import Document, Server, copied, owner_of
 from tests.doubles.limitranges import fill, lets_be
 from tests.doubles.quotas import count, lets_in
@@ -107,8 +108,9 @@ class Controllers:
         self._collect()
         for job in self._server.all("jobs"):
             self._sync_job(job)
-        for job in self._server.all("pytorchjobs"):
-            self._sync_pytorchjob(job)
+        for one in DESCRIPTIONS:
+            for job in self._server.all(one.plural):
+                self._sync_replicas(job)
         self._schedule()
         self._run_pods()
         count(self._server)
@@ -118,8 +120,9 @@ class Controllers:
 
     def _collect(self) -> None:
         """Delete pods of deleted owners, and pods on deleted nodes."""
-        jobs = (*self._server.all("jobs"), *self._server.all("pytorchjobs"))
-        owners = {job["metadata"]["uid"] for job in jobs}
+        owners = {
+            job["metadata"]["uid"] for one in KINDS.values() for job in self._server.all(one.plural)
+        }
         nodes = {"", *(name for _, name in self._server.objects["nodes"])}
         for pod in self._server.all("pods"):
             if pod["spec"].get("nodeName", "") not in nodes:
@@ -130,8 +133,7 @@ class Controllers:
     # ---- jobs
 
     def _edit(self, job: Document, change: Callable[[Document], None]) -> None:
-        resource = "jobs" if job["kind"] == "Job" else "pytorchjobs"
-        self._server.edit(resource, job, change)
+        self._server.edit(KINDS[job["kind"]].plural, job, change)
 
     def _suspend(self, job: Document, pods: list[Document]) -> None:
         """Set the condition at once, while pods still terminate. Finished pods stay."""
@@ -219,7 +221,7 @@ class Controllers:
 
         self._edit(job, change)
 
-    def _sync_pytorchjob(self, job: Document) -> None:
+    def _sync_replicas(self, job: Document) -> None:
         pods = self._server.owned(job["metadata"]["uid"])
         if holds(job, "Succeeded") or holds(job, "Failed"):
             return  # cleanPodPolicy None: running pods run on
@@ -230,16 +232,27 @@ class Controllers:
         if any(phase(pod) == "Failed" and not terminating(pod) for pod in pods):
             self._end(job, "Failed")
             return
-        replicas = job["spec"]["pytorchReplicaSpecs"]
-        decisive = "master" if "Master" in replicas else "worker"
-        mine = [p for p in pods if _replica(p) == decisive]
-        wanted = replicas[decisive.title()].get("replicas", 1)
-        if sum(phase(pod) == "Succeeded" for pod in mine) >= wanted:
+        if self._succeeded(job, pods):
             self._end(job, "Succeeded")
             return
-        for kind, replica in replicas.items():
+        for kind, replica in replicas(job).items():
             for index in range(replica.get("replicas", 1)):
                 self._make_replica(job, kind.lower(), index, replica["template"])
+
+    def _succeeded(self, job: Document, pods: list[Document]) -> bool:
+        """Whether the pods that decide on the end have succeeded: a chief or a master, else worker 0 of a TFJob, else each worker."""
+        present = replicas(job)
+        leading: list[str] = [kind for kind in ("Chief", "Master") if kind in present]
+        decisive = (leading or ["Worker"])[0]
+        mine = {
+            p
+            for pod in pods
+            if phase(pod) == "Succeeded" and (p := _replica(pod))[0] == decisive.lower()
+        }
+        if job["kind"] == "TFJob" and not leading:
+            return ("worker", "0") in mine
+        wanted: int = present[decisive].get("replicas", 1)
+        return len(mine) >= wanted
 
     def _make_replica(self, job: Document, kind: str, index: int, template: Document) -> None:
         name = job["metadata"]["name"]
@@ -337,9 +350,12 @@ def _index(pod: Document) -> str:
     return text
 
 
-def _replica(pod: Document) -> str:
-    text: str = pod["metadata"]["labels"].get("training.kubeflow.org/replica-type", "")
-    return text
+def _replica(pod: Document) -> tuple[str, str]:
+    """Type and index."""
+    labels = pod["metadata"]["labels"]
+    keys = ("training.kubeflow.org/replica-type", "training.kubeflow.org/replica-index")
+    kind, index = (str(labels.get(key, "")) for key in keys)
+    return kind, index
 
 
 def _rules(pod: Document) -> NodeRules:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+
+from queuectl.objects.kinds import DESCRIPTIONS
+from queuectl.objects.kinds.description import nested
 
 Document = dict[str, Any]
 
@@ -56,6 +59,16 @@ def batch_job(
     return _job("batch/v1", "Job", name, namespace, queue, spec)
 
 
+LEADERS: Final = {
+    "PyTorchJob": "Master",
+    "TFJob": "Chief",
+    "XGBoostJob": "Master",
+    "PaddleJob": "Master",
+    "JAXJob": None,
+}
+"""The replica type of the first pod of :func:`job_of`; the others are workers. None: all are workers."""
+
+
 def pytorch_job(
     name: str,
     *,
@@ -66,17 +79,42 @@ def pytorch_job(
     annotations: Mapping[str, str] | None = None,
 ) -> Document:
     """A ``kubeflow.org/v1`` PyTorchJob of one master and some workers."""
-    replica = {"restartPolicy": "Never"}
-    own = template(gpus, container="pytorch", annotations=annotations)
-    replicas = {"Master": {**replica, "replicas": 1, "template": own}}
-    if workers:
-        replicas["Worker"] = {**replica, "replicas": workers, "template": own}
-    spec = {"pytorchReplicaSpecs": replicas}
-    return _job("kubeflow.org/v1", "PyTorchJob", name, namespace, queue, spec)
+    return _replicated_job(
+        "PyTorchJob",
+        name,
+        1 + workers,
+        queue=queue,
+        gpus=gpus,
+        namespace=namespace,
+        annotations=annotations,
+    )
 
 
 def job_of(kind: str, name: str, *, pods: int, **options: Any) -> Document:
-    """Either kind, with this many pods in all."""
+    """A job of any kind, with this many pods in all."""
     if kind == "Job":
         return batch_job(name, pods=pods, **options)
-    return pytorch_job(name, workers=pods - 1, **options)
+    return _replicated_job(kind, name, pods, **options)
+
+
+def _replicated_job(
+    kind: str,
+    name: str,
+    pods: int,
+    *,
+    queue: str | None = "main",
+    gpus: int = 0,
+    namespace: str = "default",
+    annotations: Mapping[str, str] | None = None,
+) -> Document:
+    [one] = [described for described in DESCRIPTIONS if described.kind == kind]
+    leader = LEADERS[kind]
+    counts = {"Worker": pods} if leader is None else {leader: 1, "Worker": pods - 1}
+    own = template(gpus, container=one.container, annotations=annotations)
+    replicas = {
+        role: {"restartPolicy": "Never", "replicas": count, "template": own}
+        for role, count in counts.items()
+        if count
+    }
+    spec: Any = nested(one.podsets.path, replicas)["spec"]
+    return _job(f"{one.group}/{one.version}", kind, name, namespace, queue, spec)

@@ -19,6 +19,7 @@ from queuectl.demo.manifests import Document, Pods
 from queuectl.demo.scenario import NODES
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.client import wait_until
+from queuectl.objects.kinds import KINDS, path
 from tests.system.installation import SECONDS, Installation, installed
 from tests.system.transcript import Page, Shell, shell
 
@@ -41,8 +42,8 @@ class DemoCluster:
     def remove(self, team: str, *names: str) -> None:
         """Delete these jobs, or all, and wait until nothing of them is left."""
         client = self.installation.cluster.client
-        for path in ("/apis/batch/v1/namespaces/{}/jobs", "/apis/kubeflow.org/v1/namespaces/{}/pytorchjobs"):  # fmt: skip
-            base = path.format(team)
+        collections = (path(kind, team) for kind in KINDS.values())
+        for base in filter(client.exists, collections):
             for found in client.get(base)["items"]:
                 if not names or found["metadata"]["name"] in names:
                     address = f"{base}/{found['metadata']['name']}"

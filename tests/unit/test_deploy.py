@@ -31,7 +31,8 @@ VERBS = ("resume", "stop")
 VALIDATING = [one for one in DOCUMENTS if one["kind"] == "ValidatingAdmissionPolicy"]
 RESTRICTING = {
     "queuectl-namespaces",
-    *(f"queuectl-controller-{k}s" for k in ("pod", "job", "pytorchjob")),
+    "queuectl-controller-pods",
+    *(f"queuectl-controller-{kind.plural}" for kind in KINDS.values()),
 }
 """Objects that queuectl's own identity can change."""
 DELETING = "queuectl-deletions"

@@ -20,6 +20,8 @@ from tests.support.pages import PAGES
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
 STATE = ("nodes.yaml", "queues.yaml")
+KINDS = ("tfjob.yaml", "xgboostjob.yaml", "paddlejob.yaml", "jaxjob.yaml")
+"""Of other kinds; each has a page of its name."""
 
 app = typer.Typer()
 app.command()(plan_command)
@@ -71,7 +73,7 @@ def test_both_jobs_start_beside_each_other_each_in_one_rack() -> None:
         assert len({node.partition("-")[0] for node in used}) == 1
 
 
-@pytest.mark.parametrize("name", ["job.yaml", "pytorchjob.yaml"])
+@pytest.mark.parametrize("name", ["job.yaml", "pytorchjob.yaml", *KINDS])
 def test_jobs_are_as_users_write_them(name: str) -> None:
     """The pages say that neither suspend nor gates need be written."""
     (document,) = documents(name)
@@ -150,7 +152,7 @@ def test_the_page_on_numa_nodes_shows_the_plan() -> None:
 def test_no_example_goes_untested() -> None:
     """Tests of tests/real run the folder training."""
     assert {path.name for path in EXAMPLES.iterdir() if path.is_file()} == {
-        *STATE, "job.yaml", "pytorchjob.yaml", "kueue.yaml", "kueue-manager.yaml", "fragmented.yaml",
+        *STATE, *KINDS, "job.yaml", "pytorchjob.yaml", "kueue.yaml", "kueue-manager.yaml", "fragmented.yaml",
         "waiting.yaml", "lending.yaml", "fair.yaml", "follow-nodes.yaml",
         "gpu-operator.yaml", "shared-gpus.yaml", "mig.yaml", "numa.yaml", "pods.yaml", "deployment.yaml", "drain-cronjob.yaml", "opencost-pricing.csv",
         "trace.csv",

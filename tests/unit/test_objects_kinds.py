@@ -14,6 +14,7 @@ from queuectl.domain.records import JobRecord
 from queuectl.objects.documents import Document, read_documents
 from queuectl.objects.errors import Address
 from queuectl.objects.kinds import KINDS, path
+from tests.doubles.admission import replicas
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "kinds"
 CASES = sorted(FIXTURES.glob("*/*.yaml"))
@@ -111,6 +112,11 @@ def pytorch(replicas: dict[str, Any], **spec: Any) -> dict[str, Any]:
     }
 
 
+def replicated(kind: str, field: str, types: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    body = pytorch({})
+    return body | {"kind": kind, "spec": {"runPolicy": {"suspend": True}, field: types, **spec}}
+
+
 def topology(level: str, mode: str = "required", group: str | None = None) -> dict[str, Any]:
     annotations = {f"queuectl.dev/podset-{mode}-topology": level}
     if group:
@@ -172,6 +178,14 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
             {"matchExpressions": [{"key": "a", "operator": "Like"}]}]}}}}),
         "operator: 'Like' is not one of DoesNotExist, Exists, Gt, In, Lt, NotIn",
     ),
+    "TFJob with another type": (
+        replicated("TFJob", "tfReplicaSpecs", {"Ps": {}}),
+        "spec.tfReplicaSpecs: 'Ps' is neither Chief, Master, PS, Worker nor Evaluator",
+    ),
+    "JAXJob with a master": (
+        replicated("JAXJob", "jaxReplicaSpecs", {"Master": {}}),
+        "spec.jaxReplicaSpecs: 'Master' is not Worker",
+    ),
     "PyTorchJob without replicas": (pytorch({}), "spec.pytorchReplicaSpecs: has neither Master nor Worker"),
     "unknown replica type": (
         pytorch({"master": {}}),
@@ -216,6 +230,14 @@ UNSUPPORTED: dict[str, tuple[dict[str, Any], str]] = {
     "another controller": (
         job(managedBy="example.com/other"),
         "spec.managedBy: 'example.com/other' runs this job elsewhere",
+    ),
+    "workers of a TFJob that can fail": (
+        replicated("TFJob", "tfReplicaSpecs", {"Worker": {}}, enableDynamicWorker=True),
+        "spec.enableDynamicWorker: a number of workers that changes while the job runs is not supported",
+    ),
+    "autoscaled workers of a PaddleJob": (
+        replicated("PaddleJob", "paddleReplicaSpecs", {"Worker": {}}, elasticPolicy={"metrics": [{}]}),
+        "spec.elasticPolicy.metrics: a number of workers that changes while the job runs is not supported",
     ),
     "autoscaled workers": (
         pytorch({"Worker": {}}, elasticPolicy={"metrics": [{"type": "Resource"}]}),
@@ -487,7 +509,7 @@ def test_every_pod_template_of_a_started_job_names_its_workload(case: Path) -> N
     templates = (
         {"main": spec["template"]}
         if record.kind == "Job"
-        else {k.lower(): v["template"] for k, v in spec["pytorchReplicaSpecs"].items()}
+        else {k.lower(): v["template"] for k, v in replicas({**body, "spec": spec}).items()}
     )
     assert set(templates) == {podset.name for podset in record.podsets}
     for podset, template in templates.items():

@@ -17,6 +17,7 @@ from queuectl.cluster.apply import manifests, older_manifests
 from queuectl.cluster.webhooks import BINDING, CONFIGURATION, NAME, PATH, POLICY
 from queuectl.domain.errors import BadInput
 from queuectl.objects import keys
+from queuectl.objects.kinds import KINDS
 from queuectl.webhook.app import LARGEST, application
 from queuectl.webhook.cel import expression
 from queuectl.webhook.certificates import (
@@ -44,7 +45,7 @@ JOB: dict[str, Any] = {
 
 
 def test_each_mutating_policy_can_be_evaluated() -> None:
-    assert set(KNOWN) == {"queuectl-jobs", "queuectl-pytorchjobs", "queuectl-pods"}
+    assert set(KNOWN) == {"queuectl-pods", *(f"queuectl-{kind.plural}" for kind in KINDS.values())}
 
 
 def test_a_policy_with_a_part_that_is_not_supported_is_refused() -> None:

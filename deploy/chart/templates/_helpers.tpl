@@ -3,7 +3,7 @@
 system:serviceaccount:{{ .Release.Namespace }}:queuectl
 {{- end }}
 
-{{/* The user name of the training operator, which creates the pods of PyTorchJobs. */}}
+{{/* The user name of the training operator, which creates the pods of all kinds of kubeflow.org/v1. */}}
 {{- define "queuectl.trainingOperator" -}}
 system:serviceaccount:{{ .Values.trainingOperator.namespace }}:{{ .Values.trainingOperator.serviceAccount }}
 {{- end }}

@@ -1,4 +1,4 @@
-"""One gang of a file: a Job, a PyTorchJob, a Kueue Workload, or a job with its Workload."""
+"""One gang of a file: a job of any kind, a Kueue Workload, or a job with its Workload."""
 
 from __future__ import annotations
 

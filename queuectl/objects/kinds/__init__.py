@@ -16,7 +16,7 @@ from queuectl.domain.records import JobRecord
 from queuectl.objects.kinds.common import NO_COUNTS
 from queuectl.objects.kinds.job import BatchJob
 from queuectl.objects.kinds.pods import POD, POD_GROUP
-from queuectl.objects.kinds.training import PYTORCHJOB
+from queuectl.objects.kinds.training import JAXJOB, PADDLEJOB, PYTORCHJOB, TFJOB, XGBOOSTJOB
 
 
 class JobKind(Protocol):
@@ -99,7 +99,7 @@ class JobKind(Protocol):
         """Label selector of the pods of the job with this name."""
 
 
-_DESCRIBED: Final = (PYTORCHJOB,)
+_DESCRIBED: Final = (PYTORCHJOB, TFJOB, XGBOOSTJOB, PADDLEJOB, JAXJOB)
 
 DESCRIPTIONS: Final = tuple(kind.description for kind in _DESCRIBED)
 """Of all kinds but the Job."""

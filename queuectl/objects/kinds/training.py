@@ -33,6 +33,7 @@ def _described(
     *,
     unsupported: tuple[Unsupported, ...] = (),
     replaces_finished: str = "",
+    scale: bool = False,
 ) -> Description:
     return Description(
         kind=kind,
@@ -47,12 +48,19 @@ def _described(
         unsupported=unsupported,
         replaces_finished=replaces_finished,
         container=container,
-        scale=True,
+        scale=scale,
+    )
+
+
+def _changes_workers(path: str) -> Unsupported:
+    return Unsupported(
+        path=path,
+        reason="a number of workers that changes while the job runs is not supported",
     )
 
 
 class PyTorchJob(DescribedKind):
-    """Adds the init container of workers."""
+    """Adds the init container of workers. The operator adds none to the pods of other kinds."""
 
     def complete(self, podsets: list[PodSet]) -> list[PodSet]:
         if podsets[0].name != _MASTER.lower():
@@ -73,13 +81,35 @@ PYTORCHJOB: Final = PyTorchJob(
         "pytorchReplicaSpecs",
         (_MASTER, _WORKER),
         "pytorch",
-        unsupported=(
-            Unsupported(
-                path="spec.elasticPolicy.metrics",
-                reason="a number of workers that changes while the job runs is not supported",
-            ),
-        ),
+        unsupported=(_changes_workers("spec.elasticPolicy.metrics"),),
         # The operator keeps a replica that succeeded, unless the job is elastic: then a restart may bring it back.
         replaces_finished="spec.elasticPolicy",
+        scale=True,
     )
+)
+TFJOB: Final = DescribedKind(
+    _described(
+        "TFJob",
+        "tfReplicaSpecs",
+        ("Chief", _MASTER, "PS", _WORKER, "Evaluator"),
+        "tensorflow",
+        # With it, the job runs on without the workers that failed.
+        unsupported=(_changes_workers("spec.enableDynamicWorker"),),
+    )
+)
+XGBOOSTJOB: Final = DescribedKind(
+    _described("XGBoostJob", "xgbReplicaSpecs", (_MASTER, _WORKER), "xgboost")
+)
+PADDLEJOB: Final = DescribedKind(
+    _described(
+        "PaddleJob",
+        "paddleReplicaSpecs",
+        (_MASTER, _WORKER),
+        "paddle",
+        unsupported=(_changes_workers("spec.elasticPolicy.metrics"),),
+        scale=True,
+    )
+)
+JAXJOB: Final = DescribedKind(
+    _described("JAXJob", "jaxReplicaSpecs", (_WORKER,), "jax", scale=True)
 )

@@ -189,3 +189,18 @@ def test_the_page_on_the_command_line(demo_cluster: DemoCluster, shell: Shell) -
     assert "server" in page.type("queuectl doctor")
     # tests/packaging installs the package.
     page.end("pip install queuectl", "export QUEUECTL_", "kubectl -n queuectl-system port-forward")
+
+
+@pytest.mark.parametrize(
+    ("page", "name"),
+    [("tfjob", "clicks"), ("xgboostjob", "trees"), ("paddlejob", "ernie"), ("jaxjob", "gemma")],
+)
+def test_the_page_of_a_kind(demo_cluster: DemoCluster, shell: Shell, page: str, name: str) -> None:
+    typed = Page(f"{page}.md", shell)
+    demo_cluster.installation.rest.apply(configuration())
+    typed.type(f"kubectl create -f docs/examples/{page}.yaml")
+    demo_cluster.runs(f"team-a/{name}")
+    typed.type(f"queuectl explain team-a/{name}")
+    assert "Running" in typed.type("kubectl get pods")
+    demo_cluster.remove("team-a")
+    typed.end()

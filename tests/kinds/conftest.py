@@ -1,0 +1,26 @@
+"""The control plane of the tests of kinds: 16 nodes, and the operator of each kind."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+import pytest
+
+from queuectl.localcluster import NodeSpec
+from tests.kinds.entries import OPERATORS
+from tests.support.shared_resource import SharedResource, shared_resource
+from tests.system.installation import Installation, installed
+
+__all__ = ["shared_resource"]
+
+NODES = NodeSpec(blocks=2, racks_per_block=2, hosts_per_rack=4)
+
+
+def _installed() -> AbstractContextManager[Installation]:
+    return installed(NODES, operators=OPERATORS)
+
+
+@pytest.fixture(scope="module")
+def installation(shared_resource: SharedResource) -> Installation:
+    """16 nodes of 8 GPUs: 2 blocks of 2 racks of 4."""
+    return shared_resource.get(_installed)

@@ -1,0 +1,62 @@
+"""Each kind of queuectl in the matrix."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from queuectl.demo import manifests as m
+from queuectl.demo.manifests import Document, Pods
+from queuectl.localcluster.operators import TRAINING_OPERATOR
+from queuectl.objects.kinds import DESCRIPTIONS
+from queuectl.objects.kinds.description import nested
+from tests.kinds.entry import NO_ELASTIC, Entry, Make
+
+
+def _job(name: str, namespace: str, pods: Pods, priority_class: str | None) -> Document:
+    return m.job(name, namespace, "main", pods, priority_class=priority_class, retries=6)
+
+
+def _replicas(kind: str, *leaders: str, restart: str = "OnFailure") -> Make:
+    """A kind of kubeflow.org/v1: one pod of each leading replica type, and workers. ``restart``: of its replicas."""
+    [one] = [described for described in DESCRIPTIONS if described.kind == kind]
+
+    def make(name: str, namespace: str, pods: Pods, priority_class: str | None) -> Document:
+        counts = {**dict.fromkeys(leaders, 1), "Worker": pods.count - len(leaders)}
+        grouped = replace(pods, group="all" if pods.required and leaders else None)
+        replicas = {
+            role: {
+                "replicas": count,
+                "restartPolicy": restart,
+                "template": grouped.template(one.container, None, restart="OnFailure"),
+            }
+            for role, count in counts.items()
+        }
+        spec: Any = nested(one.podsets.path, replicas)["spec"]
+        document = m.pytorchjob(name, namespace, "main", priority_class=priority_class)
+        # With a clean-up, pods that would run without an end are deleted when the job ends.
+        policy = {"runPolicy": {"cleanPodPolicy": "Running"}}
+        return document | {"kind": kind, "spec": {**policy, **spec}}
+
+    return make
+
+
+def _training(
+    kind: str, *leaders: str, deciding: str = "master", outlives_deletion: bool = True, **how: str
+) -> Entry:
+    make = _replicas(kind, *leaders, **how)
+    return Entry(kind, make, TRAINING_OPERATOR, deciding, outlives_deletion)
+
+
+ENTRIES: Final = (
+    Entry("Job", _job, without={"elastic": NO_ELASTIC}),
+    _training("PyTorchJob", "Master"),
+    # Its PS runs until it is deleted. For the operator, a running pod that is deleted has failed, and fails the TFJob.
+    _training("TFJob", "Chief", "PS", deciding="chief", outlives_deletion=False),
+    # With another policy, the operator restarts no pod of an XGBoostJob.
+    _training("XGBoostJob", "Master", restart="ExitCode"),
+    _training("PaddleJob", "Master"),
+    _training("JAXJob", deciding=""),
+)
+OPERATORS: Final = tuple(dict.fromkeys(one.operator for one in ENTRIES if one.operator))
+"""The operators that run the kinds."""

@@ -1,0 +1,33 @@
+"""docs/reference/kinds.md has each kind of queuectl, and the last results of `make test-kinds`."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from queuectl.objects.kinds import KINDS
+from tests.kinds import record
+from tests.kinds.entries import ENTRIES
+from tests.kinds.entry import FEATURES
+
+MATRIX = Path(record.__file__).with_name("test_matrix.py")
+RESULTS = json.loads(record.RESULTS.read_text())
+
+
+def test_each_kind_is_in_the_matrix() -> None:
+    assert {entry.kind for entry in ENTRIES} == {*KINDS}
+
+
+def test_each_feature_has_a_test_unless_no_kind_has_it() -> None:
+    tested = {*re.findall(r'@feature\("([a-z]+)"\)', MATRIX.read_text())}
+    assert tested == {feature for features in record.cells().values() for feature in features}
+    assert tested <= {*FEATURES}
+
+
+def test_the_page_has_the_last_results_of_each_kind() -> None:
+    assert record.PAGE.read_text() == record.page(RESULTS)
+    ran = {kind: {*run["cells"]} for kind, run in RESULTS.items()}
+    assert ran == record.cells()
+    failed = [kind for kind, run in RESULTS.items() if {*run["cells"].values()} != {"passed"}]
+    assert failed == []
