@@ -34,9 +34,8 @@ from tests.cluster.world import (
     stop,
     submitted,
 )
-from tests.support.jobs import batch_job, job_of, pytorch_job
-
-BOTH_KINDS = pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+from tests.doubles.admission import templates
+from tests.support.jobs import ALL_KINDS, batch_job, job_of, pytorch_job
 
 
 def limit_range(world: World) -> LimitRange | None:
@@ -90,7 +89,7 @@ class ClusterConformance:
         await world.until(lambda: world.view.pods_of(uid), "the pod")
         assert world.view.pods_of(uid)[0].attempt == 0
 
-    @BOTH_KINDS
+    @ALL_KINDS
     async def test_pods_have_the_requests_of_their_templates_with_the_defaults_of_limit_ranges(
         self, world: World, kind: str
     ) -> None:
@@ -125,7 +124,7 @@ class ClusterConformance:
         await asyncio.sleep(0.3)
         assert world.view.pods_of(job.uid) == []
 
-    @BOTH_KINDS
+    @ALL_KINDS
     async def test_a_lost_connection_loses_no_change(self, world: World, kind: str) -> None:
         kept = await submitted(world, job_of(kind, "kept", pods=2, namespace=world.namespace))
         gone = await submitted(world, job_of(kind, "gone", pods=2, namespace=world.namespace))
@@ -140,7 +139,7 @@ class ClusterConformance:
 
     # ---- the life cycle of a job
 
-    @BOTH_KINDS
+    @ALL_KINDS
     async def test_a_new_job_is_suspended_and_has_no_pods(self, world: World, kind: str) -> None:
         document = job_of(kind, "born", pods=3, namespace=world.namespace)
         document["spec"].setdefault("suspend", False)
@@ -149,18 +148,16 @@ class ClusterConformance:
         await world.until(lambda: world.view.jobs[job.uid].drained, "confirmed suspension")
         assert not world.view.pods_of(job.uid)
 
-    @BOTH_KINDS
+    @ALL_KINDS
     async def test_the_users_priority_class_is_kept(self, world: World, kind: str) -> None:
         document = job_of(kind, "urgent", pods=2, namespace=world.namespace)
         name = "system-cluster-critical"
-        parts = [document] if kind == "Job" else document["spec"]["pytorchReplicaSpecs"].values()
-        for part in parts:
-            template = part["spec"]["template"] if kind == "Job" else part["template"]
+        for _, template in templates(document):
             template["spec"]["priorityClassName"] = name
         job = await submitted(world, document)
         assert job.pod_priority_class == name
 
-    @BOTH_KINDS
+    @ALL_KINDS
     async def test_a_resumed_job_gets_gated_pods_with_the_labels_of_the_gang(
         self, world: World, kind: str
     ) -> None:
@@ -174,7 +171,7 @@ class ClusterConformance:
         now = world.view.jobs[job.uid]
         assert (now.suspended, now.attempt) == (False, 1)
 
-    @BOTH_KINDS
+    @ALL_KINDS
     async def test_one_patch_pins_a_pod_and_removes_its_gate(self, world: World, kind: str) -> None:
         job = await submitted(world, job_of(kind, "placed", pods=2, namespace=world.namespace))
         pods = await start(world, job, 1)
@@ -193,7 +190,7 @@ class ClusterConformance:
         assert (refused["status"], refused["reason"]) == ("False", "Unschedulable")
         assert refused["lastTransitionTime"] == made["lastTransitionTime"]
 
-    @BOTH_KINDS
+    @ALL_KINDS
     async def test_a_suspended_job_loses_its_pods_and_can_start_again_on_other_nodes(
         self, world: World, kind: str
     ) -> None:
@@ -208,7 +205,7 @@ class ClusterConformance:
         await place(world, await start(world, world.view.jobs[job.uid], 2), other)
         assert {pod.node for pod in alive(world, job.uid)} == {other}
 
-    @BOTH_KINDS
+    @ALL_KINDS
     async def test_suspension_is_confirmed_while_pods_still_terminate(
         self, world: World, kind: str
     ) -> None:
@@ -229,7 +226,7 @@ class ClusterConformance:
             world.pods_end(slowly=False)
         await world.until(lambda: not alive(world, job.uid), "the deletion of the pods")
 
-    @BOTH_KINDS
+    @ALL_KINDS
     async def test_a_job_succeeds_when_its_pods_succeed(self, world: World, kind: str) -> None:
         job = await submitted(world, job_of(kind, "good", pods=2, namespace=world.namespace))
         await place(world, await start(world, job, 1), a_node(world))
@@ -242,7 +239,7 @@ class ClusterConformance:
             "its pods to have succeeded, and still to exist",
         )
 
-    @BOTH_KINDS
+    @ALL_KINDS
     async def test_a_failure_that_the_job_controller_reports_is_final(
         self, world: World, kind: str
     ) -> None:
@@ -269,7 +266,7 @@ class ClusterConformance:
         await world.until(replaced, "a replacement")
         assert [(pod.attempt, pod.rank, pod.podset) for pod in replaced()] == [(1, 1, "main")]
 
-    @BOTH_KINDS
+    @ALL_KINDS
     async def test_the_pods_of_a_deleted_job_are_deleted(self, world: World, kind: str) -> None:
         job = await submitted(world, job_of(kind, "deleted", pods=2, namespace=world.namespace))
         await start(world, job, 1)
@@ -294,7 +291,7 @@ class ClusterConformance:
             "a gated replacement of rank 0",
         )
 
-    @BOTH_KINDS
+    @ALL_KINDS
     async def test_queuectl_can_move_a_pending_job_to_another_queue(
         self, world: World, kind: str
     ) -> None:
@@ -310,7 +307,7 @@ class ClusterConformance:
 
     # ---- compare-and-swap
 
-    @BOTH_KINDS
+    @ALL_KINDS
     async def test_a_replayed_start_is_a_conflict(self, world: World, kind: str) -> None:
         job = await submitted(world, job_of(kind, "again", pods=2, namespace=world.namespace))
         patch, _ = await patched(
@@ -319,7 +316,7 @@ class ClusterConformance:
         with pytest.raises(WriteConflict):
             await world.cluster.patch_job(kind, job.namespace, job.name, patch)
 
-    @BOTH_KINDS
+    @ALL_KINDS
     async def test_a_start_withdrawn_before_it_arrives_fails(self, world: World, kind: str) -> None:
         job = await submitted(world, job_of(kind, "withdrawn", pods=2, namespace=world.namespace))
         await world.until(lambda: world.view.jobs[job.uid].drained, "confirmed suspension")
@@ -375,7 +372,7 @@ class ClusterConformance:
 
     # ---- permissions
 
-    @BOTH_KINDS
+    @ALL_KINDS
     @pytest.mark.parametrize(
         "what", ["resume", "ungate the template", "take the label off", "change the queue", "forge"]
     )
@@ -385,7 +382,7 @@ class ClusterConformance:
             await world.user_patch(kind, "mine", forbidden_patch(kind, what))
         assert not world.view.pods_of(job.uid)
 
-    @BOTH_KINDS
+    @ALL_KINDS
     async def test_a_user_may_suspend_a_running_job(self, world: World, kind: str) -> None:
         job = await submitted(world, job_of(kind, "mine", pods=2, namespace=world.namespace))
         await start(world, job, 1)
@@ -393,7 +390,7 @@ class ClusterConformance:
         await world.user_patch(kind, "mine", {"spec": patch})
         await world.until(lambda: world.view.jobs[job.uid].suspended, "suspension")
 
-    @BOTH_KINDS
+    @ALL_KINDS
     async def test_a_user_may_not_change_the_pods_of_a_running_job(
         self, world: World, kind: str
     ) -> None:
@@ -415,7 +412,7 @@ class ClusterConformance:
         with pytest.raises(WriteRefused):
             await world.user_patch("Pod", pod.name, patches[what])
 
-    @BOTH_KINDS
+    @ALL_KINDS
     async def test_an_owner_may_not_change_the_status_of_a_held_workload(
         self, world: World, kind: str
     ) -> None:

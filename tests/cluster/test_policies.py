@@ -14,15 +14,17 @@ from queuectl.domain.errors import WriteRefused
 from queuectl.domain.records import JobRecord
 from queuectl.localcluster import RequestError
 from queuectl.objects import keys
+from queuectl.objects.kinds import DESCRIPTIONS, KINDS
+from queuectl.objects.kinds import path as kind_path
 from tests.cluster.kubernetes_world import KubernetesWorld
-from tests.cluster.world import a_node, place, start, submitted
+from tests.cluster.world import a_node, first_role, place, replicas_patch, start, submitted
+from tests.doubles.admission import templates
 from tests.support.controlplane import SYSTEM_NAMESPACE
-from tests.support.jobs import batch_job, job_of
+from tests.support.jobs import ALL_KINDS, batch_job, job_of
 
 pytestmark = pytest.mark.system
 
 Document = dict[str, Any]
-BOTH_KINDS = pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
 GATES = [{"name": keys.GATE}]
 MERGE = "application/merge-patch+json"
 
@@ -94,7 +96,7 @@ async def test_a_tenant_cannot_put_the_labels_of_a_gang_on_a_pod(
 # ---- tenants: jobs
 
 
-@BOTH_KINDS
+@ALL_KINDS
 async def test_the_submitter_is_the_user_who_created_the_job(
     world: KubernetesWorld, kind: str
 ) -> None:
@@ -114,8 +116,7 @@ def forge(where: str, key: str, value: Any) -> Callable[[Document], None]:
 
     def into(document: Document) -> None:
         job = [document] if document["kind"] == "Job" else []
-        replicas = document["spec"].get("pytorchReplicaSpecs", {}).values()
-        of = [one["spec"]["template"] for one in job] or [one["template"] for one in replicas]
+        of = [template for _, template in templates(document)]
         match where:
             case "template labels":
                 for template in of:
@@ -146,7 +147,7 @@ FORGED: dict[str, Callable[[Document], None]] = {
 }
 
 
-@BOTH_KINDS
+@ALL_KINDS
 async def test_a_new_job_counts_as_not_started_for_any_manifest(
     world: KubernetesWorld, kind: str
 ) -> None:
@@ -169,7 +170,7 @@ async def test_a_new_job_counts_as_not_started_for_any_manifest(
     assert labels[keys.WORKLOAD_LABEL] == pod.owner
 
 
-@BOTH_KINDS
+@ALL_KINDS
 async def test_an_owner_reference_does_not_remove_a_job_from_its_queue(
     world: KubernetesWorld, kind: str
 ) -> None:
@@ -188,7 +189,7 @@ async def test_an_owner_reference_does_not_remove_a_job_from_its_queue(
             await world.user_patch(kind, name, {"spec": spec})
 
 
-@BOTH_KINDS
+@ALL_KINDS
 @pytest.mark.parametrize("owned_by", ["JobSet", "Job", "CronJob"])
 async def test_a_job_with_an_owner_reference_gets_the_default_queue(
     world: KubernetesWorld, kind: str, owned_by: str
@@ -325,7 +326,7 @@ def edits(kind: str) -> dict[str, Document]:
     def template(change: Document) -> Document:
         if kind == "Job":
             return {"spec": {"template": change}}
-        return {"spec": {"pytorchReplicaSpecs": {"Master": {"template": change}}}}
+        return replicas_patch(kind, {first_role(kind): {"template": change}})
 
     tolerations = {"spec": {"tolerations": [{"operator": "Exists"}]}}
     found = {
@@ -338,17 +339,18 @@ def edits(kind: str) -> dict[str, Document]:
     }
     if kind == "Job":
         return {**found, "its time": {"spec": {"activeDeadlineSeconds": 1}}}
-    container = {"containers": [{"name": "pytorch", "image": "evil"}]}
+    [one] = [described for described in DESCRIPTIONS if described.kind == kind]
+    container = {"containers": [{"name": one.container, "image": "evil"}]}
     return {
         **found,
         "its images": template({"spec": container}),
         "its account": template({"spec": {"serviceAccountName": "evil"}}),
-        "its size": {"spec": {"pytorchReplicaSpecs": {"Master": {"replicas": 2}}}},
+        "its size": replicas_patch(kind, {first_role(kind): {"replicas": 2}}),
         "its time": {"spec": {"runPolicy": {"activeDeadlineSeconds": 1}}},
     }
 
 
-@BOTH_KINDS
+@ALL_KINDS
 async def test_queuectl_may_only_queue_and_start_jobs(
     world: KubernetesWorld, own: Api, kind: str
 ) -> None:
@@ -377,13 +379,12 @@ RESTRICTED: Document = {
 """A pod that the strictest Pod Security level accepts."""
 
 
-@pytest.mark.parametrize("kind", ["Pod", "Job", "PyTorchJob"])
+@pytest.mark.parametrize("kind", ["Pod", *KINDS])
 async def test_queuectl_may_create_only_by_dry_run(own: Api, kind: str) -> None:
     """This is in its own namespace with the Secret of its database. In other namespaces it has no such right."""
     if kind == "Pod":
         path, body = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/pods", a_pod(RESTRICTED)
     else:
-        group = {"Job": "batch/v1/{}/jobs", "PyTorchJob": "kubeflow.org/v1/{}/pytorchjobs"}[kind]
-        path = "/apis/" + group.format(f"namespaces/{SYSTEM_NAMESPACE}")
+        path = kind_path(KINDS[kind], SYSTEM_NAMESPACE)
         body = a_job(kind, "made", namespace=SYSTEM_NAMESPACE)
     await refused_to_us(own, "POST", path, body)

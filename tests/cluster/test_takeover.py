@@ -27,7 +27,7 @@ POLICIES = "/apis/admissionregistration.k8s.io/v1"
 BINDINGS = [
     f"{POLICIES}/{kind}admissionpolicybindings/queuectl-{jobs}-kueue"
     for kind in ("mutating", "validating")
-    for jobs in ("jobs", "pytorchjobs")
+    for jobs in (kind.plural for kind in KINDS.values())
 ]
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 

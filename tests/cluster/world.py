@@ -21,8 +21,10 @@ from queuectl.domain.records import (
     Upserted,
 )
 from queuectl.objects import keys
-from queuectl.objects.kinds import KINDS
+from queuectl.objects.kinds import DESCRIPTIONS, KINDS
+from queuectl.objects.kinds.description import nested
 from queuectl.objects.kubernetes.pods import pin_patch
+from tests.support.jobs import LEADERS
 
 RESOURCES = {resource.name for resource in watched()}
 
@@ -193,7 +195,7 @@ def forbidden_patch(kind: str, what: str) -> dict[str, Any]:
     match what:
         case "resume":
             resumed = {"suspend": False}
-            return {"spec": resumed if kind == "Job" else {"runPolicy": resumed}}
+            return nested("spec" if kind == "Job" else "spec.runPolicy", resumed)
         case "take the label off":
             return {"metadata": {"labels": {keys.QUEUE_LABEL: None}}}
         case "change the queue":
@@ -204,7 +206,7 @@ def forbidden_patch(kind: str, what: str) -> dict[str, Any]:
             template = {"metadata": {"labels": {keys.ATTEMPT_LABEL: "9"}}}
     if kind == "Job":
         return {"spec": {"template": template}}
-    return {"spec": {"pytorchReplicaSpecs": {"Master": {"template": template}}}}
+    return replicas_patch(kind, {first_role(kind): {"template": template}})
 
 
 MORE = {"requests": {"cpu": "9"}, "limits": {"cpu": "9"}}
@@ -225,6 +227,20 @@ def resized(kind: str, how: str) -> dict[str, Any]:
     if how == "is larger":
         if kind == "Job":
             return {"parallelism": 3, "completions": 3}
-        return {"pytorchReplicaSpecs": {"Worker": {"replicas": 2}}}
+        more = 2 if LEADERS[kind] else 3
+        return dict(replicas_patch(kind, {"Worker": {"replicas": more}})["spec"])
     template = {"template": TEMPLATE[how]}
-    return template if kind == "Job" else {"pytorchReplicaSpecs": {"Master": template}}
+    if kind == "Job":
+        return template
+    return dict(replicas_patch(kind, {first_role(kind): template})["spec"])
+
+
+def first_role(kind: str) -> str:
+    """The replica type of the first pod of :func:`tests.support.jobs.job_of`."""
+    return LEADERS[kind] or "Worker"
+
+
+def replicas_patch(kind: str, replicas: dict[str, Any]) -> dict[str, Any]:
+    """A patch of some podsets of a job of any kind but ``batch/v1`` Job."""
+    [one] = [described for described in DESCRIPTIONS if described.kind == kind]
+    return nested(one.podsets.path, replicas)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from queuectl.objects.kinds import DESCRIPTIONS
+import pytest
+
+from queuectl.objects.kinds import DESCRIPTIONS, KINDS
 from queuectl.objects.kinds.description import nested
 
 Document = dict[str, Any]
@@ -58,6 +60,15 @@ def batch_job(
     }
     return _job("batch/v1", "Job", name, namespace, queue, spec)
 
+
+ALL_KINDS: Final = pytest.mark.parametrize(
+    "kind",
+    [
+        kind if kind in ("Job", "PyTorchJob") else pytest.param(kind, marks=pytest.mark.kinds)
+        for kind in KINDS
+    ],
+)
+"""On a control plane, `make test` runs the test of a Job and of a PyTorchJob, and `make test-kinds` that of the others."""
 
 LEADERS: Final = {
     "PyTorchJob": "Master",
