@@ -74,6 +74,12 @@ class Entry:
         made = self.make(name, workspace.namespace, Pods(pods, gpus=8, **shape), priority)
         return workspace.submit(made)
 
+    def runs(self, workspace: Workspace, name: str, pods: int) -> list[PodRecord]:
+        """Wait until the gang runs, and until the recording has its pods, which it can have later than queuectl."""
+        workspace.until_state(name, "Running")
+        workspace.until_running(name, pods, lambda _: True, f"{pods} pods of {name} run")
+        return workspace.running(name)
+
     def finish(self, workspace: Workspace, name: str) -> None:
         """Let the pods succeed whose end is the end of the gang."""
         for pod in workspace.running(name):

@@ -23,9 +23,7 @@ def test_a_gang_is_placed_evicted_started_again_repaired_and_ends(
         made = entry.submit(workspace, "gang", 4, priority="low", required=RACK)
         assert KINDS[entry.kind].is_suspended(made)
         assert all(keys.GATE in str(one) for one in KINDS[entry.kind].templates(made))
-        workspace.until_state("gang", "Running")
-        assert len(racks(workspace.running("gang"))) == 4
-        assert len({*racks(workspace.running("gang"))}) == 1
+        assert len({*racks(entry.runs(workspace, "gang", 4))}) == 1
 
         entry.submit(workspace, "urgent", 4, priority="high")
         workspace.until_state("urgent", "Running")
@@ -34,7 +32,7 @@ def test_a_gang_is_placed_evicted_started_again_repaired_and_ends(
         again = workspace.until_state("gang", "Running")
         assert (again["attempt"], again["evictions"]) == (2, 1)
 
-        slots = {(p.podset, p.rank): p.node for p in workspace.running("gang")}
+        slots = {(p.podset, p.rank): p.node for p in entry.runs(workspace, "gang", 4)}
         lost = workspace.running("gang")[-1]
         entry.lose(workspace, lost)
         workspace.until_running("gang", 4, lambda p: p.uid != lost.uid, "all four run again")

@@ -36,8 +36,7 @@ def test_it_waits_suspended_and_gated_and_starts_with_all_its_pods(
         until_reason(workspace, "gang", "Pending", "WaitingForQuota")
         assert workspace.pods("gang") == []
         workspace.client.delete(workspace.made[0], propagationPolicy="Background")
-        workspace.until_state("gang", "Running")
-        assert len(workspace.running("gang")) == 8
+        entry.runs(workspace, "gang", 8)
         stored = workspace.client.get(path(kind, workspace.namespace, "gang"))
         assert not kind.is_suspended(stored)
 
@@ -50,9 +49,7 @@ def test_all_its_pods_are_in_the_rack_that_it_requires(
         workspace.job("there", Pods(1, gpus=8))
         workspace.until_state("there", "Running")
         entry.submit(workspace, "gang", 4, required=RACK)
-        workspace.until_state("gang", "Running")
-        used = racks(workspace.running("gang"))
-        assert (len(used), len({*used})) == (4, 1)
+        assert len({*racks(entry.runs(workspace, "gang", 4))}) == 1
 
 
 @feature("preempt")
@@ -82,8 +79,8 @@ def test_it_runs_again_before_later_gangs_of_its_priority(
         workspace.until_state("high", "Running")
         workspace.client.delete(workspace.made[1], propagationPolicy="Background")
         again = workspace.until_state("low", "Running")
-        assert (again["attempt"], len(workspace.running("low"))) == (2, 16)
-        assert {pod.attempt for pod in workspace.running("low")} == {2}
+        assert again["attempt"] == 2
+        assert {pod.attempt for pod in entry.runs(workspace, "low", 16)} == {2}
         assert workspace.state("later") == "Pending"
 
 
@@ -93,8 +90,7 @@ def test_a_lost_pod_takes_its_slot_again_and_a_lost_node_is_replaced(
 ) -> None:
     with installation.workspace(128) as workspace:
         entry.submit(workspace, "gang", 4)
-        workspace.until_state("gang", "Running")
-        slots = {(p.podset, p.rank): p.node for p in workspace.running("gang")}
+        slots = {(p.podset, p.rank): p.node for p in entry.runs(workspace, "gang", 4)}
         lost = workspace.running("gang")[0]
         entry.lose(workspace, lost)
         workspace.until_running("gang", 4, lambda p: p.uid != lost.uid, "four run again")
@@ -122,8 +118,7 @@ def _lose_node(installation: Installation, workspace: Workspace) -> None:
 def test_its_ranks_are_in_the_order_of_the_racks(installation: Installation, entry: Entry) -> None:
     with installation.workspace(128) as workspace:
         entry.submit(workspace, "gang", 12)
-        workspace.until_state("gang", "Running")
-        pods = workspace.running("gang")
+        pods = entry.runs(workspace, "gang", 12)
         for podset in {pod.podset for pod in pods}:
             ranked = sorted(
                 (pod for pod in pods if pod.podset == podset), key=lambda pod: pod.rank or 0
@@ -141,15 +136,14 @@ def test_it_starts_with_the_pods_that_have_room(installation: Installation, entr
         least = {keys.PREFIX + keys.MIN_PARALLELISM: "4"}
         document["metadata"].setdefault("annotations", {}).update(least)
         workspace.submit(document)
-        workspace.until_state("gang", "Running")
-        assert len(workspace.running("gang")) == 8
+        entry.runs(workspace, "gang", 8)
 
 
 @feature("finish")
 def test_its_end_frees_its_gpus(installation: Installation, entry: Entry) -> None:
     with installation.workspace(128) as workspace:
         entry.submit(workspace, "gang", 16)
-        workspace.until_state("gang", "Running")
+        entry.runs(workspace, "gang", 16)
         entry.submit(workspace, "next", 16)
         until_reason(workspace, "next", "Pending", "WaitingForQuota")
         entry.finish(workspace, "gang")
