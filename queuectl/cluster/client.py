@@ -29,7 +29,6 @@ Method = Literal["GET", "POST", "PATCH", "DELETE"]
 Query = Sequence[tuple[str, str]]
 
 JSON: Final = "application/json"
-MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
 METADATA_ONLY: Final = (
     "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"

@@ -23,6 +23,8 @@ from queuectl.objects.kinds import DESCRIPTIONS, KINDS, JobKind, path
 PROTECTING: Final = (
     *(f"queuectl-{kind.plural}" for kind in KINDS.values()),
     *(f"queuectl-{kind.plural}-scale" for kind in DESCRIPTIONS if kind.scale),
+    "queuectl-unqueued-jobs",
+    *(f"queuectl-unqueued-{kind.plural}" for kind in DESCRIPTIONS if kind.children),
     "queuectl-pods",
 )
 """The ValidatingAdmissionPolicies of deploy/. Each has a match condition that exempts updates by the controller."""

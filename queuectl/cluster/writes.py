@@ -1,4 +1,4 @@
-"""The writes to the cluster: merge patches of jobs, pods, nodes and namespaces, and Events on jobs.
+"""The writes to the cluster: patches of jobs, pods, nodes and namespaces, and Events on jobs.
 
 Custom resources do not support strategic merge patches. The body of a patch contains uid and resourceVersion, which makes it a
 compare-and-swap: a repeated patch is a conflict, never a second effect.
@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from queuectl.cluster.client import MERGE_PATCH, METADATA_ONLY, Api, Expired
+from queuectl.cluster.client import METADATA_ONLY, Api, Expired
 from queuectl.cluster.server import Discovered
 from queuectl.domain.errors import (
     ClusterError,
@@ -27,6 +27,7 @@ from queuectl.domain.errors import (
 )
 from queuectl.domain.records import JobRecord
 from queuectl.objects.kinds import KINDS, path
+from queuectl.objects.kinds.patches import encoded
 from queuectl.objects.kubernetes.nodes import version_of
 
 MANAGER: Final = "queuectl"
@@ -59,13 +60,14 @@ async def merge_patch(
         WriteRefused: also if the server answers 404 or 409 although the object exists as the patch expects it.
         ClusterUnavailable: also if the response is not from an API server.
     """
+    content, content_type = encoded(patch)
     try:
         body = await api.request(
             "PATCH",
             target + subresource,
             query=_WRITE,
-            body=patch,
-            content_type=MERGE_PATCH,
+            body=content,
+            content_type=content_type,
             accept=METADATA_ONLY,
         )
     except (WriteConflict, ObjectGone) as error:

@@ -126,7 +126,7 @@ class Whole:
     def _open(self, step: Step, pod: PodRecord, job: JobRecord) -> _Attempt:
         own = [p for p in self.observed.of_job[pod.owner].values() if p.attempt == pod.attempt]
         there = Counter(podset_of(job, p) for p in own if not p.terminal)
-        for podset in job.podsets:
+        for podset in job.first_podsets:
             if there[podset.name] < job.expects(podset):
                 self.problems.append(
                     f"{job.namespace}/{job.name}: a pod of attempt {pod.attempt} lost its gates at revision {step.version}, "

@@ -125,6 +125,11 @@ class JobRecord:
         awaits: the pods that must exist before it can start; empty if they exist.
         absent: none of its pods exists. Only of a group of pods, which has no other object.
         face: the pod with the status and the Events of a workload that consists of pods, also after its deletion; None for all others.
+        items: (podset, index of its entry) for podsets of a list.
+        missing: maps that its object does not have and that patches write to, as JSON pointers. Only of kinds with a list of podsets.
+        ranks: (podset, size of a group) for podsets whose pods have the index of a group and an index inside it.
+        late: podsets whose pods its controller creates only when the pods of others run, or have ended.
+        unborn: those of which it has created none, because pods of others must run or end first.
     """
 
     kind: str
@@ -171,6 +176,11 @@ class JobRecord:
     awaits: str = ""
     absent: bool = False
     face: PodFace | None = None
+    items: tuple[tuple[str, int], ...] = ()
+    missing: tuple[str, ...] = ()
+    ranks: tuple[tuple[str, int], ...] = ()
+    late: tuple[str, ...] = ()
+    unborn: tuple[str, ...] = ()
 
     def label(self, key: str | None) -> str | None:
         """Value of a label; None without one, or where it is empty."""
@@ -183,6 +193,11 @@ class JobRecord:
     def expects(self, podset: PodSet) -> int:
         """Pods of a podset that exist at once when the gang is whole."""
         return dict(self.expected).get(podset.name, podset.count)
+
+    @property
+    def first_podsets(self) -> tuple[PodSet, ...]:
+        """The podsets whose pods its controller creates at its start."""
+        return tuple(podset for podset in self.podsets if podset.name not in self.late)
 
     @property
     def pods(self) -> int:
@@ -227,7 +242,7 @@ class PodRecord:
     """Any pod of the cluster; managed ones carry an attempt.
 
     Attributes:
-        owner: uid of the controller owner reference, "" if none.
+        owner: uid of the controller owner reference, "" if none. If that is a child of a workload, uid of the workload.
         owner_kind: kind in that reference. Both are a claim of the creator of the pod; see ``owned_by``.
         pin: hostname its nodeSelector names, None if none. A pinned pod counts on that node before it is bound.
         node: node it is bound to, None before.

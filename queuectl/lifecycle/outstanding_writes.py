@@ -270,11 +270,14 @@ def _place(
 
 
 def _whole(job: JobRecord, pods: list[PodRecord]) -> bool:
-    """Whether all pods of the gang exist, or pods of the gang were released before (then these are replacements)."""
+    """Whether all pods of the gang exist, or pods of the gang were released before (then these are replacements, or late pods).
+
+    Late pods come only when others run. Their slots are theirs from the start.
+    """
     if job.staged or any(not pod.gated for pod in pods):
         return True
     counts = Counter(pod.podset for pod in pods if not pod.terminating and not pod.terminal)
-    return all(counts[podset.name] >= job.expects(podset) for podset in job.podsets)
+    return all(counts[podset.name] >= job.expects(podset) for podset in job.first_podsets)
 
 
 def _flavor_terms(

@@ -60,6 +60,10 @@ QUEUE_LABEL: Final = PREFIX + QUEUE_NAME
 WORKLOAD_LABEL: Final = PREFIX + "workload"
 ATTEMPT_LABEL: Final = PREFIX + "attempt"
 PODSET_LABEL: Final = PREFIX + "podset"
+KIND_LABEL: Final = PREFIX + "workload-kind"
+"""The kind of the workload, on pods that another object than the workload controls."""
+RANKS_LABEL: Final = PREFIX + "ranks-per-group"
+"""The number of pods of a group, if the pods of a podset have the index of a group and an index inside it."""
 STATUS_ANNOTATION: Final = PREFIX + "status"
 ORIGINAL_PRIORITY_CLASS: Final = PREFIX + "original-priority-class"
 SUBMITTED_BY: Final = PREFIX + "submitted-by"
@@ -84,6 +88,13 @@ RANK_LABELS: Final = (
     PREFIX + POD_GROUP_INDEX,
     KUEUE_PREFIX + POD_GROUP_INDEX,
 )
+
+GROUP_LABELS: Final = ("jobset.sigs.k8s.io/job-index",)
+"""Of pods with :data:`RANKS_LABEL`: the index of the group."""
+
+CHILD_KINDS: Final = frozenset({"Job"})
+"""Kinds of objects that the controllers of jobs create. Only these controllers can create them with queuectl's labels in their templates, so
+the labels of their pods name the job."""
 
 
 def either(mapping: Mapping[str, str] | None, suffix: str, *, kueue: bool = True) -> str | None:

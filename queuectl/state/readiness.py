@@ -12,8 +12,11 @@ from queuectl.state.usage import node_of
 
 
 def all_ready(job: JobRecord, pods: Sequence[PodRecord]) -> bool:
-    """Whether each expected pod is ready or has succeeded. ``pods``: of this attempt."""
-    return all(_ready(job, podset, pods) for podset in job.podsets)
+    """Whether each expected pod is ready or has succeeded. ``pods``: of this attempt.
+
+    Pods that come only after others have ended are not expected yet.
+    """
+    return all(_ready(job, one, pods) for one in job.podsets if one.name not in job.unborn)
 
 
 def _ready(job: JobRecord, podset: PodSet, pods: Sequence[PodRecord]) -> bool:

@@ -1,11 +1,12 @@
 """CEL as the API server evaluates it for a MutatingAdmissionPolicy, as far as the policies of deploy/ use it.
 
-The policies use these additions of the API server: the message ``JSONPatch``, the function ``jsonpatch.escapeKey``, optional values, and functions for strings.
+The policies use these additions of the API server: the message ``JSONPatch``, the function ``jsonpatch.escapeKey``, optional values,
+and functions for strings and lists.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from cel_expr_python import cel
 from cel_expr_python.ext import ext_optional, ext_strings
@@ -33,6 +34,11 @@ def _escape_key(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
+def _index_of(items: list[Any], wanted: Any) -> int:
+    """The first position in a list; -1 if it is not there."""
+    return items.index(wanted) if wanted in items else -1
+
+
 def _messages() -> descriptor_pool.DescriptorPool:
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(struct_pb2.DESCRIPTOR.serialized_pb)
@@ -53,7 +59,17 @@ def _messages() -> descriptor_pool.DescriptorPool:
 def _environment() -> cel.Env:
     text = cel.Type.STRING
     escape = cel.Overload("jsonpatch_escape_key_string", text, [text], impl=_escape_key)
-    functions = cel.CelExtension("jsonpatch", [cel.FunctionDecl("jsonpatch.escapeKey", [escape])])
+    anything, items = cel.Type.DYN, cel.Type.List(cel.Type.DYN)
+    index = cel.Overload(
+        "list_index_of", cel.Type.INT, [items, anything], is_member=True, impl=_index_of
+    )
+    functions = cel.CelExtension(
+        "jsonpatch",
+        [
+            cel.FunctionDecl("jsonpatch.escapeKey", [escape]),
+            cel.FunctionDecl("indexOf", [index]),
+        ],
+    )
     return cel.NewEnv(
         _messages(),
         variables=dict.fromkeys(VARIABLES, cel.Type.DYN),

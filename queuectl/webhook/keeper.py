@@ -15,9 +15,10 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from queuectl.cluster.client import MERGE_PATCH, METADATA_ONLY, Api
+from queuectl.cluster.client import METADATA_ONLY, Api
 from queuectl.cluster.webhooks import CONFIGURATION, NAME
 from queuectl.domain.errors import BadInput, ClusterError, ObjectGone
+from queuectl.objects.kinds.patches import MERGE_PATCH
 from queuectl.webhook.certificates import Certificates, Pair, advance
 
 EVERY_SECONDS: Final = 60.0

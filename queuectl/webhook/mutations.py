@@ -30,6 +30,7 @@ class Mutation:
         self.name: str = policy["metadata"]["name"]
         given = {
             "failurePolicy",
+            "matchConditions",  # of the webhook, too, so that the API server evaluates them
             "matchConstraints",
             "mutations",
             "reinvocationPolicy",

@@ -11,12 +11,20 @@ from queuectl.domain.mig_reconfiguration import ANNOTATION
 from queuectl.objects import keys
 from queuectl.objects.kinds import DESCRIPTIONS
 from queuectl.objects.kinds.description import Description
+from queuectl.objects.kinds.places import entries
+from queuectl.objects.kinds.wires import field
 from tests.doubles.apiserver import Document, copied, refuse
 
 CONTROLLER = "system:serviceaccount:queuectl-system:queuectl"
 OURS, THEIRS = keys.QUEUE_LABEL, keys.KUEUE_PREFIX + keys.QUEUE_NAME
 _PARKED = re.compile(r"Deactivated: |(Held|Evicting): (Held|Deactivated)")
-WRITTEN_BY_US = (keys.ATTEMPT_LABEL, keys.PODSET_LABEL, keys.WORKLOAD_LABEL)
+WRITTEN_BY_US = (
+    keys.ATTEMPT_LABEL,
+    keys.PODSET_LABEL,
+    keys.WORKLOAD_LABEL,
+    keys.KIND_LABEL,
+    keys.RANKS_LABEL,
+)
 
 
 def description_of(job: Document) -> Description:
@@ -41,11 +49,10 @@ def suspended(job: Document) -> bool:
 
 
 def replicas(job: Document) -> Document:
-    """The podsets of a job of any kind but ``batch/v1`` Job, by replica type."""
-    part = job
-    for name in description_of(job).podsets.path.split("."):
-        part = part[name]
-    return part
+    """The podsets of a job of ``kubeflow.org``, by replica type."""
+    [where] = description_of(job).podsets
+    found: Document = field(job, where.path)
+    return found
 
 
 def templates(job: Document) -> Iterator[tuple[str, Document]]:
@@ -53,8 +60,9 @@ def templates(job: Document) -> Iterator[tuple[str, Document]]:
     if job["kind"] == "Job":
         yield "main", job["spec"]["template"]
         return
-    for kind, replica in replicas(job).items():
-        yield kind.lower(), replica["template"]
+    for entry in entries(description_of(job).podsets, job):
+        template: Any = entry.template
+        yield entry.podset, template
 
 
 def queue_of(document: Document) -> str | None:
@@ -76,6 +84,7 @@ def born(document: Document, namespace: Document | None = None, user: str = "ali
     if queue_of(job) is None:
         return job
     labels = job["metadata"]["labels"]
+    labels.setdefault(OURS, queue_of(job))
     differ = OURS in labels and THEIRS in labels and labels[OURS] != labels[THEIRS]
     refuse(differ, "the labels queue-name name different queues: keep one of them")
     refuse(queue_of(job) == "", "the label queue-name is empty")
@@ -92,6 +101,8 @@ def born(document: Document, namespace: Document | None = None, user: str = "ali
             spec.setdefault("schedulingGates", []).append({"name": keys.GATE})
         template_labels = template.setdefault("metadata", {}).setdefault("labels", {})
         template_labels |= {keys.PODSET_LABEL: podset, keys.ATTEMPT_LABEL: "0"}
+        if job["kind"] != "Job" and description_of(job).children:
+            template_labels[keys.KIND_LABEL] = job["kind"]
     return job
 
 
@@ -173,7 +184,7 @@ def _shape(job: Document) -> Any:
     """The fields that may not change while a job runs, except those that the API server protects (the template of a Job)."""
     if job["kind"] == "Job":
         return job["spec"].get("parallelism", 1)
-    return replicas(job)
+    return [field(job, where.path) for where in description_of(job).podsets]
 
 
 def check_node(user: str, old: Document, new: Document) -> None:

@@ -17,6 +17,7 @@ from queuectl.cluster.resources import watched
 from queuectl.cluster.stream import Feed
 from queuectl.domain.errors import ObjectGone, WriteConflict, WriteRefused
 from queuectl.domain.records import Delta
+from queuectl.objects.kinds.patches import encoded
 from queuectl.objects.times import format_time
 
 Document = dict[str, Any]
@@ -46,6 +47,28 @@ def merge(document: Any, patch: Any) -> Any:
         else:
             merged[key] = merge(merged.get(key), value)
     return merged
+
+
+def operated(document: Document, operations: list[Document]) -> Document:
+    """RFC 6902, as far as queuectl uses it. Raises WriteRefused."""
+    changed = copied(document)
+    for one in operations:
+        *parents, last = [
+            part.replace("~1", "/").replace("~0", "~") for part in one["path"].split("/")[1:]
+        ]
+        target: Any = changed
+        try:
+            for name in parents:
+                target = target[int(name)] if isinstance(target, list) else target[name]
+            if one["op"] == "remove":
+                del target[last]
+            else:
+                assert one["op"] == "add"
+                assert isinstance(target, dict)
+                target[last] = copied(one["value"])
+        except (KeyError, IndexError):
+            raise WriteRefused(f"{one}: no such path") from None
+    return changed
 
 
 class Server:
@@ -87,7 +110,7 @@ class Server:
         patch: Document,
         check: Callable[[Document, Document], None],
     ) -> Document:
-        """Merge-patch under the uid and resourceVersion in the body; ``check(old, new)`` may refuse."""
+        """Patch under the uid and resourceVersion in the body; ``check(old, new)`` may refuse."""
         old = self.get(resource, namespace, name)
         meta = patch.get("metadata", {})
         if meta.get("uid", old["metadata"]["uid"]) != old["metadata"]["uid"]:
@@ -95,7 +118,8 @@ class Server:
         version = old["metadata"]["resourceVersion"]
         if meta.get("resourceVersion", version) != version:
             raise WriteConflict(f"{resource} {namespace}/{name}: the object has been modified")
-        new = merge(old, patch)
+        body, _ = encoded(patch)
+        new = operated(old, body) if isinstance(body, list) else merge(old, body)
         if new["metadata"].get("managedFields") == [{}]:
             del new["metadata"]["managedFields"]
         check(old, new)

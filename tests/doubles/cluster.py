@@ -37,8 +37,8 @@ from queuectl.domain.records import Delta, JobRecord, LeaderRecord, PodRecord, P
 from queuectl.objects.files.takeover import WireLeftWorkload, read_prior_admission
 from queuectl.objects.kinds import KINDS
 from tests.doubles.admission import CONTROLLER, born, check_job, check_node, check_pod, pod_born
-from tests.doubles.apiserver import Document, Server, Watcher, owner_of
-from tests.doubles.controllers import Controllers, condition, phase, pod_record
+from tests.doubles.apiserver import Document, Server, Watcher
+from tests.doubles.controllers import Controllers, condition, gang_of, phase, pod_record
 
 _T = TypeVar("_T")
 
@@ -278,8 +278,8 @@ class FakeCluster:
 
     def finish(self, uid: str) -> None:
         """Let all running pods of a job succeed."""
-        for pod in self.server.owned(uid):
-            if phase(pod) == "Running":
+        for pod in self.server.all("pods"):
+            if gang_of(pod) == uid and phase(pod) == "Running":
                 self.controllers.set_phase(pod, "Succeeded")
 
     def fail_pod(self, name: str, namespace: str = "default") -> None:
@@ -306,7 +306,7 @@ class FakeCluster:
 
     def pods_of(self, uid: str) -> list[PodRecord]:
         """The pods of a job, in order of creation, including terminated pods until they are removed."""
-        return [pod_record(pod) for pod in self.server.all("pods") if owner_of(pod) == uid]
+        return [pod_record(pod) for pod in self.server.all("pods") if gang_of(pod) == uid]
 
     def all_pods(self) -> list[PodRecord]:
         return [pod_record(pod) for pod in self.server.all("pods")]

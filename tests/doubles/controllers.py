@@ -13,6 +13,7 @@ import msgspec
 from queuectl.domain.fleet import NodeRules
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.records import PodRecord
+from queuectl.objects import keys
 from queuectl.objects.kinds import DESCRIPTIONS, KINDS
 from queuectl.objects.kubernetes.nodes import read_node
 from queuectl.objects.kubernetes.pods import read_pod
@@ -46,6 +47,13 @@ def holds(document: Document, kind: str) -> bool:
 
 def pod_record(document: Document) -> PodRecord:
     return read_pod(msgspec.convert(document, WirePod))
+
+
+def gang_of(pod: Document) -> str:
+    """The uid of the workload of a pod: the controller of the pod, or the one that the labels of its template name."""
+    labels = pod["metadata"].get("labels", {})
+    named: str = labels.get(keys.WORKLOAD_LABEL, "")
+    return named if keys.KIND_LABEL in labels else owner_of(pod)
 
 
 def phase(pod: Document) -> str:
@@ -109,8 +117,9 @@ class Controllers:
         for job in self._server.all("jobs"):
             self._sync_job(job)
         for one in DESCRIPTIONS:
+            sync = self._sync_jobset if one.kind == "JobSet" else self._sync_replicas
             for job in self._server.all(one.plural):
-                self._sync_replicas(job)
+                sync(job)
         self._schedule()
         self._run_pods()
         count(self._server)
@@ -123,6 +132,10 @@ class Controllers:
         owners = {
             job["metadata"]["uid"] for one in KINDS.values() for job in self._server.all(one.plural)
         }
+        for job in self._server.all("jobs"):
+            if owner_of(job) and owner_of(job) not in owners:
+                self._server.remove("jobs", job)
+                owners.discard(job["metadata"]["uid"])
         nodes = {"", *(name for _, name in self._server.objects["nodes"])}
         for pod in self._server.all("pods"):
             if pod["spec"].get("nodeName", "") not in nodes:
@@ -218,6 +231,69 @@ class Controllers:
 
         def change(d: Document) -> None:
             d["status"] |= {"active": len(pods), "succeeded": done, "failed": failed}
+
+        self._edit(job, change)
+
+    def _sync_jobset(self, jobset: Document) -> None:
+        if holds(jobset, "Completed") or holds(jobset, "Failed"):
+            return
+        for replicated in jobset["spec"]["replicatedJobs"]:
+            for index in range(replicated.get("replicas", 1)):
+                self._make_job(jobset, replicated, index)
+        uid = jobset["metadata"]["uid"]
+        own = [job for job in self._server.all("jobs") if owner_of(job) == uid]
+        for job in own:
+            self._align(jobset, job)
+        status = "True" if suspended(jobset) else "False"
+        at = self._server.clock()
+        self._edit(jobset, lambda d: condition(d, "Suspended", status, at))
+        if any(holds(job, "Failed") for job in own):
+            self._end(jobset, "Failed")
+        elif all(holds(job, "Complete") for job in own):
+            self._end(jobset, "Completed")
+
+    def _make_job(self, jobset: Document, replicated: Document, index: int) -> None:
+        """Also of a suspended JobSet."""
+        meta, role = jobset["metadata"], replicated["name"]
+        name = f"{meta['name']}-{role}-{index}"
+        if (meta["namespace"], name) in self._server.objects["jobs"]:
+            return
+        labels = {
+            "jobset.sigs.k8s.io/jobset-name": meta["name"],
+            "jobset.sigs.k8s.io/replicatedjob-name": role,
+            "jobset.sigs.k8s.io/job-index": str(index),
+        }
+        spec = copied(replicated["template"]["spec"]) | {"suspend": suspended(jobset)}
+        spec.setdefault("completionMode", "Indexed")
+        spec.setdefault("completions", spec.setdefault("parallelism", 1))
+        spec["template"].setdefault("metadata", {}).setdefault("labels", {}).update(labels)
+        owner = {"kind": "JobSet", "name": meta["name"], "uid": meta["uid"], "controller": True}
+        own = {"name": name, "namespace": meta["namespace"], "labels": labels}
+        self._server.create(
+            "jobs",
+            {
+                "apiVersion": "batch/v1",
+                "kind": "Job",
+                "metadata": own | {"ownerReferences": [owner]},
+                "spec": spec,
+            },
+        )
+
+    def _align(self, jobset: Document, job: Document) -> None:
+        """Suspend or resume a Job as its JobSet. The labels of the template change when it is resumed."""
+        if suspended(jobset) == suspended(job) or holds(job, "Complete"):
+            return
+        role = job["metadata"]["labels"]["jobset.sigs.k8s.io/replicatedjob-name"]
+        [template] = [
+            one["template"]["spec"]["template"]
+            for one in jobset["spec"]["replicatedJobs"]
+            if one["name"] == role
+        ]
+
+        def change(d: Document) -> None:
+            d["spec"]["suspend"] = suspended(jobset)
+            if not suspended(jobset):
+                d["spec"]["template"]["metadata"]["labels"] |= template["metadata"]["labels"]
 
         self._edit(job, change)
 

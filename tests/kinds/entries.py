@@ -11,6 +11,7 @@ from queuectl.localcluster.operators import TRAINING_OPERATOR
 from queuectl.objects.kinds import DESCRIPTIONS
 from queuectl.objects.kinds.description import nested
 from tests.kinds.entry import NO_ELASTIC, Entry, Make
+from tests.support.jobsets import jobset, replicated
 
 
 def _job(name: str, namespace: str, pods: Pods, priority_class: str | None) -> Document:
@@ -32,7 +33,7 @@ def _replicas(kind: str, *leaders: str, restart: str = "OnFailure") -> Make:
             }
             for role, count in counts.items()
         }
-        spec: Any = nested(one.podsets.path, replicas)["spec"]
+        spec: Any = nested(one.podsets[0].path, replicas)["spec"]
         document = m.pytorchjob(name, namespace, "main", priority_class=priority_class)
         # With a clean-up, pods that would run without an end are deleted when the job ends.
         policy = {"runPolicy": {"cleanPodPolicy": "Running"}}
@@ -48,6 +49,14 @@ def _training(
     return Entry(kind, make, TRAINING_OPERATOR, deciding, outlives_deletion)
 
 
+def _jobset(name: str, namespace: str, pods: Pods, priority_class: str | None) -> Document:
+    """Two Jobs of some pods each, and one Job of another podset."""
+    grouped = replace(pods, group="all" if pods.required else None)
+    workers = replicated("workers", 2, replace(grouped, count=(pods.count - 1) // 2))
+    rest = replicated("driver", 1, replace(grouped, count=2 - pods.count % 2))
+    return jobset(name, namespace, rest, workers, priority_class=priority_class)
+
+
 ENTRIES: Final = (
     Entry("Job", _job, without={"elastic": NO_ELASTIC}),
     _training("PyTorchJob", "Master"),
@@ -57,6 +66,7 @@ ENTRIES: Final = (
     _training("XGBoostJob", "Master", restart="ExitCode"),
     _training("PaddleJob", "Master"),
     _training("JAXJob", deciding=""),
+    Entry("JobSet", _jobset, "jobset"),
 )
 OPERATORS: Final = tuple(dict.fromkeys(one.operator for one in ENTRIES if one.operator))
 """The operators that run the kinds."""

@@ -105,7 +105,32 @@ def job_of(kind: str, name: str, *, pods: int, **options: Any) -> Document:
     """A job of any kind, with this many pods in all."""
     if kind == "Job":
         return batch_job(name, pods=pods, **options)
+    if kind == "JobSet":
+        return job_set(name, pods=pods, **options)
     return _replicated_job(kind, name, pods, **options)
+
+
+def job_set(
+    name: str,
+    *,
+    pods: int,
+    queue: str | None = "main",
+    gpus: int = 0,
+    namespace: str = "default",
+    annotations: Mapping[str, str] | None = None,
+) -> Document:
+    """A JobSet: a Job of one pod, and Jobs of one pod each."""
+    jobs = [
+        {
+            "name": role,
+            "replicas": count,
+            "template": {"spec": {"template": template(gpus, annotations=annotations)}},
+        }
+        for role, count in (("leader", 1), ("workers", pods - 1))
+        if count
+    ]
+    spec = {"replicatedJobs": jobs}
+    return _job("jobset.x-k8s.io/v1alpha2", "JobSet", name, namespace, queue, spec)
 
 
 def _replicated_job(
@@ -127,5 +152,5 @@ def _replicated_job(
         for role, count in counts.items()
         if count
     }
-    spec: Any = nested(one.podsets.path, replicas)["spec"]
+    spec: Any = nested(one.podsets[0].path, replicas)["spec"]
     return _job(f"{one.group}/{one.version}", kind, name, namespace, queue, spec)

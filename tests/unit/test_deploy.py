@@ -24,6 +24,7 @@ JOB_CONTROLLERS = (
     "system:serviceaccount:kube-system:job-controller",
     "system:serviceaccount:kube-system:generic-garbage-collector",
     "system:serviceaccount:kubeflow:training-operator",
+    "system:serviceaccount:jobset-system:jobset-controller-manager",
 )
 DOCUMENTS = manifests()
 VERBS = ("resume", "stop")
@@ -111,8 +112,9 @@ def test_every_kind_is_watched_patched_mutated_and_protected(kind: Any) -> None:
             for m in p["spec"]["matchConstraints"]["resourceRules"]
             if kind.plural in m["resources"]
         ]
-        # what others may do to them, how they are deleted, and what queuectl may
-        expected = 1 if policies is MUTATING else 3
+        # what others may do to them, how they are deleted, and what queuectl may; without a queue, what may be marked
+        markable = f"queuectl-unqueued-{kind.plural}" in PROTECTING
+        expected = 1 if policies is MUTATING else 3 + markable
         assert matched == [([kind.group], [kind.version])] * expected
 
 

@@ -14,7 +14,9 @@ from queuectl.domain.records import JobRecord
 from queuectl.objects.documents import Document, read_documents
 from queuectl.objects.errors import Address
 from queuectl.objects.kinds import KINDS, path
-from tests.doubles.admission import replicas
+from queuectl.objects.kinds.patches import JSON_PATCH, encoded
+from tests.doubles.apiserver import merge as merged_documents
+from tests.doubles.apiserver import operated
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "kinds"
 CASES = sorted(FIXTURES.glob("*/*.yaml"))
@@ -45,6 +47,9 @@ def described(record: JobRecord, expect: dict[str, Any]) -> dict[str, Any]:
     }
     if "expected" in expect:
         words["expected"] = dict(record.expected)
+    for field in ("late", "unborn", "items", "ranks", "missing"):
+        if field in expect:
+            words[field] = json.loads(json.dumps(getattr(record, field)))
     words["podsets"] = [
         {
             "name": p.name,
@@ -477,16 +482,9 @@ def test_a_job_is_expected_to_have_as_many_pods_as_its_completions_leave(
 
 
 def merge(target: Any, patch: Any) -> Any:
-    """RFC 7396."""
-    if not isinstance(patch, dict):
-        return patch
-    merged = dict(target) if isinstance(target, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            merged.pop(key, None)
-        else:
-            merged[key] = merge(merged.get(key), value)
-    return merged
+    """The object after the patch, as it is sent."""
+    body, kind = encoded(patch)
+    return operated(target, body) if kind == JSON_PATCH else merged_documents(target, body)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.parent.name}/{c.stem}")
@@ -495,7 +493,7 @@ def test_a_started_job_reads_back_as_resumed_with_the_attempt(case: Path) -> Non
     record = read(body)
     patch = KINDS[record.kind].start_patch(record, 7, "Starting")
     after = read(merge(body, patch))
-    started = replace(record, suspended=False, attempt=7, status="Starting", ungated=())
+    started = replace(record, suspended=False, attempt=7, status="Starting", ungated=(), missing=())
     assert after == started, "gated, too, whether it was before or not"
     assert patch["metadata"]["uid"] == record.uid
     assert patch["metadata"]["resourceVersion"] == str(record.version)
@@ -505,17 +503,16 @@ def test_a_started_job_reads_back_as_resumed_with_the_attempt(case: Path) -> Non
 def test_every_pod_template_of_a_started_job_names_its_workload(case: Path) -> None:
     body, _ = load(case)
     record = read(body)
-    spec = merge(body, KINDS[record.kind].start_patch(record, 7, ""))["spec"]
-    templates = (
-        {"main": spec["template"]}
-        if record.kind == "Job"
-        else {k.lower(): v["template"] for k, v in replicas({**body, "spec": spec}).items()}
-    )
-    assert set(templates) == {podset.name for podset in record.podsets}
-    for podset, template in templates.items():
-        labels = template["metadata"]["labels"]
+    started = merge(body, KINDS[record.kind].start_patch(record, 7, ""))
+    labels_of = [
+        template["metadata"]["labels"]
+        for template in KINDS[record.kind].templates(started)
+        if "queuectl.dev/workload" in template.get("metadata", {}).get("labels", {})
+    ]
+    podsets = {labels["queuectl.dev/podset"] for labels in labels_of}
+    assert podsets == {podset.name for podset in record.podsets}
+    for labels in labels_of:
         assert labels["queuectl.dev/attempt"] == "7"
-        assert labels["queuectl.dev/podset"] == podset
         assert labels["queuectl.dev/workload"] == record.uid
 
 
@@ -525,7 +522,7 @@ def test_a_running_job_is_stopped_without_touching_its_immutable_template(case: 
     kind = KINDS[body["kind"]]
     running = replace(read(body), suspended=False)
     patch = kind.stop_patch(running, running.attempt + 1, "Evicting")
-    assert list(patch["spec"]) == (["suspend"] if kind.kind == "Job" else ["runPolicy"])
+    assert list(patch["spec"]) == (["runPolicy"] if kind.kind == "PyTorchJob" else ["suspend"])
     assert read(merge(body, patch)).suspended
 
 

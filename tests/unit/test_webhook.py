@@ -50,7 +50,7 @@ def test_each_mutating_policy_can_be_evaluated() -> None:
 
 def test_a_policy_with_a_part_that_is_not_supported_is_refused() -> None:
     [policy, *_] = [one for one in DEPLOYED if one["kind"] == "MutatingAdmissionPolicy"]
-    conditions = {**policy, "spec": {**policy["spec"], "matchConditions": []}}
+    conditions = {**policy, "spec": {**policy["spec"], "paramKind": {}}}
     twice = {**policy, "spec": {**policy["spec"], "mutations": policy["spec"]["mutations"] * 2}}
     for document in (conditions, twice):
         with pytest.raises(BadInput, match="queuectl-jobs"):
@@ -167,7 +167,9 @@ def test_the_last_replica_fails_closed_and_is_called_for_unchanged_jobs_only() -
     for name, webhook in WEBHOOKS.items():
         last = name.endswith("-1")
         assert webhook["failurePolicy"] == ("Fail" if last else "Ignore")
-        assert ("matchConditions" in webhook) is last
+        conditions = {one["name"] for one in webhook.get("matchConditions", ())}
+        assert ("not-changed-by-another-replica" in conditions) is last
+        assert ("not-for-a-queued-job" in conditions) is name.startswith("queuectl-jobs-")
 
 
 def test_the_account_of_the_webhook_and_the_right_to_the_status_are_only_in_the_older_set() -> None:

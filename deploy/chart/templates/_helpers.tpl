@@ -3,9 +3,32 @@
 system:serviceaccount:{{ .Release.Namespace }}:queuectl
 {{- end }}
 
-{{/* The user name of the training operator, which creates the pods of all kinds of kubeflow.org/v1. */}}
-{{- define "queuectl.trainingOperator" -}}
-system:serviceaccount:{{ .Values.trainingOperator.namespace }}:{{ .Values.trainingOperator.serviceAccount }}
+{{/* The user names of the controllers of jobs, as the elements of a list of CEL: they create the pods of jobs, or objects whose
+controllers create the pods. */}}
+{{- define "queuectl.operators" -}}
+{{- range $i, $name := list "trainingOperator" "jobSetOperator" -}}
+{{- $one := get $.Values $name -}}
+{{ if $i }}, {{ end }}'system:serviceaccount:{{ $one.namespace }}:{{ $one.serviceAccount }}'
+{{- end }}
+{{- end }}
+
+{{/* The names of the labels of queuectl on pods and their templates, without the prefix, as the elements of a list of CEL. */}}
+{{- define "queuectl.ownLabels" -}}
+'attempt', 'podset', 'workload', 'workload-kind', 'ranks-per-group'
+{{- end }}
+
+{{/* Whether a pod template has the gate or a label of queuectl. Argument: an optional with the template. */}}
+{{- define "queuectl.marked" -}}
+({{ . }}.?spec.?schedulingGates.orValue([]).exists(gate, gate.name == 'queuectl.dev/placement')
+  || [{{ include "queuectl.ownLabels" . }}].exists(name,
+    {{ . }}.?metadata.?labels[?('queuectl.dev/' + name)].hasValue()))
+{{- end }}
+
+{{/* Whether a request is by the controller of a job for an object that belongs to the job. Arguments: the root, and an optional with the pod
+template. A user can write owner references and labels, but is not that controller. */}}
+{{- define "queuectl.byParent" -}}
+request.userInfo.username in [{{ include "queuectl.operators" (index . 0) }}]
+  && {{ index . 1 }}.?metadata.?labels[?'queuectl.dev/workload-kind'].hasValue()
 {{- end }}
 
 {{- define "queuectl.image" -}}
@@ -116,18 +139,52 @@ topologySpreadConstraints:
 {{ index . 0 }}{{ range splitList "." (index . 1) }}.?{{ . }}{{ end }}
 {{- end }}
 
-{{/* Whether a pod template has the gate of queuectl. Argument: an optional with the entry of its podset, and the path of the template. */}}
+{{/* Whether a pod template has the gate of queuectl. Argument: an optional with the template. */}}
 {{- define "queuectl.gated" -}}
-{{ include "queuectl.field" . }}.?spec.?schedulingGates.orValue([])
+{{ . }}.?spec.?schedulingGates.orValue([])
   .exists(gate, gate.name == 'queuectl.dev/placement')
 {{- end }}
 
+{{/* The keys of the podsets in one place of an object, as a list of CEL. Arguments: the place, and the expression of the object. */}}
+{{- define "queuectl.keys" -}}
+{{- $place := index . 0 }}{{ $object := index . 1 -}}
+{{- if $place.name }}['{{ $place.name }}']
+{{- else if $place.key }}{{ include "queuectl.field" (list $object $place.path) }}.orValue([]).map(one, one.{{ $place.key }})
+{{- else }}{{ $object }}.{{ $place.path }}.map(type, type)
+{{- end }}
+{{- end }}
+
+{{/* An optional with the entry of the podset `type`. Arguments: the place, the expression of the object, and whether the object can be null. */}}
+{{- define "queuectl.entry" -}}
+{{- $place := index . 0 }}{{ $object := index . 1 -}}
+{{- if $place.name }}{{ include "queuectl.field" (list $object $place.path) }}
+{{- else if $place.key }}{{ include "queuectl.field" (list $object $place.path) }}.orValue([]).filter(one, one.{{ $place.key }} == type)[?0]
+{{- else if index . 2 }}{{ include "queuectl.field" (list $object $place.path) }}[?type]
+{{- else }}{{ $object }}.{{ $place.path }}[?type]
+{{- end }}
+{{- end }}
+
+{{/* The JSON pointer to the entry of the podset `type`, as an expression of CEL. Argument: the place. */}}
+{{- define "queuectl.pointer" -}}
+'/{{ .path | replace "." "/" }}'
+{{- if .key }} + '/' + string({{ include "queuectl.keys" (list . "object") }}.indexOf(type))
+{{- else if not .name }} + '/' + type.replace('~', '~0').replace('/', '~1')
+{{- end }}
+{{- end }}
+
 {{/* Whether a rule holds for each podset. Arguments: the kind, the expression of the object, and the rule, in which ENTRY is the entry of the
-podset, and OLD the optional entry with the same name in the old object. */}}
+podset, and OLD the entry with the same name in the old object, both optional. NEW_TEMPLATE and OLD_TEMPLATE
+are their pod templates. */}}
 {{- define "queuectl.eachPodSet" -}}
-{{- $path := (index . 0).podsets.path }}{{ $object := index . 1 -}}
-{{ $object }}.{{ $path }}.all(type,
-{{ index . 2 | replace "ENTRY" (printf "%s.%s[?type]" $object $path) | replace "OLD" (printf "oldObject.?%s[?type]" $path) | indent 2 }})
+{{- $object := index . 1 }}{{ $rule := index . 2 -}}
+{{- range $i, $place := (index . 0).podsets }}
+{{- $entry := include "queuectl.entry" (list $place $object false) }}
+{{- $old := include "queuectl.entry" (list $place "oldObject" true) }}
+{{- $template := $place.template | default "template" }}
+{{- $text := $rule | replace "NEW_TEMPLATE" (include "queuectl.field" (list "ENTRY" $template)) | replace "OLD_TEMPLATE" (include "queuectl.field" (list "OLD" $template)) }}
+{{- if $i }} && {{ end }}{{ include "queuectl.keys" (list $place $object) }}.all(type,
+{{ $text | replace "ENTRY" $entry | replace "OLD" $old | indent 2 }})
+{{- end }}
 {{- end }}
 
 {{/* Whether two maps, as optionals, have the same values, except under some keys. Arguments: the expressions, and the keys. */}}

@@ -15,6 +15,7 @@ import msgspec
 from queuectl.domain.records import JobRecord
 from queuectl.objects.kinds.common import NO_COUNTS
 from queuectl.objects.kinds.job import BatchJob
+from queuectl.objects.kinds.jobset import JOBSET
 from queuectl.objects.kinds.pods import POD, POD_GROUP
 from queuectl.objects.kinds.training import JAXJOB, PADDLEJOB, PYTORCHJOB, TFJOB, XGBOOSTJOB
 
@@ -22,7 +23,7 @@ from queuectl.objects.kinds.training import JAXJOB, PADDLEJOB, PYTORCHJOB, TFJOB
 class JobKind(Protocol):
     """The interface of a kind for other packages. Implementations are stateless.
 
-    Patches are JSON merge patches that apply only to the uid and resourceVersion of their record.
+    Patches apply only to the uid and resourceVersion of their record (:mod:`queuectl.objects.kinds.patches`).
     """
 
     @property
@@ -99,7 +100,7 @@ class JobKind(Protocol):
         """Label selector of the pods of the job with this name."""
 
 
-_DESCRIBED: Final = (PYTORCHJOB, TFJOB, XGBOOSTJOB, PADDLEJOB, JAXJOB)
+_DESCRIBED: Final = (PYTORCHJOB, TFJOB, XGBOOSTJOB, PADDLEJOB, JAXJOB, JOBSET)
 
 DESCRIPTIONS: Final = tuple(kind.description for kind in _DESCRIBED)
 """Of all kinds but the Job."""

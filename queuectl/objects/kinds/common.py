@@ -32,6 +32,11 @@ class SpecFields:
     expected: tuple[tuple[str, int], ...] = ()
     parallelism: Parallelism | None = None
     followed: bool = True
+    ranks: tuple[tuple[str, int], ...] = ()
+    late: tuple[str, ...] = ()
+    unborn: tuple[str, ...] = ()
+    items: tuple[tuple[str, int], ...] = ()
+    missing: tuple[str, ...] = ()
 
 
 def read_job(
@@ -80,7 +85,7 @@ def read_job(
         uid=meta.uid,
         version=version_of(meta.resource_version),
         created_at=time_or_none(meta.creation_timestamp) or 0.0,
-        queue=lenient(meta.labels, keys.QUEUE_NAME, kueue),
+        queue=None if _is_child(kind, templates) else lenient(meta.labels, keys.QUEUE_NAME, kueue),
         podsets=asked.podsets,
         priority_class=lenient(meta.labels, keys.PRIORITY_CLASS, kueue),
         pod_priority_class=_pod_priority_class(meta, templates, own_priority_class),
@@ -109,6 +114,11 @@ def read_job(
         labels=user_labels(meta.labels),
         submitter=intern((meta.annotations or {}).get(keys.SUBMITTED_BY, "")),
         queue_keys=_queue_keys(meta, kueue),
+        ranks=asked.ranks,
+        late=asked.late,
+        unborn=asked.unborn,
+        items=asked.items,
+        missing=asked.missing,
         applied=any(owner.operation == "Apply" for owner in meta.managed_fields or ()),
     )
 
@@ -230,6 +240,12 @@ def _check_expected_duration(meta: Meta) -> None:
 def _attempt(template: Template | None) -> int:
     labels = template.metadata.labels if template and template.metadata else None
     return read_count((labels or {}).get(keys.ATTEMPT_LABEL, "")) or 0
+
+
+def _is_child(kind: str, templates: Iterable[Template | None]) -> bool:
+    """Whether the controller of another job created it. It can have a copy of the label of the queue."""
+    found = (t.metadata.labels or {} for t in templates if t is not None and t.metadata)
+    return any(labels.get(keys.KIND_LABEL, kind) != kind for labels in found)
 
 
 def _ungated(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
-
-import msgspec
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 from queuectl.domain.records import JobRecord, Outcome
 from queuectl.domain.workload import PodSet
@@ -25,15 +23,21 @@ from queuectl.objects.kinds.common import (
     template_patch,
     withdraws,
 )
-from queuectl.objects.kinds.description import Description, alternatives, merged, nested
-from queuectl.objects.kubernetes.templates import check_count, check_groups, read_podset
-from queuectl.objects.kubernetes.wire import Condition, Meta, Template
-
-_CONDITIONS: Final = "status.conditions"
+from queuectl.objects.kinds.description import Description, merged, nested
+from queuectl.objects.kinds.patches import Absent, Items
+from queuectl.objects.kinds.places import Entry, check, entries, refuse
+from queuectl.objects.kinds.wires import CONDITIONS, field, wire
+from queuectl.objects.kubernetes.templates import check_groups, read_podset
+from queuectl.objects.kubernetes.wire import Condition, Meta
 
 
 class DescribedKind:
     """See :class:`queuectl.objects.kinds.JobKind`."""
+
+    more: ClassVar[tuple[str, ...]] = ()
+    """Paths of other fields that a subclass reads."""
+    more_of_entries: ClassVar[tuple[str, ...]] = ()
+    """Paths of other fields in an entry of a podset that a subclass reads."""
 
     def __init__(self, description: Description) -> None:
         self.description = description
@@ -42,19 +46,18 @@ class DescribedKind:
         self.version = description.version
         self.plural = description.plural
         self.container = description.container
-        self.wire = _wire(description)
-        self._names = description.podsets.names
-        self._types = {podset: replica for replica, podset in self._names.items()}
+        self.wire = wire(description, self.more, self.more_of_entries)
+        self._list = next((one.path for one in description.podsets if one.key), None)
 
     def read(self, document: Any, *, kueue: bool = True, strict: bool = False) -> JobRecord:
         one = self.description
-        conditions: list[Condition] = field(document, _CONDITIONS) or []
+        conditions: list[Condition] = field(document, CONDITIONS) or []
         ended = one.conditions
         outcome = Outcome.FAILED if holds(conditions, ended.failed) else None
         return read_job(
             self.kind,
             document.metadata,
-            [template for _, template, _ in self._entries(document)],
+            [entry.template for entry in self._asking(document)],
             suspended=bool(field(document, one.suspend)),
             drained=holds(conditions, ended.suspended),
             outcome=Outcome.SUCCEEDED if holds(conditions, ended.succeeded) else outcome,
@@ -65,22 +68,31 @@ class DescribedKind:
         )
 
     def minimal_spec(self, template: Mapping[str, Any]) -> Mapping[str, Any]:
-        where = self.description.podsets
-        entry = merged([nested(where.template, template), nested(where.count, 1)])
-        spec: Mapping[str, Any] = _below(nested(where.path, {where.types[0]: entry}), "spec")
+        documents = []
+        for where in self.description.podsets:
+            counts = [nested(path, 1) for factor in where.count for path in factor]
+            entry = merged([nested(where.template, template), *counts])
+            if where.types:
+                entry = {where.types[0]: entry}
+            named = [entry | {where.key: "main"}] if where.key else entry
+            documents.append(nested(where.path, named))
+        spec: Mapping[str, Any] = field(merged(documents), "spec")
         return spec
 
     def is_suspended(self, document: Mapping[str, Any]) -> bool:
-        return bool(_below(document, self.description.suspend))
+        return bool(field(document, self.description.suspend))
 
     def templates(self, document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        where = self.description.podsets
-        entries = _below(document, where.path) or {}
-        return [_below(entry, where.template) for entry in entries.values()]
+        found: list[Any] = [one.template for one in entries(self.description.podsets, document)]
+        return found
 
     def complete(self, podsets: list[PodSet]) -> list[PodSet]:
         """The podsets, with what the controller of the kind adds to their pods."""
         return podsets
+
+    def asked(self, document: Any, fields: SpecFields) -> SpecFields:  # noqa: ARG002 - for subclasses
+        """The request, with what only this kind has."""
+        return fields
 
     def start_patch(
         self,
@@ -94,14 +106,14 @@ class DescribedKind:
         if record.ungated and record.pod_priority_class is not None:
             own = {keys.ORIGINAL_PRIORITY_CLASS: record.pod_priority_class}
             patch["metadata"]["annotations"].update(own)
-        templates = self._patched(record, lambda name: _starting(record, attempt, name))
-        return merged([patch, nested(self.description.suspend, False), templates])
+        templates = self._patched(record, lambda name: self._starting(record, attempt, name))
+        return self._addressed(record, patch, nested(self.description.suspend, False), templates)
 
     def stop_patch(self, record: JobRecord, attempt: int, status: str) -> dict[str, Any]:
         patch = [attempt_frame(record, status), nested(self.description.suspend, True)]
         if withdraws(record, attempt):
-            patch.append(self._patched(record, lambda name: template_patch(record, attempt, name)))
-        return merged(patch)
+            patch.append(self._patched(record, lambda name: self._marked(record, attempt, name)))
+        return self._addressed(record, *patch)
 
     def status_patch(self, record: JobRecord, status: str) -> dict[str, Any]:
         return patch_frame(record, status)
@@ -115,52 +127,58 @@ class DescribedKind:
     def pod_selector(self, name: str) -> str:
         return f"{self.description.selector}={name}"
 
-    def _entries(self, document: Any) -> Iterator[tuple[str, Template | None, int | None]]:
-        """Key, template and count of each podset, in podset order."""
-        where = self.description.podsets
-        entries = field(document, where.path) or {}
-        for replica in self._names:
-            if replica in entries:
-                entry = entries[replica]
-                yield replica, field(entry, where.template), field(entry, where.count)
+    def _asking(self, document: Any) -> Iterator[Entry]:
+        """The entries with pods. An entry of a list can have none."""
+        for entry in entries(self.description.podsets, document):
+            if entry.index is None or not entry.is_empty:
+                yield entry
 
     def _patched(
         self, record: JobRecord, template: Callable[[str], dict[str, Any]]
     ) -> dict[str, Any]:
-        where = self.description.podsets
-        names = [podset.name for podset in record.podsets]
-        entries = {
-            self._types[name]: nested(where.template, template(name))
-            for name in names
-            if name in self._types
-        }
-        return nested(where.path, entries)
+        names = {podset.name for podset in record.podsets}
+        items, found = dict(record.items), []
+        for where in self.description.podsets:
+            places = {where.name: where.path} if where.name else {}
+            places |= {key.lower(): f"{where.path}.{key}" for key in where.types}
+            places |= {name: f"{where.path}.{n}" for name, n in items.items()} if where.key else {}
+            found += [
+                nested(f"{place}.{where.template}", template(name))
+                for name, place in places.items()
+                if name in names
+            ]
+        return merged(found)
+
+    def _marked(self, record: JobRecord, attempt: int, podset: str) -> dict[str, Any]:
+        """A template with the labels of its pods."""
+        return merged([template_patch(record, attempt, podset), self._own_labels(record, podset)])
+
+    def _starting(self, record: JobRecord, attempt: int, podset: str) -> dict[str, Any]:
+        """Also with the gate and the PriorityClass that the admission policy would have put there, if it has not."""
+        template = starting_template(record, attempt, podset)
+        if "spec" in template and not self.description.keeps_priority_class:
+            template["spec"]["priorityClassName"] = keys.POD_PRIORITY_CLASS
+        return merged([template, self._own_labels(record, podset)])
+
+    def _own_labels(self, record: JobRecord, podset: str) -> dict[str, Any]:
+        labels = {keys.KIND_LABEL: self.kind} if self.description.children else {}
+        size = dict(record.ranks).get(podset)
+        labels |= {keys.RANKS_LABEL: str(size)} if size is not None else {}
+        return {"metadata": {"labels": labels}}
+
+    def _addressed(self, record: JobRecord, *parts: dict[str, Any]) -> dict[str, Any]:
+        """The parts of a patch as one. Of a list, the keys are indexes."""
+        patch = merged(parts)
+        if self._list is not None:
+            patch = _replaced(patch, self._list.split("."), Items)
+            for pointer in record.missing:
+                patch = _replaced(patch, pointer.split("/")[1:], Absent)
+        return patch
 
     def _ask(self, document: Any, kueue: bool) -> SpecFields:
-        where = self.description.podsets
-        present = field(document, where.path) or {}
-        for key in present:
-            if key not in self._names:
-                known = alternatives(where.types, "is not", "is neither")
-                raise RequestError(f"{where.path}: {key!r} {known}")
-        if not present:
-            raise RequestError(
-                f"{where.path}: {alternatives(where.types, 'has no', 'has neither')}"
-            )
-        self._refuse_unsupported(document)
-        podsets = []
-        for key, template, given in self._entries(document):
-            path = f"{where.path}.{key}"
-            count = check_count(1 if given is None else given, f"{path}.{where.count}")
-            place = f"{path}.{where.template}"
-            podsets.append(read_podset(self._names[key], count, template, place, kueue=kueue))
-        check_groups(podsets)
-        replaces = self.description.replaces_finished
-        followed = bool(replaces) and field(document, replaces) is not None
-        return SpecFields(tuple(self.complete(podsets)), followed=followed)
-
-    def _refuse_unsupported(self, document: Any) -> None:
-        manager = self.description.manager
+        one = self.description
+        check(one.podsets, document)
+        manager = one.manager
         if manager is not None and (name := field(document, manager.path)) not in (
             None,
             manager.name,
@@ -168,67 +186,54 @@ class DescribedKind:
             raise RequestError(
                 f"{manager.path}: {name!r} runs this job elsewhere", unsupported=True
             )
-        for one in self.description.unsupported:
-            if field(document, one.path):
-                raise RequestError(f"{one.path}: {one.reason}", unsupported=True)
+        refuse(one.unsupported, document)
+        podsets, ranks = [], []
+        asking = [(entry, entry.count()) for entry in self._asking(document)]
+        for entry, count in asking:
+            podsets.append(
+                read_podset(entry.podset, count, entry.template, entry.template_path, kueue=kueue)
+            )
+            if (size := entry.group()) is not None:
+                ranks.append((entry.podset, size))
+        check_groups(podsets)
+        if not podsets:
+            raise RequestError(f"{one.podsets[-1].path}: no entry has pods")
+        replaces = one.replaces_finished
+        followed = bool(replaces) and field(document, replaces) is not None
+        fields = SpecFields(
+            tuple(self.complete(podsets)),
+            followed=followed,
+            ranks=tuple(ranks),
+            items=tuple((e.podset, e.index) for e, _ in asking if e.index is not None),
+            missing=tuple(self._missing(document, asking)) if self._list is not None else (),
+        )
+        return self.asked(document, fields)
+
+    def _missing(self, document: Any, asking: Iterable[tuple[Entry, int]]) -> Iterator[str]:
+        """Maps that patches write to and the object does not have."""
+        meta: Meta = document.metadata
+        yield from (
+            f"/metadata/{name}" for name in ("annotations", "labels") if getattr(meta, name) is None
+        )
+        for entry, _ in asking:
+            place = entry.path.replace("[", ".").replace("]", "")
+            pointer = "/" + f"{place}.{entry.where.template}".replace(".", "/")
+            template = entry.template
+            if template is None or template.metadata is None:
+                yield f"{pointer}/metadata"
+            elif template.metadata.labels is None:
+                yield f"{pointer}/metadata/labels"
 
 
-def _starting(record: JobRecord, attempt: int, podset: str) -> dict[str, Any]:
-    """With the gate and the PriorityClass that the admission policy would have put there, if it has not."""
-    template = starting_template(record, attempt, podset)
-    if "spec" in template:
-        template["spec"]["priorityClassName"] = keys.POD_PRIORITY_CLASS
-    return template
-
-
-def _below(document: Mapping[str, Any], path: str) -> Any:
-    """The value in a document; None if it is absent."""
-    value: Any = document
-    for name in path.split("."):
-        value = (value or {}).get(name)
-    return value
-
-
-# ---- the struct of a kind
-
-
-def field(document: Any, path: str) -> Any:
-    """The value in a struct of :func:`_wire`; None if it is absent."""
-    value = document
-    for name in path.split("."):
-        if value is None:
-            return None
-        value = getattr(value, name)
-    return value
-
-
-def _wire(one: Description) -> type[msgspec.Struct]:
-    """A struct with the fields that the description names."""
-    where = one.podsets
-    of_entry = [nested(where.template, Template | None), nested(where.count, int | None)]
-    entry = _struct("Entry", merged(of_entry))
-    leaves: dict[str, object] = {one.replaces_finished: Any} if one.replaces_finished else {}
-    leaves |= {path.path: Any for path in one.unsupported}
-    leaves |= {
-        one.suspend: bool | None,
-        where.path: dict[str, entry | None] | None,  # type: ignore[valid-type]
-        _CONDITIONS: list[Condition] | None,
-    }
-    if one.priority_class:
-        leaves[one.priority_class] = str | None
-    if one.manager is not None:
-        leaves[one.manager.path] = str | None
-    tree = merged(nested(path, leaf) for path, leaf in leaves.items())
-    return _struct(one.kind, {"metadata": Meta, **tree})
-
-
-def _struct(name: str, tree: Mapping[str, object]) -> type[msgspec.Struct]:
-    fields: list[tuple[str, Any, Any]] = []
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            fields.append((key, _struct(key.title(), value) | None, None))
-        elif value is Meta:
-            fields.append((key, Meta, msgspec.field(default_factory=Meta)))
-        else:
-            fields.append((key, value, None))
-    return msgspec.defstruct(name, fields, gc=False)
+def _replaced(
+    patch: dict[str, Any], path: Sequence[str], by: Callable[[dict[str, Any]], dict[str, Any]]
+) -> dict[str, Any]:
+    """The patch with another type of map at the path, if it has one there."""
+    if not path:
+        return by(patch)
+    inner = patch.get(path[0])
+    if not isinstance(inner, dict):
+        return patch
+    changed = type(patch)(patch)
+    changed[path[0]] = _replaced(inner, path[1:], by)
+    return changed

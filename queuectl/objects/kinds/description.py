@@ -7,6 +7,7 @@ policies and the rights; ``make manifests`` writes that file.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import msgspec
 
@@ -22,25 +23,40 @@ class _Part(
     """Base: camelCase names, unknown fields are errors."""
 
 
+class Unsupported(_Part, frozen=True, kw_only=True):
+    """A field that queuectl does not support, and the reason. ``annotation``: the key, if the field is a map of annotations."""
+
+    path: str
+    reason: str
+    annotation: str = ""
+
+
 class PodSets(_Part, frozen=True, kw_only=True):
-    """The place of the podsets: a map whose keys are replica types.
+    """A place of podsets: a map whose keys are replica types, a list whose entries have names, or a single entry.
+
+    Exactly one of ``types``, ``key`` and ``name`` has a value. The name of a podset is in lower case.
 
     Attributes:
-        path: of the map.
-        types: the keys of the map, in podset order. The name of a podset is its key in lower case.
+        path: of the map, the list or the entry.
+        types: the keys of a map, in podset order.
+        key: the field of an entry of a list with its name.
+        name: of the podset of a single entry.
         template: path of the pod template in an entry.
-        count: path of the number of pods in an entry. Without a value it is 1.
+        count: the number of pods in an entry is the product of these factors. A factor is the least of the values of its
+            paths. Its first path has the value 1 if it is absent; the others count only if they are present.
+        ranks: if the labels of a pod have the index of a group of pods and an index inside it: paths of the number of indexes of
+            a group. The first one with a value counts; without a value, it is 1.
+        unsupported: fields of an entry that no job of a queue can have.
     """
 
     path: str
-    types: tuple[str, ...]
+    types: tuple[str, ...] = ()
+    key: str = ""
+    name: str = ""
     template: str = "template"
-    count: str = "replicas"
-
-    @property
-    def names(self) -> dict[str, str]:
-        """Key of the map to name of the podset, in podset order."""
-        return {replica: replica.lower() for replica in self.types}
+    count: tuple[tuple[str, ...], ...] = (("replicas",),)
+    ranks: tuple[str, ...] = ()
+    unsupported: tuple[Unsupported, ...] = ()
 
 
 class Conditions(_Part, frozen=True, kw_only=True):
@@ -63,11 +79,13 @@ class Manager(_Part, frozen=True, kw_only=True):
     name: str
 
 
-class Unsupported(_Part, frozen=True, kw_only=True):
-    """A field that queuectl does not support, and the reason."""
+class Child(_Part, frozen=True, kw_only=True):
+    """A kind of objects that the controller of a job creates, and whose controller creates the pods."""
 
-    path: str
-    reason: str
+    kind: str
+    group: str
+    version: str
+    plural: str
 
 
 class Description(_Part, frozen=True, kw_only=True):
@@ -76,7 +94,7 @@ class Description(_Part, frozen=True, kw_only=True):
     Attributes:
         kind, group, version, plural: its names in the API.
         suspend: path of the Boolean by which it is suspended.
-        podsets: where its podsets are.
+        podsets: the places of its podsets, in podset order.
         selector: label of its pods, with the name of the job.
         conditions: its status conditions.
         priority_class: path of a PriorityClass of the pods outside the templates; "" = none.
@@ -85,6 +103,9 @@ class Description(_Part, frozen=True, kw_only=True):
         replaces_finished: path of a field with which its controller can replace finished pods; "" = it never does.
         container: name of the first container in templates, for the check of the policies.
         scale: the kind has the subresource ``scale``.
+        operator: the value of the chart with the account of its controller.
+        children: the kinds of objects between the job and its pods. The labels of such a pod name its job.
+        keeps_priority_class: the PriorityClass of a template cannot change after the creation of the job.
     """
 
     kind: str
@@ -92,7 +113,7 @@ class Description(_Part, frozen=True, kw_only=True):
     version: str
     plural: str
     suspend: str
-    podsets: PodSets
+    podsets: tuple[PodSets, ...]
     selector: str
     conditions: Conditions = Conditions()
     priority_class: str = ""
@@ -101,6 +122,12 @@ class Description(_Part, frozen=True, kw_only=True):
     replaces_finished: str = ""
     container: str = "main"
     scale: bool = False
+    operator: str = "trainingOperator"
+    children: tuple[Child, ...] = ()
+    keeps_priority_class: bool = False
+
+
+BATCH_JOB: Final = Child(kind="Job", group="batch", version="v1", plural="jobs")
 
 
 def alternatives(names: Sequence[str], no: str, neither: str) -> str:

@@ -41,7 +41,7 @@ def _described(
         version="v1",
         plural=f"{kind.lower()}s",
         suspend="spec.runPolicy.suspend",
-        podsets=PodSets(path=f"spec.{replicas}", types=types),
+        podsets=(PodSets(path=f"spec.{replicas}", types=types),),
         selector="training.kubeflow.org/job-name",
         priority_class="spec.runPolicy.schedulingPolicy.priorityClass",
         manager=Manager(path="spec.runPolicy.managedBy", name="kubeflow.org/training-operator"),

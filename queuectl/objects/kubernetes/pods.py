@@ -56,6 +56,8 @@ def read_pod(wire: WirePod) -> PodRecord:
     for reference in meta.owner_references or ():
         if reference.controller:
             owner, owner_kind = _share(reference.uid), intern(reference.kind)
+    if owner_kind in keys.CHILD_KINDS and (meta.labels or {}).get(keys.KIND_LABEL):
+        owner, owner_kind = _workload(meta.labels or {})
     attempt, podset, rank = _membership(meta.labels)
     ready, unschedulable = _conditions(status)
     pin = spec.node_selector.get(HOSTNAME) if spec.node_selector else None
@@ -128,8 +130,17 @@ def _membership(labels: Mapping[str, str] | None) -> tuple[int, str, int | None]
         if label in labels:
             rank = read_count(labels[label])
             break
+    if rank is not None and keys.RANKS_LABEL in labels:
+        groups = (labels[label] for label in keys.GROUP_LABELS if label in labels)
+        size, group = read_count(labels[keys.RANKS_LABEL]), read_count(next(groups, ""))
+        rank += (size or 0) * (group or 0)
     attempt = read_count(labels.get(keys.ATTEMPT_LABEL, "")) or 0
     return attempt, intern(labels.get(keys.PODSET_LABEL) or _unlabelled(labels)), rank
+
+
+def _workload(labels: Mapping[str, str]) -> tuple[str, str]:
+    """The uid and kind of the workload that its labels name, if another object controls the pod."""
+    return _share(labels.get(keys.WORKLOAD_LABEL, "")), intern(labels[keys.KIND_LABEL])
 
 
 def _unlabelled(labels: Mapping[str, str]) -> str:

@@ -1,0 +1,99 @@
+"""JobSets of ``jobset.x-k8s.io``, run by the JobSet operator. Each replicated job is a podset.
+
+The operator creates a Job for each replica, and the Job controller creates the pods. The rank of a pod follows from the index of its
+Job, and from its index inside the Job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from queuectl.objects.kinds.common import SpecFields
+from queuectl.objects.kinds.described import DescribedKind
+from queuectl.objects.kinds.description import (
+    BATCH_JOB,
+    Conditions,
+    Description,
+    Manager,
+    PodSets,
+    Unsupported,
+)
+from queuectl.objects.kinds.places import Entry, entries
+from queuectl.objects.kinds.wires import field
+
+_PARALLELISM, _COMPLETIONS = "template.spec.parallelism", "template.spec.completions"
+_AT_ONCE: Final = (_PARALLELISM, _COMPLETIONS)
+_EXCLUSIVE: Final = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+_NO_AFFINITY: Final = (
+    "the affinity of exclusive placement is not supported: use podset-required-topology"
+)
+_STATUSES: Final = "status.replicatedJobsStatus"
+_ORDER: Final = "spec.startupPolicy.startupPolicyOrder"
+_DEPENDS: Final = "dependsOn"
+
+
+class JobSet(DescribedKind):
+    """Adds which pods replace finished pods, and which pods come only after the end of others."""
+
+    more = (_STATUSES, _ORDER)
+    more_of_entries = (_DEPENDS,)
+
+    def asked(self, document: Any, fields: SpecFields) -> SpecFields:
+        found = list(entries(self.description.podsets, document))
+        followed = fields.followed or any(map(_queues_pods, found))
+        late = [one.podset for one in found if field(one.content, _DEPENDS)]
+        started = {one["name"] for one in field(document, _STATUSES) or () if _has_started(one)}
+        unborn = tuple(name for name in late if name not in started)
+        if field(document, _ORDER) == "InOrder":
+            # The next Job starts as soon as the pods of the last one are ready, so the gang is ready when all are.
+            late, unborn = [one.podset for one in found[1:]], ()
+        return replace(fields, followed=followed, late=tuple(late), unborn=unborn)
+
+
+def _queues_pods(entry: Entry) -> bool:
+    """Whether its Jobs have more completions than pods at once."""
+    at_once, completions = (field(entry.content, path) for path in _AT_ONCE)
+    return completions is not None and completions > (1 if at_once is None else at_once)
+
+
+def _has_started(status: dict[str, Any]) -> bool:
+    return any(status.get(name) for name in ("ready", "active", "succeeded", "failed"))
+
+
+JOBSET: Final = JobSet(
+    Description(
+        kind="JobSet",
+        group="jobset.x-k8s.io",
+        version="v1alpha2",
+        plural="jobsets",
+        suspend="spec.suspend",
+        podsets=(
+            PodSets(
+                path="spec.replicatedJobs",
+                key="name",
+                template="template.spec.template",
+                count=(("replicas",), _AT_ONCE),
+                ranks=(_COMPLETIONS, _PARALLELISM),
+                unsupported=(
+                    Unsupported(
+                        path="template.metadata.annotations",
+                        annotation=_EXCLUSIVE,
+                        reason=_NO_AFFINITY,
+                    ),
+                ),
+            ),
+        ),
+        selector="jobset.sigs.k8s.io/jobset-name",
+        conditions=Conditions(succeeded="Completed"),
+        manager=Manager(path="spec.managedBy", name="jobset.sigs.k8s.io/jobset-controller"),
+        unsupported=(
+            Unsupported(path="metadata.annotations", annotation=_EXCLUSIVE, reason=_NO_AFFINITY),
+        ),
+        # A restart of all Jobs also creates the pods again that have succeeded.
+        replaces_finished="spec.failurePolicy",
+        operator="jobSetOperator",
+        children=(BATCH_JOB,),
+        keeps_priority_class=True,
+    )
+)

@@ -1,0 +1,116 @@
+"""The entries of the podsets of a job, in the places that the description of its kind names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from queuectl.objects.errors import RequestError
+from queuectl.objects.kinds.description import PodSets, Unsupported, alternatives
+from queuectl.objects.kinds.wires import field
+from queuectl.objects.kubernetes.templates import check_count
+from queuectl.objects.kubernetes.wire import Template
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One podset.
+
+    Attributes:
+        where: its place.
+        podset: its name.
+        path: in the object, for messages.
+        content: a struct, or a document.
+        index: in a list; None in other places.
+    """
+
+    where: PodSets
+    podset: str
+    path: str
+    content: Any
+    index: int | None = None
+
+    @property
+    def template(self) -> Template | None:
+        """The pod template, of the kind of its content."""
+        found: Template | None = field(self.content, self.where.template)
+        return found
+
+    @property
+    def template_path(self) -> str:
+        return f"{self.path}.{self.where.template}"
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether a number of its pods is 0."""
+        return 0 in [field(self.content, path) for paths in self.where.count for path in paths]
+
+    def count(self) -> int:
+        """The number of pods. Raises RequestError."""
+        factors = (self._factor(paths) for paths in self.where.count)
+        return check_count(prod(factors), f"{self.path}.{self.where.count[0][0]}")
+
+    def group(self) -> int | None:
+        """The number of indexes of a group of its pods; None without groups."""
+        sizes = (field(self.content, path) for path in self.where.ranks)
+        known = [size for size in sizes if size is not None]
+        return (known or [1])[0] if self.where.ranks else None
+
+    def _factor(self, paths: Sequence[str]) -> int:
+        first, *others = (field(self.content, path) for path in paths)
+        values = [1 if first is None else first, *(one for one in others if one is not None)]
+        for path, value in zip(paths, (first, *others), strict=True):
+            if value is not None:
+                check_count(value, f"{self.path}.{path}")
+        return int(min(values))
+
+
+def entries(places: Iterable[PodSets], document: Any) -> Iterator[Entry]:
+    """All entries of an object, in podset order. ``document``: a struct or a document."""
+    for where in places:
+        found = field(document, where.path)
+        if where.name:
+            if found is not None:
+                yield Entry(where, where.name, where.path, found)
+        elif where.key:
+            for index, content in enumerate(found or ()):
+                name = (field(content, where.key) or "").lower()
+                yield Entry(where, name, f"{where.path}[{index}]", content, index)
+        else:
+            for key in where.types:
+                if key in (found or {}):
+                    yield Entry(where, key.lower(), f"{where.path}.{key}", found[key])
+
+
+def check(places: Iterable[PodSets], document: Any) -> None:
+    """Check that all places have podsets, with different names. Raises RequestError."""
+    names: set[str] = set()
+    for where in places:
+        found = field(document, where.path)
+        for key in found or () if where.types else ():
+            if key not in where.types:
+                known = alternatives(where.types, "is not", "is neither")
+                raise RequestError(f"{where.path}: {key!r} {known}")
+        if not found:
+            missing = (
+                alternatives(where.types, "has no", "has neither") if where.types else "is empty"
+            )
+            raise RequestError(f"{where.path}: {missing}")
+        for entry in entries((where,), document):
+            if entry.podset in names or not entry.podset:
+                raise RequestError(f"{entry.path}: {entry.podset!r} is not a name of its own")
+            names.add(entry.podset)
+            refuse(where.unsupported, entry.content, f"{entry.path}.")
+
+
+def refuse(fields: Iterable[Unsupported], document: Any, prefix: str = "") -> None:
+    """Raise RequestError for the first field that has a value."""
+    for one in fields:
+        value = field(document, one.path)
+        if one.annotation:
+            value = (value if isinstance(value, Mapping) else {}).get(one.annotation)
+        if value:
+            name = f": {one.annotation}" if one.annotation else ""
+            raise RequestError(f"{prefix}{one.path}{name}: {one.reason}", unsupported=True)

@@ -1,0 +1,74 @@
+"""The struct to which objects of a described kind are decoded: only the fields that its description names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from queuectl.objects.kinds.description import Description, PodSets, Unsupported, merged, nested
+from queuectl.objects.kubernetes.wire import Condition, Meta, Template
+
+CONDITIONS: Final = "status.conditions"
+_METADATA: Final = "metadata."
+
+
+def field(document: Any, path: str) -> Any:
+    """The value in a struct, or in a document; None if it is absent."""
+    value = document
+    for name in path.split("."):
+        if value is None:
+            return None
+        value = value.get(name) if isinstance(value, Mapping) else getattr(value, name)
+    return value
+
+
+def wire(
+    one: Description, more: Iterable[str], more_of_entries: Iterable[str]
+) -> type[msgspec.Struct]:
+    """The struct of a kind. ``more``, ``more_of_entries``: paths of other fields, and of those of an entry of a podset."""
+    leaves: dict[str, object] = {one.replaces_finished: Any} if one.replaces_finished else {}
+    leaves |= dict.fromkeys((*_paths(one.unsupported), *more), Any)
+    leaves |= {one.suspend: bool | None, CONDITIONS: list[Condition] | None}
+    for where in one.podsets:
+        leaves[where.path] = _entries(where, more_of_entries)
+    if one.priority_class:
+        leaves[one.priority_class] = str | None
+    if one.manager is not None:
+        leaves[one.manager.path] = str | None
+    tree = merged(nested(path, leaf) for path, leaf in leaves.items())
+    return _struct(one.kind, {"metadata": Meta, **tree})
+
+
+def _entries(where: PodSets, more: Iterable[str]) -> object:
+    leaves: dict[str, object] = dict.fromkeys((*_paths(where.unsupported), *more), Any)
+    leaves |= {path: int | None for factor in where.count for path in factor}
+    leaves[where.template] = Template | None
+    if where.key:
+        leaves[where.key] = str
+    tree = merged(nested(path, leaf) for path, leaf in leaves.items())
+    if where.name:
+        return tree
+    entry = _struct("Entry", tree)
+    if where.key:
+        return list[entry] | None  # type: ignore[valid-type]
+    return dict[str, entry | None] | None  # type: ignore[valid-type]
+
+
+def _paths(fields: Iterable[Unsupported]) -> Iterable[str]:
+    return (one.path for one in fields if not one.path.startswith(_METADATA))
+
+
+def _struct(name: str, tree: Mapping[str, object]) -> type[msgspec.Struct]:
+    fields: list[tuple[str, Any, Any]] = []
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            fields.append((key, _struct(key.title(), value) | None, None))
+        elif value is Meta:
+            fields.append((key, Meta, msgspec.field(default_factory=Meta)))
+        elif value is str:
+            fields.append((key, str, ""))
+        else:
+            fields.append((key, value, None))
+    return msgspec.defstruct(name, fields, gc=False)
