@@ -522,7 +522,7 @@ def test_a_running_job_is_stopped_without_touching_its_immutable_template(case: 
     kind = KINDS[body["kind"]]
     running = replace(read(body), suspended=False)
     patch = kind.stop_patch(running, running.attempt + 1, "Evicting")
-    assert list(patch["spec"]) == (["runPolicy"] if kind.kind == "PyTorchJob" else ["suspend"])
+    assert list(patch["spec"]) == (["runPolicy"] if kind.group == "kubeflow.org" else ["suspend"])
     assert read(merge(body, patch)).suspended
 
 

@@ -193,7 +193,13 @@ def test_the_page_on_the_command_line(demo_cluster: DemoCluster, shell: Shell) -
 
 @pytest.mark.parametrize(
     ("page", "name"),
-    [("tfjob", "clicks"), ("xgboostjob", "trees"), ("paddlejob", "ernie"), ("jaxjob", "gemma")],
+    [
+        ("tfjob", "clicks"),
+        ("xgboostjob", "trees"),
+        ("paddlejob", "ernie"),
+        ("jaxjob", "gemma"),
+        ("jobset", "llama"),
+    ],
 )
 def test_the_page_of_a_kind(demo_cluster: DemoCluster, shell: Shell, page: str, name: str) -> None:
     typed = Page(f"{page}.md", shell)
