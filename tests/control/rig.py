@@ -527,8 +527,9 @@ def gang(kind: str, name: str, pods: int, priority: str = "low", **options: Any)
     document["metadata"]["labels"][keys.PREFIX + keys.PRIORITY_CLASS] = priority
     document["metadata"]["annotations"] = dict(options.pop("annotations", None) or {})
     assert not options
-    for replica in replicas(document).values():
-        replica["restartPolicy"] = "OnFailure"
+    if kind != "JobSet":
+        for replica in replicas(document).values():
+            replica["restartPolicy"] = "OnFailure"
     return document
 
 

@@ -120,7 +120,7 @@ async def survives(
     await several(once, points(*steps, sides))
 
 
-@pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+@pytest.mark.parametrize("kind", ["Job", "PyTorchJob", "JobSet"])
 @pytest.mark.timeout(600)
 async def test_a_kill_at_any_step_changes_no_outcome(postgres: TestPostgres, kind: str) -> None:
     async with fresh(postgres) as url:

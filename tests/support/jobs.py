@@ -66,6 +66,7 @@ ALL_KINDS: Final = pytest.mark.parametrize(
     [
         kind if kind in ("Job", "PyTorchJob") else pytest.param(kind, marks=pytest.mark.kinds)
         for kind in KINDS
+        if kind != "JobSet"  # its podsets are a list: tests/system/test_jobsets.py
     ],
 )
 """On a control plane, `make test` runs the test of a Job and of a PyTorchJob, and `make test-kinds` that of the others."""
