@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
 
 import pytest
+import yaml
 
 from queuectl.demo.manifests import Document, Pods
 from queuectl.localcluster import NodeSpec
+from queuectl.localcluster.client import Client
 from queuectl.objects import keys
 from tests.support.jobsets import jobset, replicated
 from tests.support.people import role
@@ -236,3 +240,61 @@ def _resumed(tenant: Tenant) -> tuple[str, Document]:
     large = replicated("main", 9, WHOLE)
     tenant.create(jobset("waits", tenant.workspace.namespace, large))
     return tenant.workspace.made[-1], {"spec": {"suspend": False}}
+
+
+# ---- changes by users, and by queuectl's own account
+
+
+def entry(
+    document: Document, labels: Document | None = None, pod: Document | None = None, **changes: Any
+) -> Document:
+    """The patch that replaces the list of replicated jobs with the stored one, after these changes of its pods' spec and labels."""
+    [one] = deepcopy(document["spec"]["replicatedJobs"])
+    template = one["template"]["spec"]["template"]
+    template["metadata"]["labels"] |= labels or {}
+    template["spec"] |= pod or {}
+    return {"spec": {"replicatedJobs": [one | changes]}}
+
+
+def test_a_user_changes_a_queued_jobset_only_in_ways_that_its_queue_sees(tenant: Tenant) -> None:
+    workspace = tenant.workspace
+    large = replicated("main", 9, WHOLE)
+    made = tenant.create(jobset("changed", workspace.namespace, large))
+    path, change = workspace.made[-1], tenant.client.patch
+    refused("gate.*cannot be removed", change, path, entry(made, pod={"schedulingGates": []}))
+    for label in (keys.ATTEMPT_LABEL, keys.KIND_LABEL, keys.WORKLOAD_LABEL, keys.RANKS_LABEL):
+        refused("written by queuectl alone", change, path, entry(made, labels={label: "7"}))
+    move = {"metadata": {"labels": {keys.QUEUE_LABEL: "other"}}}
+    refused("cannot change its queue", change, path, move)
+    refused("who created the job", change, path,
+        {"metadata": {"annotations": {keys.SUBMITTED_BY: "root"}}})  # fmt: skip
+    running = workspace.client.get(workspace.client.path_of(tenant.job))
+    mine = workspace.client.path_of(tenant.job)
+    refused("immutable|while it runs", change, mine, entry(running, replicas=3))
+    refused("together with its pods", tenant.client.delete, mine, propagationPolicy="Orphan")
+    change(path, entry(made, pod={"nodeSelector": {"example.com/none": "x"}}))
+    tenant.client.delete(path, propagationPolicy="Background")
+
+
+def test_the_account_of_queuectl_changes_nothing_else_of_a_jobset(tenant: Tenant) -> None:
+    workspace = tenant.workspace
+    cluster = workspace.installation.cluster
+    kubeconfig = cluster.kubeconfig_for_service_account("queuectl-system", "queuectl")
+    token = yaml.safe_load(kubeconfig.read_text())["users"][0]["user"]["token"]
+    client = Client(cluster.server, cluster.authority, token)
+    path = workspace.client.path_of(tenant.job)
+    made = workspace.client.get(path)
+    says = "queuectl changes of a job in a queue nothing but"
+    try:
+        changes: tuple[Document, ...] = (
+            entry(made, replicas=1),
+            entry(made, pod={"nodeSelector": {"a": "b"}}),
+            entry(made, labels={"example.com/a": "b"}),
+            {"spec": {"replicatedJobs": []}},
+            {"spec": {"ttlSecondsAfterFinished": 1}},
+            {"metadata": {"labels": {"example.com/a": "b"}}},
+        )
+        for change in changes:
+            refused(says, client.patch, path, {"spec": {"suspend": True}} | change)
+    finally:
+        client.close()

@@ -112,7 +112,7 @@ def test_every_kind_is_watched_patched_mutated_and_protected(kind: Any) -> None:
             for m in p["spec"]["matchConstraints"]["resourceRules"]
             if kind.plural in m["resources"]
         ]
-        # what others may do to them, how they are deleted, and what queuectl may; without a queue, what may be marked
+        # what others may do to them, how they are deleted, and what queuectl may; without a queue, what others can mark
         markable = f"queuectl-unqueued-{kind.plural}" in PROTECTING
         expected = 1 if policies is MUTATING else 3 + markable
         assert matched == [([kind.group], [kind.version])] * expected

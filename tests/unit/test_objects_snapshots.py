@@ -889,3 +889,62 @@ def test_a_finished_job_of_the_input_counts_for_those_that_depend_on_it(
     prep = job("prep") | {"status": {"conditions": [{"type": outcome, "status": "True"}]}}
     (pending,) = load(prep, late).snapshot.pending
     assert (pending.blocked.code if pending.blocked else None) == code
+
+
+# ---- objects between a job and its pods
+
+
+def test_the_jobs_of_a_jobset_are_no_gangs_and_their_pods_hold_its_slots() -> None:
+    meta: dict[str, Any] = {"name": "llama", "namespace": "team-a", "uid": "set"}
+    labels = {"queuectl.dev/queue-name": "main"}
+    marks = {
+        "queuectl.dev/workload": "set",
+        "queuectl.dev/workload-kind": "JobSet",
+        "queuectl.dev/podset": "main",
+        "queuectl.dev/attempt": "1",
+    }
+    job = {"spec": {"parallelism": 2, "completions": 2, "template": template()}}
+    jobset = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {**meta, "labels": labels},
+        "spec": {"suspend": False, "replicatedJobs": [{"name": "main", "template": job}]},
+        "status": {"conditions": []},
+    }
+    of_set = {"kind": "JobSet", "name": "llama", "uid": "set", "controller": True}
+    child = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": "llama-main-0",
+            "namespace": "team-a",
+            "uid": "child",
+            "labels": labels,
+            "ownerReferences": [of_set],
+        },
+        **job,
+    }
+    of_child = {"kind": "Job", "name": "llama-main-0", "uid": "child", "controller": True}
+    pods = [
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": f"llama-main-0-{n}",
+                "namespace": "team-a",
+                "uid": f"pod-{n}",
+                "labels": marks,
+                "ownerReferences": [of_child],
+            },
+            "spec": {**template()["spec"], "nodeName": "b0-r0-h0"},
+            "status": {"phase": "Running"},
+        }
+        for n in range(2)
+    ]
+    for pod, node in zip(pods, ("r1-a", "r1-b"), strict=True):
+        pod["spec"]["nodeName"] = node  # type: ignore[index]
+    snapshot = load(jobset, child, *pods).snapshot
+    [running] = snapshot.admitted
+    assert (running.workload.name, running.workload.kind) == ("llama", "JobSet")
+    assert [p.by_node for p in running.placement.podsets] == [{"r1-a": 1, "r1-b": 1}]
+    assert not snapshot.other_pods

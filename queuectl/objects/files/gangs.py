@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from queuectl.domain.reasons import Reason
 from queuectl.domain.records import JobRecord, Outcome
@@ -11,7 +12,7 @@ from queuectl.domain.workload import PodSet
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import RequestError
 from queuectl.objects.files.assignments import Assigned
-from queuectl.objects.kinds import KINDS, JobKind
+from queuectl.objects.kinds import DESCRIPTIONS, KINDS, JobKind
 from queuectl.objects.kinds.common import (
     read_checkpoint,
     read_evictions,
@@ -20,6 +21,9 @@ from queuectl.objects.kinds.common import (
 )
 from queuectl.objects.kubernetes.wire import Owner
 from queuectl.objects.times import time_or_none
+
+_CHILDREN: Final = {(one.kind, child.kind) for one in DESCRIPTIONS for child in one.children}
+"""(kind of a job, kind of the objects that its controller makes)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,15 @@ def is_job(document: Document) -> bool:
     """Whether queuectl runs jobs of its kind."""
     kind = KINDS.get(document.kind)
     return kind is not None and document.api_version == f"{kind.group}/{kind.version}"
+
+
+def is_child(document: Document) -> bool:
+    """Whether the controller of another job made it, so that its pods belong to that job."""
+    meta = document.body.get("metadata") or {}
+    return any(
+        owner.get("controller") and (owner.get("kind"), document.kind) in _CHILDREN
+        for owner in meta.get("ownerReferences") or ()
+    )
 
 
 def read_job_gang(document: Document) -> Gang:

@@ -41,7 +41,7 @@ from queuectl.objects.errors import RequestError
 from queuectl.objects.files.assembly import Assembly, Parts
 from queuectl.objects.files.devices import API_VERSION as DEVICES
 from queuectl.objects.files.devices import claiming
-from queuectl.objects.files.gangs import Gang, is_job, read_job_gang, unseen
+from queuectl.objects.files.gangs import Gang, is_child, is_job, read_job_gang, unseen
 from queuectl.objects.files.pods import pod_gangs
 from queuectl.objects.files.slots import GivenPod, read_given_pod
 from queuectl.objects.files.workloads import KIND as WORKLOAD
@@ -201,7 +201,8 @@ def _sort(document: Document, given: _Input) -> None:
         given.warnings.extend(warnings)
         given.gangs.append(gang)
     elif is_job(document):
-        given.gangs.append(read_job_gang(document))
+        if not is_child(document):
+            given.gangs.append(read_job_gang(document))
     else:
         given.ignored.append(f"{document.api_version} {document.address}")
 
