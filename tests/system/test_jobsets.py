@@ -266,7 +266,7 @@ def test_a_user_changes_a_queued_jobset_only_in_ways_that_its_queue_sees(tenant:
         refused("written by queuectl alone", change, path, entry(made, labels={label: "7"}))
     move = {"metadata": {"labels": {keys.QUEUE_LABEL: "other"}}}
     refused("cannot change its queue", change, path, move)
-    refused("who created the job", change, path,
+    refused("user who created the job", change, path,
         {"metadata": {"annotations": {keys.SUBMITTED_BY: "root"}}})  # fmt: skip
     running = workspace.client.get(workspace.client.path_of(tenant.job))
     mine = workspace.client.path_of(tenant.job)
