@@ -10,12 +10,14 @@ import pytest
 
 from queuectl.cluster.apply import apply, optional
 from queuectl.cluster.client import Api
+from queuectl.domain.checks import PodSetUpdate
 from queuectl.domain.errors import WriteRefused
 from queuectl.domain.records import JobRecord
 from queuectl.localcluster import RequestError
 from queuectl.objects import keys
 from queuectl.objects.kinds import DESCRIPTIONS, KINDS
 from queuectl.objects.kinds import path as kind_path
+from queuectl.objects.kubernetes.pods import pin_patch
 from tests.cluster.kubernetes_world import KubernetesWorld
 from tests.cluster.world import a_node, first_role, place, replicas_patch, start, submitted
 from tests.doubles.admission import templates
@@ -318,6 +320,28 @@ async def test_queuectl_may_only_place_pods(world: KubernetesWorld, own: Api) ->
     await place(world, [pod], a_node(world))
     for patch in RUNNING_POD.values():
         await refused_to_us(own, "PATCH", path, patch)
+
+
+async def test_queuectl_may_add_labels_and_annotations_to_a_pod_that_it_places(
+    world: KubernetesWorld, own: Api
+) -> None:
+    job = await submitted(world, batch_job("updated", namespace=world.namespace))
+    [pod] = await start(world, job, 1)
+    path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
+    added = PodSetUpdate("main", (("site", "north"),), (("example.com/volume", "vol-7"),))
+    wrong: list[Document] = [
+        {"labels": {keys.ATTEMPT_LABEL: "7"}},
+        {"labels": {"queuectl.dev/other": "x"}},
+        {"annotations": {"kueue.x-k8s.io/other": "x"}},
+    ]
+    placement = pin_patch(pod, a_node(world))
+    for metadata in wrong:
+        patch = {**placement, "metadata": {**placement["metadata"], **metadata}}
+        await refused_to_us(own, "PATCH", path, patch)
+    await world.cluster.patch_pod(
+        pod.namespace, pod.name, pin_patch(pod, a_node(world), updates=(added,))
+    )
+    await world.until(lambda: not world.view.pods[pod.uid].gated, "the pod is placed")
 
 
 def edits(kind: str) -> dict[str, Document]:

@@ -16,6 +16,7 @@ from queuectl.domain.reasons import Code
 from tests.control.rig import Rig, configuration, gang, live, rig
 from tests.control.test_by_hand import answered
 from tests.control.test_crash_matrix import fresh, survives
+from tests.control.test_pod_groups import group_entry, of_group, pod, running
 from tests.support.postgres import TestPostgres
 
 PENDING, READY, RETRY, REJECTED = CheckState
@@ -313,3 +314,19 @@ async def test_a_gang_waits_again_after_the_database_is_lost(
         await with_checks(later, "budget")
         await later.until_entry(uid, lambda e: e.awaits_checks, "its check is asked again")
         assert untouched(later, uid)
+
+
+async def test_the_pods_of_a_group_stay_gated_until_its_check_is_ready(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        await with_checks(world, "budget")
+        for number in (1, 2):
+            world.cluster.submit_pod(pod(f"g-{number}", "g", 2))
+        entry = await group_entry(world, "g", State.RESERVED)
+        assert entry.awaits_checks
+        assert all(p.gated for p in of_group(world, "g"))
+        assert await report(world, entry.uid, "budget", RETRY, requeue_after=0.5) == DONE
+        await world.until_entry(entry.uid, lambda e: e.checks.round == 2, "it waits again")
+        assert [p.gated for p in of_group(world, "g")] == [True, True], "no pod is deleted"
+        assert await report(world, entry.uid, "budget", READY) == DONE
+        await group_entry(world, "g", State.RUNNING)
+        assert len(running(world, "g")) == 2

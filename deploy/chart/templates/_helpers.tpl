@@ -195,6 +195,13 @@ are their pod templates. */}}
   && side[1].all(key, key in {{ $keys }} || key in side[0]))
 {{- end }}
 
+{{/* Whether one map, as an optional, is another one with more keys of other owners. Arguments: the expressions of the new and the old one. */}}
+{{- define "queuectl.adds" -}}
+{{ index . 1 }}.orValue({}).all(key, {{ index . 0 }}[?key] == {{ index . 1 }}[?key])
+&& {{ index . 0 }}.orValue({}).all(key, key in {{ index . 1 }}.orValue({})
+  || !key.startsWith('queuectl.dev/') && !key.startsWith('kueue.x-k8s.io/'))
+{{- end }}
+
 {{/* Whether two objects, as optionals, are the same, except for some fields. Arguments: the expressions, and the paths of the fields. */}}
 {{- define "queuectl.sameBut" -}}
 {{- $new := index . 0 }}{{ $old := index . 1 }}{{ $below := dict "" list }}{{ $prefixes := list -}}
