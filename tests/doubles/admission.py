@@ -84,7 +84,6 @@ def born(document: Document, namespace: Document | None = None, user: str = "ali
     if queue_of(job) is None:
         return job
     labels = job["metadata"]["labels"]
-    labels.setdefault(OURS, queue_of(job))
     differ = OURS in labels and THEIRS in labels and labels[OURS] != labels[THEIRS]
     refuse(differ, "the labels queue-name name different queues: keep one of them")
     refuse(queue_of(job) == "", "the label queue-name is empty")

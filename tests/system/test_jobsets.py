@@ -174,6 +174,32 @@ def test_a_jobset_is_held_and_released(installation: Installation) -> None:
         remove(workspace, "held")
 
 
+def test_a_jobset_with_the_fields_of_kueues_users_runs_with_kueues_keys(
+    installation: Installation,
+) -> None:
+    """The queue label of Kueue alone, its topology annotation, and the network of the JobSet set by its user."""
+    with installation.workspace(32) as workspace:
+        queue = "kueue.x-k8s.io/queue-name"
+        topology = {"kueue.x-k8s.io/podset-required-topology": RACK}
+        workers = replicated("workers", 2, Pods(1, gpus=8, annotations=topology), seconds=6)
+        leader = replicated("leader", 1, Pods(1), seconds=6)
+        made = jobset(
+            "sleep",
+            workspace.namespace,
+            leader,
+            workers,
+            queue=None,
+            network={"enableDNSHostnames": False, "subdomain": "some-subdomain"},
+        )
+        made["metadata"]["labels"] = {queue: "main"}
+        stored = workspace.submit(made)
+        assert stored["metadata"]["labels"] == {queue: "main", keys.QUEUE_LABEL: "main"}
+        workspace.until_running("sleep", 3, lambda p: True, "all run")
+        placed = [pod for pod in workspace.running("sleep") if pod.podset == "workers"]
+        assert len({rack(pod.node) for pod in placed}) == 1
+        workspace.until_state("sleep", "Finished")
+
+
 # ---- forged objects
 
 
@@ -296,5 +322,7 @@ def test_the_account_of_queuectl_changes_nothing_else_of_a_jobset(tenant: Tenant
         )
         for change in changes:
             refused(says, client.patch, path, {"spec": {"suspend": True}} | change)
+        mine = jobset("mine", "queuectl-system", replicated("main", 1, WHOLE))
+        refused(says, client.create, client.path_of(mine).rpartition("/")[0], mine)
     finally:
         client.close()
