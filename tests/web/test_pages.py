@@ -7,6 +7,7 @@ from dataclasses import replace
 import httpx2
 import pytest
 
+from queuectl.domain.checks import Checks, CheckState, CheckStatus
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code, Reason
 from queuectl.web.pages import audit, usage
@@ -317,3 +318,20 @@ async def test_static_files_are_kept_as_long_as_they_are_the_same(pages: httpx2.
 @pytest.mark.parametrize("file", listed(), ids=lambda file: file["name"])
 def test_a_vendored_file_is_what_was_published(file: dict[str, str]):
     assert digest((STATIC / file["name"]).read_bytes()) == file["sha256"]
+
+
+async def test_the_page_of_a_workload_lists_its_admission_checks(
+    sample: Sample, pages: httpx2.AsyncClient
+) -> None:
+    entry = next(e for e in sample.database.entries.values() if e.state is State.RUNNING)
+    statuses = (
+        CheckStatus("budget", CheckState.READY, message="approved"),
+        CheckStatus("data", message=SCRIPT),
+    )
+    sample.database.entries[entry.uid] = replace(entry, checks=Checks(statuses))
+    page = (await pages.get(f"/ui/workloads/{entry.uid}")).text
+    assert "Admission checks" in page
+    for cells in ("<td>budget</td><td>Ready</td>", "<td>data</td><td>Pending</td>"):
+        assert cells in page
+    assert "approved" in page
+    assert SCRIPT not in page
