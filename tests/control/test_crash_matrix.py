@@ -15,10 +15,13 @@ import pytest
 
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code
+from queuectl.objects.kinds import KINDS
 from tests.control.rig import KillPoint, Rig, gang, live, rig
 from tests.doubles.cluster import Moment
 from tests.support.postgres import TestPostgres
 
+SHAPES = ("Job", "PyTorchJob", "JobSet")
+"""Kinds that differ in their objects. `make test-faults` runs the others."""
 WORLDS = 4
 """Rigs at once in one process, each on its own database."""
 SORTS = {"commit": "commits", "write": "patches", "account": "accounts"}
@@ -120,7 +123,13 @@ async def survives(
     await several(once, points(*steps, sides))
 
 
-@pytest.mark.parametrize("kind", ["Job", "PyTorchJob", "JobSet"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *SHAPES,
+        *(pytest.param(kind, marks=pytest.mark.faults) for kind in KINDS if kind not in SHAPES),
+    ],
+)
 @pytest.mark.timeout(600)
 async def test_a_kill_at_any_step_changes_no_outcome(postgres: TestPostgres, kind: str) -> None:
     async with fresh(postgres) as url:
