@@ -29,8 +29,14 @@ PROTECTING: Final = (
 )
 """The ValidatingAdmissionPolicies of deploy/. Each has a match condition that exempts updates by the controller."""
 
-INSTALLED: Final = (*PROTECTING, "queuectl-deletions")
-"""These, and the policy that forbids each identity to delete a running job without its pods."""
+INSTALLED: Final = (
+    *PROTECTING,
+    "queuectl-deletions",
+    "queuectl-statefulsets",
+    "queuectl-statefulsets-scale",
+)
+"""These, and the policies with rules for each identity: a running job is deleted together with its pods, and a StatefulSet in a queue
+keeps its number of replicas."""
 
 KUEUE_WEBHOOKS: Final = (
     "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kueue-mutating-webhook-configuration",

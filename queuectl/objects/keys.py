@@ -87,6 +87,7 @@ RANK_LABELS: Final = (
     "training.kubeflow.org/replica-index",
     PREFIX + POD_GROUP_INDEX,
     KUEUE_PREFIX + POD_GROUP_INDEX,
+    "apps.kubernetes.io/pod-index",
 )
 
 GROUP_LABELS: Final = ("jobset.sigs.k8s.io/job-index",)

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from queuectl.demo import manifests as m
+from queuectl.localcluster import RequestError
 from queuectl.objects import keys
 from tests.system.installation import RACK, Installation, Workspace
 
@@ -82,7 +83,7 @@ def test_each_pod_of_a_deployment_is_a_gang_of_one_and_is_replaced_after_its_evi
         example = yaml.safe_load((ROOT / "docs/examples/deployment.yaml").read_text())
         example["metadata"]["namespace"] = workspace.namespace
         template = example["spec"]["template"]
-        template["metadata"]["labels"][keys.QUEUE_LABEL] = "main"
+        example["metadata"]["labels"][keys.QUEUE_LABEL] = "main"
         template["spec"] = pod(workspace, "serve")["spec"] | {"restartPolicy": "Always"}
         workspace.submit(example)
         workspace.until(lambda: len(workspace.running("serve")) == 2, "both pods run")
@@ -91,3 +92,60 @@ def test_each_pod_of_a_deployment_is_a_gang_of_one_and_is_replaced_after_its_evi
         workspace.until_state("high", "Finished")
         workspace.until(lambda: len(workspace.running("serve")) == 2, "both pods run again")
         assert len(before & {p.uid for p in workspace.running("serve")}) == 1
+
+
+def statefulset(workspace: Workspace, name: str, replicas: int) -> Document:
+    spec = pod(workspace, name)["spec"] | {"restartPolicy": "Always"}
+    queue = {keys.QUEUE_LABEL: "main", keys.PREFIX + keys.PRIORITY_CLASS: "low"}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": name, "namespace": workspace.namespace, "labels": queue},
+        "spec": {
+            "replicas": replicas,
+            "serviceName": name,
+            "selector": {"matchLabels": {"app": name}},
+            "template": {"metadata": {"labels": {"app": name}}, "spec": spec},
+        },
+    }
+
+
+def test_the_pods_of_a_statefulset_have_places_before_they_exist(
+    installation: Installation,
+) -> None:
+    """Its controller creates a pod after the one before it is ready."""
+    with installation.workspace(32) as workspace:
+        workspace.submit(statefulset(workspace, "db", 3))
+        workspace.until(lambda: workspace.state("db") in ("Starting", "Running"), "it is admitted")
+        workspace.job("later", m.Pods(2, gpus=8), priority_class="low", seconds=2)
+        started = workspace.until_state("db", "Running")
+        assert (started["kind"], started["pods"], workspace.state("later")) == (
+            "PodGroup",
+            3,
+            "Pending",
+        )
+        ranked = sorted((p.rank, p.name, str(p.node)) for p in workspace.running("db"))
+        assert [name for _, name, _ in ranked] == ["db-0", "db-1", "db-2"]
+        assert [node for *_, node in ranked] == sorted(node for *_, node in ranked)
+        workspace.job("high", m.Pods(2, gpus=8), priority_class="high", seconds=3)
+        workspace.until_state("high", "Finished")
+        again = workspace.until_state("db", "Running")
+        assert (again["uid"], again["attempt"]) == (started["uid"], 2)
+
+
+def test_a_statefulset_in_a_queue_is_scaled_only_to_0_and_back(installation: Installation) -> None:
+    with installation.workspace(32) as workspace:
+        workspace.submit(statefulset(workspace, "db", 2))
+        first = workspace.until_state("db", "Running")
+        path = f"/apis/apps/v1/namespaces/{workspace.namespace}/statefulsets/db"
+        for target in (path, f"{path}/scale"):
+            with pytest.raises(RequestError, match="replicas of a StatefulSet in a queue"):
+                workspace.client.patch(target, {"spec": {"replicas": 3}})
+        workspace.client.patch(f"{path}/scale", {"spec": {"replicas": 0}})
+        workspace.until(lambda: not workspace.pods("db"), "its pods are deleted")
+        assert workspace.until_state("db", "Finished")["uid"] == first["uid"]
+        workspace.client.patch(path, {"spec": {"replicas": 3}})
+        workspace.until(
+            lambda: workspace.workload("db").get("uid") != first["uid"], "it is another gang"
+        )
+        assert workspace.until_state("db", "Running")["pods"] == 3

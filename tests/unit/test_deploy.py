@@ -36,9 +36,9 @@ RESTRICTING = {
     *(f"queuectl-controller-{kind.plural}" for kind in KINDS.values()),
 }
 """Objects that queuectl's own identity can change."""
-DELETING = "queuectl-deletions"
-"""Lets queuectl's identity do no more than others: it deletes no jobs."""
-PROTECTED = [one for one in VALIDATING if one["metadata"]["name"] not in {*RESTRICTING, DELETING}]
+FOR_ALL = {"queuectl-deletions", "queuectl-statefulsets", "queuectl-statefulsets-scale"}
+"""Let queuectl's identity do no more than others: it deletes no jobs, and changes no StatefulSets."""
+PROTECTED = [one for one in VALIDATING if one["metadata"]["name"] not in {*RESTRICTING, *FOR_ALL}]
 MUTATING = [one for one in DOCUMENTS if one["kind"] == "MutatingAdmissionPolicy"]
 
 

@@ -154,14 +154,18 @@ def test_no_example_goes_untested() -> None:
     assert {path.name for path in EXAMPLES.iterdir() if path.is_file()} == {
         *STATE, *KINDS, "job.yaml", "pytorchjob.yaml", "kueue.yaml", "kueue-manager.yaml", "fragmented.yaml",
         "waiting.yaml", "lending.yaml", "fair.yaml", "follow-nodes.yaml",
-        "gpu-operator.yaml", "shared-gpus.yaml", "mig.yaml", "numa.yaml", "pods.yaml", "deployment.yaml", "drain-cronjob.yaml", "opencost-pricing.csv",
+        "gpu-operator.yaml", "shared-gpus.yaml", "mig.yaml", "numa.yaml", "pods.yaml", "deployment.yaml", "statefulset.yaml", "drain-cronjob.yaml", "opencost-pricing.csv",
         "trace.csv",
     }  # fmt: skip
 
 
-def test_the_page_on_pods_shows_the_plan_of_its_example() -> None:
-    shown = indented_after(
-        "pods.md",
-        "queuectl plan -f docs/examples/nodes.yaml -f docs/examples/queues.yaml -f docs/examples/pods.yaml",
-    )
-    assert [line.rstrip() for line in plan(*STATE, "pods.yaml").splitlines()] == shown
+@pytest.mark.parametrize("example", ["pods.yaml", "statefulset.yaml"])
+def test_the_page_on_pods_shows_the_plan_of_its_examples(example: str) -> None:
+    files = " ".join(f"-f docs/examples/{name}" for name in (*STATE, example))
+    shown = indented_after("pods.md", f"queuectl plan {files}")
+    assert [line.rstrip() for line in plan(*STATE, example).splitlines()] == shown
+
+
+def test_the_pods_of_the_deployment_are_admitted_one_by_one() -> None:
+    shown = plan(*STATE, "deployment.yaml")
+    assert re.findall(r"team-a/serve-\d", shown) == ["team-a/serve-0", "team-a/serve-1"]

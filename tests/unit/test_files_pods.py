@@ -81,3 +81,26 @@ def test_a_group_with_fast_admission_requests_all_its_pods_at_once() -> None:
 )
 def test_other_pods_are_no_gangs(other: Document) -> None:
     assert snapshot(other).pending == ()
+
+
+def serving(kind: str, replicas: int, *, in_template: bool = False) -> Document:
+    label, shape = {keys.QUEUE_LABEL: "q"}, pod("x")["spec"]
+    template = {"metadata": {"labels": label if in_template else {}}, "spec": shape}
+    metadata = {"name": "web", "namespace": "n", "labels": {} if in_template else label}
+    spec = {"replicas": replicas, "template": template}
+    return {"apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+@pytest.mark.parametrize("in_template", [False, True])
+def test_each_pod_of_a_deployment_is_a_gang_of_one(in_template: bool) -> None:
+    found = snapshot(serving("Deployment", 2, in_template=in_template)).pending
+    assert [(p.workload.kind, p.workload.name) for p in found] == [
+        ("Pod", "web-0"),
+        ("Pod", "web-1"),
+    ]
+
+
+def test_the_pods_of_a_statefulset_are_one_gang_with_its_name() -> None:
+    [pending] = snapshot(serving("StatefulSet", 3)).pending
+    assert (pending.workload.kind, pending.workload.name) == ("PodGroup", "web")
+    assert [p.count for p in pending.workload.podsets] == [3]

@@ -45,7 +45,9 @@ JOB: dict[str, Any] = {
 
 
 def test_each_mutating_policy_can_be_evaluated() -> None:
-    assert set(KNOWN) == {"queuectl-pods", *(f"queuectl-{kind.plural}" for kind in KINDS.values())}
+    of_pods = ("pods", "statefulsets", "deployments")
+    of_kinds = [kind.plural for kind in KINDS.values()]
+    assert set(KNOWN) == {f"queuectl-{plural}" for plural in (*of_pods, *of_kinds)}
 
 
 def test_a_policy_with_a_part_that_is_not_supported_is_refused() -> None:

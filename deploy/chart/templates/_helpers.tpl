@@ -245,3 +245,21 @@ expressions of the pod. */}}
     || ['pod-group-total-count', 'pod-group-fast-admission', 'retriable-in-group'].exists(name,
       {{ $new }}.metadata.?annotations[?(prefix + name)] != {{ $old }}.metadata.?annotations[?(prefix + name)]))
 {{- end }}
+
+{{/* Variables of a policy that copies the queue of an object to its pod template. */}}
+{{- define "queuectl.copied" -}}
+# The labels that count, under the keys that the object has.
+- name: copied
+  expression: >-
+    ['queuectl.dev/queue-name', 'kueue.x-k8s.io/queue-name', 'queuectl.dev/priority-class', 'kueue.x-k8s.io/priority-class']
+    .filter(key, object.metadata.?labels[?key].hasValue())
+{{- end }}
+
+{{/* Patches that copy these labels. */}}
+{{- define "queuectl.copyLabels" -}}
+(object.spec.template.?metadata.hasValue() ? [] : [JSONPatch{op: 'add', path: '/spec/template/metadata', value: {}}])
++ (object.spec.template.?metadata.?labels.hasValue()
+  ? [] : [JSONPatch{op: 'add', path: '/spec/template/metadata/labels', value: {}}])
++ variables.copied.map(key, JSONPatch{op: 'add', path: '/spec/template/metadata/labels/' + jsonpatch.escapeKey(key),
+  value: object.metadata.labels[key]})
+{{- end }}

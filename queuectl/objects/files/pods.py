@@ -1,13 +1,14 @@
-"""Pods of a file that are workloads, or parts of one, as the controller assembles them."""
+"""Pods of a file that are workloads, or parts of one, as the controller assembles them; also those of Deployments and StatefulSets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import msgspec
 
 from queuectl.domain.records import PodRecord
+from queuectl.objects import keys
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import RequestError
 from queuectl.objects.files.gangs import Gang, gang_of, unseen
@@ -37,6 +38,49 @@ def pod_gangs(pods: Iterable[tuple[Document, GivenPod]]) -> Iterator[Gang]:
         if record is not None and record.face is not None:
             document = documents[record.face.uid or record.uid]
             yield gang_of(document, record)
+
+
+def pods_of_owner(document: Document) -> Iterator[Document]:
+    """The pods of a Deployment or a StatefulSet in a queue that was not created yet, as its controller creates them."""
+    body = document.body
+    meta, spec = body.get("metadata") or {}, body.get("spec") or {}
+    template = spec.get("template") or {}
+    own = template.get("metadata") or {}
+    name = str(meta.get("name"))
+    labels = {**(own.get("labels") or {}), **_queue_labels(meta.get("labels") or {})}
+    if not _queue_labels(labels) or not unseen(document, meta.get("uid") or ""):
+        return
+    replicas = spec.get("replicas", 1)
+    if not isinstance(replicas, int) or isinstance(replicas, bool):
+        raise document.error("spec.replicas", f"{replicas!r} is not a number of pods")
+    annotations = dict(own.get("annotations") or {})
+    if document.kind == "StatefulSet":
+        labels[keys.PREFIX + keys.POD_GROUP] = name
+        annotations[keys.PREFIX + keys.POD_GROUP_TOTAL] = str(replicas)
+    for number in range(replicas):
+        metadata = {
+            "name": f"{name}-{number}",
+            "namespace": meta.get("namespace") or "default",
+            "labels": labels,
+            "annotations": annotations,
+        }
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": metadata,
+            "spec": template.get("spec") or {},
+        }
+        yield replace(document, body=pod)
+
+
+def _queue_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """The labels that admission copies to the template."""
+    copied = [
+        prefix + suffix
+        for prefix in (keys.PREFIX, keys.KUEUE_PREFIX)
+        for suffix in (keys.QUEUE_NAME, keys.PRIORITY_CLASS)
+    ]
+    return {key: labels[key] for key in copied if key in labels}
 
 
 def _taken(document: Document, record: PodRecord) -> PodRecord | None:

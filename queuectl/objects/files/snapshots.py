@@ -42,7 +42,7 @@ from queuectl.objects.files.assembly import Assembly, Parts
 from queuectl.objects.files.devices import API_VERSION as DEVICES
 from queuectl.objects.files.devices import claiming
 from queuectl.objects.files.gangs import Gang, is_child, is_job, read_job_gang, unseen
-from queuectl.objects.files.pods import pod_gangs
+from queuectl.objects.files.pods import pod_gangs, pods_of_owner
 from queuectl.objects.files.slots import GivenPod, read_given_pod
 from queuectl.objects.files.workloads import KIND as WORKLOAD
 from queuectl.objects.files.workloads import is_workload, read_workload_gang
@@ -249,6 +249,11 @@ def _pod(document: Document, given: _Input) -> None:
     given.pod_documents.append((document, pod))
 
 
+def _owner_of_pods(document: Document, given: _Input) -> None:
+    for pod in pods_of_owner(document):
+        _pod(pod, given)
+
+
 def _namespace(document: Document, given: _Input) -> None:
     record = read_namespace(document.convert(WireNamespace))
     given.namespaces[record.name] = dict(record.labels)
@@ -288,6 +293,8 @@ def _pod_class(document: Document, given: _Input) -> None:
 _CORE: Final[Mapping[tuple[str, str], Callable[[Document, _Input], None]]] = {
     ("v1", "Node"): _node,
     ("v1", "Pod"): _pod,
+    ("apps/v1", "Deployment"): _owner_of_pods,
+    ("apps/v1", "StatefulSet"): _owner_of_pods,
     ("v1", "Namespace"): _namespace,
     ("v1", "ResourceQuota"): _resource_quota,
     ("v1", "LimitRange"): _limit_range,
