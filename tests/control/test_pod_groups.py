@@ -241,12 +241,15 @@ async def test_pods_of_a_group_that_contradict_each_other_do_not_start(
 
 
 async def test_a_group_with_too_many_pods_leaves_the_last_ones_gated(world: Rig) -> None:
+    """When the group has ended, they wait as a new group."""
     for number in (1, 2, 3):
         world.cluster.submit_pod(pod(f"g-{number}", "g", 2, gpus=1))
-    await group_entry(world, "g", State.RUNNING)
+    first = await group_entry(world, "g", State.RUNNING)
     assert [p.gated for p in of_group(world, "g")] == [False, False, True]
     succeed(world, "g")
-    assert (await group_entry(world, "g", State.FINISHED)).reason.code is Code.SUCCEEDED
+    done = await world.until_state(first.uid, State.FINISHED)
+    assert done.reason.code is Code.SUCCEEDED
+    assert (await group_entry(world, "g", State.PENDING)).uid != first.uid
 
 
 async def test_a_group_of_the_same_name_in_another_namespace_is_another_group(world: Rig) -> None:
