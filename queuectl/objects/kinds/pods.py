@@ -181,7 +181,7 @@ def released(
     patch: Mapping[str, Any], pod: PodRecord, job: JobRecord, attempt: int
 ) -> Mapping[str, Any]:
     """The patch that releases a pod to its node, with the labels that the pods of other kinds get from their templates."""
-    labels = _labels(job.uid, attempt, pod.podset)
+    labels = {**patch["metadata"].get("labels", {}), **_labels(job.uid, attempt, pod.podset)}
     return {
         **patch,
         "metadata": {**patch["metadata"], "labels": labels, "managedFields": NO_FIELD_OWNERS},
