@@ -13,11 +13,17 @@ from queuectl.domain.queries import DocumentKey
 from queuectl.domain.workload_order import SortKey
 
 NAME: Final = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
+WORKLOAD: Final = rf"{NAME.removesuffix('$')}(_[0-9]{{1,3}})?$"
+"""A job, or an index of an array."""
 _KIND: Final = r"^[A-Za-z]{1,63}$"
 UID: Final = r"^[0-9A-Za-z._-]{1,128}$"
 
 Name = Annotated[str, Path(pattern=NAME, description="Name of the object.")]
 Namespace = Annotated[str, Path(pattern=NAME, description="Namespace of the object.")]
+WorkloadName = Annotated[
+    str,
+    Path(pattern=WORKLOAD, description="Name of the job; `JOB_INDEX` for an index of an array."),
+]
 Uid = Annotated[str, Path(pattern=UID, description="UID of the job (`metadata.uid`).")]
 
 OfNamespace = Annotated[str | None, Query(alias="namespace", pattern=NAME)]

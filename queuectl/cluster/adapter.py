@@ -89,6 +89,9 @@ class KubernetesCluster:
     async def delete_pod(self, namespace: str, name: str, uid: str, version: int) -> None:
         await self._writer.delete_pod(namespace, name, uid, version)
 
+    async def evict_pod(self, namespace: str, name: str, uid: str, version: int) -> None:
+        await self._writer.evict_pod(namespace, name, uid, version)
+
     async def patch_node(self, name: str, patch: Mapping[str, Any]) -> int:
         return await self._writer.patch_node(name, patch)
 

@@ -18,6 +18,7 @@ import msgspec
 
 from queuectl.cluster.client import METADATA_ONLY, Api, Expired
 from queuectl.cluster.server import Discovered
+from queuectl.domain.arrays import object_of
 from queuectl.domain.errors import (
     ClusterError,
     ClusterUnavailable,
@@ -164,6 +165,17 @@ class Writer:
         options = {"preconditions": {"uid": uid}}
         await self._api.request("DELETE", target, body=options, accept=METADATA_ONLY)
 
+    async def evict_pod(self, namespace: str, name: str, uid: str, version: int) -> None:
+        """See ``Cluster.evict_pod``."""
+        target = f"/api/v1/namespaces/{namespace}/pods/{name}/eviction"
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": uid, "resourceVersion": str(version)}},
+        }
+        await self._api.request("POST", target, body=body)
+
     async def patch_node(self, name: str, patch: Mapping[str, Any]) -> int:
         """See ``Cluster.patch_node``."""
         return version_of(await merge_patch(self._api, f"/api/v1/nodes/{name}", patch))
@@ -194,6 +206,9 @@ class Events:
 
     async def create(self, job: JobRecord, kind: str, reason: str, message: str) -> None:
         """See ``Cluster.create_event``."""
+        if job.index is not None:
+            message = f"index {job.index.number}: {message}"
+            job = object_of(job)
         now = self._clock()
         key = (job.uid, kind, reason, message)
         sent = self._sent.get(key)

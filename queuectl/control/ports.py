@@ -270,6 +270,9 @@ class Cluster(Protocol):
     async def stop_pod(self, namespace: str, name: str, uid: str) -> None:
         """Delete this pod, with its grace period. Only for pods that are workloads, or parts of one."""
 
+    async def evict_pod(self, namespace: str, name: str, uid: str, version: int) -> None:
+        """Evict this pod, with its grace period and the condition DisruptionTarget."""
+
     async def patch_namespace(self, name: str, patch: Document) -> None:
         """Merge-patch one namespace. The patch can change only the label of queuectl."""
 

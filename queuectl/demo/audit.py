@@ -11,7 +11,8 @@ Each check uses the objects of the API server at every revision:
 - **quota**: the requests of each queue's pods are within the given limit; a finished job has no quota, even if its
   controller leaves pods running, as the training operator does with workers after the master
 
-A pod counts from the revision without its gate until it is terminal. Only jobs with a queue label are gangs.
+A pod counts from the revision without its gate until it is terminal. Only jobs with a queue label are gangs. Each index
+of an array is a gang.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Protocol
 
 from queuectl.demo.recorder import Recording
 from queuectl.demo.replay import ObservedState, Replay, Step, place_of, podset_of
+from queuectl.domain.arrays import index_uid
 from queuectl.domain.quantity import GPU, NOTHING, Resources, format_quantity
 from queuectl.domain.records import JobRecord, PodRecord
 from queuectl.domain.workload import PodSet, TopologyMode
@@ -82,6 +84,11 @@ def _gang(pod: PodRecord | None, observed: ObservedState) -> JobRecord | None:
     return observed.jobs.get(pod.owner) if pod is not None else None
 
 
+def _uid(job: JobRecord, pod: PodRecord) -> str:
+    """The uid of the gang of a pod: of its job, or of the index of an array."""
+    return index_uid(job.uid, pod.rank or 0) if job.array is not None else job.uid
+
+
 def _opens(step: Step) -> bool:
     """Whether this step removes the gates of a pod."""
     return (
@@ -114,7 +121,7 @@ class Whole:
         job = _gang(pod, self.observed)
         if pod is None or job is None:
             return
-        key = (pod.owner, pod.attempt)
+        key = (_uid(job, pod), pod.attempt)
         if _opens(step) and key not in self.attempts:
             self.attempts[key] = self._open(step, pod, job)
         attempt = self.attempts.get(key)
@@ -124,7 +131,8 @@ class Whole:
                 attempt.whole_at = step.at
 
     def _open(self, step: Step, pod: PodRecord, job: JobRecord) -> _Attempt:
-        own = [p for p in self.observed.of_job[pod.owner].values() if p.attempt == pod.attempt]
+        siblings = self.observed.of_job[pod.owner].values()
+        own = [p for p in siblings if p.attempt == pod.attempt and _uid(job, p) == _uid(job, pod)]
         there = Counter(podset_of(job, p) for p in own if not p.terminal)
         for podset in job.first_podsets:
             if there[podset.name] < job.expects(podset):
@@ -136,8 +144,8 @@ class Whole:
         return _Attempt(job, pod.attempt, expected, step.at)
 
     def finding(self) -> Finding:
-        for (uid, number), attempt in self.attempts.items():
-            job = self.observed.jobs.get(uid)
+        for (_, number), attempt in self.attempts.items():
+            job = self.observed.jobs.get(attempt.job.uid)
             over = job is None or job.suspended or job.outcome is not None or job.attempt != number
             if attempt.whole_at is None and not over:
                 self.problems.append(
@@ -168,9 +176,10 @@ class Domain:
         node = self.observed.nodes.get(pod.node)
         if podset is None or level is None or node is None:
             return
-        key = (pod.owner, pod.attempt, podset.group or podset.name, level)
+        uid = _uid(job, pod)
+        key = (uid, pod.attempt, podset.group or podset.name, level)
         self.seen.setdefault(key, set()).add(node.labels.get(level, f"no {level}"))
-        self.names[pod.owner] = f"{job.namespace}/{job.name}"
+        self.names[uid] = f"{job.namespace}/{job.name}"
 
     def finding(self) -> Finding:
         problems = [
@@ -235,9 +244,10 @@ class Once:
         job = _gang(pod, self.observed)
         if pod is None or job is None or not _opens(step):
             return
-        self.gangs.add(pod.owner)
+        uid = _uid(job, pod)
+        self.gangs.add(uid)
         for other in self.observed.of_job[pod.owner].values():
-            if other.uid == pod.uid or place_of(other) is None:
+            if other.uid == pod.uid or place_of(other) is None or _uid(job, other) != uid:
                 continue
             if other.attempt != pod.attempt:
                 what = f"a pod of attempt {other.attempt} still occupies a node"

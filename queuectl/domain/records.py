@@ -50,6 +50,38 @@ class Parallelism:
     completions_follow: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ArrayStatus:
+    """Of a Job whose indexes start each for itself.
+
+    Attributes:
+        completions: number of its indexes.
+        at_once: indexes that its controller runs at once.
+        succeeded, failed: indexes that have ended for good.
+    """
+
+    completions: int
+    at_once: int
+    succeeded: frozenset[int] = frozenset()
+    failed: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayIndex:
+    """The part of a record that is only on an index of an array.
+
+    Attributes:
+        number: of the index.
+        job, job_uid: name and uid of the Job.
+        started: the Job is resumed.
+    """
+
+    number: int
+    job: str
+    job_uid: str
+    started: bool
+
+
 def _label(labels: Iterable[tuple[str, str]], key: str | None) -> str | None:
     return next((value or None for name, value in labels if name == key), None)
 
@@ -124,6 +156,8 @@ class JobRecord:
         staged: its later pods exist only after earlier ones were released.
         awaits: the pods that must exist before it can start; empty if they exist.
         absent: none of its pods exists. Only of a group of pods, which has no other object.
+        array: of an array, which is in no queue itself; ``podsets`` has one pod then.
+        index: of one index of an array, as :mod:`queuectl.domain.arrays` makes it: a workload that consists of its pod.
         face: the pod with the status and the Events of a workload that consists of pods, also after its deletion; None for all others.
         items: (podset, index of its entry) for podsets of a list.
         missing: maps that its object does not have and that patches write to, as JSON pointers. Only of kinds with a list of podsets.
@@ -181,6 +215,8 @@ class JobRecord:
     ranks: tuple[tuple[str, int], ...] = ()
     late: tuple[str, ...] = ()
     unborn: tuple[str, ...] = ()
+    array: ArrayStatus | None = None
+    index: ArrayIndex | None = None
 
     def label(self, key: str | None) -> str | None:
         """Value of a label; None without one, or where it is empty."""

@@ -25,7 +25,7 @@ Explanation = Reason | Obstacle | SuggestedFix
 
 _T = TypeVar("_T", Reason, Obstacle, SuggestedFix)
 _NAMESPACE: Final = re.compile(r"(?<![a-z0-9.-])([a-z0-9-]{1,63})/(?=[a-z0-9])")
-_NAME: Final = r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?"
+_NAME: Final = r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?"
 _UIDS: Final = frozenset({"victims", "preemptor", "beneficiary"})
 """Details that hold uids of gangs."""
 

@@ -48,7 +48,7 @@ class Dependents:
 
     def _indexed(self, uid: str) -> JobName | None:
         """The name of a job, after its index is up to date; None for one that was never there."""
-        job = self._mirror.jobs.get(uid)
+        job = self._mirror.jobs.get(uid) or self._mirror.arrays.get(uid)
         if job is None:
             self._depend(uid, set())
             name = self._names.pop(uid, None)
@@ -75,7 +75,9 @@ class Dependents:
 
     def _find(self, name: JobName) -> JobFound | None:
         uid = self._uids.get(name)
-        job = self._mirror.jobs.get(uid) if uid is not None else None
+        if uid is None:
+            return None
+        job = self._mirror.jobs.get(uid) or self._mirror.arrays.get(uid)
         if job is None:
             return None
         entry = self._ledger.get(job.uid)

@@ -10,7 +10,8 @@ and a write that has taken effect is not repeated.
 - Evicting: one patch that suspends, or one that withdraws a start without effect.
 
 A workload that consists of pods has no object to suspend or resume. Its start is the patches of its pods; its stop deletes the pods that
-are released, and withdraws the start of the pods that are not: their maker creates deleted pods again, with the gate.
+are released, and withdraws the start of the pods that are not: their maker creates deleted pods again, with the gate. An index of an
+array is such a workload. Its pod is evicted, which its Job does not count as a failure, and the first start resumes the Job.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Final
 
+from queuectl.domain.arrays import object_of
 from queuectl.domain.fleet import Node
 from queuectl.domain.ledger import Entry, Intent, Purpose, State
 from queuectl.domain.queues import ResourceFlavor
@@ -37,9 +39,10 @@ from queuectl.objects.times import format_time
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One merge patch of one object, or the deletion of a pod. ``uid`` and ``version`` are its conditions.
+    """One merge patch of one object, or the end of a pod. ``uid`` and ``version`` are its conditions.
 
     ``attempt``: of the workload that owes it. ``deletes``: the pod, with its grace period; only its uid is a condition.
+    ``evicts``: the pod.
     """
 
     resource: str  # kind of the job, or "Pod"
@@ -51,6 +54,7 @@ class Write:
     purpose: Purpose = Purpose.PIN
     attempt: int = 0
     deletes: bool = False
+    evicts: bool = False
 
     def bare(self) -> Write | None:
         """The same without the status annotation, which can exceed the limit of the object; None if it has none."""
@@ -67,6 +71,8 @@ class Write:
 
 
 POD = "Pod"
+ARRAY_STATUS: Final = "Array: each index has a state of its own"
+"""Status annotation of an array."""
 
 
 def outstanding_writes(
@@ -106,12 +112,18 @@ def _of_pods(
         return _notify_pods(entry, job, alive, format_time(entry.stop_at))
     if entry.state is State.EVICTING:
         return _stop_pods(entry, job, alive)
+    if entry.intent is Intent.MOVE and job.index is not None:
+        return _relabel(entry, job)
     if entry.intent is Intent.MOVE and entry.queue_set is not None:
         return _relabel_pods(entry, alive, entry.queue_set)
     if not entry.state.live or job.outcome is not None:
         return []
     if job.suspended and (entry.intent is None or not as_planned(entry, job)):
         return []
+    if job.index is not None and not job.index.started:
+        array = object_of(job)
+        patch = KINDS[job.kind].start_patch(array, 0, ARRAY_STATUS)
+        return [_job_write(entry, array, patch, Purpose.START)]
     own = [pod for pod in pods if pod.attempt == entry.attempt or (pod in alive and pod.gated)]
     writes = _place(entry, job, own, nodes, flavors)
     by_uid = {pod.uid: pod for pod in own}
@@ -124,7 +136,8 @@ def _stop_pods(entry: Entry, job: JobRecord, pods: Iterable[PodRecord]) -> list[
     writes = []
     for pod in pods:
         if not pod.gated:
-            writes.append(replace(_pod_write(entry, pod, {}, Purpose.STOP), deletes=True))
+            stop, indexed = _pod_write(entry, pod, {}, Purpose.STOP), job.index is not None
+            writes.append(replace(stop, deletes=not indexed, evicts=indexed))
         elif pod.attempt < entry.attempt:  # a release that was sent can still take effect
             patch = plain.withdraw_patch(pod, job.uid, entry.attempt)
             writes.append(_pod_write(entry, pod, patch, Purpose.STOP))
@@ -195,8 +208,9 @@ def _relabel(entry: Entry, job: JobRecord) -> list[Write]:
     queue = entry.queue_set
     if queue is None or job.queue == queue or not job.suspended or job.outcome is not None:
         return []
-    patch = KINDS[job.kind].queue_patch(job, _public_status(entry), queue)
-    return [_job_write(entry, job, patch, Purpose.MOVE)]
+    status = _public_status(entry) if job.index is None else ARRAY_STATUS
+    patch = KINDS[job.kind].queue_patch(object_of(job), status, queue)
+    return [_job_write(entry, object_of(job), patch, Purpose.MOVE)]
 
 
 def _start(entry: Entry, job: JobRecord) -> list[Write]:

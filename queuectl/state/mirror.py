@@ -29,6 +29,7 @@ from queuectl.domain.records import (
     Upserted,
 )
 from queuectl.state import devices as device_objects
+from queuectl.state.arrays import Arrays
 from queuectl.state.devices import ALL_NAMESPACES, DeviceMirror
 from queuectl.state.pod_claims import all_resolved, claiming, names_claims
 from queuectl.state.pod_groups import PodGroups
@@ -113,6 +114,12 @@ class Mirror:
         self._unhealthy: Mapping[str, str] = {}
         self.devices = DeviceMirror(self._in_queue)
         self._gpus: GpuSizes | None = None
+        self._arrays = Arrays(lambda key: self._by_owner.get(key, {}).values())
+
+    @property
+    def arrays(self) -> Mapping[str, JobRecord]:
+        """The arrays by uid. Their indexes are among the jobs."""
+        return self._arrays.jobs
 
     def gpus(self, config: QueueConfig) -> GpuSizes:
         """The GPUs of pods and nodes; the same object until nodes, devices or the configuration change."""
@@ -224,7 +231,8 @@ class Mirror:
     def _keys(self, resource: str) -> set[str]:
         if resource in self._kinds:
             kind = self._kinds[resource]
-            return {uid for uid, job in self.jobs.items() if job.kind == kind}
+            jobs = (*self.jobs.values(), *self.arrays.values())
+            return {job.uid for job in jobs if job.kind == kind and job.index is None}
         if resource in device_objects.RESOURCES:
             return self.devices.keys(resource)
         tables: dict[str, Mapping[str, Record]] = {
@@ -242,10 +250,10 @@ class Mirror:
             case PodRecord():
                 self._upsert_pod(record)
             case JobRecord():
-                old_job = self.jobs.get(record.uid)
+                old_job = self.jobs.get(record.uid) or self.arrays.get(record.uid)
                 self._appeared.setdefault(record.uid, record.version)
                 if old_job is None or record.version > old_job.version:
-                    self._keep_job(record, old_job)
+                    self._upsert_job(record, old_job)
             case NodeRecord():
                 self._upsert_node(record)
             case NamespaceRecord():
@@ -266,6 +274,29 @@ class Mirror:
                     self._ranges_changed(record.namespace)
             case _:
                 self.devices.upsert(record)
+
+    def _upsert_job(self, job: JobRecord, old: JobRecord | None) -> None:
+        if old is not None and (old.array is None) is not (job.array is None):
+            self._forget_job(job.uid)  # it became an array, or is none any more
+            old = None
+        if job.array is None:
+            self._keep_job(job, old)
+        else:
+            self.touched.add(job.uid)  # other jobs can depend on it
+            self._keep_indexes(self._arrays.put(job))
+        if old is None:
+            for pod in list(self._by_owner.get(_key(job), {}).values()):
+                self._index(pod, self._arrays.owner(pod))
+
+    def _keep_indexes(self, changed: Iterable[tuple[JobRecord | None, JobRecord]]) -> None:
+        """Keep the records of indexes. One that differs only in the version of its Job is not observed again."""
+        for before, record in changed:
+            known = self.jobs.get(record.uid)
+            self._appeared.setdefault(record.uid, record.version)
+            if before is None or known is None or _asks(before) != _asks(record):
+                self._keep_job(record, known)
+            else:
+                self.jobs[record.uid] = replace(known, version=record.version)
 
     def _devices_changed(self) -> None:
         """Pass on the marks of the changes of devices and claims."""
@@ -385,7 +416,7 @@ class Mirror:
             return
         if pod.member is not None:
             self._groups.put(pod)
-        self._index(old, pod)
+        self._index(old, self._arrays.owner(pod))
 
     def _index(self, old: PodRecord | None, pod: PodRecord) -> None:
         self.pods[pod.uid] = pod
@@ -402,6 +433,7 @@ class Mirror:
             self.touched.add(pod.owner)
             if pod.unschedulable:
                 self.unschedulable.add(pod.owner)
+            self._keep_indexes(self._arrays.pod_changed(pod.owner))
 
     def _delete(self, resource: str, key: str) -> None:
         if resource in device_objects.RESOURCES:
@@ -430,12 +462,13 @@ class Mirror:
                 self._ranges_changed(record.namespace)
 
     def _forget_job(self, uid: str) -> None:
-        job = self.jobs.pop(uid, None)
-        self._appeared.pop(uid, None)
-        if job is not None:
-            self._prior.pop(_key(job), None)
-        self.edited.discard(uid)
-        self.touched.add(uid)
+        for one in (*self._arrays.drop(uid), uid):
+            job = self.jobs.pop(one, None)
+            self._appeared.pop(one, None)
+            if job is not None:
+                self._prior.pop(_key(job), None)
+            self.edited.discard(one)
+            self.touched.add(one)
 
     def _forget_owned(self, pod: PodRecord) -> None:
         key = pod.owned_by
@@ -447,3 +480,4 @@ class Mirror:
             if not siblings:
                 del self._by_owner[key]
                 self._savers.pop(key, None)
+            self._keep_indexes(self._arrays.pod_changed(pod.owner))

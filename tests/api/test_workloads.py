@@ -135,6 +135,14 @@ class TestOne:
         assert by_name.status_code == by_uid.status_code == 200
         assert by_name.json() == by_uid.json()
 
+    async def test_an_index_of_an_array_has_a_name_of_its_own(
+        self, api: httpx2.AsyncClient, ledger: AnyStore
+    ) -> None:
+        await commit(ledger, live_through(job("sweep_3")))
+        assert (await api.get(f"{NAMED}/sweep_3")).json()["name"] == "sweep_3"
+        assert (await api.get(f"{NAMED}/sweep_3/history")).status_code == 200
+        assert (await api.get(f"{NAMED}/sweep_x")).status_code == 422
+
     @pytest.mark.parametrize("name", LIVES)
     async def test_kueues_conditions_follow_from_the_state(
         self, api: httpx2.AsyncClient, name: str

@@ -30,7 +30,7 @@ from queuectl.domain.snapshot import SolverLimits
 from queuectl.domain.workload import PodSet
 from queuectl.lifecycle.machine import handle
 from queuectl.objects.documents import as_document
-from queuectl.objects.files.gangs import read_job_gang
+from queuectl.objects.files.gangs import read_job_gangs
 from queuectl.objects.files.snapshots import read_snapshot
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
@@ -145,7 +145,7 @@ class Replay:
 
     def _submitted(self, arrival: Arrival) -> Entry:
         uid = f"{arrival.queue}/{arrival.name}"
-        gang = read_job_gang(as_document(arrival.document))
+        [gang] = read_job_gangs(as_document(arrival.document))
         podsets = _PODSETS.setdefault(gang.podsets, gang.podsets)
         at, queue = STARTED_AT + arrival.at, arrival.queue
         job = JobRecord("Job", queue, arrival.name, uid, 1, at, queue, podsets, gang.priority_class)

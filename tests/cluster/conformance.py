@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from queuectl.domain.limitrange import LimitRange, refusal, with_ranges
 from queuectl.domain.records import JobRecord, LeaderRecord, Outcome, PodPhase, PodRecord
 from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS
+from queuectl.objects.kinds.pods import released, withdraw_patch
 from queuectl.objects.kubernetes.pods import pin_patch
 from tests.cluster.world import (
     RESIZED,
@@ -36,6 +38,8 @@ from tests.cluster.world import (
 )
 from tests.doubles.admission import templates
 from tests.support.jobs import ALL_KINDS, batch_job, job_of, pytorch_job
+
+ARRAY = keys.PREFIX + keys.ARRAY
 
 
 def limit_range(world: World) -> LimitRange | None:
@@ -337,6 +341,36 @@ class ClusterConformance:
         with pytest.raises(WriteConflict):
             await world.cluster.patch_pod(pod.namespace, pod.name, patch)
 
+    async def test_a_pod_is_evicted_only_as_it_was_observed(self, world: World) -> None:
+        job = await submitted(world, batch_job("evicted", namespace=world.namespace))
+        [pod] = await start(world, job, 1)
+        place = (pod.namespace, pod.name, pod.uid)
+        with pytest.raises(WriteConflict):
+            await world.cluster.evict_pod(*place, pod.version - 1)
+        await world.cluster.evict_pod(*place, pod.version)
+        await world.until(lambda: pod.uid not in world.view.pods, "the end of the pod")
+        with pytest.raises(ObjectGone):
+            await world.cluster.evict_pod(*place, pod.version)
+
+    async def test_the_attempt_is_written_on_a_pod_with_and_without_its_release(
+        self, world: World
+    ) -> None:
+        job = await submitted(world, batch_job("marked", namespace=world.namespace))
+        [pod] = await start(world, job, 1)
+        index = replace(job, uid=f"{job.uid}.000")
+        late = released(pin_patch(pod, a_node(world)), pod, index, 7)
+        withdrawn = withdraw_patch(pod, index.uid, 7)
+        await world.cluster.patch_pod(pod.namespace, pod.name, withdrawn)
+        await world.until(lambda: world.view.pods[pod.uid].attempt == 7, "the attempt")
+        assert world.view.pods[pod.uid].gated
+        with pytest.raises(WriteConflict):
+            await world.cluster.patch_pod(pod.namespace, pod.name, late)
+        pod = world.view.pods[pod.uid]
+        release = released(pin_patch(pod, a_node(world)), pod, index, 8)
+        await world.cluster.patch_pod(pod.namespace, pod.name, release)
+        await world.until(lambda: not world.view.pods[pod.uid].gated, "the release")
+        assert world.view.pods[pod.uid].attempt == 8
+
     async def test_a_patch_answers_with_the_version_that_the_watch_then_shows(
         self, world: World
     ) -> None:
@@ -399,6 +433,24 @@ class ClusterConformance:
         for how in RESIZED:
             with pytest.raises(WriteRefused):
                 await world.user_patch(kind, "mine", {"spec": resized(kind, how)})
+
+    async def test_a_user_changes_the_limit_of_a_running_array_and_it_stays_one(
+        self, world: World
+    ) -> None:
+        document = batch_job("mine", pods=3, namespace=world.namespace)
+        array = {**document["metadata"], "annotations": {ARRAY: "true"}}
+        job = await submitted(world, {**document, "metadata": array})
+        await start(world, job, 1)
+        await world.user_patch("Job", "mine", {"spec": {"parallelism": 1}})
+        with pytest.raises(WriteRefused):
+            await world.user_patch("Job", "mine", {"metadata": {"annotations": {ARRAY: None}}})
+
+    async def test_a_running_gang_does_not_become_an_array(self, world: World) -> None:
+        job = await submitted(world, batch_job("mine", pods=2, namespace=world.namespace))
+        await start(world, job, 1)
+        change = {"metadata": {"annotations": {ARRAY: "true"}}, "spec": {"parallelism": 1}}
+        with pytest.raises(WriteRefused):
+            await world.user_patch("Job", "mine", change)
 
     @pytest.mark.parametrize("what", ["drop the gate", "choose the node", "change the attempt"])
     async def test_a_user_may_not_change_a_gated_pod(self, world: World, what: str) -> None:

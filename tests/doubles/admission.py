@@ -142,8 +142,12 @@ def check_job(user: str, old: Document, new: Document) -> None:
         return
     refuse(queue_of(old) != queue_of(new), "a job cannot change its queue")
     refuse(suspended(old) and not suspended(new), "only queuectl may resume it")
-    refuse(running and _shape(old) != _shape(new), "its pods cannot change while it runs")
     before, after = (d["metadata"].get("annotations", {}) for d in (old, new))
+    array = keys.PREFIX + keys.ARRAY
+    is_array = after.get(array) == "true"
+    resized = _shape(old) != _shape(new) and not is_array
+    refuse(running and resized, "its pods cannot change while it runs")
+    refuse(running and before.get(array) != after.get(array), "it cannot become an array now")
     changed = before.get(keys.SUBMITTED_BY) != after.get(keys.SUBMITTED_BY)
     refuse(changed, "it is the name of the user who created the job")
     was, now = before.get(keys.STATUS_ANNOTATION, ""), after.get(keys.STATUS_ANNOTATION, "")

@@ -167,6 +167,17 @@ class FakeCluster:
             raise WriteConflict(f"pods {namespace}/{name}: the preconditions do not hold")
         self.server.delete("pods", pod)
 
+    async def evict_pod(self, namespace: str, name: str, uid: str, version: int) -> None:
+        def evict() -> int:
+            pod = self.server.get("pods", namespace, name)
+            meta = pod["metadata"]
+            if meta["uid"] != uid or meta["resourceVersion"] != str(version):
+                raise WriteConflict(f"pods {namespace}/{name}: the preconditions do not hold")
+            self.server.delete("pods", pod)
+            return version
+
+        await self._write(Written("Pod", namespace, name, {}), evict)
+
     async def patch_node(self, name: str, patch: Mapping[str, Any]) -> int:
         return await self._write(
             Written("Node", "", name, patch),
@@ -305,8 +316,10 @@ class FakeCluster:
         return any(self._jobs(uid))
 
     def pods_of(self, uid: str) -> list[PodRecord]:
-        """The pods of a job, in order of creation, including terminated pods until they are removed."""
-        return [pod_record(pod) for pod in self.server.all("pods") if gang_of(pod) == uid]
+        """The pods of a job or index, in order of creation, including terminated pods until they are removed."""
+        job, _, index = uid.partition(".")
+        pods = [pod_record(pod) for pod in self.server.all("pods") if gang_of(pod) == job]
+        return [pod for pod in pods if not index or pod.rank == int(index)]
 
     def all_pods(self) -> list[PodRecord]:
         return [pod_record(pod) for pod in self.server.all("pods")]

@@ -6,6 +6,7 @@ definition of a failure. tests/cluster/conformance.py compares it with the real 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import msgspec
@@ -194,18 +195,28 @@ class Controllers:
         done = [pod for pod in pods if phase(pod) == "Succeeded"]
         failed = [pod for pod in pods if phase(pod) == "Failed" and not terminating(pod)]
         running = [pod for pod in pods if active(pod)]
-        if len(failed) > spec.get("backoffLimit", BACKOFF_LIMIT):
+        per_index = spec.get("backoffLimitPerIndex")
+        failures = Counter(map(_index, failed)) if per_index is not None else Counter()
+        given_up = {index for index, count in failures.items() if count > per_index}
+        too_many = per_index is None and len(failed) > spec.get("backoffLimit", BACKOFF_LIMIT)
+        if too_many or (given_up and len(done) + len(given_up) >= completions):
             self._end(job, "Failed")
         elif done and (len(done) >= completions if completions else not running):
             self._end(job, "Complete")
         else:
             wanted = (
-                parallelism if completions is None else min(parallelism, completions - len(done))
+                parallelism
+                if completions is None
+                else min(parallelism, completions - len(done) - len(given_up))
             )
             if completions is None and done:
                 wanted = len(running)
-            self._make_job_pods(job, wanted - len(running), {*map(_index, done + running)})
+            self._make_job_pods(
+                job, wanted - len(running), {*map(_index, done + running), *given_up}
+            )
         self._count(job, len(done), len(failed))
+        if spec.get("completionMode") == "Indexed":
+            self._list_indexes(job, {*map(_index, done)}, given_up)
 
     def _make_job_pods(self, job: Document, missing: int, taken: set[str]) -> None:
         meta = job["metadata"]
@@ -294,6 +305,15 @@ class Controllers:
             d["spec"]["suspend"] = suspended(jobset)
             if not suspended(jobset):
                 d["spec"]["template"]["metadata"]["labels"] |= template["metadata"]["labels"]
+
+        self._edit(job, change)
+
+    def _list_indexes(self, job: Document, done: set[str], failed: set[str]) -> None:
+        def change(d: Document) -> None:
+            d["status"] |= {
+                "completedIndexes": ",".join(sorted(done, key=int)),
+                "failedIndexes": ",".join(sorted(failed, key=int)),
+            }
 
         self._edit(job, change)
 

@@ -155,7 +155,7 @@ def test_no_example_goes_untested() -> None:
         *STATE, *KINDS, "job.yaml", "pytorchjob.yaml", "kueue.yaml", "kueue-manager.yaml", "fragmented.yaml",
         "waiting.yaml", "lending.yaml", "fair.yaml", "follow-nodes.yaml",
         "gpu-operator.yaml", "shared-gpus.yaml", "mig.yaml", "numa.yaml", "pods.yaml", "deployment.yaml", "statefulset.yaml", "drain-cronjob.yaml", "opencost-pricing.csv",
-        "trace.csv",
+        "trace.csv", "array.yaml",
     }  # fmt: skip
 
 
@@ -169,3 +169,10 @@ def test_the_page_on_pods_shows_the_plan_of_its_examples(example: str) -> None:
 def test_the_pods_of_the_deployment_are_admitted_one_by_one() -> None:
     shown = plan(*STATE, "deployment.yaml")
     assert re.findall(r"team-a/serve-\d", shown) == ["team-a/serve-0", "team-a/serve-1"]
+
+
+def test_the_array_starts_as_many_indexes_at_once_as_its_page_says() -> None:
+    admitted = planned(*STATE, "array.yaml")["admitted"]
+    assert [one["workload"] for one in admitted] == [
+        f"team-a/sweep_{number}" for number in range(4)
+    ]

@@ -26,7 +26,7 @@ from queuectl.api.command_views import (
 )
 from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import model_body, responses
-from queuectl.api.params import NAME, After, Before, Limit, OfNamespace
+from queuectl.api.params import NAME, WORKLOAD, After, Before, Limit, OfNamespace
 from queuectl.api.ports import ApiStore, Diagnoser
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.domain.commands import (
@@ -56,7 +56,7 @@ OfWorkload = Annotated[
     Query(
         alias="workload",
         max_length=507,
-        pattern=f"{NAME.removesuffix('$')}/{NAME.removeprefix('^')}",
+        pattern=f"{NAME.removesuffix('$')}/{WORKLOAD.removeprefix('^')}",
         description="Only commands on workloads with this namespace/name.",
     ),
 ]

@@ -15,7 +15,6 @@ from queuectl.api.params import (
     After,
     Cursor,
     Limit,
-    Name,
     Namespace,
     OfClusterQueue,
     OfKind,
@@ -24,6 +23,7 @@ from queuectl.api.params import (
     OfUser,
     Sort,
     Uid,
+    WorkloadName,
 )
 from queuectl.api.ports import ApiStore, ClusterReader, Diagnoser
 from queuectl.api.presenter import WorkloadPresenter
@@ -71,7 +71,7 @@ def add_routes(
         return entry
 
     async def by_name(
-        request: Request, namespace: Namespace, name: Name, kind: OfKind = None
+        request: Request, namespace: Namespace, name: WorkloadName, kind: OfKind = None
     ) -> Entry:
         await guard.require(request, _reading(namespace, name))
         return await _named(store, namespace, name, kind)

@@ -177,6 +177,9 @@ class Actuator:
             return await self._patch_with(bare)
 
     async def _patch_with(self, write: Write) -> int:
+        if write.evicts:
+            await self._cluster.evict_pod(write.namespace, write.name, write.uid, write.version)
+            return write.version + 1
         if write.deletes:
             await self._cluster.stop_pod(write.namespace, write.name, write.uid)
             return write.version + 1

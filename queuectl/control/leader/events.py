@@ -134,8 +134,8 @@ class EventRecorder:
         return redacted_for(namespace, reason, self._namespaces)
 
     async def _annotate(self, job: JobRecord, text: str) -> None:
-        if job.status == text or job.absent:
-            return
+        if job.status == text or job.absent or job.index is not None:
+            return  # the indexes of an array share its object
         # The Event is also useful if the annotation does not fit or is denied.
         with contextlib.suppress(WriteRefused):
             if job.face is not None:

@@ -150,8 +150,12 @@ class Assembly:
         """A job with pods was submitted, whatever its file omits."""
         drafts = {gang.uid for gang in gangs if gang.draft}
         if drafts:
-            owners = (self._owners.of(pod) for pod in self._parts.pods)
-            drafts -= {gang.uid for gang in owners if gang is not None}
+            owners = ((self._owners.of(pod), pod.record) for pod in self._parts.pods)
+            drafts -= {
+                gang.uid
+                for gang, pod in owners
+                if gang is not None and (gang.index is None or not pod.gated)
+            }
         return [replace(gang, running=False) if gang.uid in drafts else gang for gang in gangs]
 
     # ---- running gangs

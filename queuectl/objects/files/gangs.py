@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from queuectl.domain.arrays import index_of, numbers
 from queuectl.domain.reasons import Reason
 from queuectl.domain.records import JobRecord, Outcome
 from queuectl.domain.workload import PodSet
@@ -56,6 +57,7 @@ class Gang:
         expected_duration: the seconds that its user expects it to run.
         past_seconds: for which its earlier attempts ran.
         awaits: the pods of its group that are not in the input; empty if all are.
+        index: of an array, whose indexes are gangs of their own; None = it is a job.
     """
 
     document: Document
@@ -96,11 +98,17 @@ class Gang:
     expected_duration: float | None = None
     past_seconds: float = 0.0
     awaits: str = ""
+    index: int | None = None
 
     @property
     def has_uid(self) -> bool:
         """Whether its document has a uid. A uid from its names contains slashes."""
         return "/" not in self.uid
+
+    @property
+    def job(self) -> tuple[str, str, str]:
+        """The key of its job, which several indexes share."""
+        return self.kind, self.namespace, self.document.name
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -122,8 +130,10 @@ def is_child(document: Document) -> bool:
     )
 
 
-def read_job_gang(document: Document) -> Gang:
-    """A job of any kind.
+def read_job_gangs(document: Document) -> list[Gang]:
+    """A job of any kind, or the indexes of an array that its controller would run now.
+
+    A pod of an index that is not gated shows that the index runs.
 
     Raises:
         DocumentError: an error that the API server would refuse.
@@ -133,7 +143,19 @@ def read_job_gang(document: Document) -> Gang:
         record = kind.read(document.convert(kind.wire), strict=True)
     except RequestError as error:
         raise document.error("", str(error)) from None
-    return gang_of(document, record)
+    if record.array is None:
+        return [gang_of(document, record)]
+    record = replace(record, uid=record.uid or _known_as(record))
+    array = gang_of(document, record)
+    indexes = [(number, index_of(record, number, ())) for number in numbers(record)]
+    return [
+        replace(array, uid=one.uid, name=one.name, index=number, draft=True, running=True)
+        for number, one in indexes
+    ]
+
+
+def _known_as(record: JobRecord) -> str:
+    return f"{record.kind}/{record.namespace}/{record.name}"
 
 
 def gang_of(document: Document, record: JobRecord) -> Gang:
@@ -141,7 +163,7 @@ def gang_of(document: Document, record: JobRecord) -> Gang:
     meta = document.body.get("metadata") or {}
     return Gang(
         document=document,
-        uid=record.uid or f"{record.kind}/{record.namespace}/{record.name}",
+        uid=record.uid or _known_as(record),
         kind=record.kind,
         namespace=record.namespace,
         name=record.name,

@@ -70,9 +70,14 @@ class Owners:
         """``workload_names``: (namespace, name of a Workload) to the uid of its gang."""
         self._names: dict[tuple[str, str, str], Gang] = {}
         self._uids: dict[str, Gang] = {}
+        self._indexes: dict[tuple[str, str, str], dict[int, Gang]] = {}  # of arrays, by job
+        self._arrays: dict[str, tuple[str, str, str]] = {}  # uid -> job
         for gang in gangs:
             self._names[gang.key] = gang
             self._uids[gang.uid] = gang
+            if gang.index is not None:
+                self._indexes.setdefault(gang.job, {})[gang.index] = gang
+                self._arrays[gang.uid.rpartition(".")[0]] = gang.job
             for owner in gang.owners:
                 if owner.uid:
                     self._uids.setdefault(owner.uid, gang)
@@ -80,6 +85,8 @@ class Owners:
 
     def of(self, pod: GivenPod) -> Gang | None:
         namespace = pod.record.namespace
+        if pod.record.rank is not None and (array := self._array_of(pod)) is not None:
+            return self._indexes[array].get(pod.record.rank)
         for uid in (pod.labels.get(keys.WORKLOAD_LABEL, ""), pod.record.owner, pod.record.uid):
             gang = self._uids.get(uid)
             if gang is not None and gang.namespace == namespace:
@@ -91,6 +98,16 @@ class Owners:
         if pod.workload is not None and (namespace, pod.workload) in self._workloads:
             return self._workloads[namespace, pod.workload]
         return self._by_label(pod) if not pod.owners else None
+
+    def _array_of(self, pod: GivenPod) -> tuple[str, str, str] | None:
+        """The array that owns a pod."""
+        found = self._arrays.get(pod.record.owner)
+        if found is not None:
+            return found if found[1] == pod.record.namespace else None
+        jobs = (
+            (owner.kind, pod.record.namespace, owner.name) for owner in pod.owners if not owner.uid
+        )
+        return next((job for job in jobs if job in self._indexes), None)
 
     def _by_label(self, pod: GivenPod) -> Gang | None:
         names = [pod.labels[label] for label in _JOB_LABELS if label in pod.labels]

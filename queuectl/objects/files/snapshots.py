@@ -41,7 +41,7 @@ from queuectl.objects.errors import RequestError
 from queuectl.objects.files.assembly import Assembly, Parts
 from queuectl.objects.files.devices import API_VERSION as DEVICES
 from queuectl.objects.files.devices import claiming
-from queuectl.objects.files.gangs import Gang, is_child, is_job, read_job_gang, unseen
+from queuectl.objects.files.gangs import Gang, is_child, is_job, read_job_gangs, unseen
 from queuectl.objects.files.pods import pod_gangs, pods_of_owner
 from queuectl.objects.files.slots import GivenPod, read_given_pod
 from queuectl.objects.files.workloads import KIND as WORKLOAD
@@ -202,7 +202,7 @@ def _sort(document: Document, given: _Input) -> None:
         given.gangs.append(gang)
     elif is_job(document):
         if not is_child(document):
-            given.gangs.append(read_job_gang(document))
+            given.gangs.extend(read_job_gangs(document))
     else:
         given.ignored.append(f"{document.api_version} {document.address}")
 

@@ -30,7 +30,7 @@ from queuectl.objects.configuration.queue_config import validate
 from queuectl.objects.documents import as_document, with_names
 from queuectl.objects.files.assembly import Assembly, Parts
 from queuectl.objects.files.devices import claiming
-from queuectl.objects.files.gangs import is_job, read_job_gang
+from queuectl.objects.files.gangs import is_job, read_job_gangs
 from queuectl.objects.files.snapshots import defaulted, drained, leaving, limited
 
 _SERVERS: Final = (
@@ -231,16 +231,20 @@ def _submitted(
             raise document.error(
                 "kind", f"{what or 'nothing'} is no kind of job that queuectl runs"
             )
-        gang = limited(defaulted(read_job_gang(document), snapshot.config), around.ranges)
-        gang = gang if around.claims is None else claiming(gang, around.claims)
-        if gang.key in seen:
-            raise document.error("metadata.name", f"{gang.namespace}/{gang.name} is given twice")
-        seen.add(gang.key)
-        if gang.queue is None:
-            raise document.error(
-                "metadata.labels", "names no LocalQueue, and its namespace has none named default"
-            )
-        gangs.append(replace(gang, running=False, draft=False))
+        for read in read_job_gangs(document):
+            gang = limited(defaulted(read, snapshot.config), around.ranges)
+            gang = gang if around.claims is None else claiming(gang, around.claims)
+            if gang.key in seen:
+                raise document.error(
+                    "metadata.name", f"{gang.namespace}/{gang.name} is given twice"
+                )
+            seen.add(gang.key)
+            if gang.queue is None:
+                raise document.error(
+                    "metadata.labels",
+                    "names no LocalQueue, and its namespace has none named default",
+                )
+            gangs.append(replace(gang, running=False, draft=False))
     if not gangs:
         return ()
     parts = Parts(

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from queuectl.domain.gates import Dependency
-from queuectl.domain.records import JobRecord, Outcome, Parallelism
+from queuectl.domain.records import ArrayStatus, JobRecord, Outcome, Parallelism
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.errors import MalformedError, RequestError
@@ -37,6 +37,7 @@ class SpecFields:
     unborn: tuple[str, ...] = ()
     items: tuple[tuple[str, int], ...] = ()
     missing: tuple[str, ...] = ()
+    array: ArrayStatus | None = None
 
 
 def read_job(
@@ -73,7 +74,7 @@ def read_job(
     asked = SpecFields()
     try:
         asked = ask()
-        _check_labels(meta, kueue)
+        _check_labels(kind, meta, kueue)
     except RequestError as found:
         if strict and isinstance(found, MalformedError):
             raise
@@ -102,6 +103,7 @@ def read_job(
         deleting=meta.deletion_timestamp is not None,
         expected=asked.expected,
         parallelism=asked.parallelism,
+        array=asked.array,
         gates=_gates(meta, kueue),
         max_execution=_max_execution(meta, kueue),
         expected_duration=read_expected_duration(meta),
@@ -144,16 +146,21 @@ def _queue_keys(meta: Meta, kueue: bool) -> tuple[str, ...]:
     return tuple(key for key in known[: 1 + kueue] if key in (meta.labels or {}))
 
 
-def _check_labels(meta: Meta, kueue: bool) -> None:
+def _check_labels(kind: str, meta: Meta, kueue: bool) -> None:
     for suffix in (keys.QUEUE_NAME, keys.PRIORITY_CLASS):
         if keys.either(meta.labels, suffix, kueue=kueue) == "":
             raise RequestError(f"metadata.labels: {suffix} is empty")
-    for suffix in (keys.PREEMPTIBLE, keys.IDLE_RECLAIM):
+    for suffix in (keys.PREEMPTIBLE, keys.IDLE_RECLAIM, keys.ARRAY):
         value = keys.either(meta.annotations, suffix, kueue=False)
         if value not in (None, "true", "false"):
             raise RequestError(
                 f'metadata.annotations: {keys.PREFIX}{suffix}: {value!r} is neither "true" nor "false"'
             )
+    if keys.either(meta.annotations, keys.ARRAY, kueue=False) == "true" and kind != "Job":
+        raise RequestError(
+            f"metadata.annotations: {keys.PREFIX}{keys.ARRAY}: only a Job can be an array, not a {kind}",
+            unsupported=True,
+        )
     warmup = keys.either(meta.annotations, keys.WARMUP, kueue=False)
     if warmup is not None and _warmup(meta) is None:
         raise RequestError(

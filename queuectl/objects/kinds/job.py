@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from queuectl.domain.records import JobRecord, Outcome, Parallelism
+from queuectl.domain.arrays import LARGEST
+from queuectl.domain.records import ArrayStatus, JobRecord, Outcome, Parallelism
+from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds.common import (
@@ -34,6 +36,20 @@ _TEMPLATE = "spec.template"
 _CONTROLLER = "kubernetes.io/job-controller"
 
 
+class PodCondition(Wire):
+    type: str = ""
+    status: str | None = None
+
+
+class FailureRule(Wire):
+    action: str = ""
+    on_pod_conditions: list[PodCondition] | None = None
+
+
+class PodFailurePolicy(Wire):
+    rules: list[FailureRule] | None = None
+
+
 class JobSpec(Wire):
     suspend: bool | None = None
     parallelism: int | None = None
@@ -41,12 +57,14 @@ class JobSpec(Wire):
     completion_mode: str | None = None
     managed_by: str | None = None
     template: Template | None = None
+    pod_failure_policy: PodFailurePolicy | None = None
 
 
 class JobStatus(Wire):
     active: int | None = None
     succeeded: int | None = None
     failed_indexes: str | None = None
+    completed_indexes: str | None = None
     conditions: list[Condition] | None = None
 
 
@@ -174,6 +192,9 @@ def _ask(
             f"spec.managedBy: {spec.managed_by!r} runs this job elsewhere", unsupported=True
         )
     count = parallelism if completions is None else min(parallelism, completions)
+    if keys.either(annotations, keys.ARRAY, kueue=False) == "true":
+        array = _array(spec, status, annotations, kueue)
+        return SpecFields((_one_pod(spec, kueue),), array=array)
     podset = read_podset(PODSET, count, spec.template, _TEMPLATE, kueue=kueue)
     podset = replace(podset, min_count=_least(annotations, count, kueue))
     left = min(_left(completions, count, status), running)
@@ -181,6 +202,50 @@ def _ask(
     if podset.min_count is None and parallelism == running:
         return SpecFields((podset,), expected)
     return SpecFields((podset,), expected, Parallelism(parallelism, parallelism > running, follow))
+
+
+def _one_pod(spec: JobSpec, kueue: bool) -> PodSet:
+    return read_podset(PODSET, 1, spec.template, _TEMPLATE, kueue=kueue)
+
+
+def _array(
+    spec: JobSpec, status: JobStatus, annotations: Mapping[str, str] | None, kueue: bool
+) -> ArrayStatus:
+    """The indexes of an array.
+
+    Raises:
+        RequestError: an array cannot keep what the Job asks for.
+    """
+    key = f"metadata.annotations: {keys.PREFIX}{keys.ARRAY}"
+    if spec.completion_mode != "Indexed" or spec.completions is None:
+        raise RequestError(f"{key}: spec.completionMode must be Indexed")
+    if spec.completions > LARGEST:
+        raise RequestError(
+            f"{key}: spec.completions: {spec.completions} is more than {LARGEST} indexes",
+            unsupported=True,
+        )
+    if keys.either(annotations, keys.MIN_PARALLELISM, kueue=kueue) is not None:
+        raise RequestError(f"{key}: the indexes start one by one: remove {keys.MIN_PARALLELISM}")
+    rules = spec.pod_failure_policy.rules if spec.pod_failure_policy is not None else None
+    if not any(map(_ignores_disruption, rules or ())):
+        raise RequestError(
+            f"{key}: spec.podFailurePolicy has no rule with action Ignore for the pod condition DisruptionTarget, "
+            "so each eviction of an index would count as its failure"
+        )
+    at_once = 1 if spec.parallelism is None else spec.parallelism
+    return ArrayStatus(
+        spec.completions,
+        at_once,
+        read_indexes(status.completed_indexes or "", spec.completions),
+        read_indexes(status.failed_indexes or "", spec.completions),
+    )
+
+
+def _ignores_disruption(rule: FailureRule) -> bool:
+    return rule.action == "Ignore" and any(
+        one.type == "DisruptionTarget" and one.status in (None, "True")
+        for one in rule.on_pod_conditions or ()
+    )
 
 
 def _least(annotations: Mapping[str, str] | None, count: int, kueue: bool) -> int | None:
@@ -213,9 +278,18 @@ def _left(completions: int | None, count: int, status: JobStatus) -> int:
 
 def count_indexes(text: str) -> int:
     """The number of indexes in ``"1,3-5"``. Invalid parts count as 0."""
-    total = 0
+    return sum(map(len, _ranges(text)))
+
+
+def read_indexes(text: str, completions: int) -> frozenset[int]:
+    """The indexes in ``"1,3-5"`` below ``completions``. Invalid parts are left out."""
+    return frozenset(
+        number for one in _ranges(text) for number in range(one.start, min(one.stop, completions))
+    )
+
+
+def _ranges(text: str) -> Iterator[range]:
     for part in text.split(","):
         first, _, last = part.partition("-")
         if first.isdecimal() and (not last or last.isdecimal()):
-            total += max(0, int(last or first) - int(first) + 1)
-    return total
+            yield range(int(first), int(last or first) + 1)

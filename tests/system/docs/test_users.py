@@ -69,6 +69,19 @@ def test_the_page_for_users(demo_cluster: DemoCluster, shell: Shell) -> None:
     page.end()
 
 
+def test_the_page_on_arrays(demo_cluster: DemoCluster, shell: Shell) -> None:
+    page = Page("arrays.md", shell)
+    demo_cluster.installation.rest.apply(configuration())
+    page.type("kubectl create -f docs/examples/array.yaml")
+    demo_cluster.runs(*(f"team-a/sweep_{number}" for number in range(4)))
+    page.type("queuectl explain team-a/sweep_0")
+    page.type("kubectl patch job sweep")
+    demo_cluster.runs("team-a/sweep_5")
+    page.type("queuectl hold team-a/sweep_5")
+    page.type("queuectl explain team-a/sweep_5")
+    page.end()
+
+
 def test_the_page_on_rest(demo_cluster: DemoCluster, shell: Shell) -> None:
     page = Page("api.md", shell)
     demo_cluster.installation.rest.apply(configuration())

@@ -1,0 +1,202 @@
+"""Arrays on a real Postgres and the double of the cluster: each index starts, is evicted, queues again and ends for itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queuectl.domain.arrays import index_uid
+from queuectl.domain.commands import Action
+from queuectl.domain.ledger import Document, State
+from queuectl.domain.reasons import Code
+from queuectl.domain.records import Outcome
+from tests.control.rig import Rig, gang, live, rig
+from tests.control.test_crash_matrix import fresh, survives
+from tests.support.postgres import TestPostgres
+
+
+def array(name: str, indexes: int, at_once: int, **spec: Any) -> Document:
+    """An array of indexes with one 8-GPU pod each."""
+    document = gang("Job", name, indexes, annotations={"queuectl.dev/array": "true"})
+    ignored = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+    more = {"parallelism": at_once, "podFailurePolicy": {"rules": [ignored]}, **spec}
+    return {**document, "spec": {**document["spec"], **more}}
+
+
+def indexes(uid: str, count: int) -> list[str]:
+    return [index_uid(uid, number) for number in range(count)]
+
+
+async def states(world: Rig, uids: list[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for uid in uids:
+        entry = await world.store.get_workload(uid)
+        state = str(entry.state) if entry is not None else "unknown"
+        found[state] = found.get(state, 0) + 1
+    return found
+
+
+def finish(world: Rig, uid: str) -> None:
+    """Let the running pod of an index succeed."""
+    (pod,) = live(world.cluster.pods_of(uid))
+    world.cluster.controllers.set_phase(
+        world.cluster.server.get("pods", pod.namespace, pod.name), "Succeeded"
+    )
+
+
+async def test_indexes_start_as_far_as_there_is_room_and_the_rest_stays_gated(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 2) as world:
+        uid = world.cluster.submit(array("sweep", 4, 3))
+        first = indexes(uid, 4)
+        await world.until_state(first[0], State.RUNNING)
+        await world.until_state(first[1], State.RUNNING)
+        waits = await world.until_state(first[2], State.PENDING)
+        assert waits.name == "sweep_2"
+        assert [pod.rank for pod in world.cluster.pods_of(uid) if pod.gated] == [2]
+        assert await world.store.get_workload(first[3]) is None, "parallelism is the limit"
+
+        finish(world, first[1])
+        done = await world.until_state(first[1], State.FINISHED)
+        assert done.reason.code is Code.SUCCEEDED
+        await world.until_state(first[2], State.RUNNING)
+        finish(world, first[0])
+        await world.until_state(first[3], State.RUNNING)
+        finish(world, first[2])
+        finish(world, first[3])
+        await world.until_state(first[3], State.FINISHED)
+        await world.until_state(first[2], State.FINISHED)
+        assert await states(world, first) == {"Finished": 4}
+        await world.at_rest()
+
+
+async def test_one_index_is_preempted_alone_and_returns(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        await evicted_alone(world)
+
+
+async def evicted_alone(world: Rig) -> None:
+    """One of two indexes makes room for another gang, and runs again after it."""
+    uid = world.cluster.submit(array("sweep", 2, 2))
+    both = indexes(uid, 2)
+    for one in both:
+        await world.until_state(one, State.RUNNING)
+    high = world.cluster.submit(gang("Job", "high", 1, "high"))
+    await world.until_state(high, State.RUNNING)
+    entries = [await world.store.get_workload(one) for one in both]
+    assert sorted(entry.evictions for entry in entries if entry is not None) == [0, 1]
+    assert len(live(world.cluster.pods_of(uid))) == 1
+    world.cluster.finish(high)
+    await world.until_state(high, State.FINISHED)
+    for one in both:
+        await world.until_state(one, State.RUNNING)
+    world.cluster.finish(uid)
+    for one in both:
+        done = await world.until_state(one, State.FINISHED)
+        assert done.reason.code is Code.SUCCEEDED
+    assert [holds(world, uid, kind) for kind in ("Complete", "Failed")] == [True, False]
+    await world.at_rest()
+
+
+def holds(world: Rig, uid: str, kind: str) -> bool:
+    outcome = world.cluster.job(uid).outcome
+    return outcome is (Outcome.SUCCEEDED if kind == "Complete" else Outcome.FAILED)
+
+
+async def test_a_deleted_pod_queues_its_index_again(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        uid = world.cluster.submit(array("sweep", 2, 2))
+        both = indexes(uid, 2)
+        for one in both:
+            await world.until_state(one, State.RUNNING)
+        (pod,) = live(world.cluster.pods_of(both[0]))
+        server = world.cluster.server
+        server.delete("pods", server.get("pods", pod.namespace, pod.name))
+        again = await world.until_entry(
+            both[0], lambda e: e.attempt == 2 and e.state is State.RUNNING, "runs again"
+        )
+        other = await world.store.get_workload(both[1])
+        assert (again.evictions, other and other.attempt) == (1, 1)
+
+
+async def test_an_index_that_fails_for_good_ends_and_the_others_run_on(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        uid = world.cluster.submit(array("sweep", 3, 2, backoffLimitPerIndex=0))
+        first, second, third = indexes(uid, 3)
+        await world.until_state(first, State.RUNNING)
+        await world.until_state(second, State.RUNNING)
+        (pod,) = live(world.cluster.pods_of(first))
+        world.cluster.fail_pod(pod.name)
+        failed = await world.until_state(first, State.FINISHED)
+        assert failed.reason.code is Code.FAILED
+        await world.until_state(third, State.RUNNING)
+        finish(world, second)
+        finish(world, third)
+        assert (await world.until_state(third, State.FINISHED)).reason.code is Code.SUCCEEDED
+
+
+async def test_a_held_index_stops_alone(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        uid = world.cluster.submit(array("sweep", 2, 2))
+        first, second = indexes(uid, 2)
+        await world.until_state(first, State.RUNNING)
+        await world.until_state(second, State.RUNNING)
+        await world.ask(first, Action.HOLD)
+        await world.until_state(first, State.HELD)
+        assert len(live(world.cluster.pods_of(second))) == 1
+        await world.ask(first, Action.RELEASE)
+        await world.until_state(first, State.RUNNING)
+
+
+async def test_a_job_after_an_array_waits_for_all_its_indexes(database_url: str) -> None:
+    async with rig(database_url, 4) as world:
+        uid = world.cluster.submit(array("sweep", 2, 2))
+        after = {"queuectl.dev/after": "job/sweep"}
+        then = world.cluster.submit(gang("Job", "then", 1, annotations=after))
+        await world.until_state(then, State.HELD)
+        first, second = indexes(uid, 2)
+        await world.until_state(first, State.RUNNING)
+        await world.until_state(second, State.RUNNING)
+        finish(world, first)
+        await world.until_state(first, State.FINISHED)
+        await world.until_state(then, State.HELD)
+        finish(world, second)
+        await world.until_state(then, State.RUNNING)
+
+
+async def test_an_array_that_its_user_suspends_stops_and_continues(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        uid = world.cluster.submit(array("sweep", 2, 2))
+        both = indexes(uid, 2)
+        for one in both:
+            await world.until_state(one, State.RUNNING)
+        world.cluster.user_patch("Job", "default", "sweep", {"spec": {"suspend": True}})
+        for one in both:
+            await world.until_entry(
+                one, lambda e: e.attempt == 2 and e.state is State.RUNNING, "runs again"
+            )
+        world.cluster.delete_job(uid)
+        for one in both:
+            done = await world.until_state(one, State.FINISHED)
+            assert done.reason.code is Code.DELETED
+
+
+async def test_the_parallelism_of_an_array_changes_while_it_runs(database_url: str) -> None:
+    async with rig(database_url, 3) as world:
+        uid = world.cluster.submit(array("sweep", 3, 1))
+        first, second, third = indexes(uid, 3)
+        await world.until_state(first, State.RUNNING)
+        assert await world.store.get_workload(second) is None
+        world.cluster.user_patch("Job", "default", "sweep", {"spec": {"parallelism": 3}})
+        await world.until_state(second, State.RUNNING)
+        await world.until_state(third, State.RUNNING)
+
+
+@pytest.mark.timeout(600)
+async def test_a_kill_at_any_step_of_an_array_changes_no_outcome(postgres: TestPostgres) -> None:
+    async with fresh(postgres) as url, rig(url, 2) as world:
+        await evicted_alone(world)
+        steps = world.commits.seen, world.patches.seen
+    await survives(postgres, steps, evicted_alone)

@@ -1,0 +1,255 @@
+"""Arrays: what the reader refuses, the records of indexes in the mirror, and plans of files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from queuectl.demo import manifests as m
+from queuectl.demo.manifests import Pods
+from queuectl.domain.arrays import index_uid, numbers, object_of
+from queuectl.domain.ledger import Document
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.records import (
+    Deleted,
+    JobRecord,
+    ListCompleted,
+    Outcome,
+    PodPhase,
+    PodRecord,
+    Record,
+    Upserted,
+)
+from queuectl.domain.redaction import Redactor
+from queuectl.objects.documents import as_document
+from queuectl.objects.files.snapshots import read_snapshot
+from queuectl.objects.kinds import KINDS
+from queuectl.planner import plan
+from queuectl.state.mirror import Mirror
+
+ARRAY = "queuectl.dev/array"
+IGNORED = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+
+
+def array(
+    indexes: int = 4, at_once: int = 2, value: str = "true", annotations: Mapping[str, str] = {}, **spec: Any
+) -> Document:  # fmt: skip
+    document = m.job(
+        "sweep", "default", "main", Pods(indexes, gpus=1), annotations={ARRAY: value, **annotations}
+    )
+    more = {"parallelism": at_once, "podFailurePolicy": {"rules": [IGNORED]}, **spec}
+    return {
+        **document,
+        "metadata": {**document["metadata"], "uid": "u", "resourceVersion": "1"},
+        "spec": {"suspend": True, **document["spec"], **more},
+    }
+
+
+def read(document: Document) -> JobRecord:
+    kind = KINDS[document["kind"]]
+    return kind.read(as_document(dict(document)).convert(kind.wire))
+
+
+def test_an_array_has_one_pod_for_each_index_and_the_ends_of_its_status() -> None:
+    status = {"completedIndexes": "0,2-3", "failedIndexes": "1"}
+    record = read({**array(6, 2), "status": status})
+    assert record.error is None
+    assert record.array is not None
+    assert (record.pods, record.array.at_once) == (1, 2)
+    assert (record.array.succeeded, record.array.failed) == (frozenset({0, 2, 3}), frozenset({1}))
+    assert list(numbers(record)) == [4, 5]
+
+
+def test_a_job_that_is_no_array_has_all_its_pods() -> None:
+    record = read(array(value="false"))
+    assert (record.error, record.array, record.pods) == (None, None, 2)
+
+
+@pytest.mark.parametrize(
+    ("document", "sentence"),
+    [
+        (array(value="yes"), "'yes' is neither \"true\" nor \"false\""),
+        (array(completionMode="NonIndexed"), "spec.completionMode must be Indexed"),
+        (array(1001), "spec.completions: 1001 is more than 1000 indexes"),
+        (array(annotations={"queuectl.dev/job-min-parallelism": "1"}), "remove job-min-parallelism"),
+        (array(podFailurePolicy={"rules": []}), "no rule with action Ignore"),
+        (array(podFailurePolicy={"rules": [{**IGNORED, "action": "Count"}]}), "no rule with action"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_what_an_array_cannot_keep_is_refused(document: Document, sentence: str) -> None:
+    error = read(document).error
+    assert error is not None
+    assert ARRAY in error
+    assert sentence in error
+
+
+def test_a_kind_without_indexes_of_its_own_is_no_array() -> None:
+    document = m.pytorchjob(
+        "train", "default", "main", worker=Pods(2, gpus=1), annotations={ARRAY: "true"}
+    )
+    record = read(document)
+    assert record.unsupported
+    assert "only a Job can be an array, not a PyTorchJob" in (record.error or "")
+
+
+# ---- the mirror
+
+
+def pod(name: str, rank: int, version: int = 1, **changes: Any) -> PodRecord:
+    given: dict[str, Any] = {"owner": "u", "owner_kind": "Job", "podset": "main", "gated": True}
+    return PodRecord("default", name, name, version, rank=rank, **{**given, **changes})
+
+
+def mirror(*records: Record) -> Mirror:
+    seen = Mirror({"jobs": "Job"})
+    see(seen, *records)
+    return seen
+
+
+def see(seen: Mirror, *records: Record) -> set[str]:
+    return seen.apply([Upserted(record) for record in records])
+
+
+SUSPENDED = read(array())
+RESUMED = replace(SUSPENDED, suspended=False, version=2)
+FIRST, SECOND, THIRD = (index_uid("u", number) for number in range(3))
+
+
+def test_the_indexes_of_an_array_are_jobs_and_the_array_is_none() -> None:
+    seen = mirror(SUSPENDED)
+    assert {uid: job.name for uid, job in seen.jobs.items()} == {
+        FIRST: "sweep_0",
+        SECOND: "sweep_1",
+    }
+    waits = {uid: bool(job.awaits) for uid, job in seen.jobs.items()}
+    assert waits == {FIRST: False, SECOND: True}, "the first one resumes the Job"
+    assert object_of(seen.jobs[SECOND]).uid == "u"
+
+
+@pytest.mark.parametrize("pods_first", [False, True])
+def test_a_pod_belongs_to_its_index_in_either_order_of_arrival(pods_first: bool) -> None:
+    records: list[Record] = [RESUMED, pod("a", 0, gated=False, attempt=3), pod("b", 1)]
+    seen = mirror(*(reversed(records) if pods_first else records))
+    assert [one.name for one in seen.pods_of(seen.jobs[FIRST])] == ["a"]
+    assert (seen.jobs[FIRST].suspended, seen.jobs[FIRST].attempt) == (False, 3)
+    assert (seen.jobs[SECOND].suspended, seen.jobs[SECOND].attempt) == (True, 0)
+    assert not any(job.awaits for job in seen.jobs.values())
+
+
+def test_a_pod_of_another_namespace_or_kind_that_names_the_uid_belongs_to_no_index() -> None:
+    seen = mirror(RESUMED, pod("a", 0, owner_kind="PyTorchJob"), pod("b", 1, owner="x"))
+    assert not list(seen.pods_of(seen.jobs[FIRST]))
+    assert not list(seen.pods_of(seen.jobs[SECOND]))
+
+
+def test_an_index_ends_with_its_pod_or_by_the_status_and_the_next_one_follows() -> None:
+    seen = mirror(RESUMED, pod("a", 0, gated=False), pod("b", 1))
+    see(seen, pod("a", 0, 2, gated=False, phase=PodPhase.SUCCEEDED))
+    assert seen.jobs[FIRST].outcome is Outcome.SUCCEEDED
+    assert RESUMED.array is not None
+    ended = replace(RESUMED.array, succeeded=frozenset({0}), failed=frozenset({1}))
+    touched = see(seen, replace(RESUMED, array=ended, version=3))
+    assert seen.jobs[SECOND].outcome is Outcome.FAILED
+    assert seen.jobs[THIRD].outcome is None
+    assert touched == {"u", SECOND, THIRD, index_uid("u", 3)}
+
+
+def test_a_status_that_changes_no_index_touches_none_of_them() -> None:
+    seen = mirror(RESUMED, pod("a", 0), pod("b", 1))
+    assert see(seen, replace(RESUMED, version=9)) == {"u"}
+    assert seen.jobs[FIRST].version == 9, "a write of its Job is conditioned on it"
+
+
+@pytest.mark.parametrize(
+    "deleted", [Deleted("jobs", "u", 5), ListCompleted("jobs", frozenset(), 5)], ids=str
+)
+def test_a_deleted_array_has_no_indexes(deleted: Any) -> None:
+    seen = mirror(RESUMED, pod("a", 0))
+    seen.touched.clear()
+    assert seen.apply([deleted]) >= {FIRST, SECOND}
+    assert not seen.jobs
+    assert not seen.arrays
+
+
+def test_a_complete_list_with_the_array_keeps_its_indexes() -> None:
+    seen = mirror(RESUMED)
+    seen.apply([ListCompleted("jobs", frozenset({"u"}), 5)])
+    assert set(seen.jobs) == {FIRST, SECOND}
+
+
+def test_a_waiting_job_can_become_an_array_and_a_gang_again() -> None:
+    gang = replace(SUSPENDED, array=None)
+    seen = mirror(gang)
+    assert set(seen.jobs) == {"u"}
+    see(seen, replace(SUSPENDED, version=2))
+    assert set(seen.jobs) == {FIRST, SECOND}
+    see(seen, replace(gang, version=3))
+    assert set(seen.jobs) == {"u"}
+
+
+# ---- files, and what others see
+
+
+def node(name: str) -> Document:
+    labels = {"kubernetes.io/hostname": name, "rack": "r"}
+    capacity = {"cpu": "8", "memory": "8Gi", "pods": "10", "nvidia.com/gpu": "1"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels},
+        "status": {"allocatable": capacity},
+    }
+
+
+def planned(*documents: Document) -> tuple[list[str], list[str], list[str]]:
+    """Names of what starts, what waits, and what runs."""
+    queue = m.cluster_queue("pool", "gpu", {"nvidia.com/gpu": 8, "cpu": "1k", "pods": 100})
+    config = [m.topology("t", "rack"), m.flavor("gpu", topology="t"), queue]
+    config.append(m.local_queue("default", "main", "pool"))
+    given = [as_document(dict(one)) for one in (*config, node("n0"), node("n1"), *documents)]
+    snapshot = read_snapshot(given, now=1_800_000_000.0).snapshot
+    found = plan(snapshot)
+    names = {one.workload.uid: one.workload.name for one in snapshot.pending}
+    return (
+        [names[one.uid] for one in found.admitted],
+        [names[one.uid] for one in found.pending],
+        [gang.workload.name for gang in snapshot.admitted],
+    )
+
+
+def test_a_plan_of_files_starts_the_indexes_that_fit() -> None:
+    assert planned(array(4, 3)) == (["sweep_0", "sweep_1"], ["sweep_2"], [])
+
+
+def test_a_plan_of_files_knows_the_indexes_that_run_by_their_pods() -> None:
+    def of_index(number: int, placed: Mapping[str, Any]) -> Document:
+        labels = {"batch.kubernetes.io/job-completion-index": str(number)}
+        owner = {
+            "kind": "Job",
+            "name": "sweep",
+            "uid": "u",
+            "controller": True,
+            "apiVersion": "batch/v1",
+        }
+        requests = {"requests": {"nvidia.com/gpu": "1", "cpu": "1"}}
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": f"sweep-{number}", "namespace": "default", "labels": labels, "ownerReferences": [owner]},
+            "spec": {"containers": [{"name": "main", "resources": requests}], **placed},
+            "status": {"phase": "Pending"},
+        }  # fmt: skip
+
+    gate = {"schedulingGates": [{"name": "queuectl.dev/placement"}]}
+    runs, waits = of_index(0, {"nodeName": "n1"}), of_index(1, gate)
+    assert planned(array(4, 2, suspend=False), runs, waits) == (["sweep_1"], [], ["sweep_0"])
+
+
+def test_the_name_of_an_index_of_another_team_is_covered_whole() -> None:
+    redactor = Redactor(frozenset({"secret"}), drawn=True)
+    shown = redactor.redacted(Reason(Code.PREEMPTED, "preempted for secret/sweep_3; it lost 1 s"))
+    assert shown.message == "preempted for another team; it lost 1 s"
