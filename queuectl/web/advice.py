@@ -31,6 +31,7 @@ PENDING: Final = {
     Code.UNDECIDED: f"{_NOTHING} The next planning cycle considers it again.",
     Code.PENDING_EVALUATION: f"{_NOTHING} The next planning cycle considers it.",
     Code.QUEUED: f"{_NOTHING} The next planning cycle considers it.",
+    Code.WAITING_FOR_PODS: "Create the missing pods of a group. For an array, the Job controller creates them.",
     Code.MISCONFIGURED: _REQUEST,
     Code.UNSUPPORTED: _REQUEST,
     Code.QUEUE_STOPPED: _STOPPED,

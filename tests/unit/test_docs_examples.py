@@ -171,7 +171,7 @@ def test_the_pods_of_the_deployment_are_admitted_one_by_one() -> None:
     assert re.findall(r"team-a/serve-\d", shown) == ["team-a/serve-0", "team-a/serve-1"]
 
 
-def test_the_array_starts_as_many_indexes_at_once_as_its_page_says() -> None:
+def test_the_example_of_an_array_starts_as_many_indexes_as_its_parallelism() -> None:
     admitted = planned(*STATE, "array.yaml")["admitted"]
     assert [one["workload"] for one in admitted] == [
         f"team-a/sweep_{number}" for number in range(4)
