@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 
@@ -40,16 +41,26 @@ def pod_gangs(pods: Iterable[tuple[Document, GivenPod]]) -> Iterator[Gang]:
             yield gang_of(document, record)
 
 
+def has_queue(document: Document) -> bool:
+    """Whether a Deployment or a StatefulSet, or its template, names a queue."""
+    return bool(_queue_labels(_labels_of_pods(document.body)))
+
+
+def _labels_of_pods(body: Mapping[str, Any]) -> dict[str, str]:
+    meta, template = body.get("metadata") or {}, (body.get("spec") or {}).get("template") or {}
+    own = (template.get("metadata") or {}).get("labels") or {}
+    return {**own, **_queue_labels(meta.get("labels") or {})}
+
+
 def pods_of_owner(document: Document) -> Iterator[Document]:
     """The pods of a Deployment or a StatefulSet in a queue that was not created yet, as its controller creates them."""
     body = document.body
     meta, spec = body.get("metadata") or {}, body.get("spec") or {}
+    if not has_queue(document) or not unseen(document, meta.get("uid") or ""):
+        return
     template = spec.get("template") or {}
     own = template.get("metadata") or {}
-    name = str(meta.get("name"))
-    labels = {**(own.get("labels") or {}), **_queue_labels(meta.get("labels") or {})}
-    if not _queue_labels(labels) or not unseen(document, meta.get("uid") or ""):
-        return
+    name, labels = str(meta.get("name")), _labels_of_pods(body)
     replicas = spec.get("replicas", 1)
     if not isinstance(replicas, int) or isinstance(replicas, bool):
         raise document.error("spec.replicas", f"{replicas!r} is not a number of pods")

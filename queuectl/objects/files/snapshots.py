@@ -42,7 +42,7 @@ from queuectl.objects.files.assembly import Assembly, Parts
 from queuectl.objects.files.devices import API_VERSION as DEVICES
 from queuectl.objects.files.devices import claiming
 from queuectl.objects.files.gangs import Gang, is_child, is_job, read_job_gangs, unseen
-from queuectl.objects.files.pods import pod_gangs, pods_of_owner
+from queuectl.objects.files.pods import has_queue, pod_gangs, pods_of_owner
 from queuectl.objects.files.slots import GivenPod, read_given_pod
 from queuectl.objects.files.workloads import KIND as WORKLOAD
 from queuectl.objects.files.workloads import is_workload, read_workload_gang
@@ -204,7 +204,11 @@ def _sort(document: Document, given: _Input) -> None:
         if not is_child(document):
             given.gangs.extend(read_job_gangs(document))
     else:
-        given.ignored.append(f"{document.api_version} {document.address}")
+        _ignore(document, given)
+
+
+def _ignore(document: Document, given: _Input) -> None:
+    given.ignored.append(f"{document.api_version} {document.address}")
 
 
 def _node(document: Document, given: _Input) -> None:
@@ -250,6 +254,8 @@ def _pod(document: Document, given: _Input) -> None:
 
 
 def _owner_of_pods(document: Document, given: _Input) -> None:
+    if not has_queue(document):
+        _ignore(document, given)
     for pod in pods_of_owner(document):
         _pod(pod, given)
 
