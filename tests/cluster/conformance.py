@@ -356,7 +356,7 @@ class ClusterConformance:
         self, world: World
     ) -> None:
         job = await submitted(world, batch_job("marked", namespace=world.namespace))
-        [pod] = await start(world, job, 1)
+        [pod] = await start(world, job, 0)  # as an array is started
         index = replace(job, uid=f"{job.uid}.000")
         late = released(pin_patch(pod, a_node(world)), pod, index, 7)
         withdrawn = withdraw_patch(pod, index.uid, 7)
