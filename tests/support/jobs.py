@@ -61,12 +61,14 @@ def batch_job(
     return _job("batch/v1", "Job", name, namespace, queue, spec)
 
 
+WITHOUT_JOBSET: Final = tuple(kind for kind in KINDS if kind != "JobSet")
+"""The kinds of a control plane with the training operator alone. tests/system/test_jobsets.py has the tests of JobSets."""
+
 ALL_KINDS: Final = pytest.mark.parametrize(
     "kind",
     [
         kind if kind in ("Job", "PyTorchJob") else pytest.param(kind, marks=pytest.mark.kinds)
-        for kind in KINDS
-        if kind != "JobSet"  # its podsets are a list: tests/system/test_jobsets.py
+        for kind in WITHOUT_JOBSET
     ],
 )
 """On a control plane, `make test` runs the test of a Job and of a PyTorchJob, and `make test-kinds` that of the others."""

@@ -188,11 +188,23 @@ def test_each_object_is_in_the_namespace_of_the_release() -> None:
     assert "system:serviceaccount:gpu-queues:queuectl" in str(policy)
 
 
-def test_the_training_operator_is_named_in_both_lists() -> None:
+def test_the_training_operator_is_named_in_each_policy_with_controllers_of_jobs() -> None:
     operator = {"namespace": "training", "serviceAccount": "operator"}
-    text = str(documents({**IMAGE, "trainingOperator": operator}))
-    assert text.count("system:serviceaccount:training:operator") == 2
-    assert "kubeflow:" not in text
+    found = documents({**IMAGE, "trainingOperator": operator})
+    account = "system:serviceaccount:training:operator"
+    named = {
+        (one["kind"].removesuffix("AdmissionPolicy"), one["metadata"]["name"]): count
+        for one in found
+        if (count := str(one).count(account))
+    }
+    assert named == {
+        ("Mutating", "queuectl-jobs"): 1,
+        ("Validating", "queuectl-jobs"): 1,
+        ("Validating", "queuectl-pods"): 2,
+        ("Validating", "queuectl-unqueued-jobs"): 1,
+        ("Validating", "queuectl-unqueued-jobsets"): 1,
+    }
+    assert "kubeflow:" not in str(found)
 
 
 @pytest.mark.parametrize(
