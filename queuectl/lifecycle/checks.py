@@ -50,8 +50,8 @@ def checked(
         reason = Reason(Code.WAITING_FOR_CHECKS, _listed(checks))
     else:
         reason = entry.reason
-    told = Reason(Code.WAITING_FOR_CHECKS, f"{_stated(reported)}{_said(by)}")
-    note = Note("AdmissionCheck", entry.state, entry.state, told)
+    news = Reason(Code.WAITING_FOR_CHECKS, _stated(reported, by))
+    note = Note("AdmissionCheck", entry.state, entry.state, news)
     return EntryChange(entry, next_of(entry, checks=checks, reason=reason), now, note)
 
 
@@ -71,7 +71,7 @@ def unanswered(checks: Checks, now: float) -> tuple[CheckReport, ...]:
 def _rejected(
     entry: Entry, reports: list[CheckReport], by: str, now: float, rules: Rules
 ) -> EntryChange:
-    parked = Reason(Code.CHECK_REJECTED, f"{_stated(reports)}{_said(by)}")
+    parked = Reason(Code.CHECK_REJECTED, _stated(reports, by))
     if entry.state.live:
         return evict(entry, now, parked, rules, parked=parked)
     return rejoin(entry, now, parked, parked=parked, lease=None)
@@ -81,7 +81,7 @@ def _tried_later(
     entry: Entry, reports: list[CheckReport], by: str, now: float, rules: Rules
 ) -> EntryChange:
     wait = max(back_off(report, entry.checks.retries[report.check]) for report in reports)
-    why = f"{_stated(reports)}{_said(by)}"
+    why = _stated(reports, by)
     if entry.state.live:
         return evict(entry, now, Reason(Code.ADMISSION_CHECK, why, {"restSeconds": wait}), rules)
     reason = Reason(Code.ADMISSION_CHECK, f"{why}; it queues again in {wait:.0f} s")
@@ -99,13 +99,11 @@ def _listed(checks: Checks) -> str:
     return f"its quota and its nodes are reserved until its admission checks are ready: {awaited}"
 
 
-def _stated(reports: Iterable[CheckReport]) -> str:
-    return "; ".join(
+def _stated(reports: Iterable[CheckReport], by: str) -> str:
+    """The states, and who reported them if that is known."""
+    states = "; ".join(
         f"admission check {report.check} is {report.state}"
         + (f": {report.message}" if report.message else "")
         for report in reports
     )
-
-
-def _said(by: str) -> str:
-    return f", {by}" if by else ""
+    return f"{states}, {by}" if by else states
