@@ -22,3 +22,12 @@ def pages() -> dict[str, Path]:
 
 
 PAGES: Final = pages()
+
+KIND_PAGES: Final = {
+    "tfjob.md": "clicks",
+    "xgboostjob.md": "trees",
+    "paddlejob.md": "ernie",
+    "jaxjob.md": "gemma",
+    "jobset.md": "llama",
+}
+"""The pages of job kinds that have the same commands, and the names of their jobs."""

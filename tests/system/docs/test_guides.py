@@ -12,7 +12,7 @@ import yaml
 from queuectl.demo import manifests as m
 from queuectl.demo.scenario import configuration
 from queuectl.domain.quantity import GPU
-from tests.support.pages import PAGES
+from tests.support.pages import KIND_PAGES, PAGES
 from tests.support.people import account, namespace
 from tests.system.demo_cluster import DemoCluster, whole
 from tests.system.transcript import ROOT, Page, Shell, code, inline_commands, transcript
@@ -39,6 +39,7 @@ UNTRIED = {
     "kubectl -n queuectl-system rollout restart deployment queuectl": "queuectl runs outside the cluster here",
     "queuectl completion fish | source": "there is no fish here; tests/unit/test_cli_main does it for other shells",
     "kubectl apply -k .": "of a kustomization that the reader writes; test_takeover has one",
+    "kubectl delete job sweep -n team-a": "of the array on the page",
     "kubectl get workloads.kueue.x-k8s.io -A -o yaml": "of a cluster with a Kueue: test_takeover has one",
 }
 BLOCKS = {
@@ -196,6 +197,10 @@ def test_pages_that_need_no_cluster(shell: Shell) -> None:
     numa = Page("numa.md", shell)
     numa.type("queuectl plan")
     numa.end()
+    pods = Page("pods.md", shell)
+    pods.type("queuectl plan")
+    pods.type("queuectl plan")
+    pods.end()
     # Whether the figures come out so is a matter of tests/unit/test_docs_reports.
     reports = Page("reports.md", shell)
     for _ in range(5):
@@ -219,7 +224,7 @@ def typed() -> Iterator[str]:
 
 def test_every_page_with_commands_is_typed() -> None:
     shown = {name for name, path in PAGES.items() if transcript(path.read_text())}
-    assert shown - {"README.md"} - set(typed()) - WITHOUT_TEST.keys() == set()
+    assert shown - {"README.md"} - {*typed(), *KIND_PAGES} - WITHOUT_TEST.keys() == set()
 
 
 def test_every_block_of_the_readme_is_somebodys() -> None:

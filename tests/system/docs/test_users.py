@@ -13,6 +13,7 @@ import yaml
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
 from queuectl.demo.scenario import configuration
+from tests.support.pages import KIND_PAGES
 from tests.support.people import account, namespace
 from tests.system.demo_cluster import DemoCluster, configuration_with, wait_for_event, whole
 from tests.system.installation import RACK
@@ -204,20 +205,11 @@ def test_the_page_on_the_command_line(demo_cluster: DemoCluster, shell: Shell) -
     page.end("pip install queuectl", "export QUEUECTL_", "kubectl -n queuectl-system port-forward")
 
 
-@pytest.mark.parametrize(
-    ("page", "name"),
-    [
-        ("tfjob", "clicks"),
-        ("xgboostjob", "trees"),
-        ("paddlejob", "ernie"),
-        ("jaxjob", "gemma"),
-        ("jobset", "llama"),
-    ],
-)
+@pytest.mark.parametrize(("page", "name"), KIND_PAGES.items())
 def test_the_page_of_a_kind(demo_cluster: DemoCluster, shell: Shell, page: str, name: str) -> None:
-    typed = Page(f"{page}.md", shell)
+    typed = Page(page, shell)
     demo_cluster.installation.rest.apply(configuration())
-    typed.type(f"kubectl create -f docs/examples/{page}.yaml")
+    typed.type("kubectl create -f docs/examples/")
     demo_cluster.runs(f"team-a/{name}")
     typed.type(f"queuectl explain team-a/{name}")
     assert "Running" in typed.type("kubectl get pods")
