@@ -64,6 +64,12 @@ def numbers(job: JobRecord) -> Iterator[int]:
     return islice(left, job.array.at_once)
 
 
+def has_begun(array: JobRecord) -> bool:
+    """Whether any index of an array has started. The gates of the array hold no later index then."""
+    assert array.array is not None
+    return not array.suspended or bool(array.array.succeeded or array.array.failed)
+
+
 def object_of(job: JobRecord) -> JobRecord:
     """The record under the name and uid of its object: that of the array for an index, else its own."""
     if job.index is None:

@@ -20,12 +20,13 @@ from queuectl.domain.workload import Placement, Planned
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """The watch shows a managed job the ledger does not know."""
+    """The watch shows a managed job the ledger does not know. ``statuses``: of the jobs that it depends on, by gate."""
 
     job: JobRecord
     priority: int
     cluster_queue: str
     user: str = ""
+    statuses: Mapping[str, DependencyStatus] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

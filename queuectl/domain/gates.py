@@ -21,6 +21,12 @@ _DEPENDENCY: Final = re.compile(
 )
 
 
+_ENDLESS: Final = frozenset(
+    {"deployment", "statefulset", "leaderworkerset", "raycluster", "rayservice"}
+)
+"""Kinds whose objects run until a user deletes them, in lower case."""
+
+
 class Ends(StrEnum):
     """How a job must end for those that depend on it. The values are those of the annotation."""
 
@@ -82,6 +88,8 @@ class Dependency:
         ends = match["ends"] or Ends.OK
         if ends not in tuple(Ends):
             raise ValueError(f"ends with {ends!r}, which is not ok, any or failed")
+        if match["kind"].lower() in _ENDLESS:
+            raise ValueError(f"names a {match['kind']}, which does not end")
         return cls(match["kind"], match["name"], Ends(ends))
 
     @classmethod

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from queuectl.domain.arrays import has_begun, object_of
 from queuectl.domain.gates import DependencyStatus, JobFound, JobName, dependencies, statuses_of
-from queuectl.domain.ledger import Entry
+from queuectl.domain.records import JobRecord
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 
@@ -41,10 +42,10 @@ class Dependents:
                 names.extend([self._names[uid]] if indirect else [])
         return found
 
-    def statuses(self, entry: Entry) -> Mapping[str, DependencyStatus]:
-        """By gate. ``entry``: a job with gates."""
-        name = JobName.of(entry.kind, entry.namespace, entry.name)
-        return statuses_of(name, entry.gates, self._find)
+    def statuses(self, job: JobRecord, gates: tuple[str, ...]) -> Mapping[str, DependencyStatus]:
+        """Of those of these gates of a job that are dependencies, by gate."""
+        name = JobName.of(job.kind, job.namespace, object_of(job).name)
+        return statuses_of(name, gates, self._find)
 
     def _indexed(self, uid: str) -> JobName | None:
         """The name of a job, after its index is up to date; None for one that was never there."""
@@ -80,5 +81,7 @@ class Dependents:
         job = self._mirror.jobs.get(uid) or self._mirror.arrays.get(uid)
         if job is None:
             return None
+        if job.array is not None:
+            return JobFound(job.outcome, () if has_begun(job) else job.gates)
         entry = self._ledger.get(job.uid)
         return JobFound(job.outcome, job.gates if entry is None else entry.gates)

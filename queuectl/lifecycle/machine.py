@@ -164,9 +164,10 @@ def _submitted(entry: Entry | None, event: Submitted, now: float) -> EntryChange
     if entry is not None:
         return None
     job = event.job
+    gates = remaining(job.gates, event.statuses)
     reason = (
-        held_by(job.gates)
-        if job.gates
+        held_by(gates, event.statuses)
+        if gates
         else Reason(Code.QUEUED, f"queued in LocalQueue {job.queue}")
     )
     after = Entry(
@@ -174,7 +175,7 @@ def _submitted(entry: Entry | None, event: Submitted, now: float) -> EntryChange
         kind=job.kind,
         namespace=job.namespace,
         name=job.name,
-        state=State.HELD if job.gates else State.PENDING,
+        state=State.HELD if gates else State.PENDING,
         queue=job.queue or "",
         cluster_queue=event.cluster_queue,
         priority=event.priority,
@@ -185,7 +186,7 @@ def _submitted(entry: Entry | None, event: Submitted, now: float) -> EntryChange
         since=now,
         reason=reason,
         version=1,
-        gates=job.gates,
+        gates=gates,
         user=event.user,
     )
     return EntryChange(None, after, now, Note("Queued", None, after.state, reason))

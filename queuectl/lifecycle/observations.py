@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from queuectl.devices.gpu_sizes import GpuSizes
+from queuectl.domain.arrays import has_begun
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.events import (
     Adopt,
@@ -363,8 +364,13 @@ class Observer:
             drain=drain(entry.namespace, entry.queue, config) if entry.state.live else None,
             refusal=self._refusals.of(entry),
             may_start=job is not None and self._refusals.may_start(job),
-            statuses=self._dependents.statuses(entry) if entry.gates else {},
+            statuses=self._statuses(job, entry.gates),
         )
+
+    def _statuses(
+        self, job: JobRecord | None, gates: tuple[str, ...]
+    ) -> Mapping[str, DependencyStatus]:
+        return self._dependents.statuses(job, gates) if job is not None and gates else {}
 
     def on_lost_nodes(self, entry: Entry) -> bool:
         """Whether any node of its placement is deleted, not ready or cordoned."""
@@ -385,6 +391,9 @@ class Observer:
 
     def _submitted(self, job: JobRecord, config: QueueConfig, now: float) -> EntryChange | None:
         job = self._mirror.sized(job, config)
+        array = self._mirror.arrays.get(job.index.job_uid) if job.index is not None else None
+        if array is not None and has_begun(array):
+            job = replace(job, gates=())
         described = self._described(job, config)
         prior = self._mirror.prior_of(job)
         if not (job.suspended or job.attempt or described.cluster_queue):
@@ -393,7 +402,13 @@ class Observer:
         self._plan_again = True
         if prior is not None and prior.queued_at is not None:
             job = replace(job, created_at=prior.queued_at)
-        submitted = Submitted(job, described.priority, described.cluster_queue, described.user)
+        submitted = Submitted(
+            job,
+            described.priority,
+            described.cluster_queue,
+            described.user,
+            self._statuses(job, job.gates),
+        )
         new = handle(None, submitted, now)
         placement = self._running(job, config, prior)
         if new is not None and job.suspended and self._leaves(job):

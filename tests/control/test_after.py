@@ -8,7 +8,11 @@ import pytest
 
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.reasons import Code
+from queuectl.domain.records import PodRecord
+from queuectl.objects.kinds import KINDS
 from tests.control.rig import Rig, gang, rig
+from tests.control.test_arrays import array, finish, indexes
+from tests.control.test_pod_groups import pod
 
 
 def after(name: str, annotation: str, kind: str = "Job") -> dict[str, Any]:
@@ -27,8 +31,8 @@ async def until_held(world: Rig, uid: str, code: Code, message: str) -> Entry:
 
 def fail(world: Rig, uid: str) -> None:
     job = world.cluster.job(uid)
-    for pod in world.cluster.pods_of(uid):
-        world.cluster.fail_pod(pod.name, job.namespace)
+    for one in world.cluster.pods_of(uid):
+        world.cluster.fail_pod(one.name, job.namespace)
 
 
 @pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
@@ -42,6 +46,130 @@ async def test_a_job_starts_after_the_one_that_it_depends_on_succeeded(
         await until_held(world, late, Code.DEPENDENCY, f"held until {kind.lower()}/prep succeeds")
         world.cluster.finish(prep)
         await world.until_state(late, State.RUNNING)
+
+
+class Work:
+    """Work of any kind that others can depend on, or that depends on others."""
+
+    def __init__(self, world: Rig, kind: str, name: str, after: str | None = None) -> None:
+        self._world, self._kind, self._name = world, kind, name
+        annotations = {"queuectl.dev/after": after} if after is not None else {}
+        if kind in ("Pod", "PodGroup"):
+            total = 2 if kind == "PodGroup" else 1
+            for number in range(total):
+                document = pod(f"{name}-{number}", name if kind == "PodGroup" else "", total)
+                # One pod of a group names what all of them wait for.
+                document["metadata"]["annotations"] |= annotations if number == total - 1 else {}
+                world.cluster.submit_pod(document)
+            return
+        document = dict(array(name, 2, 2) if kind == "array" else gang(kind, name, 2))
+        document["metadata"].setdefault("annotations", {}).update(annotations)
+        self.uid = world.cluster.submit(document)
+
+    @property
+    def reference(self) -> str:
+        """As others name it."""
+        kind = "Job" if self._kind == "array" else self._kind
+        return f"{kind}/{self._name}-0" if kind == "Pod" else f"{kind}/{self._name}"
+
+    async def entries(self) -> list[Entry]:
+        if self._kind == "array":
+            found = [await self._world.store.get_workload(uid) for uid in indexes(self.uid, 2)]
+        elif self._kind in ("Pod", "PodGroup"):
+            name = self.reference.partition("/")[2]
+            found = [await self._world.store.find_workload(self._kind, "default", name)]
+        else:
+            found = [await self._world.store.get_workload(self.uid)]
+        return [entry for entry in found if entry is not None]
+
+    async def until(self, state: State, code: Code | None = None, message: str = "") -> None:
+        async def so() -> bool:
+            entries = await self.entries()
+            return bool(entries) and all(
+                entry.state is state
+                and code in (None, entry.reason.code)
+                and message in entry.reason.message
+                for entry in entries
+            )
+
+        await self._world.until(so, f"{self._name} is {state}: {code}: {message}")
+
+    def pods(self) -> list[PodRecord]:
+        return [one for one in self._world.cluster.all_pods() if one.name.startswith(self._name)]
+
+    def succeed(self) -> None:
+        if self._kind in ("Pod", "PodGroup", "array"):
+            for record in self.pods():
+                document = self._world.cluster.server.get("pods", "default", record.name)
+                self._world.cluster.controllers.set_phase(document, "Succeeded")
+        else:
+            self._world.cluster.finish(self.uid)
+
+
+ANY_WORK = (*KINDS, "array", "Pod", "PodGroup")
+
+
+@pytest.mark.parametrize(("first", "second"), [
+    *((kind, "Job") for kind in ANY_WORK if kind != "Job"), *(("Job", kind) for kind in ANY_WORK)
+])  # fmt: skip
+async def test_work_of_any_kind_can_be_named_and_can_wait(
+    database_url: str, first: str, second: str
+) -> None:
+    async with rig(database_url, 4) as world:
+        prep = Work(world, first, "prep")
+        late = Work(world, second, "late", prep.reference)
+        await prep.until(State.RUNNING)
+        await late.until(State.HELD, Code.DEPENDENCY, f"held until {prep.reference} succeeds")
+        assert all(one.gated for one in late.pods())
+        prep.succeed()
+        await late.until(State.RUNNING)
+
+
+@pytest.mark.parametrize("kind", ["Job", "array", "PodGroup"])
+@pytest.mark.parametrize("length", [1, 2, 3])
+async def test_a_cycle_starts_nothing_and_each_job_of_it_shows_it(
+    database_url: str, kind: str, length: int
+) -> None:
+    """The API server cannot see it: an admission policy reads one object."""
+    async with rig(database_url, 2 * length) as world:
+        named = "Job" if kind == "array" else kind
+        names = [f"{named}/w{number}" for number in range(length)]
+        ring = [Work(world, kind, f"w{number}", names[number - 1]) for number in range(length)]
+        never = Code.DEPENDENCY_NEVER_SATISFIED
+        for number, one in enumerate(ring):
+            cycle = f"held until {names[number - 1]} succeeds (which waits for this job)"
+            await one.until(State.HELD, never, cycle)
+        assert all(record.gated for record in world.cluster.all_pods())
+
+
+async def test_an_array_that_has_begun_needs_its_predecessor_no_more(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        prep = Work(world, "Job", "prep")
+        await prep.until(State.RUNNING)
+        sweep = array("sweep", 4, 2)
+        sweep["metadata"]["annotations"]["queuectl.dev/after"] = "Job/prep"
+        uid = world.cluster.submit(sweep)
+        prep.succeed()
+        first, second, third, last = indexes(uid, 4)
+        await world.until_state(second, State.RUNNING)
+        world.cluster.delete_job(prep.uid)
+        for number, one in ((first, third), (second, last)):
+            finish(world, number)
+            await world.until_state(one, State.RUNNING)
+
+
+async def test_a_group_without_pods_is_still_held_by_a_new_leader(database_url: str) -> None:
+    async with rig(database_url, 4) as world:
+        late = Work(world, "PodGroup", "late", "Job/prep")
+        await late.until(State.HELD, Code.DEPENDENCY, "no such job")
+        for record in late.pods():
+            world.cluster.delete_pod_of_user(record.name)
+        await world.stop()
+        world._task = None
+        world.running = True
+        other = Work(world, "Job", "other")
+        await other.until(State.RUNNING)
+        assert all(entry.gates or entry.state is State.FINISHED for entry in await late.entries())
 
 
 async def test_a_job_of_which_the_predecessor_failed_is_held_until_that_runs_again(

@@ -232,6 +232,11 @@ BLOCKED: dict[str, tuple[dict[str, Any], Code, str]] = {
         Code.MISCONFIGURED,
         "metadata.annotations: queuectl.dev/after: 'prep' is not KIND/NAME, KIND/NAME:ok, KIND/NAME:any or KIND/NAME:failed",
     ),
+    "after a kind that runs until it is deleted": (
+        job() | {"metadata": {**job()["metadata"], "annotations": {"queuectl.dev/after": "StatefulSet/web"}}},
+        Code.MISCONFIGURED,
+        "metadata.annotations: queuectl.dev/after: 'StatefulSet/web' names a StatefulSet, which does not end",
+    ),
     "held": (workload(spec={"active": False}), Code.HELD, "held by spec.active: false"),
     "backing off": (
         workload(status={"requeueState": {"count": 1, "requeueAt": "2027-01-01T00:00:00Z"}}),
@@ -889,6 +894,65 @@ def test_a_finished_job_of_the_input_counts_for_those_that_depend_on_it(
     prep = job("prep") | {"status": {"conditions": [{"type": outcome, "status": "True"}]}}
     (pending,) = load(prep, late).snapshot.pending
     assert (pending.blocked.code if pending.blocked else None) == code
+
+
+def _array(name: str, after: str | None, **status: Any) -> dict[str, Any]:
+    body = job(name)
+    keys = {"queuectl.dev/array": "true"} | ({"queuectl.dev/after": after} if after else {})
+    body["metadata"]["annotations"] = keys
+    body["spec"] |= {"completionMode": "Indexed", "parallelism": 2, "completions": 2}
+    body["spec"]["podFailurePolicy"] = {
+        "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]
+    }
+    return body | {"status": status}
+
+
+COMPLETE = {"conditions": [{"type": "Complete", "status": "True"}], "completedIndexes": "0,1"}
+AFTER_ARRAYS: list[tuple[str, list[dict[str, Any]], Code | None]] = [
+    ("an array that has ended", [_array("prep", None, **COMPLETE), _array("late", "Job/prep")], None),
+    ("one that runs", [_array("prep", None, completedIndexes="0"), _array("late", "Job/prep")], Code.DEPENDENCY),
+    ("one that is not there", [_array("late", "Job/prep")], Code.DEPENDENCY),
+    ("itself", [_array("late", "Job/late")], Code.DEPENDENCY_NEVER_SATISFIED),
+    ("one that is not there any more", [_array("late", "Job/prep", completedIndexes="0")], None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("what", "bodies", "code"), AFTER_ARRAYS)
+def test_an_array_of_the_input_depends_on_others_by_its_own_name(
+    what: str, bodies: list[dict[str, Any]], code: Code | None
+) -> None:
+    pending = [p for p in load(*bodies).snapshot.pending if p.workload.name.startswith("late_")]
+    assert pending, what
+    assert {p.blocked.code if p.blocked else None for p in pending} == {code}, what
+
+
+@pytest.mark.parametrize(("phase", "code"), [
+    ("Succeeded", None), ("Running", Code.DEPENDENCY), ("Failed", Code.DEPENDENCY),
+])  # fmt: skip
+def test_a_group_of_the_input_counts_for_those_that_depend_on_it(
+    phase: str, code: Code | None
+) -> None:
+    """A failed pod of a group can be replaced, so the group has not ended."""
+    late = job("late")
+    late["metadata"]["annotations"] = {"queuectl.dev/after": "podgroup/prep"}
+    pods = [
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": f"prep-{number}",
+                "namespace": "team-a",
+                "uid": f"prep-{number}",
+                "labels": {"queuectl.dev/queue-name": "main", "queuectl.dev/pod-group-name": "prep"},
+                "annotations": {"queuectl.dev/pod-group-total-count": "2", "queuectl.dev/submitted-by": "ana"},
+            },
+            "spec": template()["spec"] | {"nodeName": "r1-a"},
+            "status": {"phase": phase},
+        }
+        for number in range(2)
+    ]  # fmt: skip
+    pending = [p for p in load(late, *pods).snapshot.pending if p.workload.name == "late"]
+    assert [p.blocked.code if p.blocked else None for p in pending] == [code]
 
 
 # ---- objects between a job and its pods

@@ -68,7 +68,7 @@ class Assembly:
         self._offered = frozenset(name for node in parts.nodes for name in node.allocatable)
         joined, self._workload_names = self._join()
         self._jobs = {
-            JobName.of(*gang.key): JobFound(gang.outcome, gang.gates)
+            JobName.of(*gang.job): JobFound(gang.outcome, gang.gates)
             for gang in parts.gangs
             if gang.kind != WORKLOAD
         }
@@ -323,7 +323,7 @@ class Assembly:
         if gang.priority is None and name and name not in self._queues.priority_classes:
             return Reason(Code.MISCONFIGURED, f"WorkloadPriorityClass {name} does not exist")
         if gang.gates:
-            own = JobName.of(*gang.key)
+            own = JobName.of(*gang.job)
             statuses = statuses_of(own, gang.gates, self._jobs.get)
             if remaining(gang.gates, statuses):
                 return held_by(gang.gates, statuses)

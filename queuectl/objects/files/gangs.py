@@ -108,7 +108,8 @@ class Gang:
     @property
     def job(self) -> tuple[str, str, str]:
         """The key of its job, which several indexes share."""
-        return self.kind, self.namespace, self.document.name
+        name = self.name if self.index is None else self.name.rpartition("_")[0]
+        return self.kind, self.namespace, name
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -143,10 +144,13 @@ def read_job_gangs(document: Document) -> list[Gang]:
         record = kind.read(document.convert(kind.wire), strict=True)
     except RequestError as error:
         raise document.error("", str(error)) from None
-    if record.array is None:
+    if record.array is None or record.outcome is not None:
         return [gang_of(document, record)]
     record = replace(record, uid=record.uid or _known_as(record))
     array = gang_of(document, record)
+    ended = record.array.succeeded | record.array.failed if record.array is not None else ()
+    if ended:
+        array = replace(array, gates=())  # its first indexes have passed them
     indexes = [(number, index_of(record, number, ())) for number in numbers(record)]
     return [
         replace(array, uid=one.uid, name=one.name, index=number, draft=True, running=True)

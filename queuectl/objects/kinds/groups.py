@@ -97,6 +97,7 @@ class Group:
             deleting=all(pod.terminating for pod in current),
             staged=first.fast,
             awaits=awaits,
+            gates=_gates(current),
             preempt_requested=_common(member_of(pod).job.preempt_requested for pod in released),
             preempt_ready=bool(released) and all(member_of(p).job.preempt_ready for p in released),
             error=error,
@@ -249,9 +250,15 @@ def _remembered(entry: Entry) -> JobRecord:
         queue=entry.queue,
         drained=True,
         attempt=entry.attempt,
+        gates=entry.gates,
         followed=False,
         of_pods=True,
     )
+
+
+def _gates(pods: Iterable[PodRecord]) -> tuple[str, ...]:
+    """The gates of all pods: any pod of a group can name what the group waits for."""
+    return tuple(dict.fromkeys(gate for pod in pods for gate in member_of(pod).job.gates))
 
 
 def _common(values: Iterable[str]) -> str:
