@@ -89,10 +89,13 @@ RANK_LABELS: Final = (
     PREFIX + POD_GROUP_INDEX,
     KUEUE_PREFIX + POD_GROUP_INDEX,
     "apps.kubernetes.io/pod-index",
+    "ray.io/replica-host-index",
+    "ray.io/worker-group-replica-index",
 )
+"""The first one that a pod has counts: its index, inside its group if it has a group."""
 
-GROUP_LABELS: Final = ("jobset.sigs.k8s.io/job-index",)
-"""Of pods with :data:`RANKS_LABEL`: the index of the group."""
+GROUP_LABELS: Final = ("jobset.sigs.k8s.io/job-index", "ray.io/worker-group-replica-index")
+"""Of pods with :data:`RANKS_LABEL`: the index of the group. A pod of Ray without an index inside its group is the whole group."""
 
 CHILD_KINDS: Final = frozenset({"Job"})
 """Kinds of objects that the controllers of jobs create. Only these controllers can create them with queuectl's labels in their templates, so

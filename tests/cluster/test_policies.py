@@ -22,7 +22,7 @@ from tests.cluster.kubernetes_world import KubernetesWorld
 from tests.cluster.world import a_node, first_role, place, replicas_patch, start, submitted
 from tests.doubles.admission import templates
 from tests.support.controlplane import SYSTEM_NAMESPACE
-from tests.support.jobs import ALL_KINDS, WITHOUT_JOBSET, batch_job, job_of
+from tests.support.jobs import ALL_KINDS, WITH_TRAINING_OPERATOR, batch_job, job_of
 
 pytestmark = pytest.mark.system
 
@@ -403,7 +403,7 @@ RESTRICTED: Document = {
 """A pod that the strictest Pod Security level accepts."""
 
 
-@pytest.mark.parametrize("kind", ["Pod", *WITHOUT_JOBSET])
+@pytest.mark.parametrize("kind", ["Pod", *WITH_TRAINING_OPERATOR])
 async def test_queuectl_may_create_only_by_dry_run(own: Api, kind: str) -> None:
     """This is in its own namespace with the Secret of its database. In other namespaces it has no such right."""
     if kind == "Pod":

@@ -18,7 +18,7 @@ from queuectl.objects.kinds import KINDS, path
 from tests.cluster.kubernetes_world import KubernetesWorld
 from tests.cluster.world import a_node, place, start, submitted
 from tests.support.controlplane import SYSTEM_NAMESPACE, everything
-from tests.support.jobs import WITHOUT_JOBSET, batch_job, pytorch_job
+from tests.support.jobs import WITH_TRAINING_OPERATOR, batch_job, pytorch_job
 from tests.support.kueue import of_kueue, workload
 
 pytestmark = pytest.mark.system
@@ -80,12 +80,12 @@ async def test_the_probe_requires_policies_for_kueues_label_only_if_the_label_co
     own: Api, admin: Api
 ) -> None:
     missing = await probe_policies(own, SYSTEM_NAMESPACE, kueue=True)
-    assert len(missing) == len(WITHOUT_JOBSET)
+    assert len(missing) == len(WITH_TRAINING_OPERATOR)
     assert all("apply deploy/optional/kueue-keys.yaml" in text for text in missing)
     await apply(admin, everything())
     await wait_until_in_force(admin, kueue=True)
     too_much = await probe_policies(own, SYSTEM_NAMESPACE, kueue=False)
-    assert len(too_much) == len(WITHOUT_JOBSET)
+    assert len(too_much) == len(WITH_TRAINING_OPERATOR)
     assert all("delete deploy/optional/kueue-keys.yaml" in text for text in too_much)
 
 

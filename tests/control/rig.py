@@ -46,7 +46,7 @@ from queuectl.state.mirror import Mirror
 from queuectl.telemetry.metrics import Metrics
 from tests.doubles.admission import replicas
 from tests.doubles.cluster import FakeCluster, Moment
-from tests.support.jobs import job_of
+from tests.support.jobs import LEADERS, job_of
 from tests.support.stores import PostgresStore
 
 T = TypeVar("T")
@@ -533,7 +533,7 @@ def gang(kind: str, name: str, pods: int, priority: str = "low", **options: Any)
     document["metadata"]["labels"][keys.PREFIX + keys.PRIORITY_CLASS] = priority
     document["metadata"]["annotations"] = dict(options.pop("annotations", None) or {})
     assert not options
-    if kind != "JobSet":
+    if kind in LEADERS:
         for replica in replicas(document).values():
             replica["restartPolicy"] = "OnFailure"
     return document

@@ -22,6 +22,8 @@ from tests.support.postgres import TestPostgres
 
 SHAPES = ("Job", "PyTorchJob", "JobSet")
 """Kinds that differ in their objects. `make test-faults` runs the others."""
+ENDLESS = ("RayCluster",)
+"""Kinds that run until they are deleted."""
 WORLDS = 4
 """Rigs at once in one process, each on its own database."""
 SORTS = {"commit": "commits", "write": "patches", "account": "accounts"}
@@ -29,18 +31,23 @@ SORTS = {"commit": "commits", "write": "patches", "account": "accounts"}
 
 
 async def story(world: Rig, kind: str) -> None:
-    """A gang runs, is preempted, runs again and ends; the preemptor runs in between."""
+    """A gang runs, is preempted, runs again and ends; the preemptor runs in between. A kind without an end is deleted."""
     low = world.cluster.submit(gang(kind, "low", 2))
     await world.until_state(low, State.RUNNING)
     high = world.cluster.submit(gang(kind, "high", 2, "high"))
     await world.until_state(high, State.RUNNING)
     assert live(world.cluster.pods_of(low)) == [], "the victim's pods end before the start"
-    world.cluster.finish(high)
+    end, code = (
+        (world.cluster.delete_job, Code.DELETED)
+        if kind in ENDLESS
+        else (world.cluster.finish, Code.SUCCEEDED)
+    )
+    end(high)
     done = await world.until_state(high, State.FINISHED)
-    assert done.reason.code is Code.SUCCEEDED
+    assert done.reason.code is code
     again = await world.until_state(low, State.RUNNING)
     assert again.evictions == 1
-    world.cluster.finish(low)
+    end(low)
     await world.until_state(low, State.FINISHED)
     await world.at_rest()
 

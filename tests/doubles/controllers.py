@@ -16,12 +16,13 @@ from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.records import PodRecord
 from queuectl.objects import keys
 from queuectl.objects.kinds import DESCRIPTIONS, KINDS
+from queuectl.objects.kinds.places import Entry, entries
 from queuectl.objects.kubernetes.nodes import read_node
 from queuectl.objects.kubernetes.pods import read_pod
 from queuectl.objects.kubernetes.templates import read_shape
 from queuectl.objects.kubernetes.wire import TemplateSpec, WireNode, WirePod
 from queuectl.objects.times import format_time
-from tests.doubles.admission import replicas, suspended
+from tests.doubles.admission import description_of, replicas, suspended
 from tests.doubles.apiserver import Document, Server, copied, owner_of
 from tests.doubles.limitranges import fill, lets_be
 from tests.doubles.quotas import count, lets_in
@@ -117,10 +118,10 @@ class Controllers:
         self._collect()
         for job in self._server.all("jobs"):
             self._sync_job(job)
+        others = {"JobSet": self._sync_jobset, "RayCluster": self._sync_raycluster}
         for one in DESCRIPTIONS:
-            sync = self._sync_jobset if one.kind == "JobSet" else self._sync_replicas
             for job in self._server.all(one.plural):
-                sync(job)
+                others.get(one.kind, self._sync_replicas)(job)
         self._schedule()
         self._run_pods()
         count(self._server)
@@ -307,6 +308,37 @@ class Controllers:
                 d["spec"]["template"]["metadata"]["labels"] |= template["metadata"]["labels"]
 
         self._edit(job, change)
+
+    def _sync_raycluster(self, cluster: Document) -> None:
+        """It has no end. Pods that ended are created again, also under another name."""
+        pods, at = self._server.owned(cluster["metadata"]["uid"]), self._server.clock()
+        if suspended(cluster):
+            for pod in pods:
+                if not terminating(pod):
+                    self._server.delete("pods", pod)
+        else:
+            for pod in pods:
+                if phase(pod) in ("Succeeded", "Failed") and not terminating(pod):
+                    self._server.delete("pods", pod)
+            for entry in entries(description_of(cluster).podsets, cluster):
+                self._make_ray_pods(cluster, entry, pods)
+        stopped = suspended(cluster) and not self._server.owned(cluster["metadata"]["uid"])
+        status = "True" if stopped else "False"
+        self._edit(cluster, lambda d: condition(d, "RayClusterSuspended", status, at))
+
+    def _make_ray_pods(self, cluster: Document, entry: Entry, pods: list[Document]) -> None:
+        """The missing pods of a group. A worker has the least index that no other one has."""
+        index_label, name = "ray.io/worker-group-replica-index", cluster["metadata"]["name"]
+        group = entry.podset if entry.index is not None else "headgroup"
+        present = [p for p in pods if p["metadata"]["labels"]["ray.io/group"] == group]
+        taken = {p["metadata"]["labels"].get(index_label) for p in present}
+        free = (str(number) for number in range(entry.count()) if str(number) not in taken)
+        for _ in range(entry.count() - len(present)):
+            self._made += 1
+            labels = {"ray.io/cluster": name, "ray.io/group": group}
+            labels |= {index_label: next(free)} if entry.index is not None else {}
+            template: Document = entry.template  # type: ignore[assignment]
+            make_pod(self._server, cluster, template, f"{name}-{group}-{self._made:05d}", labels)
 
     def _list_indexes(self, job: Document, done: set[str], failed: set[str]) -> None:
         def change(d: Document) -> None:

@@ -7,11 +7,14 @@ from typing import Any, Final
 
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
-from queuectl.localcluster.operators import TRAINING_OPERATOR
+from queuectl.localcluster.operators import KUBERAY, TRAINING_OPERATOR
 from queuectl.objects.kinds import DESCRIPTIONS
 from queuectl.objects.kinds.description import nested
-from tests.kinds.entry import NO_ELASTIC, Entry, Make
+from tests.kinds.entry import NO_ELASTIC, NO_PARTIAL, Entry, Make
 from tests.support.jobsets import jobset, replicated
+from tests.support.rays import raycluster, worker_group
+
+NO_END: Final = "A RayCluster runs until it is deleted."
 
 
 def _job(name: str, namespace: str, pods: Pods, priority_class: str | None) -> Document:
@@ -57,6 +60,14 @@ def _jobset(name: str, namespace: str, pods: Pods, priority_class: str | None) -
     return jobset(name, namespace, rest, workers, priority_class=priority_class)
 
 
+def _raycluster(name: str, namespace: str, pods: Pods, priority_class: str | None) -> Document:
+    """The head, and one group of workers."""
+    grouped = replace(pods, group="all" if pods.required else None)
+    workers = worker_group("workers", replace(grouped, count=pods.count - 1))
+    head = replace(grouped, count=1)
+    return raycluster(name, namespace, head, workers, priority_class=priority_class)
+
+
 ENTRIES: Final = (
     Entry("Job", _job, without={"elastic": NO_ELASTIC}),
     _training("PyTorchJob", "Master"),
@@ -67,6 +78,13 @@ ENTRIES: Final = (
     _training("PaddleJob", "Master"),
     _training("JAXJob", deciding=""),
     Entry("JobSet", _jobset, "jobset"),
+    Entry(
+        "RayCluster",
+        _raycluster,
+        KUBERAY,
+        unranked=("head",),
+        without={"partial": NO_PARTIAL, "elastic": NO_ELASTIC, "finish": NO_END},
+    ),
 )
 OPERATORS: Final = tuple(dict.fromkeys(one.operator for one in ENTRIES if one.operator))
 """The operators that run the kinds."""

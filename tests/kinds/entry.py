@@ -49,6 +49,7 @@ class Entry:
         operator: the operator that runs it, of ``queuectl.localcluster.operators``; "" = Kubernetes.
         deciding: the podset whose end is the end of the gang; "" = all podsets.
         outlives_deletion: it runs on after the deletion of one of its pods. Otherwise only the failure of a pod is repaired.
+        unranked: podsets whose pods have no index.
         without: features that cannot be tested, with the reason as a sentence.
     """
 
@@ -57,6 +58,7 @@ class Entry:
     operator: str = ""
     deciding: str = ""
     outlives_deletion: bool = True
+    unranked: tuple[str, ...] = ()
     without: Mapping[str, str] = field(
         default_factory=lambda: {"partial": NO_PARTIAL, "elastic": NO_ELASTIC}
     )

@@ -38,6 +38,8 @@ def test_a_gang_is_placed_evicted_started_again_repaired_and_ends(
         workspace.until_running("gang", 4, lambda p: p.uid != lost.uid, "all four run again")
         assert {(p.podset, p.rank): p.node for p in workspace.running("gang")} == slots
 
+        if "finish" in entry.without:
+            return
         entry.finish(workspace, "gang")
         done = workspace.until_state("gang", "Finished")
         assert (done["reason"]["code"], done["attempt"]) == ("Succeeded", 2)

@@ -119,7 +119,8 @@ def test_its_ranks_are_in_the_order_of_the_racks(installation: Installation, ent
     with installation.workspace(128) as workspace:
         entry.submit(workspace, "gang", 12)
         pods = entry.runs(workspace, "gang", 12)
-        for podset in {pod.podset for pod in pods}:
+        assert {pod.podset for pod in pods if pod.rank is None} == {*entry.unranked}
+        for podset in {pod.podset for pod in pods} - {*entry.unranked}:
             ranked = sorted(
                 (pod for pod in pods if pod.podset == podset), key=lambda pod: pod.rank or 0
             )

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from queuectl.objects.kinds import DESCRIPTIONS, KINDS
+from queuectl.objects.kinds import DESCRIPTIONS
 from queuectl.objects.kinds.description import nested
 
 Document = dict[str, Any]
@@ -61,14 +61,17 @@ def batch_job(
     return _job("batch/v1", "Job", name, namespace, queue, spec)
 
 
-WITHOUT_JOBSET: Final = tuple(kind for kind in KINDS if kind != "JobSet")
-"""The kinds of a control plane with the training operator alone. tests/system/test_jobsets.py has the tests of JobSets."""
+WITH_TRAINING_OPERATOR: Final = (
+    "Job",
+    *(one.kind for one in DESCRIPTIONS if one.operator == "trainingOperator"),
+)
+"""The kinds of a control plane with the training operator alone. tests/system has the tests of the others with their operators."""
 
 ALL_KINDS: Final = pytest.mark.parametrize(
     "kind",
     [
         kind if kind in ("Job", "PyTorchJob") else pytest.param(kind, marks=pytest.mark.kinds)
-        for kind in WITHOUT_JOBSET
+        for kind in WITH_TRAINING_OPERATOR
     ],
 )
 """On a control plane, `make test` runs the test of a Job and of a PyTorchJob, and `make test-kinds` that of the others."""
@@ -110,6 +113,8 @@ def job_of(kind: str, name: str, *, pods: int, **options: Any) -> Document:
         return batch_job(name, pods=pods, **options)
     if kind == "JobSet":
         return job_set(name, pods=pods, **options)
+    if kind == "RayCluster":
+        return ray_cluster(name, pods=pods, **options)
     return _replicated_job(kind, name, pods, **options)
 
 
@@ -134,6 +139,24 @@ def job_set(
     ]
     spec = {"replicatedJobs": jobs}
     return _job("jobset.x-k8s.io/v1alpha2", "JobSet", name, namespace, queue, spec)
+
+
+def ray_cluster(
+    name: str,
+    *,
+    pods: int,
+    queue: str | None = "main",
+    gpus: int = 0,
+    namespace: str = "default",
+    annotations: Mapping[str, str] | None = None,
+) -> Document:
+    """A RayCluster: the head, and a group of workers with one host each."""
+    own = template(gpus, annotations=annotations)
+    workers = {"replicas": pods - 1, "minReplicas": 0, "maxReplicas": pods, "numOfHosts": 1}
+    groups = [{"groupName": "workers", **workers, "template": own}]
+    spec: Document = {"headGroupSpec": {"template": template(gpus, annotations=annotations)}}
+    spec |= {"workerGroupSpecs": groups} if pods > 1 else {}
+    return _job("ray.io/v1", "RayCluster", name, namespace, queue, spec)
 
 
 def _replicated_job(

@@ -29,5 +29,6 @@ KIND_PAGES: Final = {
     "paddlejob.md": "ernie",
     "jaxjob.md": "gemma",
     "jobset.md": "llama",
+    "raycluster.md": "tune",
 }
 """The pages of job kinds that have the same commands, and the names of their jobs."""

@@ -25,6 +25,7 @@ JOB_CONTROLLERS = (
     "system:serviceaccount:kube-system:generic-garbage-collector",
     "system:serviceaccount:kubeflow:training-operator",
     "system:serviceaccount:jobset-system:jobset-controller-manager",
+    "system:serviceaccount:ray-system:kuberay-operator",
 )
 DOCUMENTS = manifests()
 VERBS = ("resume", "stop")

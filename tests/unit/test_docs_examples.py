@@ -20,7 +20,14 @@ from tests.support.pages import PAGES
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
 STATE = ("nodes.yaml", "queues.yaml")
-KINDS = ("tfjob.yaml", "xgboostjob.yaml", "paddlejob.yaml", "jaxjob.yaml", "jobset.yaml")
+KINDS = (
+    "tfjob.yaml",
+    "xgboostjob.yaml",
+    "paddlejob.yaml",
+    "jaxjob.yaml",
+    "jobset.yaml",
+    "raycluster.yaml",
+)
 """Of other kinds; each has a page of its name."""
 
 app = typer.Typer()

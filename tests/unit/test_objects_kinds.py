@@ -15,6 +15,8 @@ from queuectl.objects.documents import Document, read_documents
 from queuectl.objects.errors import Address
 from queuectl.objects.kinds import KINDS, path
 from queuectl.objects.kinds.patches import JSON_PATCH, encoded
+from queuectl.objects.kubernetes.pods import read_pod
+from queuectl.objects.kubernetes.wire import WirePod
 from tests.doubles.apiserver import merge as merged_documents
 from tests.doubles.apiserver import operated
 
@@ -131,6 +133,16 @@ def topology(level: str, mode: str = "required", group: str | None = None) -> di
 
 AFFINITY = "requiredDuringSchedulingIgnoredDuringExecution"
 
+
+def ray(*groups: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    """A RayCluster with these groups of workers."""
+    container = {"spec": {"containers": [{"name": "a"}]}}
+    body = pytorch({})
+    spec = {"suspend": True, "headGroupSpec": {"template": container}, **spec}
+    workers = [{"groupName": "w", "replicas": 1, "template": container, **one} for one in groups]
+    return body | {"kind": "RayCluster", "spec": spec | {"workerGroupSpecs": workers}}
+
+
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "two modes": (
         job_with(podset_required_topology="rack", podset_preferred_topology="block"),
@@ -200,6 +212,14 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         pytorch({"Master": {}, "Worker": {"replicas": 0}}),
         "spec.pytorchReplicaSpecs.Worker.replicas: 0 is not a positive number of pods",
     ),
+    "RayCluster without a head": (
+        ray() | {"spec": {"suspend": True}},
+        "spec.headGroupSpec: is empty",
+    ),
+    "group of workers without a name of its own": (
+        ray({"groupName": "Head"}),
+        "spec.workerGroupSpecs[0]: 'head' is not a name of its own",
+    ),
     "one group, two levels": (
         pytorch({"Master": topology("rack", group="g"), "Worker": topology("block", group="g")}),
         "podset-group-name='g': podset master asks for required rack but podset worker for required block",
@@ -243,6 +263,22 @@ UNSUPPORTED: dict[str, tuple[dict[str, Any], str]] = {
     "autoscaled workers of a PaddleJob": (
         replicated("PaddleJob", "paddleReplicaSpecs", {"Worker": {}}, elasticPolicy={"metrics": [{}]}),
         "spec.elasticPolicy.metrics: a number of workers that changes while the job runs is not supported",
+    ),
+    "RayCluster with the autoscaler": (
+        ray({}, enableInTreeAutoscaling=True),
+        "spec.enableInTreeAutoscaling: a number of workers that changes while the cluster runs is not supported",
+    ),
+    "RayCluster with fault tolerance": (
+        ray({}, gcsFaultToleranceOptions={"redisAddress": "redis:6379"}),
+        "spec.gcsFaultToleranceOptions: fault tolerance of the GCS is not supported: the pod that clears its storage is created after the end of the cluster",
+    ),
+    "suspended group of workers": (
+        ray({"suspend": True}),
+        "spec.workerGroupSpecs[0].suspend: a group of workers is not suspended alone: set its replicas and minReplicas to 0",
+    ),
+    "RayCluster of another controller": (
+        ray({}, managedBy="kueue.x-k8s.io/multikueue"),
+        "spec.managedBy: 'kueue.x-k8s.io/multikueue' runs this job elsewhere",
     ),
     "autoscaled workers": (
         pytorch({"Worker": {}}, elasticPolicy={"metrics": [{"type": "Resource"}]}),
@@ -476,6 +512,62 @@ def test_a_job_is_expected_to_have_as_many_pods_as_its_completions_leave(
     body["status"] = status
     record = read(body)
     assert [record.expects(podset) for podset in record.podsets] == [expected]
+
+
+# ---- numbers of pods
+
+
+@pytest.mark.parametrize(
+    ("group", "pods"),
+    [
+        ({"replicas": 3}, 3),
+        ({"replicas": 3, "numOfHosts": 4}, 12),
+        ({"replicas": 3, "minReplicas": 5, "maxReplicas": 9}, 5),
+        ({"replicas": 3, "minReplicas": 1, "maxReplicas": 2, "numOfHosts": 4}, 8),
+        ({"replicas": None, "minReplicas": 2}, 2),
+        ({"replicas": None}, None),
+        ({"replicas": -1}, None),
+        ({"replicas": 0, "minReplicas": 0}, None),
+        ({"replicas": 2, "numOfHosts": 0}, None),
+    ],
+)
+def test_a_group_of_workers_has_as_many_pods_as_its_limits_leave(
+    group: dict[str, Any], pods: int | None
+) -> None:
+    record = read(ray(group))
+    assert record.error is None
+    assert [one.count for one in record.podsets[1:]] == ([] if pods is None else [pods])
+
+
+@pytest.mark.parametrize(
+    ("labels", "rank"),
+    [
+        ({}, None),
+        ({"ray.io/worker-group-replica-index": "3"}, 3),
+        ({"ray.io/worker-group-replica-index": "3", "queuectl.dev/ranks-per-group": "1"}, 3),
+        (
+            {
+                "ray.io/worker-group-replica-index": "3",
+                "ray.io/replica-host-index": "1",
+                "queuectl.dev/ranks-per-group": "4",
+            },
+            13,
+        ),
+        (
+            {
+                "jobset.sigs.k8s.io/job-index": "2",
+                "batch.kubernetes.io/job-completion-index": "1",
+                "queuectl.dev/ranks-per-group": "4",
+            },
+            9,
+        ),
+    ],
+)
+def test_the_rank_of_a_pod_follows_from_its_group_and_its_index_inside_it(
+    labels: dict[str, str], rank: int | None
+) -> None:
+    pod = {"metadata": {"name": "p", "uid": "u", "labels": labels}, "spec": {"containers": []}}
+    assert read_pod(msgspec.convert(pod, WirePod)).rank == rank
 
 
 # ---- patches

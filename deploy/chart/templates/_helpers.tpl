@@ -6,7 +6,7 @@ system:serviceaccount:{{ .Release.Namespace }}:queuectl
 {{/* The user names of the controllers of jobs, as the elements of a list of CEL: they create the pods of jobs, or objects whose
 controllers create the pods. */}}
 {{- define "queuectl.operators" -}}
-{{- range $i, $name := list "trainingOperator" "jobSetOperator" -}}
+{{- range $i, $name := list "trainingOperator" "jobSetOperator" "kubeRayOperator" -}}
 {{- $one := get $.Values $name -}}
 {{ if $i }}, {{ end }}'system:serviceaccount:{{ $one.namespace }}:{{ $one.serviceAccount }}'
 {{- end }}

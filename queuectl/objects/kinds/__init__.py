@@ -17,6 +17,7 @@ from queuectl.objects.kinds.common import NO_COUNTS
 from queuectl.objects.kinds.job import BatchJob
 from queuectl.objects.kinds.jobset import JOBSET
 from queuectl.objects.kinds.pods import POD, POD_GROUP
+from queuectl.objects.kinds.ray import RAYCLUSTER
 from queuectl.objects.kinds.training import JAXJOB, PADDLEJOB, PYTORCHJOB, TFJOB, XGBOOSTJOB
 
 
@@ -100,7 +101,7 @@ class JobKind(Protocol):
         """Label selector of the pods of the job with this name."""
 
 
-_DESCRIBED: Final = (PYTORCHJOB, TFJOB, XGBOOSTJOB, PADDLEJOB, JAXJOB, JOBSET)
+_DESCRIBED: Final = (PYTORCHJOB, TFJOB, XGBOOSTJOB, PADDLEJOB, JAXJOB, JOBSET, RAYCLUSTER)
 
 DESCRIPTIONS: Final = tuple(kind.description for kind in _DESCRIBED)
 """Of all kinds but the Job."""

@@ -44,8 +44,10 @@ class PodSets(_Part, frozen=True, kw_only=True):
         template: path of the pod template in an entry.
         count: the number of pods in an entry is the product of these factors. A factor is the least of the values of its
             paths. Its first path has the value 1 if it is absent; the others count only if they are present.
+        least: path of a lower limit of the first factor, which the factor also is if its first path is absent; "" = none.
         ranks: if the labels of a pod have the index of a group of pods and an index inside it: paths of the number of indexes of
             a group. The first one with a value counts; without a value, it is 1.
+        optional: the place can have no entry.
         unsupported: fields of an entry that no job of a queue can have.
     """
 
@@ -55,7 +57,9 @@ class PodSets(_Part, frozen=True, kw_only=True):
     name: str = ""
     template: str = "template"
     count: tuple[tuple[str, ...], ...] = (("replicas",),)
+    least: str = ""
     ranks: tuple[str, ...] = ()
+    optional: bool = False
     unsupported: tuple[Unsupported, ...] = ()
 
 

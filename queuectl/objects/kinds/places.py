@@ -45,12 +45,15 @@ class Entry:
     @property
     def is_empty(self) -> bool:
         """Whether a number of its pods is 0."""
-        return 0 in [field(self.content, path) for paths in self.where.count for path in paths]
+        return 0 in map(self._factor, range(len(self.where.count)))
 
     def count(self) -> int:
         """The number of pods. Raises RequestError."""
-        factors = (self._factor(paths) for paths in self.where.count)
-        return check_count(prod(factors), f"{self.path}.{self.where.count[0][0]}")
+        for number, paths in enumerate(self.where.count):
+            self._check(number, paths)
+        [first, *_], *_ = *self.where.count, ["template"]
+        pods = prod(map(self._factor, range(len(self.where.count))))
+        return check_count(pods, f"{self.path}.{first}")
 
     def group(self) -> int | None:
         """The number of indexes of a group of its pods; None without groups."""
@@ -58,13 +61,27 @@ class Entry:
         known = [size for size in sizes if size is not None]
         return (known or [1])[0] if self.where.ranks else None
 
-    def _factor(self, paths: Sequence[str]) -> int:
-        first, *others = (field(self.content, path) for path in paths)
-        values = [1 if first is None else first, *(one for one in others if one is not None)]
-        for path, value in zip(paths, (first, *others), strict=True):
+    def _factor(self, number: int) -> int:
+        """The value of a factor of the number of pods."""
+        first, *others = (field(self.content, path) for path in self.where.count[number])
+        least = self._least(number)
+        values = [1 if least is None else least] if first is None else [first]
+        highest: int = min([*values, *(one for one in others if one is not None)])
+        return max(highest, least or 0)
+
+    def _least(self, number: int) -> int | None:
+        """The lower limit of a factor; None without one."""
+        limited = self.where.least and number == 0
+        return (field(self.content, self.where.least) or 0) if limited else None
+
+    def _check(self, number: int, paths: Sequence[str]) -> None:
+        if self._least(number) is not None:
+            check_count(self._factor(number), f"{self.path}.{paths[0]}")
+            return
+        for path in paths:
+            value = field(self.content, path)
             if value is not None:
                 check_count(value, f"{self.path}.{path}")
-        return int(min(values))
 
 
 def entries(places: Iterable[PodSets], document: Any) -> Iterator[Entry]:
@@ -93,7 +110,7 @@ def check(places: Iterable[PodSets], document: Any) -> None:
             if key not in where.types:
                 known = alternatives(where.types, "is not", "is neither")
                 raise RequestError(f"{where.path}: {key!r} {known}")
-        if not found:
+        if not found and not where.optional:
             missing = (
                 alternatives(where.types, "has no", "has neither") if where.types else "is empty"
             )

@@ -5,12 +5,12 @@ The operator names pods by replica type and index. An index counts inside its ty
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
-from queuectl.domain.needs import ContainerNeeds, incidental, limited, requested
+from queuectl.domain.needs import ContainerNeeds
 from queuectl.domain.quantity import CPU, MEMORY
 from queuectl.domain.workload import PodSet
+from queuectl.objects.kinds.additions import with_init
 from queuectl.objects.kinds.described import DescribedKind
 from queuectl.objects.kinds.description import Description, Manager, PodSets, Unsupported
 
@@ -65,14 +65,7 @@ class PyTorchJob(DescribedKind):
     def complete(self, podsets: list[PodSet]) -> list[PodSet]:
         if podsets[0].name != _MASTER.lower():
             return podsets
-        return [podsets[0], *map(_with_init, podsets[1:])]
-
-
-def _with_init(worker: PodSet) -> PodSet:
-    assert worker.needs is not None
-    needs = replace(worker.needs, init=(*worker.needs.init, _INIT))
-    shape = replace(worker.shape, requests=requested(needs), incidental=incidental(needs))
-    return replace(worker, shape=shape, limits=limited(needs), needs=needs)
+        return [podsets[0], *(with_init(worker, _INIT) for worker in podsets[1:])]
 
 
 PYTORCHJOB: Final = PyTorchJob(

@@ -43,7 +43,8 @@ def wire(
 
 def _entries(where: PodSets, more: Iterable[str]) -> object:
     leaves: dict[str, object] = dict.fromkeys((*_paths(where.unsupported), *more), Any)
-    leaves |= {path: int | None for factor in where.count for path in factor}
+    numbers = [path for factor in where.count for path in factor]
+    leaves |= dict.fromkeys([*numbers, *([where.least] if where.least else [])], int | None)
     leaves[where.template] = Template | None
     if where.key:
         leaves[where.key] = str

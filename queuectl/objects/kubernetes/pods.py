@@ -130,7 +130,7 @@ def _membership(labels: Mapping[str, str] | None) -> tuple[int, str, int | None]
         if label in labels:
             rank = read_count(labels[label])
             break
-    if rank is not None and keys.RANKS_LABEL in labels:
+    if rank is not None and keys.RANKS_LABEL in labels and label not in keys.GROUP_LABELS:
         groups = (labels[label] for label in keys.GROUP_LABELS if label in labels)
         size, group = read_count(labels[keys.RANKS_LABEL]), read_count(next(groups, ""))
         rank += (size or 0) * (group or 0)
