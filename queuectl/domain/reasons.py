@@ -40,7 +40,7 @@ class Code(StrEnum):
     BACKOFF = "Backoff"  # a start failed, or its GPUs were idle; it queues again later
     HELD = "Held"  # a user holds it
     QUEUE_SET = "QueueSet"  # a user moves it to another LocalQueue
-    WAITING_FOR_PODS = "WaitingForPods"  # not all pods of its group or array exist
+    WAITING_FOR_PODS = "WaitingForPods"  # not all its pods exist, or ended ones are in their place
     ADMISSION_GATED = "AdmissionGated"  # held until its admission gates are removed
     DEPENDENCY = "Dependency"  # held until other jobs have ended
     DEPENDENCY_NEVER_SATISFIED = "DependencyNeverSatisfied"  # the other job ended otherwise
@@ -119,7 +119,7 @@ MEANINGS: Final[Mapping[Code, str]] = {
     Code.UNSATISFIED_CHECKS: "An admission check of the ClusterQueue does not exist or has no controller here.",
     Code.WAITING_FOR_CHECKS: "Quota and nodes are reserved for the gang until its admission checks are ready.",
     Code.QUEUE_SET: "The gang moves to another LocalQueue.",
-    Code.WAITING_FOR_PODS: "Pods of the group or of the array do not exist yet.",
+    Code.WAITING_FOR_PODS: "Pods of the gang do not exist yet, or ended ones are still in their place.",
 }
 """One line for each code that many pending gangs can have; after an eviction a gang shows the cause of that until it is planned."""
 

@@ -162,6 +162,8 @@ class JobRecord:
         items: (podset, index of its entry) for podsets of a list.
         missing: maps that its object does not have and that patches write to, as JSON pointers. Only of kinds with a list of podsets.
         ranks: (podset, size of a group) for podsets whose pods have the index of a group and an index inside it.
+        first_ranks: (podset, first index) for podsets whose pods have indexes that do not begin with 0.
+        kept: podsets whose ended pods its controller keeps, and does not replace.
         late: podsets whose pods its controller creates only when the pods of others run, or have ended.
         unborn: those of which it has created none, because pods of others must run or end first.
     """
@@ -213,6 +215,8 @@ class JobRecord:
     items: tuple[tuple[str, int], ...] = ()
     missing: tuple[str, ...] = ()
     ranks: tuple[tuple[str, int], ...] = ()
+    first_ranks: tuple[tuple[str, int], ...] = ()
+    kept: tuple[str, ...] = ()
     late: tuple[str, ...] = ()
     unborn: tuple[str, ...] = ()
     array: ArrayStatus | None = None

@@ -26,6 +26,7 @@ from queuectl.state.durations import Durations
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.quota_reservations import allowances
+from queuectl.state.readiness import in_the_way
 from queuectl.state.usage import Usage, node_of
 
 IdleSince = Callable[[Entry, JobRecord, QueueConfig, float], float | None]
@@ -251,6 +252,8 @@ class SnapshotBuilder:
             return job.forbidden
         if job.awaits:
             return Reason(Code.WAITING_FOR_PODS, job.awaits)
+        if kept := in_the_way(job, self._mirror.pods_of(job)):
+            return Reason(Code.WAITING_FOR_PODS, kept)
         queue = (entry.namespace, entry.queue)
         if queue not in self._inadmissible:
             labels = self._namespaces.get(entry.namespace, {})

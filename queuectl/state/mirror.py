@@ -83,7 +83,7 @@ class Mirror:
         touched: uids of jobs with a change of their record or of a pod.
         edited: uids of new jobs, and of jobs with another request than before.
         moved_pods: uids of pods that changed or were deleted.
-        planning_changed: a node, namespace, priority class, ResourceQuota, device or unmanaged pod changed, so plans can differ.
+        planning_changed: a node, namespace, priority class, ResourceQuota, device or unmanaged pod changed, or an ended pod was deleted, so plans can differ.
         devices: the objects of dynamic resource allocation.
     """
 
@@ -477,6 +477,9 @@ class Mirror:
             siblings.pop(pod.uid, None)
             self._savers.get(key, {}).pop(pod.uid, None)
             self.touched.add(pod.owner)
+            job = self.jobs.get(pod.owner)
+            # A job that waits can start without it.
+            self.planning_changed |= job is not None and job.suspended and pod.podset in job.kept
             if not siblings:
                 del self._by_owner[key]
                 self._savers.pop(key, None)

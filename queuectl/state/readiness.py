@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from queuectl.domain.records import JobRecord, PodPhase, PodRecord
+from queuectl.domain.words import counted
 from queuectl.domain.workload import FlavorShare, Placement, PodSet, PodSetPlacement
 from queuectl.state.usage import node_of
 
@@ -47,6 +48,20 @@ def missing(job: JobRecord, podset: PodSet, pods: Sequence[PodRecord]) -> int:
     """The number of pods of a podset that its controller must still create. ``pods``: of this attempt."""
     alive = sum(not pod.terminal for pod in _of(podset, job, pods))
     return max(0, needed(job, podset, pods) - alive)
+
+
+def in_the_way(job: JobRecord, pods: Iterable[PodRecord]) -> str:
+    """The reason for which a job that waits cannot start: ended pods that its controller keeps, and does not replace. Empty without one.
+
+    ``pods``: of all its attempts.
+    """
+    if not job.kept:
+        return ""
+    ended = [p.name for p in pods if p.podset in job.kept and p.terminal and not p.terminating]
+    if not ended:
+        return ""
+    names = ", ".join(sorted(ended)[:3]) + (", …" if len(ended) > 3 else "")
+    return f"its controller keeps {counted(len(ended), 'pod')} of an earlier attempt that ended, and creates no others in their place: delete {names}"
 
 
 def still_needed(

@@ -20,7 +20,7 @@ from tests.control.rig import KillPoint, Rig, gang, live, rig
 from tests.doubles.cluster import Moment
 from tests.support.postgres import TestPostgres
 
-SHAPES = ("Job", "PyTorchJob", "JobSet")
+SHAPES = ("Job", "PyTorchJob", "JobSet", "MPIJob")
 """Kinds that differ in their objects. `make test-faults` runs the others."""
 ENDLESS = ("RayCluster",)
 """Kinds that run until they are deleted."""

@@ -24,6 +24,7 @@ WRITTEN_BY_US = (
     keys.WORKLOAD_LABEL,
     keys.KIND_LABEL,
     keys.RANKS_LABEL,
+    keys.FIRST_RANK_LABEL,
 )
 
 

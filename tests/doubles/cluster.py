@@ -38,7 +38,8 @@ from queuectl.objects.files.takeover import WireLeftWorkload, read_prior_admissi
 from queuectl.objects.kinds import KINDS
 from tests.doubles.admission import CONTROLLER, born, check_job, check_node, check_pod, pod_born
 from tests.doubles.apiserver import Document, Server, Watcher
-from tests.doubles.controllers import Controllers, condition, gang_of, phase, pod_record
+from tests.doubles.controllers import Controllers, gang_of, phase, pod_record
+from tests.doubles.writing import condition
 
 _T = TypeVar("_T")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -22,29 +23,13 @@ from queuectl.objects.kubernetes.pods import read_pod
 from queuectl.objects.kubernetes.templates import read_shape
 from queuectl.objects.kubernetes.wire import TemplateSpec, WireNode, WirePod
 from queuectl.objects.times import format_time
+from tests.doubles import mpi_operator
 from tests.doubles.admission import description_of, replicas, suspended
 from tests.doubles.apiserver import Document, Server, copied, owner_of
-from tests.doubles.limitranges import fill, lets_be
-from tests.doubles.quotas import count, lets_in
+from tests.doubles.quotas import count
+from tests.doubles.writing import condition, holds, make_pod
 
 BACKOFF_LIMIT = 6
-
-
-def condition(document: Document, kind: str, status: str, at: float, reason: str = "") -> None:
-    """Set one status condition in place. As in the helpers of the API, only a change of the status sets the time."""
-    conditions = document.setdefault("status", {}).setdefault("conditions", [])
-    found = next((c for c in conditions if c["type"] == kind), None)
-    if found is None:
-        found = {"type": kind}
-        conditions.append(found)
-    if found.get("status") != status:
-        found["lastTransitionTime"] = format_time(at)
-    found |= {"status": status, "reason": reason}
-
-
-def holds(document: Document, kind: str) -> bool:
-    conditions = document.get("status", {}).get("conditions", ())
-    return any(c["type"] == kind and c["status"] == "True" for c in conditions)
 
 
 def pod_record(document: Document) -> PodRecord:
@@ -71,35 +56,6 @@ def active(pod: Document) -> bool:
     return phase(pod) not in ("Succeeded", "Failed") and not terminating(pod)
 
 
-def make_pod(
-    server: Server, job: Document, template: Document, name: str, labels: dict[str, str]
-) -> None:
-    """Create a pod from a template, unless one with that name exists."""
-    meta = job["metadata"]
-    if (meta["namespace"], name) in server.objects["pods"]:
-        return
-    own = template.get("metadata", {})
-    owner = {"kind": job["kind"], "name": meta["name"], "uid": meta["uid"], "controller": True}
-    pod: Document = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": meta["namespace"],
-            "labels": {**own.get("labels", {}), **labels},
-            "annotations": dict(own.get("annotations", {})),
-            "ownerReferences": [owner],
-        },
-        "spec": copied(template["spec"]),
-        "status": {"phase": "Pending"},
-    }
-    if pod["spec"].get("schedulingGates"):  # as the API server sets it on a pod with gates
-        condition(pod, "PodScheduled", "False", server.clock(), "SchedulingGated")
-    fill(server, pod)
-    if lets_be(server, pod) and lets_in(server, pod):
-        server.create("pods", pod)
-
-
 class Controllers:
     """All controllers. ``step`` is one pass of each; ``hold_starts`` and ``hold_ends`` stop the kubelets.
 
@@ -114,14 +70,20 @@ class Controllers:
 
     def step(self) -> bool:
         """Run one pass. Returns whether anything changed."""
-        before = self._server.version
+        server = self._server
+        before = server.version
         self._collect()
         for job in self._server.all("jobs"):
             self._sync_job(job)
-        others = {"JobSet": self._sync_jobset, "RayCluster": self._sync_raycluster}
+        own: dict[str, Callable[[Document], None]] = {
+            "JobSet": self._sync_jobset,
+            "RayCluster": self._sync_raycluster,
+            "MPIJob": partial(mpi_operator.sync, server),
+        }
         for one in DESCRIPTIONS:
-            for job in self._server.all(one.plural):
-                others.get(one.kind, self._sync_replicas)(job)
+            sync = own.get(one.kind, self._sync_replicas)
+            for job in server.all(one.plural):
+                sync(job)
         self._schedule()
         self._run_pods()
         count(self._server)

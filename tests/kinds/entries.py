@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
-from queuectl.localcluster.operators import KUBERAY, TRAINING_OPERATOR
+from queuectl.localcluster.operators import KUBERAY, MPI_OPERATOR, TRAINING_OPERATOR
 from queuectl.objects.kinds import DESCRIPTIONS
 from queuectl.objects.kinds.description import nested
 from tests.kinds.entry import NO_ELASTIC, NO_PARTIAL, Entry, Make
@@ -22,7 +22,7 @@ def _job(name: str, namespace: str, pods: Pods, priority_class: str | None) -> D
 
 
 def _replicas(kind: str, *leaders: str, restart: str = "OnFailure") -> Make:
-    """A kind of kubeflow.org/v1: one pod of each leading replica type, and workers. ``restart``: of its replicas."""
+    """A kind of kubeflow.org: one pod of each leading replica type, and workers. ``restart``: of its replicas."""
     [one] = [described for described in DESCRIPTIONS if described.kind == kind]
 
     def make(name: str, namespace: str, pods: Pods, priority_class: str | None) -> Document:
@@ -37,10 +37,11 @@ def _replicas(kind: str, *leaders: str, restart: str = "OnFailure") -> Make:
             for role, count in counts.items()
         }
         spec: Any = nested(one.podsets[0].path, replicas)["spec"]
+        api = f"{one.group}/{one.version}"
         document = m.pytorchjob(name, namespace, "main", priority_class=priority_class)
         # With a clean-up, pods that would run without an end are deleted when the job ends.
         policy = {"runPolicy": {"cleanPodPolicy": "Running"}}
-        return document | {"kind": kind, "spec": {**policy, **spec}}
+        return document | {"apiVersion": api, "kind": kind, "spec": {**policy, **spec}}
 
     return make
 
@@ -84,6 +85,14 @@ ENTRIES: Final = (
         KUBERAY,
         unranked=("head",),
         without={"partial": NO_PARTIAL, "elastic": NO_ELASTIC, "finish": NO_END},
+    ),
+    # The end of the launcher is the end of the job.
+    Entry(
+        "MPIJob",
+        _replicas("MPIJob", "Launcher"),
+        MPI_OPERATOR,
+        "launcher",
+        unranked=("launcher",),
     ),
 )
 OPERATORS: Final = tuple(dict.fromkeys(one.operator for one in ENTRIES if one.operator))

@@ -82,6 +82,7 @@ LEADERS: Final = {
     "XGBoostJob": "Master",
     "PaddleJob": "Master",
     "JAXJob": None,
+    "MPIJob": "Launcher",
 }
 """The replica type of the first pod of :func:`job_of`; the others are workers. None: all are workers."""
 

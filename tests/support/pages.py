@@ -30,5 +30,6 @@ KIND_PAGES: Final = {
     "jaxjob.md": "gemma",
     "jobset.md": "llama",
     "raycluster.md": "tune",
+    "mpijob.md": "allreduce",
 }
 """The pages of job kinds that have the same commands, and the names of their jobs."""

@@ -26,6 +26,7 @@ JOB_CONTROLLERS = (
     "system:serviceaccount:kubeflow:training-operator",
     "system:serviceaccount:jobset-system:jobset-controller-manager",
     "system:serviceaccount:ray-system:kuberay-operator",
+    "system:serviceaccount:mpi-operator:mpi-operator",
 )
 DOCUMENTS = manifests()
 VERBS = ("resume", "stop")

@@ -27,6 +27,7 @@ KINDS = (
     "jaxjob.yaml",
     "jobset.yaml",
     "raycluster.yaml",
+    "mpijob.yaml",
 )
 """Of other kinds; each has a page of its name."""
 

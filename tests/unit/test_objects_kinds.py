@@ -49,7 +49,7 @@ def described(record: JobRecord, expect: dict[str, Any]) -> dict[str, Any]:
     }
     if "expected" in expect:
         words["expected"] = dict(record.expected)
-    for field in ("late", "unborn", "items", "ranks", "missing"):
+    for field in ("late", "unborn", "items", "ranks", "first_ranks", "kept", "missing"):
         if field in expect:
             words[field] = json.loads(json.dumps(getattr(record, field)))
     words["podsets"] = [
@@ -202,6 +202,18 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "JAXJob with a master": (
         replicated("JAXJob", "jaxReplicaSpecs", {"Master": {}}),
         "spec.jaxReplicaSpecs: 'Master' is not Worker",
+    ),
+    "MPIJob without a launcher": (
+        replicated("MPIJob", "mpiReplicaSpecs", {"Worker": {"replicas": 2}}),
+        "spec.mpiReplicaSpecs: has no Launcher",
+    ),
+    "MPIJob with two launchers": (
+        replicated("MPIJob", "mpiReplicaSpecs", {"Launcher": {"replicas": 2}}),
+        "spec.mpiReplicaSpecs.Launcher.replicas: 2 is not 1",
+    ),
+    "MPIJob without a number of workers": (
+        replicated("MPIJob", "mpiReplicaSpecs", {"Launcher": {}, "Worker": {}}),
+        "spec.mpiReplicaSpecs.Worker.replicas: is missing: a number of workers from 1",
     ),
     "PyTorchJob without replicas": (pytorch({}), "spec.pytorchReplicaSpecs: has neither Master nor Worker"),
     "unknown replica type": (

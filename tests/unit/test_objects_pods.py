@@ -188,6 +188,8 @@ def test_a_managed_pod_names_the_slot_that_it_fills() -> None:
     ("labels", "rank"),
     [
         ({"batch.kubernetes.io/job-completion-index": "0"}, 0),
+        ({"training.kubeflow.org/replica-index": "3", "queuectl.dev/first-rank": "1"}, 2),
+        ({"training.kubeflow.org/replica-index": "0", "queuectl.dev/first-rank": "1"}, None),
         ({"batch.kubernetes.io/job-completion-index": "first"}, None),
         ({"app": "x"}, None),
         (None, None),

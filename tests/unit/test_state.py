@@ -687,6 +687,27 @@ def test_the_end_of_a_priority_does_not_hide_other_news_of_the_same_look() -> No
     assert codes == [Code.PODS_READY, Code.PRIORITY_SET]
 
 
+def test_ended_pods_that_its_controller_keeps_block_a_gang_until_they_are_deleted() -> None:
+    ended = [pod(name, gated=False, phase=PodPhase.FAILED) for name in ("p1", "p2")]
+    world = World(ENTRY, records=[replace(JOB, kept=("main",)), *ended])
+    (pending,) = world.freeze().pending
+    assert pending.blocked is not None
+    assert pending.blocked.code is Code.WAITING_FOR_PODS
+    assert "keeps 2 pods of an earlier attempt" in pending.blocked.message
+    assert "delete p1, p2" in pending.blocked.message
+    world.look()
+    world.mirror.apply([Deleted("pods", one.uid, 9) for one in ended])
+    assert world.look().plan_again
+    assert world.freeze().pending[0].blocked is None
+
+
+def test_ended_pods_of_other_podsets_block_nothing() -> None:
+    ended = pod("p1", gated=False, phase=PodPhase.FAILED)
+    for kept in ((), ("other",)):
+        world = World(ENTRY, records=[replace(JOB, kept=kept), ended])
+        assert world.freeze().pending[0].blocked is None
+
+
 MOVING = replace(ENTRY, queue_set="r", intent=Intent.MOVE)
 
 

@@ -6,7 +6,9 @@ system:serviceaccount:{{ .Release.Namespace }}:queuectl
 {{/* The user names of the controllers of jobs, as the elements of a list of CEL: they create the pods of jobs, or objects whose
 controllers create the pods. */}}
 {{- define "queuectl.operators" -}}
-{{- range $i, $name := list "trainingOperator" "jobSetOperator" "kubeRayOperator" -}}
+{{- $names := list -}}
+{{- range (include "queuectl.kinds" . | fromYaml).kinds }}{{ $names = append $names (.operator | default "trainingOperator") }}{{ end -}}
+{{- range $i, $name := uniq $names -}}
 {{- $one := get $.Values $name -}}
 {{ if $i }}, {{ end }}'system:serviceaccount:{{ $one.namespace }}:{{ $one.serviceAccount }}'
 {{- end }}
@@ -14,7 +16,7 @@ controllers create the pods. */}}
 
 {{/* The names of the labels of queuectl on pods and their templates, without the prefix, as the elements of a list of CEL. */}}
 {{- define "queuectl.ownLabels" -}}
-'attempt', 'podset', 'workload', 'workload-kind', 'ranks-per-group'
+'attempt', 'podset', 'workload', 'workload-kind', 'ranks-per-group', 'first-rank'
 {{- end }}
 
 {{/* Whether a pod template has the gate or a label of queuectl. Argument: an optional with the template. */}}

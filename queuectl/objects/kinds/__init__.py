@@ -16,6 +16,7 @@ from queuectl.domain.records import JobRecord
 from queuectl.objects.kinds.common import NO_COUNTS
 from queuectl.objects.kinds.job import BatchJob
 from queuectl.objects.kinds.jobset import JOBSET
+from queuectl.objects.kinds.mpijob import MPIJOB
 from queuectl.objects.kinds.pods import POD, POD_GROUP
 from queuectl.objects.kinds.ray import RAYCLUSTER
 from queuectl.objects.kinds.training import JAXJOB, PADDLEJOB, PYTORCHJOB, TFJOB, XGBOOSTJOB
@@ -101,7 +102,16 @@ class JobKind(Protocol):
         """Label selector of the pods of the job with this name."""
 
 
-_DESCRIBED: Final = (PYTORCHJOB, TFJOB, XGBOOSTJOB, PADDLEJOB, JAXJOB, JOBSET, RAYCLUSTER)
+_DESCRIBED: Final = (
+    PYTORCHJOB,
+    TFJOB,
+    XGBOOSTJOB,
+    PADDLEJOB,
+    JAXJOB,
+    JOBSET,
+    RAYCLUSTER,
+    MPIJOB,
+)
 
 DESCRIPTIONS: Final = tuple(kind.description for kind in _DESCRIBED)
 """Of all kinds but the Job."""

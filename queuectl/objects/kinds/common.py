@@ -33,6 +33,8 @@ class SpecFields:
     parallelism: Parallelism | None = None
     followed: bool = True
     ranks: tuple[tuple[str, int], ...] = ()
+    first_ranks: tuple[tuple[str, int], ...] = ()
+    kept: tuple[str, ...] = ()
     late: tuple[str, ...] = ()
     unborn: tuple[str, ...] = ()
     items: tuple[tuple[str, int], ...] = ()
@@ -117,6 +119,8 @@ def read_job(
         submitter=intern((meta.annotations or {}).get(keys.SUBMITTED_BY, "")),
         queue_keys=_queue_keys(meta, kueue),
         ranks=asked.ranks,
+        first_ranks=asked.first_ranks,
+        kept=asked.kept,
         late=asked.late,
         unborn=asked.unborn,
         items=asked.items,

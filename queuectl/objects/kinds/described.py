@@ -164,6 +164,9 @@ class DescribedKind:
         labels = {keys.KIND_LABEL: self.kind} if self.description.children else {}
         size = dict(record.ranks).get(podset)
         labels |= {keys.RANKS_LABEL: str(size)} if size is not None else {}
+        first = dict(record.first_ranks).get(podset)
+        if first is not None:
+            labels[keys.FIRST_RANK_LABEL] = str(first)
         return {"metadata": {"labels": labels}}
 
     def _addressed(self, record: JobRecord, *parts: dict[str, Any]) -> dict[str, Any]:

@@ -134,6 +134,9 @@ def _membership(labels: Mapping[str, str] | None) -> tuple[int, str, int | None]
         groups = (labels[label] for label in keys.GROUP_LABELS if label in labels)
         size, group = read_count(labels[keys.RANKS_LABEL]), read_count(next(groups, ""))
         rank += (size or 0) * (group or 0)
+    if rank is not None and keys.FIRST_RANK_LABEL in labels:
+        rank -= read_count(labels[keys.FIRST_RANK_LABEL]) or 0
+        rank = rank if rank >= 0 else None
     attempt = read_count(labels.get(keys.ATTEMPT_LABEL, "")) or 0
     return attempt, intern(labels.get(keys.PODSET_LABEL) or _unlabelled(labels)), rank
 
