@@ -10,12 +10,12 @@ from queuectl.api.reading import read_yaml_stream
 from queuectl.objects.configuration.queue_config import CONFIG_KINDS, is_config
 from queuectl.objects.documents import Document, documents_of
 from queuectl.objects.files.gangs import is_job
-from queuectl.objects.kinds import KINDS
+from queuectl.objects.kinds import KINDS, JobKinds
 
 _FIELD: Final = "manifests"
 
 
-def with_manifests(body: PlanBody) -> PlanBody:
+def with_manifests(body: PlanBody, kinds: JobKinds = KINDS) -> PlanBody:
     """The question with the documents of ``manifests`` in ``submit`` and ``config``.
 
     Raises:
@@ -25,7 +25,7 @@ def with_manifests(body: PlanBody) -> PlanBody:
     documents = documents_of(_values(body.manifests), _FIELD, plain=True)
     submit, config = list(body.submit), list(body.config)
     for document in documents:
-        (submit if _is_submitted(document) else config).append(document.body)
+        (submit if _is_submitted(document, kinds) else config).append(document.body)
     for found, most, what in (
         (submit, MOST_JOBS, "jobs"),
         (config, MOST_OBJECTS, "configuration objects"),
@@ -44,13 +44,13 @@ def _values(text: str) -> list[Any]:
     return values
 
 
-def _is_submitted(document: Document) -> bool:
+def _is_submitted(document: Document, kinds: JobKinds) -> bool:
     """Whether it is a job, else a configuration object."""
-    if is_job(document):
+    if is_job(document, kinds):
         return True
     if is_config(document):
         return False
-    known = ", ".join([*KINDS, *CONFIG_KINDS])
+    known = ", ".join([*kinds, *CONFIG_KINDS])
     what = f"{document.api_version} {document.kind}"
     raise document.error(
         "kind", f"{what} is neither a job nor a configuration object; known kinds: {known}"

@@ -38,6 +38,7 @@ from queuectl.domain.utilization import GangUse
 from queuectl.domain.what_if import WhatIfResult
 from queuectl.domain.workload_order import BY_NAME, WorkloadOrder
 from queuectl.objects.files.what_if import WhatIf
+from queuectl.objects.kinds import JobKinds
 
 
 class Reports(Protocol):
@@ -170,6 +171,9 @@ class ApiStore(Protocol):
     async def find_workload(self, kind: str, namespace: str, name: str) -> Entry | None:
         """The workload of this name: the live one, else the newest finished one, else None."""
 
+    async def find_workloads(self, namespace: str, name: str) -> tuple[Entry, ...]:
+        """The workload of this name of each kind, by kind: the live one, else the newest finished one."""
+
     async def positions(self, uids: Iterable[str]) -> Mapping[str, QueuePosition]:
         """The positions of these workloads in queue order. Workloads that are not pending are left out."""
 
@@ -247,6 +251,10 @@ class ClusterReader(Protocol):
 
     async def pods(self, entry: Entry) -> tuple[PodRecord, ...] | None:
         """A workload's pods of all its attempts, in no order; None until this process has a view of the cluster."""
+
+    @property
+    def kinds(self) -> JobKinds:
+        """The job kinds that it watches."""
 
     async def try_out(self, asked: WhatIf) -> WhatIfResult | None:
         """The plans with and without the changes; None until this process has a view of the cluster.

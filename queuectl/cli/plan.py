@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from queuectl.cli.input_files import read_bytes, read_objects
+from queuectl.cli.input_files import declared_kinds, read_bytes, read_objects
 from queuectl.cli.plan_tables import print_tables
 from queuectl.domain.diagnosis import Diagnosis, SuggestedFix
 from queuectl.domain.errors import BadInput
@@ -65,6 +65,14 @@ def plan_command(
         typer.Option(
             metavar="FILE",
             help="Configuration of queuectl, or the configuration file of Kueue's manager.",
+        ),
+    ] = None,
+    kinds: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            envvar="QUEUECTL_KINDS_FILE",
+            help="Job kinds of your own: a file with the key jobKinds, for example the values of the chart.",
         ),
     ] = None,
     defrag: Annotated[
@@ -119,7 +127,7 @@ def plan_command(
             refused = unpack(read_bytes(str(snapshot)), str(snapshot))
             given = SnapshotInput(refused.snapshot)
         else:
-            given = _given(file or [], config, now)
+            given = _given(file or [], config, now, kinds)
         if defrag or gang is not None:
             given = _asking_for_room(given, defrag=defrag, gang=gang)
     except BadInput as error:
@@ -170,11 +178,13 @@ def _require_alone(*, alone: bool) -> None:
         raise BadInput("--snapshot: excludes all other options but -o and --explain")
 
 
-def _given(file: list[str], config: Path | None, now: str | None) -> SnapshotInput:
+def _given(
+    file: list[str], config: Path | None, now: str | None, kinds: Path | None
+) -> SnapshotInput:
     if not file:
         raise BadInput("-f or --snapshot is required")
     documents = [document for name in file for document in read_objects(name)]
-    return read_snapshot([*documents, *_settings(config)], _clock(now))
+    return read_snapshot([*documents, *_settings(config)], _clock(now), declared_kinds(kinds))
 
 
 def _planned_again(refused: Refused) -> CheckedPlan:

@@ -13,9 +13,11 @@ from queuectl.cluster.lease import Lease
 from queuectl.cluster.reflector import NoHooks, Pace, Reflector, Sink, Synced, WatchHooks
 from queuectl.cluster.resources import watched
 from queuectl.cluster.review import kueue_keys_act, kueue_runs, probe_policies
+from queuectl.cluster.schemas import mismatches
 from queuectl.cluster.takeover import read_admissions
 from queuectl.cluster.writes import Events, Writer
 from queuectl.domain.records import JobRecord, LeaderRecord, PriorAdmission
+from queuectl.objects.kinds import KINDS, JobKinds
 
 SYSTEM_NAMESPACE: Final = "queuectl-system"
 LEASE: Final = "queuectl"
@@ -32,6 +34,7 @@ class KubernetesCluster:
         hooks: WatchHooks | None = None,
         clock: Callable[[], float] = time.time,
         pace: Pace | None = None,
+        kinds: JobKinds = KINDS,
     ) -> None:
         """Make one; no request is sent yet.
 
@@ -41,13 +44,15 @@ class KubernetesCluster:
             hooks: receive the events of the watches.
             clock: unix seconds.
             pace: of the watches.
+            kinds: of jobs.
         """
         self._api = api
         self._namespace = namespace
         self._hooks = hooks or NoHooks()
         self._pace = pace or Pace()
-        self._writer = Writer(api)
-        self._events = Events(api, clock)
+        self._kinds = kinds
+        self._writer = Writer(api, kinds)
+        self._events = Events(api, clock, kinds)
         self._lease = Lease(api, namespace, LEASE)
 
     @classmethod
@@ -57,6 +62,7 @@ class KubernetesCluster:
         *,
         namespace: str = SYSTEM_NAMESPACE,
         hooks: WatchHooks | None = None,
+        kinds: JobKinds = KINDS,
     ) -> KubernetesCluster:
         """Read the configuration; no request is sent yet.
 
@@ -64,12 +70,12 @@ class KubernetesCluster:
             BadInput: the kubeconfig, or the pod's service account, cannot be used.
         """
         api = await Api.connect(connection)
-        return cls(api, namespace=namespace, hooks=hooks)
+        return cls(api, namespace=namespace, hooks=hooks, kinds=kinds)
 
     async def watch(self, sink: Sink, synced: Synced, *, kueue: bool = True) -> None:
         reported: set[str] = set()
         async with asyncio.TaskGroup() as group:
-            for resource in watched(kueue=kueue):
+            for resource in watched(kueue=kueue, kinds=self._kinds):
                 reflector = Reflector(
                     self._api, resource, sink, synced, self._hooks, self._pace, reported=reported
                 )
@@ -108,7 +114,8 @@ class KubernetesCluster:
         return await self._lease.write(record, over)
 
     async def probe_policies(self, *, kueue: bool = True) -> list[str]:
-        return await probe_policies(self._api, self._namespace, kueue=kueue)
+        missing = await probe_policies(self._api, self._namespace, kueue=kueue, kinds=self._kinds)
+        return missing + await mismatches(self._api, self._kinds)
 
     async def kueue_runs(self) -> bool:
         return await kueue_runs(self._api)

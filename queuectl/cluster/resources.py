@@ -7,14 +7,14 @@ takes about 30 µs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import msgspec
 
 from queuectl.domain.records import JobRecord, PodRecord, Record, TaintRuleRecord
-from queuectl.objects.kinds import KINDS, JobKind, path
+from queuectl.objects.kinds import KINDS, JobKind, JobKinds, index_labels, path
 from queuectl.objects.kinds.pods import WireMember, read_member, takes
 from queuectl.objects.kubernetes.limit_ranges import WireLimitRange, read_limit_range
 from queuectl.objects.kubernetes.node_topologies import API_VERSION as TOPOLOGIES
@@ -76,8 +76,8 @@ class Resource:
     older: Resource | None = None
 
 
-def watched(*, kueue: bool = True) -> tuple[Resource, ...]:
-    """All resources that the controller watches. ``kueue``: Kueue's labels count, too."""
+def watched(*, kueue: bool = True, kinds: JobKinds = KINDS) -> tuple[Resource, ...]:
+    """All resources that the controller watches. ``kueue``: Kueue's labels count, too. ``kinds``: of jobs."""
     return (
         Resource("nodes", "/api/v1/nodes", _reader(WireNode, read_node)),
         Resource("namespaces", "/api/v1/namespaces", _reader(WireNamespace, read_namespace)),
@@ -105,8 +105,8 @@ def watched(*, kueue: bool = True) -> tuple[Resource, ...]:
             _reader(WireNodeTopology, read_node_topology),
             optional=True,
         ),
-        *(_jobs(kind, kueue) for kind in KINDS.values()),
-        _pods(kueue),
+        *(_jobs(kind, kueue) for kind in kinds.values()),
+        _pods(kueue, index_labels(kinds)),
     )
 
 
@@ -146,13 +146,13 @@ def _reader(
     return lambda raw: project(decode(raw))
 
 
-def _pods(kueue: bool) -> Resource:
+def _pods(kueue: bool, labels: Sequence[str]) -> Resource:
     decode = msgspec.json.Decoder(WirePod).decode
     decode_member = msgspec.json.Decoder(WireMember).decode
 
     def read(raw: Bytes) -> PodRecord:
         wire = decode(raw)
-        record = read_pod(wire)
+        record = read_pod(wire, labels)
         if not takes(wire.metadata, kueue=kueue):
             return record
         member = read_member(decode_member(raw), kueue=kueue)

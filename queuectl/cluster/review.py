@@ -18,25 +18,11 @@ from queuectl.cluster.client import METADATA_ONLY, Api, NotServed
 from queuectl.cluster.server import MINIMUM, Server, discover
 from queuectl.domain.errors import ObjectGone, WriteRefused
 from queuectl.objects import keys
-from queuectl.objects.kinds import DESCRIPTIONS, KINDS, JobKind, path
+from queuectl.objects.kinds import KINDS, JobKind, JobKinds, descriptions_of, path
 
-PROTECTING: Final = (
-    *(f"queuectl-{kind.plural}" for kind in KINDS.values()),
-    *(f"queuectl-{kind.plural}-scale" for kind in DESCRIPTIONS if kind.scale),
-    "queuectl-unqueued-jobs",
-    *(f"queuectl-unqueued-{kind.plural}" for kind in DESCRIPTIONS if kind.children),
-    "queuectl-pods",
-)
-"""The ValidatingAdmissionPolicies of deploy/. Each has a match condition that exempts updates by the controller."""
-
-INSTALLED: Final = (
-    *PROTECTING,
-    "queuectl-deletions",
-    "queuectl-statefulsets",
-    "queuectl-statefulsets-scale",
-)
-"""These, and the policies with rules for each identity: a running job is deleted together with its pods, and a StatefulSet in a queue
-keeps its number of replicas."""
+FOR_ALL: Final = ("queuectl-deletions", "queuectl-statefulsets", "queuectl-statefulsets-scale")
+"""The policies with rules for each identity: a running job is deleted together with its pods, and a StatefulSet in a queue keeps its
+number of replicas."""
 
 KUEUE_WEBHOOKS: Final = (
     "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kueue-mutating-webhook-configuration",
@@ -46,6 +32,18 @@ _REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _POLICIES: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 _USER: Final = re.compile(r"request\.userInfo\.username != '([^']*)'")
 _Document = Mapping[str, Any]
+
+
+def protecting(kinds: JobKinds = KINDS) -> tuple[str, ...]:
+    """The ValidatingAdmissionPolicies of the chart with a match condition that exempts updates by the controller."""
+    described = descriptions_of(kinds)
+    return (
+        *(f"queuectl-{kind.plural}" for kind in kinds.values()),
+        *(f"queuectl-{kind.plural}-scale" for kind in described if kind.scale),
+        "queuectl-unqueued-jobs",
+        *(f"queuectl-unqueued-{kind.plural}" for kind in described if kind.children),
+        "queuectl-pods",
+    )
 
 
 async def kueue_runs(api: Api) -> bool:
@@ -77,7 +75,12 @@ async def kueue_keys_act(api: Api, namespace: str) -> bool:
 
 
 async def probe_policies(
-    api: Api, namespace: str, *, controller: bool = True, kueue: bool = True
+    api: Api,
+    namespace: str,
+    *,
+    controller: bool = True,
+    kueue: bool = True,
+    kinds: JobKinds = KINDS,
 ) -> list[str]:
     """The missing parts, one sentence each; empty if all policies are in force.
 
@@ -86,30 +89,31 @@ async def probe_policies(
         namespace: in which the identity can create jobs and pods by dry run.
         controller: whether the identity is that of the controller, so that the policies must name it.
         kueue: Kueue's labels count, too.
+        kinds: of jobs.
     """
     server = await discover(api)
     if not server.supported:
         return [f"the API server is Kubernetes {server}; queuectl needs {Server(MINIMUM)} or newer"]
-    missing = [text async for text in _policies(api, controller)]
+    missing = [text async for text in _policies(api, controller, kinds)]
     if controller and not server.keeps_templates_mutable:
         missing += [text async for text in _probe_status(api, server)]
-    for kind in KINDS.values():
+    for kind in kinds.values():
         missing += [text async for text in _probe_kind(api, namespace, kind)]
         missing += [text async for text in _probe_kueue_key(api, namespace, kind, kueue)]
     missing += [text async for text in _probe_pods(api, namespace)]
     return missing
 
 
-async def _policies(api: Api, controller: bool) -> AsyncIterator[str]:
-    user = await _username(api)
-    for name in INSTALLED:
+async def _policies(api: Api, controller: bool, kinds: JobKinds) -> AsyncIterator[str]:
+    user, ours = await _username(api), protecting(kinds)
+    for name in (*ours, *FOR_ALL):
         try:
             policy = msgspec.json.decode(await api.request("GET", f"{_POLICIES}/{name}"))
         except ObjectGone:
             yield f"ValidatingAdmissionPolicy {name} is not installed (docs/how-to/install.md)"
             continue
         named = _named_controller(policy)
-        if controller and name in PROTECTING and named != user:
+        if controller and name in ours and named != user:
             yield f"ValidatingAdmissionPolicy {name} lets {named} act, but we are {user}"
         for warning in _warnings(policy):
             yield f"ValidatingAdmissionPolicy {name}: {warning}"

@@ -27,7 +27,7 @@ from queuectl.domain.errors import (
     WriteRefused,
 )
 from queuectl.domain.records import JobRecord
-from queuectl.objects.kinds import KINDS, path
+from queuectl.objects.kinds import KINDS, JobKinds, path
 from queuectl.objects.kinds.patches import encoded
 from queuectl.objects.kubernetes.nodes import version_of
 
@@ -118,15 +118,16 @@ def _metadata(target: str, body: bytes) -> _Meta:
 class Writer:
     """Patches of jobs, pods, nodes and namespaces."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, kinds: JobKinds = KINDS) -> None:
         self._api = api
+        self._kinds = kinds
         self._server = Discovered(api)
 
     async def patch_job(
         self, kind: str, namespace: str, name: str, patch: Mapping[str, Any]
     ) -> int:
         """See ``Cluster.patch_job``."""
-        target = path(KINDS[kind], namespace, name)
+        target = path(self._kinds[kind], namespace, name)
         if kind == "Job" and "template" in patch.get("spec", {}):
             patch = await self._with_mutable_template(target, patch)
         return version_of(await merge_patch(self._api, target, patch))
@@ -198,8 +199,11 @@ class Events:
     INTERVAL: Final = 60.0
     KEEP: Final = 4096
 
-    def __init__(self, api: Api, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, api: Api, clock: Callable[[], float] = time.time, kinds: JobKinds = KINDS
+    ) -> None:
         self._api = api
+        self._kinds = kinds
         self._clock = clock
         self._sent: OrderedDict[tuple[str, str, str, str], _SentEvent] = OrderedDict()
         self._instance = socket.gethostname()[:128] or MANAGER
@@ -245,27 +249,26 @@ class Events:
             "reason": reason,
             "type": kind,
             "note": _shorten(message, 1024),
-            "regarding": _regarding(job),
+            "regarding": self._regarding(job),
         }
         body = await self._api.request(
             "POST", _events(job), query=_WRITE, body=event, accept=METADATA_ONLY
         )
         return _metadata(_events(job), body).name
 
-
-def _regarding(job: JobRecord) -> dict[str, str]:
-    """The object with its Events. A group of pods has them on its first pod."""
-    if job.face is not None:
-        face = {"name": job.face.name, "uid": job.face.uid}
-        return {"apiVersion": "v1", "kind": "Pod", "namespace": job.namespace, **face}
-    api = KINDS[job.kind]
-    return {
-        "apiVersion": f"{api.group}/{api.version}",
-        "kind": job.kind,
-        "namespace": job.namespace,
-        "name": job.name,
-        "uid": job.uid,
-    }
+    def _regarding(self, job: JobRecord) -> dict[str, str]:
+        """The object with its Events. A group of pods has them on its first pod."""
+        if job.face is not None:
+            face = {"name": job.face.name, "uid": job.face.uid}
+            return {"apiVersion": "v1", "kind": "Pod", "namespace": job.namespace, **face}
+        api = self._kinds[job.kind]
+        return {
+            "apiVersion": f"{api.group}/{api.version}",
+            "kind": job.kind,
+            "namespace": job.namespace,
+            "name": job.name,
+            "uid": job.uid,
+        }
 
 
 def _events(job: JobRecord) -> str:

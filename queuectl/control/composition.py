@@ -25,7 +25,7 @@ from queuectl.db.replicas import Registration
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.commands import Action
 from queuectl.domain.diagnosis import Diagnosis, Excess
-from queuectl.domain.errors import StoreUnavailable
+from queuectl.domain.errors import BadInput, StoreUnavailable
 from queuectl.domain.estimates import ExpectedStarts
 from queuectl.domain.invariants import Checked
 from queuectl.domain.ledger import Entry
@@ -42,7 +42,8 @@ from queuectl.objects.configuration.queue_config import named, validate
 from queuectl.objects.documents import Document as GivenDocument
 from queuectl.objects.documents import with_names
 from queuectl.objects.files.what_if import WhatIf
-from queuectl.objects.kinds import KINDS
+from queuectl.objects.kinds import KINDS, JobKinds, with_declared
+from queuectl.objects.kinds.declared import read_kinds
 from queuectl.planner.cache import PlannerCache
 from queuectl.telemetry.metrics import Metrics
 
@@ -132,6 +133,11 @@ class Controller:
         """The snapshot for reports, with device rows; None until this process has one."""
         return await self.supervisor.viewer.counted()
 
+    @property
+    def kinds(self) -> JobKinds:
+        """The job kinds, with the declared ones."""
+        return self.supervisor.kinds
+
     async def try_out(self, asked: WhatIf) -> WhatIfResult | None:
         """The result of a what-if; None until this process has a snapshot."""
         return await self.supervisor.what_if.try_out(asked)
@@ -154,6 +160,22 @@ class Controller:
         return blockers
 
 
+def job_kinds(settings: Settings) -> JobKinds:
+    """The job kinds, with those that ``QUEUECTL_KINDS_FILE`` declares.
+
+    Raises:
+        BadInput: a declaration is wrong; the message names kind and field.
+    """
+    file = settings.kinds_file
+    if file is None:
+        return KINDS
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise BadInput(f"QUEUECTL_KINDS_FILE: {file}: {error.strerror or error}") from None
+    return with_declared(read_kinds(content, str(file)))
+
+
 @asynccontextmanager
 async def access(settings: Settings) -> AsyncIterator[KubernetesAccess]:
     """Authentication and authorization of API callers by the cluster.
@@ -173,10 +195,10 @@ async def controller(settings: Settings) -> AsyncIterator[Controller]:
     """Open all connections, and close them at the end.
 
     Raises:
-        BadInput: a URL, a kubeconfig or a server version is wrong.
+        BadInput: a URL, a kubeconfig, a server version or a declared kind is wrong.
         StoreError, ClusterError: no connection, or this release cannot use the schema.
     """
-    metrics = Metrics()
+    metrics, kinds = Metrics(), job_kinds(settings)
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(provided(settings.database_url))
         await upgrade(url, pre_only=True)
@@ -200,6 +222,7 @@ async def controller(settings: Settings) -> AsyncIterator[Controller]:
             ),
             namespace=settings.namespace,
             hooks=WatchMeter(metrics),
+            kinds=kinds,
         )
         stack.push_async_callback(cluster.close)
         source = use_source(settings)
@@ -214,7 +237,7 @@ async def controller(settings: Settings) -> AsyncIterator[Controller]:
             metrics=metrics,
             settings=settings,
             clock=clock,
-            job_resources={kind.plural: kind.kind for kind in KINDS.values()},
+            kinds=kinds,
             use_source=source,
             health_source=health,
         )
@@ -225,9 +248,10 @@ async def recovered(settings: Settings, documents: Sequence[GivenDocument]) -> R
     """Make the ledger again from the cluster, in a database that has lost it; ``documents``: the configuration.
 
     Raises:
-        BadInput: a document is wrong, or the database has workloads.
+        BadInput: a document or a declared kind is wrong, or the database has workloads.
         StoreError, ClusterError: no connection, or no response.
     """
+    kinds = job_kinds(settings)
     kept = [validate(document)[0] for document in with_names(map(named, documents))]
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(provided(settings.database_url))
@@ -237,7 +261,9 @@ async def recovered(settings: Settings, documents: Sequence[GivenDocument]) -> R
         clock = SteadyClock()
         clock.set(await store.now())
         connection = Connection(kubeconfig=settings.kubeconfig, in_flight=SPARE_CONNECTIONS)
-        cluster = await KubernetesCluster.connect(connection, namespace=settings.namespace)
+        cluster = await KubernetesCluster.connect(
+            connection, namespace=settings.namespace, kinds=kinds
+        )
         stack.push_async_callback(cluster.close)
 
         async def configure() -> None:
@@ -252,5 +278,4 @@ async def recovered(settings: Settings, documents: Sequence[GivenDocument]) -> R
             duration=settings.lease_duration,
             renew=settings.lease_renew,
         )
-        kinds = {kind.plural: kind.kind for kind in KINDS.values()}
         return await recover(store, cluster, settings, clock, leadership, kinds, configure)

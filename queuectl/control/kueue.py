@@ -17,7 +17,7 @@ from queuectl.domain.queries import DocumentKey
 from queuectl.domain.records import PriorAdmission
 from queuectl.domain.rules import KueueKeys
 from queuectl.objects.configuration.queue_config import ONLY_NAME, build
-from queuectl.objects.kinds import KINDS
+from queuectl.objects.kinds import KINDS, JobKinds
 
 log = structlog.get_logger()
 
@@ -30,8 +30,9 @@ NAMED = 10  # jobs of unknown kinds that are named in the log
 class KueueDetector:
     """Checks for a Kueue by the rule in the database."""
 
-    def __init__(self, cluster: Cluster, store: Store) -> None:
+    def __init__(self, cluster: Cluster, store: Store, kinds: JobKinds = KINDS) -> None:
         self._cluster = cluster
+        self._kinds = kinds
         self._store = store
         self._version = 0  # of the document with the rule; 0 without one
         self._rule = KueueKeys.AUTO
@@ -67,11 +68,13 @@ class KueueDetector:
             except ClusterError as error:
                 log.warning("kueue_workloads_not_read", error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
-        unsupported = Counter(admission.kind for admission in found if admission.kind not in KINDS)
+        unsupported = Counter(
+            admission.kind for admission in found if admission.kind not in self._kinds
+        )
         for kind, count in sorted(unsupported.items()):
             refs = [admission.ref for admission in found if admission.kind == kind]
             log.warning("jobs_ignored", kind=kind, count=count, jobs=refs[:NAMED])
-        return [admission for admission in found if admission.kind in KINDS]
+        return [admission for admission in found if admission.kind in self._kinds]
 
     async def _read_rule(self) -> None:
         """The rule from its document, which is read only after a new write, because this check repeats without end."""

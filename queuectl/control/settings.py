@@ -191,6 +191,10 @@ class Settings(BaseSettings):
     kubeconfig: Path | None = Field(
         None, description="path of a kubeconfig; unset = the service account of the pod"
     )
+    kinds_file: Path | None = Field(
+        None,
+        description="YAML file that declares further job kinds, under the key jobKinds; unset = none",
+    )
     namespace: str = Field("queuectl-system", description="namespace of the LeaderLease")
     holder: str = Field(
         default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}",

@@ -34,6 +34,7 @@ from queuectl.domain.invariants import Checked
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import Delta
 from queuectl.domain.utilization import GangUse
+from queuectl.objects.kinds import JobKinds
 from queuectl.planner.cache import PlannerCache
 from queuectl.state.mirror import Mirror
 from queuectl.telemetry.metrics import Metrics
@@ -55,7 +56,7 @@ class Supervisor:
         metrics: Metrics,
         settings: Settings,
         clock: SteadyClock,
-        job_resources: dict[str, str],
+        kinds: JobKinds,
         use_source: UseSource | None = None,
         health_source: HealthSource | None = None,
     ) -> None:
@@ -67,7 +68,7 @@ class Supervisor:
             metrics: of the process.
             settings: of the process.
             clock: of the database.
-            job_resources: plural -> kind of the watched job kinds.
+            kinds: the job kinds.
             use_source: of GPU utilization; None without one.
             health_source: of faults of GPUs; None without one.
         """
@@ -78,7 +79,8 @@ class Supervisor:
         self._metrics = metrics
         self._settings = settings
         self._clock = clock
-        self._mirror = Mirror(job_resources)
+        self.kinds = kinds
+        self._mirror = Mirror.of(kinds)
         self.cache = PlannerCache()
         self._missing = self._mirror.resources
         self._synced = asyncio.Event()
@@ -87,7 +89,7 @@ class Supervisor:
         self._lost = [
             "database: not compared with the cluster yet"
         ]  # why it does not match the cluster
-        self._kueue_detector = KueueDetector(cluster, store)
+        self._kueue_detector = KueueDetector(cluster, store, kinds)
         self._kueue: bool | None = None  # Kueue's keys count; None = not known yet
         self._leading: Loop | None = None
         fresh = max(settings.utilization.fresh_seconds, 2 * estimates.EVERY_SECONDS)

@@ -131,6 +131,11 @@ class ApiStore(Database):
         async with self._snapshot("finding a workload") as connection:
             return await reads.entry_named(connection, kind, namespace, name)
 
+    async def find_workloads(self, namespace: str, name: str) -> tuple[Entry, ...]:
+        """The workload of this name of each kind, by kind: the live one, else the newest finished one."""
+        async with self._snapshot("finding workloads") as connection:
+            return await reads.entries_named(connection, namespace, name)
+
     async def workload_names(self, uids: Iterable[str]) -> Mapping[str, str]:
         """``namespace/name`` by uid, of those that exist."""
         async with self._statement("naming workloads") as connection:

@@ -17,7 +17,7 @@ from sqlalchemy import (
     select,
     tuple_,
 )
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects.postgresql import ARRAY, distinct_on
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import Text
 
@@ -130,6 +130,25 @@ def named(kind: str, namespace: str, name: str) -> Select[Any]:
         .order_by((w.state == State.FINISHED.value), w.queued_at.desc(), w.uid)
         .limit(1)
     )
+
+
+def all_named(namespace: str, name: str) -> Select[Any]:
+    """The statement behind :func:`entries_named`; the tests pin its plan."""
+    w = workloads.c
+    return (
+        select(*ENTRY_COLUMNS)
+        .where(w.namespace == namespace, w.name == name)
+        .ext(distinct_on(w.kind))
+        .order_by(w.kind, (w.state == State.FINISHED.value), w.queued_at.desc(), w.uid)
+    )
+
+
+async def entries_named(
+    connection: AsyncConnection, namespace: str, name: str
+) -> tuple[Entry, ...]:
+    """For each kind, the workload that has this name, as :func:`entry_named` chooses it; by kind."""
+    rows = (await connection.execute(all_named(namespace, name))).all()
+    return tuple(await _complete(connection, rows, [row.uid for row in rows]))
 
 
 async def entry_named(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,7 +26,7 @@ import msgspec
 from queuectl.demo.watch import ListCompleted, Server, WatchedObject
 from queuectl.domain.fleet import Node
 from queuectl.domain.records import JobRecord, NodeRecord, PodRecord
-from queuectl.objects.kinds import KINDS, path
+from queuectl.objects.kinds import KINDS, JobKind, JobKinds, index_labels, path
 from queuectl.objects.kubernetes.nodes import read_node
 from queuectl.objects.kubernetes.pods import read_pod
 from queuectl.objects.kubernetes.wire import WireNode, WirePod
@@ -72,11 +72,13 @@ class Recorder:
         kinds: kinds of jobs to record.
     """
 
-    def __init__(self, kubeconfig: Path, kinds: Iterable[str] = tuple(KINDS)) -> None:
+    def __init__(self, kubeconfig: Path, kinds: JobKinds = KINDS) -> None:
         self._server = Server(kubeconfig)
         self._paths = {"/api/v1/nodes": _reader(WireNode, read_node)}
-        self._paths |= {path(KINDS[name]): _job_reader(name) for name in kinds}
-        self._paths["/api/v1/pods"] = _reader(WirePod, read_pod)
+        self._paths |= {path(kind): _job_reader(kind) for kind in kinds.values()}
+        self._paths["/api/v1/pods"] = _reader(
+            WirePod, partial(read_pod, index_labels=index_labels(kinds))
+        )
         self._lock = threading.Lock()
         self._events: list[Event] = []
         self._known: dict[str, dict[str, Fact]] = {one: {} for one in self._paths}
@@ -228,8 +230,7 @@ def _reader(wire: Any, read: Callable[[Any], Fact]) -> Callable[[msgspec.Raw], F
     return lambda raw: read(decode(raw))
 
 
-def _job_reader(name: str) -> Callable[[msgspec.Raw], Fact | None]:
-    kind = KINDS[name]
+def _job_reader(kind: JobKind) -> Callable[[msgspec.Raw], Fact | None]:
     decode = msgspec.json.Decoder(kind.wire).decode
 
     def read(raw: msgspec.Raw) -> JobRecord | None:

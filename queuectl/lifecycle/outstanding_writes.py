@@ -31,7 +31,7 @@ from queuectl.domain.redaction import redacted_for
 from queuectl.domain.workload import Planned
 from queuectl.lifecycle.slot_assignment import assign, slots_of
 from queuectl.objects.keys import STATUS_ANNOTATION
-from queuectl.objects.kinds import KINDS
+from queuectl.objects.kinds import KINDS, JobKinds
 from queuectl.objects.kinds import pods as plain
 from queuectl.objects.kubernetes.pods import pin_patch
 from queuectl.objects.times import format_time
@@ -81,6 +81,7 @@ def outstanding_writes(
     pods: Iterable[PodRecord],
     nodes: Mapping[str, Node],
     flavors: Mapping[str, ResourceFlavor],
+    kinds: JobKinds = KINDS,
 ) -> list[Write]:
     """Writes to send now, in order. ``nodes`` and ``flavors`` are by name; ``pods``: all pods that the job controls."""
     if job.attempt > entry.attempt:  # of a restored backup: the next observation changes the entry
@@ -88,13 +89,16 @@ def outstanding_writes(
     if job.of_pods:
         return _of_pods(entry, job, list(pods), nodes, flavors)
     if entry.state is State.EVICTING:
-        return _stop(entry, job) if entry.stop_at is None else _notify(entry, job, entry.stop_at)
+        if entry.stop_at is not None:
+            return _notify(entry, job, entry.stop_at, kinds)
+        return _stop(entry, job, kinds)
     if entry.intent is Intent.MOVE:
-        return _relabel(entry, job)
+        return _relabel(entry, job, kinds)
     if not entry.state.live or job.outcome is not None:
         return []
     if job.suspended:
-        return _start(entry, job) if entry.intent is not None and as_planned(entry, job) else []
+        owed = entry.intent is not None and as_planned(entry, job)
+        return _start(entry, job, kinds) if owed else []
     if job.attempt != entry.attempt:
         return []
     return _place(entry, job, [p for p in pods if p.attempt == entry.attempt], nodes, flavors)
@@ -113,7 +117,7 @@ def _of_pods(
     if entry.state is State.EVICTING:
         return _stop_pods(entry, job, alive)
     if entry.intent is Intent.MOVE and job.index is not None:
-        return _relabel(entry, job)
+        return _relabel(entry, job, KINDS)
     if entry.intent is Intent.MOVE and entry.queue_set is not None:
         return _relabel_pods(entry, alive, entry.queue_set)
     if not entry.state.live or job.outcome is not None:
@@ -204,37 +208,37 @@ def as_planned(entry: Entry, job: JobRecord) -> bool:
     return entry.planned is None or entry.planned.digest == planned_of(job).digest
 
 
-def _relabel(entry: Entry, job: JobRecord) -> list[Write]:
+def _relabel(entry: Entry, job: JobRecord, kinds: JobKinds) -> list[Write]:
     queue = entry.queue_set
     if queue is None or job.queue == queue or not job.suspended or job.outcome is not None:
         return []
     status = _public_status(entry) if job.index is None else ARRAY_STATUS
-    patch = KINDS[job.kind].queue_patch(object_of(job), status, queue)
+    patch = kinds[job.kind].queue_patch(object_of(job), status, queue)
     return [_job_write(entry, object_of(job), patch, Purpose.MOVE)]
 
 
-def _start(entry: Entry, job: JobRecord) -> list[Write]:
+def _start(entry: Entry, job: JobRecord, kinds: JobKinds) -> list[Write]:
     placed = entry.placement.podsets if entry.placement is not None else ()
     asked = {podset.name: podset.count for podset in job.podsets}
     fewer = {
         p.podset: p.pods for p in placed if p.pods is not None and p.pods < asked.get(p.podset, 0)
     }
-    patch = KINDS[job.kind].start_patch(job, entry.attempt, _public_status(entry), fewer)
+    patch = kinds[job.kind].start_patch(job, entry.attempt, _public_status(entry), fewer)
     return [_job_write(entry, job, patch, Purpose.START)]
 
 
-def _stop(entry: Entry, job: JobRecord) -> list[Write]:
+def _stop(entry: Entry, job: JobRecord, kinds: JobKinds) -> list[Write]:
     if job.suspended and job.attempt >= entry.attempt:
         return []
-    patch = KINDS[job.kind].stop_patch(job, entry.attempt, _public_status(entry))
+    patch = kinds[job.kind].stop_patch(job, entry.attempt, _public_status(entry))
     return [_job_write(entry, job, patch, Purpose.STOP)]
 
 
-def _notify(entry: Entry, job: JobRecord, at: float) -> list[Write]:
+def _notify(entry: Entry, job: JobRecord, at: float, kinds: JobKinds) -> list[Write]:
     deadline = format_time(at)
     if job.suspended or job.preempt_requested == deadline:
         return []
-    patch = KINDS[job.kind].notice_patch(job, _public_status(entry), deadline)
+    patch = kinds[job.kind].notice_patch(job, _public_status(entry), deadline)
     return [_job_write(entry, job, patch, Purpose.NOTICE)]
 
 

@@ -90,6 +90,11 @@ def read_documents(text: str | bytes, source: str = "") -> list[Document]:
     return documents_of(bodies, source, plain=plain)
 
 
+def read_values(text: str | bytes, source: str = "") -> list[Any]:
+    """The values of a stream whose documents are no objects of Kubernetes. Raises DocumentError: it is not YAML or JSON."""
+    return list(_load(text, source)[0])
+
+
 def documents_of(bodies: Iterable[Any], source: str = "", *, plain: bool = False) -> list[Document]:
     """All objects of a stream that is decoded already; ``plain``: its values are sure to be JSON's. Raises DocumentError."""
     documents: list[Document] = []

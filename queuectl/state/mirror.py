@@ -28,6 +28,7 @@ from queuectl.domain.records import (
     ResourceQuotaRecord,
     Upserted,
 )
+from queuectl.objects.kinds import KINDS, JobKinds
 from queuectl.state import devices as device_objects
 from queuectl.state.arrays import Arrays
 from queuectl.state.devices import ALL_NAMESPACES, DeviceMirror
@@ -83,13 +84,15 @@ class Mirror:
         touched: uids of jobs with a change of their record or of a pod.
         edited: uids of new jobs, and of jobs with another request than before.
         moved_pods: uids of pods that changed or were deleted.
+        kinds: the job kinds.
         planning_changed: a node, namespace, priority class, ResourceQuota, device or unmanaged pod changed, or an ended pod was deleted, so plans can differ.
         devices: the objects of dynamic resource allocation.
     """
 
-    def __init__(self, job_resources: Mapping[str, str]) -> None:
-        """``job_resources``: plural resource name -> kind, for each watched job kind."""
+    def __init__(self, job_resources: Mapping[str, str], kinds: JobKinds = KINDS) -> None:
+        """``job_resources``: plural resource name -> kind, for each watched job kind. ``kinds``: how they are read and written."""
         self._kinds = dict(job_resources)
+        self.kinds = kinds
         self.nodes: dict[str, NodeRecord] = {}
         self.jobs: dict[str, JobRecord] = {}
         self._appeared: dict[str, int] = {}  # of jobs: the version of the first observation
@@ -115,6 +118,11 @@ class Mirror:
         self.devices = DeviceMirror(self._in_queue)
         self._gpus: GpuSizes | None = None
         self._arrays = Arrays(lambda key: self._by_owner.get(key, {}).values())
+
+    @classmethod
+    def of(cls, kinds: JobKinds) -> Mirror:
+        """A mirror of all objects of these kinds."""
+        return cls({kind.plural: kind.kind for kind in kinds.values()}, kinds)
 
     @property
     def arrays(self) -> Mapping[str, JobRecord]:

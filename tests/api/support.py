@@ -45,6 +45,7 @@ from queuectl.domain.what_if import WhatIfResult
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
 from queuectl.lifecycle.machine import handle
 from queuectl.objects.files.what_if import WhatIf
+from queuectl.objects.kinds import KINDS
 from queuectl.planner.cache import PlannerCache
 from queuectl.reports.over_quota import over_quota
 from queuectl.state.mirror import Mirror
@@ -116,6 +117,8 @@ class FixedDiagnoser:
 class FixedLookout:
     """Returns the snapshot that the test sets; None = none yet."""
 
+    kinds = KINDS
+
     def __init__(
         self,
         known: ClusterMap | None,
@@ -145,6 +148,8 @@ class FixedLookout:
 
 class FixedClusterReader:
     """Sees one snapshot, and tries out on it what it is asked."""
+
+    kinds = KINDS
 
     def __init__(self, snapshot: Snapshot | None, store: ConfigurationSource) -> None:
         self.snapshot = snapshot

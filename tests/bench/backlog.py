@@ -102,7 +102,7 @@ class Backlog:
             metrics=Metrics(),
             settings=Settings(holder=role, events_per_second=2000.0),
             clock=SteadyClock(),
-            job_resources={kind.plural: kind.kind for kind in KINDS.values()},
+            kinds=KINDS,
         )
         self.controllers[role] = Controller(
             supervisor, command_service, Metrics(), command_service.registration("bench")

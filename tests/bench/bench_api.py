@@ -104,7 +104,7 @@ async def ruled(url: str, gangs: int = GANGS) -> AsyncIterator[World]:
             metrics=Metrics(),
             settings=Settings(),
             clock=SteadyClock(),
-            job_resources={kind.plural: kind.kind for kind in KINDS.values()},
+            kinds=KINDS,
         )
         stop = asyncio.Event()
         running = asyncio.create_task(supervisor.run(stop))

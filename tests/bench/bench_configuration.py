@@ -103,7 +103,7 @@ async def follow(url: str) -> None:
         metrics=Metrics(),
         settings=Settings(),
         clock=SteadyClock(),
-        job_resources={kind.plural: kind.kind for kind in KINDS.values()},
+        kinds=KINDS,
     )
     stop = asyncio.Event()
     running = asyncio.create_task(supervisor.run(stop))

@@ -22,6 +22,7 @@ from queuectl.demo.rest import ApiConnection
 from queuectl.domain.records import JobRecord, PodPhase, PodRecord
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.client import get_plain
+from queuectl.objects.kinds import KINDS
 
 TICKS = os.sysconf("SC_CLK_TCK")
 BLOCK = "topology.queuectl.dev/block"
@@ -219,7 +220,7 @@ def stage(
     with LocalCluster.start(spec) as cluster:
         cluster.client.apply(*namespaces(spaces))
         if config is None:
-            with Recorder(cluster.kubeconfig, ["Job"]) as recorder:
+            with Recorder(cluster.kubeconfig, {"Job": KINDS["Job"]}) as recorder:
                 yield Stage(cluster, recorder)
             return
         install(cluster)
@@ -228,7 +229,7 @@ def stage(
             controller.wait_ready()
             with (
                 ApiConnection(controller.api) as rest,
-                Recorder(cluster.kubeconfig, ["Job"]) as recorder,
+                Recorder(cluster.kubeconfig, {"Job": KINDS["Job"]}) as recorder,
             ):
                 rest.apply(config)
                 yield Stage(cluster, recorder, controller, rest)

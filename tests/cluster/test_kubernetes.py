@@ -18,7 +18,7 @@ from queuectl.cluster.connection import Connection
 from queuectl.cluster.discovery import confirm_absent
 from queuectl.cluster.reflector import NoHooks, Pace, Reflector
 from queuectl.cluster.resources import Resource, watched
-from queuectl.cluster.review import PROTECTING, probe_policies
+from queuectl.cluster.review import probe_policies, protecting
 from queuectl.cluster.server import discover
 from queuectl.control.composition import WatchMeter
 from queuectl.domain.errors import (
@@ -387,7 +387,7 @@ async def test_an_empty_label_is_refused(world: KubernetesWorld) -> None:
 async def test_policies_that_name_another_account_are_reported(admin: Api) -> None:
     """The administrator is not queuectl, so the policies name an account that differs from the caller."""
     found = await probe_policies(admin, SYSTEM_NAMESPACE, controller=True)
-    assert len(found) == len(PROTECTING)
+    assert len(found) == len(protecting())
     assert all("system:serviceaccount:queuectl-system:queuectl" in text for text in found)
 
 

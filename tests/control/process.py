@@ -28,7 +28,7 @@ async def running(
         metrics=Metrics(),
         settings=settings or Settings(),
         clock=SteadyClock(),
-        job_resources={kind.plural: kind.kind for kind in KINDS.values()},
+        kinds=KINDS,
     )
     stop = asyncio.Event()
     task = asyncio.create_task(supervisor.run(stop))

@@ -55,7 +55,7 @@ async def following(store: MemoryStore) -> AsyncIterator[Follower]:
         metrics=Metrics(),
         settings=Settings(debounce_seconds=0.0),
         clock=SteadyClock(),
-        job_resources={kind.plural: kind.kind for kind in KINDS.values()},
+        kinds=KINDS,
     )
     stop = asyncio.Event()
     running = asyncio.create_task(supervisor.run(stop))

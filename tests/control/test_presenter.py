@@ -11,6 +11,7 @@ from queuectl.control.leader.events import EventRecorder
 from queuectl.domain.events import Event, NoteAdded, Refuse
 from queuectl.domain.ledger import EntryChange
 from queuectl.domain.reasons import Code, Reason
+from queuectl.objects.kinds import KINDS
 from tests.api.support import LIVES, live_through
 from tests.doubles.cluster import FakeCluster
 from tests.support.jobs import batch_job
@@ -27,7 +28,13 @@ def published(changes: Iterable[EntryChange], cluster: FakeCluster) -> list[str]
 def publish(changes: Iterable[EntryChange], cluster: FakeCluster) -> None:
     async def run() -> None:
         presenter = EventRecorder(
-            cluster, cluster.job, lambda: True, {"default", "team-a"}, per_second=FASTER, after=0.0
+            cluster,
+            cluster.job,
+            lambda: True,
+            {"default", "team-a"},
+            KINDS,
+            per_second=FASTER,
+            after=0.0,
         )
         presenter.add(changes)
         task = asyncio.create_task(presenter.run())

@@ -34,13 +34,12 @@ async def recovered(world: Rig) -> Recovered:
     leadership = Leadership(
         world.cluster, world.store, clock, holder="recover", duration=15.0, renew=2.0
     )
-    kinds = {kind.plural: kind.kind for kind in KINDS.values()}
 
     async def configured() -> None:
         """The rig has stored the configuration already."""
 
     return await recover(
-        world.store, world.cluster, world.settings, clock, leadership, kinds, configured
+        world.store, world.cluster, world.settings, clock, leadership, KINDS, configured
     )
 
 

@@ -810,6 +810,9 @@ class StoreConformance:
         assert live is not None
         assert live.uid == "u4"
         assert await store.find_workload("Job", "team-b", "train") is None
+        each = await store.find_workloads("team-a", "train")
+        assert [(one.kind, one.uid) for one in each] == [("Job", "u4"), ("PyTorchJob", "u3")]
+        assert await store.find_workloads("team-b", "train") == ()
 
     @pytest.mark.parametrize(
         ("wanted", "uids"),

@@ -110,6 +110,7 @@ def page(after: Position | None = None, **wanted: Any) -> ClauseElement:
         (page(AFTER, cluster_queue="cq-7"), "workloads_cluster_queue_idx"),
         (select(workloads).where(workloads.c.uid == "u5"), "workloads_pkey"),
         (reads.named("Job", "team-7", "job-57"), "workloads_listing_idx"),
+        (reads.all_named("team-7", "job-57"), "workloads_listing_idx"),
         (reads.history_after("u7", 100, 100), "history_uid_id_idx"),
         (reads.history_after(None, 19000, 100), "history_pkey"),
         (decisions.page(None, 100), "decisions_pkey"),

@@ -436,6 +436,12 @@ class MemoryStore:
         found.sort(key=lambda e: (e.state is State.FINISHED, -e.queued_at, e.uid))
         return next(iter(found), None)
 
+    async def find_workloads(self, namespace: str, name: str) -> tuple[Entry, ...]:
+        entries = (await self._reach()).entries.values()
+        kinds = {e.kind for e in entries if (e.namespace, e.name) == (namespace, name)}
+        found = [await self.find_workload(kind, namespace, name) for kind in sorted(kinds)]
+        return tuple(one for one in found if one is not None)
+
     async def workload_names(self, uids: Iterable[str]) -> Mapping[str, str]:
         entries = (await self._reach()).entries
         return {uid: entries[uid].ref for uid in uids if uid in entries}

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from textwrap import indent
 from typing import Any, Final
 
 import msgspec
@@ -19,11 +20,13 @@ from queuectl.localcluster import build
 from queuectl.localcluster.progress import NoProgress
 from queuectl.localcluster.versions import HELM, KUBERNETES
 from queuectl.objects.kinds import DESCRIPTIONS
+from queuectl.objects.kinds.description import Declared
 
 ROOT: Final = Path(__file__).parents[2]
 DEPLOY: Final = ROOT / "deploy"
 CHART: Final = DEPLOY / "chart"
 KINDS: Final = CHART / "kinds.yaml"
+SCHEMA: Final = CHART / "values.schema.json"
 PAGE: Final = ROOT / "docs" / "reference" / "chart-values.md"
 BASE_VALUES: Final = {"image": {"repository": "queuectl"}, "namespace": {"create": True}}
 """The values of ``deploy/base``. The others have their defaults."""
@@ -155,8 +158,19 @@ def kinds() -> str:
     return header + yaml.safe_dump(described, sort_keys=False, width=120)
 
 
+def schema() -> str:
+    """The schema of the values. The part about declared kinds follows from their struct."""
+    hand_written, mark, _ = SCHEMA.read_text().partition('  "$defs": ')
+    template = "#/$defs/{name}"
+    _, parts = msgspec.json.schema_components([Declared], ref_template=template)
+    for part in parts.values():
+        part.pop("description", None)
+    return hand_written + mark + indent(json.dumps(parts, indent=2), "  ").lstrip() + "\n}\n"
+
+
 def main() -> None:
     """Write all files."""
+    SCHEMA.write_text(schema())
     KINDS.write_text(kinds())
     for file, text in manifests().items():
         file.parent.mkdir(exist_ok=True)

@@ -28,6 +28,7 @@ from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.client import Client, get_plain, wait_until
 from queuectl.localcluster.errors import LocalClusterError
 from queuectl.localcluster.progress import LineProgress
+from queuectl.objects.kinds import KINDS, JobKinds
 from tests.support.controlplane import ENGINEER
 
 BLOCK = "topology.queuectl.dev/block"
@@ -50,6 +51,7 @@ class Installation:
     cluster: LocalCluster
     controller: Controller
     rest: ApiConnection
+    kinds: JobKinds = field(default_factory=lambda: KINDS, kw_only=True)
 
     @contextmanager
     def workspace(self, gpus: int, called: str | None = None, **queue: Any) -> Iterator[Workspace]:
@@ -67,7 +69,7 @@ class Installation:
                 m.priority_class("high", 100),
             ]
         )
-        with Recorder(self.cluster.kubeconfig) as recorder:
+        with Recorder(self.cluster.kubeconfig, self.kinds) as recorder:
             workspace = Workspace(self, name, recorder)
             try:
                 yield workspace
@@ -248,6 +250,7 @@ def installed(
     nodes: NodeSpec,
     settings: Mapping[str, str] | None = None,
     admission: Admission = policies,
+    kinds: JobKinds = KINDS,
     **spec: Any,
 ) -> Iterator[Installation]:
     """A control plane of these nodes with queuectl leading on it."""
@@ -255,7 +258,7 @@ def installed(
         leading_controller(nodes, settings, admission, **spec) as (cluster, controller),
         ApiConnection(controller.api) as rest,
     ):
-        yield Installation(cluster, controller, rest)
+        yield Installation(cluster, controller, rest, kinds=kinds)
 
 
 @contextmanager

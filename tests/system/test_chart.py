@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
@@ -20,6 +21,7 @@ from queuectl.localcluster.prometheus import check_rules
 from queuectl.localcluster.versions import SUPPORTED, UNITS
 from tests.support import chart
 from tests.support.chart import BASE_VALUES, CHART, DEPLOY, WEBHOOK, documents, helm
+from tests.support.gangruns import JOB_KINDS
 
 pytestmark = pytest.mark.system
 
@@ -337,3 +339,59 @@ def test_the_manifests_for_older_servers_are_the_chart_with_the_webhook() -> Non
 def words(document: Document) -> list[str]:
     """kustomize changes the line breaks of expressions."""
     return json.dumps(document, sort_keys=True).replace("\\n", " ").split()
+
+
+OWN_KINDS: Mapping[str, Any] = {**IMAGE, "jobKinds": JOB_KINDS}
+
+
+def test_a_declared_kind_has_policies_rights_and_the_account_of_its_controller() -> None:
+    before, after = (by_name(documents(values)) for values in (IMAGE, OWN_KINDS))
+    added = {name for kind, name in after.keys() - before.keys() if "Admission" in kind}
+    assert added == {
+        "queuectl-gangruns",
+        "queuectl-controller-gangruns",
+        "queuectl-gangruns-default",
+    }
+    rules = after["ClusterRole", "queuectl"]["rules"]
+    [rule] = [one for one in rules if one["resources"] == ["gangruns"]]
+    assert rule["verbs"] == ["get", "list", "watch", "patch"]
+    pods = after["ValidatingAdmissionPolicy", "queuectl-pods"]
+    assert "system:serviceaccount:research:gangrun-controller" in str(pods)
+
+
+def test_the_controller_reads_the_declared_kinds_and_restarts_when_they_change() -> None:
+    found = by_name(documents(OWN_KINDS))
+    [written] = found["ConfigMap", "queuectl-job-kinds"]["data"].values()
+    assert yaml.safe_load(written) == {"jobKinds": JOB_KINDS}
+    [container] = found["Deployment", "queuectl"]["spec"]["template"]["spec"]["containers"]
+    variables = {one["name"]: one.get("value") for one in container["env"]}
+    file = variables["QUEUECTL_KINDS_FILE"]
+    assert file is not None
+    [mount] = [one for one in container["volumeMounts"] if file.startswith(one["mountPath"])]
+    assert mount["name"] == "kinds"
+    other = {**OWN_KINDS, "jobKinds": [JOB_KINDS[0] | {"index": ""}]}
+    templates = [
+        by_name(documents(values))["Deployment", "queuectl"]["spec"]["template"]["metadata"]
+        for values in (OWN_KINDS, other)
+    ]
+    assert templates[0] != templates[1]
+
+
+WRONG_KINDS: list[tuple[list[Any], Mapping[str, Any], str]] = [
+    ([JOB_KINDS[0] | {"kind": "JobSet"}], {}, "jobKinds[0] (JobSet): kind: JobSet is the name of another job kind"),
+    ([JOB_KINDS[0] | {"plural": "jobs"}], {}, "jobKinds[0] (GangRun): plural: jobs is the name of another kind"),
+    ([JOB_KINDS[0], JOB_KINDS[0]], {}, "jobKinds[1] (GangRun): kind: GangRun is the name of another job kind"),
+    (JOB_KINDS, WEBHOOK, "jobKinds: the webhook does not know declared kinds: the value mutation must be policy"),
+    ([{name: value for name, value in JOB_KINDS[0].items() if name != "suspend"}], {}, "suspend"),
+    ([JOB_KINDS[0] | {"suspend": "spec['suspend']"}], {}, "/jobKinds/0/suspend"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kinds", "more", "error"), WRONG_KINDS, ids=[one for *_, one in WRONG_KINDS]
+)
+def test_a_wrong_declaration_is_refused_with_the_value_and_the_field(
+    kinds: list[Any], more: Mapping[str, Any], error: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(error)):
+        documents({**IMAGE, **more, "jobKinds": kinds})

@@ -12,7 +12,7 @@ from queuectl.api.auth.start import offer
 from queuectl.api.kinds import CONFIG_KINDS
 from queuectl.cluster.adapter import SYSTEM_NAMESPACE
 from queuectl.cluster.apply import deploy_folder, manifests, opt_ins, optional
-from queuectl.cluster.review import INSTALLED, PROTECTING
+from queuectl.cluster.review import FOR_ALL, protecting
 from queuectl.control.environment import settings_names
 from queuectl.domain.commands import Action
 from queuectl.domain.identity import API_GROUP
@@ -38,8 +38,6 @@ RESTRICTING = {
     *(f"queuectl-controller-{kind.plural}" for kind in KINDS.values()),
 }
 """Objects that queuectl's own identity can change."""
-FOR_ALL = {"queuectl-deletions", "queuectl-statefulsets", "queuectl-statefulsets-scale"}
-"""Let queuectl's identity do no more than others: it deletes no jobs, and changes no StatefulSets."""
 PROTECTED = [one for one in VALIDATING if one["metadata"]["name"] not in {*RESTRICTING, *FOR_ALL}]
 MUTATING = [one for one in DOCUMENTS if one["kind"] == "MutatingAdmissionPolicy"]
 
@@ -73,11 +71,11 @@ def test_a_policy_that_cannot_be_evaluated_refuses(policy: Any) -> None:
 
 
 def test_the_policies_are_those_that_the_review_checks_and_can_read() -> None:
-    assert {policy["metadata"]["name"] for policy in PROTECTED} == set(PROTECTING)
+    assert {policy["metadata"]["name"] for policy in PROTECTED} == set(protecting())
     role = named("ClusterRole", "queuectl")
     [rule] = [r for r in role["rules"] if "validatingadmissionpolicies" in r["resources"]]
-    assert set(rule["resourceNames"]) == set(INSTALLED)
-    assert {policy["metadata"]["name"] for policy in VALIDATING} >= set(INSTALLED)
+    assert set(rule["resourceNames"]) == {*protecting(), *FOR_ALL}
+    assert {policy["metadata"]["name"] for policy in VALIDATING} >= {*protecting(), *FOR_ALL}
 
 
 @pytest.mark.parametrize("policy", PROTECTED, ids=lambda p: p["metadata"]["name"])
@@ -115,7 +113,7 @@ def test_every_kind_is_watched_patched_mutated_and_protected(kind: Any) -> None:
             if kind.plural in m["resources"]
         ]
         # what others may do to them, how they are deleted, and what queuectl may; without a queue, what others can mark
-        markable = f"queuectl-unqueued-{kind.plural}" in PROTECTING
+        markable = f"queuectl-unqueued-{kind.plural}" in protecting()
         expected = 1 if policies is MUTATING else 3 + markable
         assert matched == [([kind.group], [kind.version])] * expected
 

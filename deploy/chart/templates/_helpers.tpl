@@ -12,6 +12,9 @@ controllers create the pods. */}}
 {{- $one := get $.Values $name -}}
 {{ if $i }}, {{ end }}'system:serviceaccount:{{ $one.namespace }}:{{ $one.serviceAccount }}'
 {{- end }}
+{{- range .Values.jobKinds -}}
+, 'system:serviceaccount:{{ .controller.namespace }}:{{ .controller.serviceAccount }}'
+{{- end }}
 {{- end }}
 
 {{/* The names of the labels of queuectl on pods and their templates, without the prefix, as the elements of a list of CEL. */}}
@@ -99,7 +102,12 @@ capabilities: {drop: [ALL]}
 labels:
   app.kubernetes.io/name: {{ $name }}
   {{- with .Values.podLabels }}{{ toYaml . | nindent 2 }}{{ end }}
-{{- with .Values.podAnnotations }}
+{{- $annotations := .Values.podAnnotations }}
+{{- if and .Values.jobKinds (eq $name "queuectl") }}
+{{- /* Changed kinds restart the controller. */}}
+{{- $annotations = merge (dict "queuectl.dev/job-kinds" (toJson .Values.jobKinds | sha256sum)) $annotations }}
+{{- end }}
+{{- with $annotations }}
 annotations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
@@ -131,9 +139,37 @@ topologySpreadConstraints:
 {{- end }}
 {{- end }}
 
-{{/* The described job kinds, as YAML with the key kinds. */}}
+{{/* The described job kinds, as YAML with the key kinds: the built-in ones, then those of jobKinds. */}}
 {{- define "queuectl.kinds" -}}
-{{ .Files.Get "kinds.yaml" }}
+{{- $kinds := (.Files.Get "kinds.yaml" | fromYaml).kinds }}
+{{- $names := list "Job" }}{{ $plurals := list "jobs" "pods" "deployments" "statefulsets" "namespaces" "deletions" }}
+{{- range $kinds }}{{ $names = append $names .kind }}{{ $plurals = append $plurals .plural }}{{ end }}
+{{- range $i, $one := .Values.jobKinds }}
+{{- if has .kind $names }}{{ fail (printf "jobKinds[%d] (%s): kind: %s is the name of another job kind" $i .kind .kind) }}{{ end }}
+{{- if has .plural $plurals }}{{ fail (printf "jobKinds[%d] (%s): plural: %s is the name of another kind" $i .kind .plural) }}{{ end }}
+{{- $names = append $names .kind }}{{ $plurals = append $plurals .plural }}
+{{- end }}
+{{- dict "kinds" (concat $kinds .Values.jobKinds) | toYaml }}
+{{- end }}
+
+{{/* The paths in the entry of a single podset that are not a part of it: of the suspend field and of other podsets. Arguments: the kind, and
+the place. */}}
+{{- define "queuectl.inside" -}}
+{{- $kind := first . }}{{ $place := last . }}{{ $prefix := printf "%s." $place.path }}{{ $found := list -}}
+{{- if $place.name }}
+{{- if hasPrefix $prefix $kind.suspend }}{{ $found = append $found (trimPrefix $prefix $kind.suspend) }}{{ end }}
+{{- range $kind.podsets }}
+{{- if hasPrefix $prefix .path }}{{ $found = append $found (trimPrefix $prefix .path) }}
+{{- else if and (eq .path $place.path) (ne .name $place.name) }}{{ $found = append $found (.template | default "template") }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- join " " $found }}
+{{- end }}
+
+{{/* The paths in an entry that decide the number of its pods. Argument: the place. */}}
+{{- define "queuectl.counts" -}}
+{{- range ternary .count (list (list "replicas")) (hasKey . "count") }}{{ range . }}{{ . }} {{ end }}{{ end }}
 {{- end }}
 
 {{/* An optional value of CEL: a field that can be absent. Arguments: the expression of an object or of an optional, and the path below it. */}}
@@ -178,10 +214,14 @@ topologySpreadConstraints:
 podset, and OLD the entry with the same name in the old object, both optional. NEW_TEMPLATE and OLD_TEMPLATE
 are their pod templates. */}}
 {{- define "queuectl.eachPodSet" -}}
-{{- $object := index . 1 }}{{ $rule := index . 2 -}}
+{{- $object := index . 1 }}{{ $rule := index . 2 }}{{ $oldObject := "oldObject" -}}
+{{- if (index . 0).controller }}
+{{- /* The schema of a declared kind need not have the fields of a template, and the API server checks the types of policies. */}}
+{{- $object = ternary $object (printf "dyn(%s)" $object) (hasPrefix "dyn(" $object) }}{{ $oldObject = "dyn(oldObject)" }}
+{{- end }}
 {{- range $i, $place := (index . 0).podsets }}
 {{- $entry := include "queuectl.entry" (list $place $object false) }}
-{{- $old := include "queuectl.entry" (list $place "oldObject" true) }}
+{{- $old := include "queuectl.entry" (list $place $oldObject true) }}
 {{- $template := $place.template | default "template" }}
 {{- $text := $rule | replace "NEW_TEMPLATE" (include "queuectl.field" (list "ENTRY" $template)) | replace "OLD_TEMPLATE" (include "queuectl.field" (list "OLD" $template)) }}
 {{- if $i }} && {{ end }}{{ include "queuectl.keys" (list $place $object) }}.all(type,

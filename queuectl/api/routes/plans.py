@@ -18,6 +18,7 @@ from queuectl.api.problems import RETRY_SECONDS, Problem, ProblemType, not_known
 from queuectl.domain.errors import TookTooLong
 from queuectl.domain.queries import DocumentKey
 from queuectl.objects.files.what_if import WhatIf
+from queuectl.objects.kinds import KINDS
 
 P = ProblemType
 PATH: Final = f"{PREFIX}/plans"
@@ -48,8 +49,8 @@ def add_routes(
     async def create_plan(request: Request) -> PlanView:
         body = await bodies.model(request, PlanBody)
         if body.manifests.strip():
-            given = body
-            body = await bodies.work(request, lambda: with_manifests(given))
+            given, kinds = body, cluster_reader.kinds if cluster_reader is not None else KINDS
+            body = await bodies.work(request, lambda: with_manifests(given, kinds))
         try:
             trial = (
                 await cluster_reader.try_out(_asked(body)) if cluster_reader is not None else None

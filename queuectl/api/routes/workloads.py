@@ -37,7 +37,6 @@ from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import WorkloadFilter
 from queuectl.domain.reasons import Code
 from queuectl.domain.workload_order import WorkloadOrder
-from queuectl.objects.kinds import WORKLOADS
 
 P = ProblemType
 _TAGS: Final[list[str | Enum]] = ["Workload"]
@@ -197,8 +196,11 @@ def _explain(
 
 async def _named(store: ApiStore, namespace: str, name: str, kind: str | None) -> Entry:
     """The workload of this name: the live one, else the newest finished one."""
-    kinds = [kind] if kind is not None else list(WORKLOADS)
-    found = [e for k in kinds if (e := await store.find_workload(k, namespace, name)) is not None]
+    if kind is not None:
+        one = await store.find_workload(kind, namespace, name)
+        found = [one] if one is not None else []
+    else:
+        found = list(await store.find_workloads(namespace, name))
     found = [e for e in found if e.state is not State.FINISHED] or found
     if not found:
         raise Problem(P.NOT_FOUND, f"there is no workload {namespace}/{name}")

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from queuectl.cli.doctor import judge, technologies
+from queuectl.cli.doctor import judge, own_kinds, technologies
 from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cli.reads import Document, cluster_connection, items
 from queuectl.cluster.apply import manifests, older_manifests, optional
@@ -78,10 +78,17 @@ async def _examined(api: Api, server: Server, namespace: str, known: Known) -> l
     async def installed() -> list[Finding]:
         return judge.objects(await missing(api, deployed))
 
+    kinds = await own_kinds.known(api, namespace)
+
+    async def declared() -> list[Finding]:
+        return await own_kinds.examine(api, namespace)
+
     async def acting() -> list[Finding]:
         kueue = not await kueue_runs(api) and await kueue_keys_act(api, namespace)
         try:
-            return judge.acting(await probe_policies(api, namespace, controller=False, kueue=kueue))
+            return judge.acting(
+                await probe_policies(api, namespace, controller=False, kueue=kueue, kinds=kinds)
+            )
         except ClusterUnavailable as error:  # a failing policy answers 5xx
             return judge.acting([str(error)])
 
@@ -106,7 +113,8 @@ async def _examined(api: Api, server: Server, namespace: str, known: Known) -> l
         return await _numa(api, known.not_aligned) if known.not_aligned else []
 
     checks = (
-        *(("rights", rights), ("policies", installed), ("policies", acting), ("leader", leader)),
+        *(("rights", rights), ("policies", installed), ("policies", acting), ("kinds", declared)),
+        ("leader", leader),
         *(("nodes", nodes), ("others", others), ("mig", mig), ("numa", numa)),
     )
     return [finding for name, work in checks for finding in await _check(name, work)]

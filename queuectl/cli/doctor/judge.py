@@ -80,6 +80,16 @@ def acting(sentences: Sequence[str]) -> list[Finding]:
     return [Finding("policies", Level.PROBLEM, each, fix) for each in sentences]
 
 
+def kinds(declared: int, sentences: Sequence[str]) -> list[Finding]:
+    """Findings on the declared job kinds: their number, and their errors."""
+    if sentences:
+        fix = "correct the value jobKinds of the chart"
+        return [Finding("kinds", Level.PROBLEM, each, fix) for each in sentences]
+    if not declared:
+        return []
+    return [Finding("kinds", Level.OK, f"{declared} declared, with fields that exist")]
+
+
 def leader(record: LeaderRecord | None, now: float) -> list[Finding]:
     """Findings on the leader. ``now``: Unix seconds."""
     if record is None or not record.holder:

@@ -21,7 +21,7 @@ from queuectl.domain.reasons import NOTES, TRANSIENT, WARNINGS, Code, Reason
 from queuectl.domain.records import JobRecord
 from queuectl.domain.redaction import redacted_for
 from queuectl.lifecycle.outstanding_writes import status_text
-from queuectl.objects.kinds import KINDS
+from queuectl.objects.kinds import JobKinds
 from queuectl.objects.kinds.pods import status_patch
 
 log = structlog.get_logger()
@@ -39,18 +39,20 @@ class EventRecorder:
         job: Callable[[str], JobRecord | None],
         quiet: Callable[[], bool],
         namespaces: Container[str],
+        kinds: JobKinds,
         *,
         per_second: float,
         after: float,
     ) -> None:
         """``job(uid)``: the object from the watch. ``quiet()``: whether no write of the protocol is queued.
 
-        ``namespaces``: the current ones of the cluster. ``after``: seconds for which a transient reason must last.
+        ``namespaces``: the current ones of the cluster. ``kinds``: of jobs. ``after``: seconds for which a transient reason must last.
         """
         self._cluster = cluster
         self._job = job
         self._quiet = quiet
         self._namespaces = namespaces
+        self._kinds = kinds
         self._pause = 1.0 / per_second
         self._after = after
         self._queued: dict[str, tuple[float, Entry]] = {}
@@ -142,5 +144,5 @@ class EventRecorder:
                 patch = status_patch(job.face, text)
                 await self._cluster.patch_pod(job.namespace, job.face.name, patch)
             else:
-                patch = KINDS[job.kind].status_patch(job, text)
+                patch = self._kinds[job.kind].status_patch(job, text)
                 await self._cluster.patch_job(job.kind, job.namespace, job.name, patch)

@@ -296,7 +296,8 @@ class LeaderState:
         if entry is None or job is None or uid in self.unwritten:
             return []
         nodes = self._mirror.fleet.by_name
-        return outstanding_writes(entry, job, self._mirror.pods_of(job), nodes, self.config.flavors)
+        pods, kinds = self._mirror.pods_of(job), self._mirror.kinds
+        return outstanding_writes(entry, job, pods, nodes, self.config.flavors, kinds)
 
     @property
     def names(self) -> Mapping[str, str]:

@@ -185,6 +185,7 @@ class Loop:
             self._mirror.jobs.get,
             lambda: self._actuator.idle,
             self._mirror.namespaces,
+            self._mirror.kinds,
             per_second=settings.events_per_second,
             after=settings.reason_delay_seconds,
         )

@@ -31,6 +31,7 @@ from queuectl.domain.records import Delta
 from queuectl.domain.words import counted
 from queuectl.lifecycle.machine import handle
 from queuectl.lifecycle.observations import joined
+from queuectl.objects.kinds import JobKinds
 from queuectl.state.mirror import Mirror
 
 BY: Final = "queuectl recover"
@@ -73,7 +74,7 @@ async def recover(
     settings: Settings,
     clock: Clock,
     leadership: Leadership,
-    job_resources: Mapping[str, str],
+    kinds: JobKinds,
     configure: Callable[[], Awaitable[None]],
 ) -> Recovered:
     """Write the configuration, by ``configure``, then the ledger.
@@ -87,7 +88,7 @@ async def recover(
     epoch = await leadership.acquire()  # waits while another process leads
     try:
         await configure()
-        mirror = Mirror(dict(job_resources))
+        mirror = Mirror.of(kinds)
         watching = await _listed(mirror, store, cluster)
         try:
             return await _written(mirror, store, settings, clock, epoch)
@@ -99,7 +100,7 @@ async def recover(
 
 async def _listed(mirror: Mirror, store: Store, cluster: Cluster) -> asyncio.Task[None]:
     """Fill the copy of the cluster. The watch continues in the task."""
-    neighbour = KueueDetector(cluster, store)
+    neighbour = KueueDetector(cluster, store, mirror.kinds)
     kueue = await neighbour.keys_count()
     missing = mirror.resources
     complete = asyncio.Event()

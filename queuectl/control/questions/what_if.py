@@ -76,6 +76,7 @@ class WhatIfPlanner:
             priority_values(self._mirror.priority_classes.values()),
             dict(self._mirror.ranges),
             self._mirror.devices,
+            self._mirror.kinds,
         )
         work = partial(_worked_out, seen.snapshot, documents, asked, around, self._cache)
         trial = await self._throttle.work_out(work, TIMEOUT_SECONDS)

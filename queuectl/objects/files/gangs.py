@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from queuectl.domain.arrays import index_of, numbers
 from queuectl.domain.reasons import Reason
@@ -13,7 +12,7 @@ from queuectl.domain.workload import PodSet
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import RequestError
 from queuectl.objects.files.assignments import Assigned
-from queuectl.objects.kinds import DESCRIPTIONS, KINDS, JobKind
+from queuectl.objects.kinds import KINDS, JobKind, JobKinds, descriptions_of
 from queuectl.objects.kinds.common import (
     read_checkpoint,
     read_evictions,
@@ -22,9 +21,6 @@ from queuectl.objects.kinds.common import (
 )
 from queuectl.objects.kubernetes.wire import Owner
 from queuectl.objects.times import time_or_none
-
-_CHILDREN: Final = {(one.kind, child.kind) for one in DESCRIPTIONS for child in one.children}
-"""(kind of a job, kind of the objects that its controller makes)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,22 +112,27 @@ class Gang:
         return self.kind, self.namespace, self.name
 
 
-def is_job(document: Document) -> bool:
+def is_job(document: Document, kinds: JobKinds = KINDS) -> bool:
     """Whether queuectl runs jobs of its kind."""
-    kind = KINDS.get(document.kind)
+    kind = kinds.get(document.kind)
     return kind is not None and document.api_version == f"{kind.group}/{kind.version}"
 
 
-def is_child(document: Document) -> bool:
+def is_child(document: Document, kinds: JobKinds = KINDS) -> bool:
     """Whether the controller of another job made it, so that its pods belong to that job."""
+    makers = {
+        one.kind
+        for one in descriptions_of(kinds)
+        if document.kind in [child.kind for child in one.children]
+    }
     meta = document.body.get("metadata") or {}
     return any(
-        owner.get("controller") and (owner.get("kind"), document.kind) in _CHILDREN
+        owner.get("controller") and owner.get("kind") in makers
         for owner in meta.get("ownerReferences") or ()
     )
 
 
-def read_job_gangs(document: Document) -> list[Gang]:
+def read_job_gangs(document: Document, kinds: JobKinds = KINDS) -> list[Gang]:
     """A job of any kind, or the indexes of an array that its controller would run now.
 
     A pod of an index that is not gated shows that the index runs.
@@ -139,7 +140,7 @@ def read_job_gangs(document: Document) -> list[Gang]:
     Raises:
         DocumentError: an error that the API server would refuse.
     """
-    kind: JobKind = KINDS[document.kind]
+    kind: JobKind = kinds[document.kind]
     try:
         record = kind.read(document.convert(kind.wire), strict=True)
     except RequestError as error:

@@ -14,13 +14,13 @@ from queuectl.objects.documents import Document
 from queuectl.objects.errors import RequestError
 from queuectl.objects.files.gangs import Gang, gang_of, unseen
 from queuectl.objects.files.slots import GivenPod
-from queuectl.objects.kinds import KINDS
+from queuectl.objects.kinds import KINDS, JobKinds
 from queuectl.objects.kinds.groups import Group, key_of
 from queuectl.objects.kinds.pods import WireMember, read_member, takes
 from queuectl.objects.kubernetes.wire import PodMeta, PodNotes, WirePod
 
 
-def pod_gangs(pods: Iterable[tuple[Document, GivenPod]]) -> Iterator[Gang]:
+def pod_gangs(pods: Iterable[tuple[Document, GivenPod]], kinds: JobKinds = KINDS) -> Iterator[Gang]:
     """The gangs of all pods with a queue label of their own.
 
     Raises:
@@ -29,7 +29,7 @@ def pod_gangs(pods: Iterable[tuple[Document, GivenPod]]) -> Iterator[Gang]:
     groups: dict[object, Group] = {}
     documents: dict[str, Document] = {}
     for document, given in pods:
-        pod = _taken(document, given.record)
+        pod = _taken(document, given.record, kinds)
         if pod is not None:
             documents.setdefault(pod.uid, document)
             key = key_of(pod)
@@ -94,13 +94,13 @@ def _queue_labels(labels: Mapping[str, str]) -> dict[str, str]:
     return {key: labels[key] for key in copied if key in labels}
 
 
-def _taken(document: Document, record: PodRecord) -> PodRecord | None:
+def _taken(document: Document, record: PodRecord, kinds: JobKinds) -> PodRecord | None:
     """The pod as a part of a workload; None for all others. A pod that was not created yet becomes what admission makes of it."""
     meta: PodMeta = document.convert(WirePod).metadata
     wire = document.convert(WireMember)
     draft = unseen(document, record.uid)
     if draft:
-        if record.owner_kind in KINDS or not takes(_admitted(meta)):
+        if record.owner_kind in kinds or not takes(_admitted(meta)):
             return None
     elif not takes(meta):
         return None

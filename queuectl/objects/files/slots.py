@@ -7,7 +7,7 @@ running gang without stated hosts gets its slots from its pods.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from queuectl.domain.fleet import Fleet
@@ -18,7 +18,6 @@ from queuectl.objects import keys
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import RequestError
 from queuectl.objects.files.gangs import Gang
-from queuectl.objects.kinds import KINDS
 from queuectl.objects.kubernetes.pods import read_pod
 from queuectl.objects.kubernetes.wire import Owner, WirePod
 
@@ -42,11 +41,11 @@ class GivenPod:
     workload: str | None
 
 
-def read_given_pod(document: Document) -> GivenPod:
+def read_given_pod(document: Document, index_labels: Sequence[str] = ()) -> GivenPod:
     """Raises DocumentError naming the field."""
     wire = document.convert(WirePod)
     try:
-        record = read_pod(wire)
+        record = read_pod(wire, index_labels)
     except RequestError as error:
         raise document.error("spec", str(error)) from None
     annotations = (document.body.get("metadata") or {}).get("annotations")
@@ -72,7 +71,9 @@ class Owners:
         self._uids: dict[str, Gang] = {}
         self._indexes: dict[tuple[str, str, str], dict[int, Gang]] = {}  # of arrays, by job
         self._arrays: dict[str, tuple[str, str, str]] = {}  # uid -> job
+        self._kinds: dict[str, None] = {}  # in the order of the gangs
         for gang in gangs:
+            self._kinds[gang.kind] = None
             self._names[gang.key] = gang
             self._uids[gang.uid] = gang
             if gang.index is not None:
@@ -112,7 +113,7 @@ class Owners:
     def _by_label(self, pod: GivenPod) -> Gang | None:
         names = [pod.labels[label] for label in _JOB_LABELS if label in pod.labels]
         for name in names:
-            for kind in KINDS:
+            for kind in self._kinds:
                 found = self._names.get((kind, pod.record.namespace, name))
                 if found is not None:
                     return found

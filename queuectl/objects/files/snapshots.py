@@ -46,6 +46,7 @@ from queuectl.objects.files.pods import has_queue, pod_gangs, pods_of_owner
 from queuectl.objects.files.slots import GivenPod, read_given_pod
 from queuectl.objects.files.workloads import KIND as WORKLOAD
 from queuectl.objects.files.workloads import is_workload, read_workload_gang
+from queuectl.objects.kinds import KINDS, JobKinds, index_labels
 from queuectl.objects.kubernetes import taint_rules
 from queuectl.objects.kubernetes.limit_ranges import WireLimitRange, read_limit_range
 from queuectl.objects.kubernetes.node_topologies import API_VERSION as TOPOLOGIES
@@ -98,26 +99,30 @@ class _Input(Parts):
     ranges: dict[str, list[LimitRange]] = field(default_factory=dict)
     ignored: list[str] = field(default_factory=list)
     pod_documents: list[tuple[Document, GivenPod]] = field(default_factory=list)
+    kinds: JobKinds = field(default_factory=lambda: KINDS)
     slotless: list[str] = field(default_factory=list)  # Nodes that state no number of pods
 
 
-def read_snapshot(documents: Iterable[Document], now: float | None = None) -> SnapshotInput:
+def read_snapshot(
+    documents: Iterable[Document], now: float | None = None, kinds: JobKinds = KINDS
+) -> SnapshotInput:
     """The whole input of a plan, from files.
 
     Args:
         documents: of all files, in order.
+        kinds: of jobs.
         now: unix seconds; by default the newest time in the input, 0 if there is none.
 
     Raises:
         DocumentError: naming file, document and field.
     """
     listed = with_names(map(queue_config.named, documents))
-    _refuse_twice(listed)
-    given = _Input()
+    _refuse_twice(listed, kinds)
+    given = _Input(kinds=kinds)
     for document in listed:
         _sort(document, given)
     given.warnings.extend(assumed_slots(given.slotless))
-    given.gangs += pod_gangs(given.pod_documents)
+    given.gangs += pod_gangs(given.pod_documents, kinds)
     given.gangs = [limited(gang, given.ranges) for gang in given.gangs]
     given.gangs = [claiming(gang, given.devices) for gang in given.gangs]
     clock = newest_time(listed) if now is None else now
@@ -166,12 +171,12 @@ def leaving(snapshot: Snapshot, out: AbstractSet[str]) -> Snapshot:
     return replace(snapshot, admitted=admitted)
 
 
-def _refuse_twice(documents: Iterable[Document]) -> None:
+def _refuse_twice(documents: Iterable[Document], kinds: JobKinds) -> None:
     seen: dict[tuple[str, str, str], Document] = {}
     for document in documents:
         meta = document.body.get("metadata") or {}
         if not meta.get("name"):
-            if not _is_read(document):
+            if not _is_read(document, kinds):
                 continue
             raise document.error("metadata.name", "is required")
         group = document.api_version.rpartition("/")[0]
@@ -183,10 +188,12 @@ def _refuse_twice(documents: Iterable[Document]) -> None:
         seen[key] = document
 
 
-def _is_read(document: Document) -> bool:
+def _is_read(document: Document, kinds: JobKinds) -> bool:
     """Whether a plan uses objects of its kind."""
     core = (document.api_version, document.kind) in _CORE
-    return core or any(known(document) for known in (queue_config.is_config, is_workload, is_job))
+    return (
+        core or queue_config.is_config(document) or is_workload(document) or is_job(document, kinds)
+    )
 
 
 def _sort(document: Document, given: _Input) -> None:
@@ -200,9 +207,9 @@ def _sort(document: Document, given: _Input) -> None:
         gang, warnings = read_workload_gang(document)
         given.warnings.extend(warnings)
         given.gangs.append(gang)
-    elif is_job(document):
-        if not is_child(document):
-            given.gangs.extend(read_job_gangs(document))
+    elif is_job(document, given.kinds):
+        if not is_child(document, given.kinds):
+            given.gangs.extend(read_job_gangs(document, given.kinds))
     else:
         _ignore(document, given)
 
@@ -248,7 +255,7 @@ def defaulted(gang: Gang, queues: QueueConfig) -> Gang:
 
 
 def _pod(document: Document, given: _Input) -> None:
-    pod = read_given_pod(document)
+    pod = read_given_pod(document, index_labels(given.kinds))
     given.pods.append(pod)
     given.pod_documents.append((document, pod))
 

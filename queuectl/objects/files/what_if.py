@@ -32,6 +32,7 @@ from queuectl.objects.files.assembly import Assembly, Parts
 from queuectl.objects.files.devices import claiming
 from queuectl.objects.files.gangs import is_job, read_job_gangs
 from queuectl.objects.files.snapshots import defaulted, drained, leaving, limited
+from queuectl.objects.kinds import KINDS, JobKinds
 
 _SERVERS: Final = (
     "uid",
@@ -68,12 +69,14 @@ class ReadingContext:
     Attributes:
         pod_classes: priorities of the cluster's own PriorityClasses.
         ranges: LimitRanges by namespace.
+        kinds: of jobs.
         claims: the objects that resource claims of pods refer to; None = jobs with claims cannot be planned.
     """
 
     pod_classes: Mapping[str, int] = field(default_factory=dict)
     ranges: Mapping[str, Sequence[LimitRange]] = field(default_factory=dict)
     claims: KnownClaims | None = None
+    kinds: JobKinds = field(default_factory=lambda: KINDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,12 +229,12 @@ def _submitted(
     gangs = []
     seen: set[tuple[str, str, str]] = set()
     for document in with_names(as_document(_as_written(body), "submit") for body in asked.submit):
-        if not is_job(document):
+        if not is_job(document, around.kinds):
             what = f"{document.api_version} {document.kind}".strip()
             raise document.error(
                 "kind", f"{what or 'nothing'} is no kind of job that queuectl runs"
             )
-        for read in read_job_gangs(document):
+        for read in read_job_gangs(document, around.kinds):
             gang = limited(defaulted(read, snapshot.config), around.ranges)
             gang = gang if around.claims is None else claiming(gang, around.claims)
             if gang.key in seen:

@@ -6,7 +6,7 @@ A new kind is a :class:`~queuectl.objects.kinds.description.Description`, an ent
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
@@ -14,10 +14,11 @@ import msgspec
 
 from queuectl.domain.records import JobRecord
 from queuectl.objects.kinds.common import NO_COUNTS
+from queuectl.objects.kinds.described import DescribedKind
+from queuectl.objects.kinds.description import Description
 from queuectl.objects.kinds.job import BatchJob
 from queuectl.objects.kinds.jobset import JOBSET
 from queuectl.objects.kinds.mpijob import MPIJOB
-from queuectl.objects.kinds.pods import POD, POD_GROUP
 from queuectl.objects.kinds.ray import RAYCLUSTER
 from queuectl.objects.kinds.training import JAXJOB, PADDLEJOB, PYTORCHJOB, TFJOB, XGBOOSTJOB
 
@@ -116,13 +117,26 @@ _DESCRIBED: Final = (
 DESCRIPTIONS: Final = tuple(kind.description for kind in _DESCRIBED)
 """Of all kinds but the Job."""
 
-KINDS: Final[Mapping[str, JobKind]] = MappingProxyType(
-    {kind.kind: kind for kind in (BatchJob(), *_DESCRIBED)}
-)
-"""By kind; the order is that of this file."""
+JobKinds = Mapping[str, JobKind]
+"""Job kinds by their names."""
 
-WORKLOADS: Final = (*KINDS, POD, POD_GROUP)
-"""The kinds of workloads: of objects that queuectl runs, and of pods."""
+KINDS: Final[JobKinds] = MappingProxyType({kind.kind: kind for kind in (BatchJob(), *_DESCRIBED)})
+"""The built-in kinds; the order is that of this file."""
+
+
+def with_declared(declared: Iterable[Description]) -> JobKinds:
+    """The built-in kinds, then those that the configuration declares (:mod:`queuectl.objects.kinds.declared`)."""
+    return MappingProxyType({**KINDS, **{one.kind: DescribedKind(one) for one in declared}})
+
+
+def descriptions_of(kinds: JobKinds) -> tuple[Description, ...]:
+    """Of all kinds but the Job."""
+    return tuple(kind.description for kind in kinds.values() if isinstance(kind, DescribedKind))
+
+
+def index_labels(kinds: JobKinds) -> tuple[str, ...]:
+    """Labels of pods with their index, which kinds add to those of all kinds."""
+    return tuple(dict.fromkeys(one.index for one in descriptions_of(kinds) if one.index))
 
 
 def path(kind: JobKind, namespace: str | None = None, name: str | None = None) -> str:

@@ -51,24 +51,35 @@ class DescribedKind:
 
     def read(self, document: Any, *, kueue: bool = True, strict: bool = False) -> JobRecord:
         one = self.description
-        conditions: list[Condition] = field(document, CONDITIONS) or []
-        ended = one.conditions
-        outcome = Outcome.FAILED if holds(conditions, ended.failed) else None
+        succeeded, failed, drained = self._status(document)
+        outcome = Outcome.FAILED if failed else None
         return read_job(
             self.kind,
             document.metadata,
             [entry.template for entry in self._asking(document)],
             suspended=bool(field(document, one.suspend)),
-            drained=holds(conditions, ended.suspended),
-            outcome=Outcome.SUCCEEDED if holds(conditions, ended.succeeded) else outcome,
+            drained=drained,
+            outcome=Outcome.SUCCEEDED if succeeded else outcome,
             own_priority_class=field(document, one.priority_class) if one.priority_class else None,
             ask=lambda: self._ask(document, kueue),
             kueue=kueue,
             strict=strict,
         )
 
+    def _status(self, document: Any) -> tuple[bool, bool, bool]:
+        """Whether it has succeeded, whether it has failed, and whether its controller stops its pods or has stopped them."""
+        one = self.description
+        if one.phase is not None:
+            values, value = one.phase, field(document, one.phase.path)
+            drained = not values.suspended or value in values.suspended
+            return value in values.succeeded, value in values.failed, drained
+        conditions: list[Condition] = field(document, CONDITIONS) or []
+        types = one.conditions
+        drained = not types.suspended or holds(conditions, types.suspended)
+        return holds(conditions, types.succeeded), holds(conditions, types.failed), drained
+
     def minimal_spec(self, template: Mapping[str, Any]) -> Mapping[str, Any]:
-        documents = []
+        documents = [dict(self.description.probe)]
         for where in self.description.podsets:
             counts = [nested(path, 1) for factor in where.count for path in factor]
             entry = merged([nested(where.template, template), *counts])

@@ -6,10 +6,28 @@ policies and the rights; ``make manifests`` writes that file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Final
 
 import msgspec
+
+_FIELD: Final = "[A-Za-z_][A-Za-z0-9_]*"
+_PATH: Final = rf"{_FIELD}(\.{_FIELD})*"
+_NAME: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_LABEL: Final = "([a-z0-9][-a-z0-9.]*/)?[A-Za-z0-9][-A-Za-z0-9_.]*"
+
+# The templates of the chart write these strings into expressions and patches.
+Path = Annotated[str, msgspec.Meta(pattern=f"^{_PATH}$")]
+PathOrNone = Annotated[str, msgspec.Meta(pattern=f"^({_PATH})?$")]
+FieldOrNone = Annotated[str, msgspec.Meta(pattern=f"^({_FIELD})?$")]
+Name = Annotated[str, msgspec.Meta(pattern=f"^{_NAME}$", max_length=63)]
+NameOrNone = Annotated[str, msgspec.Meta(pattern=f"^({_NAME})?$", max_length=63)]
+Label = Annotated[str, msgspec.Meta(pattern=f"^{_LABEL}$")]
+LabelOrNone = Annotated[str, msgspec.Meta(pattern=f"^({_LABEL})?$")]
+Kind = Annotated[str, msgspec.Meta(pattern="^[A-Z][A-Za-z0-9]*$", max_length=63)]
+Group = Annotated[str, msgspec.Meta(pattern="^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
+Version = Annotated[str, msgspec.Meta(pattern="^v[0-9]+((alpha|beta)[0-9]+)?$")]
+Key = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?$")]
 
 
 class _Part(
@@ -26,7 +44,7 @@ class _Part(
 class Unsupported(_Part, frozen=True, kw_only=True):
     """A field that queuectl does not support, and the reason. ``annotation``: the key, if the field is a map of annotations."""
 
-    path: str
+    path: Path
     reason: str
     annotation: str = ""
 
@@ -44,6 +62,7 @@ class PodSets(_Part, frozen=True, kw_only=True):
         template: path of the pod template in an entry.
         count: the number of pods in an entry is the product of these factors. A factor is the least of the values of its
             paths. Its first path has the value 1 if it is absent; the others count only if they are present.
+            Without factors, it is 1.
         least: path of a lower limit of the first factor, which the factor also is if its first path is absent; "" = none.
         ranks: if the labels of a pod have the index of a group of pods and an index inside it: paths of the number of indexes of
             a group. The first one with a value counts; without a value, it is 1.
@@ -51,14 +70,14 @@ class PodSets(_Part, frozen=True, kw_only=True):
         unsupported: fields of an entry that no job of a queue can have.
     """
 
-    path: str
-    types: tuple[str, ...] = ()
-    key: str = ""
-    name: str = ""
-    template: str = "template"
-    count: tuple[tuple[str, ...], ...] = (("replicas",),)
-    least: str = ""
-    ranks: tuple[str, ...] = ()
+    path: Path
+    types: tuple[Key, ...] = ()
+    key: FieldOrNone = ""
+    name: NameOrNone = ""
+    template: Path = "template"
+    count: tuple[tuple[Path, ...], ...] = (("replicas",),)
+    least: PathOrNone = ""
+    ranks: tuple[Path, ...] = ()
     optional: bool = False
     unsupported: tuple[Unsupported, ...] = ()
 
@@ -68,7 +87,8 @@ class Conditions(_Part, frozen=True, kw_only=True):
 
     Attributes:
         succeeded, failed: the job has ended.
-        suspended: the controller of the kind stops the pods, or has stopped them.
+        suspended: the controller of the kind stops the pods, or has stopped them. "" = there is no such condition, and a
+            suspended job has stopped when its pods have ended.
     """
 
     succeeded: str = "Succeeded"
@@ -76,20 +96,35 @@ class Conditions(_Part, frozen=True, kw_only=True):
     suspended: str = "Suspended"
 
 
+class Phase(_Part, frozen=True, kw_only=True):
+    """A field of the status with the state of the job, for kinds without such conditions.
+
+    Attributes:
+        path: of the field.
+        succeeded, failed: the values of a job that has ended.
+        suspended: the values that mean what the condition ``suspended`` means; none = no value means that.
+    """
+
+    path: Path
+    succeeded: tuple[str, ...]
+    failed: tuple[str, ...] = ()
+    suspended: tuple[str, ...] = ()
+
+
 class Manager(_Part, frozen=True, kw_only=True):
     """The field that names the controller of one job, and the controller whose jobs queuectl manages."""
 
-    path: str
+    path: Path
     name: str
 
 
 class Child(_Part, frozen=True, kw_only=True):
     """A kind of objects that the controller of a job creates, and whose controller creates the pods."""
 
-    kind: str
-    group: str
-    version: str
-    plural: str
+    kind: Kind
+    group: Group
+    version: Version
+    plural: Name
 
 
 class Description(_Part, frozen=True, kw_only=True):
@@ -99,8 +134,11 @@ class Description(_Part, frozen=True, kw_only=True):
         kind, group, version, plural: its names in the API.
         suspend: path of the Boolean by which it is suspended.
         podsets: the places of its podsets, in podset order.
-        selector: label of its pods, with the name of the job.
+        selector: label of its pods, with the name of the job; "" = none.
         conditions: its status conditions.
+        phase: the field of its status that counts instead of conditions.
+        index: label of its pods with their index in the podset, beside those that queuectl knows for all kinds; "" = none.
+        probe: fields that an object must have, besides those of one podset, for the dry runs that check the policies.
         priority_class: path of a PriorityClass of the pods outside the templates; "" = none.
         manager: the field that names another controller for a job.
         unsupported: fields that no job of a queue can have.
@@ -112,23 +150,39 @@ class Description(_Part, frozen=True, kw_only=True):
         keeps_priority_class: the PriorityClass of a template cannot change after the creation of the job.
     """
 
-    kind: str
-    group: str
-    version: str
-    plural: str
-    suspend: str
+    kind: Kind
+    group: Group
+    version: Version
+    plural: Name
+    suspend: Path
     podsets: tuple[PodSets, ...]
-    selector: str
+    selector: LabelOrNone = ""
     conditions: Conditions = Conditions()
-    priority_class: str = ""
+    phase: Phase | None = None
+    index: LabelOrNone = ""
+    probe: Mapping[str, Any] = {}
+    priority_class: PathOrNone = ""
     manager: Manager | None = None
     unsupported: tuple[Unsupported, ...] = ()
-    replaces_finished: str = ""
-    container: str = "main"
+    replaces_finished: PathOrNone = ""
+    container: Name = "main"
     scale: bool = False
     operator: str = "trainingOperator"
     children: tuple[Child, ...] = ()
     keeps_priority_class: bool = False
+
+
+class Account(_Part, frozen=True, kw_only=True):
+    """A ServiceAccount."""
+
+    namespace: Name
+    service_account: Name
+
+
+class Declared(Description, frozen=True, kw_only=True):
+    """A job kind of the configuration. ``controller``: the account that creates its pods, or objects whose controllers do."""
+
+    controller: Account
 
 
 BATCH_JOB: Final = Child(kind="Job", group="batch", version="v1", plural="jobs")

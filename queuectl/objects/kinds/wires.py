@@ -30,14 +30,17 @@ def wire(
     """The struct of a kind. ``more``, ``more_of_entries``: paths of other fields, and of those of an entry of a podset."""
     leaves: dict[str, object] = {one.replaces_finished: Any} if one.replaces_finished else {}
     leaves |= dict.fromkeys((*_paths(one.unsupported), *more), Any)
-    leaves |= {one.suspend: bool | None, CONDITIONS: list[Condition] | None}
-    for where in one.podsets:
-        leaves[where.path] = _entries(where, more_of_entries)
+    leaves[one.suspend] = bool | None
+    if one.phase is not None:
+        leaves[one.phase.path] = str | None
+    else:
+        leaves[CONDITIONS] = list[Condition] | None
     if one.priority_class:
         leaves[one.priority_class] = str | None
     if one.manager is not None:
         leaves[one.manager.path] = str | None
-    tree = merged(nested(path, leaf) for path, leaf in leaves.items())
+    places = [(where.path, _entries(where, more_of_entries)) for where in one.podsets]
+    tree = merged(nested(path, leaf) for path, leaf in (*leaves.items(), *places))
     return _struct(one.kind, {"metadata": Meta, **tree})
 
 

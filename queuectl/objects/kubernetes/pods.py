@@ -5,7 +5,7 @@ Each relist parses all pods of the cluster here, so this code is optimized for s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from sys import intern
 from typing import Any, Final
@@ -41,8 +41,12 @@ in etcd and in each watch. Pods of jobs are never applied."""
 _share = lru_cache(maxsize=1 << 16)(str)
 
 
-def read_pod(wire: WirePod) -> PodRecord:
+def read_pod(wire: WirePod, index_labels: Sequence[str] = ()) -> PodRecord:
     """Project a Pod.
+
+    Args:
+        wire: the Pod.
+        index_labels: labels with the index of a pod, beside those that queuectl knows for all kinds.
 
     Raises:
         RequestError: a quantity is malformed; the API server refuses such pods.
@@ -58,7 +62,7 @@ def read_pod(wire: WirePod) -> PodRecord:
             owner, owner_kind = _share(reference.uid), intern(reference.kind)
     if owner_kind in keys.CHILD_KINDS and (meta.labels or {}).get(keys.KIND_LABEL):
         owner, owner_kind = _workload(meta.labels or {})
-    attempt, podset, rank = _membership(meta.labels)
+    attempt, podset, rank = _membership(meta.labels, index_labels)
     ready, unschedulable = _conditions(status)
     pin = spec.node_selector.get(HOSTNAME) if spec.node_selector else None
     return PodRecord(
@@ -122,11 +126,13 @@ _time = lru_cache(maxsize=1 << 12)(
 )  # pods of a gang start together and save checkpoints together
 
 
-def _membership(labels: Mapping[str, str] | None) -> tuple[int, str, int | None]:
+def _membership(
+    labels: Mapping[str, str] | None, index_labels: Sequence[str]
+) -> tuple[int, str, int | None]:
     if not labels:
         return 0, "", None
     rank = None
-    for label in keys.RANK_LABELS:
+    for label in keys.RANK_LABELS if not index_labels else (*keys.RANK_LABELS, *index_labels):
         if label in labels:
             rank = read_count(labels[label])
             break

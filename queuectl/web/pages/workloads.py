@@ -18,7 +18,6 @@ from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import IN_QUEUE_ORDER, HistoryLine, WorkloadFilter, WorkloadPage
 from queuectl.domain.reasons import MEANINGS, Code
 from queuectl.domain.workload_order import BY_NAME, SortKey, WorkloadOrder
-from queuectl.objects.kinds import WORKLOADS
 from queuectl.web.access_scope import AccessScope
 from queuectl.web.actions import objections, offers
 from queuectl.web.advice import next_step
@@ -150,7 +149,7 @@ async def _by_name(site: Site, access: AccessScope, given: str) -> list[Entry]:
     namespace, slash, name = given.partition("/")
     entries: Sequence[Entry | None]
     if slash:
-        entries = [await site.store.find_workload(kind, namespace, name) for kind in WORKLOADS]
+        entries = await site.store.find_workloads(namespace, name)
     else:
         entries = [await site.store.get_workload(given) if _UID.fullmatch(given) else None]
     found = [entry for entry in entries if entry is not None and access.sees(entry.namespace)]

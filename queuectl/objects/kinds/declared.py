@@ -1,0 +1,164 @@
+"""Job kinds that the configuration declares: descriptions under the key ``jobKinds`` of a YAML file, as in the values of the chart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from queuectl.domain.errors import BadInput
+from queuectl.objects import keys
+from queuectl.objects.documents import read_values
+from queuectl.objects.errors import explain
+from queuectl.objects.kinds import KINDS, descriptions_of
+from queuectl.objects.kinds.description import Declared, Description, PodSets
+
+KEY: Final = "jobKinds"
+_FACTS: Final = ("types", "key", "name")
+_BUILT_IN_ONLY: Final = ("operator",)
+_TAKEN: Final = frozenset(
+    {"cronjobs", "daemonsets", "deletions", "deployments", "namespaces", "pods", "replicasets"}
+    | {"replicationcontrollers", "statefulsets"}
+)
+"""Plurals of the objects of Kubernetes, and names of policies."""
+_RESERVED: Final = frozenset(
+    [
+        "as",
+        "break",
+        "const",
+        "continue",
+        "else",
+        "false",
+        "for",
+        "function",
+        "if",
+        "import",
+        "in",
+        "let",
+        "loop",
+        "namespace",
+        "null",
+        "package",
+        "return",
+        "true",
+        "var",
+        "void",
+        "while",
+    ]
+)
+"""Words of CEL, which are no names of fields in an expression."""
+
+
+def read_kinds(text: str | bytes, source: str) -> tuple[Declared, ...]:
+    """The declared kinds. Other keys of the file are for other readers.
+
+    Args:
+        text: YAML or JSON.
+        source: name of the file, for messages.
+
+    Raises:
+        BadInput: the first error, with the file, the kind and the field.
+    """
+    values = read_values(text, source)
+    given = values[0].get(KEY) if len(values) == 1 and isinstance(values[0], dict) else None
+    if not isinstance(given, list):
+        raise BadInput(f"{source}: {KEY}: is required, as a list of job kinds")
+    found: list[Declared] = []
+    for number, one in enumerate(given):
+        place = f"{source}: {KEY}[{number}]{_named(one)}"
+        found.append(_read(one, place))
+        for field, reason in problems(found[-1], found[:-1]):
+            raise BadInput(f"{place}: {field}: {reason}")
+    return tuple(found)
+
+
+def _named(given: Any) -> str:
+    kind = given.get("kind") if isinstance(given, dict) else None
+    return f" ({kind})" if isinstance(kind, str) else ""
+
+
+def _read(given: Any, place: str) -> Declared:
+    for name in _BUILT_IN_ONLY:
+        if isinstance(given, dict) and name in given:
+            raise BadInput(f"{place}: {name}: is for built-in kinds; set controller")
+    try:
+        return msgspec.convert(given, Declared)
+    except msgspec.ValidationError as error:
+        raise BadInput(f"{place}: {': '.join(filter(None, explain(error)))}") from None
+
+
+def problems(one: Declared, others: Sequence[Description]) -> Iterator[tuple[str, str]]:
+    """The errors of a declaration, as fields with reasons. ``others``: the kinds that are declared before it."""
+    known = (*descriptions_of(KINDS), *others)
+    if one.kind in {*KINDS, *(other.kind for other in known)}:
+        yield "kind", f"{one.kind} is the name of another job kind"
+    if one.plural in _TAKEN | {KINDS["Job"].plural} | {other.plural for other in known}:
+        yield "plural", f"{one.plural} is the name of another kind"
+    if "." not in one.group:
+        yield "group", f"{one.group} is not the group of a CustomResourceDefinition"
+    if not one.suspend.startswith("spec."):
+        yield "suspend", f"{one.suspend} is not a field of the spec"
+    for number, child in enumerate(one.children):
+        if child.kind not in keys.CHILD_KINDS:
+            allowed = ", ".join(sorted(keys.CHILD_KINDS))
+            yield f"children[{number}].kind", f"{child.kind} is none of {allowed}"
+    if one.phase is not None and not one.phase.succeeded:
+        yield "phase.succeeded", "is empty: no value would mean that a job has succeeded"
+    yield from _podset_problems(one.podsets)
+    for field, path in _paths(one):
+        words = sorted(_RESERVED & {*path.split(".")})
+        if words:
+            yield field, f"{path}: {words[0]} is a word of CEL, so no policy can read the field"
+
+
+def _podset_problems(places: Sequence[PodSets]) -> Iterator[tuple[str, str]]:
+    if not places:
+        yield "podsets", "is empty"
+    for number, place in enumerate(places):
+        for field, reason in _place_problems(place):
+            yield f"podsets[{number}]{field}", reason
+    for name, times in Counter(name for place in places for name in _names(place)).items():
+        if times > 1:
+            yield "podsets", f"{name} is the name of two podsets"
+    for number, place in enumerate(places):
+        for other in places:
+            if place.path.startswith(f"{other.path}.") and not other.name:
+                yield (
+                    f"podsets[{number}].path",
+                    f"{place.path} is inside {other.path}, which has entries",
+                )
+    if sum(bool(place.key) for place in places) > 1:
+        yield "podsets", "two of them are lists: a kind has one list of podsets at most"
+
+
+def _place_problems(place: PodSets) -> Iterator[tuple[str, str]]:
+    given = [fact for fact in _FACTS if getattr(place, fact)]
+    if len(given) != 1:
+        has = " and ".join(given) or "none of them"
+        yield "", f"exactly one of types, key and name is needed, not {has}"
+    if not place.path.startswith("spec.") and place.path != "spec":
+        yield ".path", f"{place.path} is not a field of the spec"
+    if not all(place.count):
+        yield ".count", "a factor of it is empty"
+    if place.ranks:
+        yield ".ranks", "is for built-in kinds; set index"
+
+
+def _names(place: PodSets) -> list[str]:
+    return [place.name] if place.name else [name.lower() for name in place.types]
+
+
+def _paths(one: Description) -> Iterator[tuple[str, str]]:
+    """The paths that policies read, by their fields."""
+    yield "suspend", one.suspend
+    if one.priority_class:
+        yield "priorityClass", one.priority_class
+    for number, place in enumerate(one.podsets):
+        field = f"podsets[{number}]"
+        yield f"{field}.path", place.path
+        yield f"{field}.template", place.template
+        yield from ((f"{field}.count", path) for factor in place.count for path in factor)
+        if place.key:
+            yield f"{field}.key", place.key
