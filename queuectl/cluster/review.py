@@ -20,9 +20,14 @@ from queuectl.domain.errors import ObjectGone, WriteRefused
 from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS, JobKind, JobKinds, descriptions_of, path
 
-FOR_ALL: Final = ("queuectl-deletions", "queuectl-statefulsets", "queuectl-statefulsets-scale")
-"""The policies with rules for each identity: a running job is deleted together with its pods, and a StatefulSet in a queue keeps its
-number of replicas."""
+FOR_ALL: Final = (
+    "queuectl-deletions",
+    "queuectl-statefulsets",
+    "queuectl-statefulsets-scale",
+    "queuectl-scheduling-groups",
+)
+"""The policies with rules for each identity: a running job is deleted together with its pods, a StatefulSet in a queue keeps its
+number of replicas, and the PodGroups of Kubernetes of a job are its controller's."""
 
 KUEUE_WEBHOOKS: Final = (
     "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kueue-mutating-webhook-configuration",

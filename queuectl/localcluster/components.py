@@ -164,7 +164,7 @@ def controller_manager(layout: Layout, spec: ClusterSpec) -> Component:
         f"--root-ca-file={layout.pki / 'ca.crt'}",
         f"--service-account-private-key-file={layout.pki / 'service-account.key'}",
         "--use-service-account-credentials",
-        f"--controllers={','.join(_CONTROLLERS)}",
+        f"--controllers={','.join((*_CONTROLLERS, *_controllers_of(spec)))}",
         f"--kube-api-qps={QPS}",
         f"--kube-api-burst={BURST}",
         "--concurrent-job-syncs=10",
@@ -220,6 +220,11 @@ def kwok(layout: Layout, stages: Path, *, lease_seconds: int) -> Component:
     # At the default level, it logs a line for every pod.
     arguments = (f"--kubeconfig={layout.kubeconfig(KWOK)}", f"--config={path}", "--v=WARN")
     return Component(KWOK, arguments, f"{layout.url(KWOK, 'http')}/readyz")
+
+
+def _controllers_of(spec: ClusterSpec) -> tuple[str, ...]:
+    """The controllers of feature gates. A controller manager without the gate does not know them in each version."""
+    return ("podgroup-protection-controller",) if "GenericWorkload" in spec.feature_gates else ()
 
 
 def _gates(spec: ClusterSpec) -> tuple[str, ...]:

@@ -203,6 +203,7 @@ def test_the_training_operator_is_named_in_each_policy_with_controllers_of_jobs(
         ("Mutating", "queuectl-jobs"): 1,
         ("Validating", "queuectl-jobs"): 1,
         ("Validating", "queuectl-pods"): 2,
+        ("Validating", "queuectl-scheduling-groups"): 1,
         ("Validating", "queuectl-unqueued-jobs"): 1,
         ("Validating", "queuectl-unqueued-jobsets"): 1,
         ("Validating", "queuectl-unqueued-mpijobs"): 1,

@@ -264,6 +264,10 @@ UNSUPPORTED: dict[str, tuple[dict[str, Any], str]] = {
         "containers[0].ports: host port 80 is not supported",
     ),
     "preset node": (job_with({"nodeName": "n1"}), "nodeName: 'n1' bypasses placement"),
+    "PodGroup of the user": (
+        job_with({"schedulingGroup": {"podGroupName": "mine"}}),
+        "schedulingGroup: a PodGroup of Kubernetes for pods in a queue is not supported",
+    ),
     "another controller": (
         job(managedBy="example.com/other"),
         "spec.managedBy: 'example.com/other' runs this job elsewhere",

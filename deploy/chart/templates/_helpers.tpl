@@ -297,11 +297,15 @@ expressions of the pod. */}}
     .filter(key, object.metadata.?labels[?key].hasValue())
 {{- end }}
 
+{{/* A patch that adds an empty map where the object has none. Arguments: the map as an optional, and its path. */}}
+{{- define "queuectl.emptyMap" -}}
+({{ index . 0 }}.hasValue() ? [] : [JSONPatch{op: 'add', path: '{{ index . 1 }}', value: {}}])
+{{- end }}
+
 {{/* Patches that copy these labels. */}}
 {{- define "queuectl.copyLabels" -}}
-(object.spec.template.?metadata.hasValue() ? [] : [JSONPatch{op: 'add', path: '/spec/template/metadata', value: {}}])
-+ (object.spec.template.?metadata.?labels.hasValue()
-  ? [] : [JSONPatch{op: 'add', path: '/spec/template/metadata/labels', value: {}}])
+{{ include "queuectl.emptyMap" (list "object.spec.template.?metadata" "/spec/template/metadata") }}
++ {{ include "queuectl.emptyMap" (list "object.spec.template.?metadata.?labels" "/spec/template/metadata/labels") }}
 + variables.copied.map(key, JSONPatch{op: 'add', path: '/spec/template/metadata/labels/' + jsonpatch.escapeKey(key),
   value: object.metadata.labels[key]})
 {{- end }}

@@ -276,6 +276,9 @@ def _unsupported(spec: TemplateSpec) -> Iterator[str]:
             )
     if spec.node_name:
         yield f"nodeName: {spec.node_name!r} bypasses placement"
+    if spec.scheduling_group:
+        # kube-scheduler takes the priority of the pods from the group, which their user can give any.
+        yield "schedulingGroup: a PodGroup of Kubernetes for pods in a queue is not supported"
     yield from _host_ports(spec)
 
 

@@ -319,6 +319,7 @@ class TemplateSpec(Wire):
     host_network: bool | None = None
     priority_class_name: str | None = None
     scheduling_gates: list[Gate] | None = None
+    scheduling_group: dict[str, Any] | None = None
 
 
 class TemplateMeta(Wire):
