@@ -10,6 +10,7 @@ from itertools import count
 from typing import Any, Final
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from queuectl.cli.main import app
@@ -65,6 +66,19 @@ def tenant_of(workspace: Workspace) -> Iterator[Client]:
     client = Client(
         cluster.server, cluster.authority, asyncio.run(token_of(workspace.installation, who))
     )
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+@contextmanager
+def account_of_queuectl(workspace: Workspace) -> Iterator[Client]:
+    """A client with the rights of queuectl."""
+    cluster = workspace.installation.cluster
+    kubeconfig = cluster.kubeconfig_for_service_account("queuectl-system", "queuectl")
+    token = yaml.safe_load(kubeconfig.read_text())["users"][0]["user"]["token"]
+    client = Client(cluster.server, cluster.authority, token)
     try:
         yield client
     finally:

@@ -7,16 +7,14 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-import yaml
 
 from queuectl.demo.manifests import Document, Pods
 from queuectl.localcluster import NodeSpec
-from queuectl.localcluster.client import Client
 from queuectl.objects import keys
 from tests.support.jobsets import jobset, replicated
 from tests.support.people import role
 from tests.system.actions import finish, remove, run_command, until_empty
-from tests.system.forger import Tenant, job, owner, refused, tenant_of
+from tests.system.forger import Tenant, account_of_queuectl, job, owner, refused, tenant_of
 from tests.system.installation import RACK, Installation, Workspace, installed
 
 # The first test of an operator on a machine builds it.
@@ -304,14 +302,10 @@ def test_a_user_changes_a_queued_jobset_only_in_ways_that_its_queue_sees(tenant:
 
 def test_the_account_of_queuectl_changes_nothing_else_of_a_jobset(tenant: Tenant) -> None:
     workspace = tenant.workspace
-    cluster = workspace.installation.cluster
-    kubeconfig = cluster.kubeconfig_for_service_account("queuectl-system", "queuectl")
-    token = yaml.safe_load(kubeconfig.read_text())["users"][0]["user"]["token"]
-    client = Client(cluster.server, cluster.authority, token)
     path = workspace.client.path_of(tenant.job)
     made = workspace.client.get(path)
     says = "queuectl changes of a job in a queue nothing but"
-    try:
+    with account_of_queuectl(workspace) as client:
         changes: tuple[Document, ...] = (
             entry(made, replicas=1),
             entry(made, pod={"nodeSelector": {"a": "b"}}),
@@ -324,5 +318,3 @@ def test_the_account_of_queuectl_changes_nothing_else_of_a_jobset(tenant: Tenant
             refused(says, client.patch, path, {"spec": {"suspend": True}} | change)
         mine = jobset("mine", "queuectl-system", replicated("main", 1, WHOLE))
         refused(says, client.create, client.path_of(mine).rpartition("/")[0], mine)
-    finally:
-        client.close()

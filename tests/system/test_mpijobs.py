@@ -16,7 +16,16 @@ from queuectl.objects import keys
 from tests.support.mpijobs import mpijob
 from tests.support.people import role
 from tests.system.actions import apply, finish, remove, run_command, until_empty, until_reason
-from tests.system.forger import PYTORCHJOBS, Tenant, job, owner, pod, refused, tenant_of
+from tests.system.forger import (
+    PYTORCHJOBS,
+    Tenant,
+    account_of_queuectl,
+    job,
+    owner,
+    pod,
+    refused,
+    tenant_of,
+)
 from tests.system.installation import RACK, Installation, Workspace, installed
 
 # The first test of an operator on a machine builds it.
@@ -245,3 +254,22 @@ def test_a_user_changes_a_queued_mpijob_only_in_ways_that_its_queue_sees(tenant:
     without = deepcopy(made["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"])
     assert without["priorityClassName"] == keys.POD_PRIORITY_CLASS
     tenant.client.delete(path, propagationPolicy="Background")
+
+
+def test_the_account_of_queuectl_changes_nothing_else_of_an_mpijob(tenant: Tenant) -> None:
+    workspace = tenant.workspace
+    path = workspace.client.path_of(tenant.job)
+    says = "queuectl changes of a job in a queue nothing but"
+    worker: Document = {"mpiReplicaSpecs": {"Worker": {"replicas": 1}}}
+    image: Document = {"template": {"spec": {"nodeSelector": {"a": "b"}}}}
+    with account_of_queuectl(workspace) as client:
+        for spec in (
+            worker,
+            {"mpiReplicaSpecs": {"Worker": image}},
+            {"slotsPerWorker": 2},
+            {"runLauncherAsWorker": True},
+            {"runPolicy": {"cleanPodPolicy": "All"}},
+        ):
+            refused(says, client.patch, path, {"spec": spec})
+        mine = mpijob("mine", "queuectl-system", Pods(1))
+        refused(says, client.create, client.path_of(mine).rpartition("/")[0], mine)

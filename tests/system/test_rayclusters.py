@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
 import pytest
-import yaml
 
 from queuectl.demo.manifests import Document, Pods
 from queuectl.localcluster import NodeSpec
-from queuectl.localcluster.client import Client
 from queuectl.localcluster.operators import KUBERAY
 from queuectl.objects import keys
 from queuectl.objects.kinds.description import merged
 from tests.support.people import role
 from tests.support.rays import raycluster, worker_group
 from tests.system.actions import remove, run_command, until_empty, until_reason
-from tests.system.forger import Tenant, refused, tenant_of
-from tests.system.installation import RACK, Installation, Workspace, installed
+from tests.system.forger import Tenant, account_of_queuectl, refused, tenant_of
+from tests.system.installation import RACK, Installation, installed
 
 # The first test of an operator on a machine builds it.
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
@@ -136,18 +133,6 @@ def tenant(installation: Installation) -> Iterator[Tenant]:
 _RIGHTS = [{"apiGroups": ["ray.io"], "resources": ["*"], "verbs": ["*"]}]
 
 
-@contextmanager
-def _as_queuectl(workspace: Workspace) -> Iterator[Client]:
-    cluster = workspace.installation.cluster
-    kubeconfig = cluster.kubeconfig_for_service_account("queuectl-system", "queuectl")
-    token = yaml.safe_load(kubeconfig.read_text())["users"][0]["user"]["token"]
-    client = Client(cluster.server, cluster.authority, token)
-    try:
-        yield client
-    finally:
-        client.close()
-
-
 def workers_of(
     document: Document, labels: Document | None = None, pod: Document | None = None, **changes: Any
 ) -> Document:
@@ -195,7 +180,7 @@ def test_a_user_changes_a_queued_raycluster_only_in_ways_that_its_queue_sees(
 
 def test_the_account_of_queuectl_changes_nothing_else_of_a_raycluster(tenant: Tenant) -> None:
     workspace = tenant.workspace
-    with _as_queuectl(workspace) as client:
+    with account_of_queuectl(workspace) as client:
         path = workspace.client.path_of(tenant.job)
         made = workspace.client.get(path)
         says = "queuectl changes of a job in a queue nothing but"

@@ -1012,3 +1012,54 @@ def test_the_jobs_of_a_jobset_are_no_gangs_and_their_pods_hold_its_slots() -> No
     assert (running.workload.name, running.workload.kind) == ("llama", "JobSet")
     assert [p.by_node for p in running.placement.podsets] == [{"r1-a": 1, "r1-b": 1}]
     assert not snapshot.other_pods
+
+
+def test_the_launcher_of_an_mpijob_is_no_gang_and_the_pods_hold_the_slots_of_their_podsets() -> (
+    None
+):
+    def pod(name: str, podset: str, owner: dict[str, Any], node: str) -> dict[str, Any]:
+        labels = {
+            "queuectl.dev/workload": "mpi",
+            "queuectl.dev/workload-kind": "MPIJob",
+            "queuectl.dev/podset": podset,
+            "queuectl.dev/attempt": "1",
+        }
+        own = {"name": name, "namespace": "team-a", "uid": name, "labels": labels}
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": own | {"ownerReferences": [owner]},
+            "spec": {**template()["spec"], "nodeName": node},
+            "status": {"phase": "Running"},
+        }
+
+    of_job = {"kind": "MPIJob", "name": "mpi", "uid": "mpi", "controller": True}
+    of_child = {"kind": "Job", "name": "mpi-launcher", "uid": "child", "controller": True}
+    meta: dict[str, Any] = {"namespace": "team-a", "labels": {"queuectl.dev/queue-name": "main"}}
+    replicas = {
+        "Launcher": {"replicas": 1, "template": template()},
+        "Worker": {"replicas": 1, "template": template()},
+    }
+    mpijob = {
+        "apiVersion": "kubeflow.org/v2beta1",
+        "kind": "MPIJob",
+        "metadata": {"name": "mpi", "uid": "mpi", **meta},
+        "spec": {"runPolicy": {"suspend": False}, "mpiReplicaSpecs": replicas},
+    }
+    launcher = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "mpi-launcher", "uid": "child", "ownerReferences": [of_job], **meta},
+        "spec": {"template": template()},
+    }
+    pods = [
+        pod("launcher", "launcher", of_child, "r1-a"),
+        pod("worker", "worker", of_job, "r1-b"),
+    ]
+    snapshot = load(mpijob, launcher, *pods).snapshot
+    [running] = snapshot.admitted
+    assert (running.workload.name, running.workload.kind) == ("mpi", "MPIJob")
+    placed = {p.podset: p.by_node for p in running.placement.podsets}
+    assert placed == {"launcher": {"r1-a": 1}, "worker": {"r1-b": 1}}
+    assert not snapshot.other_pods
+    assert not snapshot.pending
