@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from queuectl.cluster.access import KubernetesAccess
 from queuectl.cluster.adapter import KubernetesCluster
 from queuectl.cluster.connection import Connection
+from queuectl.cluster.resources import watched
 from queuectl.control.clock import SteadyClock
 from queuectl.control.leader.election import Leadership
 from queuectl.control.leader.recovery import Recovered, recover
@@ -160,6 +161,12 @@ class Controller:
         return blockers
 
 
+def connection(settings: Settings, kinds: JobKinds, in_flight: int) -> Connection:
+    """The connection to the API server, with one stream for each watch. ``in_flight``: ordinary requests at a time."""
+    watches = len(watched(kinds=kinds))
+    return Connection(kubeconfig=settings.kubeconfig, in_flight=in_flight, watches=watches)
+
+
 def job_kinds(settings: Settings) -> JobKinds:
     """The job kinds, with those that ``QUEUECTL_KINDS_FILE`` declares.
 
@@ -216,10 +223,7 @@ async def controller(settings: Settings) -> AsyncIterator[Controller]:
         )
         stack.push_async_callback(command_service.close)
         cluster = await KubernetesCluster.connect(
-            Connection(
-                kubeconfig=settings.kubeconfig,
-                in_flight=settings.in_flight + SPARE_CONNECTIONS,
-            ),
+            connection(settings, kinds, settings.in_flight + SPARE_CONNECTIONS),
             namespace=settings.namespace,
             hooks=WatchMeter(metrics),
             kinds=kinds,
@@ -260,9 +264,10 @@ async def recovered(settings: Settings, documents: Sequence[GivenDocument]) -> R
         stack.push_async_callback(store.close)
         clock = SteadyClock()
         clock.set(await store.now())
-        connection = Connection(kubeconfig=settings.kubeconfig, in_flight=SPARE_CONNECTIONS)
         cluster = await KubernetesCluster.connect(
-            connection, namespace=settings.namespace, kinds=kinds
+            connection(settings, kinds, SPARE_CONNECTIONS),
+            namespace=settings.namespace,
+            kinds=kinds,
         )
         stack.push_async_callback(cluster.close)
 

@@ -76,7 +76,10 @@ def helm(
 
 
 def rendered(
-    values: Mapping[str, Any], release: str = KUBERNETES, namespace: str = SYSTEM_NAMESPACE
+    values: Mapping[str, Any],
+    release: str = KUBERNETES,
+    namespace: str = SYSTEM_NAMESPACE,
+    chart: Path = CHART,
 ) -> dict[str, str]:
     """The text of each template that is not empty, by its name without suffix.
 
@@ -85,7 +88,7 @@ def rendered(
     """
     with tempfile.TemporaryDirectory() as folder:
         done = helm(
-            *("template", "queuectl", CHART, "--namespace", namespace),
+            *("template", "queuectl", chart, "--namespace", namespace),
             *("--kube-version", release, "--output-dir", folder),
             values=values,
         )
@@ -99,10 +102,13 @@ def rendered(
 
 
 def documents(
-    values: Mapping[str, Any], release: str = KUBERNETES, namespace: str = SYSTEM_NAMESPACE
+    values: Mapping[str, Any],
+    release: str = KUBERNETES,
+    namespace: str = SYSTEM_NAMESPACE,
+    chart: Path = CHART,
 ) -> list[Any]:
     """All documents of :func:`rendered`."""
-    texts = rendered(values, release, namespace).values()
+    texts = rendered(values, release, namespace, chart).values()
     return [one for text in texts for one in yaml.safe_load_all(text) if one]
 
 

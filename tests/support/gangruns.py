@@ -6,7 +6,7 @@ It creates the pods of a GangRun that is not suspended, deletes those of a suspe
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -40,6 +40,8 @@ _RULES: Final = [
         "verbs": ["list", "patch"],
     },
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "delete", "list"]},
+    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "delete", "list"]},
+    {"apiGroups": ["teams.example.com"], "resources": ["*"], "verbs": ["list", "patch"]},
 ]
 _PAUSE: Final = 0.1
 _APPLIED: Final = {"ConfigMap", "Namespace", "PriorityClass", "ServiceAccount"}
@@ -63,10 +65,12 @@ def create_account(client: Client) -> None:
 
 
 @contextmanager
-def simulated_controller(cluster: LocalCluster) -> Iterator[None]:
-    """Run the simulated controller in a thread, under its account."""
+def simulated_controller(
+    cluster: LocalCluster, also: Callable[[Client], None] = lambda _: None
+) -> Iterator[None]:
+    """Run the simulated controller in a thread, under its account. ``also``: a round of another controller."""
     client, stop = cluster.client_for_user(USER), threading.Event()
-    thread = threading.Thread(target=_run, args=(client, stop), name="gangruns", daemon=True)
+    thread = threading.Thread(target=_run, args=(client, stop, also), name="gangruns", daemon=True)
     thread.start()
     try:
         yield
@@ -76,9 +80,10 @@ def simulated_controller(cluster: LocalCluster) -> Iterator[None]:
         client.close()
 
 
-def _run(client: Client, stop: threading.Event) -> None:
+def _run(client: Client, stop: threading.Event, also: Callable[[Client], None]) -> None:
     while not stop.wait(_PAUSE):
         with suppress(RequestError):  # an object has changed meanwhile: the next round repeats it
+            also(client)
             pods = client.get("/api/v1/pods")["items"]
             for job in client.get(GANGRUNS)["items"]:
                 _reconcile(client, job, [pod for pod in pods if _owns(job, pod)])
@@ -140,20 +145,24 @@ def _pod(job: Document, index: int) -> Document:
 
 
 @contextmanager
-def admission(cluster: LocalCluster) -> Iterator[None]:
-    """The admission of the chart with the declared kind, and its controller."""
+def admission(
+    cluster: LocalCluster,
+    job_kinds: Sequence[Document],
+    also: Callable[[Client], None],
+) -> Iterator[None]:
+    """The admission of the chart with declared kinds, and their controllers. ``also``: a round of another controller."""
     cluster.client.apply_file(FOLDER / "crd.yaml")
     create_account(cluster.client)
     rendered = [
         one
-        for one in chart.documents({**chart.BASE_VALUES, "jobKinds": JOB_KINDS})
+        for one in chart.documents({**chart.BASE_VALUES, "jobKinds": list(job_kinds)})
         if one["kind"] in _APPLIED or "Role" in one["kind"] or "Admission" in one["kind"]
     ]
     first = [one for one in rendered if one["kind"] in ("Namespace", "ServiceAccount")]
     cluster.client.apply(*first)
     cluster.client.apply(*[one for one in rendered if one not in first])
     until_gated(cluster.client)
-    with simulated_controller(cluster):
+    with simulated_controller(cluster, also):
         yield
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
@@ -376,6 +377,25 @@ def test_the_controller_reads_the_declared_kinds_and_restarts_when_they_change()
         for values in (OWN_KINDS, other)
     ]
     assert templates[0] != templates[1]
+
+
+def test_a_built_in_kind_that_is_declared_has_the_same_policies(tmp_path: Path) -> None:
+    """Except for the account of its controller, and that the types of its templates are not checked."""
+    without = shutil.copytree(CHART, tmp_path / "queuectl")
+    built_in = yaml.safe_load((CHART / "kinds.yaml").read_text())["kinds"]
+    kept = [one for one in built_in if one["kind"] != "XGBoostJob"]
+    (without / "kinds.yaml").write_text(yaml.safe_dump({"kinds": kept}))
+    [taken] = [one for one in built_in if one["kind"] == "XGBoostJob"]
+    account = {"namespace": "kubeflow", "serviceAccount": "training-operator"}
+    values = {**IMAGE, "jobKinds": [taken | {"controller": account}]}
+    before, after = by_name(documents(IMAGE)), by_name(documents(values, chart=without))
+    named = [one for one in before if "xgboostjobs" in one[1]]
+    assert {kind for kind, _ in named} >= {POLICY, BINDING, "ValidatingAdmissionPolicy"}
+    for one in named:
+        text = json.dumps(after[one]).replace("dyn(object)", "object")
+        expected = json.dumps(before[one]).replace("dyn(object)", "object")
+        text, expected = (each.replace("dyn(oldObject)", "oldObject") for each in (text, expected))
+        assert json.loads(text) == json.loads(expected), one
 
 
 WRONG_KINDS: list[tuple[list[Any], Mapping[str, Any], str]] = [

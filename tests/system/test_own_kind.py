@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -17,14 +20,15 @@ from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.schemas import mismatches
 from queuectl.demo.manifests import Pods
-from queuectl.localcluster import NodeSpec, RequestError
+from queuectl.localcluster import LocalCluster, NodeSpec, RequestError
+from queuectl.localcluster.client import wait_until
 from queuectl.objects import keys
 from queuectl.objects.kinds import with_declared
 from queuectl.objects.kinds.declared import read_kinds
 from tests.kinds.entry import racks
+from tests.support import teamruns
 from tests.support.gangruns import (
     JOB_KINDS,
-    KINDS_FILE,
     OWN_KINDS,
     admission,
     gangrun,
@@ -38,13 +42,28 @@ __all__ = ["shared_resource"]
 pytestmark = pytest.mark.system
 
 NODES = NodeSpec(blocks=2, racks_per_block=2, hosts_per_rack=4)
+DECLARED: Final = [*JOB_KINDS, teamruns.JOB_KIND]
+KNOWN: Final = with_declared(read_kinds(yaml.safe_dump({"jobKinds": DECLARED}), "job-kinds.yaml"))
 QUEUECTL: Final = f"system:serviceaccount:{SYSTEM_NAMESPACE}:queuectl"
 Document = dict[str, Any]
 
 
-def _installed() -> AbstractContextManager[Installation]:
-    settings = {"QUEUECTL_KINDS_FILE": str(KINDS_FILE)}
-    return installed(NODES, settings, admission, OWN_KINDS)
+@contextmanager
+def _admission(cluster: LocalCluster) -> Iterator[None]:
+    cluster.client.apply(teamruns.DEFINITION)
+    wait_until(lambda: cluster.client.discovers(teamruns.GROUP), "TeamRuns are served", 30.0)
+    with admission(cluster, DECLARED, teamruns.reconcile):
+        yield
+
+
+@contextmanager
+def _installed() -> Iterator[Installation]:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "job-kinds.yaml"
+        file.write_text(yaml.safe_dump({"jobKinds": DECLARED}))
+        settings = {"QUEUECTL_KINDS_FILE": str(file)}
+        with installed(NODES, settings, _admission, KNOWN) as made:
+            yield made
 
 
 @pytest.fixture(scope="module")
@@ -103,10 +122,30 @@ def test_a_gang_is_placed_evicted_started_again_repaired_and_ends(
         assert (done["reason"]["code"], done["attempt"]) == ("Succeeded", 2)
 
 
-def changed(document: Document, change: Callable[[Document], None]) -> Document:
-    copy: Document = yaml.safe_load(yaml.safe_dump(document))
-    change(copy)
-    return copy
+def test_a_kind_with_jobs_and_two_podsets_in_one_object_runs_as_one_gang(
+    installation: Installation,
+) -> None:
+    labels = {keys.QUEUE_LABEL: "main", "queuectl.dev/priority-class": "low"}
+    template = Pods(1, gpus=8).template("main", None, restart="Never")
+    with installation.workspace(40, strategy="StrictFIFO") as workspace:
+        where = workspace.namespace
+        workspace.submit(teamruns.teamrun("team", where, template, 2, 2, labels))
+        runs(workspace, "team", 5)
+        podsets = Counter(pod.podset for pod in workspace.running("team"))
+        assert podsets == {"driver": 1, "worker": 4}
+        with pytest.raises(RequestError, match="cannot change while it runs"):
+            workspace.client.patch(workspace.made[0], {"spec": {"podsPerWorker": 3}})
+
+        submit(workspace, "urgent", 4, "high")
+        workspace.until_state("urgent", "Running")
+        until_empty(workspace, "team")
+        assert workspace.client.get(workspace.made[0])["spec"]["paused"]
+        remove(workspace, "urgent")
+        runs(workspace, "team", 5)
+        for pod in workspace.running("team"):
+            finish(workspace, pod.name)
+        done = workspace.until_state("team", "Finished")
+        assert (done["reason"]["code"], done["attempt"]) == ("Succeeded", 2)
 
 
 HOSTILE: list[tuple[str, Document, str]] = [
@@ -169,8 +208,10 @@ def test_only_a_suspension_is_a_permitted_change_of_a_job_that_runs(
 
 
 def test_queuectl_itself_changes_no_other_field(installation: Installation) -> None:
-    client = installation.cluster.client_for_user(QUEUECTL)
-    with installation.workspace(8) as workspace:
+    with (
+        closing(installation.cluster.client_for_user(QUEUECTL)) as client,
+        installation.workspace(8) as workspace,
+    ):
         submit(workspace, "waits", 2)
         for patch in (
             {"script": "other.py"},
@@ -179,7 +220,6 @@ def test_queuectl_itself_changes_no_other_field(installation: Installation) -> N
         ):
             with pytest.raises(RequestError, match=r"nothing but spec\.suspend, its queue label"):
                 client.patch(workspace.made[0], {"spec": patch})
-    client.close()
 
 
 def test_only_the_controller_of_the_kind_creates_pods_with_the_labels_of_its_jobs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import re
 from pathlib import Path
@@ -12,9 +13,13 @@ import msgspec
 import pytest
 import yaml
 
+from queuectl.cluster.connection import Connection
 from queuectl.cluster.schemas import compared
+from queuectl.control.composition import connection, job_kinds
+from queuectl.control.kueue import KueueDetector
+from queuectl.control.settings import Settings
 from queuectl.domain.errors import BadInput
-from queuectl.domain.records import JobRecord, Outcome
+from queuectl.domain.records import JobRecord, Outcome, PriorAdmission
 from queuectl.objects.documents import as_document, read_documents
 from queuectl.objects.files.snapshots import read_snapshot
 from queuectl.objects.kinds import KINDS, JobKinds, descriptions_of, with_declared
@@ -22,6 +27,8 @@ from queuectl.objects.kinds.declared import read_kinds
 from queuectl.objects.kinds.described import DescribedKind
 from queuectl.objects.kubernetes.pods import read_pod
 from queuectl.objects.kubernetes.wire import WirePod
+from tests.doubles.cluster import FakeCluster
+from tests.doubles.store import MemoryStore
 from tests.support.chart import SCHEMA, schema
 from tests.unit.test_objects_kinds import CASES, load
 
@@ -308,6 +315,27 @@ def test_the_schema_of_the_values_has_the_fields_of_a_declaration() -> None:
     ]
     for change in wrong:
         assert not validator.is_valid({"jobKinds": [DECLARED["jobKinds"][0] | change]})
+
+
+def test_the_controller_reads_the_file_and_has_a_connection_for_each_watch(tmp_path: Path) -> None:
+    settings = Settings(kinds_file=OWN / "job-kinds.yaml")
+    known = job_kinds(settings)
+    assert list(known) == [*KINDS, "GangRun"]
+    assert connection(settings, known, 1).watches == Connection().watches + 1
+    with pytest.raises(BadInput, match=r"^QUEUECTL_KINDS_FILE: .*No such file"):
+        job_kinds(Settings(kinds_file=tmp_path / "absent"))
+
+
+def test_a_job_of_a_declared_kind_is_taken_over_from_kueue() -> None:
+    """Kueue runs jobs of other kinds by its integration for them."""
+
+    class Left(FakeCluster):
+        async def read_admissions(self) -> list[PriorAdmission]:
+            return [PriorAdmission("u", kind, "a", "x") for kind in ("GangRun", "SparkApplication")]
+
+    for known, kept in ((kinds({}), ["GangRun"]), (KINDS, [])):
+        detector = KueueDetector(Left(), MemoryStore(), known)
+        assert [one.kind for one in asyncio.run(detector.admissions())] == kept
 
 
 def test_the_built_in_kinds_keep_their_order() -> None:
