@@ -51,6 +51,7 @@ CONFIG_KINDS: Final = (
     ConfigKind("ResourceFlavor", "resourceflavors", aliases=("rf", "flavor", "flavors")),
     ConfigKind("Topology", "topologies"),
     ConfigKind("AdmissionCheck", "admissionchecks", aliases=("ac",)),
+    ConfigKind("ProvisioningRequestConfig", "provisioningrequestconfigs", aliases=("prc",)),
     ConfigKind("QuotaOverride", "quotaoverrides", aliases=("qo",), kueue_versions=()),
     ConfigKind("Budget", "budgets", kueue_versions=()),
     ConfigKind("BudgetTopUp", "budgettopups", aliases=("topup", "topups"), kueue_versions=()),

@@ -311,6 +311,12 @@ _CONFIG: Final[dict[str, tuple[Column, ...]]] = {
         Column("PARAMETERS", lambda o: (_spec(o).get("parameters") or {}).get("name")),
         _VERSION,
     ),
+    "ProvisioningRequestConfig": (
+        _NAME,
+        Column("CLASS", lambda o: _spec(o).get("provisioningClassName")),
+        Column("RESOURCES", lambda o: ",".join(_spec(o).get("managedResources") or []) or "all"),
+        _VERSION,
+    ),
     "WorkloadPriorityClass": (
         _NAME,
         Column("VALUE", lambda o: o.get("value")),

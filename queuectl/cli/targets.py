@@ -29,6 +29,7 @@ ORDER: Final = (
     "Configuration",
     "Topology",
     "ResourceFlavor",
+    "ProvisioningRequestConfig",
     "AdmissionCheck",
     "WorkloadPriorityClass",
     "Cohort",

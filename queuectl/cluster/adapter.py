@@ -104,6 +104,12 @@ class KubernetesCluster:
     async def patch_namespace(self, name: str, patch: Mapping[str, Any]) -> None:
         await self._writer.patch_namespace(name, patch)
 
+    async def create_object(self, resource: str, document: Mapping[str, Any]) -> None:
+        await self._writer.create_object(resource, document)
+
+    async def delete_object(self, resource: str, namespace: str, name: str) -> None:
+        await self._writer.delete_object(resource, namespace, name)
+
     async def create_event(self, job: JobRecord, kind: str, reason: str, message: str) -> None:
         await self._events.create(job, kind, reason, message)
 

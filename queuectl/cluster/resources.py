@@ -21,6 +21,12 @@ from queuectl.objects.kubernetes.node_topologies import API_VERSION as TOPOLOGIE
 from queuectl.objects.kubernetes.node_topologies import WireNodeTopology, read_node_topology
 from queuectl.objects.kubernetes.nodes import read_namespace, read_node, read_priority_class
 from queuectl.objects.kubernetes.pods import read_pod
+from queuectl.objects.kubernetes.provisioning import API_VERSION as AUTOSCALING
+from queuectl.objects.kubernetes.provisioning import (
+    REQUESTS,
+    WireProvisioningRequest,
+    read_provisioning_request,
+)
 from queuectl.objects.kubernetes.resource_claims import (
     read_claim,
     read_claim_template,
@@ -105,6 +111,13 @@ def watched(*, kueue: bool = True, kinds: JobKinds = KINDS) -> tuple[Resource, .
             _reader(WireNodeTopology, read_node_topology),
             optional=True,
         ),
+        Resource(
+            REQUESTS,
+            f"/apis/{AUTOSCALING}/{REQUESTS}",
+            _reader(WireProvisioningRequest, read_provisioning_request),
+            by_uid=True,
+            optional=True,
+        ),
         *(_jobs(kind, kueue) for kind in kinds.values()),
         _pods(kueue, index_labels(kinds)),
     )
@@ -140,7 +153,7 @@ def _taint_rules(
 
 
 def _reader(
-    wire: type[_Wire], project: Callable[[_Wire], Record]
+    wire: type[_Wire], project: Callable[[_Wire], Record | None]
 ) -> Callable[[Bytes], Record | None]:
     decode = msgspec.json.Decoder(wire).decode
     return lambda raw: project(decode(raw))

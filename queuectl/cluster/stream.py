@@ -16,6 +16,7 @@ import msgspec
 from queuectl.cluster.client import Expired, failure
 from queuectl.cluster.resources import Resource
 from queuectl.domain.errors import ClusterError, ClusterUnavailable
+from queuectl.domain.provisioning import ProvisioningRecord
 from queuectl.domain.records import (
     ClaimRecord,
     ClaimTemplateRecord,
@@ -95,6 +96,7 @@ def key_of(record: Record) -> str:
             | LimitRangeRecord()
             | ClaimRecord()
             | ClaimTemplateRecord()
+            | ProvisioningRecord()
         ):
             return record.uid
         case NodeRecord():

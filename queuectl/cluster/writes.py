@@ -6,6 +6,7 @@ compare-and-swap: a repeated patch is a conflict, never a second effect.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from collections import OrderedDict
@@ -30,6 +31,8 @@ from queuectl.domain.records import JobRecord
 from queuectl.objects.kinds import KINDS, JobKinds, path
 from queuectl.objects.kinds.patches import encoded
 from queuectl.objects.kubernetes.nodes import version_of
+from queuectl.objects.kubernetes.provisioning import API_VERSION as AUTOSCALING
+from queuectl.objects.kubernetes.provisioning import REQUESTS
 
 MANAGER: Final = "queuectl"
 REPORTER: Final = "queuectl.dev/controller"
@@ -181,9 +184,29 @@ class Writer:
         """See ``Cluster.patch_node``."""
         return version_of(await merge_patch(self._api, f"/api/v1/nodes/{name}", patch))
 
+    async def create_object(self, resource: str, document: Mapping[str, Any]) -> None:
+        """See ``Cluster.create_object``."""
+        target = _collection(resource, document["metadata"]["namespace"])
+        with contextlib.suppress(WriteConflict):  # it exists
+            await self._api.request(
+                "POST", target, query=_WRITE, body=document, accept=METADATA_ONLY
+            )
+
+    async def delete_object(self, resource: str, namespace: str, name: str) -> None:
+        """See ``Cluster.delete_object``."""
+        with contextlib.suppress(ObjectGone):
+            await self._api.request(
+                "DELETE", f"{_collection(resource, namespace)}/{name}", accept=METADATA_ONLY
+            )
+
     async def patch_namespace(self, name: str, patch: Mapping[str, Any]) -> None:
         """See ``Cluster.patch_namespace``."""
         await merge_patch(self._api, f"/api/v1/namespaces/{name}", patch)
+
+
+def _collection(resource: str, namespace: str) -> str:
+    base = f"/apis/{AUTOSCALING}" if resource == REQUESTS else "/api/v1"
+    return f"{base}/namespaces/{namespace}/{resource}"
 
 
 @dataclass(slots=True)

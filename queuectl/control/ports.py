@@ -279,6 +279,15 @@ class Cluster(Protocol):
     async def patch_node(self, name: str, patch: Document) -> int:
         """Merge-patch one node; returns the new resourceVersion. It needs the right of deploy/optional/mig-reconfiguration.yaml."""
 
+    async def create_object(self, resource: str, document: Document) -> None:
+        """Create a ProvisioningRequest or a PodTemplate (``resource``: the plural name). One with its name that exists stays as it is.
+
+        It needs the right of deploy/optional/provisioning.yaml.
+        """
+
+    async def delete_object(self, resource: str, namespace: str, name: str) -> None:
+        """Delete a ProvisioningRequest or a PodTemplate. One that does not exist is deleted. It needs the same right."""
+
     async def create_event(self, job: JobRecord, kind: str, reason: str, message: str) -> None:
         """Write one Event on the job. ``kind`` is Normal or Warning."""
 

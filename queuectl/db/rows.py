@@ -192,6 +192,7 @@ def placement_document(placement: Placement) -> list[dict[str, Any]]:
         {"podset": p.podset, "nodes": p.nodes, "flavors": p.flavors}
         | ({"pods": p.pods} if p.pods is not None else {})
         | ({"shares": _shares(p)} if p.shares else {})
+        | ({"awaits_nodes": True} if p.awaits_nodes else {})
         for p in placement.podsets
     ]
 
@@ -206,6 +207,8 @@ def _podset(
     flavors: Mapping[str, str],
     pods: int | None,
     shares: Iterable[Sequence[Any]] | None,
+    *,
+    awaits_nodes: bool = False,
 ) -> PodSetPlacement:
     return PodSetPlacement(
         name,
@@ -213,6 +216,7 @@ def _podset(
         flavors,
         pods,
         tuple(FlavorShare(count, charged) for count, charged in shares or ()),
+        awaits_nodes,
     )
 
 
@@ -220,7 +224,14 @@ def placement_from(document: Iterable[Mapping[str, Any]]) -> Placement:
     """Read what :func:`placement_document` wrote."""
     return Placement(
         tuple(
-            _podset(p["podset"], p["nodes"], p["flavors"], p.get("pods"), p.get("shares"))
+            _podset(
+                p["podset"],
+                p["nodes"],
+                p["flavors"],
+                p.get("pods"),
+                p.get("shares"),
+                awaits_nodes=p.get("awaits_nodes", False),
+            )
             for p in document
         )
     )

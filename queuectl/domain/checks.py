@@ -11,12 +11,16 @@ from enum import StrEnum
 from typing import Final
 
 from queuectl.domain.fleet import HOSTNAME, Toleration
+from queuectl.domain.provisioning import ProvisioningConfig
 from queuectl.domain.workload import PodSet
 
 EXTERNAL: Final = "queuectl.dev/external"
 """The controller of checks whose state is set through the REST API."""
 
-CONTROLLERS: Final = (EXTERNAL,)
+PROVISIONING: Final = "kueue.x-k8s.io/provisioning-request"
+"""The controller of checks for which queuectl asks an autoscaler for nodes."""
+
+CONTROLLERS: Final = (EXTERNAL, PROVISIONING)
 """Controllers of admission checks that queuectl honours."""
 
 RETRY_BASE: Final = 60.0
@@ -174,7 +178,12 @@ def back_off(report: CheckReport, retries: int) -> float:
     """Seconds until a gang queues again after the ``Retry`` number ``retries`` of a check."""
     if report.requeue_after is not None:
         return report.requeue_after
-    return min(RETRY_CEILING, RETRY_BASE * 2.0 ** min(retries - 1, 30))
+    return doubling(RETRY_BASE, RETRY_CEILING, retries)
+
+
+def doubling(base: float, ceiling: float, retries: int) -> float:
+    """Seconds of the back-off number ``retries``, in seconds; the first one is ``base``."""
+    return min(ceiling, base * 2.0 ** min(retries - 1, 30))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,19 +193,27 @@ class AdmissionCheck:
     Attributes:
         controller: the name of the controller that sets its state.
         timeout: seconds after which a check that is still Pending counts as ``Retry``; None = never, as in Kueue.
+        settings: name of its ProvisioningRequestConfig; empty for other controllers.
+        provisioning: that object; None if it does not exist.
     """
 
     name: str
     controller: str
     timeout: float | None = None
+    settings: str = ""
+    provisioning: ProvisioningConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CheckRule:
-    """A ClusterQueue needs this check for gangs with one of these flavors; empty = for all of its gangs."""
+    """A ClusterQueue needs this check for gangs with one of these flavors; empty = for all of its gangs.
+
+    ``provisions``: the check makes nodes, so that only gangs without nodes need it.
+    """
 
     name: str
     on_flavors: frozenset[str] = frozenset()
+    provisions: bool = False
 
     def applies(self, flavors: Iterable[str]) -> bool:
         """Whether a gang that is charged to these flavors needs it."""
@@ -212,6 +229,11 @@ def inactive(rules: Iterable[CheckRule], known: Mapping[str, AdmissionCheck]) ->
             found[rule.name] = "does not exist"
         elif check.controller not in CONTROLLERS:
             found[rule.name] = f"has controller {check.controller}, which queuectl does not support"
+        elif check.controller == PROVISIONING and check.provisioning is None:
+            named = f"ProvisioningRequestConfig {check.settings}, which does not exist"
+            found[rule.name] = (
+                f"names {named if check.settings else 'no ProvisioningRequestConfig'}"
+            )
     return found
 
 

@@ -5,7 +5,7 @@ Only supported fields are here. The parser (objects/configuration/queue_config.p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -321,10 +321,21 @@ class ClusterQueue:
         )
 
 
-def needed_checks(queue: ClusterQueue, placement: Placement) -> tuple[str, ...]:
-    """Names of the admission checks that a gang of this ClusterQueue needs on this placement."""
+def needed_checks(
+    queue: ClusterQueue, placement: Placement, ready: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Names of the admission checks that a gang of this ClusterQueue needs on this placement.
+
+    A gang on nodes that exist needs no check that makes nodes, unless this check is one of those that are ``ready`` for it: then the
+    nodes are those of its request.
+    """
     flavors = {flavor for podset in placement.podsets for flavor in podset.charged}
-    return tuple(rule.name for rule in queue.admission_checks if rule.applies(flavors))
+    return tuple(
+        rule.name
+        for rule in queue.admission_checks
+        if rule.applies(flavors)
+        and not (rule.provisions and placement.on_nodes and rule.name not in ready)
+    )
 
 
 @dataclass(frozen=True, slots=True)

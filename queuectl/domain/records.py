@@ -16,6 +16,7 @@ from queuectl.domain.fleet import Node, Toleration
 from queuectl.domain.limitrange import LimitRange
 from queuectl.domain.numa import NodeZones
 from queuectl.domain.pool_slices import PoolSlice
+from queuectl.domain.provisioning import ProvisioningRecord
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.reasons import Reason
 from queuectl.domain.resource_quota import Allowance
@@ -463,6 +464,7 @@ Record = (
     | ClaimRecord
     | ClaimTemplateRecord
     | NodeTopologyRecord
+    | ProvisioningRecord
 )
 
 

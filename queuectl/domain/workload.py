@@ -237,6 +237,7 @@ class PodSetPlacement:
     ``flavors`` names the ResourceFlavor charged for each resource the queue covers. ``pods`` is set for a podset that
     may start with fewer pods than it asks for: with how many it starts; None = with all. ``shares`` is set where the queue
     lets a podset use several flavors and it does: the first share's pods are the first ranks, and ``flavors`` is its.
+    ``awaits_nodes``: its pods count against quota and are on no node, because their nodes do not exist yet.
     """
 
     podset: str
@@ -244,6 +245,7 @@ class PodSetPlacement:
     flavors: Mapping[str, str] = field(default_factory=dict)
     pods: int | None = None
     shares: tuple[FlavorShare, ...] = ()
+    awaits_nodes: bool = False
 
     def charges(self, pods: int) -> Iterator[tuple[str, str, int]]:
         """(resource, flavor, pods charged to it) of a podset that ``pods`` are charged of."""
@@ -315,6 +317,16 @@ class Placement:
 
     def of(self, podset: str) -> PodSetPlacement | None:
         return next((p for p in self.podsets if p.podset == podset), None)
+
+    @property
+    def on_nodes(self) -> bool:
+        """Whether some of its pods are on nodes."""
+        return any(podset.nodes for podset in self.podsets)
+
+    @property
+    def awaits_nodes(self) -> bool:
+        """Whether nodes must be made before its pods can run."""
+        return any(podset.awaits_nodes for podset in self.podsets)
 
     def use(self, workload: Workload) -> dict[str, Resources]:
         """Node name to what this placement uses there."""

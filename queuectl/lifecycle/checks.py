@@ -15,13 +15,16 @@ from queuectl.domain.events import Reserve
 from queuectl.domain.ledger import Entry, EntryChange, Note, State
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import Rules
+from queuectl.domain.snapshot import CapacityLease
 from queuectl.lifecycle.transitions import evict, move, next_of, rejoin
 
 
 def waiting_for(entry: Entry, event: Reserve, now: float) -> EntryChange | None:
     """Hold quota and nodes for a gang until its checks are ready."""
     checks = entry.checks.needing(event.checks)
-    reason = replace(event.reason, message=_listed(checks))
+    reason = event.reason
+    if checks.unready or not event.lease.placement.awaits_nodes:
+        reason = replace(reason, message=_listed(checks, event.lease))
     if entry.state is State.RESERVED and entry.checks.statuses:
         if (checks, event.lease, reason) == (entry.checks, entry.lease, entry.reason):
             return None
@@ -47,7 +50,7 @@ def checked(
     if retries:
         return _since(entry, _tried_later(changed, retries, by, now, rules))
     if entry.state is State.RESERVED:
-        reason = Reason(Code.WAITING_FOR_CHECKS, _listed(checks))
+        reason = Reason(Code.WAITING_FOR_CHECKS, _listed(checks, entry.lease))
     else:
         reason = entry.reason
     news = Reason(Code.WAITING_FOR_CHECKS, _stated(reported, by))
@@ -92,10 +95,12 @@ def _since(before: Entry, change: EntryChange) -> EntryChange:
     return replace(change, before=before)
 
 
-def _listed(checks: Checks) -> str:
+def _listed(checks: Checks, lease: CapacityLease | None) -> str:
     awaited = ", ".join(map(str, checks.unready))
     if not awaited:
         return "all its admission checks are ready; it starts with the next plan"
+    if lease is not None and lease.placement.awaits_nodes:
+        return f"its quota is reserved, and its nodes are requested: {awaited}"
     return f"its quota and its nodes are reserved until its admission checks are ready: {awaited}"
 
 

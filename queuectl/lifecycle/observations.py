@@ -11,6 +11,7 @@ from typing import Final
 
 from queuectl.devices.gpu_sizes import GpuSizes
 from queuectl.domain.arrays import has_begun
+from queuectl.domain.checks import CheckReport
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.events import (
     Adopt,
@@ -60,6 +61,7 @@ from queuectl.lifecycle.failures import (
 )
 from queuectl.lifecycle.lost_devices import LostDevices
 from queuectl.lifecycle.machine import handle
+from queuectl.lifecycle.provisioning import reports
 from queuectl.lifecycle.refusals import Refusal, Refusals
 from queuectl.lifecycle.timers import Timers, alarm_of, awaits_replacements
 from queuectl.objects.configuration.admissibility import drain
@@ -90,6 +92,7 @@ class ObservationRules:
         refusal: of a write that it owes; None without one.
         may_start: a start that was sent can still take effect.
         statuses: of the jobs that it depends on, by gate.
+        provisioned: the states of its checks that make nodes, if they differ from those of its entry.
     """
 
     rules: Rules
@@ -102,6 +105,7 @@ class ObservationRules:
     refusal: Refusal | None = None
     may_start: bool = False
     statuses: Mapping[str, DependencyStatus] = field(default_factory=dict)
+    provisioned: tuple[CheckReport, ...] = ()
 
 
 def observe(
@@ -149,6 +153,8 @@ def _waiting(
         yield MoveRefused(terms.refusal.why)
     if entry.awaits_checks and (overdue := unanswered(entry.checks, now)):
         yield ChecksReported(overdue)
+    elif entry.awaits_checks and terms.provisioned:
+        yield ChecksReported(terms.provisioned)
     if entry.gates:
         yield GatesChanged(job.gates, terms.statuses)
     if entry.state is State.BACKOFF and entry.requeue_at is not None and now >= entry.requeue_at:
@@ -192,6 +198,9 @@ def _live(
     elif entry.intent is None and job.suspended:
         how = "its running pods ended or were deleted" if job.of_pods else "the job was suspended"
         yield Evict(Reason(Code.SUSPENDED_OUTSIDE, f"{how} without queuectl"))
+        return
+    if terms.provisioned:
+        yield ChecksReported(terms.provisioned)
         return
     current = [pod for pod in pods if pod.attempt == entry.attempt]
     ready = started and all_ready(job, current)
@@ -329,6 +338,7 @@ class Observer:
             after = last.after
         self._plan_again |= after.state is not before.state
         self._plan_again |= after.refused_write is not before.refused_write
+        self._plan_again |= after.checks is not before.checks
         self.alarms.put(uid, alarm_of(after, job, config.rules.pods_ready))
         if before.placement is not after.placement:
             self._plan_again = True  # pods that have succeeded have freed their slots
@@ -365,6 +375,7 @@ class Observer:
             refusal=self._refusals.of(entry),
             may_start=job is not None and self._refusals.may_start(job),
             statuses=self._statuses(job, entry.gates),
+            provisioned=reports(entry, job, self._mirror.provisioning, config),
         )
 
     def _statuses(

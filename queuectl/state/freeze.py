@@ -202,8 +202,13 @@ class SnapshotBuilder:
         queue = config.cluster_queue_of(entry.namespace, entry.queue)
         if not entry.awaits_checks or entry.lease is None or queue is None:
             return False
-        needed = needed_checks(queue, entry.lease.placement)
+        placement = entry.lease.placement
+        needed = needed_checks(queue, placement, entry.checks.ready)
         awaited = {status.name for status in entry.checks.unready}
+        if (
+            placement.awaits_nodes
+        ):  # when its nodes are made, it is placed on them, whatever it waits for then
+            awaited &= {rule.name for rule in queue.admission_checks if rule.provisions}
         return (
             set(needed) == {status.name for status in entry.checks.statuses}
             and not awaited.isdisjoint(needed)

@@ -11,6 +11,7 @@ from queuectl.devices.gpu_sizes import GpuSizes
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.ledger import Entry
 from queuectl.domain.limitrange import LimitRange, Ranges
+from queuectl.domain.provisioning import ProvisioningRecord
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import (
     Deleted,
@@ -35,6 +36,8 @@ from queuectl.state.devices import ALL_NAMESPACES, DeviceMirror
 from queuectl.state.pod_claims import all_resolved, claiming, names_claims
 from queuectl.state.pod_groups import PodGroups
 from queuectl.state.pod_requests import made_as, no_less, same_templates, under
+from queuectl.state.provisioning import REQUESTS as PROVISIONING_REQUESTS
+from queuectl.state.provisioning import ProvisioningRequests
 
 NODES: Final = "nodes"
 PODS: Final = "pods"
@@ -87,6 +90,7 @@ class Mirror:
         kinds: the job kinds.
         planning_changed: a node, namespace, priority class, ResourceQuota, device or unmanaged pod changed, or an ended pod was deleted, so plans can differ.
         devices: the objects of dynamic resource allocation.
+        provisioning: the requests for nodes that queuectl made.
     """
 
     def __init__(self, job_resources: Mapping[str, str], kinds: JobKinds = KINDS) -> None:
@@ -116,6 +120,7 @@ class Mirror:
         self._fleet: Fleet | None = None
         self._unhealthy: Mapping[str, str] = {}
         self.devices = DeviceMirror(self._in_queue)
+        self.provisioning = ProvisioningRequests()
         self._gpus: GpuSizes | None = None
         self._arrays = Arrays(lambda key: self._by_owner.get(key, {}).values())
 
@@ -148,7 +153,7 @@ class Mirror:
         """Plural names of all resources in this copy."""
         namespaced = {PODS, RESOURCE_QUOTAS, LIMIT_RANGES}
         own = {NODES, NAMESPACES, PRIORITY_CLASSES, *namespaced, *self._kinds}
-        return own | device_objects.RESOURCES
+        return own | device_objects.RESOURCES | {PROVISIONING_REQUESTS}
 
     def apply(self, deltas: Sequence[Delta]) -> set[str]:
         """Apply a batch of watch events.
@@ -243,6 +248,8 @@ class Mirror:
             return {job.uid for job in jobs if job.kind == kind and job.index is None}
         if resource in device_objects.RESOURCES:
             return self.devices.keys(resource)
+        if resource == PROVISIONING_REQUESTS:
+            return self.provisioning.uids
         tables: dict[str, Mapping[str, Record]] = {
             NODES: self.nodes,
             PODS: self.pods,
@@ -264,12 +271,8 @@ class Mirror:
                     self._upsert_job(record, old_job)
             case NodeRecord():
                 self._upsert_node(record)
-            case NamespaceRecord():
-                self.namespaces[record.name] = record
-                self.planning_changed = True
-            case PriorityClassRecord():
-                self.priority_classes[record.name] = record
-                self.planning_changed = True
+            case NamespaceRecord() | PriorityClassRecord():
+                self._keep_named(record)
             case ResourceQuotaRecord():
                 old_quota = self.resource_quotas.get(record.uid)
                 if old_quota is None or record.version > old_quota.version:
@@ -280,8 +283,18 @@ class Mirror:
                 if old_range is None or record.version > old_range.version:
                     self._limit_ranges[record.uid] = record
                     self._ranges_changed(record.namespace)
+            case ProvisioningRecord():
+                if self.provisioning.put(record):
+                    self.touched.add(record.gang)
             case _:
                 self.devices.upsert(record)
+
+    def _keep_named(self, record: NamespaceRecord | PriorityClassRecord) -> None:
+        if isinstance(record, NamespaceRecord):
+            self.namespaces[record.name] = record
+        else:
+            self.priority_classes[record.name] = record
+        self.planning_changed = True
 
     def _upsert_job(self, job: JobRecord, old: JobRecord | None) -> None:
         if old is not None and (old.array is None) is not (job.array is None):
@@ -446,6 +459,10 @@ class Mirror:
     def _delete(self, resource: str, key: str) -> None:
         if resource in device_objects.RESOURCES:
             self.devices.delete(resource, key)
+        elif resource == PROVISIONING_REQUESTS:
+            request = self.provisioning.drop(key)
+            if request is not None:
+                self.touched.add(request.gang)
         elif resource == PODS:
             pod = self.pods.pop(key, None)
             self._groups.remove(key)
@@ -458,10 +475,9 @@ class Mirror:
             self.planning_changed = True
         elif resource in self._kinds:
             self._forget_job(key)
-        elif resource == NAMESPACES:
-            self.namespaces.pop(key, None)
-        elif resource == PRIORITY_CLASSES:
-            self.priority_classes.pop(key, None)
+        elif resource in (NAMESPACES, PRIORITY_CLASSES):
+            named = self.namespaces if resource == NAMESPACES else self.priority_classes
+            named.pop(key, None)
         elif resource == RESOURCE_QUOTAS and self.resource_quotas.pop(key, None) is not None:
             self.planning_changed = True
         elif resource == LIMIT_RANGES:

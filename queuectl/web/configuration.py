@@ -90,6 +90,12 @@ def value_text(value: Any) -> str:
             return yaml.safe_dump(value).partition("\n")[0]
 
 
+_CHECKS: Final = {
+    "AdmissionCheck": ("controllerName", "answered by"),
+    "ProvisioningRequestConfig": ("provisioningClassName", "requests nodes of class"),
+}
+
+
 def line_of(document: Mapping[str, Any]) -> str:
     """The summary of a valid object, in one line."""
     spec: Mapping[str, Any] = document.get("spec") or {}
@@ -108,8 +114,9 @@ def line_of(document: Mapping[str, Any]) -> str:
             )
         case "Topology":
             return " / ".join(level["nodeLabel"] for level in spec["levels"])
-        case "AdmissionCheck":
-            return f"answered by {spec['controllerName']}"
+        case "AdmissionCheck" | "ProvisioningRequestConfig" as kind:
+            field, text = _CHECKS[kind]
+            return f"{text} {spec[field]}"
         case "QuotaOverride":
             added = "add" in spec
             amount = f"{spec['add']} additional" if added else spec.get("nominalQuota", "")

@@ -252,6 +252,16 @@ class KillingCluster:
         self.patches.after(number)
         return version
 
+    async def create_object(self, resource: str, document: Document) -> None:
+        number = self.patches.before()
+        await self.cluster.create_object(resource, document)
+        self.patches.after(number)
+
+    async def delete_object(self, resource: str, namespace: str, name: str) -> None:
+        number = self.patches.before()
+        await self.cluster.delete_object(resource, namespace, name)
+        self.patches.after(number)
+
 
 @dataclass
 class Rig:

@@ -76,7 +76,9 @@ class Server:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
-        self.objects: dict[str, dict[Key, Document]] = {r.name: {} for r in watched()}
+        self.objects: dict[str, dict[Key, Document]] = {
+            name: {} for name in (*(r.name for r in watched()), "podtemplates")
+        }
         self.version = 100
         self.watchers: list[Watcher] = []
         self._uids = itertools.count(1)
@@ -200,6 +202,8 @@ class Watcher:
         self.wake.set()
 
     def notify(self, resource: str, line: bytes) -> None:
+        if resource not in self._feeds:
+            return  # queuectl does not watch it
         self._pending.append((resource, line))
         if not self.held:
             self.wake.set()

@@ -22,6 +22,7 @@ The same conformance tests run with it and the real control plane (tests/cluster
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -188,6 +189,21 @@ class FakeCluster:
     async def patch_namespace(self, name: str, patch: Mapping[str, Any]) -> None:
         await self._answering()
         self.server.patch("namespaces", "", name, dict(patch), lambda old, new: None)
+
+    async def create_object(self, resource: str, document: Mapping[str, Any]) -> None:
+        def create() -> None:
+            with contextlib.suppress(WriteConflict):
+                self.server.create(resource, dict(document))
+
+        meta = document["metadata"]
+        await self._write(Written(resource, meta["namespace"], meta["name"], document), create)
+
+    async def delete_object(self, resource: str, namespace: str, name: str) -> None:
+        def delete() -> None:
+            with contextlib.suppress(ObjectGone):
+                self.server.remove(resource, self.server.get(resource, namespace, name))
+
+        await self._write(Written(resource, namespace, name, {"metadata": {}}), delete)
 
     async def create_event(self, job: JobRecord, kind: str, reason: str, message: str) -> None:
         await self._answering()
@@ -411,4 +427,5 @@ class FakeCluster:
 
 
 def _plural(resource: str) -> str:
-    return {"Pod": "pods", "Node": "nodes"}.get(resource) or KINDS[resource].plural
+    plurals = {"Pod": "pods", "Node": "nodes"}
+    return plurals.get(resource) or (KINDS[resource].plural if resource in KINDS else resource)

@@ -34,6 +34,7 @@ OPT_INS: Final = {
     "force-delete": "forceDelete",
     "kueue-keys": "kueueKeys",
     "mig-reconfiguration": "migReconfiguration",
+    "provisioning": "provisioning",
     "queued-gpus": "queuedGpus",
 }
 """The templates of ``deploy/optional``, and the values that enable them."""

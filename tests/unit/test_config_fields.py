@@ -17,12 +17,13 @@ import pytest
 
 from queuectl.domain.accounting import Accounting, Price
 from queuectl.domain.budgets import GPU_HOUR, Budget, BudgetScope, TopUp, WhenSpent
-from queuectl.domain.checks import EXTERNAL, AdmissionCheck, CheckRule
+from queuectl.domain.checks import EXTERNAL, PROVISIONING, AdmissionCheck, CheckRule
 from queuectl.domain.execution import ExecutionLimits
 from queuectl.domain.fleet import Effect, Requirement, Taint, Toleration
 from queuectl.domain.gpus import GpuWeights, SharedGpus
 from queuectl.domain.mig import MigConfig, MigDevices, MigMode
 from queuectl.domain.node_health import HealthMode, HealthSignal, NodeHealthRules, UnhealthyNodes
+from queuectl.domain.provisioning import MergePolicy, ProvisioningConfig
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import (
     Backfill,
@@ -101,6 +102,7 @@ BARE: dict[str, Fields] = {
     "ResourceFlavor": {"spec": {}},
     "Topology": {"spec": {"levels": [{"nodeLabel": "rack"}]}},
     "AdmissionCheck": {"spec": {"controllerName": EXTERNAL}},
+    "ProvisioningRequestConfig": {"spec": {"provisioningClassName": "class.example.com"}},
     "WorkloadPriorityClass": {"value": 0},
     "QuotaOverride": {
         "spec": {
@@ -122,6 +124,18 @@ BARE: dict[str, Fields] = {
 }
 
 
+MAKES_NODES: Fields = {
+    "spec": {
+        "controllerName": PROVISIONING,
+        "parameters": {
+            "apiGroup": "kueue.x-k8s.io",
+            "kind": "ProvisioningRequestConfig",
+            "name": "x",
+        },
+    }
+}
+
+
 def document(kind: str, *parts: Fields, version: str = OURS) -> Fields:
     name = "default" if kind == "Configuration" else "x"
     head = {"apiVersion": version, "kind": kind, "metadata": {"name": name}}
@@ -134,6 +148,8 @@ def read(kind: str, *parts: Fields, version: str = OURS) -> Any:
     config = build([kept], 1)
     if kind == "Configuration":
         return config.rules
+    if kind == "ProvisioningRequestConfig":
+        return build([kept, document("AdmissionCheck", MAKES_NODES)], 1).checks["x"].provisioning
     tables: dict[str, Mapping[Any, Any]] = {
         "ClusterQueue": config.cluster_queues,
         "LocalQueue": config.local_queues,
@@ -274,6 +290,17 @@ HONOURED: list[tuple[str, str, Any, Fields, Fields]] = [
      {"tolerations": (Toleration("spot", "Equal", "1", Effect.NO_EXECUTE, 5),)}, {}),
     ("ResourceFlavor", "spec.topologyName", "racks", {"topology": "racks"}, {}),
     ("AdmissionCheck", "spec.policy.timeoutSeconds", 60, {"timeout": 60.0}, {}),
+    ("AdmissionCheck", "spec.controllerName", PROVISIONING,
+     {"controller": PROVISIONING, "settings": "x"}, nested("spec.parameters", MAKES_NODES["spec"]["parameters"])),
+    ("ProvisioningRequestConfig", "spec.provisioningClassName", "other", {"class_name": "other"}, {}),
+    ("ProvisioningRequestConfig", "spec.parameters", {"b": "2", "a": "1"}, {"parameters": (("a", "1"), ("b", "2"))}, {}),
+    ("ProvisioningRequestConfig", "spec.managedResources", [GPU], {"managed": frozenset({GPU})}, {}),
+    ("ProvisioningRequestConfig", "spec.retryStrategy.backoffLimitCount", 0, {"retries": 0}, {}),
+    ("ProvisioningRequestConfig", "spec.retryStrategy.backoffBaseSeconds", 5, {"backoff_base": 5.0}, {}),
+    ("ProvisioningRequestConfig", "spec.retryStrategy.backoffMaxSeconds", 9, {"backoff_ceiling": 9.0}, {}),
+    ("ProvisioningRequestConfig", "spec.podSetUpdates.nodeSelector",
+     [{"key": "pool", "valueFromProvisioningClassDetail": "name"}], {"selectors": (("pool", "name"),)}, {}),
+    ("ProvisioningRequestConfig", "spec.podSetMergePolicy", "IdenticalPodTemplates", {"merge": MergePolicy.TEMPLATES}, {}),
     ("ResourceFlavor", "spec.policy.migConfigs",
      {"x": [{"devices": [0], "mig-enabled": True, "mig-devices": {"1g.5gb": 7}}, {"devices": "all", "mig-enabled": False}]},
      {"mig_configs": (MigConfig("x", (MigDevices((0,), (("1g.5gb", 7),)), MigDevices())),),
@@ -382,6 +409,7 @@ DEFAULTS: dict[str, Any] = {
     "ResourceFlavor": ResourceFlavor("x"),
     "Topology": Topology("x", ("rack",)),
     "AdmissionCheck": AdmissionCheck("x", EXTERNAL),
+    "ProvisioningRequestConfig": ProvisioningConfig("x", "class.example.com"),
     "Configuration": Rules(),
 }
 
@@ -659,6 +687,15 @@ TRANSFORM = "resources.transformations"
 MAPPINGS = "resources.deviceClassMappings"
 REFUSED: list[tuple[str, str, Any, str]] = [
     ("AdmissionCheck", "spec.controllerName", "", "is empty"),
+    ("ProvisioningRequestConfig", "spec.provisioningClassName", "", "'' is not a name"),
+    ("ProvisioningRequestConfig", "spec.parameters", {"a": "x" * 256}, "is longer than 255 characters"),
+    ("ProvisioningRequestConfig", "spec.managedResources", [GPU, GPU], "resource 'nvidia.com/gpu' occurs 2 times"),
+    ("ProvisioningRequestConfig", "spec.retryStrategy.backoffLimitCount", -1, "expected `int` >= 0"),
+    ("ProvisioningRequestConfig", "spec.podSetMergePolicy", "Any", "'Any'"),
+    ("ProvisioningRequestConfig", "spec.podSetUpdates.nodeSelector",
+     [{"key": "a b", "valueFromProvisioningClassDetail": "x"}], "'a b' is not a node label key"),
+    ("ProvisioningRequestConfig", "spec.podSetUpdates.nodeSelector",
+     [{"key": "a", "valueFromProvisioningClassDetail": ""}], "is empty"),
     ("Configuration", "queuectl.interruptionTaints", ["a b"], "'a b' is not the key of a taint"),
     ("AdmissionCheck", "spec.policy.timeoutSeconds", 0, "expected `int` >= 1"),
     ("ClusterQueue", "spec.admissionChecks", ["a", "a"], "'a' is there twice"),

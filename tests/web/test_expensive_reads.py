@@ -100,7 +100,7 @@ LISTS: Final[dict[str, set[str]]] = {
 
 BOUNDED_BY: Final = {
     **{path: "the number of documents, which only writers of configuration make" for path in READING if path.count("/") == 3 and path.rpartition("/")[2] in (
-        "admissionchecks", "budgets", "budgettopups", "clusterqueues", "cohorts", "configurations", "localqueues", "priorityclasses", "quotaoverrides", "reservations", "resourceflavors", "topologies")},
+        "admissionchecks", "budgets", "budgettopups", "clusterqueues", "cohorts", "configurations", "localqueues", "priorityclasses", "provisioningrequestconfigs", "quotaoverrides", "reservations", "resourceflavors", "topologies")},
     "/api/v1/namespaces/{namespace}/localqueues": "the same",
     "/api/v1/pastuse": "the number of queues and users",
     "/api/v1/domains": "the number of nodes",

@@ -23,6 +23,7 @@ from queuectl.control.leader.ledger_writer import LedgerWriter
 from queuectl.control.leader.maintenance import Maintenance
 from queuectl.control.leader.mig_reconfiguration import MigReconfigurer
 from queuectl.control.leader.planning import NOTHING_TO_PLAN, Planning
+from queuectl.control.leader.provisioner import Provisioner
 from queuectl.control.leader.stored_state import StoredState
 from queuectl.control.leader.wakeup import Wakeup
 from queuectl.control.ports import Clock, Cluster, Store
@@ -209,6 +210,9 @@ class Loop:
             search_seconds=settings.defragment_seconds,
             wake=self._wakeup.trigger,
         )
+        self._provisioner = Provisioner(
+            self._cluster, self._mirror, self.leader_state, self._wakeup.trigger
+        )
         self._planning = Planning(
             leader_state=self.leader_state,
             writer=self._writer,
@@ -246,6 +250,7 @@ class Loop:
         group.create_task(estimator.run(self._wakeup.plan), name="estimate")
         group.create_task(self._auditor.run(), name="audit")
         group.create_task(self._mig.run(), name="reconfigure MIG")
+        group.create_task(self._provisioner.run(), name="provision")
 
     async def _cycles(self) -> None:
         try:

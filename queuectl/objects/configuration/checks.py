@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final, TypeVar
 
-from queuectl.domain.checks import CONTROLLERS, MOST_CHECKS, AdmissionCheck, CheckRule
+from queuectl.domain.checks import (
+    CONTROLLERS,
+    MOST_CHECKS,
+    PROVISIONING,
+    AdmissionCheck,
+    CheckRule,
+)
+from queuectl.domain.provisioning import ProvisioningConfig
 from queuectl.objects.configuration import wire
+from queuectl.objects.configuration.groups import once, refuse_more
 from queuectl.objects.configuration.warned import Warned
 from queuectl.objects.errors import RequestError
-from queuectl.objects.names import is_name
+from queuectl.objects.names import is_label_key, is_name
+
+PROVISIONING_KIND: Final = "ProvisioningRequestConfig"
+_GROUPS: Final = ("kueue.x-k8s.io", "queuectl.dev")
+_MOST_PARAMETERS: Final = 100  # as in Kueue
+_LONGEST_PARAMETER: Final = 255
+_Number = TypeVar("_Number", int, float)
 
 
 def read_admission_check(document: wire.AdmissionCheckDocument) -> AdmissionCheck:
@@ -21,7 +36,70 @@ def read_admission_check(document: wire.AdmissionCheckDocument) -> AdmissionChec
         document.metadata.name,
         spec.controller_name,
         float(policy.timeout_seconds) if policy.timeout_seconds is not None else None,
+        _read_settings(spec),
     )
+
+
+def _read_settings(spec: wire.AdmissionCheckSpec) -> str:
+    """The name of the ProvisioningRequestConfig of a check that makes nodes; empty for all others, and without parameters."""
+    named = spec.parameters
+    if spec.controller_name != PROVISIONING or named is None:
+        return ""
+    if named.kind != PROVISIONING_KIND:
+        raise RequestError(f"spec.parameters.kind: {named.kind!r} is not {PROVISIONING_KIND}")
+    if named.api_group not in _GROUPS:
+        raise RequestError(
+            f"spec.parameters.apiGroup: {named.api_group!r} is not {' or '.join(_GROUPS)}"
+        )
+    if not is_name(named.name):
+        raise RequestError(f"spec.parameters.name: {named.name!r} is not a name")
+    return named.name
+
+
+def read_provisioning_config(
+    document: wire.ProvisioningRequestConfigDocument,
+) -> ProvisioningConfig:
+    """Raises RequestError naming field and value."""
+    spec = document.spec
+    if not is_name(spec.provisioning_class_name):
+        raise RequestError(
+            f"spec.provisioningClassName: {spec.provisioning_class_name!r} is not a name"
+        )
+    refuse_more(len(spec.parameters or ()), _MOST_PARAMETERS, "entries", "spec.parameters")
+    for key, value in (spec.parameters or {}).items():
+        if len(value) > _LONGEST_PARAMETER:
+            raise RequestError(
+                f"spec.parameters.{key}: is longer than {_LONGEST_PARAMETER} characters"
+            )
+    managed = spec.managed_resources or []
+    refuse_more(len(managed), _MOST_PARAMETERS, "entries", "spec.managedResources")
+    once(managed, "spec.managedResources: resource")
+    selectors = (spec.pod_set_updates or wire.ProvisionedPodSets()).node_selector or []
+    path = "spec.podSetUpdates.nodeSelector"
+    refuse_more(len(selectors), MOST_CHECKS, "entries", path)
+    once((selector.key for selector in selectors), f"{path}: key")
+    for number, selector in enumerate(selectors):
+        if not is_label_key(selector.key):
+            raise RequestError(f"{path}[{number}].key: {selector.key!r} is not a node label key")
+        if not selector.value_from_provisioning_class_detail:
+            raise RequestError(f"{path}[{number}].valueFromProvisioningClassDetail: is empty")
+    strategy = spec.retry_strategy or wire.RetryStrategy()
+    usual = ProvisioningConfig("", "")
+    return ProvisioningConfig(
+        name=document.metadata.name,
+        class_name=spec.provisioning_class_name,
+        parameters=tuple(sorted((spec.parameters or {}).items())),
+        managed=frozenset(managed),
+        retries=_given(strategy.backoff_limit_count, usual.retries),
+        backoff_base=_given(strategy.backoff_base_seconds, usual.backoff_base),
+        backoff_ceiling=_given(strategy.backoff_max_seconds, usual.backoff_ceiling),
+        selectors=tuple((s.key, s.value_from_provisioning_class_detail) for s in selectors),
+        merge=spec.pod_set_merge_policy,
+    )
+
+
+def _given(asked: int | None, default: _Number) -> _Number:
+    return default if asked is None else type(default)(asked)
 
 
 def warn_admission_check(document: wire.AdmissionCheckDocument) -> Iterator[Warned]:
@@ -30,7 +108,10 @@ def warn_admission_check(document: wire.AdmissionCheckDocument) -> Iterator[Warn
     if spec.controller_name not in CONTROLLERS:
         text = f"{spec.controller_name} is not {' or '.join(CONTROLLERS)}: no gang of a queue with this check starts"
         yield Warned("spec.controllerName", text)
-    elif spec.parameters is not None:
+    elif spec.controller_name == PROVISIONING and spec.parameters is None:
+        text = f"a check with {PROVISIONING} needs a {PROVISIONING_KIND}: no gang of a queue with this check starts"
+        yield Warned("spec.parameters", text)
+    elif spec.parameters is not None and spec.controller_name != PROVISIONING:
         yield Warned("spec.parameters")
     if spec.retry_delay_minutes is not None:
         yield Warned("spec.retryDelayMinutes")

@@ -10,6 +10,7 @@ from queuectl.domain.budgets import BudgetScope
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import QueueConfig, QuotaOverride
 from queuectl.domain.reservations import REQUESTS, AdvanceReservation, no_amount
+from queuectl.objects.configuration.checks import PROVISIONING_KIND
 from queuectl.objects.documents import Document, as_document
 
 MAX_COHORTS: Final = 64
@@ -123,6 +124,10 @@ def references(document: Mapping[str, Any]) -> frozenset[DocumentKey]:
             named = {("ClusterQueue", spec.get("clusterQueue")), ("ResourceFlavor", flavor)}
         case "ResourceFlavor":
             named = {("Topology", spec.get("topologyName"))}
+        case "AdmissionCheck":
+            settings = spec.get("parameters") or {}
+            named = {(PROVISIONING_KIND, settings.get("name"))}
+            named = named if settings.get("kind") == PROVISIONING_KIND else set()
         case "Budget":
             named = {("ClusterQueue", spec.get("clusterQueue"))}
         case "BudgetTopUp":
@@ -145,6 +150,11 @@ def dangling(config: QueueConfig) -> tuple[str, ...]:
             for rule in queue.admission_checks
             if rule.name not in config.checks
         ]
+    found += [
+        f"AdmissionCheck {check.name}: {PROVISIONING_KIND} {check.settings} does not exist"
+        for check in config.checks.values()
+        if check.settings and check.provisioning is None
+    ]
     for local in config.local_queues.values():
         if local.cluster_queue not in config.cluster_queues:
             found.append(

@@ -13,11 +13,18 @@ from typing import Any, Final
 
 import msgspec
 
+from queuectl.domain.checks import PROVISIONING, AdmissionCheck
+from queuectl.domain.provisioning import ProvisioningConfig
 from queuectl.domain.queues import ClusterQueue, QueueConfig, QueueingStrategy
 from queuectl.domain.rules import Rules
 from queuectl.objects.configuration import wire
 from queuectl.objects.configuration.budgets import read_budget, read_top_up
-from queuectl.objects.configuration.checks import read_admission_check, warn_admission_check
+from queuectl.objects.configuration.checks import (
+    PROVISIONING_KIND,
+    read_admission_check,
+    read_provisioning_config,
+    warn_admission_check,
+)
 from queuectl.objects.configuration.flavors import read_flavor, read_topology
 from queuectl.objects.configuration.links import circular_cohorts, refuse_circular_cohorts
 from queuectl.objects.configuration.overrides import read_override
@@ -108,6 +115,12 @@ CONFIG_KINDS: Final[Mapping[str, ConfigKind]] = MappingProxyType(
                 wire.AdmissionCheckDocument,
                 read_admission_check,
                 warn_admission_check,
+            ),
+            ConfigKind(
+                PROVISIONING_KIND,
+                "provisioningrequestconfigs",
+                wire.ProvisioningRequestConfigDocument,
+                read_provisioning_config,
             ),
             ConfigKind(
                 "QuotaOverride",
@@ -325,11 +338,33 @@ def together(objects: Iterable[ReadDocument], revision: int) -> QueueConfig:
         budgets=parts["Budget"],
         top_ups=parts["BudgetTopUp"],
         reservations=parts["Reservation"],
-        checks=parts["AdmissionCheck"],
+        checks=_with_settings(parts["AdmissionCheck"], parts[PROVISIONING_KIND]),
         rules=parts["Configuration"].get(ONLY_NAME, Rules()),
     )
-    queues = {name: _in_line(queue, config) for name, queue in config.cluster_queues.items()}
+    queues = {
+        name: _with_checks(_in_line(queue, config), config.checks)
+        for name, queue in config.cluster_queues.items()
+    }
     return replace(config, cluster_queues=queues)
+
+
+def _with_settings(
+    checks: Mapping[str, AdmissionCheck], settings: Mapping[str, ProvisioningConfig]
+) -> dict[str, AdmissionCheck]:
+    """The checks with the settings that they name."""
+    return {
+        name: replace(check, provisioning=settings.get(check.settings))
+        for name, check in checks.items()
+    }
+
+
+def _with_checks(queue: ClusterQueue, checks: Mapping[str, AdmissionCheck]) -> ClusterQueue:
+    """The ClusterQueue with what its rules need to know about the checks that they name."""
+    makers = {name for name, check in checks.items() if check.controller == PROVISIONING}
+    if not any(rule.name in makers for rule in queue.admission_checks):
+        return queue
+    rules = (replace(rule, provisions=rule.name in makers) for rule in queue.admission_checks)
+    return replace(queue, admission_checks=tuple(rules))
 
 
 def _in_line(queue: ClusterQueue, config: QueueConfig) -> ClusterQueue:

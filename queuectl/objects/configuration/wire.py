@@ -14,6 +14,7 @@ from queuectl.domain.budgets import WhenSpent
 from queuectl.domain.gpus import SharedGpus
 from queuectl.domain.mig import MigMode
 from queuectl.domain.node_health import UnhealthyNodes
+from queuectl.domain.provisioning import MergePolicy
 from queuectl.domain.queues import (
     MOST_PLANNED_STARTS,
     BackfillOrder,
@@ -288,6 +289,30 @@ class AdmissionCheckSpec(Strict):
     policy: AdmissionCheckPolicy | None = None
 
 
+class RetryStrategy(Strict):
+    backoff_limit_count: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    backoff_base_seconds: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    backoff_max_seconds: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+class DetailSelector(Strict):
+    key: str
+    value_from_provisioning_class_detail: str
+
+
+class ProvisionedPodSets(Strict):
+    node_selector: list[DetailSelector] | None = None
+
+
+class ProvisioningRequestConfigSpec(Strict):
+    provisioning_class_name: str
+    parameters: dict[str, str] | None = None
+    managed_resources: list[str] | None = None
+    retry_strategy: RetryStrategy | None = None
+    pod_set_updates: ProvisionedPodSets | None = None
+    pod_set_merge_policy: MergePolicy | None = None
+
+
 class Head(Strict, kw_only=True):
     """Fields of all kinds. The status is ignored."""
 
@@ -319,6 +344,10 @@ class TopologyDocument(Head, kw_only=True):
 
 class AdmissionCheckDocument(Head, kw_only=True):
     spec: AdmissionCheckSpec
+
+
+class ProvisioningRequestConfigDocument(Head, kw_only=True):
+    spec: ProvisioningRequestConfigSpec
 
 
 class QuotaOverrideSpec(Strict):

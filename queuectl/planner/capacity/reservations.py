@@ -37,7 +37,7 @@ from queuectl.planner.order.queue_order import QueueOrder, inadmissible, place
 from queuectl.planner.problem.flavors import flavors_of
 from queuectl.planner.problem.parts import as_placed
 from queuectl.planner.problem.problem import Problem
-from queuectl.planner.problem.request import GangRequest, request_of
+from queuectl.planner.problem.request import GangRequest, quota_only, request_of
 from queuectl.planner.problem.topology import Ints, Mask
 from queuectl.planner.quota.tree import QuotaUse
 
@@ -121,6 +121,10 @@ class Leases:
 
     def holds(self, uid: str) -> bool:
         return uid in self._valid
+
+    def awaits_nodes(self, uid: str) -> bool:
+        """Whether a lease is for quota only, because the nodes of its gang do not exist yet."""
+        return self._valid[uid].lease.placement.awaits_nodes
 
     def workload(self, uid: str) -> Workload:
         """The gang with as many pods as its lease is for."""
@@ -286,6 +290,8 @@ def _read(problem: Problem, pending: Pending, lease: CapacityLease) -> _ValidLea
     }
     queue = problem.snapshot.queue_of(workload)
     request = request_of(problem, pending, queue, flavors, within=within)
+    if lease.placement.awaits_nodes:
+        return _ValidLease(lease, quota_only(request), ())
     node_counts = node_counts_of(problem, request, lease.placement)
     return None if node_counts is None else _ValidLease(lease, request, node_counts)
 

@@ -27,6 +27,7 @@ from queuectl.planner.capacity.node_counts import TentativeAdmission
 from queuectl.planner.capacity.placements import placement_of
 from queuectl.planner.capacity.reservations import Leases, lease_end, waits_for_victims
 from queuectl.planner.capacity.state import State
+from queuectl.planner.cycle.provision import awaiting_nodes, makes_nodes
 from queuectl.planner.order.limits import Limits
 from queuectl.planner.order.queue_order import Head, StrictFifoHeads, behind, inadmissible
 from queuectl.planner.preempt.protections import reclaim_wait
@@ -50,6 +51,10 @@ from queuectl.planner.solver.solver import Solver
 _NOT_YET = Reason(
     Code.PENDING_EVALUATION,
     "not evaluated yet; the planner considers gangs before it in queue order first",
+)
+
+_AFTER_EVICTIONS = Reason(
+    Code.TOPOLOGY_PLACEMENT_FAILED, "it fits on the present nodes only if other gangs leave"
 )
 
 
@@ -124,6 +129,8 @@ class AdmissionCycle:
         head = self._head(gang)
         if self.leases.holds(uid) and self._leased(gang, head):
             return
+        if head is None and not self.problem.size and self._provision(gang, ()):
+            return
         refusal = gang.refusal
         if refusal is not None and (refusal[0].code in NEVER_FITS or head is None):
             self._refute(gang)
@@ -169,6 +176,11 @@ class AdmissionCycle:
 
     def _leased(self, gang: Candidate, head: Head | None) -> bool:
         """Start a gang on its lease, or let it wait on; False when the lease ends."""
+        without_nodes = not self.problem.size and makes_nodes(gang.queue)
+        if without_nodes or self.leases.awaits_nodes(gang.uid):  # the nodes can be there now
+            self.leases.give_up(gang.uid)
+            self.classes.forget_refusals()
+            return False
         leased = self.leases.workload(gang.uid)
         # Heads before it in its queue may use the capacity, and so may the gang itself with fewer pods.
         if (head is not None and not head.leased) or self.limits.short(leased) is not None:
@@ -251,6 +263,8 @@ class AdmissionCycle:
 
     def _preempt(self, gang: Candidate, found: FitsAfterEviction) -> None:
         """Reserve what the victims free, unless the gang waits before it takes quota back."""
+        if self._provision(gang, (_AFTER_EVICTIONS,)):
+            return  # new nodes cost no work
         self.considered += 1
         wait = self.waits(found, gang.queue)
         if wait is not None:
@@ -309,6 +323,8 @@ class AdmissionCycle:
     def _refute(self, gang: Candidate) -> None:
         reasons = gang.refusal
         assert reasons is not None
+        if self._provision(gang, reasons):
+            return
         if reasons[0].code in NEVER_FITS:
             self._refuse(gang.pending, reasons)
             return
@@ -319,6 +335,27 @@ class AdmissionCycle:
             wanted = next((r for _, r in gang.known.requests if entitled(self.state, r)), None)
             if wanted is not None:
                 self.withheld[gang.uid] = self.state.quota.withhold(wanted)
+
+    def _provision(self, gang: Candidate, why: tuple[Reason, ...]) -> bool:
+        """Reserve quota for a gang for which nodes can be made; False if there is none."""
+        workload = gang.pending.workload
+        if gang.queue is None or not makes_nodes(gang.queue):
+            return False
+        if self.limits.short(workload) is not None:
+            return False
+        requests = [request for _, request in gang.known.requests]
+        self.stop_withholding(gang.uid)
+        found = awaiting_nodes(self.state, gang.pending, gang.queue, requests, why)
+        if found is None or self.planned.beside_reservation(found[0], ()) is not None:
+            return False
+        held, answer = found
+        reservations.reserve(self.state, held, (), ())
+        self.planned.starts(gang.uid)
+        self.limits.take(workload)
+        self.heads.order.start(workload, held.charges)
+        self.refused[gang.uid] = answer
+        self.considered += 1
+        return True
 
     def _keeps_its_quota(self, queue: ClusterQueue) -> bool:
         """Whether others may not borrow what a waiting head of it could use: not if it can reclaim from every gang."""

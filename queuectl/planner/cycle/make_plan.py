@@ -72,8 +72,9 @@ def _awaits_checks(cycle: AdmissionCycle, pending: Pending, placement: Placement
     """A gang that fits and needs admission checks: its capacity is reserved until they are ready. None if they are."""
     snapshot, uid = cycle.problem.snapshot, pending.workload.uid
     queue = snapshot.queue_of(pending.workload)
-    needed = needed_checks(queue, placement) if queue is not None else ()
-    missing = [name for name in needed if name not in pending.ready_checks]
+    ready = pending.ready_checks
+    needed = needed_checks(queue, placement, ready) if queue is not None else ()
+    missing = [name for name in needed if name not in ready]
     if not missing:
         return None
     lease = pending.lease
@@ -131,7 +132,7 @@ def uneven(problem: Problem, plan: Plan) -> Iterator[tuple[str, str]]:
     for uid in plan.returning:
         if (lease := leases.get(uid)) is not None:
             placements.append((uid, lease.placement))
-    placements = [(uid, placement) for uid, placement in placements if _on_nodes(placement)]
+    placements = [(uid, placement) for uid, placement in placements if placement.on_nodes]
     placed = {uid for uid, _ in placements}
     if not placed:
         return
@@ -141,10 +142,6 @@ def uneven(problem: Problem, plan: Plan) -> Iterator[tuple[str, str]]:
     for uid, placement in placements:
         if any(p.topology is not None and p.topology.balanced for p in known[uid].podsets):
             yield from ((uid, name) for name in _uneven(problem, known[uid], placement))
-
-
-def _on_nodes(placement: Placement) -> bool:
-    return any(podset.nodes for podset in placement.podsets)
 
 
 def _uneven(problem: Problem, workload: Workload, placement: Placement) -> Iterator[str]:

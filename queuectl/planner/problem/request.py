@@ -174,6 +174,11 @@ def request_of(
     )
 
 
+def quota_only(request: GangRequest) -> GangRequest:
+    """The same charges without pods: of a gang whose nodes do not exist yet."""
+    return replace(request, podset_groups=())
+
+
 def on_nodes(request: GangRequest, nodes: Ints) -> GangRequest:
     """A gang of one topology as if there were no other nodes than these, in topology order: number i is node i of the result."""
     tree = request.podset_groups[0].tree.within(nodes)

@@ -200,8 +200,8 @@ def charges_of(gang: Admitted, snapshot: Snapshot) -> Iterator[tuple[QuotaRow, i
 
 
 def takes_nodes(snapshot: Snapshot, placed: PodSetPlacement) -> bool:
-    """Whether the pods are on nodes: not when their flavors are quota only, nor when no node is known."""
-    if not snapshot.fleet.nodes:
+    """Whether the pods are on nodes: not when their flavors are quota only, nor when no node is known, or theirs do not exist yet."""
+    if placed.awaits_nodes or not snapshot.fleet.nodes:
         return False
     known = (snapshot.config.flavors.get(name) for name in placed.flavors.values())
     return not placed.flavors or any(f is not None and f.topology is not None for f in known)

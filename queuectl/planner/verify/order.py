@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from queuectl.domain.checks import CONTROLLERS
+from queuectl.domain.checks import CONTROLLERS, PROVISIONING
 from queuectl.domain.plan import Proof, Refusal
 from queuectl.domain.queues import ClusterQueue, QueueingStrategy, ResourceGroup, StopPolicy
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Pending
-from queuectl.domain.workload import Placement, PodSet, Workload
+from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload
 from queuectl.planner.verify.plan_index import PlanIndex, Rule, Violation
 from queuectl.planner.verify.quota import flavor_refusal
 
@@ -89,11 +89,22 @@ def _unready_check(index: PlanIndex, entry: Pending) -> str | None:
     if queue is None or not queue.admission_checks:
         return None
     taken = _flavors_taken(index, entry.workload.uid)
+    on_nodes = any(p.nodes for p in _placed(index, entry.workload.uid))
     for rule in queue.admission_checks:
         needs = not rule.on_flavors or bool(rule.on_flavors & taken)
-        if needs and rule.name not in entry.ready_checks:
+        known = index.snapshot.config.checks.get(rule.name)
+        makes_nodes = known is not None and known.controller == PROVISIONING
+        if makes_nodes and needs and not on_nodes and _wants_nodes(index, taken):
+            return f"check {rule.name} of {queue.name} makes nodes, and it is on none"
+        if needs and rule.name not in entry.ready_checks and not (makes_nodes and on_nodes):
             return f"check {rule.name} of {queue.name} is not ready"
     return None
+
+
+def _wants_nodes(index: PlanIndex, flavors: frozenset[str]) -> bool:
+    """Whether one of these flavors has a topology, so that pods are placed."""
+    known = index.snapshot.config.flavors
+    return any(name in known and known[name].topology is not None for name in flavors)
 
 
 def _strict(index: PlanIndex, queue: ClusterQueue, entries: list[Pending]) -> Iterator[Violation]:
@@ -181,11 +192,15 @@ def never(refusal: Refusal) -> bool:
 
 
 def _flavors_taken(index: PlanIndex, uid: str) -> frozenset[str]:
+    return frozenset(flavor for placed in _placed(index, uid) for flavor in placed.charged)
+
+
+def _placed(index: PlanIndex, uid: str) -> list[PodSetPlacement]:
     placements: list[Placement] = [a.placement for a in index.plan.admitted if a.uid == uid]
     refusal = index.refused.get(uid)
     if refusal is not None and refusal.lease is not None:
         placements.append(refusal.lease.placement)
-    return frozenset(f for placement in placements for p in placement.podsets for f in p.charged)
+    return [placed for placement in placements for placed in placement.podsets]
 
 
 def _could_use(index: PlanIndex, queue: ClusterQueue, workload: Workload) -> frozenset[str]:

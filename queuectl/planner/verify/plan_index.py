@@ -126,8 +126,8 @@ class PlanIndex:
         return [known[name] for name in sorted(set(placed.flavors.values())) if name in known]
 
     def takes_nodes(self, placed: PodSetPlacement) -> bool:
-        """Whether the podset's pods need nodes: not when its flavors are quota only or no node is known."""
-        if not self.snapshot.fleet.nodes:
+        """Whether the podset's pods need nodes: not when its flavors are quota only, no node is known or its nodes do not exist yet."""
+        if placed.awaits_nodes or not self.snapshot.fleet.nodes:
             return False
         flavors = self.flavors_of(placed)
         return not flavors or any(f.topology is not None for f in flavors)

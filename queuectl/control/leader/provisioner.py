@@ -1,0 +1,141 @@
+"""Makes and deletes the requests for nodes of gangs that are held for admission checks of an autoscaler.
+
+It keeps no state that matters: the ledger tells which requests must exist, and the watch which do. The objects of a request are created in
+an order in which the request is the last, and deleted in an order in which it is the last, so a new leader finishes what another one began.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from queuectl.control.leader.leader_state import LeaderState
+from queuectl.control.ports import Cluster
+from queuectl.domain.checks import CheckState
+from queuectl.domain.errors import ClusterError, ClusterUnavailable
+from queuectl.domain.ledger import Entry
+from queuectl.domain.provisioning import ProvisioningConfig, ProvisioningRecord
+from queuectl.lifecycle.provisioning import provisioning_checks
+from queuectl.objects.kinds.owners import owner_references
+from queuectl.objects.kubernetes.provisioning import (
+    REQUESTS,
+    TEMPLATES,
+    documents,
+    request_name,
+)
+from queuectl.state.mirror import Mirror
+
+log = structlog.get_logger()
+
+POLL_SECONDS: Final = 0.5
+REFUSED_SECONDS: Final = 10.0
+"""After the API server refused a request, until it is sent again."""
+
+_Key = tuple[str, str]  # namespace and name
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A request that must exist for a check. ``due``: its gang waits for it."""
+
+    entry: Entry
+    settings: ProvisioningConfig
+    due: bool
+
+
+class Provisioner:
+    """Of one leadership."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        mirror: Mirror,
+        leader_state: LeaderState,
+        wake: Callable[[], None],
+    ) -> None:
+        """``wake``: begins a cycle."""
+        self._cluster = cluster
+        self._mirror = mirror
+        self._leader_state = leader_state
+        self._wake = wake
+        self._again: dict[_Key, float] = {}  # when a refused request is sent again
+        self._created: set[_Key] = set()  # until the watch shows them
+
+    async def run(self) -> None:
+        """Create and delete requests until cancelled."""
+        while True:
+            await self.follow()
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def follow(self) -> None:
+        """Create the requests that are missing, and delete those that no gang needs."""
+        requests = self._mirror.provisioning
+        wanted = dict(self._wanted())
+        for table in (requests.refused, self._again):
+            for key in table.keys() - wanted.keys():
+                del table[key]
+        self._created &= wanted.keys()
+        for key, one in wanted.items():
+            if requests.of(*key) is not None:
+                self._created.discard(key)
+            elif one.due and key not in self._created:
+                await self._create(key, one)
+        for record in requests:
+            if (record.namespace, record.name) not in wanted:
+                await self._delete(record)
+
+    def _wanted(self) -> Iterator[tuple[_Key, _Wanted]]:
+        state = self._leader_state
+        for entry in state.ledger:
+            if not entry.checks.statuses or entry.uid in state.unwritten:
+                continue
+            for status, settings in provisioning_checks(entry, state.config):
+                key = (entry.namespace, request_name(entry, status.name))
+                due = entry.awaits_checks and status.state is CheckState.PENDING
+                yield key, _Wanted(entry, settings, due)
+
+    async def _create(self, key: _Key, one: _Wanted) -> None:
+        job = self._mirror.jobs.get(one.entry.uid)
+        now = asyncio.get_running_loop().time()
+        if job is None or one.entry.lease is None or self._again.get(key, 0.0) > now:
+            return
+        if not one.settings.requested(job.podsets):
+            return
+        flavors = self._leader_state.config.flavors
+        try:
+            for resource, document in documents(
+                key[1], one.entry, job, one.settings, flavors, owner_references(job)
+            ):
+                await self._cluster.create_object(resource, document)
+        except ClusterUnavailable:
+            return
+        except ClusterError as error:
+            self._again[key] = now + REFUSED_SECONDS
+            self._tell(key, one.entry.uid, f"its nodes cannot be requested: {error}")
+            return
+        self._created.add(key)
+        self._again.pop(key, None)
+        self._mirror.provisioning.refused.pop(key, None)
+        log.info("nodes_requested", workload=one.entry.ref, request=key[1])
+
+    def _tell(self, key: _Key, uid: str, text: str) -> None:
+        if self._mirror.provisioning.refused.get(key) != text:
+            log.warning("nodes_not_requested", request=key[1], message=text)
+            self._mirror.provisioning.refused[key] = text
+            self._mirror.touched.add(uid)
+            self._wake()
+
+    async def _delete(self, record: ProvisioningRecord) -> None:
+        """Its templates first: the request is what a later leader finds."""
+        try:
+            for template in record.templates:
+                await self._cluster.delete_object(TEMPLATES, record.namespace, template)
+            await self._cluster.delete_object(REQUESTS, record.namespace, record.name)
+        except ClusterError as error:
+            log.warning("request_not_deleted", request=record.name, error=str(error))
+            return
+        log.info("request_deleted", request=record.name)

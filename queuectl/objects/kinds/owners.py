@@ -1,0 +1,25 @@
+"""References from objects that queuectl makes for a job to the job, with which the API server deletes them."""
+
+from __future__ import annotations
+
+from queuectl.domain.arrays import object_of
+from queuectl.domain.ledger import Document
+from queuectl.domain.records import JobRecord
+from queuectl.objects.kinds import KINDS
+
+
+def owner_references(job: JobRecord) -> list[Document]:
+    """The object of a job. A workload that consists of pods has none."""
+    if job.index is not None:
+        job = object_of(job)
+    elif job.of_pods:
+        return []
+    kind = KINDS[job.kind]
+    return [
+        {
+            "apiVersion": f"{kind.group}/{kind.version}",
+            "kind": job.kind,
+            "name": job.name,
+            "uid": job.uid,
+        }
+    ]

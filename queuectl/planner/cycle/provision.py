@@ -1,0 +1,96 @@
+"""Gangs for which an autoscaler makes nodes: they hold quota, and no nodes, until the nodes exist.
+
+A gang that no node is free for gets quota if an admission check of its ClusterQueue makes nodes for the flavors of the quota. Until its
+check is ready it counts like a gang that runs, but on no node. From then on it is planned in each cycle, and keeps its quota meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from queuectl.domain.plan import Refusal
+from queuectl.domain.queues import ClusterQueue, needed_checks
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.snapshot import NO_END, CapacityLease, Pending
+from queuectl.domain.workload import Placement, PodSetPlacement
+from queuectl.planner.capacity.state import State
+from queuectl.planner.problem.request import GangRequest, quota_only
+
+_FOR_WANT_OF_NODES: Final = frozenset({Code.TOPOLOGY_PLACEMENT_FAILED, Code.SHAPE_NEVER_FITS})
+
+
+def makes_nodes(queue: ClusterQueue | None) -> bool:
+    """Whether a check of the ClusterQueue makes nodes, for some flavor at least."""
+    return queue is not None and any(rule.provisions for rule in queue.admission_checks)
+
+
+def awaiting_nodes(
+    state: State,
+    pending: Pending,
+    queue: ClusterQueue,
+    requests: Iterable[GangRequest],
+    why: tuple[Reason, ...],
+) -> tuple[GangRequest, Refusal] | None:
+    """Quota for a gang, under the first choice of flavors for which a check makes nodes and quota is left.
+
+    Args:
+        state: of the cycle.
+        pending: the gang. It starts nowhere now.
+        queue: its ClusterQueue.
+        requests: what it asks under each choice of flavors, the preferred first.
+        why: the reasons for which it does not start; empty if the cluster has no nodes.
+
+    Returns:
+        The request whose quota is to be reserved, and the answer for the gang; None if there is none.
+    """
+    workload = pending.workload
+    if why and not any(reason.code in _FOR_WANT_OF_NODES for reason in why):
+        return None
+    if any(podset.claims or podset.shape.devices is not None for podset in workload.podsets):
+        return None
+    for request in requests:
+        if request.cut is not None or len(request.flavors) != len(workload.podsets):
+            continue
+        placement = _without_nodes(state, pending, request)
+        needed = needed_checks(queue, placement, pending.ready_checks)
+        makers = [rule.name for rule in queue.admission_checks if rule.provisions]
+        asked = [name for name in needed if name in makers]
+        if not placement.awaits_nodes or not asked or not state.quota.fits(request):
+            continue
+        return quota_only(request), _answer(state, pending, placement, needed, asked, why)
+    return None
+
+
+def _without_nodes(state: State, pending: Pending, request: GangRequest) -> Placement:
+    known = state.problem.snapshot.config.flavors
+    placed = []
+    for podset, flavors in zip(pending.workload.podsets, request.flavors, strict=True):
+        charged = [known[name] for name in flavors.values() if name in known]
+        takes_nodes = bool(podset.count) and any(f.topology is not None for f in charged)
+        pods = podset.count if podset.min_count is not None else None
+        placed.append(
+            PodSetPlacement(podset.name, (), dict(flavors), pods, awaits_nodes=takes_nodes)
+        )
+    return Placement(tuple(placed))
+
+
+def _answer(
+    state: State,
+    pending: Pending,
+    placement: Placement,
+    needed: tuple[str, ...],
+    asked: list[str],
+    why: tuple[Reason, ...],
+) -> Refusal:
+    lease = pending.lease
+    if lease is None or lease.placement != placement:
+        lease = CapacityLease(placement, (), state.problem.snapshot.now, NO_END)
+    missing = [name for name in needed if name not in pending.ready_checks]
+    if missing:
+        text = f"nodes are requested for it by its admission checks: {', '.join(asked)}"
+    else:
+        cause = why[0].message if why else "the cluster has no nodes"
+        text = f"nodes were made for it, and it does not fit yet: {cause}"
+    reason = Reason(Code.WAITING_FOR_CHECKS, text, {"admissionChecks": missing})
+    return Refusal(pending.workload.uid, (reason,), lease, checks=needed)

@@ -1,0 +1,352 @@
+"""Gangs for which an autoscaler makes nodes, on a real Postgres. The autoscaler is played (tests/support/autoscaler.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from queuectl.domain.checks import CheckState
+from queuectl.domain.ledger import Entry, State
+from queuectl.domain.reasons import Code
+from tests.control.rig import Rig, configuration, gang, live, nodes, rig
+from tests.control.test_admission_checks import check, report, untouched
+from tests.control.test_crash_matrix import fresh, survives
+from tests.doubles.cluster import FakeCluster
+from tests.support.autoscaler import CLASS, GPU, Document, PlayedAutoscaler
+from tests.support.postgres import TestPostgres
+
+CHECK = "nodes"
+
+
+@dataclass
+class OnDouble:
+    """The double, as the played autoscaler uses it."""
+
+    cluster: FakeCluster
+
+    def requests(self) -> Iterable[Document]:
+        return self.cluster.server.all("provisioningrequests")
+
+    def template(self, namespace: str, name: str) -> Document | None:
+        return self.cluster.server.objects["podtemplates"].get((namespace, name))
+
+    def free(self) -> dict[str, int]:
+        free = {
+            node["metadata"]["name"]: int(node["status"]["allocatable"][GPU])
+            for node in self.cluster.server.all("nodes")
+        }
+        for pod in self.cluster.all_pods():
+            node = pod.node or pod.pin
+            if node in free and not pod.terminal:
+                free[node] -= pod.requests[GPU]
+        return free
+
+    def add_node(self, document: Document) -> None:
+        self.cluster.add_node(document)
+
+    def set_conditions(self, request: Document, conditions: list[Document]) -> None:
+        self.cluster.server.edit(
+            "provisioningrequests",
+            request,
+            lambda d: d.setdefault("status", {}).update(conditions=conditions),
+        )
+
+
+def settings(**spec: Any) -> Document:
+    return {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "ProvisioningRequestConfig",
+        "metadata": {"name": "atomic"},
+        "spec": {
+            "provisioningClassName": CLASS,
+            "managedResources": [GPU],
+            "retryStrategy": {"backoffBaseSeconds": 1, "backoffLimitCount": 1},
+            **spec,
+        },
+    }
+
+
+async def provisions(world: Rig, *others: str, most: int = 1000, **spec: Any) -> PlayedAutoscaler:
+    """The ClusterQueue has a check that makes nodes, and these checks of other controllers."""
+    makes = check(CHECK, "kueue.x-k8s.io/provisioning-request")
+    makes["spec"]["parameters"] = {
+        "apiGroup": "kueue.x-k8s.io",
+        "kind": "ProvisioningRequestConfig",
+        "name": "atomic",
+    }
+    await world.store.put_config(settings(**spec))
+    for document in (makes, *map(check, others)):
+        await world.store.put_config(document)
+    (queue,) = (d for d in configuration(16) if d["kind"] == "ClusterQueue")
+    rules = [{"name": name} for name in (CHECK, *others)]
+    queue["spec"]["admissionChecksStrategy"] = {"admissionChecks": rules}
+    await world.store.put_config(queue)
+    present = len(world.cluster.server.all("nodes"))
+    autoscaler = PlayedAutoscaler(
+        OnDouble(world.cluster), lambda number: dict(nodes(present + number + 1)[-1]), most=most
+    )
+    world.each_turn = autoscaler.step
+    return autoscaler
+
+
+def requests(world: Rig) -> list[Document]:
+    return world.cluster.server.all("provisioningrequests")
+
+
+def name_of(request: Document) -> str:
+    return str(request["metadata"]["name"])
+
+
+async def test_a_gang_gets_the_nodes_that_it_needs_on_an_empty_cluster(database_url: str) -> None:
+    async with rig(database_url, 0) as world:
+        autoscaler = await provisions(world)
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        runs = await world.until_state(uid, State.RUNNING)
+        assert runs.placement is not None
+        assert sorted(runs.placement.podsets[0].by_node) == sorted(autoscaler.added)
+        assert len(autoscaler.added) == 2, "as many nodes as the gang needs"
+        (request,) = requests(world)
+        for pod in world.cluster.server.all("pods"):
+            annotations = pod["metadata"]["annotations"]
+            assert annotations["autoscaling.x-k8s.io/consume-provisioning-request"] == name_of(
+                request
+            )
+            assert annotations["autoscaling.x-k8s.io/provisioning-class-name"] == CLASS
+        world.cluster.finish(uid)
+        await world.until_state(uid, State.FINISHED)
+        await world.until(lambda: not requests(world), "its request is deleted")
+        assert not world.cluster.server.all("podtemplates")
+
+
+async def test_a_gang_that_fits_the_present_nodes_starts_without_a_request(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 2) as world:
+        autoscaler = await provisions(world)
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        await world.until_state(uid, State.RUNNING)
+        assert (autoscaler.asked, autoscaler.added) == ([], [])
+
+
+async def test_each_gang_asks_for_its_own_nodes_and_no_more(database_url: str) -> None:
+    async with rig(database_url, 1) as world:
+        autoscaler = await provisions(world)
+        small = world.cluster.submit(gang("Job", "small", 1))
+        await world.until_state(small, State.RUNNING)
+        large = world.cluster.submit(gang("Job", "large", 1))
+        await world.until_state(large, State.RUNNING)
+        assert len(autoscaler.added) == 1
+        assert len(autoscaler.asked) == 1
+
+
+async def test_quota_is_held_while_nodes_are_made(database_url: str) -> None:
+    async with rig(database_url, 0) as world:
+        await provisions(world, most=0)
+        uid = await waits_for_nodes(world, "train")
+        entry = await world.until_entry(
+            uid, lambda e: "is not found" in e.reason.message, "its reason has the message"
+        )
+        assert entry.reason.message == (
+            "its quota is reserved, and its nodes are requested: "
+            "nodes (Pending: Capacity is not found, CA will try to find it later.)"
+        )
+        assert entry.lease is not None
+        assert entry.lease.placement.awaits_nodes
+        other = world.cluster.submit(gang("Job", "other", 1))
+        waits = await world.until_entry(
+            other, lambda e: e.reason.code is not Code.QUEUED, "planned"
+        )
+        assert waits.reason.code is Code.WAITING_FOR_QUOTA
+        assert untouched(world, uid)
+
+
+async def waits_for_nodes(world: Rig, name: str, pods: int = 2, priority: str = "low") -> str:
+    uid = world.cluster.submit(gang("Job", name, pods, priority))
+
+    def waits(entry: Entry) -> bool:
+        return entry.lease is not None and entry.lease.placement.awaits_nodes
+
+    await world.until_entry(uid, waits, "it waits for nodes")
+    await world.until(lambda: requests(world), "its request exists")
+    return uid
+
+
+async def test_a_gang_of_a_higher_priority_gets_the_quota_of_one_that_waits_for_nodes(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 0) as world:
+        await provisions(world, most=0)
+        low = await waits_for_nodes(world, "low")
+        (first,) = requests(world)
+        high = await waits_for_nodes(world, "high", priority="high")
+        entry = await world.until_state(low, State.PENDING)
+        assert (entry.evictions, entry.checks.statuses) == (0, ())
+        await world.until(
+            lambda: (
+                [r["metadata"]["annotations"]["queuectl.dev/workload-uid"] for r in requests(world)]
+                == [high]
+            ),
+            "the request of the first is deleted",
+        )
+        assert name_of(first) not in map(name_of, requests(world))
+
+
+async def test_a_request_that_fails_is_made_again_and_then_the_gang_is_deactivated(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 0) as world:
+        autoscaler = await provisions(world, most=0)
+        uid = await waits_for_nodes(world, "train")
+        (first,) = requests(world)
+        autoscaler.set(first, "Failed", "FailedToCreatePods", "no more quota in the cloud")
+        waits = await world.until_state(uid, State.BACKOFF)
+        assert waits.reason.message == (
+            "admission check nodes is Retry: the request failed: no more quota in the cloud; it queues again in 1 s"
+        )
+        assert waits.lease is None
+        await world.until(
+            lambda: requests(world) and name_of(requests(world)[0]) != name_of(first),
+            "another request",
+        )
+        (second,) = requests(world)
+        autoscaler.set(second, "Failed", "FailedToCreatePods", "still none")
+        entry = await world.until_state(uid, State.DEACTIVATED)
+        assert entry.reason.message == (
+            "admission check nodes is Rejected: the request failed: still none; attempt 2"
+        )
+        await world.until(lambda: not requests(world), "no request is left")
+        assert untouched(world, uid)
+
+
+async def test_a_booking_that_expires_before_the_start_is_made_again(database_url: str) -> None:
+    async with rig(database_url, 0) as world:
+        autoscaler = await provisions(world, "budget")
+        uid = await waits_for_nodes(world, "train")
+        await world.until_entry(uid, lambda e: CHECK in e.checks.ready, "its nodes are made")
+        entry = await world.until_entry(
+            uid,
+            lambda e: e.lease is not None and e.lease.placement.on_nodes,
+            "it is placed on them",
+        )
+        assert [s.name for s in entry.checks.unready] == ["budget"]
+        (request,) = requests(world)
+        autoscaler.expire(request)
+        await world.until_state(uid, State.BACKOFF)
+        again = await world.until_entry(uid, lambda e: e.awaits_checks, "it waits again")
+        assert [s.name for s in again.checks.statuses] == ["budget"], "the nodes exist now"
+        assert await report(world, uid, "budget", CheckState.READY)
+        await world.until_state(uid, State.RUNNING)
+        assert len(autoscaler.added) == 2
+
+
+async def test_a_booking_that_expires_while_the_gang_runs_changes_nothing(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 0) as world:
+        autoscaler = await provisions(world)
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        await world.until_state(uid, State.RUNNING)
+        (request,) = requests(world)
+        autoscaler.expire(request)
+        world.cluster.finish(uid)
+        entry = await world.until_state(uid, State.FINISHED)
+        assert entry.evictions == 0
+
+
+async def test_a_gang_whose_nodes_are_revoked_is_evicted_and_asks_again(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 0) as world:
+        autoscaler = await provisions(world)
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        await world.until_state(uid, State.RUNNING)
+        (request,) = requests(world)
+        autoscaler.set(request, "CapacityRevoked", "SpotReclaimed", "the cloud takes them back")
+        leaving = await world.until_state(uid, State.EVICTING)
+        assert leaving.reason.code is Code.ADMISSION_CHECK
+        await world.until_state(uid, State.BACKOFF)
+        for name in autoscaler.added[:2]:
+            world.cluster.delete_node(name)
+        await world.until_state(uid, State.RUNNING)
+        assert len(autoscaler.added) == 4
+        assert len(autoscaler.asked) == 2
+
+
+async def test_values_of_the_class_select_the_nodes(database_url: str) -> None:
+    async with rig(database_url, 1) as world:
+        update = {"key": "pool", "valueFromProvisioningClassDetail": "poolName"}
+        autoscaler = await provisions(world, podSetUpdates={"nodeSelector": [update]})
+        world.each_turn = lambda: None
+        uid = await waits_for_nodes(world, "train")
+        for number in (1, 2):
+            node = nodes(number + 1)[-1]
+            node["metadata"]["labels"]["pool"] = "p7"
+            world.cluster.add_node(node)
+        (request,) = requests(world)
+        world.cluster.server.edit(
+            "provisioningrequests",
+            request,
+            lambda d: d.setdefault("status", {}).update(
+                provisioningClassDetails={"poolName": "p7"}
+            ),
+        )
+        autoscaler.set(requests(world)[0], "Provisioned", "CapacityIsProvisioned", "made")
+        runs = await world.until_state(uid, State.RUNNING)
+        assert runs.placement is not None
+        assert sorted(runs.placement.podsets[0].by_node) == ["n1", "n2"]
+
+
+async def test_a_podset_without_a_managed_resource_needs_no_request(database_url: str) -> None:
+    async with rig(database_url, 0) as world:
+        await provisions(world, managedResources=["example.com/other"])
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        entry = await world.until_entry(
+            uid, lambda e: CHECK in e.checks.ready, "its check is ready without a request"
+        )
+        assert entry.state is State.RESERVED, "there is no node for it"
+        assert requests(world) == []
+
+
+async def test_a_request_that_is_refused_is_the_reason_of_the_gang(database_url: str) -> None:
+    async with rig(database_url, 0) as world:
+        world.cluster.refuses = lambda w: 422 if w.resource == "podtemplates" else None
+        await provisions(world)
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        entry = await world.until_entry(
+            uid, lambda e: "cannot be requested" in e.reason.message, "its reason says so"
+        )
+        assert entry.reason.message.startswith(
+            "its quota is reserved, and its nodes are requested: nodes (Pending: its nodes cannot be requested: "
+        )
+
+
+def empty(url: str) -> AbstractAsyncContextManager[Rig]:
+    """A controller on a cluster without nodes."""
+    return rig(url, 0)
+
+
+@pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+@pytest.mark.timeout(600)
+async def test_a_kill_at_any_step_asks_for_no_node_twice(postgres: TestPostgres, kind: str) -> None:
+    async def story(world: Rig) -> None:
+        autoscaler = await provisions(world, most=2)
+        uid = world.cluster.submit(gang(kind, "train", 2))
+        runs = await world.until_state(uid, State.RUNNING)
+        assert runs.placement is not None
+        assert len(autoscaler.added) == 2
+        assert {name for p in runs.placement.podsets for name in p.by_node} == {*autoscaler.added}
+        assert len(live(world.cluster.pods_of(uid))) == 2
+        world.cluster.finish(uid)
+        await world.until_state(uid, State.FINISHED)
+        await world.until(lambda: not requests(world), "its request is deleted")
+        assert not world.cluster.server.all("podtemplates")
+        await world.at_rest()
+
+    async with fresh(postgres) as url, rig(url, 0) as world:
+        await story(world)
+        steps = world.commits.seen, world.patches.seen
+    await survives(postgres, steps, story, empty)
