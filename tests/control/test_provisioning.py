@@ -1,4 +1,4 @@
-"""Gangs for which an autoscaler makes nodes, on a real Postgres. The autoscaler is played (tests/support/autoscaler.py)."""
+"""Gangs for which an autoscaler makes nodes, on a real Postgres. The autoscaler is simulated (tests/support/autoscaler.py)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.control.rig import Rig, configuration, gang, live, nodes, rig
 from tests.control.test_admission_checks import check, report, untouched
 from tests.control.test_crash_matrix import fresh, survives
 from tests.doubles.cluster import FakeCluster
-from tests.support.autoscaler import CLASS, GPU, Document, PlayedAutoscaler
+from tests.support.autoscaler import CLASS, GPU, Document, SimulatedAutoscaler
 from tests.support.postgres import TestPostgres
 
 CHECK = "nodes"
@@ -24,7 +24,7 @@ CHECK = "nodes"
 
 @dataclass
 class OnDouble:
-    """The double, as the played autoscaler uses it."""
+    """The double, as the simulated autoscaler uses it."""
 
     cluster: FakeCluster
 
@@ -70,7 +70,9 @@ def settings(**spec: Any) -> Document:
     }
 
 
-async def provisions(world: Rig, *others: str, most: int = 1000, **spec: Any) -> PlayedAutoscaler:
+async def provisions(
+    world: Rig, *others: str, most: int = 1000, **spec: Any
+) -> SimulatedAutoscaler:
     """The ClusterQueue has a check that makes nodes, and these checks of other controllers."""
     makes = check(CHECK, "kueue.x-k8s.io/provisioning-request")
     makes["spec"]["parameters"] = {
@@ -86,7 +88,7 @@ async def provisions(world: Rig, *others: str, most: int = 1000, **spec: Any) ->
     queue["spec"]["admissionChecksStrategy"] = {"admissionChecks": rules}
     await world.store.put_config(queue)
     present = len(world.cluster.server.all("nodes"))
-    autoscaler = PlayedAutoscaler(
+    autoscaler = SimulatedAutoscaler(
         OnDouble(world.cluster), lambda number: dict(nodes(present + number + 1)[-1]), most=most
     )
     world.each_turn = autoscaler.step
@@ -317,7 +319,7 @@ async def test_a_request_that_is_refused_is_the_reason_of_the_gang(database_url:
         await provisions(world)
         uid = world.cluster.submit(gang("Job", "train", 2))
         entry = await world.until_entry(
-            uid, lambda e: "cannot be requested" in e.reason.message, "its reason says so"
+            uid, lambda e: "cannot be requested" in e.reason.message, "its reason names the refusal"
         )
         assert entry.reason.message.startswith(
             "its quota is reserved, and its nodes are requested: nodes (Pending: its nodes cannot be requested: "

@@ -1,8 +1,8 @@
-"""A played cluster-autoscaler: it answers ProvisioningRequests of class ``best-effort-atomic-scale-up`` as cluster-autoscaler does.
+"""A simulated cluster-autoscaler: it answers ProvisioningRequests of class ``best-effort-atomic-scale-up`` as cluster-autoscaler does.
 
 It was compared with the source of cluster-autoscaler (``processors/provreq``, ``provisioningrequest/besteffortatomic``). It sets ``Accepted``,
 and then ``Provisioned``: true when the pods of all templates fit the free capacity with nodes that it adds, all of them or none; false with
-the reason ``CapacityIsNotFound`` otherwise, and then it tries again. What it found stays booked until ``BookingExpired``. Tests set
+the reason ``CapacityIsNotFound`` otherwise, and then it tries again. The nodes that it found stay booked until ``BookingExpired``. Tests set
 ``Failed`` and ``CapacityRevoked``, which come from clouds. It adds equal nodes of one group, and counts GPUs only.
 """
 
@@ -19,7 +19,7 @@ CLASS = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
 
 
 class Cluster(Protocol):
-    """The API server, as the played autoscaler uses it."""
+    """The API server, as the simulated autoscaler uses it."""
 
     def requests(self) -> Iterable[Document]:
         """All ProvisioningRequests."""
@@ -38,7 +38,7 @@ class Cluster(Protocol):
 
 
 @dataclass
-class PlayedAutoscaler:
+class SimulatedAutoscaler:
     """One node group.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Gangs for which an autoscaler makes nodes, on a real control plane without nodes. The autoscaler is played (tests/support/autoscaler.py)."""
+"""Gangs for which an autoscaler makes nodes, on a real control plane without nodes. The autoscaler is simulated (tests/support/autoscaler.py)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from queuectl.demo.manifests import Pods
 from queuectl.localcluster import LocalCluster, NodeSpec
 from queuectl.localcluster.client import Client, wait_until
 from queuectl.localcluster.errors import RequestError
-from tests.support.autoscaler import CLASS, GPU, Document, PlayedAutoscaler
+from tests.support.autoscaler import CLASS, GPU, Document, SimulatedAutoscaler
 from tests.support.shared_resource import SharedResource
 from tests.system.installation import RACK, SECONDS, Installation, Workspace, installed, policies
 
@@ -79,7 +79,7 @@ def installation(shared_resource: SharedResource) -> Installation:
 
 @dataclass
 class OnServer:
-    """A real API server, as the played autoscaler uses it."""
+    """A real API server, as the simulated autoscaler uses it."""
 
     client: Client
 
@@ -134,7 +134,7 @@ def workspace(installation: Installation) -> Iterator[Workspace]:
 
 
 def test_a_gang_starts_on_nodes_that_are_made_for_it(workspace: Workspace) -> None:
-    autoscaler = PlayedAutoscaler(OnServer(workspace.client), lambda number: ADDED[number])
+    autoscaler = SimulatedAutoscaler(OnServer(workspace.client), lambda number: ADDED[number])
 
     def runs(name: str) -> bool:
         autoscaler.step()

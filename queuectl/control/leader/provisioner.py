@@ -1,6 +1,6 @@
 """Makes and deletes the requests for nodes of gangs that are held for admission checks of an autoscaler.
 
-It keeps no state that matters: the ledger tells which requests must exist, and the watch which do. The objects of a request are created in
+It keeps no state that matters: the ledger states which requests must exist, and the watch which do. The objects of a request are created in
 an order in which the request is the last, and deleted in an order in which it is the last, so a new leader finishes what another one began.
 """
 

@@ -1,7 +1,7 @@
 """ProvisioningRequests (``autoscaling.x-k8s.io``): the objects that queuectl makes, and their state as the autoscaler reports it.
 
 A request names PodTemplates. queuectl writes into a template only what decides which nodes the pods need: requests, node selectors, node
-affinity and tolerations, with those of the flavors that are charged. So a template has no environment, volumes or commands of users.
+affinity and tolerations, with those of the flavors that are charged. A template has no environment, volumes or commands of users.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def _answer(
         lease = CapacityLease(placement, (), state.problem.snapshot.now, NO_END)
     missing = [name for name in needed if name not in pending.ready_checks]
     if missing:
-        text = f"nodes are requested for it by its admission checks: {', '.join(asked)}"
+        text = f"its admission checks request its nodes: {', '.join(asked)}"
     else:
         cause = why[0].message if why else "the cluster has no nodes"
         text = f"nodes were made for it, and it does not fit yet: {cause}"
