@@ -108,7 +108,12 @@ class Provisioner:
         flavors = self._leader_state.config.flavors
         try:
             for resource, document in documents(
-                key[1], one.entry, job, one.settings, flavors, owner_references(job)
+                key[1],
+                one.entry,
+                job,
+                one.settings,
+                flavors,
+                owner_references(job, self._mirror.kinds),
             ):
                 await self._cluster.create_object(resource, document)
         except ClusterUnavailable:

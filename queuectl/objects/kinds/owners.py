@@ -5,16 +5,16 @@ from __future__ import annotations
 from queuectl.domain.arrays import object_of
 from queuectl.domain.ledger import Document
 from queuectl.domain.records import JobRecord
-from queuectl.objects.kinds import KINDS
+from queuectl.objects.kinds import JobKinds
 
 
-def owner_references(job: JobRecord) -> list[Document]:
+def owner_references(job: JobRecord, kinds: JobKinds) -> list[Document]:
     """The object of a job. A workload that consists of pods has none."""
     if job.index is not None:
         job = object_of(job)
     elif job.of_pods:
         return []
-    kind = KINDS[job.kind]
+    kind = kinds[job.kind]
     return [
         {
             "apiVersion": f"{kind.group}/{kind.version}",

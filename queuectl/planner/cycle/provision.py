@@ -90,7 +90,7 @@ def _answer(
     if missing:
         text = f"its admission checks request its nodes: {', '.join(asked)}"
     else:
-        cause = why[0].message if why else "the cluster has no nodes"
+        cause = why[0].message if why else "none of them is in the cluster"
         text = f"nodes were made for it, and it does not fit yet: {cause}"
     reason = Reason(Code.WAITING_FOR_CHECKS, text, {"admissionChecks": missing})
     return Refusal(pending.workload.uid, (reason,), lease, checks=needed)
