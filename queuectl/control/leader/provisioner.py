@@ -85,17 +85,17 @@ class Provisioner:
             elif one.due and key not in self._created:
                 await self._create(key, one)
         for record in requests:
-            if (record.namespace, record.name) not in wanted:
+            unwritten = record.gang in self._leader_state.unwritten
+            if (record.namespace, record.name) not in wanted and not unwritten:
                 await self._delete(record)
 
     def _wanted(self) -> Iterator[tuple[_Key, _Wanted]]:
         state = self._leader_state
         for entry in state.ledger:
-            if not entry.checks.statuses or entry.uid in state.unwritten:
-                continue
             for status, settings in provisioning_checks(entry, state.config):
                 key = (entry.namespace, request_name(entry, status.name))
-                due = entry.awaits_checks and status.state is CheckState.PENDING
+                waits = entry.awaits_checks and status.state is CheckState.PENDING
+                due = waits and entry.uid not in state.unwritten
                 yield key, _Wanted(entry, settings, due)
 
     async def _create(self, key: _Key, one: _Wanted) -> None:
