@@ -13,7 +13,7 @@ TESTS ?=
 # Empty is off. Images of Python often set it; each process of the tests would then compile everything it imports anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup lint lint-workflows audit test test-fast test-system test-operations test-docs test-faults test-gpus test-kinds test-devices test-versions explore chaos demo bench e2e-real training-picture corpus traces calibration image test-image dist release dashboards manifests pictures recording docs vendor test-browser clean controlplane
+.PHONY: help setup lint lint-workflows audit test test-fast test-system test-operations test-docs test-faults test-gpus test-kinds race test-devices test-versions explore chaos demo bench e2e-real training-picture corpus traces calibration image test-image dist release dashboards manifests pictures recording docs vendor test-browser clean controlplane
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -88,7 +88,11 @@ test-gpus: controlplane ## claims for devices, MIG and the health of GPUs on a r
 	  -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(PYTEST_ARGS)
 
 test-kinds: controlplane ## each job kind and feature with its real operator, with hostile changes, and write docs/reference/kinds.md; a quarter of an hour; KIND=TFJob
-	$(RUN)/python -m pytest -p tests.kinds.record $(or $(TESTS),tests/kinds tests/cluster) -m kinds -n 0 $(if $(KIND),-k "$(KIND)") $(PYTEST_ARGS)
+	$(RUN)/python -m pytest -p tests.kinds.record $(or $(TESTS),tests/kinds tests/cluster) -m kinds -n 0 $(if $(KIND),--kind=$(KIND)) $(PYTEST_ARGS)
+
+GANGS_RACE ?= 300
+race: controlplane ## random gangs of seven kinds on 128 nodes with the real operators, and queuectl's writes for each; ten minutes; GANGS_RACE=300
+	@$(RUN)/python -m tests.kinds.race $(GANGS_RACE)
 
 test-devices: controlplane ## random gangs with claims for devices: kube-scheduler binds each pod; GANGS=1000 SEED=1
 	@GANGS=$(GANGS) SEED=$(SEED) $(RUN)/python -m tests.allocator

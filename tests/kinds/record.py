@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 
 from tests.kinds.entries import ENTRIES
-from tests.kinds.entry import FEATURES
+from tests.kinds.entry import FEATURES, Entry
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "reference" / "kinds.md"
@@ -34,6 +34,27 @@ _outcomes: Final[dict[str, dict[str, str]]] = defaultdict(dict)
 def cells() -> dict[str, set[str]]:
     """The features of each kind that have a test."""
     return {one.kind: {*FEATURES} - {*one.without} for one in ENTRIES}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kind", default="", help="run only the tests of this kind")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With ``--kind``, deselect the tests of other kinds, and those without a kind."""
+    kind = config.getoption("--kind")
+    if kind:
+        kept = [item for item in items if kind_of(item) == kind]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
+
+
+def kind_of(item: pytest.Item) -> str:
+    """The kind of a test; "" for a test that is not of one kind."""
+    callspec = getattr(item, "callspec", None)
+    params = callspec.params if callspec is not None else {}
+    value = params.get("entry", params.get("kind", ""))
+    return value.kind if isinstance(value, Entry) else str(value)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

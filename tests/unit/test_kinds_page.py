@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
 
 from queuectl.objects.kinds import KINDS
 from tests.kinds import record
@@ -31,3 +35,16 @@ def test_the_page_has_the_last_results_of_each_kind() -> None:
     assert ran == record.cells()
     failed = [kind for kind, run in RESULTS.items() if {*run["cells"].values()} != {"passed"}]
     assert failed == []
+
+
+def test_the_tests_of_a_kind_are_those_with_its_whole_name() -> None:
+    """`make test-kinds KIND=Job` selects no test of a PyTorchJob."""
+    named = {
+        "entry": ENTRIES[0],
+        "kind": "PyTorchJob",
+        "owner": "Job",
+    }
+    params: list[dict[str, object]] = [{}, *({name: value} for name, value in named.items())]
+    tests = [SimpleNamespace(callspec=SimpleNamespace(params=one)) for one in params]
+    found = [record.kind_of(cast("pytest.Item", one)) for one in tests]
+    assert found == ["", "Job", "PyTorchJob", ""]
