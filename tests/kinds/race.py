@@ -151,28 +151,28 @@ def _check_groups(workspace: Workspace, sizes: Mapping[str, int]) -> None:
 
 
 def _writes(log: Path) -> Counter[tuple[str, str, str]]:
-    """By kind, resource and name of the gang."""
+    """By kind, resource and name of the gang. Events are not counted: their requests name no gang."""
     found: Counter[tuple[str, str, str]] = Counter()
     for line in log.read_text().splitlines():
         event = json.loads(line)
         reference = event.get("objectRef", {})
         named = _NAME.match(reference.get("name", ""))
-        if named and event["verb"] in ("create", "patch", "update", "delete"):
+        if named and event["verb"] in ("patch", "update", "delete"):
             resource = reference["resource"]
-            part = resource if resource in ("pods", "events") else "objects"
+            part = "pods" if resource == "pods" else "objects"
             found[named["kind"], part, named[0]] += 1
     return found
 
 
 def _print_writes(writes: Counter[tuple[str, str, str]], sizes: Mapping[str, int]) -> None:
-    print("\n| kind | gangs | pods in a gang | writes to the object | to pods | Events |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    print("\n| kind | gangs | pods in a gang | writes to the object | to pods |")
+    print("| --- | --- | --- | --- | --- |")
     for kind in KINDS:
         names = [name for name in sizes if name.startswith(f"{kind.lower()}-")]
         pods = sum(sizes[name] for name in names) / len(names)
         cells = [
             sum(writes[kind.lower(), part, name] for name in names) / len(names)
-            for part in ("objects", "pods", "events")
+            for part in ("objects", "pods")
         ]
         print(
             f"| `{kind}` | {len(names)} | {pods:.1f} | "
