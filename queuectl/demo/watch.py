@@ -154,6 +154,10 @@ class Server:
         }
         tail = b""
         async with self._client.stream("GET", path, params=query) as answer:
+            if answer.is_error:
+                # Only then is the connection used again. The watch of a kind that is not installed tries again all the time, and
+                # the end of a recording leaves a new connection open if it interrupts its handshake.
+                await answer.aread()
             if answer.status_code == 410:
                 raise _Expired
             answer.raise_for_status()

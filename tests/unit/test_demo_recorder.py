@@ -304,6 +304,19 @@ async def test_an_interruption_loses_nothing(tmp_path: Path, monkeypatch: pytest
     assert found == [ListCompleted(10, {}, True), ("a", 11, False)]
 
 
+async def test_the_connection_of_a_watch_that_is_refused_is_used_again(tmp_path: Path) -> None:
+    read: list[bool] = []
+
+    class Body(httpx2.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield b"no such kind"
+            read.append(True)
+
+    answers = [listing(10), httpx2.Response(410, stream=Body()), listing(30)]
+    await collect(server(tmp_path, lambda _: answers.pop(0)), 2)
+    assert read == [True]
+
+
 async def test_a_kind_that_is_not_installed_yet_is_empty_until_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
