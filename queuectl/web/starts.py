@@ -85,6 +85,14 @@ spec:
   policy:
     timeoutSeconds: 3600 # without an answer, the workload releases its capacity and tries again
 """,
+    "ProvisioningRequestConfig": """\
+apiVersion: queuectl.dev/v1
+kind: ProvisioningRequestConfig
+metadata: {name: atomic}
+spec:
+  provisioningClassName: best-effort-atomic-scale-up.autoscaling.x-k8s.io
+  managedResources: [nvidia.com/gpu] # a PodSet without these needs no nodes
+""",
     "QuotaOverride": """\
 apiVersion: queuectl.dev/v1
 kind: QuotaOverride
