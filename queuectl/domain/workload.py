@@ -133,6 +133,19 @@ class Duration:
 
 
 @dataclass(frozen=True, slots=True)
+class Growth:
+    """Of a gang of one pod: the gang of an elastic job that the pod extends.
+
+    Attributes:
+        base: uid of that gang.
+        rank: of the pod. Higher ranks are evicted first.
+    """
+
+    base: str
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """A gang in a queue: identity, place in the order, and what it asks.
 
@@ -144,6 +157,8 @@ class Workload:
         preemptible: False opts it out of preemption, as far as its ClusterQueue allows (``preemption_opt_out``).
         user: the submitter, where usage is grouped by user; None = unknown.
         duration: of an attempt that starts now; None = unknown.
+        growth: of a pod that extends an elastic gang. It starts only while no gang before it in its queue waits, it evicts no gang,
+            and it holds back no gang.
     """
 
     uid: str
@@ -157,6 +172,7 @@ class Workload:
     preemptible: bool = True
     user: str | None = None
     duration: Duration | None = None
+    growth: Growth | None = None
 
     @property
     def ref(self) -> str:

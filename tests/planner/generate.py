@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -23,7 +23,7 @@ from queuectl.domain.queues import (
     WithinClusterQueue,
 )
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
-from queuectl.domain.workload import PodSet
+from queuectl.domain.workload import Growth, PodSet
 from tests.planner.build import NOW, gang, holding, node, podset, queue, resources, world
 
 ORDERS = (
@@ -295,6 +295,24 @@ def crowded(seed: int, *, mixed: bool = False) -> Snapshot:
         queue(order=order, **limits),
         other_pods=other_pods,
     )
+
+
+def elastic(seed: int) -> Snapshot:
+    """As :func:`crowded`; some of the tenants are pods that were added to others."""
+    snapshot = crowded(seed)
+    rng = random.Random(seed + 1)
+    bases: dict[int, str] = {}  # by priority
+    admitted = []
+    for rank, running in enumerate(snapshot.admitted):
+        workload = running.workload
+        base = bases.setdefault(workload.priority, workload.uid)
+        if base != workload.uid and rng.random() < 0.7:
+            grown = replace(workload, growth=Growth(base, rank))
+            admitted.append(replace(running, workload=grown))
+        else:
+            admitted.append(running)
+    rng.shuffle(admitted)
+    return replace(snapshot, admitted=tuple(admitted))
 
 
 def _squeezed_in(rng: random.Random, room: FreeNodes, uid: str, oldest: int) -> Admitted | None:

@@ -109,8 +109,10 @@ def least_victims(
     oracle = Oracle(snapshot)
     queue = oracle.queue_of(entry.workload)
     order = queue.victim_order if queue is not None else tuple(VictimKey)
-    legal = sorted(a.workload.uid for a in legal_victims(snapshot, entry.workload))
-    sets = [frozenset(s) for k in range(len(legal) + 1) for s in combinations(legal, k)]
+    running = legal_victims(snapshot, entry.workload)
+    legal = sorted(a.workload.uid for a in running)
+    every = (frozenset(s) for k in range(len(legal) + 1) for s in combinations(legal, k))
+    sets = [victims for victims in every if _from_the_highest_rank(victims, running)]
     sets.sort(key=lambda s: (layers(order, [costs[u] for u in s]), sorted(s)))
 
     # A gang that leaves frees capacity; it adds no node and no flavor.
@@ -121,6 +123,18 @@ def least_victims(
 
     chosen = _first_that_fits(sets, fits)
     return None if chosen is None else (layers(order, [costs[u] for u in chosen]), chosen)
+
+
+def _from_the_highest_rank(victims: frozenset[str], running: Sequence[Admitted]) -> bool:
+    """Whether each gang leaves with all pods of higher ranks of its elastic job."""
+
+    def family(gang: Admitted) -> tuple[str, int]:
+        growth = gang.workload.growth
+        return (gang.workload.uid, -1) if growth is None else (growth.base, growth.rank)
+
+    leaving = [family(gang) for gang in running if gang.workload.uid in victims]
+    staying = [family(gang) for gang in running if gang.workload.uid not in victims]
+    return not any(a[0] == b[0] and a[1] < b[1] for a in leaving for b in staying)
 
 
 def fits_without(

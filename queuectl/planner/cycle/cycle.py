@@ -20,6 +20,7 @@ from queuectl.domain.queues import (
 )
 from queuectl.domain.reasons import NEVER_FITS, Code, Reason
 from queuectl.domain.snapshot import CapacityLease, Pending
+from queuectl.domain.workload import Workload
 from queuectl.planner.backfill.planned_starts import PlannedStarts
 from queuectl.planner.backfill.room import first_room
 from queuectl.planner.capacity import reservations
@@ -29,7 +30,14 @@ from queuectl.planner.capacity.reservations import Leases, lease_end, waits_for_
 from queuectl.planner.capacity.state import State
 from queuectl.planner.cycle.provision import awaiting_nodes, makes_nodes
 from queuectl.planner.order.limits import Limits
-from queuectl.planner.order.queue_order import Head, StrictFifoHeads, behind, inadmissible
+from queuectl.planner.order.queue_order import (
+    Head,
+    StrictFifoHeads,
+    after_rank,
+    behind,
+    inadmissible,
+    no_growth,
+)
 from queuectl.planner.preempt.protections import reclaim_wait
 from queuectl.planner.preempt.shortage import entitled
 from queuectl.planner.problem.parts import shrinks, smallest
@@ -76,6 +84,7 @@ class AdmissionCycle:
         moved: uids of these gangs.
         considered: gangs that were searched for and not refuted; the window limits them.
         planned: the planned starts of gangs that wait.
+        stunted: by uid of an elastic gang, the lowest rank that is not added to it.
         without_repairs: searches again for a refuted gang, without the repairs of gangs that it may evict
             (:mod:`queuectl.planner.cycle.repair_precedence`).
     """
@@ -101,6 +110,7 @@ class AdmissionCycle:
     moved: set[str] = field(default_factory=set)
     considered: int = 0
     planned: PlannedStarts = field(init=False)
+    stunted: dict[str, Workload] = field(default_factory=dict)
     without_repairs: Callable[[Candidate, Refuted], Outcome] | None = None
 
     def __post_init__(self) -> None:
@@ -119,7 +129,11 @@ class AdmissionCycle:
         if reason is not None:
             self._refuse(pending, (reason,), lease=pending.lease if reason is _NOT_YET else None)
             return
-        uid = pending.workload.uid
+        uid, growth = pending.workload.uid, pending.workload.growth
+        lower = self.stunted.get(growth.base) if growth is not None else None
+        if lower is not None and _rank(lower) < _rank(pending.workload):
+            self._refuse(pending, (after_rank(lower.ref),))
+            return
         queue = self.problem.snapshot.queue_of(pending.workload)
         over = self.limits.refusal(smallest(pending.workload), queue, self.heads)
         if over is not None:
@@ -135,7 +149,7 @@ class AdmissionCycle:
         if refusal is not None and (refusal[0].code in NEVER_FITS or head is None):
             self._refute(gang)
         elif head is not None:
-            self._wait(gang, behind(head.ref))
+            self._wait(gang, no_growth(head.ref) if _grows(gang) else behind(head.ref))
         elif self.over:
             self.unproved = True
             self._wait(gang, _NOT_YET, proof=Proof.UNDECIDED)
@@ -165,14 +179,18 @@ class AdmissionCycle:
     # Order.
 
     def _head(self, gang: Candidate) -> Head | None:
-        """The head that holds back every choice of flavors; None when some choice is open."""
-        first: Head | None = None
-        for choice, _ in gang.known.requests:
-            head = self.heads.ahead(gang.queue, choice)
-            if head is None:
-                return None
-            first = first or head
-        return first
+        """The head that holds back every choice of flavors; None when some choice is open.
+
+        A pod of an elastic gang is also held back by each gang before it that waits for any of them.
+        """
+        choices = [choice for choice, _ in gang.known.requests]
+        ahead = [self.heads.ahead(gang.queue, choice) for choice in choices]
+        if None not in ahead:
+            return next(iter(ahead), None)
+        if not _grows(gang):
+            return None
+        waiting = (self.heads.ahead_of_growth(gang.queue, choice) for choice in choices)
+        return next((head for head in waiting if head is not None), None)
 
     def _leased(self, gang: Candidate, head: Head | None) -> bool:
         """Start a gang on its lease, or let it wait on; False when the lease ends."""
@@ -198,7 +216,7 @@ class AdmissionCycle:
     def _overtakes(self, gang: Candidate, refuted: Refuted) -> bool:
         """End the leases of gangs behind it in its StrictFIFO queue that it holds back; whether there are any."""
         queue = gang.queue
-        if queue is None or queue.strategy is not QueueingStrategy.STRICT_FIFO:
+        if queue is None or queue.strategy is not QueueingStrategy.STRICT_FIFO or _grows(gang):
             return False
         if refuted.why[0].code in NEVER_FITS:
             return False  # it holds back no gang
@@ -257,6 +275,8 @@ class AdmissionCycle:
         self.heads.order.start(workload, admission.request.charges)
         if self.planned.starts(workload.uid):
             self.classes.forget_refusals()  # they were for earlier planned starts
+        if workload.growth is not None and self.stunted.get(workload.growth.base) == workload:
+            del self.stunted[workload.growth.base]
         self.refused.pop(workload.uid, None)  # refuted before, and considered again
         self.starting[workload.uid] = admission
         self.considered += 1
@@ -312,7 +332,7 @@ class AdmissionCycle:
 
     def _plan_start(self, gang: Candidate) -> None:
         """Plan the start of a gang that waits, if it is one of the first of its line."""
-        if self.planned.room_for_more(gang.queue):
+        if self.planned.room_for_more(gang.queue) and not _grows(gang):
             part = gang.pending
             if shrinks(part.workload):
                 part = replace(part, workload=smallest(part.workload))
@@ -330,7 +350,7 @@ class AdmissionCycle:
             return
         self._wait(gang, *reasons)
         self._plan_start(gang)
-        if gang.queue is not None and self._keeps_its_quota(gang.queue):
+        if gang.queue is not None and self._keeps_its_quota(gang.queue) and not _grows(gang):
             # The first flavor for which its own quota would be enough.
             wanted = next((r for _, r in gang.known.requests if entitled(self.state, r)), None)
             if wanted is not None:
@@ -375,9 +395,10 @@ class AdmissionCycle:
     ) -> None:
         """Refuse a gang that keeps its place: in a StrictFIFO queue it holds back later gangs from what it could use."""
         head = Head(gang.pending.workload.ref, gang.known.flavors, lease is not None)
-        self.heads.wait(gang.queue, head)
-        if gang.queue is not None and lease is None:
-            self.state.turns.add(gang.queue.name)
+        if not _grows(gang):
+            self.heads.wait(gang.queue, head)
+            if gang.queue is not None and lease is None:
+                self.state.turns.add(gang.queue.name)
         self._refuse(gang.pending, reasons, lease, proof)
 
     def _refuse(
@@ -387,5 +408,19 @@ class AdmissionCycle:
         lease: CapacityLease | None = None,
         proof: Proof = Proof.OPTIMAL,
     ) -> None:
-        uid = pending.workload.uid
+        uid, growth = pending.workload.uid, pending.workload.growth
         self.refused[uid] = Refusal(uid, reasons, lease, proof=proof)
+        if growth is not None:
+            first = self.stunted.setdefault(growth.base, pending.workload)
+            if growth.rank < _rank(first):
+                self.stunted[growth.base] = pending.workload
+
+
+def _rank(workload: Workload) -> int:
+    """The rank of a pod of an elastic gang."""
+    return workload.growth.rank if workload.growth is not None else -1
+
+
+def _grows(gang: Candidate) -> bool:
+    """Whether it is a pod of an elastic gang: it holds back no gang."""
+    return gang.pending.workload.growth is not None

@@ -154,6 +154,8 @@ class Policy:
                 continue
             if refusal.reasons[0].code not in WAITS_FOR_NODES:
                 continue
+            if question is None and pending.workload.growth is not None:
+                continue  # it is for room that is there
             if self.cycle.limits.short(pending.workload) is not None:
                 continue  # since it was refused, its namespace or its user has started others
             kind = id(

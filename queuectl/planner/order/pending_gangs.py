@@ -63,7 +63,8 @@ def class_key(pending: Pending, queue: str | None, lines: Lines) -> ClassKey:
     asks = tuple((p.count, p.shape, p.topology, p.group, admissible(p)) for p in podsets)
     duration = pending.workload.duration if lines else None
     end = None if duration is None else (duration.enforced, duration.longest is None)
-    return ClassKey(queue, (asks, pending.excluded, pending.borrows_at, end))
+    grows = pending.workload.growth is not None  # it evicts no gang
+    return ClassKey(queue, (asks, pending.excluded, pending.borrows_at, end, grows))
 
 
 def length_of(workload: Workload) -> float:

@@ -47,6 +47,18 @@ def behind(head: str, why: str = "is pending") -> Reason:
     return Reason(Code.WAITING_IN_ORDER, text, {"behind": head})
 
 
+def no_growth(head: str) -> Reason:
+    """Why an elastic gang does not grow: ``head`` is the ``namespace/name`` of a gang before it."""
+    text = f"its gang grows only while no gang before it in its queue waits: {head} is pending"
+    return Reason(Code.WAITING_IN_ORDER, text, {"behind": head})
+
+
+def after_rank(lower: str) -> Reason:
+    """Why a pod is not added to its elastic gang: ``lower`` is the ``namespace/name`` of that of a lower rank."""
+    text = f"its gang grows in the order of ranks: {lower} is before it"
+    return Reason(Code.WAITING_IN_ORDER, text, {"behind": lower})
+
+
 @dataclass(eq=False, slots=True)
 class QueueOrder:
     """The queue order with past use, where the rules and a ClusterQueue say that it counts.
@@ -75,9 +87,9 @@ class QueueOrder:
         return -workload.priority, *used, workload.queued_at, workload.uid
 
     def _stretch(self, workload: Workload) -> float:
-        """See :func:`stretch`; the least if its length is unknown."""
+        """See :func:`stretch`; the least if its length is unknown, and of a pod of an elastic gang: others are before it."""
         duration, now = workload.duration, self.snapshot.now
-        if duration is None:
+        if duration is None or workload.growth is not None:
             return 0.0
         return float(stretch(now, np.float64(workload.queued_at), np.float64(duration.seconds)))
 
@@ -137,6 +149,11 @@ class Head:
     leased: bool
 
 
+def _add(heads: list[Head], head: Head) -> None:
+    if not any(head.flavors <= known.flavors for known in heads):
+        heads.append(head)
+
+
 @dataclass(slots=True)
 class StrictFifoHeads:
     """The one rule that a waiting head holds back later gangs of its StrictFIFO ClusterQueue from what it waits for.
@@ -144,6 +161,8 @@ class StrictFifoHeads:
     Attributes:
         order: inside each ClusterQueue.
         heads: by ClusterQueue, the heads that wait for capacity.
+        waiting: by ClusterQueue of any strategy, the gangs that wait for capacity which is not held for them. No elastic gang grows
+            on flavors that they can use.
         at_limits: by ClusterQueue and limit, the head that waits for that limit.
         returning: by ClusterQueue, evicted gangs that will queue again at their old places.
     """
@@ -151,6 +170,7 @@ class StrictFifoHeads:
     problem: Problem
     order: QueueOrder = field(init=False)
     heads: dict[str, list[Head]] = field(default_factory=dict)
+    waiting: dict[str, list[Head]] = field(default_factory=dict)
     at_limits: dict[tuple[str, Hashable], str] = field(default_factory=dict)
     returning: dict[str, list[Admitted]] = field(default_factory=dict)
 
@@ -175,10 +195,10 @@ class StrictFifoHeads:
 
     def wait(self, queue: ClusterQueue | None, head: Head) -> None:
         """Note a gang that waits for capacity."""
+        if queue is not None and not head.leased:
+            _add(self.waiting.setdefault(queue.name, []), head)
         if queue is not None and queue.strategy is QueueingStrategy.STRICT_FIFO:
-            heads = self.heads.setdefault(queue.name, [])
-            if not any(head.flavors <= known.flavors for known in heads):
-                heads.append(head)
+            _add(self.heads.setdefault(queue.name, []), head)
 
     def hold_back_behind(self, gang: Admitted) -> None:
         """Note an evicted gang that will queue again before those considered from here on."""
@@ -200,6 +220,11 @@ class StrictFifoHeads:
         """The first waiting head that could use what this choice of flavors takes."""
         heads = self.heads.get(queue.name, ()) if queue is not None else ()
         return next((head for head in heads if self.holds_back(head, choice)), None)
+
+    def ahead_of_growth(self, queue: ClusterQueue | None, choice: Choice) -> Head | None:
+        """The first gang before a pod of an elastic gang that waits for what this choice of flavors takes."""
+        waiting = self.waiting.get(queue.name, ()) if queue is not None else ()
+        return next((head for head in waiting if self.holds_back(head, choice)), None)
 
     def holds_back(self, head: Head, choice: Choice) -> bool:
         """Whether this head could use what a choice of flavors takes."""

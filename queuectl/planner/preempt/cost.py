@@ -29,6 +29,10 @@ from queuectl.planner.problem.topology import Ints, Mask
 RESTART_COST: Final = 60
 
 
+# The same for a pod above the least number of an elastic gang, which runs on without it: of two equal losses, it is the smaller one.
+RELEASE_COST: Final = 30
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Ages:
     """The inputs of the cost of some gangs, one entry per gang; NaN where nothing was declared."""
@@ -37,6 +41,7 @@ class Ages:
     checkpoint: NDArray[np.float64]
     utilization: NDArray[np.float64]
     gpus: NDArray[np.float64]
+    restart: Ints
 
     def lost_work(self, now: float, among: Mask) -> Ints:
         """GPU-seconds each gang would lose, restart included.
@@ -51,7 +56,7 @@ class Ages:
         since = np.maximum(self.started, np.where(np.isnan(saved), typical, saved))
         used = np.where(np.isnan(self.utilization), 1.0, np.clip(self.utilization, 0.0, 1.0))
         work = np.ceil(self.gpus * np.maximum(0.0, now - since) * used)
-        return work.astype(np.int64) + RESTART_COST
+        return work.astype(np.int64) + self.restart
 
 
 def ages_of(gangs: Sequence[Admitted]) -> Ages:
@@ -62,7 +67,12 @@ def ages_of(gangs: Sequence[Admitted]) -> Ages:
         np.array([nan if g.checkpoint_at is None else g.checkpoint_at for g in gangs], np.float64),
         np.array([nan if g.utilization is None else g.utilization for g in gangs], np.float64),
         np.array([float(g.gpus) for g in gangs], dtype=np.float64),
+        np.array([_restart(g) for g in gangs], dtype=np.int64),
     )
+
+
+def _restart(gang: Admitted) -> int:
+    return RESTART_COST if gang.workload.growth is None else RELEASE_COST
 
 
 def costs(candidates: Sequence[Admitted], now: float) -> Mapping[str, Cost]:

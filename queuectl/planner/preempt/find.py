@@ -81,6 +81,8 @@ def find_victims(
 ) -> Victims | None:
     """The least legal victims after whose exit ``request`` fits; None = proved that no legal set helps.
 
+    A pod that extends an elastic gang has none.
+
     Args:
         state: capacity and quota at this point of the cycle, the gang's own lease not included.
         request: the gang under one choice of flavors.
@@ -88,6 +90,8 @@ def find_victims(
         solver: limits and counters; the gang's own budget raises them.
         candidates: which of the legal ones are considered.
     """
+    if request.pending.workload.growth is not None:
+        return None
     proved = True
     for joint_condition in candidate_sets(state, request, queue, candidates):
         answers: list[Victims] = []

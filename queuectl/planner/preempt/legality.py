@@ -17,6 +17,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Protocol, TypeAlias
 
 from queuectl.planner.preempt.candidates import CandidateTable
@@ -245,6 +246,7 @@ class EvictionConstraints:
         shortfall: None for a gang that has no ClusterQueue.
         order: None where candidates may leave in any order.
         cuts: rows found on the way that every legal set obeys.
+        beyond: gang of an elastic job to the one of the next higher rank, which leaves with it.
     """
 
     table: CandidateTable
@@ -252,6 +254,17 @@ class EvictionConstraints:
     shortfall: QuotaShortfall | None = None
     order: Order | None = None
     cuts: list[Cut] = field(default_factory=list)
+    beyond: dict[int, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.beyond = grown_beyond(self.table)
+
+    def with_beyond(self, gang: int) -> list[int]:
+        """A gang, and before it those that leave with it, the highest rank first."""
+        chain = [gang]
+        while chain[-1] in self.beyond:
+            chain.append(self.beyond[chain[-1]])
+        return chain[::-1]
 
     @property
     def certain(self) -> bool:
@@ -260,11 +273,17 @@ class EvictionConstraints:
 
     def joining(self, order: Iterable[int], before: Iterable[int] = ()) -> Iterable[int]:
         """Of gangs that would be evicted one after the other, those that are legal with the ones before."""
+        if self.beyond:
+            known = set(before)
+            every = (each for gang in order for each in self.with_beyond(gang))
+            order = (g for g in dict.fromkeys(every) if g not in known)
         return order if self.order is None else self.order.joining(order, before)
 
     def admit(self, victims: Collection[int]) -> bool:
         """Whether these may leave together and free the quota that is missing."""
         if any(sum(int(frees[v]) for v in victims) < amount for amount, frees in self.deficits):
+            return False
+        if any(self.beyond.get(v, v) not in victims for v in victims):
             return False
         return self.frees(victims) and (self.order is None or self.order.legal(victims))
 
@@ -277,6 +296,9 @@ class EvictionConstraints:
     def constrain(self, building: VictimModel) -> None:
         """All rows that are known."""
         building.free_quota(self.deficits)
+        for gang, higher in self.beyond.items():
+            if gang in building.exits:
+                building.model.at_most([building.exits[gang], building.exits[higher]], [1, -1], 0)
         if self.order is not None:
             self.order.constrain(building)
         for cut in self.cuts:
@@ -291,6 +313,25 @@ class EvictionConstraints:
         for cut in found:
             self.cuts.append(cut)
             apply(cut, building)
+
+
+def grown_beyond(table: CandidateTable) -> dict[int, int]:
+    """Each candidate of an elastic job, but for that of the highest rank, to the candidate of the next higher rank.
+
+    A gang is evicted after all pods that were added to it, the last one first.
+    """
+    families: dict[str, list[tuple[int, int]]] = {}
+    uids = {gang.workload.uid: at for at, gang in enumerate(table.gangs)}
+    for at, gang in enumerate(table.gangs):
+        growth = gang.workload.growth
+        if growth is not None:
+            families.setdefault(growth.base, []).append((growth.rank, at))
+    found: dict[int, int] = {}
+    for base, ranks in families.items():
+        chain = [at for _, at in sorted(ranks)]
+        chain = [uids[base], *chain] if base in uids else chain
+        found.update(pairwise(chain))
+    return found
 
 
 def apply(cut: Cut, building: VictimModel) -> None:

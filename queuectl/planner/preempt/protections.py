@@ -229,7 +229,7 @@ def reclaim_wait(
         return None
     since = now if pending.reclaim_since is None else pending.reclaim_since
     last = since + queue.reclaim_patience
-    lost = sum(v.cost.lost_work - RESTART_COST for v in victims)
+    lost = sum(max(0, v.cost.lost_work - RESTART_COST) for v in victims)
     if lost <= 0 or now >= last:
         return None
     gpus = float(pending.workload.gpus)

@@ -303,7 +303,8 @@ class Search:
             freeing = useful & (next(iter(deficits.values())).delta > 0)
         rows = self.table.rows.select(freeing[self.table.rows.node])
         here = set(rows.gang.tolist())
-        gangs = sorted({*here, *_others(here, self.terms)})
+        leaving = {*here, *_others(here, self.terms)}
+        gangs = sorted({each for gang in leaving for each in self.terms.with_beyond(gang)})
         nodes = np.flatnonzero(useful)
         building = VictimModel(self.request, self.free, self.table, gangs, nodes, rows, by_node)
         self.terms.constrain(building)

@@ -42,6 +42,7 @@ def check_order(index: PlanIndex) -> Iterator[Violation]:
         queue = index.snapshot.config.cluster_queues[name]
         yield from _strict(index, queue, sorted(entries, key=lambda entry: place(entry.workload)))
     yield from _overtaken(index)
+    yield from _grown_first(index)
 
 
 def _in_strict_queues(index: PlanIndex) -> dict[str, list[Pending]]:
@@ -131,7 +132,7 @@ def _strict(index: PlanIndex, queue: ClusterQueue, entries: list[Pending]) -> It
             continue  # it has its capacity
         if never(refusal) or (behind and refusal.lease is None):
             limited.add(entry.workload.ref)
-        else:
+        elif entry.workload.growth is None:  # others hold back no gang
             waiting.append((entry.workload, _could_use(index, queue, entry.workload)))
 
 
@@ -165,7 +166,7 @@ def _overtaken(index: PlanIndex) -> Iterator[Violation]:
         latest = last.get(account)
         if latest is None or -workload.priority > latest[0] or place(workload) > latest:
             continue
-        if entry.blocked is not None:
+        if entry.blocked is not None or workload.growth is not None:
             continue
         refusal = index.refused.get(workload.uid)
         if refusal is None or refusal.lease is not None or refusal.proof is Proof.UNDECIDED:
@@ -177,6 +178,52 @@ def _overtaken(index: PlanIndex) -> Iterator[Violation]:
                 text = f"asks what {other.workload.uid} starts with, and is before it"
                 yield Violation(Rule.ORDER, workload.uid, text)
                 break
+
+
+def _grown_first(index: PlanIndex) -> Iterator[Violation]:
+    """A pod that is added to an elastic gang although a gang before it waits for what it takes."""
+    grown = [e for e in index.snapshot.pending if e.workload.growth is not None]
+    for entry in grown:
+        queue = index.queue_of(entry.workload)
+        if entry.workload.uid not in index.started or queue is None:
+            continue
+        if (lower := _lower_rank(index, entry.workload, grown)) is not None:
+            text = f"is added to its gang before {lower} of a lower rank"
+            yield Violation(Rule.ORDER, entry.workload.uid, text)
+        taken = _flavors_taken(index, entry.workload.uid)
+        for first in index.snapshot.pending:
+            ahead = first.workload
+            if ahead.growth is not None or place(ahead) > place(entry.workload):
+                continue
+            if index.queue_of(ahead) is not queue or not _waits_for_room(index, first):
+                continue
+            if not _surely_before(index, queue, ahead, entry.workload):
+                continue
+            if _could_use(index, queue, ahead) & taken:
+                text = f"is added to its gang while {ahead.uid} is before it and waits"
+                yield Violation(Rule.ORDER, entry.workload.uid, text)
+                break
+
+
+def _lower_rank(index: PlanIndex, workload: Workload, grown: list[Pending]) -> str | None:
+    """A pod of a lower rank of the same elastic gang that is not added to it."""
+    growth = workload.growth
+    for entry in grown:
+        other = entry.workload.growth
+        if growth is None or other is None or other.base != growth.base:
+            continue
+        if other.rank < growth.rank and entry.workload.uid in index.refused:
+            return entry.workload.uid
+    return None
+
+
+def _waits_for_room(index: PlanIndex, entry: Pending) -> bool:
+    """Whether a gang waits for capacity that is not held for it."""
+    refusal = index.refused.get(entry.workload.uid)
+    if refusal is None or entry.blocked is not None or inadmissible(index, entry) is not None:
+        return False
+    behind = refusal.reasons[0].code is Code.WAITING_IN_ORDER if refusal.reasons else False
+    return refusal.lease is None and not refusal.checks and not behind and not never(refusal)
 
 
 def _ask_the_same(one: Pending, other: Pending) -> bool:

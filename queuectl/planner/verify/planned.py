@@ -157,6 +157,8 @@ def _unknown_lengths(index: PlanIndex) -> Iterator[Violation]:
         queue = index.queue_of(entry.workload) if entry is not None else None
         if entry is None or queue is None or queue.strategy is not QueueingStrategy.BACKFILL:
             continue
+        if entry.workload.growth is not None:
+            continue  # it holds back no gang
         if never(refusal) or refusal.lease is not None or inadmissible(index, entry) is not None:
             continue
         here = (place(entry.workload), refusal.uid)

@@ -52,7 +52,31 @@ def _illegal(index: PlanIndex, preemption: Preemption, seen: dict[str, str]) -> 
         _without_lease(index, preemption)
         or shielded(index, victim, preemption.reason)
         or _against_policy(index, preemption, preemptor.workload, victim)
+        or _before_higher_ranks(index, preemption, preemptor.workload, victim)
     )
+
+
+def _before_higher_ranks(
+    index: PlanIndex, preemption: Preemption, preemptor: Workload, victim: Admitted
+) -> str | None:
+    """The pod of a higher rank of its elastic job that the same policy allows to evict, and that stays."""
+    if preemption.reason != PreemptionReason.IN_CLUSTER_QUEUE:
+        return None
+    base, rank = _family(victim.workload)
+    for uid, other in index.running.items():
+        family = _family(other.workload)
+        if family[0] != base or family[1] <= rank or uid in index.gone_after:
+            continue
+        stays = shielded(index, other, preemption.reason)
+        if stays is None and _against_policy(index, preemption, preemptor, other) is None:
+            return f"{uid} of a higher rank stays"
+    return None
+
+
+def _family(workload: Workload) -> tuple[str, int]:
+    """The uid of the gang of an elastic job, and its rank: that gang is before all pods that were added to it."""
+    growth = workload.growth
+    return (workload.uid, -1) if growth is None else (growth.base, growth.rank)
 
 
 def _without_lease(index: PlanIndex, preemption: Preemption) -> str | None:
