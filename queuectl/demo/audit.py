@@ -12,7 +12,7 @@ Each check uses the objects of the API server at every revision:
   controller leaves pods running, as the training operator does with workers after the master
 
 A pod counts from the revision without its gate until it is terminal. Only jobs with a queue label are gangs. Each index
-of an array is a gang.
+of an array, and each above the least number of pods of an elastic Job, is a gang.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Protocol
 
 from queuectl.demo.recorder import Recording
 from queuectl.demo.replay import ObservedState, Replay, Step, place_of, podset_of
-from queuectl.domain.arrays import index_uid
+from queuectl.domain.arrays import gang_uid, index_of
 from queuectl.domain.quantity import GPU, NOTHING, Resources, format_quantity
 from queuectl.domain.records import JobRecord, PodRecord
 from queuectl.domain.workload import PodSet, TopologyMode
@@ -86,7 +86,7 @@ def _gang(pod: PodRecord | None, observed: ObservedState) -> JobRecord | None:
 
 def _uid(job: JobRecord, pod: PodRecord) -> str:
     """The uid of the gang of a pod: of its job, or of the index of an array."""
-    return index_uid(job.uid, pod.rank or 0) if job.array is not None else job.uid
+    return gang_uid(job, pod.rank)
 
 
 def _opens(step: Step) -> bool:
@@ -134,13 +134,14 @@ class Whole:
         siblings = self.observed.of_job[pod.owner].values()
         own = [p for p in siblings if p.attempt == pod.attempt and _uid(job, p) == _uid(job, pod)]
         there = Counter(podset_of(job, p) for p in own if not p.terminal)
-        for podset in job.first_podsets:
-            if there[podset.name] < job.expects(podset):
+        gang = job if _uid(job, pod) == job.uid else index_of(job, pod.rank or 0, ())
+        for podset in gang.first_podsets:
+            if there[podset.name] < gang.expects(podset):
                 self.problems.append(
                     f"{job.namespace}/{job.name}: a pod of attempt {pod.attempt} lost its gates at revision {step.version}, "
-                    f"when {there[podset.name]} of {job.expects(podset)} pods of {podset.name} existed"
+                    f"when {there[podset.name]} of {gang.expects(podset)} pods of {podset.name} existed"
                 )
-        expected = sum(job.expects(podset) for podset in job.podsets)
+        expected = sum(gang.expects(podset) for podset in gang.podsets)
         return _Attempt(job, pod.attempt, expected, step.at)
 
     def finding(self) -> Finding:

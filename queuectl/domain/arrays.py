@@ -1,7 +1,9 @@
-"""Arrays: an Indexed Job whose indexes are gangs of their own, with one pod each.
+"""Jobs whose indexes are gangs of their own, with one pod each: arrays, and elastic Jobs.
 
-The Job itself is in no queue. Each index that its controller can run now has a record like that of a job. Its uid is that of the Job
+An array is in no queue itself. Each index that its controller can run now has a record like that of a job. Its uid is that of the Job
 with the number of the index, and its name is ``<job>_<index>``, which no object of Kubernetes can have.
+
+An elastic Job is a gang of its first indexes. Each index above them is a gang of one pod, which starts only while that gang runs.
 """
 
 from __future__ import annotations
@@ -12,9 +14,13 @@ from itertools import islice
 from typing import Final
 
 from queuectl.domain.records import ArrayIndex, JobRecord, Outcome, PodPhase, PodRecord
+from queuectl.domain.workload import Growth
+
+KIND: Final = "Job"
+"""The kind whose indexes can be workloads of their own."""
 
 LARGEST: Final = 1_000
-"""Indexes that an array can have: the mirror keeps a record of each that has begun."""
+"""Indexes that an array or elastic Job can have: the mirror keeps a record of each that has begun."""
 
 
 def index_uid(uid: str, number: int) -> str:
@@ -22,13 +28,25 @@ def index_uid(uid: str, number: int) -> str:
     return f"{uid}.{number:03d}"
 
 
+def parted(uid: str) -> tuple[str, int] | None:
+    """The uid of the Job and the number of an index; None for the uid of an object."""
+    job, dot, number = uid.rpartition(".")
+    return (job, int(number)) if dot and number.isdecimal() else None
+
+
+def gang_uid(job: JobRecord, rank: int | None) -> str:
+    """The uid of the gang of a pod of a Job."""
+    alone = job.array is not None and rank is not None and rank >= job.array.base
+    return index_uid(job.uid, rank) if alone and rank is not None else job.uid
+
+
 def index_of(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> JobRecord:
-    """The record of one index of an array. ``pods``: those of the index."""
+    """The record of one index. ``pods``: those of the index."""
+    assert job.array is not None
     known = list(pods)
     living = [pod for pod in known if not pod.terminal]
-    first = next(numbers(job), None)
-    opens = job.suspended and number == first
-    return replace(
+    grown = job.array.base > 0
+    record = replace(
         job,
         uid=index_uid(job.uid, number),
         name=f"{job.name}_{number}",
@@ -38,14 +56,29 @@ def index_of(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> JobRecor
         outcome=_outcome(job, number, known),
         status="",
         array=None,
-        index=ArrayIndex(number, job.name, job.uid, started=not job.suspended),
+        index=ArrayIndex(number, job.name, job.uid, started=not job.suspended, grown=grown),
         of_pods=True,
-        awaits="" if living or opens else _awaits(number),
+        awaits=_awaits(job, number, alive=bool(living)),
     )
+    if not grown:
+        return record
+    (podset,) = job.podsets
+    one = replace(podset, count=1)
+    return replace(record, podsets=(one,), expected=(), gates=(), preempt_requested="")
 
 
-def _awaits(number: int) -> str:
-    return f"the Job controller has not created the pod of index {number}"
+def _awaits(job: JobRecord, number: int, *, alive: bool) -> str:
+    """The pods that must exist before an index can start; empty if they do."""
+    assert job.array is not None
+    base, most = job.array.base, job.array.at_once
+    if base and number < base:
+        return f"index {number} is one of the first {base} pods, which start as one gang"
+    if base and (job.suspended or job.preempt_requested):
+        return f"the gang of the first {base} pods does not run"
+    if base and number >= most:
+        return f"spec.parallelism is {most}: the Job has no index {number}"
+    opens = job.suspended and number == next(numbers(job), None)
+    return "" if alive or opens else f"the Job controller has not created the pod of index {number}"
 
 
 def _outcome(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> Outcome | None:
@@ -57,11 +90,20 @@ def _outcome(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> Outcome 
 
 
 def numbers(job: JobRecord) -> Iterator[int]:
-    """The indexes that the job controller runs now or next: the first ones that have not ended, up to ``parallelism``."""
+    """The indexes with gangs of their own that the job controller runs now or next.
+
+    Of an array, the first ones that have not ended, up to ``parallelism``; of an elastic Job, all above its gang.
+    """
     assert job.array is not None
     ended = job.array.succeeded | job.array.failed
-    left = (number for number in range(job.array.completions) if number not in ended)
-    return islice(left, job.array.at_once)
+    left = (n for n in range(job.array.base, job.array.completions) if n not in ended)
+    return left if job.array.base else islice(left, job.array.at_once)
+
+
+def growth_of(job: JobRecord) -> Growth | None:
+    """Set for an index of an elastic Job."""
+    index = job.index
+    return Growth(index.job_uid, index.number) if index is not None and index.grown else None
 
 
 def has_begun(array: JobRecord) -> bool:
@@ -71,7 +113,7 @@ def has_begun(array: JobRecord) -> bool:
 
 
 def object_of(job: JobRecord) -> JobRecord:
-    """The record under the name and uid of its object: that of the array for an index, else its own."""
+    """The record under the name and uid of its object: that of the Job for an index, else its own."""
     if job.index is None:
         return job
     suspended = not job.index.started

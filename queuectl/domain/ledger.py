@@ -60,6 +60,7 @@ class Purpose(StrEnum):
     NOTICE = "notice"
     MOVE = "move"
     PIN = "pin"
+    RESIZE = "resize"
 
 
 REFUSED_WRITE: Final = "refusedWrite"

@@ -53,34 +53,38 @@ class Parallelism:
 
 @dataclass(frozen=True, slots=True)
 class ArrayStatus:
-    """Of a Job whose indexes start each for itself.
+    """Of a Job whose indexes start each for itself: all of them (an array), or those above the gang of an elastic Job.
 
     Attributes:
         completions: number of its indexes.
         at_once: indexes that its controller runs at once.
         succeeded, failed: indexes that have ended for good.
+        base: of an elastic Job: the pods that start as one gang, which are those of the first indexes. 0: of an array.
     """
 
     completions: int
     at_once: int
     succeeded: frozenset[int] = frozenset()
     failed: frozenset[int] = frozenset()
+    base: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayIndex:
-    """The part of a record that is only on an index of an array.
+    """The part of a record that is only on an index of an array, or of an elastic Job.
 
     Attributes:
         number: of the index.
         job, job_uid: name and uid of the Job.
         started: the Job is resumed.
+        grown: it is of an elastic Job, and runs only beside its gang.
     """
 
     number: int
     job: str
     job_uid: str
     started: bool
+    grown: bool = False
 
 
 def _label(labels: Iterable[tuple[str, str]], key: str | None) -> str | None:
@@ -157,8 +161,9 @@ class JobRecord:
         staged: its later pods exist only after earlier ones were released.
         awaits: the pods that must exist before it can start; empty if they exist.
         absent: none of its pods exists. Only of a group of pods, which has no other object.
-        array: of an array, which is in no queue itself; ``podsets`` has one pod then.
-        index: of one index of an array, as :mod:`queuectl.domain.arrays` makes it: a workload that consists of its pod.
+        array: of an array, which is in no queue itself; ``podsets`` has one pod then. Also of an elastic Job, which is in a queue;
+            ``podsets`` has the pods that start as one gang then.
+        index: of one index of an array or an elastic Job, as :mod:`queuectl.domain.arrays` makes it: a workload that consists of its pod.
         face: the pod with the status and the Events of a workload that consists of pods, also after its deletion; None for all others.
         items: (podset, index of its entry) for podsets of a list.
         missing: maps that its object does not have and that patches write to, as JSON pointers. Only of kinds with a list of podsets.
@@ -236,6 +241,11 @@ class JobRecord:
         return dict(self.expected).get(podset.name, podset.count)
 
     @property
+    def queues(self) -> bool:
+        """Whether it is a gang in a queue, and not only its indexes are."""
+        return self.array is None or self.array.base > 0
+
+    @property
     def first_podsets(self) -> tuple[PodSet, ...]:
         """The podsets whose pods its controller creates at its start."""
         return tuple(podset for podset in self.podsets if podset.name not in self.late)
@@ -299,6 +309,7 @@ class PodRecord:
         checkpoint_at: annotation, unix seconds; None if absent or unreadable.
         restarts: of all its containers together.
         guaranteed: its QoS class is Guaranteed.
+        workload: uid of the workload for which it was made or released; of pods of Jobs with indexes only, "" for others.
         member: of a pod with a queue label that admission took in; None for all others. The mirror then sets its owner.
         status_reason: why it does not run, in one word as ``kubectl get pods`` shows it; "" where its status names no reason.
     """
@@ -327,6 +338,7 @@ class PodRecord:
     restarts: int = 0
     status_reason: str = ""
     guaranteed: bool = False
+    workload: str = ""
     member: Member | None = field(default=None, repr=False)
 
     @property

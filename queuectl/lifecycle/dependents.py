@@ -81,7 +81,7 @@ class Dependents:
         job = self._mirror.jobs.get(uid) or self._mirror.arrays.get(uid)
         if job is None:
             return None
-        if job.array is not None:
+        if not job.queues:
             return JobFound(job.outcome, () if has_begun(job) else job.gates)
         entry = self._ledger.get(job.uid)
         return JobFound(job.outcome, job.gates if entry is None else entry.gates)

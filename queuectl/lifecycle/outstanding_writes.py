@@ -6,6 +6,7 @@ and a write that has taken effect is not repeated.
 - Pending, and moved to another queue: one patch of its label.
 - Starting and not yet resumed: one patch of the job.
 - Live: one patch for each gated pod of this attempt, after all its pods exist; later, one for each replacement.
+- Live, after its user has taken pods from the gang of an elastic Job: one patch with the number of pods that this gang has left.
 - Evicting with notice: one patch with the time by which the job must stop.
 - Evicting: one patch that suspends, or one that withdraws a start without effect.
 
@@ -33,6 +34,7 @@ from queuectl.lifecycle.slot_assignment import assign, slots_of
 from queuectl.objects.keys import STATUS_ANNOTATION
 from queuectl.objects.kinds import KINDS, JobKinds
 from queuectl.objects.kinds import pods as plain
+from queuectl.objects.kinds.job import base_patch
 from queuectl.objects.kubernetes.pods import pin_patch
 from queuectl.objects.times import format_time
 
@@ -101,7 +103,22 @@ def outstanding_writes(
         return _start(entry, job, kinds) if owed else []
     if job.attempt != entry.attempt:
         return []
-    return _place(entry, job, [p for p in pods if p.attempt == entry.attempt], nodes, flavors)
+    own = [p for p in pods if p.attempt == entry.attempt]
+    return _resize(entry, job) or _place(entry, job, own, nodes, flavors)
+
+
+def _resize(entry: Entry, job: JobRecord) -> list[Write]:
+    """Pods that its user gives an elastic Job later are no part of the gang that has its slots."""
+    placed = entry.placement.podsets if entry.placement is not None else ()
+    if job.array is None or not placed:
+        return []
+    (podset,), (slots,) = job.podsets, placed
+    held = slots.count if slots.nodes else slots.pods_of(podset)
+    ended = sum(n < job.array.base for n in job.array.succeeded | job.array.failed)
+    if held + ended >= job.array.base:
+        return []
+    patch = base_patch(job, _public_status(entry), held + ended)
+    return [_job_write(entry, job, patch, Purpose.RESIZE)]
 
 
 def _of_pods(

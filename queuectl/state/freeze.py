@@ -7,10 +7,12 @@ from dataclasses import replace
 
 from queuectl.devices.gpu_sizes import GpuSizes
 from queuectl.devices.numa import with_numa_nodes_of_others
+from queuectl.domain.arrays import growth_of
 from queuectl.domain.checks import PodSetUpdate, updated
 from queuectl.domain.devices import Claim
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.gpu_fractions import why_refused
+from queuectl.domain.growth import beside
 from queuectl.domain.ledger import Entry, State, queues_again_at_once
 from queuectl.domain.node_quota import NodeQuota
 from queuectl.domain.queues import QueueConfig, needed_checks
@@ -19,10 +21,11 @@ from queuectl.domain.records import JobRecord, NamespaceRecord
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot, SolverLimits
 from queuectl.domain.utilization import GangUse, UseState
-from queuectl.domain.workload import Duration, Placement, Workload, fraction_of
+from queuectl.domain.workload import Duration, Placement, PodSet, Workload, fraction_of
 from queuectl.objects.configuration.admissibility import inadmissible_reason, too_long
 from queuectl.state.claims import checkpoint_of
 from queuectl.state.durations import Durations
+from queuectl.state.growth import after_lower_ranks, stalled_ranks
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.quota_reservations import allowances
@@ -32,8 +35,9 @@ from queuectl.state.usage import Usage, node_of
 IdleSince = Callable[[Entry, JobRecord, QueueConfig, float], float | None]
 """The start of the idle time of a gang that can be evicted as idle at a time (unix seconds); None for each other gang."""
 
-_Place = tuple[int, str, float, str | None, tuple[PodSetUpdate, ...]]
-"""The fields that decide the position of a gang: priority, LocalQueue, queue time, user; and what admission checks add to it."""
+_Place = tuple[int, str, float, str | None, tuple[PodSetUpdate, ...], Placement | None]
+"""The fields that decide the position of a gang: priority, LocalQueue, queue time, user; what admission checks add to it; and the
+placement of the elastic gang that it extends."""
 
 
 def _never_idle(entry: Entry, job: JobRecord, config: QueueConfig, now: float) -> None:
@@ -121,7 +125,9 @@ class SnapshotBuilder:
         rules = self._config.rules if self._config is not None else Rules()
         user = job.user(rules.user_label, rules.trusted_submitters)
         updates = entry.checks.updates
-        place = (entry.priority, entry.queue, entry.queue_order_time, user, updates)
+        base = self._ledger.get(job.index.job_uid) if job.index is not None else None
+        gang = base.placement if base is not None else None
+        place = (entry.priority, entry.queue, entry.queue_order_time, user, updates, gang)
         # The version of the job is not a key: the requests of its pods also change with LimitRanges.
         if known and known[0] is job and known[1] == place and known[2] is self._sizes:
             return known[3]
@@ -134,7 +140,10 @@ class SnapshotBuilder:
             namespace=entry.namespace,
             name=entry.name,
             podsets=sizes.sized(
-                updated(job.podsets, updates), entry.namespace, entry.cluster_queue, claims
+                updated(self._beside(job, gang, config), updates),
+                entry.namespace,
+                entry.cluster_queue,
+                claims,
             ),
             queue=entry.queue,
             priority=entry.priority,
@@ -142,11 +151,20 @@ class SnapshotBuilder:
             preemptible=job.preemptible,
             user=user,
             duration=known[3].duration if known is not None else None,
+            growth=growth_of(job),
         )
         if known is not None and known[3] == workload:
             workload = known[3]
         self._asked[entry.uid] = (job, place, self._sizes, workload)
         return workload
+
+    def _beside(
+        self, job: JobRecord, placement: Placement | None, config: QueueConfig
+    ) -> tuple[PodSet, ...]:
+        """The podsets of a job. A pod of an elastic gang must be where it can be one of that gang, which has this placement."""
+        if placement is None or growth_of(job) is None:
+            return job.podsets
+        return beside(job.podsets, placement, config, self._mirror.fleet)
 
     def _lasting(self, workload: Workload, duration: Duration | None) -> Workload:
         """The workload with another duration, also for later snapshots."""
@@ -163,6 +181,7 @@ class SnapshotBuilder:
     def _pending(self, config: QueueConfig, now: float) -> Iterator[Pending]:
         """The gangs, with the same objects as before for gangs without a change, so that the caches of the planner stay valid."""
         jobs, waiting = self._mirror.jobs, self._waiting
+        stalled = stalled_ranks(self._ledger)
         for entry in self._ledger.entries(State.PENDING, State.RESERVED):
             uid = entry.uid
             job, known = jobs.get(uid), waiting.get(uid)
@@ -187,7 +206,7 @@ class SnapshotBuilder:
                     waiting[uid] = (entry, known[1], pending)
             if pending.lease is not None and not self._comes(pending.lease, now):
                 pending = replace(pending, lease=None)
-            yield pending
+            yield after_lower_ranks(pending, stalled)
 
     def _comes(self, lease: CapacityLease, now: float) -> bool:
         """Whether the capacity for a lease can become free: not if the API server denies the stop of a gang that holds it."""
@@ -346,6 +365,7 @@ class SnapshotBuilder:
             end_enforced=ends[1],
             evictable=not stays,
             restartable=job.error is None
+            and job.array is None
             and not stays
             and not self._checked(entry, config)
             and (job.priority_class is None or job.priority_class in config.priority_classes),

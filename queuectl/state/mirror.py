@@ -80,6 +80,15 @@ def _raised(old: ResourceQuotaRecord, new: ResourceQuotaRecord) -> bool:
     )
 
 
+def _indexes(job: JobRecord) -> tuple[bool, bool]:
+    """Whether it is a gang, and whether its indexes are."""
+    return job.queues, job.array is not None
+
+
+def _base(job: JobRecord) -> int:
+    return job.array.base if job.array is not None else 0
+
+
 class Mirror:
     """Records by key, pods by owner, and marks for changes. The reader of a mark clears it.
 
@@ -131,7 +140,7 @@ class Mirror:
 
     @property
     def arrays(self) -> Mapping[str, JobRecord]:
-        """The arrays by uid. Their indexes are among the jobs."""
+        """The arrays and elastic Jobs by uid. Their indexes are among the jobs, and elastic Jobs themselves."""
         return self._arrays.jobs
 
     def gpus(self, config: QueueConfig) -> GpuSizes:
@@ -190,8 +199,10 @@ class Mirror:
             read: they are from the database, not from this process.
             all_of_them: groups without an entry here have ended.
         """
-        self._groups.recognize(entries, read=read, all_of_them=all_of_them)
+        given = tuple(entries)
+        self._groups.recognize(given, read=read, all_of_them=all_of_them)
         self._assemble_groups()
+        self._keep_indexes(self._arrays.recognize(given))
 
     def _assemble_groups(self) -> None:
         """The records of the groups whose pods changed. The pods get their group as their owner."""
@@ -297,15 +308,15 @@ class Mirror:
         self.planning_changed = True
 
     def _upsert_job(self, job: JobRecord, old: JobRecord | None) -> None:
-        if old is not None and (old.array is None) is not (job.array is None):
+        if old is not None and _indexes(old) != _indexes(job):
             self._forget_job(job.uid)  # it became an array, or is none any more
             old = None
-        if job.array is None:
+        if job.queues:
             self._keep_job(job, old)
-        else:
+        if job.array is not None:
             self.touched.add(job.uid)  # other jobs can depend on it
             self._keep_indexes(self._arrays.put(job))
-        if old is None:
+        if old is None or _base(old) != _base(job):
             for pod in list(self._by_owner.get(_key(job), {}).values()):
                 self._index(pod, self._arrays.owner(pod))
 

@@ -40,6 +40,7 @@ from tests.doubles.admission import templates
 from tests.support.jobs import ALL_KINDS, batch_job, job_of, pytorch_job
 
 ARRAY = keys.PREFIX + keys.ARRAY
+ELASTIC, KUEUE_ELASTIC = (prefix + keys.ELASTIC_JOB for prefix in (keys.PREFIX, keys.KUEUE_PREFIX))
 
 
 def limit_range(world: World) -> LimitRange | None:
@@ -434,16 +435,18 @@ class ClusterConformance:
             with pytest.raises(WriteRefused):
                 await world.user_patch(kind, "mine", {"spec": resized(kind, how)})
 
-    async def test_a_user_changes_the_limit_of_a_running_array_and_it_stays_one(
-        self, world: World
+    @pytest.mark.parametrize("mark", [ARRAY, ELASTIC, KUEUE_ELASTIC])
+    async def test_a_user_changes_the_pods_of_a_running_array_or_elastic_job_and_it_stays_one(
+        self, world: World, mark: str
     ) -> None:
         document = batch_job("mine", pods=3, namespace=world.namespace)
-        array = {**document["metadata"], "annotations": {ARRAY: "true"}}
+        array = {**document["metadata"], "annotations": {mark: "true"}}
         job = await submitted(world, {**document, "metadata": array})
         await start(world, job, 1)
         await world.user_patch("Job", "mine", {"spec": {"parallelism": 1}})
-        with pytest.raises(WriteRefused):
-            await world.user_patch("Job", "mine", {"metadata": {"annotations": {ARRAY: None}}})
+        for change in ({mark: None}, {keys.BASE_COUNT: "2"}):
+            with pytest.raises(WriteRefused):
+                await world.user_patch("Job", "mine", {"metadata": {"annotations": change}})
 
     async def test_a_running_gang_does_not_become_an_array(self, world: World) -> None:
         job = await submitted(world, batch_job("mine", pods=2, namespace=world.namespace))

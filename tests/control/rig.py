@@ -25,6 +25,7 @@ from queuectl.db.engine import DatabaseSettings
 from queuectl.db.usage import UsageLedger
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
+from queuectl.domain.arrays import gang_uid
 from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.commands import Action, Answer, Command
 from queuectl.domain.consistency import violations
@@ -357,9 +358,9 @@ class Rig:
 
     def _check_gang(self, uid: str, pods: Sequence[PodRecord]) -> None:
         free = [p for p in pods if not p.gated and not p.terminal]
-        array = self.cluster.job(uid).array is not None
-        attempts = {p.attempt for p in free}
-        assert array or len(attempts) <= 1, f"two attempts of {uid} run at once: {attempts}"
+        job = self.cluster.job(uid)
+        attempts = {p.attempt for p in free if gang_uid(job, p.rank) == uid}
+        assert len(attempts) <= 1, f"two attempts of {uid} run at once: {attempts}"
         held = Counter((p.podset, p.rank) for p in free if p.rank is not None and not p.terminating)
         assert not held or max(held.values()) == 1, f"a rank of {uid} runs twice"
 

@@ -145,10 +145,13 @@ def check_job(user: str, old: Document, new: Document) -> None:
     refuse(suspended(old) and not suspended(new), "only queuectl may resume it")
     before, after = (d["metadata"].get("annotations", {}) for d in (old, new))
     array = keys.PREFIX + keys.ARRAY
-    is_array = after.get(array) == "true"
-    resized = _shape(old) != _shape(new) and not is_array
+    elastic = [prefix + keys.ELASTIC_JOB for prefix in (keys.PREFIX, keys.KUEUE_PREFIX)]
+    resizes = any(after.get(key) == "true" for key in (array, *elastic))
+    resized = _shape(old) != _shape(new) and not resizes
     refuse(running and resized, "its pods cannot change while it runs")
-    refuse(running and before.get(array) != after.get(array), "it cannot become an array now")
+    lasting = (array, *elastic, keys.BASE_COUNT)
+    differs = any(before.get(key) != after.get(key) for key in lasting)
+    refuse(running and differs, "it cannot become an array or elastic now, or stop being one")
     changed = before.get(keys.SUBMITTED_BY) != after.get(keys.SUBMITTED_BY)
     refuse(changed, "it is the name of the user who created the job")
     was, now = before.get(keys.STATUS_ANNOTATION, ""), after.get(keys.STATUS_ANNOTATION, "")

@@ -17,6 +17,7 @@ from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.records import PodRecord
 from queuectl.objects import keys
 from queuectl.objects.kinds import DESCRIPTIONS, KINDS
+from queuectl.objects.kinds.job_indexes import read_indexes
 from queuectl.objects.kinds.places import Entry, entries
 from queuectl.objects.kubernetes.nodes import read_node
 from queuectl.objects.kubernetes.pods import read_pod
@@ -155,6 +156,10 @@ class Controllers:
         spec = job["spec"]
         parallelism = spec.get("parallelism", 1)
         completions = spec.get("completions", None if "parallelism" in spec else 1)
+        if spec.get("completionMode") == "Indexed":
+            for pod in [p for p in pods if active(p) and int(_index(p)) >= (completions or 0)]:
+                self._server.delete("pods", pod)
+            pods = self._server.owned(job["metadata"]["uid"])
         done = [pod for pod in pods if phase(pod) == "Succeeded"]
         failed = [pod for pod in pods if phase(pod) == "Failed" and not terminating(pod)]
         running = [pod for pod in pods if active(pod)]
@@ -164,7 +169,9 @@ class Controllers:
         too_many = per_index is None and len(failed) > spec.get("backoffLimit", BACKOFF_LIMIT)
         if too_many or (given_up and len(done) + len(given_up) >= completions):
             self._end(job, "Failed")
-        elif done and (len(done) >= completions if completions else not running):
+        elif _is_success(spec, {*map(_index, done)}) or (
+            done and (len(done) >= completions if completions else not running)
+        ):
             self._end(job, "Complete")
         else:
             wanted = (
@@ -433,6 +440,17 @@ class Controllers:
             condition(d, "Ready", "True" if to == "Running" else "False", at)
 
         self._server.edit("pods", pod, change)
+
+
+def _is_success(spec: Document, done: set[str]) -> bool:
+    """Whether these indexes are the success of the Job by its successPolicy."""
+    for rule in (spec.get("successPolicy") or {}).get("rules", ()):
+        named = rule.get("succeededIndexes")
+        every = range(spec.get("completions", 0))
+        among = {str(n) for n in (every if named is None else read_indexes(named, 1000))}
+        if len(done & among) >= rule.get("succeededCount", len(among)):
+            return True
+    return False
 
 
 def _index(pod: Document) -> str:

@@ -70,7 +70,7 @@ def _raycluster(name: str, namespace: str, pods: Pods, priority_class: str | Non
 
 
 ENTRIES: Final = (
-    Entry("Job", _job, without={"elastic": NO_ELASTIC}),
+    Entry("Job", _job, without={}),
     _training("PyTorchJob", "Master"),
     # Its PS runs until it is deleted. For the operator, a running pod that is deleted has failed, and fails the TFJob.
     _training("TFJob", "Chief", "PS", deciding="chief", outlives_deletion=False),

@@ -25,7 +25,7 @@ FEATURES: Final = {
 """Name and meaning. tests/kinds/test_matrix.py has a test for each."""
 
 NO_PARTIAL: Final = "Only a Job can start with fewer pods."
-NO_ELASTIC: Final = "queuectl does not change the number of pods of a gang while it runs."
+NO_ELASTIC: Final = "Only a Job can be elastic."
 
 
 _FAIL_AFTER: Final = "kwok.queuectl.dev/fail-after-seconds"

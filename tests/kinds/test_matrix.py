@@ -140,6 +140,26 @@ def test_it_starts_with_the_pods_that_have_room(installation: Installation, entr
         entry.runs(workspace, "gang", 8)
 
 
+@feature("elastic")
+def test_it_grows_where_there_is_room_and_follows_its_user(
+    installation: Installation, entry: Entry
+) -> None:
+    with installation.workspace(64) as workspace:
+        document = entry.make("gang", workspace.namespace, Pods(10, gpus=8), None)
+        marks = {keys.PREFIX + keys.ELASTIC_JOB: "true", keys.PREFIX + keys.MIN_PARALLELISM: "4"}
+        document["metadata"].setdefault("annotations", {}).update(marks)
+        ignored = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+        document["spec"]["podFailurePolicy"] = {"rules": [ignored]}
+        document["spec"]["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
+        workspace.submit(document)
+        entry.runs(workspace, "gang", 8)
+        path = f"/apis/batch/v1/namespaces/{workspace.namespace}/jobs/gang"
+        workspace.client.patch(path, {"spec": {"parallelism": 6, "completions": 6}})
+        workspace.job("next", Pods(2, gpus=8))
+        workspace.until_state("next", "Running")
+        assert len(workspace.running("gang")) == 6
+
+
 @feature("finish")
 def test_its_end_frees_its_gpus(installation: Installation, entry: Entry) -> None:
     with installation.workspace(128) as workspace:

@@ -163,7 +163,7 @@ def test_no_example_goes_untested() -> None:
         *STATE, *KINDS, "job.yaml", "pytorchjob.yaml", "kueue.yaml", "kueue-manager.yaml", "fragmented.yaml",
         "waiting.yaml", "lending.yaml", "fair.yaml", "follow-nodes.yaml",
         "gpu-operator.yaml", "shared-gpus.yaml", "mig.yaml", "numa.yaml", "pods.yaml", "deployment.yaml", "statefulset.yaml", "drain-cronjob.yaml", "opencost-pricing.csv",
-        "trace.csv", "array.yaml",
+        "trace.csv", "array.yaml", "elastic.yaml",
     }  # fmt: skip
 
 
@@ -177,6 +177,12 @@ def test_the_page_on_pods_shows_the_plan_of_its_examples(example: str) -> None:
 def test_the_pods_of_the_deployment_are_admitted_one_by_one() -> None:
     shown = plan(*STATE, "deployment.yaml")
     assert re.findall(r"team-a/serve-\d", shown) == ["team-a/serve-0", "team-a/serve-1"]
+
+
+def test_the_example_of_an_elastic_job_starts_with_its_least_number_of_pods() -> None:
+    (started,) = planned(*STATE, "elastic.yaml")["admitted"]
+    assert started["workload"] == "team-a/elastic"
+    assert sum(started["podSets"][0]["nodes"].values()) == 2
 
 
 def test_the_example_of_an_array_starts_as_many_indexes_as_its_parallelism() -> None:

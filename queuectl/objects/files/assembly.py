@@ -10,6 +10,7 @@ from queuectl.devices.numa import with_numa_nodes_of_others
 from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.gates import JobFound, JobName, held_by, remaining, statuses_of
 from queuectl.domain.gpu_fractions import why_refused
+from queuectl.domain.growth import beside
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.reasons import Code, Reason
@@ -73,6 +74,7 @@ class Assembly:
             if gang.kind != WORKLOAD
         }
         self._owners = Owners(joined, self._workload_names)
+        self._placements: dict[str, Placement] = {}  # of running gangs, by uid
         self._gangs, self._queues = charge(self._with_drafts_waiting(joined), queues)
 
     def snapshot(self) -> Snapshot:
@@ -83,6 +85,7 @@ class Assembly:
         slots.fill(self._parts.pods, self._owners)
         self._assume(running, slots)
         admitted = [self._admitted(gang, slots) for gang in running]
+        self._placements = {g.workload.uid: g.placement for g in admitted if g is not None}
         pending = [gang for gang in self._gangs if not gang.running]
         given = self._parts.devices
         devices = given.inventory(self._fleet)
@@ -302,9 +305,18 @@ class Assembly:
         queued = gang.created_at
         if queued is None:  # not created yet: behind created gangs, in the order of the file
             queued = self._now + (position + 1) * _TICK
-        return Pending(
-            workload=self._workload(gang, gang.podsets, queued), blocked=self._blocked(gang)
-        )
+        podsets, base = gang.podsets, self._base(gang)
+        if base is not None:
+            podsets = beside(podsets, base, self._queues, self._fleet)
+        return Pending(workload=self._workload(gang, podsets, queued), blocked=self._blocked(gang))
+
+    def _base(self, gang: Gang) -> Placement | None:
+        """The placement of the elastic gang that a pod extends."""
+        return self._placements.get(gang.growth.base) if gang.growth is not None else None
+
+    def _awaits(self, gang: Gang) -> str:
+        extends = gang.growth is not None and self._base(gang) is None
+        return "the gang that it extends does not run" if extends else gang.awaits
 
     def _blocked(self, gang: Gang) -> Reason | None:
         if gang.error is not None:
@@ -314,8 +326,8 @@ class Assembly:
             return Reason(Code.UNSUPPORTED, why_refused(asked, self._fleet, weights))
         if gang.forbidden is not None:
             return gang.forbidden
-        if gang.awaits:
-            return Reason(Code.WAITING_FOR_PODS, gang.awaits)
+        if awaits := self._awaits(gang):
+            return Reason(Code.WAITING_FOR_PODS, awaits)
         if any(podset.claims and podset.shape.devices is None for podset in gang.podsets):
             text = "resourceClaims: dynamic resource allocation is not supported in this question"
             return Reason(Code.UNSUPPORTED, text)
@@ -353,6 +365,7 @@ class Assembly:
             preemptible=gang.preemptible,
             user=self._user(gang),
             duration=attempt(gang, self._queues),
+            growth=gang.growth,
         )
 
     def _queue(self, gang: Gang) -> ClusterQueue | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from queuectl.domain.arrays import index_of, numbers
+from queuectl.domain.arrays import growth_of, index_of, numbers
 from queuectl.domain.reasons import Reason
 from queuectl.domain.records import JobRecord, Outcome
-from queuectl.domain.workload import PodSet
+from queuectl.domain.workload import Growth, PodSet
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import RequestError
 from queuectl.objects.files.assignments import Assigned
@@ -53,7 +53,8 @@ class Gang:
         expected_duration: the seconds that its user expects it to run.
         past_seconds: for which its earlier attempts ran.
         awaits: the pods of its group that are not in the input; empty if all are.
-        index: of an array, whose indexes are gangs of their own; None = it is a job.
+        index: of an array or elastic Job, whose indexes are gangs of their own; None = it is a job.
+        growth: of an index of an elastic Job.
     """
 
     document: Document
@@ -95,6 +96,7 @@ class Gang:
     past_seconds: float = 0.0
     awaits: str = ""
     index: int | None = None
+    growth: Growth | None = None
 
     @property
     def has_uid(self) -> bool:
@@ -133,7 +135,7 @@ def is_child(document: Document, kinds: JobKinds = KINDS) -> bool:
 
 
 def read_job_gangs(document: Document, kinds: JobKinds = KINDS) -> list[Gang]:
-    """A job of any kind, or the indexes of an array that its controller would run now.
+    """A job of any kind; the indexes of an array that its controller would run now; an elastic Job with the indexes above its gang.
 
     A pod of an index that is not gated shows that the index runs.
 
@@ -145,17 +147,28 @@ def read_job_gangs(document: Document, kinds: JobKinds = KINDS) -> list[Gang]:
         record = kind.read(document.convert(kind.wire), strict=True)
     except RequestError as error:
         raise document.error("", str(error)) from None
-    if record.array is None or record.outcome is not None:
-        return [gang_of(document, record)]
-    record = replace(record, uid=record.uid or _known_as(record))
-    array = gang_of(document, record)
-    ended = record.array.succeeded | record.array.failed if record.array is not None else ()
-    if ended:
-        array = replace(array, gates=())  # its first indexes have passed them
-    indexes = [(number, index_of(record, number, ())) for number in numbers(record)]
-    return [
-        replace(array, uid=one.uid, name=one.name, index=number, draft=True, running=True)
-        for number, one in indexes
+    job = gang_of(document, record)
+    array = record.array
+    if array is None or record.outcome is not None:
+        return [job]
+    if array.base and (record.suspended or job.draft):
+        return [job]
+    record = replace(record, uid=job.uid)
+    if array.succeeded | array.failed:
+        job = replace(job, gates=())  # its first indexes have passed them
+    indexes = [index_of(record, number, ()) for number in numbers(record)]
+    return [job] * (array.base > 0) + [
+        replace(
+            job,
+            uid=one.uid,
+            name=one.name,
+            podsets=one.podsets,
+            index=one.index.number if one.index is not None else None,
+            growth=growth_of(one),
+            draft=True,
+            running=True,
+        )
+        for one in indexes
     ]
 
 

@@ -87,7 +87,10 @@ class Owners:
     def of(self, pod: GivenPod) -> Gang | None:
         namespace = pod.record.namespace
         if pod.record.rank is not None and (array := self._array_of(pod)) is not None:
-            return self._indexes[array].get(pod.record.rank)
+            index = self._indexes[array].get(pod.record.rank)
+            # Else it can be a pod of the gang of an elastic Job.
+            if index is not None or array not in self._names:
+                return index
         for uid in (pod.labels.get(keys.WORKLOAD_LABEL, ""), pod.record.owner, pod.record.uid):
             gang = self._uids.get(uid)
             if gang is not None and gang.namespace == namespace:

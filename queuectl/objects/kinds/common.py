@@ -8,6 +8,7 @@ from sys import intern
 from types import MappingProxyType
 from typing import Any, Final
 
+from queuectl.domain import arrays
 from queuectl.domain.gates import Dependency
 from queuectl.domain.records import ArrayStatus, JobRecord, Outcome, Parallelism
 from queuectl.domain.workload import PodSet
@@ -180,9 +181,14 @@ def _check_labels(kind: str, meta: Meta, kueue: bool) -> None:
             f"metadata.labels: {keys.MAX_EXECUTION}: {limit!r} is not a number of seconds from 1"
         )
     _check_expected_duration(meta)
-    if keys.either(meta.annotations, keys.ELASTIC_JOB, kueue=kueue) == "true":
+    elastic = keys.either(meta.annotations, keys.ELASTIC_JOB, kueue=kueue)
+    if elastic not in (None, "true", "false"):
         raise RequestError(
-            f"metadata.annotations: {keys.ELASTIC_JOB}: elastic jobs are not supported yet",
+            f'metadata.annotations: {keys.ELASTIC_JOB}: {elastic!r} is neither "true" nor "false"'
+        )
+    if elastic == "true" and kind != arrays.KIND:
+        raise RequestError(
+            f"metadata.annotations: {keys.ELASTIC_JOB}: only an Indexed Job can be elastic, not a {kind}",
             unsupported=True,
         )
 

@@ -10,6 +10,7 @@ from functools import lru_cache
 from sys import intern
 from typing import Any, Final
 
+from queuectl.domain import arrays
 from queuectl.domain.checks import PodSetUpdate
 from queuectl.domain.fleet import HOSTNAME, Effect, Toleration
 from queuectl.domain.records import PodPhase, PodRecord
@@ -92,6 +93,9 @@ def read_pod(wire: WirePod, index_labels: Sequence[str] = ()) -> PodRecord:
         if ready
         else _share(_status_reason(status, gates, unschedulable=unschedulable)),
         guaranteed=status.qos_class == "Guaranteed",
+        workload=_share((meta.labels or {}).get(keys.WORKLOAD_LABEL, ""))
+        if rank is not None and owner_kind == arrays.KIND
+        else "",
     )
 
 

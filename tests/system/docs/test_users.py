@@ -83,6 +83,17 @@ def test_the_page_on_arrays(demo_cluster: DemoCluster, shell: Shell) -> None:
     page.end()
 
 
+def test_the_page_on_elastic_jobs(demo_cluster: DemoCluster, shell: Shell) -> None:
+    page = Page("elastic.md", shell)
+    demo_cluster.installation.rest.apply(configuration())
+    page.type("kubectl create -f docs/examples/elastic.yaml")
+    demo_cluster.runs("team-a/elastic", "team-a/elastic_2")
+    page.type("queuectl explain team-a/elastic")
+    page.type("queuectl explain team-a/elastic_2")
+    page.type("kubectl patch job elastic")
+    page.end()
+
+
 def test_the_page_on_rest(demo_cluster: DemoCluster, shell: Shell) -> None:
     page = Page("api.md", shell)
     demo_cluster.installation.rest.apply(configuration())

@@ -1,0 +1,165 @@
+"""The indexes of a ``batch/v1`` Job: arrays, elastic Jobs, and the indexes that its status lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from queuectl.domain.arrays import LARGEST
+from queuectl.domain.records import ArrayStatus
+from queuectl.domain.workload import PodSet
+from queuectl.objects import keys
+from queuectl.objects.errors import RequestError
+from queuectl.objects.kinds.common import SpecFields
+from queuectl.objects.kinds.job_wire import FailureRule, JobSpec, JobStatus
+from queuectl.objects.kubernetes.pods import read_count
+from queuectl.objects.kubernetes.templates import read_podset
+
+PODSET: Final = keys.JOB_PODSET
+_TEMPLATE: Final = "spec.template"
+
+
+def pods_of(spec: JobSpec, count: int, kueue: bool) -> PodSet:
+    """The podset of so many pods of the Job."""
+    return read_podset(PODSET, count, spec.template, _TEMPLATE, kueue=kueue)
+
+
+def elastic_fields(
+    spec: JobSpec, status: JobStatus, annotations: Mapping[str, str] | None, kueue: bool
+) -> SpecFields:
+    """The gang of an elastic Job, and its indexes.
+
+    Raises:
+        RequestError: an elastic Job cannot keep what the Job asks for.
+    """
+    key = f"metadata.annotations: {keys.ELASTIC_JOB}"
+    if spec.completion_mode != "Indexed" or spec.completions is None:
+        raise RequestError(f"{key}: spec.completionMode must be Indexed", unsupported=True)
+    most = 1 if spec.parallelism is None else spec.parallelism
+    if spec.completions != most:
+        raise RequestError(
+            f"{key}: spec.completions is {spec.completions} and spec.parallelism is {most}: they must be equal, so that "
+            "each index is a pod of the gang"
+        )
+    if most > LARGEST:
+        raise RequestError(
+            f"{key}: spec.parallelism: {most} is more than {LARGEST} pods", unsupported=True
+        )
+    _check_disruption(spec, key, "each eviction of a pod above the least number")
+    stated = least_pods(spec, annotations, most, kueue)
+    started = read_count((annotations or {}).get(keys.BASE_COUNT, "")) if not spec.suspend else None
+    base = started or stated or most
+    if base < most and stated is not None and not _ends_with(spec, base):
+        raise RequestError(
+            f"{key}: spec.successPolicy has no rule that the first {base} indexes can fulfil, so the Job could not complete "
+            "while it has fewer pods than spec.parallelism"
+        )
+    podset = pods_of(spec, base, kueue)
+    if podset.topology is not None and podset.topology.slices:
+        raise RequestError(
+            f"{key}: the pods of an elastic Job start one by one above its least number: remove the topology of slices",
+            unsupported=True,
+        )
+    succeeded = read_indexes(status.completed_indexes or "", spec.completions)
+    failed = read_indexes(status.failed_indexes or "", spec.completions)
+    left = sum(n < most and n not in succeeded | failed for n in range(base))
+    expected = ((PODSET, left),) if left < base else ()
+    array = ArrayStatus(spec.completions, most, succeeded, failed, base)
+    return SpecFields((podset,), expected, array=array)
+
+
+def _ends_with(spec: JobSpec, first: int) -> bool:
+    """Whether the success of the first indexes can be the success of the Job."""
+    rules = spec.success_policy.rules if spec.success_policy is not None else None
+    for rule in rules or ():
+        named = rule.succeeded_indexes
+        among = range(spec.completions or 0) if named is None else read_indexes(named, LARGEST)
+        needed = rule.succeeded_count if rule.succeeded_count is not None else len(among)
+        if sum(number < first for number in among) >= needed:
+            return True
+    return False
+
+
+def array_status(
+    spec: JobSpec, status: JobStatus, annotations: Mapping[str, str] | None, kueue: bool
+) -> ArrayStatus:
+    """The indexes of an array.
+
+    Raises:
+        RequestError: an array cannot keep what the Job asks for.
+    """
+    key = f"metadata.annotations: {keys.PREFIX}{keys.ARRAY}"
+    if spec.completion_mode != "Indexed" or spec.completions is None:
+        raise RequestError(f"{key}: spec.completionMode must be Indexed")
+    if spec.completions > LARGEST:
+        raise RequestError(
+            f"{key}: spec.completions: {spec.completions} is more than {LARGEST} indexes",
+            unsupported=True,
+        )
+    if keys.either(annotations, keys.MIN_PARALLELISM, kueue=kueue) is not None:
+        raise RequestError(f"{key}: the indexes start one by one: remove {keys.MIN_PARALLELISM}")
+    _check_disruption(spec, key, "each eviction of an index")
+    at_once = 1 if spec.parallelism is None else spec.parallelism
+    return ArrayStatus(
+        spec.completions,
+        at_once,
+        read_indexes(status.completed_indexes or "", spec.completions),
+        read_indexes(status.failed_indexes or "", spec.completions),
+    )
+
+
+def _check_disruption(spec: JobSpec, key: str, evictions: str) -> None:
+    """Raise RequestError if the Job counts the eviction of a pod as its failure."""
+    rules = spec.pod_failure_policy.rules if spec.pod_failure_policy is not None else None
+    if not any(map(_ignores_disruption, rules or ())):
+        raise RequestError(
+            f"{key}: spec.podFailurePolicy has no rule with action Ignore for the pod condition DisruptionTarget, "
+            f"so {evictions} would count as its failure"
+        )
+
+
+def _ignores_disruption(rule: FailureRule) -> bool:
+    return rule.action == "Ignore" and any(
+        one.type == "DisruptionTarget" and one.status in (None, "True")
+        for one in rule.on_pod_conditions or ()
+    )
+
+
+def least_pods(
+    spec: JobSpec, annotations: Mapping[str, str] | None, count: int, kueue: bool
+) -> int | None:
+    """The smallest number of pods with which the job can start, None = all."""
+    key = f"metadata.annotations: {keys.MIN_PARALLELISM}"
+    text = keys.either(annotations, keys.MIN_PARALLELISM, kueue=kueue)
+    meta = spec.template.metadata if spec.template is not None else None
+    of_podset = keys.either(meta.annotations if meta else None, keys.MIN_COUNT, kueue=False)
+    if text is not None and of_podset not in (None, text):
+        raise RequestError(f"{key} is {text!r} but {keys.MIN_COUNT} of its pods is {of_podset!r}")
+    if text is None and of_podset is not None:
+        key = f"{_TEMPLATE}.metadata.annotations: {keys.PREFIX}{keys.MIN_COUNT}"
+        text = of_podset
+    if text is None:
+        return None
+    least = read_count(text)
+    if least is None or not 1 <= least <= count:
+        raise RequestError(f"{key}: {text!r} is not a number from 1 to {count}")
+    return least if least < count else None
+
+
+def count_indexes(text: str) -> int:
+    """The number of indexes in ``"1,3-5"``. Invalid parts count as 0."""
+    return sum(map(len, _ranges(text)))
+
+
+def read_indexes(text: str, completions: int) -> frozenset[int]:
+    """The indexes in ``"1,3-5"`` below ``completions``. Invalid parts are left out."""
+    return frozenset(
+        number for one in _ranges(text) for number in range(one.start, min(one.stop, completions))
+    )
+
+
+def _ranges(text: str) -> Iterator[range]:
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if first.isdecimal() and (not last or last.isdecimal()):
+            yield range(int(first), int(last or first) + 1)

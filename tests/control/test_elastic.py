@@ -1,0 +1,196 @@
+"""Elastic Jobs on a real Postgres and the double of the cluster: they start with their least number of pods, grow and shrink."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queuectl.domain.arrays import index_uid
+from queuectl.domain.ledger import Document, Entry, State
+from queuectl.domain.reasons import Code
+from queuectl.domain.records import Outcome
+from tests.control.rig import Rig, gang, live, rig
+from tests.control.test_crash_matrix import fresh, survives
+from tests.support.postgres import TestPostgres
+
+ELASTIC = {"queuectl.dev/elastic-job": "true"}
+
+
+def elastic(name: str, least: int | None, most: int, **options: Any) -> Document:
+    """An elastic Job of 8-GPU pods."""
+    at_least = {"queuectl.dev/job-min-parallelism": str(least)} if least is not None else {}
+    document = gang("Job", name, most, annotations={**ELASTIC, **at_least}, **options)
+    ignored = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+    more: dict[str, Any] = {"podFailurePolicy": {"rules": [ignored]}}
+    if least is not None:
+        more["successPolicy"] = {"rules": [{"succeededIndexes": f"0-{least - 1}"}]}
+    return {**document, "spec": {**document["spec"], **more}}
+
+
+def ranks(world: Rig, uid: str) -> list[int]:
+    """The ranks of the pods that are released."""
+    return sorted(p.rank for p in live(world.cluster.pods_of(uid)) if p.rank is not None)
+
+
+def gated(world: Rig, uid: str) -> list[int]:
+    pods = world.cluster.pods_of(uid)
+    return sorted(p.rank for p in pods if p.gated and not p.terminal and p.rank is not None)
+
+
+async def entry_of(world: Rig, uid: str) -> Entry:
+    entry = await world.store.get_workload(uid)
+    assert entry is not None
+    return entry
+
+
+def resize(world: Rig, name: str, pods: int) -> None:
+    world.cluster.user_patch(
+        "Job", "default", name, {"spec": {"parallelism": pods, "completions": pods}}
+    )
+
+
+async def test_it_starts_with_its_least_number_and_grows_as_far_as_there_is_room(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 3) as world:
+        uid = world.cluster.submit(elastic("train", 2, 4))
+        base = await world.until_state(uid, State.RUNNING)
+        assert base.pods == 2
+        await world.until_state(index_uid(uid, 2), State.RUNNING)
+        waits = await world.until_entry(
+            index_uid(uid, 3), lambda e: e.reason.code is not Code.WAITING_FOR_PODS, "waits"
+        )
+        assert (waits.state, waits.name) == (State.PENDING, "train_3")
+        assert (ranks(world, uid), gated(world, uid)) == ([0, 1, 2], [3])
+        world.cluster.finish(uid)
+        for one in (uid, index_uid(uid, 2), index_uid(uid, 3)):
+            done = await world.until_state(one, State.FINISHED)
+            assert done.reason.code is Code.SUCCEEDED
+        await world.at_rest()
+
+
+async def test_the_success_of_its_least_number_completes_it(database_url: str) -> None:
+    async with rig(database_url, 1) as world:
+        uid = world.cluster.submit(elastic("train", 1, 3))
+        await world.until_state(uid, State.RUNNING)
+        assert gated(world, uid) == [1, 2]
+        (pod,) = live(world.cluster.pods_of(uid))
+        world.cluster.controllers.set_phase(
+            world.cluster.server.get("pods", pod.namespace, pod.name), "Succeeded"
+        )
+        await world.until_state(uid, State.FINISHED)
+        assert world.cluster.job(uid).outcome is Outcome.SUCCEEDED
+
+
+async def test_it_does_not_start_without_room_for_its_least_number(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        uid = world.cluster.submit(elastic("train", 3, 4))
+        waits = await world.until_entry(
+            uid, lambda e: e.reason.code is not Code.QUEUED, "was planned"
+        )
+        assert waits.state is State.PENDING
+        assert not world.cluster.pods_of(uid)
+        grown = await entry_of(world, index_uid(uid, 3))
+        assert grown.state is State.PENDING
+
+
+async def shrunk(world: Rig) -> None:
+    """On 4 nodes, a gang of 2 to 4 pods shrinks for another gang, and grows again after it."""
+    uid = world.cluster.submit(elastic("train", 2, 4))
+    grown = [index_uid(uid, 2), index_uid(uid, 3)]
+    for one in (uid, *grown):
+        await world.until_state(one, State.RUNNING)
+    high = world.cluster.submit(gang("Job", "high", 1, "high"))
+    await world.until_state(high, State.RUNNING)
+    assert ranks(world, uid) == [0, 1, 2], "the highest rank leaves"
+    entries = [await entry_of(world, one) for one in (uid, *grown)]
+    assert [entry.evictions for entry in entries] == [0, 0, 1]
+    world.cluster.finish(high)
+    await world.until_state(high, State.FINISHED)
+    await world.until_state(grown[1], State.RUNNING)
+    assert (await entry_of(world, uid)).attempt == 1, "its gang ran on"
+    world.cluster.finish(uid)
+    for one in (uid, *grown):
+        await world.until_state(one, State.FINISHED)
+    assert world.cluster.job(uid).outcome is Outcome.SUCCEEDED
+    await world.at_rest()
+
+
+async def test_it_loses_its_highest_rank_to_a_gang_of_higher_priority(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 4) as world:
+        await shrunk(world)
+
+
+async def test_its_gang_is_evicted_after_all_pods_above_it_and_returns_before_them(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 3) as world:
+        uid = world.cluster.submit(elastic("train", 2, 3))
+        grown = index_uid(uid, 2)
+        await world.until_state(grown, State.RUNNING)
+        high = world.cluster.submit(gang("Job", "high", 2, "high"))
+        await world.until_state(high, State.RUNNING)
+        assert ranks(world, uid) == []
+        assert [(await entry_of(world, one)).evictions for one in (uid, grown)] == [1, 1]
+        world.cluster.finish(high)
+        await world.until_state(uid, State.RUNNING)
+        again = await world.until_state(grown, State.RUNNING)
+        assert again.attempt == 2
+        assert ranks(world, uid) == [0, 1, 2]
+
+
+async def test_it_does_not_grow_while_a_gang_before_it_waits(database_url: str) -> None:
+    async with rig(database_url, 3) as world:
+        first = world.cluster.submit(gang("Job", "first", 2, "high"))
+        await world.until_state(first, State.RUNNING)
+        large = world.cluster.submit(gang("Job", "large", 3, "high"))
+        uid = world.cluster.submit(elastic("train", 1, 2))
+        await world.until_state(uid, State.RUNNING)
+        world.cluster.finish(first)
+        waits = await world.until_entry(
+            index_uid(uid, 1), lambda e: e.reason.code is Code.WAITING_IN_ORDER, "waits in order"
+        )
+        assert "default/large is pending" in waits.reason.message
+        assert ranks(world, uid) == [0]
+        await world.until_entry(large, lambda e: e.state is not State.PENDING, "reserves")
+
+
+async def test_its_user_changes_the_number_of_pods_while_it_runs(database_url: str) -> None:
+    async with rig(database_url, 4) as world:
+        uid = world.cluster.submit(elastic("train", None, 2))
+        await world.until_state(uid, State.RUNNING)
+        assert ranks(world, uid) == [0, 1]
+        resize(world, "train", 4)
+        third, fourth = index_uid(uid, 2), index_uid(uid, 3)
+        await world.until_state(third, State.RUNNING)
+        await world.until_state(fourth, State.RUNNING)
+        resize(world, "train", 3)
+        waits = await world.until_entry(
+            fourth, lambda e: e.reason.code is Code.WAITING_FOR_PODS, "has no pod"
+        )
+        assert "spec.parallelism is 3" in waits.reason.message
+        other = world.cluster.submit(gang("Job", "other", 1))
+        await world.until_state(other, State.RUNNING)
+        resize(world, "train", 1)
+        two = world.cluster.submit(gang("Job", "two", 2))
+        await world.until_state(two, State.RUNNING)
+        assert ranks(world, uid) == [0], "the room of its gang's pods is free, too"
+        world.cluster.finish(two)
+        await world.stop()
+        world._task, world.running = None, True
+        resize(world, "train", 4)
+        await world.until_state(third, State.RUNNING)
+        assert (await entry_of(world, uid)).attempt == 1
+
+
+@pytest.mark.timeout(600)
+async def test_a_kill_at_any_step_of_an_elastic_job_changes_no_outcome(
+    postgres: TestPostgres,
+) -> None:
+    async with fresh(postgres) as url, rig(url, 4) as world:
+        await shrunk(world)
+        steps = world.commits.seen, world.patches.seen
+    await survives(postgres, steps, shrunk, lambda url: rig(url, 4))

@@ -1,0 +1,363 @@
+"""Elastic Jobs: what the reader refuses, the records of their indexes in the mirror, their patches, and plans of files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from queuectl.demo import manifests as m
+from queuectl.demo.manifests import Pods
+from queuectl.domain.arrays import growth_of, index_uid
+from queuectl.domain.fleet import Fleet
+from queuectl.domain.growth import beside
+from queuectl.domain.ledger import Document, Entry, State
+from queuectl.domain.queues import ResourceFlavor
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.records import JobRecord, Outcome, PodPhase, PodRecord, Record, Upserted
+from queuectl.domain.snapshot import Pending
+from queuectl.domain.workload import Growth
+from queuectl.objects.documents import as_document
+from queuectl.objects.files.snapshots import read_snapshot
+from queuectl.objects.kinds import KINDS
+from queuectl.planner import plan
+from queuectl.state.growth import after_lower_ranks, stalled_ranks
+from queuectl.state.ledger import Ledger
+from queuectl.state.mirror import Mirror
+from tests.planner.build import config, gang, node, placed, podset, queue
+
+OURS, KUEUES = "queuectl.dev/elastic-job", "kueue.x-k8s.io/elastic-job"
+LEAST = "queuectl.dev/job-min-parallelism"
+BASE = "queuectl.dev/base-count"
+IGNORED = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+SUCCESS = {"rules": [{"succeededIndexes": "0-1"}]}
+
+
+def elastic(
+    most: int = 4,
+    least: int | None = 2,
+    mark: str = OURS,
+    annotations: Mapping[str, str] = {},
+    per_pod: Mapping[str, str] = {},
+    **spec: Any,
+) -> Document:
+    marks = {mark: "true", **({LEAST: str(least)} if least is not None else {}), **annotations}
+    document = m.job("train", "default", "main", Pods(most, gpus=1), annotations=marks)
+    template = document["spec"]["template"]
+    template = {**template, "metadata": {"annotations": dict(per_pod)}}
+    more = {
+        "suspend": True,
+        "podFailurePolicy": {"rules": [IGNORED]},
+        "successPolicy": SUCCESS,
+        "template": template,
+    }
+    return {
+        **document,
+        "metadata": {**document["metadata"], "uid": "u", "resourceVersion": "1"},
+        "spec": {**document["spec"], **more, **spec},
+    }
+
+
+def read(document: Document) -> JobRecord:
+    kind = KINDS[document["kind"]]
+    return kind.read(as_document(dict(document)).convert(kind.wire))
+
+
+def size(record: JobRecord) -> tuple[int, int, int]:
+    """Pods that start as one gang, the base of the indexes above them, and all pods."""
+    assert record.error is None
+    assert record.array is not None
+    return record.pods, record.array.base, record.array.at_once
+
+
+@pytest.mark.parametrize("mark", [OURS, KUEUES])
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        ({}, (2, 2, 4)),
+        ({"least": None}, (4, 4, 4)),
+        ({"least": 4}, (4, 4, 4)),
+        ({"least": None, "per_pod": {"queuectl.dev/min-count": "2"}}, (2, 2, 4)),
+        ({"least": None, "annotations": {BASE: "3"}, "suspend": False}, (3, 3, 4)),
+        ({"least": None, "annotations": {BASE: "3"}}, (4, 4, 4)),  # of an attempt that has ended
+        ({"annotations": {BASE: "1"}, "suspend": False, "successPolicy": {"rules": [{"succeededCount": 1}]}}, (1, 1, 4)),
+    ],
+)  # fmt: skip
+def test_an_elastic_job_is_a_gang_of_its_least_number_of_pods(
+    document: dict[str, Any], expected: tuple[int, int, int], mark: str
+) -> None:
+    assert size(read(elastic(mark=mark, **document))) == expected
+
+
+def test_without_the_annotation_the_least_number_is_for_its_start_only() -> None:
+    record = read(elastic(annotations={OURS: "false"}))
+    assert (record.error, record.array, record.pods) == (None, None, 4)
+    assert record.podsets[0].min_count == 2
+    per_pod = elastic(least=None, annotations={OURS: "false"}, per_pod={"queuectl.dev/min-count": "3"})  # fmt: skip
+    assert read(per_pod).podsets[0].min_count == 3
+
+
+RACK = "queuectl.dev/podset-slice-required-topology"
+SLICES = {RACK: "rack", "queuectl.dev/podset-slice-size": "2"}
+
+
+@pytest.mark.parametrize(
+    ("document", "sentence"),
+    [
+        (elastic(annotations={OURS: "yes"}), "'yes' is neither \"true\" nor \"false\""),
+        (elastic(completionMode="NonIndexed"), "spec.completionMode must be Indexed"),
+        (elastic(parallelism=3), "spec.completions is 4 and spec.parallelism is 3"),
+        (elastic(1001), "spec.parallelism: 1001 is more than 1000 pods"),
+        (elastic(podFailurePolicy=None), "no rule with action Ignore"),
+        (elastic(successPolicy=None), "spec.successPolicy has no rule that the first 2 indexes can fulfil"),
+        (elastic(successPolicy={"rules": [{"succeededIndexes": "0-2"}]}), "can fulfil"),
+        (elastic(successPolicy={"rules": [{"succeededCount": 3}]}), "can fulfil"),
+        (elastic(annotations={"queuectl.dev/array": "true"}), "an elastic Job is no array"),
+        (elastic(least=5), "'5' is not a number from 1 to 4"),
+        (elastic(per_pod={"queuectl.dev/min-count": "3"}), "job-min-parallelism is '2' but min-count of its pods is '3'"),
+        (elastic(least=None, per_pod={"queuectl.dev/min-count": "x"}), "spec.template.metadata.annotations"),
+        (elastic(per_pod=SLICES), "remove the topology of slices"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_what_an_elastic_job_cannot_keep_is_refused(document: Document, sentence: str) -> None:
+    assert sentence in (read(document).error or "")
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"succeededIndexes": "0"},
+        {"succeededCount": 2},
+        {"succeededIndexes": "0-3", "succeededCount": 2},
+    ],
+)
+def test_its_success_can_be_that_of_some_of_its_first_pods(rule: dict[str, Any]) -> None:
+    others = {"succeededIndexes": "0-3"}
+    assert read(elastic(successPolicy={"rules": [others, rule]})).error is None
+
+
+def test_another_kind_is_not_elastic() -> None:
+    document = m.pytorchjob(
+        "train", "default", "main", worker=Pods(2, gpus=1), annotations={OURS: "true"}
+    )
+    record = read(document)
+    assert record.unsupported
+    assert "only an Indexed Job can be elastic, not a PyTorchJob" in (record.error or "")
+
+
+def test_a_start_writes_the_number_of_pods_in_the_gang_and_a_stop_removes_it() -> None:
+    record = read(elastic())
+    start = KINDS["Job"].start_patch(record, 1, "s")
+    assert start["metadata"]["annotations"][BASE] == "2"
+    assert "parallelism" not in start["spec"]
+    stop = KINDS["Job"].stop_patch(replace(record, suspended=False), 1, "s")
+    assert stop["metadata"]["annotations"][BASE] is None
+
+
+def test_ended_indexes_of_the_gang_are_not_expected() -> None:
+    status = {"completedIndexes": "1,3", "failedIndexes": ""}
+    assert read({**elastic(), "status": status}).expected == (("main", 1),)
+    fewer = elastic(1, least=None, annotations={BASE: "2"}, suspend=False)
+    assert read(fewer).expected == (("main", 1),), "its user took pods from it"
+
+
+# ---- the mirror
+
+
+def pod(name: str, rank: int, version: int = 1, **changes: Any) -> PodRecord:
+    given: dict[str, Any] = {"owner": "u", "owner_kind": "Job", "podset": "main", "gated": True, "attempt": 1, "workload": "u"}  # fmt: skip
+    return PodRecord("default", name, name, version, rank=rank, **{**given, **changes})
+
+
+def see(seen: Mirror, *records: Record) -> set[str]:
+    return seen.apply([Upserted(record) for record in records])
+
+
+def mirror(*records: Record) -> Mirror:
+    seen = Mirror({"jobs": "Job"})
+    see(seen, *records)
+    return seen
+
+
+SUSPENDED = read(elastic())
+ENTRY = Entry(
+    uid="u",
+    kind="Job",
+    namespace="default",
+    name="train",
+    state=State.PENDING,
+    queue="main",
+    cluster_queue="pool",
+    priority=0,
+    gpus=Fraction(1),
+    pods=1,
+    attempt=0,
+    queued_at=1.0,
+    since=1.0,
+    reason=Reason(Code.QUEUED),
+    version=1,
+)
+RESUMED = replace(SUSPENDED, suspended=False, attempt=1, version=2)
+THIRD, FOURTH = (index_uid("u", number) for number in (2, 3))
+
+
+def test_the_job_and_each_index_above_its_gang_are_jobs() -> None:
+    seen = mirror(SUSPENDED)
+    assert {uid: job.name for uid, job in seen.jobs.items()} == {
+        "u": "train",
+        THIRD: "train_2",
+        FOURTH: "train_3",
+    }
+    third = seen.jobs[THIRD]
+    assert (third.pods, third.attempt, third.of_pods) == (1, 0, True)
+    assert growth_of(third) == Growth("u", 2)
+    assert growth_of(seen.jobs["u"]) is None
+
+
+@pytest.mark.parametrize("pods_first", [False, True])
+def test_a_pod_belongs_to_the_gang_or_to_its_index_in_either_order_of_arrival(
+    pods_first: bool,
+) -> None:
+    records: list[Record] = [RESUMED, *(pod(f"p{rank}", rank) for rank in range(4))]
+    seen = mirror(*(reversed(records) if pods_first else records))
+    assert {one.name for one in seen.pods_of(seen.jobs["u"])} == {"p0", "p1"}
+    (third,) = seen.pods_of(seen.jobs[THIRD])
+    assert (third.name, third.attempt) == ("p2", 0), (
+        "the attempt of its template is that of the gang"
+    )
+    assert not seen.jobs[THIRD].awaits
+    see(seen, pod("p2", 2, 2, gated=False, attempt=5, workload=THIRD))
+    assert (seen.jobs[THIRD].suspended, seen.jobs[THIRD].attempt) == (False, 5)
+
+
+@pytest.mark.parametrize(
+    ("job", "sentence"),
+    [
+        (SUSPENDED, "the gang of the first 2 pods does not run"),
+        (replace(RESUMED, preempt_requested="soon"), "the gang of the first 2 pods does not run"),
+        (RESUMED, "the Job controller has not created the pod of index 3"),
+        (read(elastic(3, suspend=False)), "spec.parallelism is 3: the Job has no index 3"),
+        (read(elastic(least=4)), "index 3 is one of the first 4 pods, which start as one gang"),
+    ],
+)
+def test_an_index_above_the_gang_waits_with_a_reason(job: JobRecord, sentence: str) -> None:
+    seen = mirror(SUSPENDED)
+    see(seen, replace(job, version=9))
+    assert sentence in seen.jobs[FOURTH].awaits
+
+
+def entry(uid: str, state: State = State.PENDING) -> Entry:
+    name = f"train_{uid}"
+    return replace(ENTRY, uid=uid, name=name, state=state)
+
+
+@pytest.mark.parametrize("ledger_first", [False, True])
+def test_a_new_process_keeps_the_indexes_of_the_ledger(ledger_first: bool) -> None:
+    smaller = replace(read(elastic(3, suspend=False)), version=3)
+    seen = Mirror({"jobs": "Job"})
+    if not ledger_first:
+        see(seen, smaller)
+        assert FOURTH not in seen.jobs
+    seen.recognize([entry(FOURTH)], read=True, all_of_them=True)
+    if ledger_first:
+        see(seen, smaller)
+    assert "the Job has no index 3" in seen.jobs[FOURTH].awaits
+
+
+def test_an_index_ends_with_its_pod_or_with_the_job() -> None:
+    seen = mirror(RESUMED, pod("p2", 2, gated=False, workload=THIRD))
+    see(seen, pod("p2", 2, 2, gated=False, workload=THIRD, phase=PodPhase.SUCCEEDED))
+    assert seen.jobs[THIRD].outcome is Outcome.SUCCEEDED
+    assert seen.jobs[FOURTH].outcome is None
+    see(seen, replace(RESUMED, version=3, outcome=Outcome.SUCCEEDED))
+    assert seen.jobs[FOURTH].outcome is Outcome.SUCCEEDED
+
+
+# ---- snapshots
+
+
+@pytest.mark.parametrize(
+    ("state", "waits"),
+    [(State.HELD, True), (State.BACKOFF, True), (State.EVICTING, True), (State.RUNNING, False)],
+)
+def test_a_rank_is_not_planned_before_one_below_it_that_is_not_planned(
+    state: State, waits: bool
+) -> None:
+    ledger = Ledger([entry(THIRD, state), entry("other.001", State.HELD)])
+    for rank, held in ((1, False), (3, waits)):
+        workload = replace(gang(index_uid("u", rank), podset()), growth=Growth("u", rank))
+        given = Pending(workload)
+        found = after_lower_ranks(given, stalled_ranks(ledger))
+        assert (found is not given) == held
+        assert (found.blocked is not None) == held
+
+
+def test_a_pod_is_added_where_it_can_be_one_of_the_gang() -> None:
+    """On nodes of the gang's flavor, and in its domain if the topology is required."""
+    fleet = Fleet((node("n0", "b/r", gpu=8), node("n1", "b/s", gpu=8)))
+    known = config(queue(), flavors=[ResourceFlavor("default", (("model", "h100"),), topology="gpus")])  # fmt: skip
+    cases: tuple[tuple[dict[str, Any], dict[str, str]], ...] = (
+        ({"required": "rack"}, {"block": "b", "rack": "r"}),
+        ({"preferred": "rack"}, {}),
+        ({}, {}),
+    )
+    for topology, domain in cases:  # fmt: skip
+        workload = gang("u", podset(gpu=8, select={"zone": "z"}, **topology))
+        (found,) = beside(workload.podsets, placed(workload, {"n0": 1}), known, fleet)
+        assert dict(found.shape.rules.selector) == {"model": "h100", "zone": "z", **domain}
+
+
+# ---- files
+
+
+def machine(name: str) -> Document:
+    labels = {"kubernetes.io/hostname": name, "rack": "r"}
+    capacity = {"cpu": "8", "memory": "8Gi", "pods": "10", "nvidia.com/gpu": "1"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels},
+        "status": {"allocatable": capacity},
+    }
+
+
+def of_rank(number: int, placed: Mapping[str, Any]) -> Document:
+    labels = {"batch.kubernetes.io/job-completion-index": str(number)}
+    owner = {"kind": "Job", "name": "train", "uid": "u", "controller": True, "apiVersion": "batch/v1"}  # fmt: skip
+    requests = {"requests": {"nvidia.com/gpu": "1", "cpu": "1"}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"train-{number}", "namespace": "default", "labels": labels, "ownerReferences": [owner]},
+        "spec": {"containers": [{"name": "main", "resources": requests}], **placed},
+        "status": {"phase": "Pending"},
+    }  # fmt: skip
+
+
+def planned(*documents: Document) -> tuple[list[str], list[str], list[str]]:
+    """Names of what starts, what waits, and what runs."""
+    pool = m.cluster_queue("pool", "gpu", {"nvidia.com/gpu": 8, "cpu": "1k", "pods": 100})
+    given = [m.topology("t", "rack"), m.flavor("gpu", topology="t"), pool]
+    given.append(m.local_queue("default", "main", "pool"))
+    machines = [machine(f"n{number}") for number in range(3)]
+    all_of_them = [as_document(dict(one)) for one in (*given, *machines, *documents)]
+    snapshot = read_snapshot(all_of_them, now=1_800_000_000.0).snapshot
+    found = plan(snapshot)
+    names = {one.workload.uid: one.workload.name for one in snapshot.pending}
+    return (
+        [names[one.uid] for one in found.admitted],
+        sorted(names[one.uid] for one in found.pending),
+        [one.workload.name for one in snapshot.admitted],
+    )
+
+
+def test_a_plan_of_files_starts_the_gang_and_then_adds_pods() -> None:
+    assert planned(elastic()) == (["train"], [], [])
+    gate = {"schedulingGates": [{"name": "queuectl.dev/placement"}]}
+    pods = [of_rank(n, {"nodeName": f"n{n}"} if n < 2 else gate) for n in range(4)]
+    runs = elastic(suspend=False, annotations={BASE: "2"})
+    assert planned(runs, *pods) == (["train_2"], ["train_3"], ["train"])
