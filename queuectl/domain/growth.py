@@ -34,8 +34,9 @@ def _beside(
 def _labels(
     podset: PodSet, placed: PodSetPlacement, config: QueueConfig, fleet: Fleet
 ) -> dict[str, str]:
-    flavors = [config.flavors[name] for name in sorted(placed.charged) if name in config.flavors]
-    labels = {key: value for flavor in flavors[:1] for key, value in flavor.node_labels}
+    names = sorted(set(placed.flavors.values()))  # of several shares, those of the first ranks
+    flavors = [config.flavors[name] for name in names if name in config.flavors]
+    labels = {key: value for flavor in flavors for key, value in flavor.node_labels}
     request = podset.topology
     if request is None or request.mode is not TopologyMode.REQUIRED or request.level is None:
         return labels

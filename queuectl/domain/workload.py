@@ -139,10 +139,12 @@ class Growth:
     Attributes:
         base: uid of that gang.
         rank: of the pod. Higher ranks are evicted first.
+        rules: of the pod itself, without those that it has from the placement of its gang; None = it has no others.
     """
 
     base: str
     rank: int
+    rules: NodeRules | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +183,12 @@ class Workload:
 
     @property
     def requested(self) -> tuple[PodSet, ...]:
-        """The podsets as the job requests them: without the sizes in GPUs that were found for them."""
-        return tuple(replace(p, sized=None) if p.sized is not None else p for p in self.podsets)
+        """The podsets as the job requests them: without the sizes in GPUs that were found for them, and without the rules of a gang."""
+        asked = tuple(replace(p, sized=None) if p.sized is not None else p for p in self.podsets)
+        rules = self.growth.rules if self.growth is not None else None
+        if rules is None:
+            return asked
+        return tuple(replace(p, shape=replace(p.shape, rules=rules)) for p in asked)
 
     @property
     def requests(self) -> Resources:

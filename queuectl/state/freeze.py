@@ -21,7 +21,7 @@ from queuectl.domain.records import JobRecord, NamespaceRecord
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot, SolverLimits
 from queuectl.domain.utilization import GangUse, UseState
-from queuectl.domain.workload import Duration, Placement, PodSet, Workload, fraction_of
+from queuectl.domain.workload import Duration, Placement, Workload, fraction_of
 from queuectl.objects.configuration.admissibility import inadmissible_reason, too_long
 from queuectl.state.claims import checkpoint_of
 from queuectl.state.durations import Durations
@@ -134,37 +134,28 @@ class SnapshotBuilder:
         config = self._config if self._config is not None else QueueConfig()
         sizes = self._sizes if self._sizes is not None else self._mirror.gpus(config)
         claims = self._mirror.devices.named_claims
+        podsets, growth = updated(job.podsets, updates), growth_of(job)
+        if gang is not None and growth is not None:
+            growth = replace(growth, rules=podsets[0].shape.rules)
+            podsets = beside(podsets, gang, config, self._mirror.fleet)
         workload = Workload(
             uid=entry.uid,
             kind=entry.kind,
             namespace=entry.namespace,
             name=entry.name,
-            podsets=sizes.sized(
-                updated(self._beside(job, gang, config), updates),
-                entry.namespace,
-                entry.cluster_queue,
-                claims,
-            ),
+            podsets=sizes.sized(podsets, entry.namespace, entry.cluster_queue, claims),
             queue=entry.queue,
             priority=entry.priority,
             queued_at=entry.queue_order_time,
             preemptible=job.preemptible,
             user=user,
             duration=known[3].duration if known is not None else None,
-            growth=growth_of(job),
+            growth=growth,
         )
         if known is not None and known[3] == workload:
             workload = known[3]
         self._asked[entry.uid] = (job, place, self._sizes, workload)
         return workload
-
-    def _beside(
-        self, job: JobRecord, placement: Placement | None, config: QueueConfig
-    ) -> tuple[PodSet, ...]:
-        """The podsets of a job. A pod of an elastic gang must be where it can be one of that gang, which has this placement."""
-        if placement is None or growth_of(job) is None:
-            return job.podsets
-        return beside(job.podsets, placement, config, self._mirror.fleet)
 
     def _lasting(self, workload: Workload, duration: Duration | None) -> Workload:
         """The workload with another duration, also for later snapshots."""

@@ -70,6 +70,22 @@ async def test_it_starts_with_its_least_number_and_grows_as_far_as_there_is_room
         await world.at_rest()
 
 
+async def test_a_pod_is_added_in_the_topology_domain_of_its_gang(database_url: str) -> None:
+    async with rig(database_url, 5) as world:
+        document = elastic("train", 2, 5)
+        rack = {"queuectl.dev/podset-required-topology": "topology.queuectl.dev/rack"}
+        meta = document["spec"]["template"].setdefault("metadata", {})
+        meta["annotations"] = {**meta.get("annotations", {}), **rack}
+        uid = world.cluster.submit(document)
+        await world.until_state(index_uid(uid, 3), State.RUNNING)
+        waits = await world.until_entry(
+            index_uid(uid, 4), lambda e: e.reason.code is not Code.WAITING_FOR_PODS, "was planned"
+        )
+        assert waits.state is State.PENDING, "the node of the other rack is free"
+        assert ranks(world, uid) == [0, 1, 2, 3]
+        await world.at_rest()
+
+
 async def test_the_success_of_its_least_number_completes_it(database_url: str) -> None:
     async with rig(database_url, 1) as world:
         uid = world.cluster.submit(elastic("train", 1, 3))

@@ -309,6 +309,9 @@ def test_a_pod_is_added_where_it_can_be_one_of_the_gang() -> None:
         workload = gang("u", podset(gpu=8, select={"zone": "z"}, **topology))
         (found,) = beside(workload.podsets, placed(workload, {"n0": 1}), known, fleet)
         assert dict(found.shape.rules.selector) == {"model": "h100", "zone": "z", **domain}
+        own = workload.podsets[0].shape.rules
+        grown = replace(workload, podsets=(found,), growth=Growth("u", 1, own))
+        assert grown.requested == workload.requested, "its job does not state the rules of the gang"
 
 
 # ---- files
