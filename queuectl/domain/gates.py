@@ -21,7 +21,7 @@ _DEPENDENCY: Final = re.compile(
 )
 
 
-_ENDLESS: Final = frozenset(
+ENDLESS: Final = frozenset(
     {"deployment", "statefulset", "leaderworkerset", "raycluster", "rayservice"}
 )
 """Kinds whose objects run until a user deletes them, in lower case."""
@@ -88,7 +88,7 @@ class Dependency:
         ends = match["ends"] or Ends.OK
         if ends not in tuple(Ends):
             raise ValueError(f"ends with {ends!r}, which is not ok, any or failed")
-        if match["kind"].lower() in _ENDLESS:
+        if match["kind"].lower() in ENDLESS:
             raise ValueError(f"names a {match['kind']}, which does not end")
         return cls(match["kind"], match["name"], Ends(ends))
 

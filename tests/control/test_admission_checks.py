@@ -14,9 +14,11 @@ from queuectl.domain.fleet import Effect, Toleration
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.reasons import Code
 from tests.control.rig import Rig, configuration, gang, live, rig
+from tests.control.test_arrays import array, indexes
 from tests.control.test_by_hand import answered
 from tests.control.test_crash_matrix import fresh, survives
 from tests.control.test_pod_groups import group_entry, of_group, pod, running
+from tests.control.work import ANY_WORK, Work
 from tests.support.postgres import TestPostgres
 
 PENDING, READY, RETRY, REJECTED = CheckState
@@ -330,3 +332,52 @@ async def test_the_pods_of_a_group_stay_gated_until_its_check_is_ready(database_
         assert await report(world, entry.uid, "budget", READY) == DONE
         await group_entry(world, "g", State.RUNNING)
         assert len(running(world, "g")) == 2
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ANY_WORK if kind != "array"])
+async def test_work_of_any_kind_waits_for_its_checks_and_is_gated_until_they_are_ready(
+    database_url: str, kind: str
+) -> None:
+    async with rig(database_url, 2) as world:
+        await with_checks(world, "budget")
+        work = Work(world, kind, "work")
+        await work.until(State.RESERVED, Code.WAITING_FOR_CHECKS, "are ready: budget (Pending)")
+        assert all(one.gated for one in work.pods())
+        for entry in await work.entries():
+            assert await report(world, entry.uid, "budget", READY) == DONE
+        await work.until(State.RUNNING)
+        assert {entry.attempt for entry in await work.entries()} == {1}
+
+
+async def test_each_index_of_an_array_waits_for_a_check_of_its_own(database_url: str) -> None:
+    """The second one has a pod, and can be placed, only after the first one has resumed the Job."""
+    async with rig(database_url, 2) as world:
+        await with_checks(world, "budget")
+        uid = world.cluster.submit(array("sweep", 2, 2))
+        first, second = indexes(uid, 2)
+        await world.until_entry(first, lambda e: e.awaits_checks, "the first one waits")
+        assert untouched(world, uid)
+        assert await report(world, first, "budget", READY) == DONE
+        await world.until_state(first, State.RUNNING)
+        await world.until_entry(second, lambda e: e.awaits_checks, "the second one waits")
+        assert live(world.cluster.pods_of(second)) == []
+        assert await report(world, second, "budget", READY) == DONE
+        await world.until_state(second, State.RUNNING)
+
+
+@pytest.mark.parametrize("kind", ["JobSet", "PodGroup"])
+async def test_a_retry_of_a_check_queues_work_of_any_kind_again_without_a_start(
+    database_url: str, kind: str
+) -> None:
+    async with rig(database_url, 2) as world:
+        await with_checks(world, "budget")
+        work = Work(world, kind, "work")
+        await work.until(State.RESERVED, Code.WAITING_FOR_CHECKS)
+        for entry in await work.entries():
+            assert await report(world, entry.uid, "budget", RETRY, requeue_after=0.1) == DONE
+        await work.until(State.RESERVED, Code.WAITING_FOR_CHECKS)
+        assert all(one.gated for one in work.pods())
+        assert {entry.checks.round for entry in await work.entries()} == {2}
+        for entry in await work.entries():
+            assert await report(world, entry.uid, "budget", READY) == DONE
+        await work.until(State.RUNNING)
