@@ -38,6 +38,7 @@ class OnDouble:
         free = {
             node["metadata"]["name"]: int(node["status"]["allocatable"][GPU])
             for node in self.cluster.server.all("nodes")
+            if not node["spec"].get("taints")
         }
         for pod in self.cluster.all_pods():
             node = pod.node or pod.pin
@@ -324,6 +325,61 @@ async def test_a_request_that_is_refused_is_the_reason_of_the_gang(database_url:
         assert entry.reason.message.startswith(
             "its quota is reserved, and its nodes are requested: nodes (Pending: its nodes cannot be requested: "
         )
+
+
+async def test_spot_nodes_are_made_behind_on_demand_quota_and_again_after_an_interruption(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 0) as world:
+        await provisions(world)
+        await world.store.put_config(
+            {"apiVersion": "queuectl.dev/v1", "kind": "Configuration", "metadata": {"name": "default"},
+             "queuectl": {"evictionGrace": "1s"}}
+        )  # fmt: skip
+        await world.store.put_config(
+            {"apiVersion": "queuectl.dev/v1", "kind": "ResourceFlavor", "metadata": {"name": "spot"},
+             "spec": {"nodeLabels": {"capacity": "spot"}, "topologyName": "gpus"}}
+        )  # fmt: skip
+        (queue,) = (d for d in configuration(8) if d["kind"] == "ClusterQueue")
+        (group,) = queue["spec"]["resourceGroups"]
+        on_demand = group["flavors"][0]
+        gpus = [
+            {**one, "nominalQuota": 32} if one["name"] == GPU else one
+            for one in on_demand["resources"]
+        ]
+        group["flavors"].append({"name": "spot", "resources": gpus})
+        rule = {"name": CHECK, "onFlavors": ["spot"]}
+        queue["spec"]["admissionChecksStrategy"] = {"admissionChecks": [rule]}
+        await world.store.put_config(queue)
+        autoscaler = SimulatedAutoscaler(OnDouble(world.cluster), spot_node)
+        world.each_turn = autoscaler.step
+
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        runs = await world.until_state(uid, State.RUNNING)
+        assert runs.placement is not None
+        assert runs.placement.podsets[0].charged == {"spot"}, "on-demand quota is too small for it"
+        (request,) = requests(world)
+        (podset,) = request["spec"]["podSets"]
+        template = OnDouble(world.cluster).template("default", podset["podTemplateRef"]["name"])
+        assert template is not None
+        assert template["template"]["spec"]["nodeSelector"] == {"capacity": "spot"}
+
+        world.cluster.taint(autoscaler.added[0], "karpenter.sh/disrupted", "NoSchedule")
+        leaving = await world.until_state(uid, State.EVICTING)
+        assert leaving.reason.code is Code.NODE_INTERRUPTED
+        assert leaving.stop_at is not None, "it has time to save its work"
+        await world.until_entry(uid, lambda e: e.attempt == 2, "it starts again")
+        again = await world.until_state(uid, State.RUNNING)
+        assert again.placement is not None
+        assert autoscaler.added[0] not in again.placement.podsets[0].by_node
+        assert len(autoscaler.asked) == 2
+        assert len(autoscaler.added) == 3, "one node of the first ones is still good"
+
+
+def spot_node(number: int) -> Document:
+    node = dict(nodes(number + 1)[-1])
+    node["metadata"]["labels"]["capacity"] = "spot"
+    return node
 
 
 def empty(url: str) -> AbstractAsyncContextManager[Rig]:
