@@ -34,7 +34,7 @@ KINDS = (
 )
 NOT_IN_FORCE = "the MutatingAdmissionPolicy or the webhook queuectl-jobs sets these fields, so it is missing or not in force"
 HELM = "helm install queuectl deploy/chart --namespace queuectl-system --create-namespace --set image.repository=queuectl"
-OPT_INS = "--set kueueKeys.enabled=true --set queuedGpus.enabled=true --set forceDelete.enabled=true --set migReconfiguration.enabled=true"
+OPT_INS = "--set kueueKeys.enabled=true --set queuedGpus.enabled=true --set forceDelete.enabled=true --set migReconfiguration.enabled=true --set provisioning.enabled=true"
 
 
 @dataclass(frozen=True)
