@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from queuectl.domain.records import JobRecord, PodRecord, Record, TaintRuleRecord
-from queuectl.objects.kinds import KINDS, JobKind, JobKinds, index_labels, path
+from queuectl.objects.kinds import KINDS, JobKind, JobKinds, index_labels, leaderworkerset, path
 from queuectl.objects.kinds.pods import WireMember, read_member, takes
 from queuectl.objects.kubernetes.limit_ranges import WireLimitRange, read_limit_range
 from queuectl.objects.kubernetes.node_topologies import API_VERSION as TOPOLOGIES
@@ -119,6 +119,7 @@ def watched(*, kueue: bool = True, kinds: JobKinds = KINDS) -> tuple[Resource, .
             optional=True,
         ),
         *(_jobs(kind, kueue) for kind in kinds.values()),
+        _sets(kueue),
         _pods(kueue, index_labels(kinds)),
     )
 
@@ -173,6 +174,17 @@ def _pods(kueue: bool, labels: Sequence[str]) -> Resource:
         return replace(record, member=member, podset=podset)
 
     return Resource("pods", "/api/v1/pods", read, by_uid=True)
+
+
+def _sets(kueue: bool) -> Resource:
+    decode = msgspec.json.Decoder(leaderworkerset.WireSet).decode
+
+    def read(raw: Bytes) -> JobRecord | None:
+        record = leaderworkerset.read_set(decode(raw), kueue=kueue)
+        return record if record.queue is not None else None
+
+    name, path = leaderworkerset.PLURAL, leaderworkerset.PATH
+    return Resource(name, path, read, by_uid=True, optional=True)
 
 
 def _jobs(kind: JobKind, kueue: bool) -> Resource:

@@ -25,9 +25,10 @@ FOR_ALL: Final = (
     "queuectl-statefulsets",
     "queuectl-statefulsets-scale",
     "queuectl-scheduling-groups",
+    "queuectl-leaderworkersets",
 )
-"""The policies with rules for each identity: a running job is deleted together with its pods, a StatefulSet in a queue keeps its
-number of replicas, and the PodGroups of Kubernetes of a job are its controller's."""
+"""The policies with rules for each identity: a running job is deleted together with its pods, a StatefulSet in a queue and a group of a
+LeaderWorkerSet keep their number of pods, and the PodGroups of Kubernetes of a job are its controller's."""
 
 KUEUE_WEBHOOKS: Final = (
     "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kueue-mutating-webhook-configuration",

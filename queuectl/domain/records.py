@@ -163,6 +163,7 @@ class JobRecord:
         absent: none of its pods exists. Only of a group of pods, which has no other object.
         array: of an array, which is in no queue itself; ``podsets`` has one pod then. Also of an elastic Job, which is in a queue;
             ``podsets`` has the pods that start as one gang then.
+        groups: of a set of gangs, which is in no queue itself: the number of its gangs. ``podsets`` are those of one gang.
         index: of one index of an array or an elastic Job, as :mod:`queuectl.domain.arrays` makes it: a workload that consists of its pod.
         face: the pod with the status and the Events of a workload that consists of pods, also after its deletion; None for all others.
         items: (podset, index of its entry) for podsets of a list.
@@ -226,6 +227,7 @@ class JobRecord:
     late: tuple[str, ...] = ()
     unborn: tuple[str, ...] = ()
     array: ArrayStatus | None = None
+    groups: int | None = None
     index: ArrayIndex | None = None
 
     def label(self, key: str | None) -> str | None:
@@ -274,6 +276,7 @@ class Member:
     Attributes:
         job: the pod as a workload of its own. Its only podset has the name that pods of this shape have in a group.
         group: its group; empty = it is a workload of its own.
+        parent: the set of gangs to which its group belongs; empty = none.
         total: the number of pods of its group; None without a valid number.
         fast: its group can start before all of them exist.
         retriable: a pod can follow it after it has failed.
@@ -282,6 +285,7 @@ class Member:
 
     job: JobRecord
     group: str = ""
+    parent: str = ""
     total: int | None = None
     fast: bool = False
     retriable: bool = True

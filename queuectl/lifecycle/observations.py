@@ -207,7 +207,11 @@ def _live(
     gated = any(pod.gated and not pod.terminating and not pod.terminal for pod in current)
     if started and not gated:
         yield WriteAccepted()
-    eviction = _needed_eviction(entry, job, current, now, terms)
+    # The maker of a group creates its pods with the gate and without the attempt, and possibly from another template.
+    replacing = [pod for pod in pods if job.of_pods and pod.gated and pod not in current]
+    eviction = unlike_planned(entry, job, [*current, *replacing]) or _needed_eviction(
+        entry, job, current, now, terms
+    )
     if eviction is None and not ready:  # a gang that became ready without a leader is not late
         eviction = start_failed(entry, now, terms.rules.pods_ready)
     if eviction is not None:
@@ -225,10 +229,9 @@ def _live(
 def _needed_eviction(
     entry: Entry, job: JobRecord, pods: list[PodRecord], now: float, terms: ObservationRules
 ) -> Evict | None:
-    """The eviction that the gang needs, ready or not; None = none."""
+    """The eviction that the gang needs as planned, ready or not; None = none."""
     return (
-        unlike_planned(entry, job, pods)
-        or _over_time(entry, job, now)
+        _over_time(entry, job, now)
         or (Evict(terms.drain) if terms.drain is not None else None)
         or terms.tainted
         or pin_refused(pods, terms.refused, now, terms.unschedulable, terms.names)

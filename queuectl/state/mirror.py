@@ -29,7 +29,7 @@ from queuectl.domain.records import (
     ResourceQuotaRecord,
     Upserted,
 )
-from queuectl.objects.kinds import KINDS, JobKinds
+from queuectl.objects.kinds import KINDS, JobKinds, job_resources
 from queuectl.state import devices as device_objects
 from queuectl.state.arrays import Arrays
 from queuectl.state.devices import ALL_NAMESPACES, DeviceMirror
@@ -136,7 +136,7 @@ class Mirror:
     @classmethod
     def of(cls, kinds: JobKinds) -> Mirror:
         """A mirror of all objects of these kinds."""
-        return cls({kind.plural: kind.kind for kind in kinds.values()}, kinds)
+        return cls(job_resources(kinds), kinds)
 
     @property
     def arrays(self) -> Mapping[str, JobRecord]:
@@ -255,8 +255,9 @@ class Mirror:
     def _keys(self, resource: str) -> set[str]:
         if resource in self._kinds:
             kind = self._kinds[resource]
-            jobs = (*self.jobs.values(), *self.arrays.values())
-            return {job.uid for job in jobs if job.kind == kind and job.index is None}
+            tops = (*self.arrays.values(), *self._groups.sets.values())
+            jobs = (job for job in self.jobs.values() if not job.of_pods)
+            return {job.uid for job in (*jobs, *tops) if job.kind == kind}
         if resource in device_objects.RESOURCES:
             return self.devices.keys(resource)
         if resource == PROVISIONING_REQUESTS:
@@ -276,7 +277,10 @@ class Mirror:
             case PodRecord():
                 self._upsert_pod(record)
             case JobRecord():
-                old_job = self.jobs.get(record.uid) or self.arrays.get(record.uid)
+                sets = self._groups.sets
+                old_job = next(
+                    (t[record.uid] for t in (self.jobs, self.arrays, sets) if record.uid in t), None
+                )
                 self._appeared.setdefault(record.uid, record.version)
                 if old_job is None or record.version > old_job.version:
                     self._upsert_job(record, old_job)
@@ -308,6 +312,9 @@ class Mirror:
         self.planning_changed = True
 
     def _upsert_job(self, job: JobRecord, old: JobRecord | None) -> None:
+        if job.groups is not None:
+            self._groups.put_set(job)
+            return
         if old is not None and _indexes(old) != _indexes(job):
             self._forget_job(job.uid)  # it became an array, or is none any more
             old = None
@@ -485,6 +492,7 @@ class Mirror:
             self._fleet = None
             self.planning_changed = True
         elif resource in self._kinds:
+            self._groups.remove_set(key)
             self._forget_job(key)
         elif resource in (NAMESPACES, PRIORITY_CLASSES):
             named = self.namespaces if resource == NAMESPACES else self.priority_classes

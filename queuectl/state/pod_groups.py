@@ -8,7 +8,9 @@ from dataclasses import replace
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.records import JobRecord, PodPhase, PodRecord
 from queuectl.objects.kinds.groups import Group, GroupKey, key_of, member_of
+from queuectl.objects.kinds.leaderworkerset import KIND as SET
 from queuectl.objects.kinds.pods import POD_GROUP
+from queuectl.objects.kinds.sets import SetGroup, new_group, set_key
 
 
 class PodGroups:
@@ -19,6 +21,52 @@ class PodGroups:
         self._keys: dict[str, GroupKey] = {}  # by uid of the pod
         self._known: dict[GroupKey, str] = {}  # uids of the ledger
         self._changed: dict[GroupKey, None] = {}
+        self._shown: dict[GroupKey, str] = {}  # uids of the last records
+        self.sets: dict[str, JobRecord] = {}  # by uid
+        self._sets: dict[tuple[str, str], JobRecord] = {}  # by namespace and name
+        self._of_set: dict[tuple[str, str], set[GroupKey]] = {}
+
+    def put_set(self, record: JobRecord) -> None:
+        """A set of groups that is new or has changed."""
+        before = self.sets.get(record.uid)
+        self.sets[record.uid] = record
+        name = (record.namespace, record.name)
+        if before is None or replace(before, version=record.version) != record:
+            self._adopt(name, record)
+
+    def remove_set(self, uid: str) -> None:
+        """A set that does not exist any more, by uid; without effect for other objects."""
+        record = self.sets.pop(uid, None)
+        if record is None:
+            return
+        name = (record.namespace, record.name)
+        known = self._sets.get(name)
+        if known is not None and known.uid == uid:
+            self._adopt(name, None)
+
+    def _adopt(self, name: tuple[str, str], record: JobRecord | None) -> None:
+        if record is None:
+            del self._sets[name]
+        else:
+            self._sets[name] = record
+        for key in self._of_set.get(name, ()):
+            group = self._groups[key]
+            assert isinstance(group, SetGroup)
+            group.parent = record
+            self._changed[key] = None
+
+    def _group(self, key: GroupKey) -> Group:
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = new_group(key, self._sets)
+            if key.kind == SET:
+                self._of_set.setdefault(set_key(key), set()).add(key)
+        return group
+
+    def _drop(self, key: GroupKey) -> None:
+        del self._groups[key]
+        if key.kind == SET:
+            self._of_set[set_key(key)].discard(key)
 
     def put(self, pod: PodRecord) -> None:
         """A pod that is new or has changed."""
@@ -26,9 +74,7 @@ class PodGroups:
         if self._keys.get(pod.uid, key) != key:
             self.remove(pod.uid)
         self._keys[pod.uid] = key
-        group = self._groups.get(key)
-        if group is None:
-            group = self._groups[key] = Group(key, uid=self._known.get(key, ""))
+        group = self._group(key)
         group.pods[pod.uid] = pod
         self._changed[key] = None
 
@@ -49,7 +95,7 @@ class PodGroups:
         """See :meth:`queuectl.state.mirror.Mirror.recognize`."""
         left = set(self._known) if all_of_them else set()
         for entry in entries:
-            if entry.kind != POD_GROUP:
+            if entry.kind not in (POD_GROUP, SET):
                 continue
             key = GroupKey(entry.kind, entry.namespace, entry.name)
             if entry.state is not State.FINISHED:
@@ -60,9 +106,13 @@ class PodGroups:
         for key in left:
             del self._known[key]
             self._changed[key] = None
+            if key in self._groups:
+                self._groups[key].end()
 
     def _learn(self, key: GroupKey, entry: Entry, read: bool) -> None:
-        group = self._groups.setdefault(key, Group(key))
+        group = self._group(key)
+        if group.follow(entry):
+            self._changed[key] = None
         if read:
             group.entry, group.started = entry, {}
         if read or group.uid != entry.uid:
@@ -77,16 +127,18 @@ class PodGroups:
             group = self._groups.get(key)
             if group is None:
                 continue
-            before = group.record.uid if group.record is not None else ""
+            before = self._shown.pop(key, "")
             record = group.assemble(known=self._known.get(key, "") == group.uid != "")
             if not group.pods and key not in self._known:
-                del self._groups[key]
+                self._drop(key)
                 record = None
             owned = {
-                uid: replace(pod, owner=group.uid, owner_kind=key.kind)
+                uid: replace(group.seated(pod), owner=group.uid, owner_kind=key.kind)
                 for uid, pod in group.pods.items()
                 if member_of(pod).workload in ("", group.uid)
             }
+            if record is not None:
+                self._shown[key] = record.uid
             yield before, record, owned
 
     @property

@@ -19,6 +19,7 @@ _log = structlog.get_logger(source="queuectl.webhook")
 
 class _Request(msgspec.Struct, rename="camel"):
     uid: str
+    operation: str
     user_info: dict[str, Any]
     object: dict[str, Any]
 
@@ -47,7 +48,9 @@ def answer(mutation: Mutation, body: bytes) -> bytes:
 
 def _response(mutation: Mutation, request: _Request) -> Mapping[str, Any]:
     try:
-        patch = mutation.patch(request.object, {"userInfo": request.user_info})
+        patch = mutation.patch(
+            request.object, {"userInfo": request.user_info, "operation": request.operation}
+        )
     except EvaluationError as error:
         _log.warning("mutation_failed", policy=mutation.name, error=str(error))
         status = {"code": 422, "reason": "Invalid", "message": str(error)}

@@ -21,7 +21,7 @@ from queuectl.domain.records import (
     Upserted,
 )
 from queuectl.objects import keys
-from queuectl.objects.kinds import DESCRIPTIONS, KINDS
+from queuectl.objects.kinds import DESCRIPTIONS, KINDS, job_resources
 from queuectl.objects.kinds.description import nested
 from queuectl.objects.kubernetes.pods import pin_patch
 from tests.support.jobs import LEADERS
@@ -64,7 +64,7 @@ class View:
                 del table[key]
 
     def _keys(self, resource: str) -> set[str]:
-        kinds = {kind.plural: kind.kind for kind in KINDS.values()}
+        kinds = job_resources(KINDS)
         if resource in kinds:
             return {uid for uid, job in self.jobs.items() if job.kind == kinds[resource]}
         return {key for table in self._tables(resource) for key in table}
@@ -75,7 +75,7 @@ class View:
             "nodes": self.nodes,
             "limitranges": self.limit_ranges,
         }
-        if resource in {kind.plural for kind in KINDS.values()}:
+        if resource in job_resources(KINDS):
             return [self.jobs]
         return [tables[resource]] if resource in tables else []
 

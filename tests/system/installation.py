@@ -172,9 +172,10 @@ class Workspace:
         return self.workload(name)
 
     def pods(self, name: str) -> list[PodRecord]:
-        """Pods of a job that exist, as the watch shows them."""
+        """Pods of a workload that exist, as the watch shows them. The first one can have its name."""
         _, pods = self.recorder.now()
-        return [p for p in pods if p.namespace == self.namespace and p.name.startswith(f"{name}-")]
+        own = (p for p in pods if p.namespace == self.namespace)
+        return [p for p in own if p.name == name or p.name.startswith(f"{name}-")]
 
     def running(self, name: str) -> list[PodRecord]:
         return [p for p in self.pods(name) if p.phase is PodPhase.RUNNING and not p.terminating]

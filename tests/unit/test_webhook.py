@@ -45,7 +45,7 @@ JOB: dict[str, Any] = {
 
 
 def test_each_mutating_policy_can_be_evaluated() -> None:
-    of_pods = ("pods", "statefulsets", "deployments")
+    of_pods = ("pods", "statefulsets", "deployments", "leaderworkersets")
     of_kinds = [kind.plural for kind in KINDS.values()]
     assert set(KNOWN) == {f"queuectl-{plural}" for plural in (*of_pods, *of_kinds)}
 
@@ -80,7 +80,12 @@ def test_a_key_is_escaped_as_part_of_a_pointer() -> None:
 
 
 def review(document: Any) -> bytes:
-    request = {"uid": "7", "userInfo": {"username": "alice"}, "object": document}
+    request = {
+        "uid": "7",
+        "operation": "CREATE",
+        "userInfo": {"username": "alice"},
+        "object": document,
+    }
     return msgspec.json.encode({"request": request})
 
 

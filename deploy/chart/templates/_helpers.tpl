@@ -302,10 +302,11 @@ expressions of the pod. */}}
 ({{ index . 0 }}.hasValue() ? [] : [JSONPatch{op: 'add', path: '{{ index . 1 }}', value: {}}])
 {{- end }}
 
-{{/* Patches that copy these labels. */}}
+{{/* Patches that copy these labels. Arguments: the expression of a pod template, and its JSON pointer. */}}
 {{- define "queuectl.copyLabels" -}}
-{{ include "queuectl.emptyMap" (list "object.spec.template.?metadata" "/spec/template/metadata") }}
-+ {{ include "queuectl.emptyMap" (list "object.spec.template.?metadata.?labels" "/spec/template/metadata/labels") }}
-+ variables.copied.map(key, JSONPatch{op: 'add', path: '/spec/template/metadata/labels/' + jsonpatch.escapeKey(key),
+{{- $template := first . }}{{ $at := last . -}}
+{{ include "queuectl.emptyMap" (list (print $template ".?metadata") (print $at "/metadata")) }}
++ {{ include "queuectl.emptyMap" (list (print $template ".?metadata.?labels") (print $at "/metadata/labels")) }}
++ variables.copied.map(key, JSONPatch{op: 'add', path: '{{ $at }}/metadata/labels/' + jsonpatch.escapeKey(key),
   value: object.metadata.labels[key]})
 {{- end }}

@@ -1,4 +1,7 @@
-"""Pods of a file that are workloads, or parts of one, as the controller assembles them; also those of Deployments and StatefulSets."""
+"""Pods of a file that are workloads, or parts of one, as the controller assembles them; also those of their owners.
+
+Owners are Deployments, StatefulSets and LeaderWorkerSets.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from queuectl.domain.records import PodRecord
+from queuectl.domain.records import JobRecord, PodRecord
 from queuectl.objects import keys
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import RequestError
@@ -16,24 +19,31 @@ from queuectl.objects.files.gangs import Gang, gang_of, unseen
 from queuectl.objects.files.slots import GivenPod
 from queuectl.objects.kinds import KINDS, JobKinds
 from queuectl.objects.kinds.groups import Group, key_of
+from queuectl.objects.kinds.leaderworkerset import WireSet, labels_of, read_set
 from queuectl.objects.kinds.pods import WireMember, read_member, takes
+from queuectl.objects.kinds.sets import new_group
 from queuectl.objects.kubernetes.wire import PodMeta, PodNotes, WirePod
 
 
-def pod_gangs(pods: Iterable[tuple[Document, GivenPod]], kinds: JobKinds = KINDS) -> Iterator[Gang]:
-    """The gangs of all pods with a queue label of their own.
+def pod_gangs(
+    pods: Iterable[tuple[Document, GivenPod]],
+    kinds: JobKinds = KINDS,
+    sets: Iterable[JobRecord] = (),
+) -> Iterator[Gang]:
+    """The gangs of all pods with a queue label of their own. ``sets``: those in the input whose groups are gangs.
 
     Raises:
         DocumentError: an error that the API server would refuse.
     """
     groups: dict[object, Group] = {}
     documents: dict[str, Document] = {}
+    by_name = {(one.namespace, one.name): one for one in sets}
     for document, given in pods:
         pod = _taken(document, given.record, kinds)
         if pod is not None:
             documents.setdefault(pod.uid, document)
             key = key_of(pod)
-            groups.setdefault(key, Group(key)).pods[pod.uid] = pod
+            groups.setdefault(key, new_group(key, by_name)).pods[pod.uid] = pod
     for group in groups.values():
         record = group.assemble(known=False)
         if record is not None and record.face is not None:
@@ -59,29 +69,68 @@ def pods_of_owner(document: Document) -> Iterator[Document]:
     if not has_queue(document) or not unseen(document, meta.get("uid") or ""):
         return
     template = spec.get("template") or {}
-    own = template.get("metadata") or {}
     name, labels = str(meta.get("name")), _labels_of_pods(body)
     replicas = spec.get("replicas", 1)
     if not isinstance(replicas, int) or isinstance(replicas, bool):
         raise document.error("spec.replicas", f"{replicas!r} is not a number of pods")
-    annotations = dict(own.get("annotations") or {})
+    annotations: dict[str, str] = {}
     if document.kind == "StatefulSet":
         labels[keys.PREFIX + keys.POD_GROUP] = name
         annotations[keys.PREFIX + keys.POD_GROUP_TOTAL] = str(replicas)
     for number in range(replicas):
-        metadata = {
-            "name": f"{name}-{number}",
-            "namespace": meta.get("namespace") or "default",
-            "labels": labels,
-            "annotations": annotations,
-        }
-        pod = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": metadata,
-            "spec": template.get("spec") or {},
-        }
-        yield replace(document, body=pod)
+        yield _pod(document, f"{name}-{number}", template, labels, annotations)
+
+
+def read_set_of(document: Document) -> JobRecord | None:
+    """The record of a LeaderWorkerSet; None if it is in no queue.
+
+    Raises:
+        DocumentError: an error that the API server would refuse.
+    """
+    try:
+        record = read_set(document.convert(WireSet), strict=True)
+    except RequestError as error:
+        raise document.error("", str(error)) from None
+    return record if record.queue is not None else None
+
+
+def pods_of_set(document: Document, record: JobRecord) -> Iterator[Document]:
+    """The pods of a LeaderWorkerSet that was not created yet, as its operator creates them."""
+    if not unseen(document, record.uid):
+        return
+    templates = document.body["spec"].get("leaderWorkerTemplate") or {}
+    own = _queue_labels(document.body["metadata"].get("labels") or {})
+    for group in range(record.groups or 0):
+        for index in range(record.pods):
+            leads = index == 0 and templates.get("leaderTemplate")
+            template = templates["leaderTemplate" if leads else "workerTemplate"]
+            place = labels_of(record.name, group, index)
+            name = f"{record.name}-{group}" + (f"-{index}" if index else "")
+            yield _pod(document, name, template, {**own, **place}, {})
+
+
+def _pod(
+    document: Document,
+    name: str,
+    template: Mapping[str, Any],
+    labels: Mapping[str, str],
+    annotations: Mapping[str, str],
+) -> Document:
+    """A pod of a template. Labels and annotations are in addition to those of the template."""
+    own, owner = template.get("metadata") or {}, document.body.get("metadata") or {}
+    metadata = {
+        "name": name,
+        "namespace": owner.get("namespace") or "default",
+        "labels": {**(own.get("labels") or {}), **labels},
+        "annotations": {**(own.get("annotations") or {}), **annotations},
+    }
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": template.get("spec") or {},
+    }
+    return replace(document, body=body)
 
 
 def _queue_labels(labels: Mapping[str, str]) -> dict[str, str]:

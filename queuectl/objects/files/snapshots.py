@@ -29,7 +29,7 @@ from queuectl.domain.pastuse import past_use
 from queuectl.domain.plan import Eviction
 from queuectl.domain.quantity import PODS, Resources
 from queuectl.domain.queues import DEFAULT_NAME, QueueConfig
-from queuectl.domain.records import PriorityClassRecord
+from queuectl.domain.records import JobRecord, PriorityClassRecord
 from queuectl.domain.reservations import occurrences
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.spending import with_budgets
@@ -42,11 +42,17 @@ from queuectl.objects.files.assembly import Assembly, Parts
 from queuectl.objects.files.devices import API_VERSION as DEVICES
 from queuectl.objects.files.devices import claiming
 from queuectl.objects.files.gangs import Gang, is_child, is_job, read_job_gangs, unseen
-from queuectl.objects.files.pods import has_queue, pod_gangs, pods_of_owner
+from queuectl.objects.files.pods import (
+    has_queue,
+    pod_gangs,
+    pods_of_owner,
+    pods_of_set,
+    read_set_of,
+)
 from queuectl.objects.files.slots import GivenPod, read_given_pod
 from queuectl.objects.files.workloads import KIND as WORKLOAD
 from queuectl.objects.files.workloads import is_workload, read_workload_gang
-from queuectl.objects.kinds import KINDS, JobKinds, index_labels
+from queuectl.objects.kinds import KINDS, JobKinds, index_labels, leaderworkerset
 from queuectl.objects.kubernetes import taint_rules
 from queuectl.objects.kubernetes.limit_ranges import WireLimitRange, read_limit_range
 from queuectl.objects.kubernetes.node_topologies import API_VERSION as TOPOLOGIES
@@ -100,6 +106,7 @@ class _Input(Parts):
     ignored: list[str] = field(default_factory=list)
     pod_documents: list[tuple[Document, GivenPod]] = field(default_factory=list)
     kinds: JobKinds = field(default_factory=lambda: KINDS)
+    sets: list[JobRecord] = field(default_factory=list)
     slotless: list[str] = field(default_factory=list)  # Nodes that state no number of pods
 
 
@@ -122,7 +129,7 @@ def read_snapshot(
     for document in listed:
         _sort(document, given)
     given.warnings.extend(assumed_slots(given.slotless))
-    given.gangs += pod_gangs(given.pod_documents, kinds)
+    given.gangs += pod_gangs(given.pod_documents, kinds, given.sets)
     given.gangs = [limited(gang, given.ranges) for gang in given.gangs]
     given.gangs = [claiming(gang, given.devices) for gang in given.gangs]
     clock = newest_time(listed) if now is None else now
@@ -267,6 +274,16 @@ def _owner_of_pods(document: Document, given: _Input) -> None:
         _pod(pod, given)
 
 
+def _set(document: Document, given: _Input) -> None:
+    record = read_set_of(document)
+    if record is None:
+        _ignore(document, given)
+        return
+    given.sets.append(record)
+    for pod in pods_of_set(document, record):
+        _pod(pod, given)
+
+
 def _namespace(document: Document, given: _Input) -> None:
     record = read_namespace(document.convert(WireNamespace))
     given.namespaces[record.name] = dict(record.labels)
@@ -308,6 +325,7 @@ _CORE: Final[Mapping[tuple[str, str], Callable[[Document, _Input], None]]] = {
     ("v1", "Pod"): _pod,
     ("apps/v1", "Deployment"): _owner_of_pods,
     ("apps/v1", "StatefulSet"): _owner_of_pods,
+    (f"{leaderworkerset.GROUP}/{leaderworkerset.VERSION}", leaderworkerset.KIND): _set,
     ("v1", "Namespace"): _namespace,
     ("v1", "ResourceQuota"): _resource_quota,
     ("v1", "LimitRange"): _limit_range,

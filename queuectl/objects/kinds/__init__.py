@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from queuectl.domain.records import JobRecord
+from queuectl.objects.kinds import leaderworkerset
 from queuectl.objects.kinds.common import NO_COUNTS
 from queuectl.objects.kinds.described import DescribedKind
 from queuectl.objects.kinds.description import Description
@@ -137,6 +138,12 @@ def descriptions_of(kinds: JobKinds) -> tuple[Description, ...]:
 def index_labels(kinds: JobKinds) -> tuple[str, ...]:
     """Labels of pods with their index, which kinds add to those of all kinds."""
     return tuple(dict.fromkeys(one.index for one in descriptions_of(kinds) if one.index))
+
+
+def job_resources(kinds: JobKinds) -> dict[str, str]:
+    """By the resource name in the API path: the kinds of objects that are watched as workloads, or as sets of them."""
+    own = {kind.plural: kind.kind for kind in kinds.values()}
+    return {**own, leaderworkerset.PLURAL: leaderworkerset.KIND}
 
 
 def path(kind: JobKind, namespace: str | None = None, name: str | None = None) -> str:

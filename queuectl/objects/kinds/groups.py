@@ -15,6 +15,7 @@ from queuectl.domain.ledger import Entry
 from queuectl.domain.records import JobRecord, Member, Outcome, PodPhase, PodRecord
 from queuectl.domain.words import counted
 from queuectl.domain.workload import PodSet, PodShape
+from queuectl.objects.kinds.leaderworkerset import KIND as SET
 from queuectl.objects.kinds.pods import POD, POD_GROUP
 
 
@@ -29,6 +30,8 @@ class GroupKey(NamedTuple):
 def key_of(pod: PodRecord) -> GroupKey:
     """The workload to which a pod belongs."""
     assert pod.member is not None
+    if pod.member.parent:
+        return GroupKey(SET, pod.namespace, pod.member.group)
     if pod.member.group:
         return GroupKey(POD_GROUP, pod.namespace, pod.member.group)
     return GroupKey(POD, pod.namespace, pod.uid)
@@ -64,6 +67,17 @@ class Group:
     entry: Entry | None = None
     record: JobRecord | None = None
 
+    def follow(self, entry: Entry) -> bool:  # noqa: ARG002 - for groups of a set
+        """Take note of its entry. Returns whether its record can differ now."""
+        return False
+
+    def end(self) -> None:
+        """Its entry is Finished, or does not exist any more."""
+
+    def seated(self, pod: PodRecord) -> PodRecord:
+        """The pod with the podset and the rank that it has in the group."""
+        return pod
+
     def assemble(self, *, known: bool) -> JobRecord | None:
         """The record of the present pods; None if there is nothing to describe. ``known``: the ledger has it, not Finished."""
         current = self._current(known)
@@ -98,7 +112,7 @@ class Group:
             staged=first.fast,
             awaits=awaits,
             gates=_gates(current),
-            preempt_requested=_common(member_of(pod).job.preempt_requested for pod in released),
+            preempt_requested=common(member_of(pod).job.preempt_requested for pod in released),
             preempt_ready=bool(released) and all(member_of(p).job.preempt_ready for p in released),
             error=error,
             unsupported=unsupported,
@@ -132,8 +146,11 @@ class Group:
             live = next((p for p in labelled if not _ended(p, labelled)), None)
             named = member_of(live).workload if live is not None else ""
             beginning = (new or pods)[:1]
-            self.uid = named or next((pod.uid for pod in beginning), "")
+            self.uid = named or next((self._uid_of(pod) for pod in beginning), "")
         return [pod for pod in pods if member_of(pod).workload in ("", self.uid)]
+
+    def _uid_of(self, first: PodRecord) -> str:
+        return first.uid
 
     def _begin_again(self, uid: str) -> None:
         self.uid, self.record, self.entry = uid, None, None
@@ -261,7 +278,7 @@ def _gates(pods: Iterable[PodRecord]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(gate for pod in pods for gate in member_of(pod).job.gates))
 
 
-def _common(values: Iterable[str]) -> str:
+def common(values: Iterable[str]) -> str:
     """The value of all; "" if they differ."""
     found = set(values)
     return found.pop() if len(found) == 1 else ""

@@ -18,6 +18,7 @@ from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds.common import SpecFields, lenient, read_job
+from queuectl.objects.kinds.leaderworkerset import group_name
 from queuectl.objects.kubernetes.pods import NO_FIELD_OWNERS, read_count
 from queuectl.objects.kubernetes.templates import read_podset
 from queuectl.objects.kubernetes.wire import (
@@ -66,14 +67,22 @@ def read_member(document: WireMember, *, kueue: bool = True, strict: bool = Fals
     meta, spec = document.metadata, document.spec or TemplateSpec()
     gated = any(gate.name == keys.GATE for gate in spec.scheduling_gates or ())
     labels, annotations = meta.labels or {}, meta.annotations
+    parent = labels.get(keys.SET_LABEL, "")
     group = lenient(labels, keys.POD_GROUP, kueue) or ""
+    if parent:
+        group = group_name(parent, labels.get(keys.SET_INDEX_LABEL, ""))
     total = read_count(lenient(annotations, keys.POD_GROUP_TOTAL, kueue) or "") or None
-    template = Template(TemplateMeta(labels, annotations), _unpinned(spec, gated))
+    # The annotations of the pods of a set are those of its templates, whose number of pods its record has.
+    own = annotations if not parent else None
+    template = Template(TemplateMeta(labels, own), _unpinned(spec, gated))
 
     def ask() -> SpecFields:
-        _check(meta, kueue)
+        if not parent:
+            _check(meta, kueue)
         podset = read_podset("main", total or 1, template, meta.name or "pod", kueue=kueue)
-        name = labels.get(keys.PODSET_LABEL) or (role_of(podset) if group else podset.name)
+        name = labels.get(keys.PODSET_LABEL) or (
+            podset.name if parent or not group else role_of(podset)
+        )
         return SpecFields((replace(podset, name=name, count=1),), followed=False)
 
     status = document.status or PodStatus()
@@ -93,6 +102,7 @@ def read_member(document: WireMember, *, kueue: bool = True, strict: bool = Fals
     return Member(
         replace(job, of_pods=True, ungated=(), face=face),
         group,
+        parent,
         total,
         fast=lenient(annotations, keys.POD_GROUP_FAST, kueue) == "true",
         retriable=bool(group) and lenient(annotations, keys.RETRIABLE, kueue) != "false",
