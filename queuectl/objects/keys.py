@@ -103,10 +103,6 @@ RANK_LABELS: Final = (
 GROUP_LABELS: Final = ("jobset.sigs.k8s.io/job-index", "ray.io/worker-group-replica-index")
 """Of pods with :data:`RANKS_LABEL`: the index of the group. A pod of Ray without an index inside its group is the whole group."""
 
-SET_LABEL: Final = "leaderworkerset.sigs.k8s.io/name"
-"""On the pods of a LeaderWorkerSet: its name."""
-SET_INDEX_LABEL: Final = "leaderworkerset.sigs.k8s.io/group-index"
-
 CHILD_KINDS: Final = frozenset({"Job"})
 """Kinds of objects that the controllers of jobs create. Only these controllers can create them with queuectl's labels in their templates, so
 the labels of their pods name the job."""

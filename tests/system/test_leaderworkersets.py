@@ -10,6 +10,7 @@ from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
 from queuectl.domain.records import PodRecord
 from queuectl.localcluster import NodeSpec, RequestError
+from queuectl.objects import keys
 from tests.support.leaderworkersets import leaderworkerset
 from tests.system.actions import until_empty, until_reason
 from tests.system.installation import RACK, Installation, Workspace, installed
@@ -220,3 +221,25 @@ def test_the_pods_of_a_group_change_only_without_replicas(
             workspace.client.patch(path, {"spec": change})
         workspace.client.patch(path, {"spec": {"replicas": 0}})
         workspace.client.patch(path, {"spec": change})
+
+
+def test_a_set_as_users_of_kueue_write_it_runs_unchanged(installation: Installation) -> None:
+    with installation.workspace(0) as workspace:
+        leader = {"name": "front", "image": "none", "resources": {"requests": {"cpu": "100m"}}}
+        worker = {"name": "back", "image": "none", "resources": {"requests": {"cpu": "200m"}}}
+        queue = {keys.KUEUE_PREFIX + keys.QUEUE_NAME: "main", "app": "serve"}
+        groups = {
+            "size": 3,
+            "leaderTemplate": {"spec": {"containers": [leader]}},
+            "workerTemplate": {"spec": {"containers": [worker]}},
+        }
+        workspace.submit(
+            {
+                "apiVersion": "leaderworkerset.x-k8s.io/v1",
+                "kind": "LeaderWorkerSet",
+                "metadata": {"name": "k", "namespace": workspace.namespace, "labels": queue},
+                "spec": {"replicas": 2, "leaderWorkerTemplate": groups},
+            }
+        )
+        for group in ("k-0", "k-1"):
+            assert workspace.until_state(group, "Running")["pods"] == 3

@@ -163,14 +163,21 @@ def test_no_example_goes_untested() -> None:
         *STATE, *KINDS, "job.yaml", "pytorchjob.yaml", "kueue.yaml", "kueue-manager.yaml", "fragmented.yaml",
         "waiting.yaml", "lending.yaml", "fair.yaml", "follow-nodes.yaml",
         "gpu-operator.yaml", "shared-gpus.yaml", "mig.yaml", "numa.yaml", "pods.yaml", "deployment.yaml", "statefulset.yaml", "drain-cronjob.yaml", "opencost-pricing.csv",
-        "trace.csv", "array.yaml", "elastic.yaml",
+        "trace.csv", "array.yaml", "elastic.yaml", "leaderworkerset.yaml",
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("example", ["pods.yaml", "statefulset.yaml"])
-def test_the_page_on_pods_shows_the_plan_of_its_examples(example: str) -> None:
+@pytest.mark.parametrize(
+    ("page", "example"),
+    [
+        ("pods.md", "pods.yaml"),
+        ("pods.md", "statefulset.yaml"),
+        ("leaderworkerset.md", "leaderworkerset.yaml"),
+    ],
+)
+def test_the_page_shows_the_plan_of_its_example(page: str, example: str) -> None:
     files = " ".join(f"-f docs/examples/{name}" for name in (*STATE, example))
-    shown = indented_after("pods.md", f"queuectl plan {files}")
+    shown = indented_after(page, f"queuectl plan {files}")
     assert [line.rstrip() for line in plan(*STATE, example).splitlines()] == shown
 
 

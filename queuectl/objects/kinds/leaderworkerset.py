@@ -29,6 +29,11 @@ PLURAL: Final = "leaderworkersets"
 PATH: Final = f"/apis/{GROUP}/{VERSION}/{PLURAL}"
 """API path of all objects."""
 
+NAME_LABEL: Final = "leaderworkerset.sigs.k8s.io/name"
+"""On the pods of a set: its name."""
+GROUP_LABEL: Final = "leaderworkerset.sigs.k8s.io/group-index"
+_WORKER_LABEL: Final = "leaderworkerset.sigs.k8s.io/worker-index"
+
 MAIN: Final = "main"
 """The podset of a group without a template for its leader."""
 LEADER: Final = "leader"
@@ -132,9 +137,9 @@ def set_name(group: str) -> tuple[str, int]:
 def labels_of(name: str, group: int, index: int) -> Mapping[str, str]:
     """The labels by which the operator names the place of a pod."""
     return {
-        keys.SET_LABEL: name,
-        keys.SET_INDEX_LABEL: str(group),
-        "leaderworkerset.sigs.k8s.io/worker-index": str(index),
+        NAME_LABEL: name,
+        GROUP_LABEL: str(group),
+        _WORKER_LABEL: str(index),
     }
 
 

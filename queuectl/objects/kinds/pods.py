@@ -18,7 +18,7 @@ from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds.common import SpecFields, lenient, read_job
-from queuectl.objects.kinds.leaderworkerset import group_name
+from queuectl.objects.kinds.leaderworkerset import GROUP_LABEL, NAME_LABEL, group_name
 from queuectl.objects.kubernetes.pods import NO_FIELD_OWNERS, read_count
 from queuectl.objects.kubernetes.templates import read_podset
 from queuectl.objects.kubernetes.wire import (
@@ -67,10 +67,10 @@ def read_member(document: WireMember, *, kueue: bool = True, strict: bool = Fals
     meta, spec = document.metadata, document.spec or TemplateSpec()
     gated = any(gate.name == keys.GATE for gate in spec.scheduling_gates or ())
     labels, annotations = meta.labels or {}, meta.annotations
-    parent = labels.get(keys.SET_LABEL, "")
+    parent = labels.get(NAME_LABEL, "")
     group = lenient(labels, keys.POD_GROUP, kueue) or ""
     if parent:
-        group = group_name(parent, labels.get(keys.SET_INDEX_LABEL, ""))
+        group = group_name(parent, labels.get(GROUP_LABEL, ""))
     total = read_count(lenient(annotations, keys.POD_GROUP_TOTAL, kueue) or "") or None
     # The annotations of the pods of a set are those of its templates, whose number of pods its record has.
     own = annotations if not parent else None

@@ -1,7 +1,7 @@
 """The record of one group of a LeaderWorkerSet: it follows from the set, from the pods of the group, and from its entry in the ledger.
 
 The operator creates the pods of a group again when one of them fails. The group keeps its admission in the meantime, also while none of its
-pods exists or is released: only its entry says that it runs.
+pods exists or is released: only its entry shows that it runs.
 """
 
 from __future__ import annotations
