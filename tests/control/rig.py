@@ -378,7 +378,7 @@ class Rig:
             self._task = asyncio.create_task(self._controller())
 
     async def _controller(self) -> None:
-        mirror = Mirror({kind.plural: kind.kind for kind in KINDS.values()})
+        mirror = Mirror.of(KINDS)
         store = KillingStore(self.leader_store, self.commits, self.accounts)
         cluster = KillingCluster(self.cluster, self.patches)
         loop = Loop(

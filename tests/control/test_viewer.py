@@ -37,7 +37,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def watching_too(world: Rig) -> AsyncIterator[Mirror]:
     """The watch of another process on the same cluster."""
-    mirror = Mirror({kind.plural: kind.kind for kind in KINDS.values()})
+    mirror = Mirror.of(KINDS)
     listed: set[str] = set()
     complete = asyncio.Event()
 
