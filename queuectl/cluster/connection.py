@@ -44,7 +44,7 @@ class Connection:
     kubeconfig: Path | None = None
     context: str | None = None
     in_flight: int = 32
-    watches: int = 23
+    watches: int = 24
     timeout: float = 15.0
 
 

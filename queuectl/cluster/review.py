@@ -18,7 +18,7 @@ from queuectl.cluster.client import METADATA_ONLY, Api, NotServed
 from queuectl.cluster.server import MINIMUM, Server, discover
 from queuectl.domain.errors import ObjectGone, WriteRefused
 from queuectl.objects import keys
-from queuectl.objects.kinds import KINDS, JobKind, JobKinds, descriptions_of, path
+from queuectl.objects.kinds import KINDS, JobKind, JobKinds, descriptions_of, path, unqueued
 
 FOR_ALL: Final = (
     "queuectl-deletions",
@@ -46,8 +46,7 @@ def protecting(kinds: JobKinds = KINDS) -> tuple[str, ...]:
     return (
         *(f"queuectl-{kind.plural}" for kind in kinds.values()),
         *(f"queuectl-{kind.plural}-scale" for kind in described if kind.scale),
-        "queuectl-unqueued-jobs",
-        *(f"queuectl-unqueued-{kind.plural}" for kind in described if kind.children),
+        *(f"queuectl-unqueued-{plural}" for plural in unqueued(kinds)),
         "queuectl-pods",
     )
 

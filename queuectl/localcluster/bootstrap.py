@@ -167,6 +167,8 @@ def start(layout: Layout, supervisor: Supervisor, name: str) -> None:
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(scratch), "TMPDIR": str(scratch)}
     # This saves a seventh of the API server's CPU time during the start, for 170 MB more memory.
     environment["GOGC"] = "400"
+    if name in operators.OPERATORS and (proxy := layout.description["spec"]["proxy"]):
+        environment["HTTP_PROXY"] = f"http://{proxy}"
     log = layout.logs / f"{name}.log"
     supervisor.start(
         name, layout.description["commands"][name], env=environment, cwd=layout.home, log=log

@@ -26,6 +26,8 @@ class ClusterSpec:
             40 s, or longer for many nodes, whose renewals would load the API server.
         kubernetes: Release of Kubernetes, such as `1.36.3`.
         feature_gates: Feature gates of Kubernetes that are on, beside those that are on by default.
+        proxy: Address of an HTTP proxy for the requests of the operators to addresses other than loopback, such as `127.0.0.1:8080`;
+            "" = none. No program can reach the pods, because they run no program.
         apis: Versions of APIs that the API server serves, beside those that it serves by default, such as `resource.k8s.io/v1beta2`.
     """
 
@@ -37,6 +39,7 @@ class ClusterSpec:
     kubernetes: str = KUBERNETES
     feature_gates: tuple[str, ...] = ()
     apis: tuple[str, ...] = ()
+    proxy: str = ""
 
     def __post_init__(self) -> None:
         if not self.controllers and (self.nodes or self.operators):

@@ -103,7 +103,7 @@ RANK_LABELS: Final = (
 GROUP_LABELS: Final = ("jobset.sigs.k8s.io/job-index", "ray.io/worker-group-replica-index")
 """Of pods with :data:`RANKS_LABEL`: the index of the group. A pod of Ray without an index inside its group is the whole group."""
 
-CHILD_KINDS: Final = frozenset({"Job"})
+CHILD_KINDS: Final = frozenset({"Job", "RayCluster"})
 """Kinds of objects that the controllers of jobs create. Only these controllers can create them with queuectl's labels in their templates, so
 the labels of their pods name the job."""
 

@@ -79,6 +79,7 @@ class Controllers:
         own: dict[str, Callable[[Document], None]] = {
             "JobSet": self._sync_jobset,
             "RayCluster": self._sync_raycluster,
+            "RayJob": self._sync_rayjob,
             "MPIJob": partial(mpi_operator.sync, server),
         }
         for one in DESCRIPTIONS:
@@ -97,10 +98,11 @@ class Controllers:
         owners = {
             job["metadata"]["uid"] for one in KINDS.values() for job in self._server.all(one.plural)
         }
-        for job in self._server.all("jobs"):
-            if owner_of(job) and owner_of(job) not in owners:
-                self._server.remove("jobs", job)
-                owners.discard(job["metadata"]["uid"])
+        for plural in ("rayclusters", "jobs"):
+            for job in self._server.all(plural):
+                if owner_of(job) and owner_of(job) not in owners:
+                    self._server.remove(plural, job)
+                    owners.discard(job["metadata"]["uid"])
         nodes = {"", *(name for _, name in self._server.objects["nodes"])}
         for pod in self._server.all("pods"):
             if pod["spec"].get("nodeName", "") not in nodes:
@@ -308,6 +310,60 @@ class Controllers:
             labels |= {index_label: next(free)} if entry.index is not None else {}
             template: Document = entry.template  # type: ignore[assignment]
             make_pod(self._server, cluster, template, f"{name}-{group}-{self._made:05d}", labels)
+
+    def _sync_rayjob(self, job: Document) -> None:
+        """A cluster, and a Job once all pods of the cluster run, whose end is the end of both."""
+        state = job.get("status", {}).get("jobDeploymentStatus")
+        uid = job["metadata"]["uid"]
+        [cluster, submitter] = (
+            next((one for one in self._server.all(plural) if owner_of(one) == uid), None)
+            for plural in ("rayclusters", "jobs")
+        )
+        if state in ("Complete", "Failed"):
+            if cluster is not None:
+                self._server.remove("rayclusters", cluster)
+            return
+        now = "Running"
+        if suspended(job):
+            for plural, one in (("rayclusters", cluster), ("jobs", submitter)):
+                if one is not None:
+                    self._server.remove(plural, one)
+            now = "Suspended" if cluster is submitter is None else "Suspending"
+        elif cluster is None:
+            name = f"{job['metadata']['name']}-{self._made:05d}"
+            self._make_child(job, "ray.io/v1", "RayCluster", name, job["spec"]["rayClusterSpec"])
+            now = "Initializing"
+        elif submitter is None:
+            pods = self._server.owned(cluster["metadata"]["uid"])
+            now = "Initializing"
+            if pods and all(phase(pod) == "Running" for pod in pods):
+                spec = {"backoffLimit": 2, "template": job["spec"]["submitterPodTemplate"]}
+                self._make_child(job, "batch/v1", "Job", job["metadata"]["name"], spec)
+        elif holds(submitter, "Complete") or holds(submitter, "Failed"):
+            now = "Complete" if holds(submitter, "Complete") else "Failed"
+        status = {"jobDeploymentStatus": now}
+        status |= {"jobStatus": "SUCCEEDED"} if now == "Complete" else {}
+        self._edit(job, lambda d: d.setdefault("status", {}).update(status))
+
+    def _make_child(
+        self, parent: Document, version: str, kind: str, name: str, spec: Document
+    ) -> None:
+        """Labels of the parent are copied to it, its queue too."""
+        meta = parent["metadata"]
+        owner = {"kind": parent["kind"], "name": meta["name"], "uid": meta["uid"]}
+        self._made += 1
+        document: Document = {
+            "apiVersion": version,
+            "kind": kind,
+            "metadata": {
+                "name": name,
+                "namespace": meta["namespace"],
+                "labels": dict(meta.get("labels", {})) if kind == "RayCluster" else {},
+                "ownerReferences": [owner | {"controller": True}],
+            },
+            "spec": copied(spec),
+        }
+        self._server.create(KINDS[kind].plural, document)
 
     def _list_indexes(self, job: Document, done: set[str], failed: set[str]) -> None:
         def change(d: Document) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from queuectl.localcluster import NodeSpec
 from tests.kinds.entries import OPERATORS
 from tests.support.shared_resource import SharedResource, shared_resource
+from tests.support.simulated_ray import simulated_ray
 from tests.system.installation import Installation, installed
 
 __all__ = ["shared_resource"]
@@ -16,8 +18,12 @@ __all__ = ["shared_resource"]
 NODES = NodeSpec(blocks=2, racks_per_block=2, hosts_per_rack=4)
 
 
-def _installed() -> AbstractContextManager[Installation]:
-    return installed(NODES, operators=OPERATORS)
+@contextmanager
+def _installed() -> Iterator[Installation]:
+    """With a simulated Ray, from which KubeRay reads the end of RayJobs."""
+    with simulated_ray() as ray, installed(NODES, operators=OPERATORS, proxy=ray.address) as one:
+        ray.client = one.cluster.client
+        yield one
 
 
 @pytest.fixture(scope="module")

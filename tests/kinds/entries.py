@@ -12,7 +12,9 @@ from queuectl.objects.kinds import DESCRIPTIONS
 from queuectl.objects.kinds.description import nested
 from tests.kinds.entry import NO_ELASTIC, NO_PARTIAL, Entry, Make
 from tests.support.jobsets import jobset, replicated
-from tests.support.rays import raycluster, worker_group
+from tests.support.rays import raycluster, rayjob, worker_group
+from tests.support.simulated_ray import play
+from tests.system.installation import Workspace
 
 NO_END: Final = "A RayCluster runs until it is deleted."
 
@@ -69,6 +71,26 @@ def _raycluster(name: str, namespace: str, pods: Pods, priority_class: str | Non
     return raycluster(name, namespace, head, workers, priority_class=priority_class)
 
 
+def _rayjob(name: str, namespace: str, pods: Pods, priority_class: str | None) -> Document:
+    """The head, one group of workers, and the pod that submits the entrypoint."""
+    grouped = replace(pods, group="all" if pods.required else None)
+    workers = worker_group("workers", replace(grouped, count=pods.count - 2))
+    one = replace(grouped, count=1)
+    submitter = one.template("ray-job-submitter", None, restart="Never")
+    return rayjob(
+        name,
+        namespace,
+        one,
+        workers,
+        priority_class=priority_class,
+        submitterPodTemplate=submitter,
+    )
+
+
+def _ray_job_succeeds(workspace: Workspace, name: str) -> None:
+    play(workspace, name, "SUCCEEDED")
+
+
 ENTRIES: Final = (
     Entry("Job", _job, without={}),
     _training("PyTorchJob", "Master"),
@@ -85,6 +107,14 @@ ENTRIES: Final = (
         KUBERAY,
         unranked=("head",),
         without={"partial": NO_PARTIAL, "elastic": NO_ELASTIC, "finish": NO_END},
+    ),
+    Entry(
+        "RayJob",
+        _rayjob,
+        KUBERAY,
+        deciding="submitter",
+        end=_ray_job_succeeds,
+        unranked=("head", "submitter"),
     ),
     # The end of the launcher is the end of the job.
     Entry(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -49,6 +49,7 @@ class Entry:
         operator: the operator that runs it, of ``queuectl.localcluster.operators``; "" = Kubernetes.
         deciding: the podset whose end is the end of the gang; "" = all podsets.
         outlives_deletion: it runs on after the deletion of one of its pods. Otherwise only the failure of a pod is repaired.
+        end: what else ends the gang, after the pods of ``deciding`` have succeeded; None = nothing.
         unranked: podsets whose pods have no index.
         without: features that cannot be tested, with the reason as a sentence.
     """
@@ -58,6 +59,7 @@ class Entry:
     operator: str = ""
     deciding: str = ""
     outlives_deletion: bool = True
+    end: Callable[[Workspace, str], None] | None = None
     unranked: tuple[str, ...] = ()
     without: Mapping[str, str] = field(
         default_factory=lambda: {"partial": NO_PARTIAL, "elastic": NO_ELASTIC}
@@ -87,6 +89,8 @@ class Entry:
         for pod in workspace.running(name):
             if self.deciding in ("", pod.podset):
                 finish(workspace, pod.name)
+        if self.end is not None:
+            self.end(workspace, name)
 
     def lose(self, workspace: Workspace, pod: PodRecord) -> None:
         """Lose a pod as its kind can bear it."""

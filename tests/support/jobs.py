@@ -116,6 +116,8 @@ def job_of(kind: str, name: str, *, pods: int, **options: Any) -> Document:
         return job_set(name, pods=pods, **options)
     if kind == "RayCluster":
         return ray_cluster(name, pods=pods, **options)
+    if kind == "RayJob":
+        return ray_job(name, pods=pods, **options)
     return _replicated_job(kind, name, pods, **options)
 
 
@@ -158,6 +160,26 @@ def ray_cluster(
     spec: Document = {"headGroupSpec": {"template": template(gpus, annotations=annotations)}}
     spec |= {"workerGroupSpecs": groups} if pods > 1 else {}
     return _job("ray.io/v1", "RayCluster", name, namespace, queue, spec)
+
+
+def ray_job(
+    name: str,
+    *,
+    pods: int,
+    gpus: int = 0,
+    annotations: Mapping[str, str] | None = None,
+    **options: Any,
+) -> Document:
+    """A RayJob: a cluster, and the pod that submits the entrypoint."""
+    document = ray_cluster(name, pods=pods - 1, gpus=gpus, annotations=annotations, **options)
+    document["kind"] = "RayJob"
+    document["spec"] = {
+        "entrypoint": "python main.py",
+        "shutdownAfterJobFinishes": True,
+        "rayClusterSpec": document["spec"],
+        "submitterPodTemplate": template(gpus, annotations=annotations),
+    }
+    return document
 
 
 def _replicated_job(

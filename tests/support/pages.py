@@ -31,5 +31,6 @@ KIND_PAGES: Final = {
     "jobset.md": "llama",
     "raycluster.md": "tune",
     "mpijob.md": "allreduce",
+    "rayjob.md": "sweep",
 }
 """The pages of job kinds that have the same commands, and the names of their jobs."""

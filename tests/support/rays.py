@@ -1,4 +1,4 @@
-"""RayClusters as users write them."""
+"""RayClusters and RayJobs as users write them."""
 
 from __future__ import annotations
 
@@ -50,6 +50,25 @@ def raycluster(
         "kind": "RayCluster",
         "metadata": _metadata(name, namespace, queue, priority_class),
         "spec": cluster_spec(head, *groups, **spec),
+    }
+
+
+def rayjob(
+    name: str,
+    namespace: str,
+    head: Pods,
+    *groups: Document,
+    queue: str | None = "main",
+    priority_class: str | None = None,
+    **spec: Any,
+) -> Document:
+    """A RayJob, whose cluster has a head and these groups of workers. ``queue``: None = without a label."""
+    own = {"entrypoint": "python main.py", "shutdownAfterJobFinishes": True}
+    return {
+        "apiVersion": API,
+        "kind": "RayJob",
+        "metadata": _metadata(name, namespace, queue, priority_class),
+        "spec": {**own, "rayClusterSpec": cluster_spec(head, *groups), **spec},
     }
 
 

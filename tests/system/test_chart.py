@@ -208,6 +208,12 @@ def test_the_training_operator_is_named_in_each_policy_with_controllers_of_jobs(
         ("Validating", "queuectl-unqueued-jobs"): 1,
         ("Validating", "queuectl-unqueued-jobsets"): 1,
         ("Validating", "queuectl-unqueued-mpijobs"): 1,
+        ("Mutating", "queuectl-rayclusters"): 1,
+        ("Validating", "queuectl-rayclusters"): 1,
+        ("Validating", "queuectl-unqueued-rayclusters"): 1,
+        ("Validating", "queuectl-unqueued-rayjobs"): 1,
+        ("Validating", "queuectl-unqueued-rayservices"): 1,
+        ("Validating", "queuectl-unqueued-raycronjobs"): 1,
     }
     assert "kubeflow:" not in str(found)
 

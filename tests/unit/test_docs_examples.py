@@ -28,6 +28,7 @@ KINDS = (
     "jobset.yaml",
     "raycluster.yaml",
     "mpijob.yaml",
+    "rayjob.yaml",
 )
 """Of other kinds; each has a page of its name."""
 

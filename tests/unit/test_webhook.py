@@ -176,7 +176,9 @@ def test_the_last_replica_fails_closed_and_is_called_for_unchanged_jobs_only() -
         assert webhook["failurePolicy"] == ("Fail" if last else "Ignore")
         conditions = {one["name"] for one in webhook.get("matchConditions", ())}
         assert ("not-changed-by-another-replica" in conditions) is last
-        assert ("not-for-a-queued-job" in conditions) is name.startswith("queuectl-jobs-")
+        assert ("not-for-a-queued-job" in conditions) is name.startswith(
+            ("queuectl-jobs-", "queuectl-rayclusters-")
+        )
 
 
 def test_the_account_of_the_webhook_and_the_right_to_the_status_are_only_in_the_older_set() -> None:

@@ -160,7 +160,7 @@ the place. */}}
 {{- if hasPrefix $prefix $kind.suspend }}{{ $found = append $found (trimPrefix $prefix $kind.suspend) }}{{ end }}
 {{- range $kind.podsets }}
 {{- if hasPrefix $prefix .path }}{{ $found = append $found (trimPrefix $prefix .path) }}
-{{- else if and (eq .path $place.path) (ne .name $place.name) }}{{ $found = append $found (.template | default "template") }}
+{{- else if and (eq .path $place.path) (ne .name $place.name) }}{{ $found = append $found (include "queuectl.template" .) }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -174,7 +174,27 @@ the place. */}}
 
 {{/* An optional value of CEL: a field that can be absent. Arguments: the expression of an object or of an optional, and the path below it. */}}
 {{- define "queuectl.field" -}}
-{{ index . 0 }}{{ range splitList "." (index . 1) }}.?{{ . }}{{ end }}
+{{ index . 0 }}{{ range splitList "." (index . 1) }}{{ with . }}.?{{ . }}{{ end }}{{ end }}
+{{- end }}
+
+{{/* The path of the pod template in an entry of a place; empty if the entry is the template. Argument: the place. */}}
+{{- define "queuectl.template" -}}
+{{ hasKey . "template" | ternary .template "template" }}
+{{- end }}
+
+{{/* Whether the controller of another kind creates objects of a kind, as the text "true" or "false". Arguments: the root, and the kind. */}}
+{{- define "queuectl.isChild" -}}
+{{- $found := false }}{{ $kind := last . -}}
+{{- range (include "queuectl.kinds" (first .) | fromYaml).kinds }}
+{{- range .children }}{{ if and (eq .group $kind.group) (eq .plural $kind.plural) }}{{ $found = true }}{{ end }}{{ end -}}
+{{- end -}}
+{{ $found }}
+{{- end }}
+
+{{/* The pod template of the first place of an object, as an optional. Arguments: the kind, and the expression of the object. */}}
+{{- define "queuectl.firstTemplate" -}}
+{{- $place := first (first .).podsets -}}
+{{ include "queuectl.field" (list (include "queuectl.entry" (list $place (last .) false)) (include "queuectl.template" $place)) }}
 {{- end }}
 
 {{/* Whether a pod template has the gate of queuectl. Argument: an optional with the template. */}}
@@ -186,7 +206,8 @@ the place. */}}
 {{/* The keys of the podsets in one place of an object, as a list of CEL. Arguments: the place, and the expression of the object. */}}
 {{- define "queuectl.keys" -}}
 {{- $place := index . 0 }}{{ $object := index . 1 -}}
-{{- if $place.name }}['{{ $place.name }}']
+{{- if and $place.name $place.optional }}({{ include "queuectl.field" (list $object $place.path) }}.hasValue() ? ['{{ $place.name }}'] : [])
+{{- else if $place.name }}['{{ $place.name }}']
 {{- else if $place.key }}{{ include "queuectl.field" (list $object $place.path) }}.orValue([]).map(one, one.{{ $place.key }})
 {{- else }}{{ $object }}.{{ $place.path }}.map(type, type)
 {{- end }}
@@ -222,7 +243,7 @@ are their pod templates. */}}
 {{- range $i, $place := (index . 0).podsets }}
 {{- $entry := include "queuectl.entry" (list $place $object false) }}
 {{- $old := include "queuectl.entry" (list $place $oldObject true) }}
-{{- $template := $place.template | default "template" }}
+{{- $template := include "queuectl.template" $place }}
 {{- $text := $rule | replace "NEW_TEMPLATE" (include "queuectl.field" (list "ENTRY" $template)) | replace "OLD_TEMPLATE" (include "queuectl.field" (list "OLD" $template)) }}
 {{- if $i }} && {{ end }}{{ include "queuectl.keys" (list $place $object) }}.all(type,
 {{ $text | replace "ENTRY" $entry | replace "OLD" $old | indent 2 }})

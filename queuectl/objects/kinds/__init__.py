@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from queuectl.domain.records import JobRecord
+from queuectl.objects import keys
 from queuectl.objects.kinds import leaderworkerset
 from queuectl.objects.kinds.common import NO_COUNTS
 from queuectl.objects.kinds.described import DescribedKind
@@ -20,7 +21,7 @@ from queuectl.objects.kinds.description import Description
 from queuectl.objects.kinds.job import BatchJob
 from queuectl.objects.kinds.jobset import JOBSET
 from queuectl.objects.kinds.mpijob import MPIJOB
-from queuectl.objects.kinds.ray import RAYCLUSTER
+from queuectl.objects.kinds.ray import RAYCLUSTER, RAYJOB
 from queuectl.objects.kinds.training import JAXJOB, PADDLEJOB, PYTORCHJOB, TFJOB, XGBOOSTJOB
 
 
@@ -112,6 +113,7 @@ _DESCRIBED: Final = (
     JAXJOB,
     JOBSET,
     RAYCLUSTER,
+    RAYJOB,
     MPIJOB,
 )
 
@@ -133,6 +135,13 @@ def with_declared(declared: Iterable[Description]) -> JobKinds:
 def descriptions_of(kinds: JobKinds) -> tuple[Description, ...]:
     """Of all kinds but the Job."""
     return tuple(kind.description for kind in kinds.values() if isinstance(kind, DescribedKind))
+
+
+def unqueued(kinds: JobKinds) -> tuple[str, ...]:
+    """Resources of which an object outside a queue can belong to a queued job, or can create objects that seem to."""
+    described = descriptions_of(kinds)
+    created = (one.plural for one in described if one.children or one.kind in keys.CHILD_KINDS)
+    return ("jobs", *created, "rayservices", "raycronjobs")
 
 
 def index_labels(kinds: JobKinds) -> tuple[str, ...]:

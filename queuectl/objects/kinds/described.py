@@ -23,7 +23,7 @@ from queuectl.objects.kinds.common import (
     template_patch,
     withdraws,
 )
-from queuectl.objects.kinds.description import Description, merged, nested
+from queuectl.objects.kinds.description import Description, below, merged, nested
 from queuectl.objects.kinds.patches import Absent, Items
 from queuectl.objects.kinds.places import Entry, check, entries, refuse
 from queuectl.objects.kinds.wires import CONDITIONS, field, wire
@@ -51,7 +51,7 @@ class DescribedKind:
 
     def read(self, document: Any, *, kueue: bool = True, strict: bool = False) -> JobRecord:
         one = self.description
-        succeeded, failed, drained = self._status(document)
+        succeeded, failed, drained = self.status(document)
         outcome = Outcome.FAILED if failed else None
         return read_job(
             self.kind,
@@ -66,7 +66,7 @@ class DescribedKind:
             strict=strict,
         )
 
-    def _status(self, document: Any) -> tuple[bool, bool, bool]:
+    def status(self, document: Any) -> tuple[bool, bool, bool]:
         """Whether it has succeeded, whether it has failed, and whether its controller stops its pods or has stopped them."""
         one = self.description
         if one.phase is not None:
@@ -80,7 +80,11 @@ class DescribedKind:
 
     def minimal_spec(self, template: Mapping[str, Any]) -> Mapping[str, Any]:
         documents = [dict(self.description.probe)]
+        documents += [nested(required.path, True) for required in self.description.required]
         for where in self.description.podsets:
+            if not where.template:
+                documents.append(nested(where.path, template))
+                continue
             counts = [nested(path, 1) for factor in where.count for path in factor]
             entry = merged([nested(where.template, template), *counts])
             if where.types:
@@ -95,7 +99,7 @@ class DescribedKind:
 
     def templates(self, document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         found: list[Any] = [one.template for one in entries(self.description.podsets, document)]
-        return found
+        return [template for template in found if template is not None]
 
     def complete(self, podsets: list[PodSet]) -> list[PodSet]:
         """The podsets, with what the controller of the kind adds to their pods."""
@@ -154,7 +158,7 @@ class DescribedKind:
             places |= {key.lower(): f"{where.path}.{key}" for key in where.types}
             places |= {name: f"{where.path}.{n}" for name, n in items.items()} if where.key else {}
             found += [
-                nested(f"{place}.{where.template}", template(name))
+                nested(below(place, where.template), template(name))
                 for name, place in places.items()
                 if name in names
             ]
@@ -201,6 +205,9 @@ class DescribedKind:
                 f"{manager.path}: {name!r} runs this job elsewhere", unsupported=True
             )
         refuse(one.unsupported, document)
+        for required in one.required:
+            if not field(document, required.path):
+                raise RequestError(f"{required.path}: {required.reason}", unsupported=True)
         podsets, ranks = [], []
         asking = [(entry, entry.count()) for entry in self._asking(document)]
         for entry, count in asking:
@@ -231,9 +238,11 @@ class DescribedKind:
         )
         for entry, _ in asking:
             place = entry.path.replace("[", ".").replace("]", "")
-            pointer = "/" + f"{place}.{entry.where.template}".replace(".", "/")
+            pointer = "/" + below(place, entry.where.template).replace(".", "/")
             template = entry.template
-            if template is None or template.metadata is None:
+            if template is None and not entry.where.template:
+                yield pointer
+            elif template is None or template.metadata is None:
                 yield f"{pointer}/metadata"
             elif template.metadata.labels is None:
                 yield f"{pointer}/metadata/labels"

@@ -49,6 +49,35 @@ class Unsupported(_Part, frozen=True, kw_only=True):
     annotation: str = ""
 
 
+class Required(_Part, frozen=True, kw_only=True):
+    """A Boolean field that must be true in each job of a queue, and the reason."""
+
+    path: Path
+    reason: str
+
+
+class Only(_Part, frozen=True, kw_only=True):
+    """A field and its default value, with which a place has a podset."""
+
+    path: Path
+    value: str
+
+
+class Default(_Part, frozen=True, kw_only=True):
+    """The pod template of a job that has none: one container.
+
+    Attributes:
+        container: its name.
+        image: path of the pod template whose first container has the same image.
+        requests, limits: of the container, as quantities.
+    """
+
+    container: Name
+    image: Path
+    requests: dict[str, str]
+    limits: dict[str, str]
+
+
 class PodSets(_Part, frozen=True, kw_only=True):
     """A place of podsets: a map whose keys are replica types, a list whose entries have names, or a single entry.
 
@@ -59,7 +88,7 @@ class PodSets(_Part, frozen=True, kw_only=True):
         types: the keys of a map, in podset order.
         key: the field of an entry of a list with its name.
         name: of the podset of a single entry.
-        template: path of the pod template in an entry.
+        template: path of the pod template in an entry; "" = the entry is the template.
         count: the number of pods in an entry is the product of these factors. A factor is the least of the values of its
             paths. Its first path has the value 1 if it is absent; the others count only if they are present.
             Without factors, it is 1.
@@ -67,6 +96,8 @@ class PodSets(_Part, frozen=True, kw_only=True):
         ranks: if the labels of a pod have the index of a group of pods and an index inside it: paths of the number of indexes of
             a group. The first one with a value counts; without a value, it is 1.
         optional: the place can have no entry.
+        only: when the place counts; None = always.
+        default: the template that admission writes if the place has none; None = the place has no podset then.
         unsupported: fields of an entry that no job of a queue can have.
     """
 
@@ -74,16 +105,18 @@ class PodSets(_Part, frozen=True, kw_only=True):
     types: tuple[Key, ...] = ()
     key: FieldOrNone = ""
     name: NameOrNone = ""
-    template: Path = "template"
+    template: PathOrNone = "template"
     count: tuple[tuple[Path, ...], ...] = (("replicas",),)
     least: PathOrNone = ""
     ranks: tuple[Path, ...] = ()
     optional: bool = False
+    only: Only | None = None
+    default: Default | None = None
     unsupported: tuple[Unsupported, ...] = ()
 
 
 class Conditions(_Part, frozen=True, kw_only=True):
-    """Types of the status conditions. Each holds while its status is True.
+    """Types of the status conditions. Each holds while its status is True; "" = there is none.
 
     Attributes:
         succeeded, failed: the job has ended.
@@ -142,6 +175,8 @@ class Description(_Part, frozen=True, kw_only=True):
         priority_class: path of a PriorityClass of the pods outside the templates; "" = none.
         manager: the field that names another controller for a job.
         unsupported: fields that no job of a queue can have.
+        required: fields that must be true in each job of a queue.
+        finalizer: that its controller sets on a job, and removes when the job is deleted; "" = none.
         replaces_finished: path of a field with which its controller can replace finished pods; "" = it never does.
         container: name of the first container in templates, for the check of the policies.
         scale: the kind has the subresource ``scale``.
@@ -164,6 +199,8 @@ class Description(_Part, frozen=True, kw_only=True):
     priority_class: PathOrNone = ""
     manager: Manager | None = None
     unsupported: tuple[Unsupported, ...] = ()
+    required: tuple[Required, ...] = ()
+    finalizer: LabelOrNone = ""
     replaces_finished: PathOrNone = ""
     container: Name = "main"
     scale: bool = False
@@ -185,6 +222,7 @@ class Declared(Description, frozen=True, kw_only=True):
     controller: Account
 
 
+RAY_CLUSTER: Final = Child(kind="RayCluster", group="ray.io", version="v1", plural="rayclusters")
 BATCH_JOB: Final = Child(kind="Job", group="batch", version="v1", plural="jobs")
 
 
@@ -193,6 +231,11 @@ def alternatives(names: Sequence[str], no: str, neither: str) -> str:
     if len(names) == 1:
         return f"{no} {names[0]}"
     return f"{neither} {', '.join(names[:-1])} nor {names[-1]}"
+
+
+def below(path: str, part: str) -> str:
+    """The path of a part of the value at a path; "" = the value itself."""
+    return f"{path}.{part}" if part else path
 
 
 def nested(path: str, value: object) -> dict[str, object]:

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from queuectl.objects.errors import RequestError
-from queuectl.objects.kinds.description import PodSets, Unsupported, alternatives
+from queuectl.objects.kinds.description import Only, PodSets, Unsupported, alternatives, below
 from queuectl.objects.kinds.wires import field
 from queuectl.objects.kubernetes.templates import check_count
 from queuectl.objects.kubernetes.wire import Template
@@ -40,7 +40,7 @@ class Entry:
 
     @property
     def template_path(self) -> str:
-        return f"{self.path}.{self.where.template}"
+        return below(self.path, self.where.template)
 
     @property
     def is_empty(self) -> bool:
@@ -88,8 +88,10 @@ def entries(places: Iterable[PodSets], document: Any) -> Iterator[Entry]:
     """All entries of an object, in podset order. ``document``: a struct or a document."""
     for where in places:
         found = field(document, where.path)
+        if where.only is not None and not _counts(where.only, document):
+            continue
         if where.name:
-            if found is not None:
+            if found is not None or where.default is not None:
                 yield Entry(where, where.name, where.path, found)
         elif where.key:
             for index, content in enumerate(found or ()):
@@ -99,6 +101,10 @@ def entries(places: Iterable[PodSets], document: Any) -> Iterator[Entry]:
             for key in where.types:
                 if key in (found or {}):
                     yield Entry(where, key.lower(), f"{where.path}.{key}", found[key])
+
+
+def _counts(only: Only, document: Any) -> bool:
+    return (field(document, only.path) or only.value) == only.value
 
 
 def check(places: Iterable[PodSets], document: Any) -> None:

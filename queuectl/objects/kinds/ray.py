@@ -1,5 +1,8 @@
 """The kinds of ``ray.io/v1``, run by KubeRay. The head of a Ray cluster is a podset, and each group of workers.
 
+KubeRay creates a RayCluster for each run of a RayJob. Once the cluster is ready, KubeRay creates a Job whose pod submits the entrypoint,
+unless the mode of submission is another one.
+
 With the feature gate RayMultiHostIndexing, which is on by default, KubeRay counts the replicas of a group of workers, and the hosts
 of a replica. The rank of a worker follows from both. The head has none.
 """
@@ -12,23 +15,41 @@ from typing import Any, Final
 from queuectl.domain.needs import ContainerNeeds
 from queuectl.domain.quantity import CPU, MEMORY
 from queuectl.domain.workload import PodSet
-from queuectl.objects.kinds.additions import with_init
+from queuectl.objects.errors import RequestError
+from queuectl.objects.kinds.additions import with_container, with_default, with_init
 from queuectl.objects.kinds.common import SpecFields
 from queuectl.objects.kinds.described import DescribedKind
 from queuectl.objects.kinds.description import (
+    BATCH_JOB,
+    RAY_CLUSTER,
     Conditions,
+    Default,
     Description,
     Manager,
+    Only,
+    Phase,
     PodSets,
+    Required,
     Unsupported,
 )
+from queuectl.objects.kinds.wires import field
 
-_HEAD: Final = "head"
+_HEAD, _SUBMITTER = "head", "submitter"
+_MODE: Final = "spec.submissionMode"
+_K8S_JOB, _SIDECAR = "K8sJobMode", "SidecarMode"
+_SUBMITTER_TEMPLATE: Final = "spec.submitterPodTemplate"
+_JOB_STATUS: Final = "status.jobStatus"
 
 # KubeRay gives each worker an init container that waits for the head, with these resources.
 _WAIT: Final = ContainerNeeds(
     requests=((CPU, 200), (MEMORY, 256 << 20)),
     limits=((CPU, 200), (MEMORY, 256 << 20)),
+    incidental=True,
+)
+# The container that submits the entrypoint, in the default template of the Job, and on the head in SidecarMode.
+_SUBMITS: Final = ContainerNeeds(
+    requests=((CPU, 500), (MEMORY, 200 << 20)),
+    limits=((CPU, 1000), (MEMORY, 1 << 30)),
     incidental=True,
 )
 _CLEANS_UP: Final = "fault tolerance of the GCS is not supported: the pod that clears its storage is created after the end of the cluster"
@@ -70,10 +91,38 @@ class RayKind(DescribedKind):
     """Adds the init container of workers, and that KubeRay creates each pod again that has ended."""
 
     def complete(self, podsets: list[PodSet]) -> list[PodSet]:
-        return [one if one.name == _HEAD else with_init(one, _WAIT) for one in podsets]
+        others = (_HEAD, _SUBMITTER)
+        return [one if one.name in others else with_init(one, _WAIT) for one in podsets]
 
-    def asked(self, document: Any, fields: SpecFields) -> SpecFields:  # noqa: ARG002 - as in the base class
-        return replace(fields, followed=True)
+    def asked(self, document: Any, fields: SpecFields) -> SpecFields:
+        return replace(super().asked(document, fields), followed=True)
+
+
+class RayJob(RayKind):
+    """Adds the container that submits the entrypoint. Its podset comes after the others, and a RayJob can end in two ways without success."""
+
+    more = (_JOB_STATUS,)
+
+    def status(self, document: Any) -> tuple[bool, bool, bool]:
+        succeeded, failed, drained = super().status(document)
+        stopped = succeeded and field(document, _JOB_STATUS) not in (None, "", "SUCCEEDED")
+        return succeeded and not stopped, failed or stopped, drained
+
+    def asked(self, document: Any, fields: SpecFields) -> SpecFields:
+        if (mode := field(document, _MODE) or _K8S_JOB) not in (_K8S_JOB, "HTTPMode", _SIDECAR):
+            raise RequestError(
+                f"{_MODE}: {mode!r} is not supported: KubeRay does not suspend a RayJob that waits for its user",
+                unsupported=True,
+            )
+        podsets = tuple(self._with_submitter(one, mode) for one in fields.podsets)
+        late = tuple(one.name for one in podsets if one.name == _SUBMITTER)
+        return replace(super().asked(document, fields), podsets=podsets, late=late)
+
+    def _with_submitter(self, podset: PodSet, mode: str) -> PodSet:
+        if podset.name == _SUBMITTER:
+            return with_default(podset, _SUBMITS)
+        beside = mode == _SIDECAR and podset.name == _HEAD
+        return with_container(podset, _SUBMITS) if beside else podset
 
 
 RAYCLUSTER: Final = RayKind(
@@ -90,5 +139,61 @@ RAYCLUSTER: Final = RayKind(
         manager=Manager(path="spec.managedBy", name="ray.io/kuberay-operator"),
         unsupported=_unsupported("spec"),
         operator="kubeRayOperator",
+    )
+)
+
+RAYJOB: Final = RayJob(
+    Description(
+        kind="RayJob",
+        group="ray.io",
+        version="v1",
+        plural="rayjobs",
+        suspend="spec.suspend",
+        podsets=(
+            *_podsets("spec.rayClusterSpec"),
+            PodSets(
+                path=_SUBMITTER_TEMPLATE,
+                name=_SUBMITTER,
+                template="",
+                count=(),
+                optional=True,
+                only=Only(path=_MODE, value=_K8S_JOB),
+                default=Default(
+                    container="ray-job-submitter",
+                    image="spec.rayClusterSpec.headGroupSpec.template",
+                    requests={"cpu": "500m", "memory": "200Mi"},
+                    limits={"cpu": "1", "memory": "1Gi"},
+                ),
+            ),
+        ),
+        # On its RayCluster. Its pods have only the name of the RayCluster, and the labels of queuectl.
+        selector="ray.io/originated-from-cr-name",
+        phase=Phase(
+            path="status.jobDeploymentStatus",
+            succeeded=("Complete",),
+            failed=("Failed",),
+            suspended=("Suspended",),
+        ),
+        manager=Manager(path="spec.managedBy", name="ray.io/kuberay-operator"),
+        unsupported=(
+            *_unsupported("spec.rayClusterSpec"),
+            Unsupported(
+                path="spec.clusterSelector",
+                reason="the pods of a RayCluster that runs already are not those of this job: remove it",
+            ),
+            Unsupported(
+                path="spec.deletionStrategy",
+                reason="parts of the cluster that are deleted at the end of the job are not supported: the whole cluster is",
+            ),
+        ),
+        required=(
+            Required(
+                path="spec.shutdownAfterJobFinishes",
+                reason="is not true: KubeRay does not suspend a RayJob that keeps its cluster",
+            ),
+        ),
+        finalizer="ray.io/rayjob-finalizer",
+        operator="kubeRayOperator",
+        children=(BATCH_JOB, RAY_CLUSTER),
     )
 )

@@ -17,7 +17,7 @@ _METADATA: Final = "metadata."
 def field(document: Any, path: str) -> Any:
     """The value in a struct, or in a document; None if it is absent."""
     value = document
-    for name in path.split("."):
+    for name in path.split(".") if path else ():
         if value is None:
             return None
         value = value.get(name) if isinstance(value, Mapping) else getattr(value, name)
@@ -31,10 +31,14 @@ def wire(
     leaves: dict[str, object] = {one.replaces_finished: Any} if one.replaces_finished else {}
     leaves |= dict.fromkeys((*_paths(one.unsupported), *more), Any)
     leaves[one.suspend] = bool | None
+    leaves |= dict.fromkeys((required.path for required in one.required), bool | None)
     if one.phase is not None:
         leaves[one.phase.path] = str | None
     else:
         leaves[CONDITIONS] = list[Condition] | None
+    for where in one.podsets:
+        if where.only is not None:
+            leaves[where.only.path] = str | None
     if one.priority_class:
         leaves[one.priority_class] = str | None
     if one.manager is not None:
@@ -45,6 +49,8 @@ def wire(
 
 
 def _entries(where: PodSets, more: Iterable[str]) -> object:
+    if not where.template:
+        return Template | None
     leaves: dict[str, object] = dict.fromkeys((*_paths(where.unsupported), *more), Any)
     numbers = [path for factor in where.count for path in factor]
     leaves |= dict.fromkeys([*numbers, *([where.least] if where.least else [])], int | None)

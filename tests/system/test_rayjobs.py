@@ -1,0 +1,249 @@
+"""RayJobs run by KubeRay: a Ray cluster of their own, and a pod that submits the entrypoint. KubeRay reads the end of the job from a simulated Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from queuectl.demo.manifests import Document, Pods
+from queuectl.localcluster import NodeSpec
+from queuectl.localcluster.operators import KUBERAY
+from queuectl.objects import keys
+from tests.support.people import role
+from tests.support.rays import cluster_spec, raycluster, rayjob, worker_group
+from tests.support.simulated_ray import play, simulated_ray
+from tests.system.actions import finish, remove, run_command, until_empty, until_reason
+from tests.system.forger import Tenant, job, owner, refused, tenant_of
+from tests.system.installation import RACK, Installation, Workspace, installed
+
+# The first test of an operator on a machine builds it.
+pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+
+NODES = NodeSpec(blocks=2, racks_per_block=2, hosts_per_rack=4)
+WHOLE = Pods(2, gpus=8)
+"""Of a group of workers: each pod takes a node."""
+HEAD = Pods(1)
+
+
+@pytest.fixture(scope="module")
+def installation() -> Iterator[Installation]:
+    """16 nodes of 8 GPUs: 2 blocks of 2 racks of 4."""
+    with simulated_ray() as ray, installed(NODES, operators=(KUBERAY,), proxy=ray.address) as one:
+        ray.client = one.cluster.client
+        yield one
+
+
+def clusters(workspace: Workspace) -> list[Document]:
+    """The RayClusters of the namespace."""
+    path = f"/apis/ray.io/v1/namespaces/{workspace.namespace}/rayclusters"
+    items: list[Document] = workspace.client.get(path)["items"]
+    return items
+
+
+def submitter_of(workspace: Workspace, name: str) -> str:
+    [pod] = [one.name for one in workspace.running(name) if one.podset == "submitter"]
+    return pod
+
+
+def test_a_rayjob_with_the_fields_of_kueues_users_runs_with_kueues_keys(
+    installation: Installation,
+) -> None:
+    """The queue label of Kueue alone, no template of the submitter, an environment, and files of a ConfigMap."""
+    with installation.workspace(32) as workspace:
+        queue = "kueue.x-k8s.io/queue-name"
+        workers = worker_group("small-group", Pods(1, cpu="200m"), minReplicas=1, maxReplicas=5)
+        made = rayjob(
+            "sample",
+            workspace.namespace,
+            HEAD,
+            workers,
+            runtimeEnvYAML="pip:\n  - requests==2.26.0\nenv_vars:\n  counter_name: test_counter\n",
+        )
+        made["metadata"]["labels"] = {queue: "main"}
+        head = made["spec"]["rayClusterSpec"]["headGroupSpec"]
+        head["rayStartParams"] = {"dashboard-host": "0.0.0.0"}
+        spec = head["template"]["spec"]
+        spec["containers"][0]["volumeMounts"] = [{"mountPath": "/home/ray/samples", "name": "code"}]
+        spec["volumes"] = [{"name": "code", "configMap": {"name": "code", "optional": True}}]
+        stored = workspace.submit(made)
+        [container] = stored["spec"]["submitterPodTemplate"]["spec"]["containers"]
+        assert container["name"] == "ray-job-submitter"
+        assert container["image"] == spec["containers"][0]["image"]
+        workspace.until_running("sample", 3, lambda p: True, "all run")
+        assert set(workspace.workloads()) == {"sample"}, (
+            "its RayCluster and its Job are no workloads"
+        )
+        [cluster] = clusters(workspace)
+        assert cluster["metadata"]["labels"][keys.QUEUE_LABEL] == "main"
+        assert not cluster["spec"].get("suspend")
+        play(workspace, "sample", "SUCCEEDED")
+        finish(workspace, submitter_of(workspace, "sample"))
+        done = workspace.until_state("sample", "Finished")
+        assert done["reason"]["code"] == "Succeeded"
+
+
+def test_the_submitter_has_its_capacity_before_it_exists(installation: Installation) -> None:
+    """The rest of the quota is less than the submitter requests, so the RayJob waits for room for all its pods."""
+    with installation.workspace(24) as workspace:
+        workers = worker_group("workers", Pods(1, gpus=8))
+        submitter = Pods(1, gpus=8).template("ray-job-submitter", None, restart="Never")
+        workspace.submit(
+            rayjob(
+                "late",
+                workspace.namespace,
+                HEAD,
+                workers,
+                submissionMode="K8sJobMode",
+                submitterPodTemplate=submitter,
+            )
+        )
+        workspace.job("other", Pods(2, gpus=8))
+        until_reason(workspace, "other", "Pending", "WaitingForQuota")
+        workspace.until_running("late", 3, lambda p: True, "all run")
+        assert workspace.state("other") == "Pending"
+        remove(workspace, "late")
+
+
+def test_the_pods_of_another_try_take_the_same_places(installation: Installation) -> None:
+    with installation.workspace(128) as workspace:
+        workers = worker_group("workers", Pods(4, gpus=8, required=RACK))
+        workspace.submit(
+            rayjob(
+                "again",
+                workspace.namespace,
+                HEAD,
+                workers,
+                submissionMode="HTTPMode",
+                backoffLimit=1,
+            )
+        )
+        workspace.until_state("again", "Running")
+        before = workspace.running("again")
+        assert {p.podset for p in before} == {"head", "workers"}
+        path = f"/apis/ray.io/v1/namespaces/{workspace.namespace}/rayjobs/again"
+        workspace.until(
+            lambda: workspace.client.get(path)["status"].get("jobStatus") == "RUNNING",
+            "KubeRay has submitted the entrypoint",
+        )
+        play(workspace, "again", "FAILED")
+        old = {pod.uid for pod in before}
+        workspace.until_running("again", 5, lambda p: p.uid not in old, "new pods run")
+        after = workspace.running("again")
+        assert {(p.podset, p.rank, p.node) for p in after if p.podset == "workers"} == {
+            (p.podset, p.rank, p.node) for p in before if p.podset == "workers"
+        }
+        assert workspace.workload("again")["attempt"] == 1
+        workspace.until(
+            lambda: workspace.client.get(path)["status"].get("jobStatus") == "RUNNING",
+            "KubeRay has submitted the entrypoint again",
+        )
+        play(workspace, "again", "FAILED")
+        done = workspace.until_state("again", "Finished")
+        assert done["reason"]["code"] == "Failed"
+
+
+def test_a_rayjob_is_held_and_released_with_a_new_cluster(installation: Installation) -> None:
+    with installation.workspace(32) as workspace:
+        workers = worker_group("workers", WHOLE)
+        workspace.submit(rayjob("held", workspace.namespace, HEAD, workers))
+        workspace.until_state("held", "Running")
+        first = {one["metadata"]["name"] for one in clusters(workspace)}
+        run_command(workspace, "held", "hold")
+        workspace.until_state("held", "Held")
+        until_empty(workspace, "held")
+        assert clusters(workspace) == []
+        run_command(workspace, "held", "release")
+        assert workspace.until_state("held", "Running")["attempt"] == 2
+        assert first.isdisjoint(one["metadata"]["name"] for one in clusters(workspace))
+        remove(workspace, "held")
+
+
+# ---- forged objects
+
+
+@pytest.fixture(scope="module")
+def tenant(installation: Installation) -> Iterator[Tenant]:
+    """A user of the namespace in which the RayJob ``mine`` runs."""
+    with installation.workspace(32) as workspace, tenant_of(workspace) as client:
+        workspace.client.apply(role("training-edit", _RIGHTS))
+        workers = worker_group("workers", WHOLE)
+        made = workspace.submit(rayjob("mine", workspace.namespace, HEAD, workers))
+        workspace.until_running("mine", 4, lambda p: True, "all run")
+        workspace.until_state("mine", "Running")
+        yield Tenant(client, workspace, workspace, made)
+        assert {pod.attempt for pod in workspace.running("mine")} == {1}
+        assert len(workspace.running("mine")) == 4
+
+
+_RIGHTS = [{"apiGroups": ["ray.io"], "resources": ["*"], "verbs": ["*"]}]
+_ONLY = "only the controllers of queued jobs"
+
+
+def marked(tenant: Tenant, **spec: Any) -> Document:
+    """The spec of a Ray cluster whose pods name the RayJob as their workload."""
+    marks = {
+        keys.ATTEMPT_LABEL: "1",
+        keys.PODSET_LABEL: "workers",
+        keys.KIND_LABEL: "RayJob",
+        keys.WORKLOAD_LABEL: tenant.job["metadata"]["uid"],
+    }
+    workers = worker_group("workers", Pods(1, gpus=8))
+    workers["template"]["metadata"]["labels"] = marks
+    return cluster_spec(HEAD, workers, **spec)
+
+
+def test_no_user_creates_pods_of_a_rayjob(tenant: Tenant) -> None:
+    namespace = tenant.workspace.namespace
+    base = raycluster("child", namespace, HEAD, queue=None)
+    base["metadata"]["ownerReferences"] = owner(tenant.job, kind="RayJob")
+    forged = base | {"spec": marked(tenant)}
+    refused(_ONLY, tenant.create, forged)
+    queued = raycluster("queued", namespace, HEAD) | {"spec": marked(tenant)}
+    refused("workload-kind", tenant.create, queued)
+    unqueued = rayjob("job", namespace, HEAD, queue=None)
+    unqueued["spec"]["rayClusterSpec"] = marked(tenant)
+    refused(_ONLY, tenant.create, unqueued)
+    for queue in (None, "main"):
+        serving = raycluster("serving", namespace, HEAD, queue=queue)
+        serving |= {"kind": "RayService", "spec": {"rayClusterConfig": marked(tenant)}}
+        refused(_ONLY, tenant.create, serving)
+    submits = job("submits", None, labels={}, ownerReferences=owner(tenant.job, kind="RayJob"))
+    submits["spec"]["template"]["metadata"]["labels"] = {keys.KIND_LABEL: "RayJob"}
+    refused(_ONLY, tenant.create, submits)
+
+
+def test_no_user_takes_the_cluster_of_a_rayjob_out_of_its_queue(tenant: Tenant) -> None:
+    [cluster] = clusters(tenant.workspace)
+    path = tenant.workspace.client.path_of(cluster)
+    change = tenant.client.patch
+    refused("cannot change its queue", change, path,
+        {"metadata": {"labels": {keys.QUEUE_LABEL: None}}})  # fmt: skip
+    head = {"headGroupSpec": {"template": {"spec": {"schedulingGates": None}}}}
+    refused("while it runs|gate", change, path, {"spec": head})
+    refused("together with its pods", tenant.client.delete, path, propagationPolicy="Orphan")
+
+
+def test_a_user_changes_a_queued_rayjob_only_in_ways_that_its_queue_sees(tenant: Tenant) -> None:
+    workspace, change = tenant.workspace, tenant.client.patch
+    large = worker_group("workers", Pods(9, gpus=8))
+    tenant.create(rayjob("changed", workspace.namespace, HEAD, large))
+    path = workspace.made[-1]
+    refused("only queuectl may resume", change, path, {"spec": {"suspend": False}})
+    template = {"submitterPodTemplate": {"spec": {"schedulingGates": None}}}
+    refused("gate.*cannot be removed", change, path, {"spec": template})
+    labels = {"submitterPodTemplate": {"metadata": {"labels": {keys.ATTEMPT_LABEL: "7"}}}}
+    refused("written by queuectl alone", change, path, {"spec": labels})
+    move = {"metadata": {"labels": {keys.QUEUE_LABEL: "other"}}}
+    refused("cannot change its queue", change, path, move)
+    mine = workspace.client.path_of(tenant.job)
+    removed = {"spec": {"submitterPodTemplate": None}}
+    refused("while it runs", change, mine, removed)
+    refused("together with its pods", tenant.client.delete, mine, propagationPolicy="Orphan")
+    tenant.client.delete(path, propagationPolicy="Background")
+
+
+def test_a_rayjob_that_keeps_its_cluster_is_refused(tenant: Tenant) -> None:
+    kept = rayjob("kept", tenant.workspace.namespace, HEAD, shutdownAfterJobFinishes=False)
+    refused("shutdownAfterJobFinishes", tenant.create, kept)
