@@ -15,6 +15,7 @@ from queuectl.cluster.resources import Resource, watched
 from queuectl.cluster.stream import INITIAL_EVENTS_END, Feed, LineSplitter, key_of
 from queuectl.domain.errors import ClusterUnavailable
 from queuectl.domain.records import Deleted, Delta, ListCompleted, Upserted
+from queuectl.objects.kubernetes.provisioning import WORKLOAD
 from tests.support.jobs import batch_job
 
 RESOURCES = {resource.name: resource for resource in watched()}
@@ -179,6 +180,7 @@ def test_every_reader_accepts_a_minimal_object(resource: Resource) -> None:
     document: dict[str, Any] = {"metadata": metadata, **MINIMAL.get(resource.name, {})}
     if resource.by_uid:
         document["metadata"]["labels"] = {"queuectl.dev/queue-name": "main"}
+        document["metadata"]["annotations"] = {WORKLOAD: "u"}
     record = resource.read(msgspec.json.encode(document))
     assert record is not None
     assert key_of(record) == ("u" if resource.by_uid else "x")
