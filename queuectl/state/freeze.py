@@ -25,7 +25,7 @@ from queuectl.domain.workload import Duration, Placement, Workload, fraction_of
 from queuectl.objects.configuration.admissibility import inadmissible_reason, too_long
 from queuectl.state.claims import checkpoint_of
 from queuectl.state.durations import Durations
-from queuectl.state.growth import after_lower_ranks, stalled_ranks
+from queuectl.state.growth import after_lower_ranks, in_rank_order, stalled_ranks
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.quota_reservations import allowances
@@ -90,7 +90,7 @@ class SnapshotBuilder:
             now=now,
             fleet=self._mirror.fleet,
             config=config,
-            pending=tuple(self._pending(config, now)),
+            pending=in_rank_order(self._pending(config, now)),
             admitted=admitted,
             other_pods=other_pods,
             namespaces=self._namespaces,

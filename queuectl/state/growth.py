@@ -1,8 +1,8 @@
-"""The pods above the gang of an elastic Job: which of them wait for lower ranks."""
+"""The pods above the gang of an elastic Job: which of them wait for lower ranks, and their order in the queue."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -33,3 +33,21 @@ def after_lower_ranks(pending: Pending, stalled: Mapping[str, Entry]) -> Pending
         return pending
     text = f"its gang grows in the order of ranks: {lower.ref} is {lower.state}"
     return replace(pending, blocked=Reason(Code.WAITING_IN_ORDER, text, {"behind": lower.ref}))
+
+
+def in_rank_order(pending: Iterable[Pending]) -> tuple[Pending, ...]:
+    """The same gangs. A pod of an elastic gang is not queued before the pods of lower ranks, which can be newer."""
+    gangs = list(pending)
+    ranks = sorted(
+        (growth.base, growth.rank, place)
+        for place, one in enumerate(gangs)
+        if (growth := one.workload.growth) is not None
+    )
+    latest: dict[str, float] = {}
+    for base, _, place in ranks:
+        workload = gangs[place].workload
+        queued_at = max(workload.queued_at, latest.get(base, workload.queued_at))
+        if queued_at > workload.queued_at:
+            gangs[place] = replace(gangs[place], workload=replace(workload, queued_at=queued_at))
+        latest[base] = queued_at
+    return tuple(gangs)

@@ -24,7 +24,7 @@ from queuectl.objects.documents import as_document
 from queuectl.objects.files.snapshots import read_snapshot
 from queuectl.objects.kinds import KINDS
 from queuectl.planner import plan
-from queuectl.state.growth import after_lower_ranks, stalled_ranks
+from queuectl.state.growth import after_lower_ranks, in_rank_order, stalled_ranks
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from tests.planner.build import config, gang, node, placed, podset, queue
@@ -294,6 +294,25 @@ def test_a_rank_is_not_planned_before_one_below_it_that_is_not_planned(
         found = after_lower_ranks(given, stalled_ranks(ledger))
         assert (found is not given) == held
         assert (found.blocked is not None) == held
+
+
+@pytest.mark.parametrize(
+    ("queued", "effective"),
+    [((5.0, 6.0, 7.0), (5.0, 6.0, 7.0)), ((9.0, 5.0, 6.0), (9.0, 9.0, 9.0)), ((5.0, 9.0, 6.0), (5.0, 9.0, 9.0))],
+)  # fmt: skip
+def test_a_rank_is_not_queued_before_a_lower_one_whose_pod_is_newer(
+    queued: tuple[float, ...], effective: tuple[float, ...]
+) -> None:
+    """A lower rank can be newer: its user made the gang smaller than it has started."""
+    ranks = [
+        Pending(replace(gang(f"train.{n}", podset()), growth=Growth("train", n), queued_at=at))
+        for n, at in enumerate(queued, 1)
+    ]
+    other = Pending(replace(gang("other", podset()), queued_at=1.0))
+    ordered = in_rank_order([ranks[2], other, *ranks[:2]])
+    assert [one.workload.uid for one in ordered] == ["train.3", "other", "train.1", "train.2"]
+    times = {one.workload.uid: one.workload.queued_at for one in ordered}
+    assert times == {"other": 1.0} | {f"train.{n}": at for n, at in enumerate(effective, 1)}
 
 
 def test_a_pod_is_added_where_it_can_be_one_of_the_gang() -> None:
