@@ -27,7 +27,18 @@ For submitters and platform administrators: each kind that queuectl manages, and
 runs a system test for each cell on a [local control plane](../explanation/kwok-and-kubelets.md), and writes this page.
 
 """
+_OTHERS: Final = """## Other work
 
+Other tests on a local control plane cover these kinds:
+
+- [LeaderWorkerSets](../how-to/leaderworkerset.md)
+- [Pods, groups of pods, Deployments and StatefulSets](../how-to/pods.md)
+- [Indexed Jobs whose indexes start one by one](../how-to/arrays.md)
+- [Kinds of your own](../how-to/bring-your-own-kind.md)
+
+queuectl does not manage TrainJobs, RayServices, AppWrappers and SparkApplications. The operator of
+SparkApplications needs a Spark image, so its tests cannot run on a local control plane.
+"""
 _outcomes: Final[dict[str, dict[str, str]]] = defaultdict(dict)
 
 
@@ -105,6 +116,7 @@ def page(results: Mapping[str, Any]) -> str:
             "| --- | --- |",
             *meaning,
             "",
+            _OTHERS,
         ]
     )
 
