@@ -26,7 +26,8 @@ NO_CLOCK: Final = 1e6
 _ONE_IN: Final = 8  # of the snapshots in which a gang waits, those whose gangs are diagnosed
 _DIAGNOSED: Final = 2  # gangs of such a snapshot
 _LARGEST: Final = 1 << 21  # bytes of such a snapshot
-_LATER: Final = ("planned", "reserved")  # fields newer than the corpus: not recorded if empty
+_LATER: Final = frozenset({"planned", "reserved", "checks", "awaits_nodes"})
+"""Fields newer than the corpus. They are not recorded if they are empty."""
 
 Planner = Callable[[Snapshot, StopSignal], Plan]
 
@@ -68,10 +69,17 @@ def plain(made: Plan) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.json.decode(
         msgspec.json.encode(msgspec.msgpack.decode(plan_bytes(made)))
     )
-    for refusal in fields["pending"]:
-        if not refusal["checks"]:
-            del refusal["checks"]  # newer than the corpus
-    return {name: value for name, value in fields.items() if value or name not in _LATER}
+    whole: dict[str, Any] = _recorded(fields)
+    return whole
+
+
+def _recorded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_recorded(item) for item in value]
+    if isinstance(value, dict):
+        kept = ((name, one) for name, one in value.items() if one or name not in _LATER)
+        return {name: _recorded(one) for name, one in kept}
+    return value
 
 
 def digest_of(whole: dict[str, Any]) -> str:
