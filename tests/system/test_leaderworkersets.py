@@ -46,13 +46,16 @@ def test_each_group_is_a_gang_that_is_admitted_preempted_and_restarted_in_its_pl
     installation: Installation,
 ) -> None:
     with installation.workspace(64, strategy="StrictFIFO") as workspace:
-        workspace.submit(
-            leaderworkerset("serve", workspace.namespace, WHOLE, replicas=3, priority_class="low")
+        made = leaderworkerset(
+            "serve", workspace.namespace, WHOLE, replicas=2, priority_class="low"
         )
+        workspace.submit(made)
         for group in ("serve-0", "serve-1"):
             started = workspace.until_state(group, "Running")
             assert (started["kind"], started["pods"]) == ("LeaderWorkerSet", 4)
             assert len({rack(node) for node in places(workspace, group).values()}) == 1
+        scale = f"{workspace.client.path_of(made)}/scale"
+        workspace.client.patch(scale, {"spec": {"replicas": 3}})
         until_reason(workspace, "serve-2", "Pending", "WaitingForQuota")
         assert set(workspace.workloads()) == {"serve-0", "serve-1", "serve-2"}
 

@@ -104,6 +104,7 @@ def test_the_submitter_has_its_capacity_before_it_exists(installation: Installat
         workspace.until_running("late", 3, lambda p: True, "all run")
         assert workspace.state("other") == "Pending"
         remove(workspace, "late")
+        workspace.until_state("other", "Running")
 
 
 def test_the_pods_of_another_try_take_the_same_places(installation: Installation) -> None:
