@@ -191,12 +191,15 @@ def test_pages_that_need_no_cluster(shell: Shell) -> None:
     why = Page("why.md", shell)
     why.type("queuectl plan")
     why.end()
-    for gpus in (Page("amd-intel.md", shell), Page("mig.md", shell), Page("shared-gpus.md", shell)):
-        gpus.type("queuectl plan")
-        gpus.end()
-    numa = Page("numa.md", shell)
-    numa.type("queuectl plan")
-    numa.end()
+    for planned in (
+        Page("amd-intel.md", shell),
+        Page("leaderworkerset.md", shell),
+        Page("mig.md", shell),
+        Page("numa.md", shell),
+        Page("shared-gpus.md", shell),
+    ):
+        planned.type("queuectl plan")
+        planned.end()
     pods = Page("pods.md", shell)
     pods.type("queuectl plan")
     pods.type("queuectl plan")
@@ -206,6 +209,15 @@ def test_pages_that_need_no_cluster(shell: Shell) -> None:
     for _ in range(5):
         reports.type("queuectl report", shows=False)
     reports.end()
+
+
+def test_the_page_on_autoscaling(shell: Shell) -> None:
+    """tests/system/test_autoscaling.py has a gang whose nodes are made."""
+    page = Page("autoscaling.md", shell)
+    page.type("kubectl apply")
+    page.end()
+    status, printed = shell.type("kubectl delete -f deploy/optional/provisioning.yaml")
+    assert status == 0, printed
 
 
 WITHOUT_TEST: Final = {
@@ -219,7 +231,7 @@ def typed() -> Iterator[str]:
     for path in (ROOT / "tests").rglob("test_*.py"):
         text = path.read_text()
         if ".end(" in text:
-            yield from re.findall(r'Page\("([^"]+)"', text)
+            yield from re.findall(r'Page\(\s*"([^"]+)"', text)
 
 
 def test_every_page_with_commands_is_typed() -> None:
