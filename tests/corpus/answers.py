@@ -102,7 +102,7 @@ def _diagnoses(
         if diagnosis.cut or stop.stopped:
             raise Cut(entry.key)
         whole = msgspec.json.decode(msgspec.json.encode(msgspec.to_builtins(diagnosis)))
-        yield diagnosis.uid, {"whole": whole, "score": diagnosis_score(diagnosis)}
+        yield diagnosis.uid, {"whole": _recorded(whole), "score": diagnosis_score(diagnosis)}
 
 
 @contextmanager
