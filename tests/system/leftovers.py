@@ -13,6 +13,7 @@ from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
 from queuectl.domain.quantity import GPU
 from queuectl.localcluster.client import Client, wait_until
+from tests.support.definitions import definition
 from tests.support.kueue import of_kueue, workload
 from tests.system.installation import BLOCK, RACK
 
@@ -37,33 +38,6 @@ WAITING: Final = {"third": "Job", "first": "PyTorchJob", "second": "Job"}
 def plural(kind: str) -> str:
     known = {"Topology": "topologies", "WorkloadPriorityClass": "workloadpriorityclasses"}
     return known.get(kind, f"{kind.lower()}s")
-
-
-def definition(kind: str) -> Document:
-    """A CRD without the schema of the fields. Objects are stored as with Kueue's own CRD."""
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {
-        "served": True,
-        "schema": {"openAPIV3Schema": schema},
-        "subresources": {"status": {}},
-    }
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {
-            "name": f"{plural(kind)}.{KUEUE}",
-            "annotations": {"api-approved.kubernetes.io": "https://example.org/test"},
-        },
-        "spec": {
-            "group": KUEUE,
-            "scope": SCOPES[kind],
-            "names": {"plural": plural(kind), "kind": kind, "listKind": f"{kind}List"},
-            "versions": [
-                version | {"name": "v1beta1", "storage": False},
-                version | {"name": "v1beta2", "storage": True},
-            ],
-        },
-    }
 
 
 def configuration() -> list[Document]:
@@ -128,7 +102,8 @@ def uids(pods: Sequence[Document]) -> set[str]:
 def leave(client: Client) -> None:
     """Two admitted gangs, and three pending ones, queued in another order than their jobs were created."""
     for kind in SCOPES:
-        client.create(CRDS, definition(kind))
+        made = definition(KUEUE, kind, plural(kind), "v1beta1", "v1beta2", scope=SCOPES[kind])
+        client.create(CRDS, made)
     for kind in SCOPES:
         listed = f"/apis/{VERSION}/{plural(kind)}"
         wait_until(partial(client.exists, listed), listed, 20.0)

@@ -17,6 +17,7 @@ from queuectl.localcluster import LocalCluster, NodeSpec
 from queuectl.localcluster.client import Client, wait_until
 from queuectl.localcluster.errors import RequestError
 from tests.support.autoscaler import CLASS, GPU, Document, SimulatedAutoscaler
+from tests.support.definitions import definition
 from tests.support.shared_resource import SharedResource
 from tests.system.installation import RACK, SECONDS, Installation, Workspace, installed, policies
 
@@ -27,37 +28,11 @@ REQUESTS = f"/apis/{GROUP}/v1/{PLURAL}"
 ADDED = list(NodeSpec(racks_per_block=2, hosts_per_rack=4, prefix="made-").documents())
 
 
-def definition() -> Document:
-    """The CustomResourceDefinition of ProvisioningRequests, without its schema."""
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {
-        "name": "v1",
-        "served": True,
-        "storage": True,
-        "schema": {"openAPIV3Schema": schema},
-        "subresources": {"status": {}},
-    }
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {
-            "name": f"{PLURAL}.{GROUP}",
-            "annotations": {"api-approved.kubernetes.io": "https://example.org/test"},
-        },
-        "spec": {
-            "group": GROUP,
-            "scope": "Namespaced",
-            "names": {"plural": PLURAL, "kind": "ProvisioningRequest"},
-            "versions": [version],
-        },
-    }
-
-
 @contextmanager
 def with_requests(cluster: LocalCluster) -> Iterator[None]:
     """The admission of deploy/ with the right to request nodes, where ProvisioningRequests are served and there are no nodes."""
     client = cluster.client
-    client.apply(definition())
+    client.apply(definition(GROUP, "ProvisioningRequest", PLURAL, "v1", scope="Namespaced"))
     wait_until(lambda: bool(client.get(REQUESTS)), "ProvisioningRequests are served", SECONDS)
     with policies(cluster):
         client.apply(*optional("provisioning"))

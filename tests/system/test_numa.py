@@ -17,6 +17,7 @@ from queuectl.demo.manifests import Document, Pods
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.client import Client, wait_until
 from queuectl.localcluster.errors import LocalClusterError
+from tests.support.definitions import definition
 from tests.support.shared_resource import SharedResource
 from tests.system.installation import SECONDS, Installation, Workspace, installed
 
@@ -44,30 +45,6 @@ def workspace(installation: Installation) -> Iterator[Workspace]:
         covered: dict[str, int | str] = {"nvidia.com/gpu": 32, "cpu": "1M", "memory": "10Ti"}
         one.rest.apply([m.cluster_queue(one.namespace, "gpu", covered)])
         yield one
-
-
-def definition() -> Document:
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {
-        "name": "v1alpha2",
-        "served": True,
-        "storage": True,
-        "schema": {"openAPIV3Schema": schema},
-    }
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {
-            "name": f"{PLURAL}.{GROUP}",
-            "annotations": {"api-approved.kubernetes.io": "https://example.org/test"},
-        },
-        "spec": {
-            "group": GROUP,
-            "scope": "Cluster",
-            "names": {"plural": PLURAL, "kind": "NodeResourceTopology"},
-            "versions": [version],
-        },
-    }
 
 
 def topology(node: str, policy: str = "single-numa-node") -> Document:
@@ -124,7 +101,8 @@ def test_pods_that_request_one_numa_node_start_where_it_is_sure(workspace: Works
     until_waits(workspace, "early", "UnsupportedConstraint", no_object)
 
     client = workspace.client
-    client.apply(definition())
+    kind = "NodeResourceTopology"
+    client.apply(definition(GROUP, kind, PLURAL, "v1alpha2", scope="Cluster", status=False))
     wait_until(lambda: publishes(client), "the objects are published", SECONDS)
     workspace.until(
         lambda: workspace.state("early") == "Running", "early runs", seconds=UNTIL_WATCHED
