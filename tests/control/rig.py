@@ -41,7 +41,7 @@ from queuectl.domain.refused import RefusedPlan
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
 from queuectl.objects import keys
-from queuectl.objects.kinds import KINDS
+from queuectl.objects.kinds import KINDS, JobKinds
 from queuectl.planner.cache import PlannerCache
 from queuectl.state.mirror import Mirror
 from queuectl.telemetry.metrics import Metrics
@@ -378,7 +378,7 @@ class Rig:
             self._task = asyncio.create_task(self._controller())
 
     async def _controller(self) -> None:
-        mirror = Mirror.of(KINDS)
+        mirror = Mirror.of(self.cluster.kinds)
         store = KillingStore(self.leader_store, self.commits, self.accounts)
         cluster = KillingCluster(self.cluster, self.patches)
         loop = Loop(
@@ -400,7 +400,7 @@ class Rig:
 
         def synced(resource: str) -> None:
             listed.add(resource)
-            if len(listed) == len(watched()):
+            if len(listed) == len(watched(kinds=self.cluster.kinds)):
                 complete.set()
 
         async def lead() -> None:
@@ -559,11 +559,12 @@ async def rig(
     clock: Callable[[], float] = time.time,
     answer_timeout: float = PATIENT,
     leader_url: str = "",
+    kinds: JobKinds = KINDS,
 ) -> AsyncIterator[Rig]:
     """A rig with this many 8-GPU nodes, or with ``cluster`` as it is, and a queue for all of them.
 
     ``answer_timeout``: seconds after which the controller abandons a database operation. ``leader_url``: its connection to
-    the database, if that differs from the test's.
+    the database, if that differs from the test's. ``kinds``: the kinds that the controller manages.
     """
     patient = DatabaseSettings(
         url,
@@ -577,7 +578,7 @@ async def rig(
         if leader_url:
             led = replace(patient, url=leader_url)
             leader_store = await stores.enter_async_context(_connected(led))
-        cluster = cluster or FakeCluster(nodes(machines), clock=clock)
+        cluster = cluster or FakeCluster(nodes(machines), clock=clock, kinds=kinds)
         world = Rig(cluster, store, leader_store, clock=clock)
         try:
             for document in configuration(machines * 8):

@@ -15,9 +15,11 @@ import pytest
 
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code
-from queuectl.objects.kinds import KINDS
+from queuectl.objects.kinds import KINDS, JobKinds
 from tests.control.rig import KillPoint, Rig, gang, live, rig
 from tests.doubles.cluster import Moment
+from tests.doubles.known import KNOWN
+from tests.support.outside import declared_instead
 from tests.support.postgres import TestPostgres
 
 SHAPES = ("Job", "PyTorchJob", "JobSet", "MPIJob")
@@ -52,8 +54,8 @@ async def story(world: Rig, kind: str) -> None:
     await world.at_rest()
 
 
-def two_nodes(url: str) -> AbstractAsyncContextManager[Rig]:
-    return rig(url, 2)
+def two_nodes(url: str, kinds: JobKinds = KINDS) -> AbstractAsyncContextManager[Rig]:
+    return rig(url, 2, kinds=kinds)
 
 
 @asynccontextmanager
@@ -63,8 +65,8 @@ async def fresh(postgres: TestPostgres) -> AsyncIterator[str]:
     await postgres.drop(name)
 
 
-async def count_steps(url: str, kind: str) -> tuple[int, int]:
-    async with rig(url, 2) as world:
+async def count_steps(url: str, kind: str, kinds: JobKinds) -> tuple[int, int]:
+    async with rig(url, 2, kinds=kinds) as world:
         await story(world, kind)
         assert world.kills == 0
         return world.commits.seen, world.patches.seen
@@ -139,10 +141,33 @@ async def survives(
 )
 @pytest.mark.timeout(600)
 async def test_a_kill_at_any_step_changes_no_outcome(postgres: TestPostgres, kind: str) -> None:
+    await killed_at_any_step(postgres, kind, KINDS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "kinds"),
+    [
+        ("GangRun", KNOWN),
+        pytest.param("XGBoostJob", declared_instead("XGBoostJob"), marks=pytest.mark.faults),
+    ],
+    ids=["GangRun", "XGBoostJob"],
+)
+@pytest.mark.timeout(600)
+async def test_a_kill_at_any_step_changes_no_outcome_for_a_declared_kind(
+    postgres: TestPostgres, kind: str, kinds: JobKinds
+) -> None:
+    await killed_at_any_step(postgres, kind, kinds)
+
+
+async def killed_at_any_step(postgres: TestPostgres, kind: str, kinds: JobKinds) -> None:
     async with fresh(postgres) as url:
-        commits, writes = await count_steps(url, kind)
+        commits, writes = await count_steps(url, kind, kinds)
     assert commits >= 10, "the scenario commits at each transition"
     assert writes >= 10, "and writes for each start, pin and stop"
     await survives(
-        postgres, (commits, writes), lambda world: story(world, kind), sides=tuple(Moment)
+        postgres,
+        (commits, writes),
+        lambda world: story(world, kind),
+        lambda url: two_nodes(url, kinds),
+        sides=tuple(Moment),
     )

@@ -9,11 +9,11 @@ from typing import Any
 from queuectl.domain.mig import CONFIG, STATE
 from queuectl.domain.mig_reconfiguration import ANNOTATION
 from queuectl.objects import keys
-from queuectl.objects.kinds import DESCRIPTIONS
 from queuectl.objects.kinds.description import Description
 from queuectl.objects.kinds.places import entries
 from queuectl.objects.kinds.wires import field
 from tests.doubles.apiserver import Document, copied, refuse
+from tests.doubles.known import DESCRIBED
 
 CONTROLLER = "system:serviceaccount:queuectl-system:queuectl"
 OURS, THEIRS = keys.QUEUE_LABEL, keys.KUEUE_PREFIX + keys.QUEUE_NAME
@@ -30,7 +30,7 @@ WRITTEN_BY_US = (
 
 def description_of(job: Document) -> Description:
     """The description of a job of any kind but ``batch/v1`` Job."""
-    [found] = [one for one in DESCRIPTIONS if one.kind == job["kind"]]
+    [found] = [one for one in DESCRIBED if one.kind == job["kind"]]
     return found
 
 

@@ -17,8 +17,10 @@ from queuectl.cluster.resources import watched
 from queuectl.cluster.stream import Feed
 from queuectl.domain.errors import ObjectGone, WriteConflict, WriteRefused
 from queuectl.domain.records import Delta
+from queuectl.objects.kinds import KINDS, JobKinds
 from queuectl.objects.kinds.patches import encoded
 from queuectl.objects.times import format_time
+from tests.doubles.known import KNOWN
 
 Document = dict[str, Any]
 Key = tuple[str, str]  # namespace ("" for none) and name
@@ -77,7 +79,7 @@ class Server:
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
         self.objects: dict[str, dict[Key, Document]] = {
-            name: {} for name in (*(r.name for r in watched()), "podtemplates")
+            name: {} for name in (*(r.name for r in watched(kinds=KNOWN)), "podtemplates")
         }
         self.version = 100
         self.watchers: list[Watcher] = []
@@ -192,9 +194,11 @@ class Server:
 class Watcher:
     """One ``Cluster.watch``, with the events that it has not delivered."""
 
-    def __init__(self, server: Server, *, kueue: bool = True) -> None:
+    def __init__(self, server: Server, *, kueue: bool = True, kinds: JobKinds = KINDS) -> None:
         self._server = server
-        self._feeds = {resource.name: Feed(resource) for resource in watched(kueue=kueue)}
+        self._feeds = {
+            resource.name: Feed(resource) for resource in watched(kueue=kueue, kinds=kinds)
+        }
         self._pending: list[tuple[str, bytes]] = []
         self._relist = True
         self.held = False

@@ -36,10 +36,11 @@ from queuectl.cluster.writes import meant
 from queuectl.domain.errors import ClusterError, ClusterUnavailable, ObjectGone, WriteConflict
 from queuectl.domain.records import Delta, JobRecord, LeaderRecord, PodRecord, PriorAdmission
 from queuectl.objects.files.takeover import WireLeftWorkload, read_prior_admission
-from queuectl.objects.kinds import KINDS
+from queuectl.objects.kinds import KINDS, JobKinds
 from tests.doubles.admission import CONTROLLER, born, check_job, check_node, check_pod, pod_born
 from tests.doubles.apiserver import Document, Server, Watcher
 from tests.doubles.controllers import Controllers, gang_of, phase, pod_record
+from tests.doubles.known import KNOWN
 from tests.doubles.writing import condition
 
 _T = TypeVar("_T")
@@ -87,8 +88,17 @@ class FakeCluster:
         *,
         namespaces: Sequence[str] = NAMESPACES,
         clock: Callable[[], float] | None = None,
+        kinds: JobKinds = KINDS,
     ) -> None:
-        """``nodes``: Node documents. ``clock``: unix seconds; the default is constant."""
+        """Make one.
+
+        Args:
+            nodes: Node documents.
+            namespaces: that exist.
+            clock: unix seconds; the default is constant.
+            kinds: that queuectl manages.
+        """
+        self.kinds = kinds
         self.server = Server(clock or (lambda: 1_800_000_000.0))
         self.controllers = Controllers(self.server)
         self.writes: list[Written] = []
@@ -117,7 +127,7 @@ class FakeCluster:
         *,
         kueue: bool = True,
     ) -> None:
-        watcher = Watcher(self.server, kueue=kueue)
+        watcher = Watcher(self.server, kueue=kueue, kinds=self.kinds)
         watcher.hold(self._down)
         self.server.watchers.append(watcher)
         completed: set[str] = set()
@@ -318,14 +328,14 @@ class FakeCluster:
     def job(self, uid: str) -> JobRecord:
         """The job, as its reader decodes it."""
         document = self._job(uid)
-        kind = KINDS[document["kind"]]
+        kind = KNOWN[document["kind"]]
         return kind.read(msgspec.convert(document, kind.wire))
 
     def uids(self) -> list[str]:
         """The uids of all jobs of all kinds."""
         return [
             document["metadata"]["uid"]
-            for kind in KINDS.values()
+            for kind in KNOWN.values()
             for document in self.server.all(kind.plural)
         ]
 
@@ -417,7 +427,7 @@ class FakeCluster:
         return int(patched["metadata"]["resourceVersion"])
 
     def _jobs(self, uid: str) -> Iterable[Document]:
-        for kind in KINDS.values():
+        for kind in KNOWN.values():
             for document in self.server.all(kind.plural):
                 if document["metadata"]["uid"] == uid:
                     yield document
@@ -428,4 +438,4 @@ class FakeCluster:
 
 def _plural(resource: str) -> str:
     plurals = {"Pod": "pods", "Node": "nodes"}
-    return plurals.get(resource) or (KINDS[resource].plural if resource in KINDS else resource)
+    return plurals.get(resource) or (KNOWN[resource].plural if resource in KNOWN else resource)

@@ -16,7 +16,7 @@ from queuectl.domain.fleet import NodeRules
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.records import PodRecord
 from queuectl.objects import keys
-from queuectl.objects.kinds import DESCRIPTIONS, KINDS
+from queuectl.objects.kinds import index_labels
 from queuectl.objects.kinds.job_indexes import read_indexes
 from queuectl.objects.kinds.places import Entry, entries
 from queuectl.objects.kubernetes.nodes import read_node
@@ -24,17 +24,19 @@ from queuectl.objects.kubernetes.pods import read_pod
 from queuectl.objects.kubernetes.templates import read_shape
 from queuectl.objects.kubernetes.wire import TemplateSpec, WireNode, WirePod
 from queuectl.objects.times import format_time
-from tests.doubles import mpi_operator
+from tests.doubles import gangruns, mpi_operator
 from tests.doubles.admission import description_of, replicas, suspended
 from tests.doubles.apiserver import Document, Server, copied, owner_of
+from tests.doubles.known import DESCRIBED, KNOWN
 from tests.doubles.quotas import count
 from tests.doubles.writing import condition, holds, make_pod
 
 BACKOFF_LIMIT = 6
+_INDEXES = index_labels(KNOWN)
 
 
 def pod_record(document: Document) -> PodRecord:
-    return read_pod(msgspec.convert(document, WirePod))
+    return read_pod(msgspec.convert(document, WirePod), _INDEXES)
 
 
 def gang_of(pod: Document) -> str:
@@ -81,8 +83,9 @@ class Controllers:
             "RayCluster": self._sync_raycluster,
             "RayJob": self._sync_rayjob,
             "MPIJob": partial(mpi_operator.sync, server),
+            "GangRun": partial(gangruns.sync, server),
         }
-        for one in DESCRIPTIONS:
+        for one in DESCRIBED:
             sync = own.get(one.kind, self._sync_replicas)
             for job in server.all(one.plural):
                 sync(job)
@@ -96,7 +99,7 @@ class Controllers:
     def _collect(self) -> None:
         """Delete pods of deleted owners, and pods on deleted nodes."""
         owners = {
-            job["metadata"]["uid"] for one in KINDS.values() for job in self._server.all(one.plural)
+            job["metadata"]["uid"] for one in KNOWN.values() for job in self._server.all(one.plural)
         }
         for plural in ("rayclusters", "jobs"):
             for job in self._server.all(plural):
@@ -113,7 +116,7 @@ class Controllers:
     # ---- jobs
 
     def _edit(self, job: Document, change: Callable[[Document], None]) -> None:
-        self._server.edit(KINDS[job["kind"]].plural, job, change)
+        self._server.edit(KNOWN[job["kind"]].plural, job, change)
 
     def _suspend(self, job: Document, pods: list[Document]) -> None:
         """Set the condition at once, while pods still terminate. Finished pods stay."""
@@ -363,7 +366,7 @@ class Controllers:
             },
             "spec": copied(spec),
         }
-        self._server.create(KINDS[kind].plural, document)
+        self._server.create(KNOWN[kind].plural, document)
 
     def _list_indexes(self, job: Document, done: set[str], failed: set[str]) -> None:
         def change(d: Document) -> None:

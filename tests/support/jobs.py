@@ -118,6 +118,8 @@ def job_of(kind: str, name: str, *, pods: int, **options: Any) -> Document:
         return ray_cluster(name, pods=pods, **options)
     if kind == "RayJob":
         return ray_job(name, pods=pods, **options)
+    if kind == "GangRun":
+        return gang_run(name, pods=pods, **options)
     return _replicated_job(kind, name, pods, **options)
 
 
@@ -180,6 +182,21 @@ def ray_job(
         "submitterPodTemplate": template(gpus, annotations=annotations),
     }
     return document
+
+
+def gang_run(
+    name: str,
+    *,
+    pods: int,
+    queue: str | None = "main",
+    gpus: int = 0,
+    namespace: str = "default",
+    annotations: Mapping[str, str] | None = None,
+) -> Document:
+    """A GangRun, the declared kind of docs/examples/own-kind."""
+    own = template(gpus, annotations=annotations)
+    spec = {"workers": pods, "script": "train.py", "template": own}
+    return _job("research.example.com/v1", "GangRun", name, namespace, queue, spec)
 
 
 def _replicated_job(

@@ -30,6 +30,7 @@ from queuectl.objects.kubernetes.wire import WirePod
 from tests.doubles.cluster import FakeCluster
 from tests.doubles.store import MemoryStore
 from tests.support.chart import SCHEMA, schema
+from tests.support.outside import declared_instead
 from tests.unit.test_objects_kinds import CASES, load
 
 OWN = Path(__file__).parents[2] / "docs" / "examples" / "own-kind"
@@ -150,19 +151,10 @@ def test_a_plan_of_files_has_jobs_of_a_declared_kind() -> None:
     [case for case in CASES if type(KINDS[load(case)[0]["kind"]]) is DescribedKind],
     ids=lambda file: file.parent.name,
 )
-def test_a_built_in_kind_that_is_declared_is_read_and_written_as_before(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_built_in_kind_that_is_declared_is_read_and_written_as_before(file: Path) -> None:
     body, _ = load(file)
     built_in = KINDS[body["kind"]]
-    assert isinstance(built_in, DescribedKind)
-    given = msgspec.to_builtins(built_in.description) | {
-        "controller": {"namespace": "kubeflow", "serviceAccount": "training-operator"}
-    }
-    others = {name: kind for name, kind in KINDS.items() if name != body["kind"]}
-    monkeypatch.setattr("queuectl.objects.kinds.declared.KINDS", others)
-    [description] = read_kinds(yaml.safe_dump({"jobKinds": [given]}), "kinds.yaml")
-    declared = DescribedKind(description)
+    declared = declared_instead(body["kind"])[body["kind"]]
     before = built_in.read(as_document(body).convert(built_in.wire))
     after = declared.read(as_document(body).convert(declared.wire))
     assert after == before
