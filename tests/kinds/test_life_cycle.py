@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from queuectl.objects import keys
-from queuectl.objects.kinds import KINDS
 from tests.kinds.entries import ENTRIES
 from tests.kinds.entry import Entry, racks
 from tests.system.actions import remove, until_empty
@@ -19,10 +18,16 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(1500)]
 def test_a_gang_is_placed_evicted_started_again_repaired_and_ends(
     installation: Installation, entry: Entry
 ) -> None:
+    lives(installation, entry)
+
+
+def lives(installation: Installation, entry: Entry) -> None:
+    """Run one life cycle."""
+    kind = installation.kinds[entry.kind]
     with installation.workspace(32, strategy="StrictFIFO") as workspace:
         made = entry.submit(workspace, "gang", 4, priority="low", required=RACK)
-        assert KINDS[entry.kind].is_suspended(made)
-        assert all(keys.GATE in str(one) for one in KINDS[entry.kind].templates(made))
+        assert kind.is_suspended(made)
+        assert all(keys.GATE in str(one) for one in kind.templates(made))
         assert len({*racks(entry.runs(workspace, "gang", 4))}) == 1
 
         entry.submit(workspace, "urgent", 4, priority="high")
