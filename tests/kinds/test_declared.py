@@ -1,6 +1,6 @@
 """A declared kind with a real operator: XGBoostJobs, whose built-in description is given to queuectl as ``jobKinds`` instead.
 
-The chart and the controller of this installation lack the built-in kind. So each feature comes from the declaration.
+The chart and the controller of this installation lack the built-in kind, so they have the declaration only.
 """
 
 from __future__ import annotations
