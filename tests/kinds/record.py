@@ -32,11 +32,12 @@ _OTHERS: Final = """## Other work
 Other tests on a local control plane cover these kinds:
 
 - [LeaderWorkerSets](../how-to/leaderworkerset.md)
+- [RayServices](../how-to/rayservice.md): each of their RayClusters is a gang
 - [Pods, groups of pods, Deployments and StatefulSets](../how-to/pods.md)
 - [Indexed Jobs whose indexes start one by one](../how-to/arrays.md)
 - [Kinds of your own](../how-to/bring-your-own-kind.md)
 
-queuectl does not manage TrainJobs, RayServices, AppWrappers and SparkApplications. The operator of
+queuectl does not manage TrainJobs, AppWrappers and SparkApplications. The operator of
 SparkApplications needs a Spark image, so its tests cannot run on a local control plane.
 """
 _outcomes: Final[dict[str, dict[str, str]]] = defaultdict(dict)

@@ -1,7 +1,8 @@
-"""RayClusters and RayJobs as users write them."""
+"""RayClusters, RayJobs and RayServices as users write them."""
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 from queuectl.demo.manifests import Document, Pods
@@ -69,6 +70,25 @@ def rayjob(
         "kind": "RayJob",
         "metadata": _metadata(name, namespace, queue, priority_class),
         "spec": {**own, "rayClusterSpec": cluster_spec(head, *groups), **spec},
+    }
+
+
+def rayservice(
+    name: str,
+    namespace: str,
+    head: Pods,
+    *groups: Document,
+    queue: str | None = "main",
+    priority_class: str | None = None,
+    **spec: Any,
+) -> Document:
+    """A RayService of one application, whose cluster has a head and these groups of workers. ``queue``: None = without a label."""
+    serve = json.dumps({"applications": [{"name": "echo", "import_path": "echo:app"}]})
+    return {
+        "apiVersion": API,
+        "kind": "RayService",
+        "metadata": _metadata(name, namespace, queue, priority_class),
+        "spec": {"serveConfigV2": serve, "rayClusterConfig": cluster_spec(head, *groups), **spec},
     }
 
 

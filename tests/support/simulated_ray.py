@@ -1,5 +1,7 @@
 """A simulated Ray: an endpoint that answers KubeRay as the dashboards of Ray clusters do, because simulated pods run no program.
 
+The applications of Ray Serve run as soon as KubeRay has submitted them to a cluster, for as long as its head is the same pod.
+
 KubeRay reads the end of a RayJob from ``http://<head service>.<namespace>.svc.cluster.local:8265/api/jobs/<id>``. The endpoint is the HTTP
 proxy of KubeRay (``ClusterSpec.proxy``), so it receives the requests for all clusters. It keeps nothing but the jobs that KubeRay submitted
 itself: the status of a job is an annotation of its RayJob, which :func:`play` writes.
@@ -22,6 +24,8 @@ from tests.system.installation import Workspace
 
 _STATUS: Final = "simulated.queuectl.dev/ray-job-status"
 _JOBS: Final = "/api/jobs/"
+_SERVE: Final = "/api/serve/applications/"
+_PROXY_HEALTH: Final = "/-/healthz"
 
 
 def path(namespace: str, name: str = "") -> str:
@@ -42,6 +46,8 @@ class SimulatedRay:
     port: int = 0
     client: Client | None = None
     submitted: set[str] = field(default_factory=set)
+    applications: dict[str, list[str]] = field(default_factory=dict)
+    """The names of the applications of Ray Serve by the uid of the head."""
     lock: Lock = field(default_factory=Lock)
 
     @property
@@ -63,10 +69,32 @@ class SimulatedRay:
             return {"submission_id": job, "status": status if known == job else "RUNNING"}
         return None
 
+    def head(self, namespace: str, service: str) -> str:
+        """The uid of the head behind the Service of a cluster; "" = there is none."""
+        cluster = service.removesuffix("-head-svc")
+        wanted = {"ray.io/cluster": cluster, "ray.io/node-type": "head"}.items()
+        with self.lock:
+            pods = self.client.get(f"/api/v1/namespaces/{namespace}/pods") if self.client else {}
+        found = (one["metadata"] for one in pods.get("items", ()))
+        return next((one["uid"] for one in found if wanted <= one["labels"].items()), "")
+
+    def serving(self, head: str) -> Document:
+        """The answer about the applications of Ray Serve on a head."""
+        running = {"status": "RUNNING", "deployments": {}}
+        names = self.applications.get(head, ())
+        return {"applications": {name: {"name": name, **running} for name in names}}
+
 
 def _handler(ray: SimulatedRay) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            url = urlsplit(self.path)
+            if url.path == _PROXY_HEALTH:
+                self._answer(200, {})
+                return
+            if url.path == _SERVE:
+                self._answer(200, ray.serving(self._head()))
+                return
             namespace, job = self._asked()
             found = ray.info(namespace, job)
             self._answer(404 if found is None else 200, found or {})
@@ -80,8 +108,18 @@ def _handler(ray: SimulatedRay) -> type[BaseHTTPRequestHandler]:
             ray.submitted.add(job)
             self._answer(200, {"job_id": job, "submission_id": job})
 
+        def do_PUT(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            names = [one["name"] for one in json.loads(body)["applications"]]
+            ray.applications[self._head()] = names
+            self._answer(200, {})
+
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as in the base class
             """No log."""
+
+        def _head(self) -> str:
+            service, namespace = (urlsplit(self.path).hostname or "").split(".")[:2]
+            return ray.head(namespace, service)
 
         def _asked(self) -> tuple[str, str]:
             """Namespace of the Ray cluster, and id of the job."""

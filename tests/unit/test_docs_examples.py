@@ -165,6 +165,7 @@ def test_no_example_goes_untested() -> None:
         "waiting.yaml", "lending.yaml", "fair.yaml", "follow-nodes.yaml",
         "gpu-operator.yaml", "shared-gpus.yaml", "mig.yaml", "numa.yaml", "pods.yaml", "deployment.yaml", "statefulset.yaml", "drain-cronjob.yaml", "opencost-pricing.csv",
         "trace.csv", "array.yaml", "elastic.yaml", "leaderworkerset.yaml",
+        "rayservice.yaml",
     }  # fmt: skip
 
 
@@ -174,6 +175,7 @@ def test_no_example_goes_untested() -> None:
         ("pods.md", "pods.yaml"),
         ("pods.md", "statefulset.yaml"),
         ("leaderworkerset.md", "leaderworkerset.yaml"),
+        ("rayservice.md", "rayservice.yaml"),
     ],
 )
 def test_the_page_shows_the_plan_of_its_example(page: str, example: str) -> None:

@@ -288,6 +288,10 @@ UNSUPPORTED: dict[str, tuple[dict[str, Any], str]] = {
         ray({}, gcsFaultToleranceOptions={"redisAddress": "redis:6379"}),
         "spec.gcsFaultToleranceOptions: fault tolerance of the GCS is not supported: the pod that clears its storage is created after the end of the cluster",
     ),
+    "RayCluster of a RayService with a time limit": (
+        ray({}) | {"metadata": {"name": "n", "annotations": {"ray.io/initializing-timeout": "5m"}}},
+        "metadata.annotations: ray.io/initializing-timeout: KubeRay counts the time in the queue, and a RayService that waits longer fails for good: remove it",
+    ),
     "suspended group of workers": (
         ray({"suspend": True}),
         "spec.workerGroupSpecs[0].suspend: a group of workers is not suspended alone: set its replicas and minReplicas to 0",

@@ -19,6 +19,7 @@ from queuectl.objects.kinds.common import (
     read_idle_since,
     read_utilization,
 )
+from queuectl.objects.kinds.ray import cluster_of_service, is_service
 from queuectl.objects.kubernetes.wire import Owner
 from queuectl.objects.times import time_or_none
 
@@ -115,7 +116,9 @@ class Gang:
 
 
 def is_job(document: Document, kinds: JobKinds = KINDS) -> bool:
-    """Whether queuectl runs jobs of its kind."""
+    """Whether queuectl runs jobs of its kind, or the clusters of a service."""
+    if is_service(document.api_version, document.kind):
+        return True
     kind = kinds.get(document.kind)
     return kind is not None and document.api_version == f"{kind.group}/{kind.version}"
 
@@ -137,11 +140,16 @@ def is_child(document: Document, kinds: JobKinds = KINDS) -> bool:
 def read_job_gangs(document: Document, kinds: JobKinds = KINDS) -> list[Gang]:
     """A job of any kind; the indexes of an array that its controller would run now; an elastic Job with the indexes above its gang.
 
-    A pod of an index that is not gated shows that the index runs.
+    A pod of an index that is not gated shows that the index runs. A RayService that does not exist yet is the cluster that KubeRay would
+    create for it, under the name of the service. Of one that exists, its RayClusters count.
 
     Raises:
         DocumentError: an error that the API server would refuse.
     """
+    if is_service(document.api_version, document.kind):
+        if not unseen(document, (document.body.get("metadata") or {}).get("uid") or ""):
+            return []
+        document = replace(document, body=cluster_of_service(document.body))
     kind: JobKind = kinds[document.kind]
     try:
         record = kind.read(document.convert(kind.wire), strict=True)

@@ -1,5 +1,7 @@
 """The kinds of ``ray.io/v1``, run by KubeRay. The head of a Ray cluster is a podset, and each group of workers.
 
+KubeRay creates RayClusters for a RayService, with its queue label. Each of them is a gang of its own, and the RayService is none.
+
 KubeRay creates a RayCluster for each run of a RayJob. Once the cluster is ready, KubeRay creates a Job whose pod submits the entrypoint,
 unless the mode of submission is another one.
 
@@ -9,6 +11,7 @@ of a replica. The rank of a worker follows from both. The head has none.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -34,6 +37,7 @@ from queuectl.objects.kinds.description import (
 )
 from queuectl.objects.kinds.wires import field
 
+_GROUP, _VERSION = "ray.io", "v1"
 _HEAD, _SUBMITTER = "head", "submitter"
 _MODE: Final = "spec.submissionMode"
 _K8S_JOB, _SIDECAR = "K8sJobMode", "SidecarMode"
@@ -87,6 +91,18 @@ def _unsupported(cluster: str) -> tuple[Unsupported, ...]:
     )
 
 
+def is_service(api_version: str, kind: str) -> bool:
+    """Whether KubeRay creates RayClusters for an object, with its labels and annotations. Each of them is a job of its own."""
+    return (api_version, kind) == (f"{_GROUP}/{_VERSION}", "RayService")
+
+
+def cluster_of_service(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The RayCluster that KubeRay creates for a RayService, with the name of the service."""
+    spec = document.get("spec")
+    cluster = spec.get("rayClusterConfig") if isinstance(spec, Mapping) else None
+    return {**document, "kind": RAYCLUSTER.kind, "spec": cluster}
+
+
 class RayKind(DescribedKind):
     """Adds the init container of workers, and that KubeRay creates each pod again that has ended."""
 
@@ -128,8 +144,8 @@ class RayJob(RayKind):
 RAYCLUSTER: Final = RayKind(
     Description(
         kind="RayCluster",
-        group="ray.io",
-        version="v1",
+        group=_GROUP,
+        version=_VERSION,
         plural="rayclusters",
         suspend="spec.suspend",
         podsets=_podsets("spec"),
@@ -137,7 +153,15 @@ RAYCLUSTER: Final = RayKind(
         # It runs until it is deleted.
         conditions=Conditions(succeeded="", failed="", suspended="RayClusterSuspended"),
         manager=Manager(path="spec.managedBy", name="ray.io/kuberay-operator"),
-        unsupported=_unsupported("spec"),
+        unsupported=(
+            *_unsupported("spec"),
+            # KubeRay copies the annotations of a RayService.
+            Unsupported(
+                path="metadata.annotations",
+                annotation="ray.io/initializing-timeout",
+                reason="KubeRay counts the time in the queue, and a RayService that waits longer fails for good: remove it",
+            ),
+        ),
         operator="kubeRayOperator",
     )
 )
@@ -145,8 +169,8 @@ RAYCLUSTER: Final = RayKind(
 RAYJOB: Final = RayJob(
     Description(
         kind="RayJob",
-        group="ray.io",
-        version="v1",
+        group=_GROUP,
+        version=_VERSION,
         plural="rayjobs",
         suspend="spec.suspend",
         podsets=(

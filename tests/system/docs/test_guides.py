@@ -196,6 +196,7 @@ def test_pages_that_need_no_cluster(shell: Shell) -> None:
         Page("leaderworkerset.md", shell),
         Page("mig.md", shell),
         Page("numa.md", shell),
+        Page("rayservice.md", shell),
         Page("shared-gpus.md", shell),
     ):
         planned.type("queuectl plan")
