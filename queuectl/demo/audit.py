@@ -86,7 +86,7 @@ def _gang(pod: PodRecord | None, observed: ObservedState) -> JobRecord | None:
 
 def _uid(job: JobRecord, pod: PodRecord) -> str:
     """The uid of the gang of a pod: of its job, or of the index of an array."""
-    return gang_uid(job, pod.rank)
+    return gang_uid(job, pod)
 
 
 def _opens(step: Step) -> bool:

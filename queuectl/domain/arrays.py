@@ -1,9 +1,10 @@
-"""Jobs whose indexes are gangs of their own, with one pod each: arrays, and elastic Jobs.
+"""Jobs whose indexes are gangs of their own, with one pod each: arrays, and elastic jobs.
 
 An array is in no queue itself. Each index that its controller can run now has a record like that of a job. Its uid is that of the Job
 with the number of the index, and its name is ``<job>_<index>``, which no object of Kubernetes can have.
 
-An elastic Job is a gang of its first indexes. Each index above them is a gang of one pod, which starts only while that gang runs.
+An elastic job is a gang of the first indexes of one podset, and of its other podsets. Each index above them is a gang of one pod, which
+starts only while that gang runs.
 """
 
 from __future__ import annotations
@@ -16,11 +17,8 @@ from typing import Final
 from queuectl.domain.records import ArrayIndex, JobRecord, Outcome, PodPhase, PodRecord
 from queuectl.domain.workload import Growth
 
-KIND: Final = "Job"
-"""The kind whose indexes can be workloads of their own."""
-
 LARGEST: Final = 1_000
-"""Indexes that an array or elastic Job can have: the mirror keeps a record of each that has begun."""
+"""Indexes that an array or elastic job can have: the mirror keeps a record of each that has begun."""
 
 
 def index_uid(uid: str, number: int) -> str:
@@ -34,10 +32,12 @@ def parted(uid: str) -> tuple[str, int] | None:
     return (job, int(number)) if dot and number.isdecimal() else None
 
 
-def gang_uid(job: JobRecord, rank: int | None) -> str:
-    """The uid of the gang of a pod of a Job."""
-    alone = job.array is not None and rank is not None and rank >= job.array.base
-    return index_uid(job.uid, rank) if alone and rank is not None else job.uid
+def gang_uid(job: JobRecord, pod: PodRecord) -> str:
+    """The uid of the gang of a pod of a job."""
+    array, rank = job.array, pod.rank
+    if array is None or rank is None or array.podset not in ("", pod.podset):
+        return job.uid
+    return index_uid(job.uid, rank) if rank >= array.base else job.uid
 
 
 def index_of(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> JobRecord:
@@ -62,9 +62,17 @@ def index_of(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> JobRecor
     )
     if not grown:
         return record
-    (podset,) = job.podsets
-    one = replace(podset, count=1)
-    return replace(record, podsets=(one,), expected=(), gates=(), preempt_requested="")
+    one = replace(job.of_indexes, count=1, group=None)
+    return replace(
+        record,
+        podsets=(one,),
+        expected=(),
+        gates=(),
+        preempt_requested="",
+        kept=(),
+        late=(),
+        unborn=(),
+    )
 
 
 def _awaits(job: JobRecord, number: int, *, alive: bool) -> str:
@@ -76,15 +84,17 @@ def _awaits(job: JobRecord, number: int, *, alive: bool) -> str:
     if base and (job.suspended or job.preempt_requested):
         return f"the gang of the first {base} pods does not run"
     if base and number >= most:
-        return f"spec.parallelism is {most}: the Job has no index {number}"
+        size = "spec.parallelism" if job.resizable else f"the number of pods of {job.array.podset}"
+        return f"{size} is {most}: the {job.kind} has no index {number}"
     opens = job.suspended and number == next(numbers(job), None)
-    return "" if alive or opens else f"the Job controller has not created the pod of index {number}"
+    return "" if alive or opens else f"its controller has not created the pod of index {number}"
 
 
 def _outcome(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> Outcome | None:
     assert job.array is not None
-    # The status of the Job follows its pods later.
-    if number in job.array.succeeded or any(pod.phase is PodPhase.SUCCEEDED for pod in pods):
+    # The status of the Job follows its pods later. The controller of another kind can create a pod again that succeeded.
+    final = not job.array.podset and any(pod.phase is PodPhase.SUCCEEDED for pod in pods)
+    if final or number in job.array.succeeded:
         return Outcome.SUCCEEDED
     return Outcome.FAILED if number in job.array.failed else job.outcome
 

@@ -53,13 +53,15 @@ class Parallelism:
 
 @dataclass(frozen=True, slots=True)
 class ArrayStatus:
-    """Of a Job whose indexes start each for itself: all of them (an array), or those above the gang of an elastic Job.
+    """Of a job whose indexes start each for itself: all of them (an array), or those above the gang of an elastic job.
 
     Attributes:
         completions: number of its indexes.
         at_once: indexes that its controller runs at once.
         succeeded, failed: indexes that have ended for good.
-        base: of an elastic Job: the pods that start as one gang, which are those of the first indexes. 0: of an array.
+        base: of an elastic job: the pods that start as one gang, which are those of the first indexes. 0: of an array.
+        podset: of an elastic job of another kind: the podset with these indexes. "" = the only one, whose size its user can change.
+        noted: the object states ``base``.
     """
 
     completions: int
@@ -67,6 +69,8 @@ class ArrayStatus:
     succeeded: frozenset[int] = frozenset()
     failed: frozenset[int] = frozenset()
     base: int = 0
+    podset: str = ""
+    noted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +242,17 @@ class JobRecord:
         """Whose the job is, as :func:`user_of` has it."""
         return user_of(self.submitter, self.labels, naming, trusted)
 
+    @property
+    def resizable(self) -> bool:
+        """Whether its user can change its number of pods while it runs."""
+        return self.array is not None and not self.array.podset
+
+    @property
+    def of_indexes(self) -> PodSet:
+        """The podset whose indexes can be workloads of their own."""
+        assert self.array is not None
+        return next(p for p in self.podsets if self.array.podset in ("", p.name))
+
     def expects(self, podset: PodSet) -> int:
         """Pods of a podset that exist at once when the gang is whole."""
         return dict(self.expected).get(podset.name, podset.count)
@@ -313,7 +328,7 @@ class PodRecord:
         checkpoint_at: annotation, unix seconds; None if absent or unreadable.
         restarts: of all its containers together.
         guaranteed: its QoS class is Guaranteed.
-        workload: uid of the workload for which it was made or released; of pods of Jobs with indexes only, "" for others.
+        workload: uid of the workload for which it was made or released; of pods with a rank only, "" for others.
         member: of a pod with a queue label that admission took in; None for all others. The mirror then sets its owner.
         status_reason: why it does not run, in one word as ``kubectl get pods`` shows it; "" where its status names no reason.
     """

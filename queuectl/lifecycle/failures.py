@@ -53,9 +53,7 @@ def _other_size(
     least = needed(job, podset, pods)
     if job.suspended:
         least = min(least, placed.pods_of(podset))
-    if (
-        job.array is not None
-    ):  # its user takes pods from its gang, and gives it pods that are no part of it
+    if job.resizable:  # its user takes pods from its gang, and gives it pods that are no part of it
         return placed.count > podset.count
     return placed.count > 0 and not least <= placed.count <= podset.count
 

@@ -110,7 +110,7 @@ def outstanding_writes(
 def _resize(entry: Entry, job: JobRecord) -> list[Write]:
     """Pods that its user gives an elastic Job later are no part of the gang that has its slots."""
     placed = entry.placement.podsets if entry.placement is not None else ()
-    if job.array is None or not placed:
+    if job.array is None or not job.resizable or not placed:
         return []
     (podset,), (slots,) = job.podsets, placed
     held = slots.count if slots.nodes else slots.pods_of(podset)

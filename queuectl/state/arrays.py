@@ -31,7 +31,7 @@ class Arrays:
         job = self.jobs.get(pod.owner)
         if job is None or job.array is None or pod.owned_by != _key(job):
             return pod
-        uid = gang_uid(job, pod.rank)
+        uid = gang_uid(job, pod)
         if uid == job.uid:
             return pod
         own = not job.array.base or pod.workload == uid

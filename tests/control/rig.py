@@ -359,7 +359,7 @@ class Rig:
     def _check_gang(self, uid: str, pods: Sequence[PodRecord]) -> None:
         free = [p for p in pods if not p.gated and not p.terminal]
         job = self.cluster.job(uid)
-        attempts = {p.attempt for p in free if gang_uid(job, p.rank) == uid}
+        attempts = {p.attempt for p in free if gang_uid(job, p) == uid}
         assert len(attempts) <= 1, f"two attempts of {uid} run at once: {attempts}"
         held = Counter((p.podset, p.rank) for p in free if p.rank is not None and not p.terminating)
         assert not held or max(held.values()) == 1, f"a rank of {uid} runs twice"

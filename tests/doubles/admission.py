@@ -146,7 +146,7 @@ def check_job(user: str, old: Document, new: Document) -> None:
     before, after = (d["metadata"].get("annotations", {}) for d in (old, new))
     array = keys.PREFIX + keys.ARRAY
     elastic = [prefix + keys.ELASTIC_JOB for prefix in (keys.PREFIX, keys.KUEUE_PREFIX)]
-    resizes = any(after.get(key) == "true" for key in (array, *elastic))
+    resizes = old["kind"] == "Job" and any(after.get(key) == "true" for key in (array, *elastic))
     resized = _shape(old) != _shape(new) and not resizes
     refuse(running and resized, "its pods cannot change while it runs")
     lasting = (array, *elastic, keys.BASE_COUNT)

@@ -43,7 +43,7 @@ def gang_of(pod: Document) -> str:
     """The uid of the workload of a pod: the controller of the pod, or the one that the labels of its template name."""
     labels = pod["metadata"].get("labels", {})
     named: str = labels.get(keys.WORKLOAD_LABEL, "")
-    return named if keys.KIND_LABEL in labels else owner_of(pod)
+    return named.partition(".")[0] if keys.KIND_LABEL in labels else owner_of(pod)
 
 
 def phase(pod: Document) -> str:
@@ -407,6 +407,8 @@ class Controllers:
         }
         if job["kind"] == "TFJob" and not leading:
             return ("worker", "0") in mine
+        if job["spec"].get("elasticPolicy") and not leading:
+            return bool(mine)
         wanted: int = present[decisive].get("replicas", 1)
         return len(mine) >= wanted
 

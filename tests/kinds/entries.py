@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -10,7 +11,7 @@ from queuectl.demo.manifests import Document, Pods
 from queuectl.localcluster.operators import KUBERAY, MPI_OPERATOR, TRAINING_OPERATOR
 from queuectl.objects.kinds import DESCRIPTIONS
 from queuectl.objects.kinds.description import nested
-from tests.kinds.entry import NO_ELASTIC, NO_PARTIAL, Entry, Make
+from tests.kinds.entry import NO_ELASTIC, NO_PARTIAL, WITHOUT, Entry, Make
 from tests.support.jobsets import jobset, replicated
 from tests.support.rays import raycluster, rayjob, worker_group
 from tests.support.simulated_ray import play
@@ -49,10 +50,15 @@ def _replicas(kind: str, *leaders: str, restart: str = "OnFailure") -> Make:
 
 
 def _training(
-    kind: str, *leaders: str, deciding: str = "master", outlives_deletion: bool = True, **how: str
+    kind: str,
+    *leaders: str,
+    deciding: str = "master",
+    outlives_deletion: bool = True,
+    without: Mapping[str, str] = WITHOUT,
+    **how: str,
 ) -> Entry:
     make = _replicas(kind, *leaders, **how)
-    return Entry(kind, make, TRAINING_OPERATOR, deciding, outlives_deletion)
+    return Entry(kind, make, TRAINING_OPERATOR, deciding, outlives_deletion, without=without)
 
 
 def _jobset(name: str, namespace: str, pods: Pods, priority_class: str | None) -> Document:
@@ -93,7 +99,7 @@ def _ray_job_succeeds(workspace: Workspace, name: str) -> None:
 
 ENTRIES: Final = (
     Entry("Job", _job, without={}),
-    _training("PyTorchJob", "Master"),
+    _training("PyTorchJob", "Master", without={"partial": NO_PARTIAL}),
     # Its PS runs until it is deleted. For the operator, a running pod that is deleted has failed, and fails the TFJob.
     _training("TFJob", "Chief", "PS", deciding="chief", outlives_deletion=False),
     # With another policy, the operator restarts no pod of an XGBoostJob.

@@ -19,13 +19,14 @@ FEATURES: Final = {
     "repair": "A pod that is lost takes its slot again, and a pod of a lost node moves. The other pods run on.",
     "ranks": "Its ranks are in the order of the racks.",
     "partial": "It starts with fewer pods, if its annotation permits that.",
-    "elastic": "Its number of pods changes while it runs.",
+    "elastic": "It starts with its least number of pods, grows, and loses its highest ranks to a gang of higher priority.",
     "finish": "Its end is recorded, and its GPUs are free for the next gang.",
 }
 """Name and meaning. tests/kinds/test_matrix.py has a test for each."""
 
 NO_PARTIAL: Final = "Only a Job can start with fewer pods."
-NO_ELASTIC: Final = "Only a Job can be elastic."
+NO_ELASTIC: Final = "queuectl does not add its pods one by one."
+WITHOUT: Final = {"partial": NO_PARTIAL, "elastic": NO_ELASTIC}
 
 
 _FAIL_AFTER: Final = "kwok.queuectl.dev/fail-after-seconds"
@@ -61,9 +62,7 @@ class Entry:
     outlives_deletion: bool = True
     end: Callable[[Workspace, str], None] | None = None
     unranked: tuple[str, ...] = ()
-    without: Mapping[str, str] = field(
-        default_factory=lambda: {"partial": NO_PARTIAL, "elastic": NO_ELASTIC}
-    )
+    without: Mapping[str, str] = field(default_factory=lambda: WITHOUT)
 
     def submit(
         self,

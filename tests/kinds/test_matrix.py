@@ -9,6 +9,7 @@ from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS, path
 from tests.kinds.entries import ENTRIES
 from tests.kinds.entry import FEATURES, Entry, racks
+from tests.support.elastic import elastic_of
 from tests.system.actions import until_empty, until_reason, without_node
 from tests.system.installation import RACK, Installation, Workspace
 
@@ -141,23 +142,27 @@ def test_it_starts_with_the_pods_that_have_room(installation: Installation, entr
 
 
 @feature("elastic")
-def test_it_grows_where_there_is_room_and_follows_its_user(
+def test_it_grows_where_there_is_room_and_shrinks_for_a_gang_of_higher_priority(
     installation: Installation, entry: Entry
 ) -> None:
     with installation.workspace(64) as workspace:
-        document = entry.make("gang", workspace.namespace, Pods(10, gpus=8), None)
-        marks = {keys.PREFIX + keys.ELASTIC_JOB: "true", keys.PREFIX + keys.MIN_PARALLELISM: "4"}
-        document["metadata"].setdefault("annotations", {}).update(marks)
-        ignored = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
-        document["spec"]["podFailurePolicy"] = {"rules": [ignored]}
-        document["spec"]["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
-        workspace.submit(document)
+        document = entry.make("gang", workspace.namespace, Pods(10, gpus=8), "low")
+        workspace.submit(elastic_of(entry.kind, document, 3))
+        first = {pod.uid for pod in entry.runs(workspace, "gang", 8)}
+        workspace.job("high", Pods(2, gpus=8), priority_class="high")
+        workspace.until_state("high", "Running")
+        left = workspace.running("gang")
+        assert len(left) == 6
+        assert {pod.uid for pod in left} < first, "the other pods run on"
+        leaving = max(pod.rank for pod in left if pod.rank is not None) + 1
+        history = workspace.history(f"gang_{leaving}")
+        assert any(line["toState"] == "Evicting" for line in history), "the highest ranks leave"
+        assert workspace.workload("gang")["evictions"] == 0
+        workspace.client.delete(workspace.made[1], propagationPolicy="Background")
         entry.runs(workspace, "gang", 8)
-        path = f"/apis/batch/v1/namespaces/{workspace.namespace}/jobs/gang"
-        workspace.client.patch(path, {"spec": {"parallelism": 6, "completions": 6}})
-        workspace.job("next", Pods(2, gpus=8))
-        workspace.until_state("next", "Running")
-        assert len(workspace.running("gang")) == 6
+        if "finish" not in entry.without:
+            entry.finish(workspace, "gang")
+            workspace.until_state("gang", "Finished")
 
 
 @feature("finish")

@@ -140,21 +140,13 @@ def test_its_success_can_be_that_of_some_of_its_first_pods(rule: dict[str, Any])
     assert read(elastic(successPolicy={"rules": [others, rule]})).error is None
 
 
-def test_another_kind_is_not_elastic() -> None:
-    document = m.pytorchjob(
-        "train", "default", "main", worker=Pods(2, gpus=1), annotations={OURS: "true"}
-    )
-    record = read(document)
-    assert record.unsupported
-    assert "only an Indexed Job can be elastic, not a PyTorchJob" in (record.error or "")
-
-
 def test_a_start_writes_the_number_of_pods_in_the_gang_and_a_stop_removes_it() -> None:
     record = read(elastic())
     start = KINDS["Job"].start_patch(record, 1, "s")
     assert start["metadata"]["annotations"][BASE] == "2"
     assert "parallelism" not in start["spec"]
-    stop = KINDS["Job"].stop_patch(replace(record, suspended=False), 1, "s")
+    running = read(elastic(annotations={BASE: "2"}, suspend=False))
+    stop = KINDS["Job"].stop_patch(running, 1, "s")
     assert stop["metadata"]["annotations"][BASE] is None
 
 
@@ -239,7 +231,7 @@ def test_a_pod_belongs_to_the_gang_or_to_its_index_in_either_order_of_arrival(
     [
         (SUSPENDED, "the gang of the first 2 pods does not run"),
         (replace(RESUMED, preempt_requested="soon"), "the gang of the first 2 pods does not run"),
-        (RESUMED, "the Job controller has not created the pod of index 3"),
+        (RESUMED, "its controller has not created the pod of index 3"),
         (read(elastic(3, suspend=False)), "spec.parallelism is 3: the Job has no index 3"),
         (read(elastic(least=4)), "index 3 is one of the first 4 pods, which start as one gang"),
     ],

@@ -89,7 +89,8 @@ class Owners:
         if pod.record.rank is not None and (array := self._array_of(pod)) is not None:
             index = self._indexes[array].get(pod.record.rank)
             # Else it can be a pod of the gang of an elastic Job.
-            if index is not None or array not in self._names:
+            own = index is None or pod.record.podset in ("", index.podsets[0].name)
+            if own and (index is not None or array not in self._names):
                 return index
         for uid in (pod.labels.get(keys.WORKLOAD_LABEL, ""), pod.record.owner, pod.record.uid):
             gang = self._uids.get(uid)

@@ -8,7 +8,6 @@ from sys import intern
 from types import MappingProxyType
 from typing import Any, Final
 
-from queuectl.domain import arrays
 from queuectl.domain.gates import Dependency
 from queuectl.domain.records import ArrayStatus, JobRecord, Outcome, Parallelism
 from queuectl.domain.workload import PodSet
@@ -78,6 +77,7 @@ def read_job(
     try:
         asked = ask()
         _check_labels(kind, meta, kueue)
+        _check_elastic(kind, meta, asked, kueue)
     except RequestError as found:
         if strict and isinstance(found, MalformedError):
             raise
@@ -181,14 +181,27 @@ def _check_labels(kind: str, meta: Meta, kueue: bool) -> None:
             f"metadata.labels: {keys.MAX_EXECUTION}: {limit!r} is not a number of seconds from 1"
         )
     _check_expected_duration(meta)
-    elastic = keys.either(meta.annotations, keys.ELASTIC_JOB, kueue=kueue)
-    if elastic not in (None, "true", "false"):
+
+
+def is_elastic(meta: Meta, kueue: bool) -> bool:
+    """Whether its pods above a least number start one by one."""
+    return keys.either(meta.annotations, keys.ELASTIC_JOB, kueue=kueue) == "true"
+
+
+def base_count(meta: Meta) -> int | None:
+    """The number of pods with which the gang of an elastic job started; None if the object states none."""
+    return read_count((meta.annotations or {}).get(keys.BASE_COUNT, ""))
+
+
+def _check_elastic(kind: str, meta: Meta, asked: SpecFields, kueue: bool) -> None:
+    value = keys.either(meta.annotations, keys.ELASTIC_JOB, kueue=kueue)
+    if value not in (None, "true", "false"):
         raise RequestError(
-            f'metadata.annotations: {keys.ELASTIC_JOB}: {elastic!r} is neither "true" nor "false"'
+            f'metadata.annotations: {keys.ELASTIC_JOB}: {value!r} is neither "true" nor "false"'
         )
-    if elastic == "true" and kind != arrays.KIND:
+    if value == "true" and asked.array is None:
         raise RequestError(
-            f"metadata.annotations: {keys.ELASTIC_JOB}: only an Indexed Job can be elastic, not a {kind}",
+            f"metadata.annotations: {keys.ELASTIC_JOB}: a {kind} cannot be elastic",
             unsupported=True,
         )
 
@@ -364,12 +377,19 @@ def attempt_frame(record: JobRecord, status: str) -> dict[str, Any]:
         patch["metadata"]["annotations"][keys.PREEMPT_REQUESTED] = None
     if record.preempt_ready:
         patch["metadata"]["annotations"][keys.PREEMPT_READY] = None
+    if record.array is not None and record.array.noted:
+        patch["metadata"]["annotations"][keys.BASE_COUNT] = None
     return patch
 
 
 def start_frame(record: JobRecord, status: str) -> dict[str, Any]:
-    """As :func:`attempt_frame`. If the job was not server-side applied, it also ends the tracking of field owners."""
+    """As :func:`attempt_frame`. If the job was not server-side applied, it also ends the tracking of field owners.
+
+    It states the number of pods in the gang of an elastic job.
+    """
     patch = attempt_frame(record, status)
+    if record.array is not None and record.array.base:
+        patch["metadata"]["annotations"][keys.BASE_COUNT] = str(record.array.base)
     if not record.applied:
         patch["metadata"]["managedFields"] = NO_FIELD_OWNERS
     return patch

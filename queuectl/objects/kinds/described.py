@@ -24,6 +24,7 @@ from queuectl.objects.kinds.common import (
     withdraws,
 )
 from queuectl.objects.kinds.description import Description, below, merged, nested
+from queuectl.objects.kinds.elastic import KEY, elastic_fields
 from queuectl.objects.kinds.patches import Absent, Items
 from queuectl.objects.kinds.places import Entry, check, entries, refuse
 from queuectl.objects.kinds.wires import CONDITIONS, field, wire
@@ -108,6 +109,14 @@ class DescribedKind:
     def asked(self, document: Any, fields: SpecFields) -> SpecFields:  # noqa: ARG002 - for subclasses
         """The request, with what only this kind has."""
         return fields
+
+    def can_grow(self, document: Any, entry: Entry) -> bool:  # noqa: ARG002 - for subclasses
+        """See :class:`queuectl.objects.kinds.elastic.Growing`."""
+        raise RequestError(f"{KEY}: a {self.kind} cannot be elastic", unsupported=True)
+
+    def stated_least(self, document: Any, entry: Entry) -> int | None:  # noqa: ARG002 - for subclasses
+        """See :class:`queuectl.objects.kinds.elastic.Growing`."""
+        return None
 
     def start_patch(
         self,
@@ -228,7 +237,14 @@ class DescribedKind:
             items=tuple((e.podset, e.index) for e, _ in asking if e.index is not None),
             missing=tuple(self._missing(document, asking)) if self._list is not None else (),
         )
-        return self.asked(document, fields)
+        return elastic_fields(
+            self,
+            document,
+            asking,
+            self.asked(document, fields),
+            suspended=bool(field(document, one.suspend)),
+            kueue=kueue,
+        )
 
     def _missing(self, document: Any, asking: Iterable[tuple[Entry, int]]) -> Iterator[str]:
         """Maps that patches write to and the object does not have."""

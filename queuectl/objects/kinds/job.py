@@ -14,6 +14,7 @@ from queuectl.objects.kinds.common import (
     SpecFields,
     attempt_frame,
     holds,
+    is_elastic,
     notice,
     patch_frame,
     read_job,
@@ -34,7 +35,7 @@ from queuectl.objects.kinds.job_indexes import (
 from queuectl.objects.kinds.job_wire import JobSpec, JobStatus, WireJob
 from queuectl.objects.kubernetes.pods import read_count
 from queuectl.objects.kubernetes.templates import check_count
-from queuectl.objects.kubernetes.wire import Condition
+from queuectl.objects.kubernetes.wire import Condition, Meta
 
 _CONTROLLER = "kubernetes.io/job-controller"
 
@@ -70,7 +71,7 @@ class BatchJob:
             drained=holds(conditions, "Suspended"),
             outcome=_outcome(conditions),
             own_priority_class=None,
-            ask=lambda: _ask(spec, status, document.metadata.annotations, kueue),
+            ask=lambda: _ask(spec, status, document.metadata, kueue),
             kueue=kueue,
             strict=strict,
         )
@@ -85,8 +86,6 @@ class BatchJob:
         # The PriorityClass of a Job's template cannot be changed any more: one from before the policies keeps its own.
         spec = {"suspend": False, "template": starting_template(record, attempt, PODSET)}
         patch = {**start_frame(record, status), "spec": spec}
-        if record.array is not None and record.array.base:
-            patch["metadata"]["annotations"][keys.BASE_COUNT] = str(record.array.base)
         if record.parallelism is None or PODSET not in counts:
             return _as_asked(record.parallelism, patch)
         patch["metadata"]["annotations"][keys.ORIGINAL_PARALLELISM] = str(
@@ -100,8 +99,6 @@ class BatchJob:
         if withdraws(record, attempt):
             spec["template"] = template_patch(record, attempt, PODSET)
         patch = {**attempt_frame(record, status), "spec": spec}
-        if record.array is not None:
-            patch["metadata"]["annotations"][keys.BASE_COUNT] = None
         return _as_asked(record.parallelism, patch)
 
     def status_patch(self, record: JobRecord, status: str) -> dict[str, Any]:
@@ -144,9 +141,8 @@ def _outcome(conditions: list[Condition]) -> Outcome | None:
     return Outcome.FAILED if holds(conditions, "Failed") else None
 
 
-def _ask(
-    spec: JobSpec, status: JobStatus, annotations: Mapping[str, str] | None, kueue: bool
-) -> SpecFields:
+def _ask(spec: JobSpec, status: JobStatus, meta: Meta, kueue: bool) -> SpecFields:
+    annotations = meta.annotations
     running = 1 if spec.parallelism is None else spec.parallelism
     check_count(running, "spec.parallelism")
     parallelism = _asked_parallelism(annotations, running)
@@ -170,13 +166,13 @@ def _ask(
         )
     count = parallelism if completions is None else min(parallelism, completions)
     is_array = keys.either(annotations, keys.ARRAY, kueue=False) == "true"
-    if keys.either(annotations, keys.ELASTIC_JOB, kueue=kueue) == "true":
+    if is_elastic(meta, kueue):
         if is_array:
             raise RequestError(
                 f"metadata.annotations: {keys.PREFIX}{keys.ARRAY}: an elastic Job is no array: remove {keys.ARRAY} or "
                 f"{keys.ELASTIC_JOB}"
             )
-        return elastic_fields(spec, status, annotations, kueue)
+        return elastic_fields(spec, status, meta, kueue)
     if is_array:
         array = array_status(spec, status, annotations, kueue)
         return SpecFields((pods_of(spec, 1, kueue),), array=array)

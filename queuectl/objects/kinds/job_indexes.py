@@ -10,10 +10,11 @@ from queuectl.domain.records import ArrayStatus
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
-from queuectl.objects.kinds.common import SpecFields
+from queuectl.objects.kinds.common import SpecFields, base_count
 from queuectl.objects.kinds.job_wire import FailureRule, JobSpec, JobStatus
 from queuectl.objects.kubernetes.pods import read_count
 from queuectl.objects.kubernetes.templates import read_podset
+from queuectl.objects.kubernetes.wire import Meta
 
 PODSET: Final = keys.JOB_PODSET
 _TEMPLATE: Final = "spec.template"
@@ -24,9 +25,7 @@ def pods_of(spec: JobSpec, count: int, kueue: bool) -> PodSet:
     return read_podset(PODSET, count, spec.template, _TEMPLATE, kueue=kueue)
 
 
-def elastic_fields(
-    spec: JobSpec, status: JobStatus, annotations: Mapping[str, str] | None, kueue: bool
-) -> SpecFields:
+def elastic_fields(spec: JobSpec, status: JobStatus, meta: Meta, kueue: bool) -> SpecFields:
     """The gang of an elastic Job, and its indexes.
 
     Raises:
@@ -46,9 +45,9 @@ def elastic_fields(
             f"{key}: spec.parallelism: {most} is more than {LARGEST} pods", unsupported=True
         )
     _check_disruption(spec, key, "each eviction of a pod above the least number")
-    stated = least_pods(spec, annotations, most, kueue)
-    started = read_count((annotations or {}).get(keys.BASE_COUNT, "")) if not spec.suspend else None
-    base = started or stated or most
+    stated = least_pods(spec, meta.annotations, most, kueue)
+    noted = base_count(meta)
+    base = (None if spec.suspend else noted) or stated or most
     if base < most and stated is not None and not _ends_with(spec, base):
         raise RequestError(
             f"{key}: spec.successPolicy has no rule that the first {base} indexes can fulfil, so the Job could not complete "
@@ -64,7 +63,7 @@ def elastic_fields(
     failed = read_indexes(status.failed_indexes or "", spec.completions)
     left = sum(n < most and n not in succeeded | failed for n in range(base))
     expected = ((PODSET, left),) if left < base else ()
-    array = ArrayStatus(spec.completions, most, succeeded, failed, base)
+    array = ArrayStatus(spec.completions, most, succeeded, failed, base, noted=noted is not None)
     return SpecFields((podset,), expected, array=array)
 
 

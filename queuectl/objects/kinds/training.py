@@ -5,16 +5,24 @@ The operator names pods by replica type and index. An index counts inside its ty
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from queuectl.domain.needs import ContainerNeeds
 from queuectl.domain.quantity import CPU, MEMORY
 from queuectl.domain.workload import PodSet
+from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds.additions import with_init
 from queuectl.objects.kinds.described import DescribedKind
 from queuectl.objects.kinds.description import Description, Manager, PodSets, Unsupported
+from queuectl.objects.kinds.elastic import KEY
+from queuectl.objects.kinds.places import Entry
+from queuectl.objects.kinds.wires import field
 
 _MASTER, _WORKER = "Master", "Worker"
+_ELASTIC: Final = "spec.elasticPolicy"
+_LEAST: Final = f"{_ELASTIC}.minReplicas"
+_BACKOFF: Final = "spec.runPolicy.backoffLimit"
+_RESTART: Final = "restartPolicy"
 
 # Where there is a master, the operator gives each worker an init container that waits for it, with these resources (its
 # built-in template, v1.9). They count like any init container's: as a floor under the pod's own.
@@ -60,7 +68,32 @@ def _changes_workers(path: str) -> Unsupported:
 
 
 class PyTorchJob(DescribedKind):
-    """Adds the init container of workers. The operator adds none to the pods of other kinds."""
+    """Adds the init container of workers, which the operator adds to no other kind, and elastic jobs of `torchrun`."""
+
+    more = (_LEAST, _BACKOFF)
+    more_of_entries = (_RESTART,)
+
+    def can_grow(self, document: Any, entry: Entry) -> bool:
+        if entry.podset != _WORKER.lower():
+            return False
+        if field(document, _ELASTIC) is None:
+            raise RequestError(
+                f"{KEY}: {_ELASTIC} is required: without it, the operator states a fixed number of workers"
+            )
+        if field(entry.content, _RESTART) in (None, "Never"):
+            raise RequestError(
+                f"{KEY}: {entry.path}.{_RESTART} must be OnFailure, Always or ExitCode: with Never, each eviction of a worker would "
+                "be the failure of the job"
+            )
+        if field(document, _BACKOFF) == 0:
+            raise RequestError(
+                f"{KEY}: {_BACKOFF}: with 0, an eviction of a worker could be the failure of the job"
+            )
+        return True
+
+    def stated_least(self, document: Any, entry: Entry) -> int | None:
+        least = field(document, _LEAST) if entry.podset == _WORKER.lower() else None
+        return least if isinstance(least, int) else None
 
     def complete(self, podsets: list[PodSet]) -> list[PodSet]:
         if podsets[0].name != _MASTER.lower():
@@ -76,7 +109,7 @@ PYTORCHJOB: Final = PyTorchJob(
         "pytorch",
         unsupported=(_changes_workers("spec.elasticPolicy.metrics"),),
         # The operator keeps a replica that succeeded, unless the job is elastic: then a restart may bring it back.
-        replaces_finished="spec.elasticPolicy",
+        replaces_finished=_ELASTIC,
         scale=True,
     )
 )

@@ -10,7 +10,7 @@ from functools import lru_cache
 from sys import intern
 from typing import Any, Final
 
-from queuectl.domain import arrays
+from queuectl.domain.arrays import parted
 from queuectl.domain.checks import PodSetUpdate
 from queuectl.domain.fleet import HOSTNAME, Effect, Toleration
 from queuectl.domain.records import PodPhase, PodRecord
@@ -94,7 +94,7 @@ def read_pod(wire: WirePod, index_labels: Sequence[str] = ()) -> PodRecord:
         else _share(_status_reason(status, gates, unschedulable=unschedulable)),
         guaranteed=status.qos_class == "Guaranteed",
         workload=_share((meta.labels or {}).get(keys.WORKLOAD_LABEL, ""))
-        if rank is not None and owner_kind == arrays.KIND
+        if rank is not None and owner
         else "",
     )
 
@@ -153,7 +153,9 @@ def _membership(
 
 def _workload(labels: Mapping[str, str]) -> tuple[str, str]:
     """The uid and kind of the workload that its labels name, if another object controls the pod."""
-    return _share(labels.get(keys.WORKLOAD_LABEL, "")), intern(labels[keys.KIND_LABEL])
+    uid = labels.get(keys.WORKLOAD_LABEL, "")
+    index = parted(uid)
+    return _share(index[0] if index is not None else uid), intern(labels[keys.KIND_LABEL])
 
 
 def _unlabelled(labels: Mapping[str, str]) -> str:

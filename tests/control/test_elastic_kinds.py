@@ -1,0 +1,125 @@
+"""Elastic jobs of other kinds on a real Postgres and the double of the cluster: pods above the least number start and leave one by one."""
+
+from __future__ import annotations
+
+import pytest
+
+from queuectl.domain.arrays import index_uid
+from queuectl.domain.commands import Action
+from queuectl.domain.ledger import Document, Entry, State
+from queuectl.domain.reasons import Code
+from queuectl.domain.records import PodRecord
+from tests.control.rig import Rig, gang, live, rig
+from tests.control.test_crash_matrix import ENDLESS, fresh, survives
+from tests.support.elastic import GROWING, elastic_of
+from tests.support.postgres import TestPostgres
+
+KINDS = pytest.mark.parametrize("kind", GROWING)
+
+
+def elastic(kind: str, least: int, most: int) -> Document:
+    """A job of 8-GPU pods, one of which is of another podset than those that are added."""
+    return elastic_of(kind, dict(gang(kind, "train", most + 1)), least)
+
+
+def places(pods: list[PodRecord], podset: str) -> list[int]:
+    return sorted(p.rank for p in pods if p.rank is not None and p.podset == podset)
+
+
+def ranks(world: Rig, uid: str, kind: str) -> list[int]:
+    return places(live(world.cluster.pods_of(uid)), GROWING[kind])
+
+
+def gated(world: Rig, uid: str, kind: str) -> list[int]:
+    pods = [p for p in world.cluster.pods_of(uid) if p.gated and not p.terminal]
+    return places(pods, GROWING[kind])
+
+
+async def entry_of(world: Rig, uid: str) -> Entry:
+    entry = await world.store.get_workload(uid)
+    assert entry is not None
+    return entry
+
+
+@KINDS
+async def test_it_starts_with_its_least_number_and_grows_as_far_as_there_is_room(
+    database_url: str, kind: str
+) -> None:
+    async with rig(database_url, 3) as world:
+        uid = world.cluster.submit(elastic(kind, 1, 3))
+        base = await world.until_state(uid, State.RUNNING)
+        assert base.pods == 2
+        await world.until_state(index_uid(uid, 1), State.RUNNING)
+        waits = await world.until_entry(
+            index_uid(uid, 2), lambda e: e.reason.code is not Code.WAITING_FOR_PODS, "waits"
+        )
+        assert (waits.state, waits.name) == (State.PENDING, "train_2")
+        assert (ranks(world, uid, kind), gated(world, uid, kind)) == ([0, 1], [2])
+        assert world.cluster.job(uid).array is not None
+
+
+async def shrunk(world: Rig, kind: str) -> None:
+    """On 4 nodes, a gang of 2 to 4 pods shrinks for another gang, and grows again after it."""
+    uid = world.cluster.submit(elastic(kind, 1, 3))
+    grown = [index_uid(uid, 1), index_uid(uid, 2)]
+    for one in (uid, *grown):
+        await world.until_state(one, State.RUNNING)
+    high = world.cluster.submit(gang("Job", "high", 1, "high"))
+    await world.until_state(high, State.RUNNING)
+    assert ranks(world, uid, kind) == [0, 1], "the highest rank leaves"
+    entries = [await entry_of(world, one) for one in (uid, *grown)]
+    assert [entry.evictions for entry in entries] == [0, 0, 1]
+    world.cluster.finish(high)
+    await world.until_state(high, State.FINISHED)
+    await world.until_state(grown[1], State.RUNNING)
+    assert (await entry_of(world, uid)).attempt == 1, "its gang ran on"
+    end = world.cluster.delete_job if kind in ENDLESS else world.cluster.finish
+    end(uid)
+    for one in (uid, *grown):
+        await world.until_state(one, State.FINISHED)
+    await world.at_rest()
+
+
+@KINDS
+async def test_its_gang_is_evicted_after_all_pods_above_it_and_returns_before_them(
+    database_url: str, kind: str
+) -> None:
+    async with rig(database_url, 3) as world:
+        uid = world.cluster.submit(elastic(kind, 1, 2))
+        grown = index_uid(uid, 1)
+        await world.until_state(grown, State.RUNNING)
+        high = world.cluster.submit(gang("Job", "high", 2, "high"))
+        await world.until_state(high, State.RUNNING)
+        assert ranks(world, uid, kind) == []
+        assert [(await entry_of(world, one)).evictions for one in (uid, grown)] == [1, 1]
+        world.cluster.finish(high)
+        await world.until_state(uid, State.RUNNING)
+        again = await world.until_state(grown, State.RUNNING)
+        assert again.attempt == 2
+        assert ranks(world, uid, kind) == [0, 1]
+
+
+@KINDS
+async def test_a_rank_that_is_held_leaves_alone_and_returns(database_url: str, kind: str) -> None:
+    async with rig(database_url, 4) as world:
+        uid = world.cluster.submit(elastic(kind, 1, 3))
+        last = index_uid(uid, 2)
+        await world.until_state(last, State.RUNNING)
+        await world.ask(last, Action.HOLD)
+        await world.until_state(last, State.HELD)
+        await world.until(lambda: gated(world, uid, kind) == [2], "its pod is created again")
+        assert ranks(world, uid, kind) == [0, 1]
+        await world.ask(last, Action.RELEASE)
+        await world.until_state(last, State.RUNNING)
+        assert (await entry_of(world, uid)).evictions == 0
+
+
+@KINDS
+@pytest.mark.timeout(600)
+async def test_a_kill_at_any_step_of_an_elastic_job_changes_no_outcome(
+    postgres: TestPostgres, kind: str
+) -> None:
+    async with fresh(postgres) as url, rig(url, 4) as world:
+        await shrunk(world, kind)
+        steps = world.commits.seen, world.patches.seen
+    await survives(postgres, steps, lambda one: shrunk(one, kind), lambda url: rig(url, 4))

@@ -1,0 +1,39 @@
+"""Elastic jobs, as users write them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from queuectl.demo.manifests import Document
+from queuectl.objects import keys
+
+GROWING: Final = {"PyTorchJob": "worker"}
+"""By described kind, the podset of the jobs of the tests whose pods are added one by one."""
+
+
+def elastic_of(
+    kind: str, document: Document, least: int, mark: str = keys.PREFIX + keys.ELASTIC_JOB
+) -> Document:
+    """The job with this annotation, and with this least number of pods of its podset in GROWING."""
+    meta, spec = document["metadata"], document["spec"]
+    meta = {**meta, "annotations": {**meta.get("annotations", {}), mark: "true"}}
+    return {**document, "metadata": meta, "spec": {**spec, **_least(kind, spec, least)}}
+
+
+def _least(kind: str, spec: dict[str, Any], least: int) -> dict[str, Any]:
+    if kind == "Job":
+        ignored = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+        meta = {"annotations": {keys.PREFIX + keys.MIN_COUNT: str(least)}}
+        return {
+            "podFailurePolicy": {"rules": [ignored]},
+            "successPolicy": {"rules": [{"succeededIndexes": "0"}]},
+            "template": {**spec["template"], "metadata": meta},
+        }
+    if kind == "PyTorchJob":
+        replicas = spec["pytorchReplicaSpecs"]
+        worker = {**replicas["Worker"], "restartPolicy": "OnFailure"}
+        return {
+            "elasticPolicy": {"minReplicas": least, "maxReplicas": worker["replicas"]},
+            "pytorchReplicaSpecs": {**replicas, "Worker": worker},
+        }
+    raise ValueError(kind)
