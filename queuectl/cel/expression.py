@@ -63,4 +63,13 @@ def compiled(environment: cel.Env, source: str, *, types: bool = True) -> cel.Ex
 def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(each) for each in value]
-    return MessageToDict(value) if hasattr(value, "DESCRIPTOR") else value
+    return _whole(MessageToDict(value)) if hasattr(value, "DESCRIPTOR") else value
+
+
+def _whole(value: Any) -> Any:
+    """The JSON value without ``.0``, which the API server does not accept in an integer. All numbers of a message are floats."""
+    if isinstance(value, dict):
+        return {key: _whole(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_whole(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
