@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,6 +29,13 @@ def webhook_command(
     namespace: Annotated[
         str, typer.Option(metavar="NAMESPACE", help="Namespace of its Secret.")
     ] = "queuectl-system",
+    policies: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The policies of job kinds of your own, which the chart writes.",
+        ),
+    ] = None,
     log_format: FormatOption = "auto",
     log_level: LevelOption = "info",
 ) -> None:
@@ -36,7 +44,7 @@ def webhook_command(
     from queuectl.webhook.process import WebhookSettings
 
     configure_log(log_format, log_level)
-    settings = WebhookSettings(Address.parse(listen), namespace, host)
+    settings = WebhookSettings(Address.parse(listen), namespace, host, policies)
     asyncio.run(_serve(settings))
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from queuectl.cel.expression import EvaluationError
 from queuectl.cluster.webhooks import POLICY
 from queuectl.domain.errors import BadInput
+from queuectl.objects.documents import read_documents
 from queuectl.webhook.cel import expression
 
 Document = Mapping[str, Any]
@@ -73,3 +75,16 @@ def mutations(documents: Iterable[Document]) -> dict[str, Mutation]:
     """The mutations among the documents, by name. Raises BadInput."""
     found = (Mutation(one) for one in documents if one["kind"] == POLICY)
     return {one.name: one for one in found}
+
+
+def read_mutations(file: Path) -> dict[str, Mutation]:
+    """The mutations of a file that the chart has written.
+
+    Raises:
+        BadInput: naming the file, or a policy in it.
+    """
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise BadInput(f"{file}: {error.strerror or error}") from None
+    return mutations(one.body for one in read_documents(content, str(file)))

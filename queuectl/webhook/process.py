@@ -14,7 +14,7 @@ from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.webhook.app import application
 from queuectl.webhook.keeper import Keeper
-from queuectl.webhook.mutations import mutations
+from queuectl.webhook.mutations import mutations, read_mutations
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,13 @@ class WebhookSettings:
         listen: where it listens.
         namespace: of its Secret.
         hosts: names and addresses of all replicas, for the certificate.
+        policies: file with the policies of declared job kinds; None = there are none.
     """
 
     listen: Address
     namespace: str
     hosts: Sequence[str]
+    policies: Path | None = None
 
 
 async def serve(
@@ -41,6 +43,8 @@ async def serve(
         QueuectlError: the address, the credentials, the policies or the Secret cannot be used.
     """
     known = mutations(manifests())
+    if settings.policies is not None:
+        known |= read_mutations(settings.policies)
     api = await Api.connect(Connection())
     try:
         with tempfile.TemporaryDirectory(prefix="queuectl-webhook-") as folder:

@@ -6,7 +6,6 @@ The chart and the controller of this installation lack the built-in kind, so the
 from __future__ import annotations
 
 import asyncio
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ from tests.kinds.entries import ENTRIES
 from tests.kinds.entry import FEATURES, Entry
 from tests.kinds.test_life_cycle import lives
 from tests.support import chart
-from tests.support.outside import declaration, declared_instead
+from tests.support.outside import chart_without, declaration, declared_instead
 from tests.support.shared_resource import SharedResource
 from tests.system.installation import Installation, installed
 
@@ -55,11 +54,7 @@ ROW: Final[dict[str, Callable[[Installation, Entry], None]]] = {
 def _documents() -> list[Any]:
     """The admission and the rights of a chart without the built-in kind."""
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "chart"
-        shutil.copytree(chart.CHART, copy)
-        known = yaml.safe_load(chart.KINDS.read_text())["kinds"]
-        others = [one for one in known if one["kind"] != KIND]
-        (copy / chart.KINDS.name).write_text(yaml.safe_dump({"kinds": others}))
+        copy = chart_without(KIND, Path(folder) / "chart")
         found = chart.documents({**chart.BASE_VALUES, **DECLARED}, chart=copy)
     chosen = [one for one in found if one["kind"] not in OF_PODS]
     return sorted(chosen, key=lambda one: str(one["kind"]) != "Namespace")

@@ -58,6 +58,12 @@ def gangrun(name: str, where: str, template: Document, workers: int, **labels: s
     }
 
 
+def define(client: Client) -> None:
+    """Create the CustomResourceDefinition, and the account of the controller."""
+    client.apply_file(FOLDER / "crd.yaml")
+    create_account(client)
+
+
 def create_account(client: Client) -> None:
     """Create the account of the controller, with its rights."""
     name = "gangrun-controller"
@@ -151,8 +157,7 @@ def admission(
     also: Callable[[Client], None],
 ) -> Iterator[None]:
     """The admission of the chart with declared kinds, and their controllers. ``also``: a round of another controller."""
-    cluster.client.apply_file(FOLDER / "crd.yaml")
-    create_account(cluster.client)
+    define(cluster.client)
     rendered = [
         one
         for one in chart.documents({**chart.BASE_VALUES, "jobKinds": list(job_kinds)})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
@@ -12,6 +14,8 @@ import yaml
 from queuectl.objects.kinds import KINDS, JobKinds, descriptions_of
 from queuectl.objects.kinds.declared import read_kinds
 from queuectl.objects.kinds.described import DescribedKind
+from tests.support.chart import CHART
+from tests.support.chart import KINDS as KINDS_FILE
 
 CONTROLLER = {"namespace": "kubeflow", "serviceAccount": "training-operator"}
 
@@ -22,6 +26,15 @@ def declaration(kind: str) -> dict[str, Any]:
     given: dict[str, Any] = msgspec.to_builtins(description)
     given.pop("operator", None)
     return given | {"controller": CONTROLLER}
+
+
+def chart_without(kind: str, folder: Path) -> Path:
+    """A copy of the chart without a built-in kind, in a new folder."""
+    copy = shutil.copytree(CHART, folder)
+    known = yaml.safe_load(KINDS_FILE.read_text())["kinds"]
+    others = {"kinds": [one for one in known if one["kind"] != kind]}
+    (copy / KINDS_FILE.name).write_text(yaml.safe_dump(others))
+    return copy
 
 
 def declared_instead(kind: str) -> JobKinds:

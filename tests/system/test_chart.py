@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
@@ -23,6 +22,7 @@ from queuectl.localcluster.versions import SUPPORTED, UNITS
 from tests.support import chart
 from tests.support.chart import BASE_VALUES, CHART, DEPLOY, WEBHOOK, documents, helm
 from tests.support.gangruns import JOB_KINDS
+from tests.support.outside import chart_without, declaration
 
 pytestmark = pytest.mark.system
 
@@ -385,15 +385,40 @@ def test_the_controller_reads_the_declared_kinds_and_restarts_when_they_change()
     assert templates[0] != templates[1]
 
 
+def test_the_webhook_has_webhooks_and_policies_for_a_declared_kind_and_restarts_when_it_changes() -> (
+    None
+):
+    before, after = (by_name(documents({**one, **WEBHOOK})) for one in (IMAGE, OWN_KINDS))
+    configuration = ("MutatingWebhookConfiguration", "queuectl")
+    names = [
+        {one["name"]: one for one in found[configuration]["webhooks"]} for found in (before, after)
+    ]
+    added = names[1].keys() - names[0].keys()
+    bindings = ("queuectl-gangruns", "queuectl-gangruns-default")
+    assert added == {f"{one}-{number}.queuectl.dev" for one in bindings for number in (0, 1)}
+    for name in added:
+        [rule] = names[1][name]["rules"]
+        assert (rule["apiGroups"], rule["resources"]) == (["research.example.com"], ["gangruns"])
+
+    written = after["ConfigMap", "queuectl-job-kinds"]["data"]["policies.yaml"]
+    by_policy = by_name(documents(OWN_KINDS))
+    assert list(yaml.safe_load_all(written)) == [by_policy[POLICY, "queuectl-gangruns"]]
+    templates = [
+        found["StatefulSet", "queuectl-webhook"]["spec"]["template"] for found in (before, after)
+    ]
+    [container] = templates[1]["spec"]["containers"]
+    assert "--policies=/etc/queuectl/kinds/policies.yaml" in container["args"]
+    assert {one["mountPath"] for one in container["volumeMounts"]} == {
+        "/tmp",
+        "/etc/queuectl/kinds",
+    }
+    assert templates[0]["metadata"] != templates[1]["metadata"]
+
+
 def test_a_built_in_kind_that_is_declared_has_the_same_policies(tmp_path: Path) -> None:
     """Except for the account of its controller, and that the types of its templates are not checked."""
-    without = shutil.copytree(CHART, tmp_path / "queuectl")
-    built_in = yaml.safe_load((CHART / "kinds.yaml").read_text())["kinds"]
-    kept = [one for one in built_in if one["kind"] != "XGBoostJob"]
-    (without / "kinds.yaml").write_text(yaml.safe_dump({"kinds": kept}))
-    [taken] = [one for one in built_in if one["kind"] == "XGBoostJob"]
-    account = {"namespace": "kubeflow", "serviceAccount": "training-operator"}
-    values = {**IMAGE, "jobKinds": [taken | {"controller": account}]}
+    without = chart_without("XGBoostJob", tmp_path / "queuectl")
+    values = {**IMAGE, "jobKinds": [declaration("XGBoostJob")]}
     before, after = by_name(documents(IMAGE)), by_name(documents(values, chart=without))
     named = [one for one in before if "xgboostjobs" in one[1]]
     assert {kind for kind, _ in named} >= {POLICY, BINDING, "ValidatingAdmissionPolicy"}
@@ -408,7 +433,6 @@ WRONG_KINDS: list[tuple[list[Any], Mapping[str, Any], str]] = [
     ([JOB_KINDS[0] | {"kind": "JobSet"}], {}, "jobKinds[0] (JobSet): kind: JobSet is the name of another job kind"),
     ([JOB_KINDS[0] | {"plural": "jobs"}], {}, "jobKinds[0] (GangRun): plural: jobs is the name of another kind"),
     ([JOB_KINDS[0], JOB_KINDS[0]], {}, "jobKinds[1] (GangRun): kind: GangRun is the name of another job kind"),
-    (JOB_KINDS, WEBHOOK, "jobKinds: the webhook does not know declared kinds: the value mutation must be policy"),
     ([{name: value for name, value in JOB_KINDS[0].items() if name != "suspend"}], {}, "suspend"),
     ([JOB_KINDS[0] | {"suspend": "spec['suspend']"}], {}, "/jobKinds/0/suspend"),
 ]  # fmt: skip

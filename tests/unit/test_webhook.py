@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
 from starlette.testclient import TestClient
 
 from queuectl.cel.expression import EvaluationError
@@ -29,7 +30,8 @@ from queuectl.webhook.certificates import (
     issue,
 )
 from queuectl.webhook.keeper import from_data, to_data
-from queuectl.webhook.mutations import Mutation, mutations
+from queuectl.webhook.mutations import Mutation, mutations, read_mutations
+from tests.support.jobs import job_of
 
 DEPLOYED = manifests()
 KNOWN = mutations(DEPLOYED)
@@ -48,6 +50,33 @@ def test_each_mutating_policy_can_be_evaluated() -> None:
     of_pods = ("pods", "statefulsets", "deployments", "leaderworkersets")
     of_kinds = [kind.plural for kind in KINDS.values()]
     assert set(KNOWN) == {f"queuectl-{plural}" for plural in (*of_pods, *of_kinds)}
+
+
+def test_the_policies_of_a_file_are_read_beside_the_built_in_ones(tmp_path: Path) -> None:
+    """A copy of the policy for PyTorchJobs, as the chart writes one for a declared kind."""
+    [policy] = [
+        one
+        for one in DEPLOYED
+        if one["metadata"]["name"] == "queuectl-pytorchjobs" and one["kind"] == POLICY
+    ]
+    own = {**policy, "metadata": {"name": "queuectl-gangruns"}}
+    file = tmp_path / "policies.yaml"
+    file.write_text(f"---\n{yaml.safe_dump(own)}")
+    known = read_mutations(file)
+    assert list(known) == ["queuectl-gangruns"]
+    document = job_of("PyTorchJob", "a", pods=2)
+    asked = {"userInfo": {"username": "alice"}, "operation": "CREATE"}
+    patch = known["queuectl-gangruns"].patch(document, asked)
+    assert patch == KNOWN["queuectl-pytorchjobs"].patch(document, asked) != []
+
+
+def test_a_file_of_policies_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"absent: No such file"):
+        read_mutations(tmp_path / "absent")
+    wrong = tmp_path / "wrong"
+    wrong.write_text("a: [")
+    with pytest.raises(BadInput, match="wrong"):
+        read_mutations(wrong)
 
 
 def test_a_policy_with_a_part_that_is_not_supported_is_refused() -> None:
@@ -114,6 +143,7 @@ def test_a_pod_with_a_queue_label_is_gated_unless_it_is_of_a_job(kind: str, gate
         return
     assert written["/spec/schedulingGates"] == [{"name": keys.GATE}]
     assert (written["/spec/priority"], written["/spec/preemptionPolicy"]) == (0, "Never")
+    assert isinstance(written["/spec/priority"], int), "the API server accepts no 0.0"
 
 
 def test_an_object_without_a_value_is_refused_with_the_reason() -> None:

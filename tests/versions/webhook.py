@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from queuectl.cluster.apply import OF_PODS, apply, wait_until_in_force
@@ -28,6 +28,7 @@ from tests.support.chart import BASE_VALUES, WEBHOOK, documents
 from tests.support.controlplane import SYSTEM_NAMESPACE
 from tests.system.installation import policies
 
+Document = dict[str, Any]
 PATH: Final = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{CONFIGURATION}"
 REPLICAS: Final = (f"{NAME}-0", f"{NAME}-1")
 """The pods of the webhook. Each has a Service of its name."""
@@ -48,9 +49,9 @@ def admission(cluster: LocalCluster) -> Iterator[None]:
 
 
 @contextmanager
-def webhook(cluster: LocalCluster) -> Iterator[None]:
-    """The admission of the chart with the replicas of the webhook."""
-    asyncio.run(_install(cluster))
+def webhook(cluster: LocalCluster, job_kinds: Sequence[Document] = ()) -> Iterator[None]:
+    """The admission of the chart with the replicas of the webhook, and with these declared kinds."""
+    asyncio.run(_install(cluster, job_kinds))
     serve(cluster)
     in_force(cluster)
     yield
@@ -75,14 +76,26 @@ def start_replica(cluster: LocalCluster, name: str, url: str) -> None:
     account = cluster.kubeconfig_for_service_account(SYSTEM_NAMESPACE, NAME)
     run = "from queuectl.cli.main import run; run()"
     address = url.removeprefix("https://")
+    options = ["--listen", address, "--host", LOOPBACK, *_of_declared_kinds(cluster)]
     cluster.supervisor.start(
         name,
-        [sys.executable, "-c", run, "webhook", "--listen", address, "--host", LOOPBACK],
+        [sys.executable, "-c", run, "webhook", *options],
         env={"PATH": os.environ["PATH"], "KUBECONFIG": str(account)},
         cwd=cluster.kubeconfig.parent,
         log=cluster.log(name),
     )
     wait_until(lambda: _listens(url), f"{name} listens", 60.0)
+
+
+def _of_declared_kinds(cluster: LocalCluster) -> list[str]:
+    """The option with the policies of declared kinds, as the pods have it."""
+    path = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/configmaps"
+    maps = {one["metadata"]["name"]: one for one in cluster.client.get(path)["items"]}
+    if "queuectl-job-kinds" not in maps:
+        return []
+    file = cluster.kubeconfig.parent / "policies.yaml"
+    file.write_text(maps["queuectl-job-kinds"]["data"]["policies.yaml"])
+    return ["--policies", str(file)]
 
 
 def _listens(url: str) -> bool:
@@ -118,8 +131,9 @@ def url_of(cluster: LocalCluster, replica: str) -> str:
     return url
 
 
-async def _install(cluster: LocalCluster) -> None:
-    values = BASE_VALUES | WEBHOOK | {"kueueKeys": {"enabled": True}}
+async def _install(cluster: LocalCluster, job_kinds: Sequence[Document]) -> None:
+    own = {"kueueKeys": {"enabled": True}, "jobKinds": list(job_kinds)}
+    values = BASE_VALUES | WEBHOOK | own
     chosen = [
         one for one in documents(values, str(server_of(cluster))) if one["kind"] not in OF_PODS
     ]

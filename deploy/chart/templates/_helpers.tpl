@@ -103,8 +103,8 @@ labels:
   app.kubernetes.io/name: {{ $name }}
   {{- with .Values.podLabels }}{{ toYaml . | nindent 2 }}{{ end }}
 {{- $annotations := .Values.podAnnotations }}
-{{- if and .Values.jobKinds (eq $name "queuectl") }}
-{{- /* Changed kinds restart the controller. */}}
+{{- if and .Values.jobKinds (has $name (list "queuectl" "queuectl-webhook")) }}
+{{- /* Changed kinds restart the controller and the webhook. */}}
 {{- $annotations = merge (dict "queuectl.dev/job-kinds" (toJson .Values.jobKinds | sha256sum)) $annotations }}
 {{- end }}
 {{- with $annotations }}
@@ -137,6 +137,23 @@ topologySpreadConstraints:
     matchLabels: {app.kubernetes.io/name: {{ $name }}}
   matchLabelKeys: [pod-template-hash]
 {{- end }}
+{{- end }}
+
+{{/* The MutatingAdmissionPolicies that the chart has with `mutation: policy`, and their bindings, as YAML with the keys policies and bindings. */}}
+{{- define "queuectl.mutation" -}}
+{{- $policies := list }}{{ $bindings := list }}
+{{- $root := dict "Values" (merge (dict "mutation" "policy") .Values) "Release" .Release "Files" .Files }}
+{{- range list "mutating-policies" "default-queue" "kueue-keys" }}
+{{- range include (printf "%s/%s.yaml" $.Template.BasePath .) $root | splitList "\n---\n" }}
+{{- $document := fromYaml . }}
+{{- if eq (get $document "kind") "MutatingAdmissionPolicy" }}
+{{- $policies = append $policies $document }}
+{{- else if eq (get $document "kind") "MutatingAdmissionPolicyBinding" }}
+{{- $bindings = append $bindings $document }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- dict "policies" $policies "bindings" $bindings | toYaml }}
 {{- end }}
 
 {{/* The described job kinds, as YAML with the key kinds: the built-in ones, then those of jobKinds. */}}
