@@ -16,6 +16,7 @@ from queuectl.domain.fleet import HOSTNAME, Requirement, Taint, Toleration
 from queuectl.domain.gpus import SharedGpus
 from queuectl.domain.mig import MigConfig, MigMode, MigPool
 from queuectl.domain.node_health import UnhealthyNodes
+from queuectl.domain.node_template import NodeTemplate
 from queuectl.domain.reservations import AdvanceReservation
 from queuectl.domain.rules import Rules
 from queuectl.domain.workload import Placement
@@ -372,6 +373,7 @@ class ResourceFlavor:
     topology: str | None = None  # None = only quota is counted, and no placement is computed
     mig_configs: tuple[MigConfig, ...] = ()  # that its nodes can get, by name
     mig_reconfiguration: MigMode = MigMode.PLAN
+    node_template: NodeTemplate | None = None  # of nodes that an autoscaler makes
 
 
 @dataclass(frozen=True, slots=True)

@@ -376,6 +376,41 @@ async def test_spot_nodes_are_made_behind_on_demand_quota_and_again_after_an_int
         assert len(autoscaler.added) == 3, "one node of the first ones is still good"
 
 
+async def test_no_request_is_made_for_a_gang_that_never_fits_the_template_of_the_flavor(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 0) as world:
+        autoscaler = await provisions(world)
+        await world.store.put_config(with_template(maximum=1))
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        held = await world.until_entry(
+            uid, lambda e: e.reason.code is Code.SHAPE_NEVER_FITS, "it is refused"
+        )
+        assert held.state is State.PENDING
+        assert held.reason.message.startswith(
+            "no nodes are requested, because it does not fit the nodeTemplate of flavor gpu (at most 1 node): "
+        )
+        assert (autoscaler.asked, requests(world)) == ([], [])
+        await world.store.put_config(with_template(maximum=2))
+        await world.until_state(uid, State.RUNNING)
+        assert len(autoscaler.added) == 2
+
+
+def with_template(maximum: int) -> Document:
+    """The flavor, whose nodes have 8 GPUs and are at most so many."""
+    template = {
+        "allocatable": {"cpu": "64", "memory": "512Gi", GPU: 8},
+        "maximumNodes": maximum,
+        "nodesPerDomain": {"topology.queuectl.dev/rack": 4},
+    }
+    return {
+        "apiVersion": "queuectl.dev/v1",
+        "kind": "ResourceFlavor",
+        "metadata": {"name": "gpu"},
+        "spec": {"topologyName": "gpus", "policy": {"nodeTemplate": template}},
+    }
+
+
 def spot_node(number: int) -> Document:
     node = dict(nodes(number + 1)[-1])
     node["metadata"]["labels"]["capacity"] = "spot"

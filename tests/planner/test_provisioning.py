@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from queuectl.domain.checks import PROVISIONING, AdmissionCheck, CheckRule
+from queuectl.domain.diagnosis import Diagnosis
+from queuectl.domain.fleet import HOSTNAME, Effect, Node, Taint, Toleration
+from queuectl.domain.node_template import NodeTemplate
 from queuectl.domain.plan import Plan
 from queuectl.domain.provisioning import ProvisioningConfig
-from queuectl.domain.queues import ClusterQueue, ResourceFlavor
+from queuectl.domain.quantity import GPU, PODS
+from queuectl.domain.queues import ClusterQueue, FlavorQuotas, ResourceFlavor, ResourceGroup
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import NO_END, Admitted, CapacityLease, Pending, Snapshot
-from queuectl.domain.workload import Workload
+from queuectl.domain.workload import PodSet, Workload
 from queuectl.planner import plan
+from queuectl.planner.explain.diagnosis import diagnose
 from queuectl.planner.verify import Rule, verify
-from tests.planner.build import FLAVOR, gang, holding, node, podset, queue, world
+from tests.planner.build import FLAVOR, LEVELS, gang, holding, node, podset, queue, resources, world
 from tests.planner.plans import rules, start
 
 NODE = node("n0", gpu=8)
@@ -135,3 +143,157 @@ def test_only_flavors_with_the_check_are_asked_for() -> None:
 def test_a_start_without_nodes_is_refused_by_the_verifier() -> None:
     asked = checked(world([], [Pending(PAIR, ready_checks=frozenset({"nodes"}))], (), of_quota(16)))
     assert rules(asked, start(PAIR, {})) == {Rule.INADMISSIBLE}
+
+
+# Node templates.
+
+
+def described(
+    template: NodeTemplate, *pods: Workload | Pending, nodes: Sequence[Node] = ()
+) -> Snapshot:
+    """A flavor in whose racks an autoscaler makes such nodes, and quota for 1,000 GPUs."""
+    flavor = ResourceFlavor(FLAVOR, topology="gpus", node_template=template)
+    return checked(world(list(nodes), list(pods), (), of_quota(1000), flavors=[flavor]))
+
+
+def template(maximum: int, gpu: int = 8, **domains: int) -> NodeTemplate:
+    allocatable = resources(gpu=gpu, pods=110)
+    return NodeTemplate(allocatable, maximum, domains=tuple(sorted(domains.items())))
+
+
+NEVER_MADE = {
+    "a pod is larger than a node": (
+        template(16, gpu=4), podset(count=2, gpu=8),
+        "room for 2 pods \u00d7 8 nvidia.com/gpu is needed; even if all nodes were empty, none fits on 16 eligible nodes",
+    ),
+    "the gang is larger than all nodes": (
+        template(16), podset(count=17, gpu=8),
+        "room for 1 more pod \u00d7 8 nvidia.com/gpu is needed; even if all nodes were empty, at most 16 of 17 fit on 16 eligible nodes",
+    ),
+    "the gang is larger than a rack": (
+        template(16, rack=4), podset(count=5, gpu=8, required="rack"),
+        "room for 1 more pod \u00d7 8 nvidia.com/gpu is needed in one rack; even if all nodes were empty, at most 4 of 5 fit (default-0-0)",
+    ),
+    "a slice is larger than a rack": (
+        template(16, rack=4), podset(count=16, gpu=8, slices=[("rack", 8)]),
+        "room for 16 pods \u00d7 8 nvidia.com/gpu in slices (8 per rack) is needed; even if all nodes were empty, none fits in whole slices on 16 eligible nodes",
+    ),
+    "a rack is no larger than its block": (
+        template(16, block=2), podset(count=3, gpu=8, required="rack"),
+        "room for 1 more pod \u00d7 8 nvidia.com/gpu is needed in one rack; even if all nodes were empty, at most 2 of 3 fit (default-0-0)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("nodes", [[], [NODE]], ids=["no nodes", "too few nodes"])
+@pytest.mark.parametrize(("made", "pods", "says"), list(NEVER_MADE.values()), ids=list(NEVER_MADE))
+def test_no_nodes_are_asked_for_a_gang_that_never_fits_the_template(
+    made: NodeTemplate, pods: PodSet, says: str, nodes: list[Node]
+) -> None:
+    (refusal,) = decided(described(made, gang("big", pods), nodes=nodes)).pending
+    assert (refusal.lease, refusal.checks) == (None, ())
+    assert refusal.reasons[0].code is Code.SHAPE_NEVER_FITS
+    assert refusal.reasons[0].message == (
+        "no nodes are requested, because it does not fit the nodeTemplate of flavor default "
+        f"(at most 16 nodes): {says}"
+    )
+
+
+def test_without_nodes_the_template_is_the_whole_explanation() -> None:
+    snapshot = described(template(1), PAIR)
+    assert diagnose(snapshot, "pair") == Diagnosis("pair")
+
+
+FITS = {
+    "all nodes": (template(16), podset(count=16, gpu=8)),
+    "a whole rack": (template(16, rack=4), podset(count=4, gpu=8, required="rack")),
+    "slices in racks": (template(16, rack=4), podset(count=16, gpu=8, slices=[("rack", 4)])),
+    "labels that it selects": (
+        replace(template(2), labels=(("kind", "h100"),)), podset(count=2, gpu=8, select={"kind": "h100"}),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("made", "pods"), list(FITS.values()), ids=list(FITS))
+def test_nodes_are_asked_for_a_gang_that_fits_the_template(
+    made: NodeTemplate, pods: PodSet
+) -> None:
+    assert awaits(decided(described(made, gang("fits", pods)))) == ["fits"]
+
+
+def test_labels_and_taints_of_the_template_decide() -> None:
+    tainted = replace(template(2), taints=(Taint("spot", Effect.NO_SCHEDULE),))
+    tolerates = podset(count=2, gpu=8, tolerations=[Toleration("spot", "Exists")])
+    made = decided(described(tainted, PAIR, gang("spot", tolerates)))
+    assert awaits(made) == ["spot"]
+    labelled = replace(template(2), labels=(("kind", "a100"),))
+    selects = gang("selects", podset(count=2, gpu=8, select={"kind": "h100"}))
+    assert awaits(decided(described(labelled, selects))) == []
+
+
+def test_a_gang_that_waits_for_present_nodes_learns_that_none_are_made() -> None:
+    runs = holding(small("runs", 2), {"n0": 1, "n1": 1})
+    nodes = [NODE, node("n1", gpu=8)]
+    snapshot = described(template(1), PAIR, nodes=nodes)
+    made = decided(replace(snapshot, admitted=(runs,)))
+    (refusal,) = made.pending
+    codes = [reason.code for reason in refusal.reasons]
+    assert codes == [Code.TOPOLOGY_PLACEMENT_FAILED, Code.SHAPE_NEVER_FITS]
+    assert refusal.reasons[1].details["flavors"] == [FLAVOR]
+
+
+def test_the_next_flavor_with_a_template_that_fits_is_asked_for() -> None:
+    flavors = [
+        ResourceFlavor(FLAVOR, topology="gpus", node_template=template(1)),
+        ResourceFlavor("spot", topology="gpus", node_template=template(2)),
+    ]
+    two = queue(gpu=16, flavors=(FLAVOR, "spot"))
+    made = decided(checked(world([], [PAIR], (), two, flavors=flavors)))
+    lease = made.pending[0].lease
+    assert lease is not None
+    assert {f for p in lease.placement.podsets for f in p.charged} == {"spot"}
+
+
+def test_a_podset_on_nodes_without_a_template_is_not_judged() -> None:
+    flavors = [
+        ResourceFlavor(FLAVOR, topology="gpus", node_template=template(2)),
+        ResourceFlavor("cpus", topology="gpus", node_labels=(("cpus", "1"),)),
+    ]
+    quotas = queue(gpu=16)
+    cpus = ResourceGroup(("cpu",), (FlavorQuotas("cpus", {"cpu": 100}),))
+    quotas = replace(quotas, groups=(replace(quotas.groups[0], covered=(GPU, PODS)), cpus))
+    mixed = gang("mixed", podset("gpus", 2, gpu=8), podset("cpus", 1, cpu=8))
+    assert awaits(decided(checked(world([], [mixed], (), quotas, flavors=flavors)))) == ["mixed"]
+    three = gang("three", podset("gpus", 3, gpu=4), podset("cpus", 1, cpu=8))
+    assert awaits(decided(checked(world([], [three], (), quotas, flavors=flavors)))) == ["three"]
+    five = gang("five", podset("gpus", 5, gpu=8), podset("cpus", 1, cpu=8))
+    quotas = replace(
+        quotas,
+        groups=(
+            replace(quotas.groups[0], flavors=(FlavorQuotas(FLAVOR, {GPU: 99, PODS: 99}),)),
+            cpus,
+        ),
+    )
+    assert awaits(decided(checked(world([], [five], (), quotas, flavors=flavors)))) == []
+
+
+@given(
+    maximum=st.integers(1, 9),
+    racks=st.integers(1, 4),
+    blocks=st.integers(2, 6),
+    pods=st.integers(1, 9),
+    gpus=st.sampled_from([1, 2, 3, 5]),
+    required=st.sampled_from([None, "rack", "block", HOSTNAME]),
+    more=st.integers(0, 3),
+)
+def test_nodes_are_asked_for_exactly_if_the_gang_would_start_on_all_of_them(
+    maximum: int, racks: int, blocks: int, pods: int, gpus: int, required: str | None, more: int
+) -> None:
+    made = template(maximum, gpu=4, rack=racks, block=blocks)
+    podsets = [podset("a", pods, gpu=gpus, required=required, group="g")]
+    if more:
+        podsets.append(podset("b", more, gpu=1, required=required, group="g"))
+    asked = gang("asked", *podsets)
+    nodes = tuple(made.nodes(FLAVOR, LEVELS, {}, ()))
+    starts = plan(world(list(nodes), [asked], (), of_quota(1000))).admitted
+    assert bool(awaits(decided(described(made, asked)))) == bool(starts)

@@ -23,8 +23,9 @@ from queuectl.domain.fleet import Effect, Requirement, Taint, Toleration
 from queuectl.domain.gpus import GpuWeights, SharedGpus
 from queuectl.domain.mig import MigConfig, MigDevices, MigMode
 from queuectl.domain.node_health import HealthMode, HealthSignal, NodeHealthRules, UnhealthyNodes
+from queuectl.domain.node_template import NodeTemplate
 from queuectl.domain.provisioning import MergePolicy, ProvisioningConfig
-from queuectl.domain.quantity import Resources
+from queuectl.domain.quantity import PODS, Resources
 from queuectl.domain.queues import (
     Backfill,
     BackfillOrder,
@@ -301,6 +302,14 @@ HONOURED: list[tuple[str, str, Any, Fields, Fields]] = [
     ("ProvisioningRequestConfig", "spec.podSetUpdates.nodeSelector",
      [{"key": "pool", "valueFromProvisioningClassDetail": "name"}], {"selectors": (("pool", "name"),)}, {}),
     ("ProvisioningRequestConfig", "spec.podSetMergePolicy", "IdenticalPodTemplates", {"merge": MergePolicy.TEMPLATES}, {}),
+    ("ResourceFlavor", "spec.policy.nodeTemplate",
+     {"allocatable": {GPU: "8", "pods": 20}, "maximumNodes": 6, "labels": {"kind": "h100"},
+      "taints": [{"key": "spot", "value": "yes", "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"}], "nodesPerDomain": {"rack": 2}},
+     {"topology": "t", "node_template": NodeTemplate(
+         Resources({GPU: 8, PODS: 20}), 6, (("kind", "h100"),), (Taint("spot", Effect.NO_SCHEDULE, "yes"),), (("rack", 2),))},
+     nested("spec.topologyName", "t")),
+    ("ResourceFlavor", "spec.policy.nodeTemplate", {"allocatable": {}, "maximumNodes": 1},
+     {"topology": "t", "node_template": NodeTemplate(Resources({PODS: 110}), 1)}, nested("spec.topologyName", "t")),
     ("ResourceFlavor", "spec.policy.migConfigs",
      {"x": [{"devices": [0], "mig-enabled": True, "mig-devices": {"1g.5gb": 7}}, {"devices": "all", "mig-enabled": False}]},
      {"mig_configs": (MigConfig("x", (MigDevices((0,), (("1g.5gb", 7),)), MigDevices())),),
@@ -835,6 +844,9 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("ResourceFlavor", "spec.nodeTaints", [{"key": f"k{i}", "effect": "NoSchedule"} for i in range(9)], "9 entries"),
     ("ResourceFlavor", "spec.nodeTaints", [{"key": "k", "effect": "NoSchedule"}] * 2,
      ": taint 'k:NoSchedule' occurs 2 times"),
+    ("ResourceFlavor", "spec.policy.nodeTemplate", {"allocatable": {}, "maximumNodes": 1}, ": requires spec.topologyName"),
+    ("ResourceFlavor", "spec.policy.nodeTemplate", {"allocatable": {}}, ".maximumNodes: is required"),
+    ("ResourceFlavor", "spec.policy.nodeTemplate", {"allocatable": {}, "maximumNodes": 0}, "expected `int` >= 1"),
     ("ResourceFlavor", "spec.policy.migConfigs", {"x": []}, "requires spec.nodeLabels"),
     ("ResourceFlavor", "spec.policy.migConfigs", {"x": [{"devices": "all", "mig-enabled": False, "device-filter": "0x20B010DE"}]},
      "requires spec.nodeLabels"),

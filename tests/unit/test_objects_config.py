@@ -436,6 +436,19 @@ def test_references_to_missing_objects_give_a_warning() -> None:
     )
 
 
+def test_a_node_template_with_an_unknown_level_gives_a_warning() -> None:
+    template = {"allocatable": {}, "maximumNodes": 4, "nodesPerDomain": {"rack": 2, "row": 4}}
+    config = build(
+        [
+            document("ResourceFlavor", {"topologyName": "x", "policy": {"nodeTemplate": template}}),
+            document("Topology", {"levels": [{"nodeLabel": "rack"}]}),
+        ],
+        1,
+    )
+    text = "ResourceFlavor x: Topology x has no level row, which nodesPerDomain names"
+    assert dangling(config) == (text,)
+
+
 def test_an_override_without_a_matching_quota_gives_a_warning() -> None:
     when = {"from": "2026-01-31T12:00:00Z", "until": "2026-01-31T13:00:00Z", "add": 1}
 

@@ -9,6 +9,7 @@ from queuectl.domain.queues import ResourceFlavor, Topology
 from queuectl.objects.configuration import wire
 from queuectl.objects.configuration.groups import once, refuse_more
 from queuectl.objects.configuration.mig_configs import read_mig_configs, read_mig_mode
+from queuectl.objects.configuration.node_templates import read_node_template
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kubernetes.nodes import read_taints
 from queuectl.objects.kubernetes.pods import read_tolerations
@@ -49,6 +50,7 @@ def read_flavor(document: wire.ResourceFlavorDocument) -> ResourceFlavor:
         topology=spec.topology_name or None,
         mig_configs=read_mig_configs(spec),
         mig_reconfiguration=read_mig_mode(spec),
+        node_template=read_node_template(spec),
     )
 
 

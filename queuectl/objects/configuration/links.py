@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from queuectl.domain.budgets import BudgetScope
 from queuectl.domain.queries import DocumentKey
-from queuectl.domain.queues import QueueConfig, QuotaOverride
+from queuectl.domain.queues import QueueConfig, QuotaOverride, ResourceFlavor
 from queuectl.domain.reservations import REQUESTS, AdvanceReservation, no_amount
 from queuectl.objects.configuration.checks import PROVISIONING_KIND
 from queuectl.objects.documents import Document, as_document
@@ -170,9 +170,20 @@ def dangling(config: QueueConfig) -> tuple[str, ...]:
             f"Reservation {reservation.name}: {text}" for text in _unknown(config, reservation)
         ]
     for flavor in config.flavors.values():
-        if flavor.topology is not None and flavor.topology not in config.topologies:
-            found.append(f"ResourceFlavor {flavor.name}: Topology {flavor.topology} does not exist")
+        found += [f"ResourceFlavor {flavor.name}: {text}" for text in _of_topology(config, flavor)]
     return tuple(found)
+
+
+def _of_topology(config: QueueConfig, flavor: ResourceFlavor) -> Iterator[str]:
+    if flavor.topology is None:
+        return
+    topology = config.topologies.get(flavor.topology)
+    if topology is None:
+        yield f"Topology {flavor.topology} does not exist"
+    elif flavor.node_template is not None:
+        for level, _ in flavor.node_template.domains:
+            if level not in topology.levels:
+                yield f"Topology {topology.name} has no level {level}, which nodesPerDomain names"
 
 
 def _of_budgets(config: QueueConfig) -> Iterator[str]:

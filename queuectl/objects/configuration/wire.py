@@ -14,6 +14,7 @@ from queuectl.domain.budgets import WhenSpent
 from queuectl.domain.gpus import SharedGpus
 from queuectl.domain.mig import MigMode
 from queuectl.domain.node_health import UnhealthyNodes
+from queuectl.domain.node_template import MOST_NODES
 from queuectl.domain.provisioning import MergePolicy
 from queuectl.domain.queues import (
     MOST_PLANNED_STARTS,
@@ -34,6 +35,7 @@ Count = Annotated[
 ]  # the largest integer that every JSON parser keeps exact
 
 
+NodeCount = Annotated[int, msgspec.Meta(ge=1, le=MOST_NODES)]
 GpuIndex = Annotated[int, msgspec.Meta(ge=0, lt=32)]
 
 
@@ -247,9 +249,20 @@ class MigEntry(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, omit_
     device_filter: str | list[str] | None = None
 
 
+class NodeTemplateSpec(Strict):
+    """The nodes that an autoscaler can make."""
+
+    allocatable: dict[str, Quantity]
+    maximum_nodes: NodeCount
+    labels: dict[str, str] | None = None
+    taints: list[StrictTaint] | None = None
+    nodes_per_domain: dict[str, NodeCount] | None = None
+
+
 class FlavorPolicy(Strict):
     """Fields particular to queuectl."""
 
+    node_template: NodeTemplateSpec | None = None
     mig_configs: dict[str, list[MigEntry]] | None = None
     mig_reconfiguration: MigMode | None = None
 

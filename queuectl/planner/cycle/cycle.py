@@ -28,7 +28,7 @@ from queuectl.planner.capacity.node_counts import TentativeAdmission
 from queuectl.planner.capacity.placements import placement_of
 from queuectl.planner.capacity.reservations import Leases, lease_end, waits_for_victims
 from queuectl.planner.capacity.state import State
-from queuectl.planner.cycle.provision import awaiting_nodes, makes_nodes
+from queuectl.planner.cycle.provision import NotMade, awaiting_nodes, makes_nodes
 from queuectl.planner.order.limits import Limits
 from queuectl.planner.order.queue_order import (
     Head,
@@ -143,7 +143,7 @@ class AdmissionCycle:
         head = self._head(gang)
         if self.leases.holds(uid) and self._leased(gang, head):
             return
-        if head is None and not self.problem.size and self._provision(gang, ()):
+        if head is None and not self.problem.size and self._on_no_nodes(gang):
             return
         refusal = gang.refusal
         if refusal is not None and (refusal[0].code in NEVER_FITS or head is None):
@@ -283,7 +283,7 @@ class AdmissionCycle:
 
     def _preempt(self, gang: Candidate, found: FitsAfterEviction) -> None:
         """Reserve what the victims free, unless the gang waits before it takes quota back."""
-        if self._provision(gang, (_AFTER_EVICTIONS,)):
+        if self._provision(gang, (_AFTER_EVICTIONS,)) is None:
             return  # new nodes cost no work
         self.considered += 1
         wait = self.waits(found, gang.queue)
@@ -343,11 +343,13 @@ class AdmissionCycle:
     def _refute(self, gang: Candidate) -> None:
         reasons = gang.refusal
         assert reasons is not None
-        if self._provision(gang, reasons):
+        made = self._provision(gang, reasons)
+        if made is None:
             return
         if reasons[0].code in NEVER_FITS:
-            self._refuse(gang.pending, reasons)
+            self._refuse(gang.pending, (*made.why, *reasons))
             return
+        reasons += made.why
         self._wait(gang, *reasons)
         self._plan_start(gang)
         if gang.queue is not None and self._keeps_its_quota(gang.queue) and not _grows(gang):
@@ -356,26 +358,34 @@ class AdmissionCycle:
             if wanted is not None:
                 self.withheld[gang.uid] = self.state.quota.withhold(wanted)
 
-    def _provision(self, gang: Candidate, why: tuple[Reason, ...]) -> bool:
-        """Reserve quota for a gang for which nodes can be made; False if there is none."""
+    def _on_no_nodes(self, gang: Candidate) -> bool:
+        """Decide a gang of a cluster without nodes, if a check makes nodes; False if none does."""
+        made = self._provision(gang, ())
+        if made is not None and made.why:
+            self._refuse(gang.pending, made.why)
+        return made is None or bool(made.why)
+
+    def _provision(self, gang: Candidate, why: tuple[Reason, ...]) -> NotMade | None:
+        """Reserve quota for a gang for which nodes can be made; or else what keeps nodes from being made."""
         workload = gang.pending.workload
         if gang.queue is None or not makes_nodes(gang.queue):
-            return False
+            return NotMade()
         if self.limits.short(workload) is not None:
-            return False
+            return NotMade()
         requests = [request for _, request in gang.known.requests]
         self.stop_withholding(gang.uid)
-        found = awaiting_nodes(self.state, gang.pending, gang.queue, requests, why)
-        if found is None or self.planned.beside_reservation(found[0], ()) is not None:
-            return False
-        held, answer = found
-        reservations.reserve(self.state, held, (), ())
+        found = awaiting_nodes(self.state, gang.pending, gang.queue, requests, why, self.solver)
+        if isinstance(found, NotMade):
+            return found
+        if self.planned.beside_reservation(found.request, ()) is not None:
+            return NotMade()
+        reservations.reserve(self.state, found.request, (), ())
         self.planned.starts(gang.uid)
         self.limits.take(workload)
-        self.heads.order.start(workload, held.charges)
-        self.refused[gang.uid] = answer
+        self.heads.order.start(workload, found.request.charges)
+        self.refused[gang.uid] = found.answer
         self.considered += 1
-        return True
+        return None
 
     def _keeps_its_quota(self, queue: ClusterQueue) -> bool:
         """Whether others may not borrow what a waiting head of it could use: not if it can reclaim from every gang."""

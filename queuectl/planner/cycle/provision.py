@@ -7,6 +7,7 @@ check is ready it counts like a gang that runs, but on no node. From then on it 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from queuectl.domain.plan import Refusal
@@ -16,6 +17,8 @@ from queuectl.domain.snapshot import NO_END, CapacityLease, Pending
 from queuectl.domain.workload import Placement, PodSetPlacement
 from queuectl.planner.capacity.state import State
 from queuectl.planner.problem.request import GangRequest, quota_only
+from queuectl.planner.search.node_templates import never_fits_templates
+from queuectl.planner.solver.solver import Solver
 
 _FOR_WANT_OF_NODES: Final = frozenset({Code.TOPOLOGY_PLACEMENT_FAILED, Code.SHAPE_NEVER_FITS})
 
@@ -25,13 +28,29 @@ def makes_nodes(queue: ClusterQueue | None) -> bool:
     return queue is not None and any(rule.provisions for rule in queue.admission_checks)
 
 
+@dataclass(frozen=True, slots=True)
+class Awaiting:
+    """Nodes are made for a gang: the request whose quota is to be reserved, and the answer for the gang."""
+
+    request: GangRequest
+    answer: Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class NotMade:
+    """No nodes are made for a gang. ``why``: the reasons why none that can be made would hold it."""
+
+    why: tuple[Reason, ...] = ()
+
+
 def awaiting_nodes(
     state: State,
     pending: Pending,
     queue: ClusterQueue,
     requests: Iterable[GangRequest],
     why: tuple[Reason, ...],
-) -> tuple[GangRequest, Refusal] | None:
+    solver: Solver,
+) -> Awaiting | NotMade:
     """Quota for a gang, under the first choice of flavors for which a check makes nodes and quota is left.
 
     Args:
@@ -40,15 +59,14 @@ def awaiting_nodes(
         queue: its ClusterQueue.
         requests: what it asks under each choice of flavors, the preferred first.
         why: the reasons for which it does not start; empty if the cluster has no nodes.
-
-    Returns:
-        The request whose quota is to be reserved, and the answer for the gang; None if there is none.
+        solver: of the plan.
     """
     workload = pending.workload
     if why and not any(reason.code in _FOR_WANT_OF_NODES for reason in why):
-        return None
+        return NotMade()
     if any(podset.claims or podset.shape.devices is not None for podset in workload.podsets):
-        return None
+        return NotMade()
+    never = []
     for request in requests:
         if request.cut is not None or len(request.flavors) != len(workload.podsets):
             continue
@@ -58,8 +76,20 @@ def awaiting_nodes(
         asked = [name for name in needed if name in makers]
         if not placement.awaits_nodes or not asked or not state.quota.fits(request):
             continue
-        return quota_only(request), _answer(state, pending, placement, needed, asked, why)
-    return None
+        made = _made(queue, request)
+        reason = never_fits_templates(state.problem, pending, queue, request.flavors, made, solver)
+        if reason is None:
+            answer = _answer(state, pending, placement, needed, asked, why)
+            return Awaiting(quota_only(request), answer)
+        never.append(reason)
+    return NotMade(tuple(never))
+
+
+def _made(queue: ClusterQueue, request: GangRequest) -> frozenset[str]:
+    """The flavors of a request for which a check makes nodes."""
+    names = {name for chosen in request.flavors for name in chosen.values()}
+    rules = [rule for rule in queue.admission_checks if rule.provisions]
+    return frozenset(name for name in names if any(rule.applies((name,)) for rule in rules))
 
 
 def _without_nodes(state: State, pending: Pending, request: GangRequest) -> Placement:

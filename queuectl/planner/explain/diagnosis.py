@@ -15,6 +15,7 @@ from queuectl.domain.diagnosis import Diagnosis, Limit, Obstacle, SuggestedFix
 from queuectl.domain.plan import Plan, Proof
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.cache import PlannerCache
+from queuectl.planner.cycle.provision import makes_nodes
 from queuectl.planner.explain import (
     allow_preemption,
     change_budget,
@@ -118,7 +119,9 @@ def diagnose_those(
             continue
         least = smallest(pending.workload)
         held = inadmissible(snapshot, pending) is not None
-        if held or prepared.cycle.limits.stated_in_full(least):
+        queue = snapshot.queue_of(least)
+        unmade = not prepared.cycle.problem.size and makes_nodes(queue)  # no nodes to explain
+        if held or unmade or prepared.cycle.limits.stated_in_full(least):
             yield Diagnosis(pending.workload.uid)  # the reason of its refusal is complete
         else:
             refused = pending.workload.uid in known.refused
