@@ -154,6 +154,7 @@ class Rules:
         trusted_submitters: accounts whose jobs can name another user in a label.
         node_health: which signals take a node out of placement.
         interruption_taints: keys of taints that announce the end of a node.
+        interruption_conditions: (type, status) of conditions of nodes that announce it.
         duration_quantile: the probability, 0 to 1, that a gang ends within the run time that planning learnt for it.
         device_classes: (DeviceClass, resource that is charged for its devices), sorted; a class has at most one.
     """
@@ -173,6 +174,7 @@ class Rules:
     node_health: NodeHealthRules = NodeHealthRules()
     duration_quantile: float = DURATION_QUANTILE
     interruption_taints: tuple[str, ...] = INTERRUPTION_TAINTS
+    interruption_conditions: tuple[tuple[str, str], ...] = ()
 
     @property
     def user_label(self) -> str | None:

@@ -97,7 +97,8 @@ class Mirror:
         edited: uids of new jobs, and of jobs with another request than before.
         moved_pods: uids of pods that changed or were deleted.
         kinds: the job kinds.
-        planning_changed: a node, namespace, priority class, ResourceQuota, device or unmanaged pod changed, or an ended pod was deleted, so plans can differ.
+        conditions_seen: how often conditions of a node changed, without those of the kubelet.
+        planning_changed: a node, its conditions, a namespace, priority class, ResourceQuota, device or unmanaged pod changed, or an ended pod was deleted, so plans can differ.
         devices: the objects of dynamic resource allocation.
         provisioning: the requests for nodes that queuectl made.
     """
@@ -128,6 +129,9 @@ class Mirror:
         self.unschedulable: set[str] = set()  # owners to observe again later
         self._fleet: Fleet | None = None
         self._unhealthy: Mapping[str, str] = {}
+        self._interrupted: Mapping[str, str] = {}
+        self._closed: Mapping[str, str] = {}
+        self.conditions_seen = 0
         self.devices = DeviceMirror(self._in_queue)
         self.provisioning = ProvisioningRequests()
         self._gpus: GpuSizes | None = None
@@ -417,6 +421,9 @@ class Mirror:
             return
         record = self._judged(record)
         self.nodes[record.node.name] = record
+        if old is None or old.conditions != record.conditions:
+            self.conditions_seen += 1
+            self.planning_changed = True
         if old is None or old.node != record.node:  # not for heartbeats
             self._fleet = None
             self.planning_changed = True
@@ -426,10 +433,20 @@ class Mirror:
 
         ``evidence``: by node name.
         """
-        names = self._unhealthy.keys() | evidence.keys()
-        changed = [name for name in names if self._unhealthy.get(name) != evidence.get(name)]
+        self._unhealthy = evidence
+        return self._close()
+
+    def mark_interrupted(self, evidence: Mapping[str, str]) -> bool:
+        """The same for nodes of which a condition announces the end."""
+        self._interrupted = evidence
+        return self._close()
+
+    def _close(self) -> bool:
+        before, now = self._closed, {**self._unhealthy, **self._interrupted}
+        names = before.keys() | now.keys()
+        changed = [name for name in names if before.get(name) != now.get(name)]
         if changed:
-            self._unhealthy = dict(evidence)
+            self._closed = now
         for record in [self.nodes[name] for name in changed if name in self.nodes]:
             self.nodes[record.node.name] = self._judged(record)
             self._fleet = None
@@ -439,11 +456,11 @@ class Mirror:
     @property
     def unhealthy(self) -> Mapping[str, str]:
         """The evidence against nodes that are out of placement, by name."""
-        return self._unhealthy
+        return self._closed
 
     def _judged(self, record: NodeRecord) -> NodeRecord:
         """The node as the last judgement of its health has it."""
-        node, evidence = record.node, self._unhealthy.get(record.node.name, "")
+        node, evidence = record.node, self._closed.get(record.node.name, "")
         if node.unhealthy == evidence:
             return record
         closed = record.cordoned or bool(evidence)

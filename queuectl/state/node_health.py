@@ -87,7 +87,7 @@ class NodeHealthTracker:
         for name, record in nodes.items():
             for kind, status, reason in record.conditions:
                 if (kind, status) in rules.conditions:
-                    text = f"condition {kind}={status}" + (f" ({reason})" if reason else "")
+                    text = in_words(kind, status, reason)
                     found.setdefault(name, []).append(_Finding(HealthSignal.CONDITION, text))
         hosts = {record.node.hostname: name for name, record in nodes.items()}
         for fault in sorted(self._seen):
@@ -106,6 +106,11 @@ class NodeHealthTracker:
             stay = [name for name in self._out if name in found]
             self._out = tuple([*stay, *(name for name in found if name not in stay)][:most])
         return self._out
+
+
+def in_words(kind: str, status: str, reason: str) -> str:
+    """A condition of a node."""
+    return f"condition {kind}={status}" + (f" ({reason})" if reason else "")
 
 
 def _evidence(findings: Sequence[_Finding]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queuectl.domain.ledger import State
+from queuectl.domain.ledger import Entry, State
 from queuectl.domain.node_health import Straggler
 from queuectl.domain.reasons import Code
 from tests.control.rig import configuration, gang, live, rig
@@ -31,8 +31,7 @@ async def test_a_gang_leaves_a_failing_node_if_its_queue_drains_such_nodes(
         else:
             await world.at_rest()
         entry = await world.until_state(uid, State.RUNNING)
-        placed = entry.placement.podsets if entry.placement is not None else ()
-        assert (failing in {node for podset in placed for node, _ in podset.nodes}) is not drains
+        assert (failing in nodes_of(entry)) is not drains
         events = [line.event for line in await world.store.history(uid)]
         assert ("NodeUnhealthy" in events) is drains
 
@@ -72,8 +71,44 @@ async def test_a_gang_leaves_a_node_that_the_cloud_takes_away(
         else:
             await world.at_rest()
         entry = await world.until_state(uid, State.RUNNING)
-        placed = entry.placement.podsets if entry.placement is not None else ()
-        assert (leaving in {node for podset in placed for node, _ in podset.nodes}) is not moves
+        assert (leaving in nodes_of(entry)) is not moves
+
+
+async def test_a_gang_leaves_a_node_whose_condition_announces_its_end(database_url: str) -> None:
+    async with rig(database_url, 3) as world:
+        await world.store.put_config(
+            {"apiVersion": "queuectl.dev/v1", "kind": "Configuration", "metadata": {"name": "default"},
+             "queuectl": {"evictionGrace": "1s", "interruptionConditions": {"VMEventScheduled": True}}}
+        )  # fmt: skip
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        await world.until_state(uid, State.RUNNING)
+        leaving = str(live(world.cluster.pods_of(uid))[0].node)
+        world.cluster.set_node_condition(leaving, "VMEventScheduled", "False")
+        world.cluster.set_node_condition(leaving, "Other", "True")
+        await world.at_rest()
+        assert (await world.until_state(uid, State.RUNNING)).evictions == 0
+
+        world.cluster.set_node_condition(leaving, "VMEventScheduled", "True")
+        entry = await world.until_state(uid, State.EVICTING)
+        assert entry.reason.code is Code.NODE_INTERRUPTED
+        assert entry.reason.message == (
+            f"evicted before its nodes are taken away: {leaving}: condition VMEventScheduled=True"
+        )
+        assert entry.stop_at is not None, "it has time to save its work"
+        await world.until_state(uid, State.PENDING)
+        entry = await world.until_state(uid, State.RUNNING)
+        assert leaving not in nodes_of(entry)
+        third = world.cluster.submit(gang("Job", "third", 1))
+        await world.until_entry(
+            third, lambda e: e.reason.code is Code.TOPOLOGY_PLACEMENT_FAILED, "no node is left"
+        )
+        world.cluster.set_node_condition(leaving, "VMEventScheduled", "False")
+        assert nodes_of(await world.until_state(third, State.RUNNING)) == {leaving}
+
+
+def nodes_of(entry: Entry) -> set[str]:
+    placed = entry.placement.podsets if entry.placement is not None else ()
+    return {node for podset in placed for node, _ in podset.nodes}
 
 
 async def test_a_straggler_is_in_the_history_once_and_the_gang_stays(database_url: str) -> None:

@@ -295,6 +295,11 @@ class FakeCluster:
         taints = [*node["spec"].get("taints", ()), {"key": key, "effect": effect}]
         self.server.edit("nodes", node, lambda d: d["spec"].update(taints=taints))
 
+    def set_node_condition(self, name: str, kind: str, status: str) -> None:
+        """Set a condition that another program than the kubelet sets."""
+        node, at = self.server.get("nodes", "", name), self.server.clock()
+        self.server.edit("nodes", node, lambda d: condition(d, kind, status, at))
+
     def set_ready(self, name: str, *, ready: bool) -> None:
         """Set the condition Ready. The kubelet of a node that is not ready does nothing."""
         node = self.server.get("nodes", "", name)

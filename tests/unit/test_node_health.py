@@ -228,6 +228,17 @@ def test_an_unhealthy_node_is_unschedulable_until_the_judgement_ends() -> None:
     assert mirror.fleet.by_name["n2"].unschedulable
 
 
+def test_a_node_whose_end_is_announced_stays_out_of_placement_beside_unhealthy_ones() -> None:
+    mirror = Mirror({})
+    mirror.apply([Upserted(record("n1")), Upserted(record("n2"))])
+    assert mirror.mark_unhealthy({"n1": "GPU 3: XID 79"})
+    assert mirror.mark_interrupted({"n2": "condition VMEventScheduled=True"})
+    assert not mirror.mark_unhealthy({"n1": "GPU 3: XID 79"})
+    assert set(mirror.unhealthy) == {"n1", "n2"}
+    assert mirror.mark_unhealthy({})
+    assert [node.takes(()) for node in mirror.fleet.nodes] == [True, False]
+
+
 # ---- evictions
 
 

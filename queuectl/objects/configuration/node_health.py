@@ -24,8 +24,7 @@ def read_node_health(asked: wire.NodeHealthSettings) -> NodeHealthRules:
     if asked.hold is not None:
         given["hold"] = read_duration(asked.hold, f"{path}.hold")
     if asked.conditions is not None:
-        # YAML reads an unquoted True as a Boolean.
-        given["conditions"] = tuple((key, str(asked.conditions[key])) for key in asked.conditions)
+        given["conditions"] = read_conditions(asked.conditions)
     if asked.signals is not None:
         once(asked.signals, f"{path}.signals:")
         if HealthSignal.CONDITION in asked.signals:
@@ -35,3 +34,8 @@ def read_node_health(asked: wire.NodeHealthSettings) -> NodeHealthRules:
         once(map(str, asked.xids), f"{path}.xids:")
         given["xids"] = tuple(asked.xids)
     return replace(NodeHealthRules(), **{key: v for key, v in given.items() if v is not None})
+
+
+def read_conditions(given: wire.NodeConditions) -> tuple[tuple[str, str], ...]:
+    """(type, status) of conditions of nodes. YAML reads an unquoted True as a Boolean."""
+    return tuple((kind, str(status)) for kind, status in given.items())

@@ -20,7 +20,7 @@ from queuectl.objects.configuration import settings_wire as wire
 from queuectl.objects.configuration.accounting import read_accounting
 from queuectl.objects.configuration.device_classes import read_device_classes
 from queuectl.objects.configuration.groups import once
-from queuectl.objects.configuration.node_health import read_node_health
+from queuectl.objects.configuration.node_health import read_conditions, read_node_health
 from queuectl.objects.configuration.warned import Warned
 from queuectl.objects.durations import read_duration
 from queuectl.objects.errors import RequestError, under
@@ -84,6 +84,7 @@ def read_rules(document: wire.ConfigurationDocument) -> Rules:
         accounting=read_accounting(own.accounting),
         node_health=read_node_health(own.node_health or wire.NodeHealthSettings()),
         interruption_taints=_interruption_taints(own.interruption_taints),
+        interruption_conditions=read_conditions(own.interruption_conditions or {}),
         duration_quantile=own.duration_quantile or DURATION_QUANTILE,
     )
 

@@ -5,7 +5,7 @@ Strict like the other kinds. Parts about the process of a Kueue manager have no 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -16,6 +16,10 @@ from queuectl.objects.kubernetes.wire import Quantity
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Factor = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+
+NodeConditions: TypeAlias = dict[str, Literal["True", "False"] | bool]
+"""Condition type to status."""
+
 
 # ---- supported
 
@@ -99,7 +103,7 @@ class NodeHealthSettings(Strict):
     """Which signals take a node out of placement, and for how long."""
 
     mode: HealthMode | None = None
-    conditions: dict[str, Literal["True", "False"] | bool] | None = None
+    conditions: NodeConditions | None = None
     signals: list[HealthSignal] | None = None
     xids: list[Count] | None = None
     hold: str | None = None
@@ -119,6 +123,7 @@ class OwnSettings(Strict):
     eviction_grace: str | None = None
     node_health: NodeHealthSettings | None = None
     interruption_taints: list[str] | None = None
+    interruption_conditions: NodeConditions | None = None
     accounting: AccountingSettings | None = None
     # YAML reads an unquoted on or off as a Boolean.
     kueue_keys: Literal["auto", "on", "off"] | bool | None = None
