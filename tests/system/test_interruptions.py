@@ -49,7 +49,7 @@ def test_a_gang_leaves_a_node_whose_end_is_announced(workspace: Workspace, by: s
 
 
 def announce(client: Client, node: str, by: str) -> None:
-    """What an agent of the cloud does."""
+    """Set what an agent of the cloud sets."""
     if by == "taint":
         client.patch(f"/api/v1/nodes/{node}", {"spec": {"taints": [TAINT]}})
     else:
