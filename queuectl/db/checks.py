@@ -25,6 +25,7 @@ def checks_document(checks: Checks) -> dict[str, Any] | None:
         "statuses": [_status_document(status) for status in checks.statuses],
         "retries": dict(checks.retries),
         "round": checks.round,
+        "unasked": dict(checks.unasked),
     }
 
 
@@ -33,7 +34,8 @@ def checks_from(document: Mapping[str, Any] | None) -> Checks:
     if document is None:
         return NO_CHECKS
     statuses = tuple(map(_status_from, document["statuses"]))
-    return Checks(statuses, document["retries"], document["round"])
+    unasked = document.get("unasked", {})  # rows of an older version have none
+    return Checks(statuses, document["retries"], document["round"], unasked)
 
 
 def report_document(report: CheckReport) -> dict[str, Any]:

@@ -63,7 +63,8 @@ class PodSetUpdate:
 class CheckReport:
     """A new state of one check of a workload.
 
-    ``requeue_after``: seconds; only of ``Retry``. None = a back-off that doubles. ``updates``: only of ``Ready``.
+    ``requeue_after``: seconds; only of ``Retry``. None = a back-off that doubles. ``updates``: only of ``Ready``. ``unasked``: flavors for
+    which no nodes are requested until these unix seconds; only of ``Retry``, and the number of its retries begins again.
     """
 
     check: str
@@ -71,6 +72,7 @@ class CheckReport:
     message: str = ""
     requeue_after: float | None = None
     updates: tuple[PodSetUpdate, ...] = ()
+    unasked: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +103,13 @@ class Checks:
         statuses: of the checks that it needs, while it has a placement; empty otherwise.
         retries: check to the number of times that it answered ``Retry`` since the last start.
         round: how often the workload was held for checks.
+        unasked: flavor to the unix seconds before which no nodes are requested for it, because its requests failed.
     """
 
     statuses: tuple[CheckStatus, ...] = ()
     retries: Mapping[str, int] = field(default_factory=dict)
     round: int = 0
+    unasked: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def ready(self) -> frozenset[str]:
@@ -144,12 +148,17 @@ class Checks:
 
     def started(self) -> Checks:
         """Of a gang that starts: earlier ``Retry`` no longer count."""
-        return replace(self, retries={}) if self.retries else self
+        return replace(self, retries={}, unasked={}) if self.retries or self.unasked else self
+
+    def asking(self, now: float) -> Checks:
+        """With the flavors for which nodes can be requested again at ``now`` (unix seconds)."""
+        left = {flavor: until for flavor, until in self.unasked.items() if until > now}
+        return replace(self, unasked=left) if len(left) < len(self.unasked) else self
 
     def reported(self, reports: Iterable[CheckReport], now: float) -> Checks:
         """With new states. Reports for checks that the workload does not need are ignored."""
         by_name = {report.check: report for report in reports}
-        statuses, retries = [], dict(self.retries)
+        statuses, retries, unasked = [], dict(self.retries), dict(self.unasked)
         for status in self.statuses:
             report = by_name.get(status.name)
             if report is None:
@@ -167,8 +176,9 @@ class Checks:
                 )
             )
             if report.state is CheckState.RETRY:
-                retries[status.name] = retries.get(status.name, 0) + 1
-        return replace(self, statuses=tuple(statuses), retries=retries)
+                retries[status.name] = 0 if report.unasked else retries.get(status.name, 0) + 1
+                unasked |= dict(report.unasked)
+        return replace(self, statuses=tuple(statuses), retries=retries, unasked=unasked)
 
 
 NO_CHECKS: Final = Checks()

@@ -224,6 +224,11 @@ class RetryDue:
 
 
 @dataclass(frozen=True, slots=True)
+class FlavorsDue:
+    """Nodes of a flavor whose requests failed can be requested again."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     outcome: Outcome
 
@@ -259,6 +264,7 @@ Event = (
     | QueueMoved
     | Drained
     | RetryDue
+    | FlavorsDue
     | Ended
     | ObjectDeleted
 )

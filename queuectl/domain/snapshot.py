@@ -84,6 +84,7 @@ class Pending:
             more than the wait; None = since now. 0: it has waited as long as it must; gangs that are read from files have 0.
         planned_start: as the last plan has it; None = it had none.
         ready_checks: names of its admission checks that are ready.
+        unasked: flavors for which no nodes are requested before these unix seconds, because its requests failed.
         blocked: set when it must not be planned (unknown queue, contradictory request, held...): it stays pending with
             this reason and holds no place in a StrictFIFO order.
     """
@@ -97,6 +98,7 @@ class Pending:
     reclaim_since: float | None = 0.0
     planned_start: PlannedStart | None = None
     ready_checks: frozenset[str] = frozenset()
+    unasked: tuple[tuple[str, float], ...] = ()
 
     def may_borrow(self, now: float) -> bool:
         """Whether it may use more than its ClusterQueue's nominal quota at ``now`` (unix seconds)."""

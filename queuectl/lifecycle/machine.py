@@ -30,6 +30,7 @@ from queuectl.domain.events import (
     Ended,
     Event,
     Evict,
+    FlavorsDue,
     GatesChanged,
     MoveRefused,
     NoteAdded,
@@ -146,6 +147,8 @@ def handle(  # noqa: C901 - one dispatch over all events, checked for completene
             _need(entry, event, State.BACKOFF)
             reason = Reason(Code.QUEUED, "requeued after back-off")
             return rejoin(entry, now, reason, requeue_at=None)
+        case FlavorsDue():
+            return EntryChange(entry, next_of(entry, checks=entry.checks.asking(now)), now)
         case Ended():
             code = Code.SUCCEEDED if event.outcome is Outcome.SUCCEEDED else Code.FAILED
             return _finish(entry, Reason(code), now)

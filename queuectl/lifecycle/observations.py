@@ -22,6 +22,7 @@ from queuectl.domain.events import (
     Ended,
     Event,
     Evict,
+    FlavorsDue,
     GatesChanged,
     MoveRefused,
     NoticeOver,
@@ -159,6 +160,8 @@ def _waiting(
         yield GatesChanged(job.gates, terms.statuses)
     if entry.state is State.BACKOFF and entry.requeue_at is not None and now >= entry.requeue_at:
         yield RetryDue()
+    if entry.checks.asking(now) is not entry.checks:
+        yield FlavorsDue()
 
 
 def _leaving(
@@ -322,7 +325,7 @@ class Observer:
         if late and before.state is State.STARTING:
             self._late[uid] = late
             self._mirror.unschedulable.add(uid)  # to observe it again later
-        terms = replace(self._terms(before, job, config), refused=refused, late=late)
+        terms = replace(self._terms(before, job, config, now), refused=refused, late=late)
         if refused:
             stuck = [pod for pod in pods if pod.uid in refused and pod.attempt == before.attempt]
             tainted = LostDevices(self._mirror).refusal(stuck, self._usage.names)
@@ -369,7 +372,9 @@ class Observer:
         assert change is not None
         return change
 
-    def _terms(self, entry: Entry, job: JobRecord | None, config: QueueConfig) -> ObservationRules:
+    def _terms(
+        self, entry: Entry, job: JobRecord | None, config: QueueConfig, now: float
+    ) -> ObservationRules:
         return ObservationRules(
             config.rules,
             self._unschedulable,
@@ -378,7 +383,7 @@ class Observer:
             refusal=self._refusals.of(entry),
             may_start=job is not None and self._refusals.may_start(job),
             statuses=self._statuses(job, entry.gates),
-            provisioned=reports(entry, job, self._mirror.provisioning, config),
+            provisioned=reports(entry, job, self._mirror.provisioning, config, now),
         )
 
     def _statuses(

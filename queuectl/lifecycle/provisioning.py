@@ -43,9 +43,13 @@ def provisioning_checks(
 
 
 def reports(
-    entry: Entry, job: JobRecord | None, requests: ProvisioningRequests, config: QueueConfig
+    entry: Entry,
+    job: JobRecord | None,
+    requests: ProvisioningRequests,
+    config: QueueConfig,
+    now: float,
 ) -> tuple[CheckReport, ...]:
-    """The states that differ from those of the entry."""
+    """The states that differ from those of the entry. ``now``: unix seconds."""
     if job is None or not entry.checks.statuses or not (entry.awaits_checks or entry.state.live):
         return ()
     found = []
@@ -54,6 +58,8 @@ def reports(
             report = _of_running(entry, status, settings, requests)
         else:
             report = _of_waiting(entry, job, status, settings, requests)
+        if report is not None and report.state is CheckState.REJECTED:
+            report = _fallback(entry, report, settings, config, now) or report
         if report is not None and (report.state, report.message) != (status.state, status.message):
             found.append(report)
     return tuple(found)
@@ -131,3 +137,30 @@ def _tried_again(
         return CheckReport(status.name, CheckState.REJECTED, f"{text}; attempt {attempt}")
     wait = doubling(settings.backoff_base, settings.backoff_ceiling, attempt)
     return CheckReport(status.name, CheckState.RETRY, text, requeue_after=wait)
+
+
+def _fallback(
+    entry: Entry,
+    rejected: CheckReport,
+    settings: ProvisioningConfig,
+    config: QueueConfig,
+    now: float,
+) -> CheckReport | None:
+    """``Retry`` without the flavors whose requests failed; None if each resource group has no other one left."""
+    queue = config.cluster_queue_of(entry.namespace, entry.queue)
+    lease = entry.lease
+    placement = entry.placement if entry.state.live or lease is None else lease.placement
+    if queue is None or placement is None:
+        return None
+    rules = [rule for rule in queue.admission_checks if rule.name == rejected.check]
+    charged = {flavor for podset in placement.podsets for flavor in podset.charged}
+    failed = {flavor for flavor in charged if any(rule.applies((flavor,)) for rule in rules)}
+    closed = failed | entry.checks.asking(now).unasked.keys()
+    offered = [{quotas.flavor for quotas in group.flavors} for group in queue.groups]
+    if not failed or any(flavors & failed and flavors <= closed for flavors in offered):
+        return None
+    wait = settings.backoff_ceiling
+    names = ", ".join(sorted(failed))
+    text = f"{rejected.message}; no nodes of flavor {names} are requested for {wait:.0f} s"
+    unasked = tuple((flavor, now + wait) for flavor in sorted(failed))
+    return CheckReport(rejected.check, CheckState.RETRY, text, requeue_after=0.0, unasked=unasked)

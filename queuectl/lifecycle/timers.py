@@ -26,6 +26,8 @@ def alarm_of(entry: Entry, job: JobRecord | None, rules: PodsReady) -> float | N
     requeue_at = entry.requeue_at if entry.state is State.BACKOFF else None
     due = entry.checks.due if entry.awaits_checks else None
     moments = [requeue_at, entry.stop_at, entry.priority_until, ready_by(entry, rules), due]
+    if entry.state.waiting:
+        moments += entry.checks.unasked.values()
     if job is not None and job.absent:
         moments.append(entry.since + REPLACED_WITHIN)
     limit = entry.execution_limit(job.max_execution) if job is not None else None

@@ -252,6 +252,7 @@ class SnapshotBuilder:
             reclaim_since=_reclaim_since(entry),
             planned_start=entry.planned_start,
             ready_checks=entry.checks.ready,
+            unasked=tuple(sorted(entry.checks.unasked.items())),
         )
 
     def _blocked(self, entry: Entry, job: JobRecord, config: QueueConfig) -> Reason | None:

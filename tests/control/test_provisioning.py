@@ -376,6 +376,97 @@ async def test_spot_nodes_are_made_behind_on_demand_quota_and_again_after_an_int
         assert len(autoscaler.added) == 3, "one node of the first ones is still good"
 
 
+async def two_flavors(world: Rig, **spec: Any) -> SimulatedAutoscaler:
+    """Flavors spot and gpu, in this order, with a check that makes nodes: none are there. The first retry is the last."""
+    autoscaler = await provisions(world, most=0, **spec)
+    await world.store.put_config(
+        {"apiVersion": "queuectl.dev/v1", "kind": "ResourceFlavor", "metadata": {"name": "spot"},
+         "spec": {"nodeLabels": {"capacity": "spot"}, "topologyName": "gpus"}}
+    )  # fmt: skip
+    (queue,) = (d for d in configuration(16) if d["kind"] == "ClusterQueue")
+    (group,) = queue["spec"]["resourceGroups"]
+    group["flavors"].insert(0, {**group["flavors"][0], "name": "spot"})
+    queue["spec"]["admissionChecksStrategy"] = {"admissionChecks": [{"name": CHECK}]}
+    await world.store.put_config(queue)
+    return autoscaler
+
+
+async def fails(world: Rig, autoscaler: SimulatedAutoscaler, times: int = 2) -> None:
+    """The present request fails, and those that follow it."""
+    answered: set[str] = set()
+    for _ in range(times):
+        await world.until(
+            lambda: not answered.issuperset(map(name_of, requests(world))), "a new request"
+        )
+        (request,) = (r for r in requests(world) if name_of(r) not in answered)
+        autoscaler.set(request, "Failed", "OutOfCapacity", "no spot capacity")
+        answered.add(name_of(request))
+
+
+def flavors_of(entry: Entry) -> set[str]:
+    placement = entry.placement if entry.state.live else entry.lease and entry.lease.placement
+    return (
+        {flavor for podset in placement.podsets for flavor in podset.charged}
+        if placement
+        else set()
+    )
+
+
+async def test_the_nodes_of_the_next_flavor_are_requested_after_the_last_retry(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 0) as world:
+        autoscaler = await two_flavors(world)
+        uid = await waits_for_nodes(world, "train")
+        await fails(world, autoscaler)
+        entry = await world.until_entry(uid, lambda e: flavors_of(e) == {"gpu"}, "the next flavor")
+        texts = [line.reason.message for line in await world.store.history(uid)]
+        assert (
+            "admission check nodes is Retry: the request failed: no spot capacity; attempt 2; "
+            "no nodes of flavor spot are requested for 1800 s; it queues again in 0 s"
+        ) in texts
+        assert set(entry.checks.unasked) == {"spot"}
+        autoscaler.most = 2
+        runs = await world.until_state(uid, State.RUNNING)
+        assert flavors_of(runs) == {"gpu"}
+        assert runs.checks.unasked == {}, "the next start begins with the first flavor again"
+        assert runs.evictions == 0
+
+
+async def test_a_gang_is_deactivated_after_the_requests_of_all_flavors_failed(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 0) as world:
+        autoscaler = await two_flavors(world)
+        uid = await waits_for_nodes(world, "train")
+        await fails(world, autoscaler, times=4)
+        entry = await world.until_state(uid, State.DEACTIVATED)
+        assert entry.reason.code is Code.CHECK_REJECTED
+
+
+async def test_a_flavor_whose_requests_failed_is_requested_again_after_a_time(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 0) as world:
+        retries = {"backoffBaseSeconds": 1, "backoffMaxSeconds": 2, "backoffLimitCount": 0}
+        autoscaler = await two_flavors(world, retryStrategy=retries)
+        (queue,) = (
+            d for d in (await world.store.configuration())[1] if d["kind"] == "ClusterQueue"
+        )
+        (group,) = queue["spec"]["resourceGroups"]
+        for one in group["flavors"][1]["resources"]:
+            one["nominalQuota"] = 0
+        await world.store.put_config(queue)
+        uid = await waits_for_nodes(world, "train")
+        (first,) = requests(world)
+        autoscaler.set(first, "Failed", "OutOfCapacity", "no spot capacity")
+        await world.until_entry(
+            uid, lambda e: e.state is State.PENDING and bool(e.checks.unasked), "it waits"
+        )
+        again = await world.until_entry(uid, lambda e: flavors_of(e) == {"spot"}, "spot again")
+        assert again.checks.unasked == {}
+
+
 async def test_no_request_is_made_for_a_gang_that_never_fits_the_template_of_the_flavor(
     database_url: str,
 ) -> None:

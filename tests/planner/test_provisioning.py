@@ -23,7 +23,18 @@ from queuectl.domain.workload import PodSet, Workload
 from queuectl.planner import plan
 from queuectl.planner.explain.diagnosis import diagnose
 from queuectl.planner.verify import Rule, verify
-from tests.planner.build import FLAVOR, LEVELS, gang, holding, node, podset, queue, resources, world
+from tests.planner.build import (
+    FLAVOR,
+    LEVELS,
+    NOW,
+    gang,
+    holding,
+    node,
+    podset,
+    queue,
+    resources,
+    world,
+)
 from tests.planner.plans import rules, start
 
 NODE = node("n0", gpu=8)
@@ -143,6 +154,44 @@ def test_only_flavors_with_the_check_are_asked_for() -> None:
 def test_a_start_without_nodes_is_refused_by_the_verifier() -> None:
     asked = checked(world([], [Pending(PAIR, ready_checks=frozenset({"nodes"}))], (), of_quota(16)))
     assert rules(asked, start(PAIR, {})) == {Rule.INADMISSIBLE}
+
+
+# Flavors whose requests failed.
+
+
+def test_no_nodes_are_asked_for_of_a_flavor_whose_requests_failed() -> None:
+    two = queue(gpu=16, flavors=(FLAVOR, "spot"))
+    failed = Pending(PAIR, unasked=((FLAVOR, NOW + 1800),))
+    made = decided(checked(world([NODE], [failed], (), two, flavors=FLAVORS)))
+    lease = made.pending[0].lease
+    assert lease is not None
+    assert {f for p in lease.placement.podsets for f in p.charged} == {"spot"}
+
+
+@pytest.mark.parametrize("nodes", [[], [NODE]], ids=["no nodes", "too few nodes"])
+def test_a_gang_waits_for_present_nodes_after_the_requests_of_all_flavors_failed(
+    nodes: list[Node],
+) -> None:
+    failed = Pending(PAIR, unasked=((FLAVOR, NOW + 1800),))
+    snapshot = checked(world(nodes, [failed], (), of_quota(16)))
+    (refusal,) = decided(snapshot).pending
+    assert refusal.lease is None
+    assert refusal.reasons[0].code is Code.TOPOLOGY_PLACEMENT_FAILED
+    assert refusal.reasons[0].message == (
+        "no nodes are requested of flavor default before 1970-01-12T14:16:40Z, because its requests for them failed"
+    )
+    there = [NODE, node("n1", gpu=8)]
+    starts = decided(checked(world(there, [failed], (), of_quota(16))))
+    assert [a.uid for a in starts.admitted] == ["pair"]
+    assert awaits(decided(replace(snapshot, now=NOW + 1801))) == ["pair"]
+
+
+def test_equal_gangs_of_which_one_has_no_failed_request_get_answers_of_their_own() -> None:
+    failed = Pending(small("failed", 2), unasked=((FLAVOR, NOW + 1800),))
+    made = decided(
+        checked(world([NODE], [failed, small("other", 2, queued_at=1.0)], (), of_quota(16)))
+    )
+    assert awaits(made) == ["other"]
 
 
 # Node templates.

@@ -346,11 +346,9 @@ class AdmissionCycle:
         made = self._provision(gang, reasons)
         if made is None:
             return
-        if reasons[0].code in NEVER_FITS:
-            self._refuse(gang.pending, (*made.why, *reasons))
+        never = reasons[0].code in NEVER_FITS
+        if not self._answer(gang, (*made.why, *reasons) if never else (*reasons, *made.why)):
             return
-        reasons += made.why
-        self._wait(gang, *reasons)
         self._plan_start(gang)
         if gang.queue is not None and self._keeps_its_quota(gang.queue) and not _grows(gang):
             # The first flavor for which its own quota would be enough.
@@ -358,11 +356,19 @@ class AdmissionCycle:
             if wanted is not None:
                 self.withheld[gang.uid] = self.state.quota.withhold(wanted)
 
+    def _answer(self, gang: Candidate, reasons: tuple[Reason, ...]) -> bool:
+        """Let a gang wait for these reasons, or refuse it if it never fits; whether it waits."""
+        if reasons[0].code in NEVER_FITS:
+            self._refuse(gang.pending, reasons)
+            return False
+        self._wait(gang, *reasons)
+        return True
+
     def _on_no_nodes(self, gang: Candidate) -> bool:
         """Decide a gang of a cluster without nodes, if a check makes nodes; False if none does."""
         made = self._provision(gang, ())
         if made is not None and made.why:
-            self._refuse(gang.pending, made.why)
+            self._answer(gang, made.why)
         return made is None or bool(made.why)
 
     def _provision(self, gang: Candidate, why: tuple[Reason, ...]) -> NotMade | None:

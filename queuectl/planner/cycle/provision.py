@@ -12,8 +12,9 @@ from typing import Final
 
 from queuectl.domain.plan import Refusal
 from queuectl.domain.queues import ClusterQueue, needed_checks
-from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.reasons import NEVER_FITS, Code, Reason
 from queuectl.domain.snapshot import NO_END, CapacityLease, Pending
+from queuectl.domain.words import format_time
 from queuectl.domain.workload import Placement, PodSetPlacement
 from queuectl.planner.capacity.state import State
 from queuectl.planner.problem.request import GangRequest, quota_only
@@ -38,7 +39,7 @@ class Awaiting:
 
 @dataclass(frozen=True, slots=True)
 class NotMade:
-    """No nodes are made for a gang. ``why``: the reasons why none that can be made would hold it."""
+    """No nodes are made for a gang. ``why``: the reasons, those that can change without a new configuration first."""
 
     why: tuple[Reason, ...] = ()
 
@@ -77,12 +78,26 @@ def awaiting_nodes(
         if not placement.awaits_nodes or not asked or not state.quota.fits(request):
             continue
         made = _made(queue, request)
-        reason = never_fits_templates(state.problem, pending, queue, request.flavors, made, solver)
+        reason = _unasked(state, pending, made) or never_fits_templates(
+            state.problem, pending, queue, request.flavors, made, solver
+        )
         if reason is None:
             answer = _answer(state, pending, placement, needed, asked, why)
             return Awaiting(quota_only(request), answer)
         never.append(reason)
-    return NotMade(tuple(never))
+    return NotMade(tuple(sorted(never, key=lambda reason: reason.code in NEVER_FITS)))
+
+
+def _unasked(state: State, pending: Pending, made: frozenset[str]) -> Reason | None:
+    """Why no nodes of these flavors are requested now."""
+    now = state.problem.snapshot.now
+    closed = {flavor: at for flavor, at in pending.unasked if flavor in made and at > now}
+    if not closed:
+        return None
+    parts = [f"{flavor} before {format_time(at)}" for flavor, at in closed.items()]
+    text = f"no nodes are requested of flavor {' and '.join(parts)}, because its requests for them failed"
+    details = {"flavors": {flavor: format_time(at) for flavor, at in closed.items()}}
+    return Reason(Code.TOPOLOGY_PLACEMENT_FAILED, text, details)
 
 
 def _made(queue: ClusterQueue, request: GangRequest) -> frozenset[str]:

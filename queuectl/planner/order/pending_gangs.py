@@ -64,7 +64,8 @@ def class_key(pending: Pending, queue: str | None, lines: Lines) -> ClassKey:
     duration = pending.workload.duration if lines else None
     end = None if duration is None else (duration.enforced, duration.longest is None)
     grows = pending.workload.growth is not None  # it evicts no gang
-    return ClassKey(queue, (asks, pending.excluded, pending.borrows_at, end, grows))
+    limits = (pending.excluded, pending.borrows_at, pending.unasked)
+    return ClassKey(queue, (asks, limits, end, grows))
 
 
 def length_of(workload: Workload) -> float:
