@@ -306,24 +306,29 @@ class Rig:
             await asyncio.sleep(0.002)
         raise AssertionError(f"never: {what}; {await self.describe()}")
 
-    async def until_entry(self, uid: str, holds: Callable[[Entry], bool], what: str) -> Entry:
-        """Run until the condition holds for a workload's entry, and return the entry. It is read after commits only."""
+    async def until_found(
+        self, read: Callable[[], Awaitable[Entry | None]], holds: Callable[[Entry], bool], what: str
+    ) -> Entry:
+        """Run until the condition holds for the entry that ``read`` gives, and return the entry. It is read after commits only."""
         found: list[Entry] = []
-        read, read_again = (-1, -1), 0.0
+        done, read_again = (-1, -1), 0.0
 
         async def reached() -> bool:
-            nonlocal read, read_again
+            nonlocal done, read_again
             now, committed = time.monotonic(), (self.kills, self.commits.done)
-            if committed == read and now < read_again:
+            if committed == done and now < read_again:
                 return False
-            read, read_again = committed, now + READ_AGAIN
-            entry = await self.store.get_workload(uid)
+            done, read_again = committed, now + READ_AGAIN
+            entry = await read()
             if entry is not None and holds(entry):
                 found.append(entry)
             return bool(found)
 
-        await self.until(reached, f"{uid}: {what}")
+        await self.until(reached, what)
         return found[0]
+
+    async def until_entry(self, uid: str, holds: Callable[[Entry], bool], what: str) -> Entry:
+        return await self.until_found(lambda: self.store.get_workload(uid), holds, f"{uid}: {what}")
 
     async def until_state(self, uid: str, state: State) -> Entry:
         return await self.until_entry(uid, lambda entry: entry.state is state, state)

@@ -23,7 +23,7 @@ from tests.support.outside import declared_instead
 from tests.support.postgres import TestPostgres
 
 SHAPES = ("Job", "PyTorchJob", "JobSet", "MPIJob")
-"""Kinds that differ in their objects. `make test-faults` runs the others."""
+"""Kinds that differ in their objects. `make test-faults` runs all, with a kill on both sides of each step."""
 ENDLESS = ("RayCluster",)
 """Kinds that run until they are deleted."""
 WORLDS = 4
@@ -121,7 +121,7 @@ async def survives(
     """Check that the scenario ends well for each (commit, write) at which the controller dies.
 
     Death before a step leaves the same state as death after the previous step, so one side of each step is enough. The
-    test below kills the controller on both sides.
+    test below kills the controller on both sides of the steps of a Job.
     """
 
     async def once(what: str, number: int, moment: Moment) -> None:
@@ -132,34 +132,47 @@ async def survives(
     await several(once, points(*steps, sides))
 
 
+BOTH, ONE = tuple(Moment), (Moment.AFTER,)
+
+
 @pytest.mark.parametrize(
-    "kind",
+    ("kind", "sides"),
     [
-        *SHAPES,
-        *(pytest.param(kind, marks=pytest.mark.faults) for kind in KINDS if kind not in SHAPES),
+        pytest.param(SHAPES[0], BOTH, id=SHAPES[0]),
+        *(pytest.param(kind, ONE, id=kind) for kind in SHAPES[1:]),
+        *(
+            pytest.param(kind, BOTH, id=f"{kind}-both", marks=pytest.mark.faults)
+            for kind in KINDS
+            if kind != SHAPES[0]
+        ),
     ],
 )
 @pytest.mark.timeout(600)
-async def test_a_kill_at_any_step_changes_no_outcome(postgres: TestPostgres, kind: str) -> None:
-    await killed_at_any_step(postgres, kind, KINDS)
+async def test_a_kill_at_any_step_changes_no_outcome(
+    postgres: TestPostgres, kind: str, sides: tuple[Moment, ...]
+) -> None:
+    await killed_at_any_step(postgres, kind, KINDS, sides)
 
 
 @pytest.mark.parametrize(
-    ("kind", "kinds"),
+    ("kind", "kinds", "sides"),
     [
-        ("GangRun", KNOWN),
-        pytest.param("XGBoostJob", declared_instead("XGBoostJob"), marks=pytest.mark.faults),
+        ("GangRun", KNOWN, ONE),
+        pytest.param("GangRun", KNOWN, BOTH, marks=pytest.mark.faults),
+        pytest.param("XGBoostJob", declared_instead("XGBoostJob"), BOTH, marks=pytest.mark.faults),
     ],
-    ids=["GangRun", "XGBoostJob"],
+    ids=["GangRun", "GangRun-both", "XGBoostJob-both"],
 )
 @pytest.mark.timeout(600)
 async def test_a_kill_at_any_step_changes_no_outcome_for_a_declared_kind(
-    postgres: TestPostgres, kind: str, kinds: JobKinds
+    postgres: TestPostgres, kind: str, kinds: JobKinds, sides: tuple[Moment, ...]
 ) -> None:
-    await killed_at_any_step(postgres, kind, kinds)
+    await killed_at_any_step(postgres, kind, kinds, sides)
 
 
-async def killed_at_any_step(postgres: TestPostgres, kind: str, kinds: JobKinds) -> None:
+async def killed_at_any_step(
+    postgres: TestPostgres, kind: str, kinds: JobKinds, sides: tuple[Moment, ...]
+) -> None:
     async with fresh(postgres) as url:
         commits, writes = await count_steps(url, kind, kinds)
     assert commits >= 10, "the scenario commits at each transition"
@@ -169,5 +182,5 @@ async def killed_at_any_step(postgres: TestPostgres, kind: str, kinds: JobKinds)
         (commits, writes),
         lambda world: story(world, kind),
         lambda url: two_nodes(url, kinds),
-        sides=tuple(Moment),
+        sides=sides,
     )

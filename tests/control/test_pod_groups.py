@@ -77,17 +77,15 @@ def running(world: Rig, group: str) -> list[PodRecord]:
 
 async def group_entry(world: Rig, name: str, state: State) -> Entry:
     """Run until the group, or the pod, of this name is in the state."""
-    found: list[Entry] = []
 
-    async def reached() -> bool:
+    async def read() -> Entry | None:
         for kind in ("PodGroup", "Pod"):
             entry = await world.store.find_workload(kind, "default", name)
-            if entry is not None and entry.state is state:
-                found.append(entry)
-        return bool(found)
+            if entry is not None:
+                return entry
+        return None
 
-    await world.until(reached, f"{name}: {state}")
-    return found[0]
+    return await world.until_found(read, lambda entry: entry.state is state, f"{name}: {state}")
 
 
 @pytest.fixture

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
 from queuectl.domain.records import PodRecord
-from queuectl.localcluster import NodeSpec, RequestError
+from queuectl.localcluster import RequestError
 from queuectl.objects import keys
 from tests.support.leaderworkersets import leaderworkerset
 from tests.system.actions import until_empty, until_reason
-from tests.system.installation import RACK, Installation, Workspace, installed
+from tests.system.installation import RACK, Installation, Workspace
 
 # The first test of an operator on a machine builds it.
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
-NODES = NodeSpec(blocks=2, racks_per_block=2, hosts_per_rack=4)
 WHOLE = Pods(4, gpus=8, required=RACK)
 """Of a group: each pod takes a node, all of them in one rack."""
-
-
-@pytest.fixture(scope="module")
-def installation() -> Iterator[Installation]:
-    """16 nodes of 8 GPUs: 2 blocks of 2 racks of 4."""
-    with installed(NODES, operators=("lws",)) as one:
-        yield one
 
 
 def rack(node: str | None) -> str:

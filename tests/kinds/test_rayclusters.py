@@ -9,30 +9,20 @@ from typing import Any
 import pytest
 
 from queuectl.demo.manifests import Document, Pods
-from queuectl.localcluster import NodeSpec
-from queuectl.localcluster.operators import KUBERAY
 from queuectl.objects import keys
 from queuectl.objects.kinds.description import merged
 from tests.support.people import role
 from tests.support.rays import raycluster, worker_group
 from tests.system.actions import remove, run_command, until_empty, until_reason
 from tests.system.forger import Tenant, account_of_queuectl, refused, tenant_of
-from tests.system.installation import RACK, Installation, installed
+from tests.system.installation import RACK, Installation
 
 # The first test of an operator on a machine builds it.
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
-NODES = NodeSpec(blocks=2, racks_per_block=2, hosts_per_rack=4)
 WHOLE = Pods(2, gpus=8)
 """Of a group of workers: each pod takes a node."""
 HEAD = Pods(1)
-
-
-@pytest.fixture(scope="module")
-def installation() -> Iterator[Installation]:
-    """16 nodes of 8 GPUs: 2 blocks of 2 racks of 4."""
-    with installed(NODES, operators=(KUBERAY,)) as one:
-        yield one
 
 
 def rack(node: str | None) -> str:

@@ -10,8 +10,6 @@ import pytest
 
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import RUN_SECONDS, Document, Pods
-from queuectl.localcluster import NodeSpec
-from queuectl.localcluster.operators import MPI_OPERATOR
 from queuectl.objects import keys
 from tests.support.mpijobs import mpijob
 from tests.support.people import role
@@ -26,21 +24,13 @@ from tests.system.forger import (
     refused,
     tenant_of,
 )
-from tests.system.installation import RACK, Installation, Workspace, installed
+from tests.system.installation import RACK, Installation, Workspace
 
 # The first test of an operator on a machine builds it.
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
 WHOLE = Pods(4, gpus=8)
 """Workers: each pod takes a node."""
-
-
-@pytest.fixture(scope="module")
-def installation() -> Iterator[Installation]:
-    """16 nodes of 8 GPUs: 2 blocks of 2 racks of 4."""
-    nodes = NodeSpec(blocks=2, racks_per_block=2, hosts_per_rack=4)
-    with installed(nodes, operators=(MPI_OPERATOR,)) as one:
-        yield one
 
 
 def launcher(workspace: Workspace, name: str) -> Document:

@@ -8,31 +8,20 @@ from typing import Any
 import pytest
 
 from queuectl.demo.manifests import Document, Pods
-from queuectl.localcluster import NodeSpec
-from queuectl.localcluster.operators import KUBERAY
 from queuectl.objects import keys
 from tests.support.people import role
 from tests.support.rays import cluster_spec, raycluster, rayjob, worker_group
-from tests.support.simulated_ray import play, simulated_ray
+from tests.support.simulated_ray import play
 from tests.system.actions import finish, remove, run_command, until_empty, until_reason
 from tests.system.forger import Tenant, job, owner, refused, tenant_of
-from tests.system.installation import RACK, Installation, Workspace, installed
+from tests.system.installation import RACK, Installation, Workspace
 
 # The first test of an operator on a machine builds it.
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
-NODES = NodeSpec(blocks=2, racks_per_block=2, hosts_per_rack=4)
 WHOLE = Pods(2, gpus=8)
 """Of a group of workers: each pod takes a node."""
 HEAD = Pods(1)
-
-
-@pytest.fixture(scope="module")
-def installation() -> Iterator[Installation]:
-    """16 nodes of 8 GPUs: 2 blocks of 2 racks of 4."""
-    with simulated_ray() as ray, installed(NODES, operators=(KUBERAY,), proxy=ray.address) as one:
-        ray.client = one.cluster.client
-        yield one
 
 
 def clusters(workspace: Workspace) -> list[Document]:

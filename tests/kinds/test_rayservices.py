@@ -3,40 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
-from queuectl.localcluster import NodeSpec
-from queuectl.localcluster.operators import KUBERAY
 from queuectl.objects import keys
 from tests.support.people import role
 from tests.support.rays import rayservice, worker_group
-from tests.support.simulated_ray import simulated_ray
 from tests.system.actions import apply, remove, run_command, until_empty, until_reason
 from tests.system.forger import refused, tenant_of
-from tests.system.installation import RACK, Installation, Workspace, installed
+from tests.system.installation import RACK, Installation, Workspace
 
 # The first test of an operator on a machine builds it.
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
-NODES = NodeSpec(blocks=2, racks_per_block=2, hosts_per_rack=4)
 WHOLE = Pods(2, gpus=8)
 """Of a group of workers: each pod takes a node."""
 HEAD = Pods(1)
 _RIGHTS = [{"apiGroups": ["ray.io"], "resources": ["*"], "verbs": ["*"]}]
 _VERSION = "ray.io/kuberay-version"
-
-
-@pytest.fixture(scope="module")
-def installation() -> Iterator[Installation]:
-    """16 nodes of 8 GPUs: 2 blocks of 2 racks of 4."""
-    with simulated_ray() as ray, installed(NODES, operators=(KUBERAY,), proxy=ray.address) as one:
-        ray.client = one.cluster.client
-        yield one
 
 
 def chat(workspace: Workspace, workers: Pods = WHOLE, **spec: Any) -> None:

@@ -9,27 +9,18 @@ from typing import Any
 import pytest
 
 from queuectl.demo.manifests import Document, Pods
-from queuectl.localcluster import NodeSpec
 from queuectl.objects import keys
 from tests.support.jobsets import jobset, replicated
 from tests.support.people import role
 from tests.system.actions import finish, remove, run_command, until_empty
 from tests.system.forger import Tenant, account_of_queuectl, job, owner, refused, tenant_of
-from tests.system.installation import RACK, Installation, Workspace, installed
+from tests.system.installation import RACK, Installation, Workspace
 
 # The first test of an operator on a machine builds it.
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
-NODES = NodeSpec(blocks=2, racks_per_block=2, hosts_per_rack=4)
 WHOLE = Pods(2, gpus=8)
 """Of a Job: each pod takes a node."""
-
-
-@pytest.fixture(scope="module")
-def installation() -> Iterator[Installation]:
-    """16 nodes of 8 GPUs: 2 blocks of 2 racks of 4."""
-    with installed(NODES, operators=("jobset",)) as one:
-        yield one
 
 
 def jobs_of(workspace: Workspace, name: str) -> list[Document]:
