@@ -37,6 +37,9 @@ _POLL_SECONDS: Final = 0.1
 Fact = NodeRecord | JobRecord | PodRecord
 
 
+PODS: Final = "/api/v1/pods"
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """One revision of one object.
@@ -76,9 +79,7 @@ class Recorder:
         self._server = Server(kubeconfig)
         self._paths = {"/api/v1/nodes": _reader(WireNode, read_node)}
         self._paths |= {path(kind): _job_reader(kind) for kind in kinds.values()}
-        self._paths["/api/v1/pods"] = _reader(
-            WirePod, partial(read_pod, index_labels=index_labels(kinds))
-        )
+        self._paths[PODS] = _reader(WirePod, partial(read_pod, index_labels=index_labels(kinds)))
         self._lock = threading.Lock()
         self._events: list[Event] = []
         self._known: dict[str, dict[str, Fact]] = {one: {} for one in self._paths}
@@ -130,13 +131,13 @@ class Recorder:
             facts = [fact for known in self._known.values() for fact in known.values()]
         return [fact for fact in facts if isinstance(fact, JobRecord)]
 
-    def settle(self, seconds: float = _START_SECONDS) -> None:
-        """Wait until the recording has all objects of a new list.
+    def settle(self, *only: str, seconds: float = _START_SECONDS) -> None:
+        """Wait until the recording has all objects of a new list; ``only``: paths of collections, none = all.
 
         Raises:
             TimeoutError: it does not after ``seconds``.
         """
-        for collection in self._paths:
+        for collection in only or self._paths:
             future = asyncio.run_coroutine_threadsafe(self._server.list(collection), self._loop)
             fresh = future.result(seconds)
             self._wait(partial(self._covers, collection, fresh), collection, seconds)

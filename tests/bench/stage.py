@@ -123,7 +123,7 @@ class Stage:
 
     def audit(self) -> list[Finding]:
         """The demo's checks over everything that happened; gangs only."""
-        self.recorder.settle(60)
+        self.recorder.settle(seconds=60)
         return checks(self.recorder.recording())
 
     def writes(self) -> dict[tuple[str, str], float]:

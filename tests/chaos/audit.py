@@ -69,7 +69,7 @@ class Auditor:
     def last(self) -> list[str]:
         """The final check, after the end of all gangs."""
         before = len(self.problems)
-        self.stage.recorder.settle(60.0)
+        self.stage.recorder.settle(seconds=60.0)
         self._cluster()
         asyncio.run(self._ledger(ended=True))
         if not self.gaps:
@@ -82,7 +82,7 @@ class Auditor:
         """Replay up to a revision that all watches have reached."""
         recorder = self.stage.recorder
         upto = max((event.version for event in recorder.recording().events), default=0)
-        recorder.settle(60.0)
+        recorder.settle(seconds=60.0)
         recording = recorder.recording()
         new = [event for event in recording.events if self._seen < event.version <= upto]
         found = self._replay(new)

@@ -131,5 +131,5 @@ ENTRIES: Final = (
         unranked=("launcher",),
     ),
 )
-OPERATORS: Final = tuple(dict.fromkeys(one.operator for one in ENTRIES if one.operator))
+OPERATORS: Final = tuple(dict.fromkeys([*(one.operator for one in ENTRIES if one.operator), "lws"]))
 """The operators that run the kinds."""

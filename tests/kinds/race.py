@@ -111,7 +111,7 @@ def _run(installation: Installation, number: int, seed: int) -> dict[str, int]:
         found = workspace.workloads()
         wrong = {n: w["reason"] for n, w in found.items() if w["reason"]["code"] != "Succeeded"}
         assert not wrong, wrong
-        workspace.recorder.settle(60)
+        workspace.recorder.settle(seconds=60)
         groups = {name for name in sizes if name.startswith(GROUP.lower())}
         _check_groups(workspace, {name: sizes[name] for name in groups})
         evictions = sum(one["evictions"] for one in found.values())

@@ -20,7 +20,7 @@ from queuectl.demo import manifests as m
 from queuectl.demo.audit import Queue, checks
 from queuectl.demo.controller import KUEUE_KEYS, Controller, install
 from queuectl.demo.manifests import Document, Pods
-from queuectl.demo.recorder import Recorder
+from queuectl.demo.recorder import PODS, Recorder
 from queuectl.demo.rest import ApiConnection, ApiRefused
 from queuectl.domain.quantity import Resources
 from queuectl.domain.records import PodPhase, PodRecord
@@ -168,7 +168,9 @@ class Workspace:
         ]
 
     def until_state(self, name: str, state: str) -> dict[str, Any]:
+        """Wait for the state, and until the recording has the pods that queuectl has seen."""
         self.until(lambda: self.state(name) == state, f"{name} {state}")
+        self.recorder.settle(PODS)
         return self.workload(name)
 
     def pods(self, name: str) -> list[PodRecord]:

@@ -83,7 +83,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
 def story(recorder: Recorder) -> list[tuple[int, str, bool]]:
     """The records after all messages."""
-    recorder.settle(5)
+    recorder.settle(seconds=5)
     return [(e.version, e.key, e.gone) for e in recorder.recording().events]
 
 
@@ -162,7 +162,7 @@ def test_it_does_not_settle_before_the_revision_of_the_server(start: Start, monk
     monkeypatch.setattr(FakeServer, "now", {PODS: ListCompleted(9, {"p": 7}, True)})
     recorder = start([ListCompleted(1, {}, True), seen(pod("p", 5))])
     with pytest.raises(TimeoutError, match="/api/v1/pods"):
-        recorder.settle(0.2)
+        recorder.settle(seconds=0.2)
 
 
 def test_a_recorder_that_ends_while_it_connects_leaves_no_unfinished_work(
