@@ -21,16 +21,16 @@ from queuectl.cluster.connection import Connection
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.operators import TRAINING_OPERATOR
 from tests.kinds import test_matrix as matrix
-from tests.kinds.conftest import NODES
 from tests.kinds.entries import ENTRIES
 from tests.kinds.entry import FEATURES, Entry
 from tests.kinds.test_life_cycle import lives
 from tests.support import chart
 from tests.support.outside import chart_without, declaration, declared_instead
 from tests.support.shared_resource import SharedResource
+from tests.system.conftest import NODES
 from tests.system.installation import Installation, installed
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.system, pytest.mark.kinds, pytest.mark.timeout(1500)]
 
 KIND: Final = "XGBoostJob"
 DECLARED: Final = {"jobKinds": [declaration(KIND)]}
@@ -106,7 +106,6 @@ def test_the_row_has_all_features_of_the_built_in_kind() -> None:
     assert {*ROW} == {*FEATURES} - {*ENTRY.without}
 
 
-@pytest.mark.kinds
 @pytest.mark.parametrize("feature", ROW)
 def test_it_has_the_feature_of_the_built_in_kind(installation: Installation, feature: str) -> None:
     ROW[feature](installation, ENTRY)

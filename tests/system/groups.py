@@ -21,7 +21,6 @@ GROUPS: Final = (
     ("system/test_queues", "system/test_gangs", "system/test_pods", "system/test_arrays", "system/test_elastic"),
     ("system/test_demo",),
     ("system/test_own_kind",),
-    ("system/test_own_kind_webhook",),
     ("system/test_autoscaling",),
     ("system/test_native_gangs",),
     ("system/test_idle_reclaim", "system/test_utilization", "system/test_dashboards"),
