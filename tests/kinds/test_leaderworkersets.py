@@ -10,7 +10,7 @@ from queuectl.domain.records import PodRecord
 from queuectl.localcluster import RequestError
 from queuectl.objects import keys
 from tests.support.leaderworkersets import leaderworkerset
-from tests.system.actions import until_empty, until_reason
+from tests.system.actions import configured, until_empty, until_reason
 from tests.system.installation import RACK, Installation, Workspace
 
 # The first test of an operator on a machine builds it.
@@ -169,7 +169,11 @@ def test_a_rollout_replaces_the_pods_of_each_group_in_their_places(
 
 
 def test_other_requests_in_a_rollout_are_planned_again(installation: Installation) -> None:
-    with installation.workspace(96) as workspace:
+    pauses = {"requeuingStrategy": {"backoffBaseSeconds": 1}}
+    with (
+        installation.workspace(96) as workspace,
+        configured(workspace, waitForPodsReady=pauses),
+    ):
         small = Pods(4, gpus=4, required=RACK)
         made = leaderworkerset("serve", workspace.namespace, small)
         workspace.submit(made)
