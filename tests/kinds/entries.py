@@ -11,7 +11,7 @@ from queuectl.demo.manifests import Document, Pods
 from queuectl.localcluster.operators import KUBERAY, MPI_OPERATOR, TRAINING_OPERATOR
 from queuectl.objects.kinds import DESCRIPTIONS
 from queuectl.objects.kinds.description import nested
-from tests.kinds.entry import NO_ELASTIC, NO_PARTIAL, WITHOUT, Entry, Make
+from tests.kinds.entry import NO_PARTIAL, WITHOUT, Entry, Make
 from tests.support.jobsets import jobset, replicated
 from tests.support.rays import raycluster, rayjob, worker_group
 from tests.support.simulated_ray import play
@@ -106,13 +106,13 @@ ENTRIES: Final = (
     _training("XGBoostJob", "Master", restart="ExitCode"),
     _training("PaddleJob", "Master"),
     _training("JAXJob", deciding=""),
-    Entry("JobSet", _jobset, "jobset"),
+    Entry("JobSet", _jobset, "jobset", without={"partial": NO_PARTIAL}),
     Entry(
         "RayCluster",
         _raycluster,
         KUBERAY,
         unranked=("head",),
-        without={"partial": NO_PARTIAL, "elastic": NO_ELASTIC, "finish": NO_END},
+        without={"partial": NO_PARTIAL, "finish": NO_END},
     ),
     Entry(
         "RayJob",

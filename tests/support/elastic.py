@@ -7,7 +7,7 @@ from typing import Any, Final
 from queuectl.demo.manifests import Document
 from queuectl.objects import keys
 
-GROWING: Final = {"PyTorchJob": "worker"}
+GROWING: Final = {"PyTorchJob": "worker", "RayCluster": "workers", "JobSet": "workers"}
 """By described kind, the podset of the jobs of the tests whose pods are added one by one."""
 
 
@@ -27,7 +27,10 @@ def _least(kind: str, spec: dict[str, Any], least: int) -> dict[str, Any]:
         return {
             "podFailurePolicy": {"rules": [ignored]},
             "successPolicy": {"rules": [{"succeededIndexes": "0"}]},
-            "template": {**spec["template"], "metadata": meta},
+            "template": {
+                **spec["template"],
+                "metadata": {**spec["template"].get("metadata", {}), **meta},
+            },
         }
     if kind == "PyTorchJob":
         replicas = spec["pytorchReplicaSpecs"]
@@ -36,4 +39,11 @@ def _least(kind: str, spec: dict[str, Any], least: int) -> dict[str, Any]:
             "elasticPolicy": {"minReplicas": least, "maxReplicas": worker["replicas"]},
             "pytorchReplicaSpecs": {**replicas, "Worker": worker},
         }
-    raise ValueError(kind)
+    if kind == "RayCluster":
+        [workers] = spec["workerGroupSpecs"]
+        return {"workerGroupSpecs": [{**workers, "minReplicas": least}]}
+    [leader, workers] = spec["replicatedJobs"]
+    job = workers["template"]["spec"]
+    pods = workers["replicas"] * job.get("parallelism", 1)
+    marked = {**job, **_least("Job", job, least), "parallelism": pods, "completions": pods}
+    return {"replicatedJobs": [leader, {**workers, "replicas": 1, "template": {"spec": marked}}]}

@@ -130,8 +130,7 @@ LEAST = f"{WORKER}/template/metadata/annotations"
 @pytest.mark.parametrize(
     ("path", "value", "sentence"),
     [
-        ("spec/elasticPolicy", None, "spec.elasticPolicy is required"),
-        ("spec/elasticPolicy/minReplicas", None, f"set the annotation {MIN} in spec.pytorchReplicaSpecs.Worker.template"),
+        ("spec/elasticPolicy/minReplicas", None, f"set {MIN} in spec.pytorchReplicaSpecs.Worker.template.metadata.annotations"),
         (f"{WORKER}/restartPolicy", "Never", "each eviction of a worker would be the failure of the job"),
         (f"{WORKER}/restartPolicy", None, "Worker.restartPolicy must be OnFailure"),
         (f"{WORKER}/replicas", 1001, "1001 is more than 1000 pods"),
@@ -147,6 +146,80 @@ def test_what_an_elastic_pytorchjob_cannot_keep_is_refused(
     path: str, value: Any, sentence: str
 ) -> None:
     assert sentence in (read(changed(elastic("PyTorchJob"), path, value)).error or "")
+
+
+def test_an_elastic_pytorchjob_needs_an_elastic_policy() -> None:
+    document = changed(
+        changed(elastic("PyTorchJob"), LEAST, {MIN: "2"}), "spec/elasticPolicy", None
+    )
+    assert "spec.elasticPolicy is required" in (read(document).error or "")
+
+
+def group(**changes: Any) -> Document:
+    [own] = elastic("RayCluster")["spec"]["workerGroupSpecs"]
+    return {**own, **changes}
+
+
+NO_LEAST = "no podset that can grow has a least number of pods"
+
+
+@pytest.mark.parametrize(
+    ("groups", "sentence"),
+    [
+        ([group(minReplicas=0)], f"{NO_LEAST}: set {MIN} in spec.workerGroupSpecs[0].template.metadata.annotations"),
+        ([group(numOfHosts=2)], NO_LEAST),
+        ([group(), group(groupName="more")], "only one podset can grow, not spec.workerGroupSpecs[0] and spec.workerGroupSpecs[1]"),
+        ([group(replicas=1001, maxReplicas=2000)], "spec.workerGroupSpecs[0]: 1001 is more than 1000 pods"),
+        ([group(), group(groupName="more", minReplicas=4)], None),
+        ([group(), group(groupName="more", numOfHosts=2)], None),
+    ],
+)  # fmt: skip
+def test_one_group_of_workers_of_a_raycluster_grows(
+    groups: list[Document], sentence: str | None
+) -> None:
+    record = read(changed(elastic("RayCluster"), "spec/workerGroupSpecs", groups))
+    if sentence is not None:
+        assert sentence in (record.error or "")
+    else:
+        assert record.error is None
+        assert record.array is not None
+        assert (record.array.podset, record.array.base) == ("workers", 2)
+
+
+def of_workers(document: Document, **changes: Any) -> Document:
+    [leader, workers] = document["spec"]["replicatedJobs"]
+    workers = {**workers, "replicas": changes.pop("replicas", 1)}
+    workers = changed(workers, "template/spec", {**workers["template"]["spec"], **changes})
+    return changed(document, "spec/replicatedJobs", [leader, workers])
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"replicas": 2}, NO_LEAST),
+        ({"completions": 8}, "completions is 8 and template.spec.parallelism is 4: they must be equal"),
+        ({"podFailurePolicy": None}, "spec.replicatedJobs[1].template.spec.podFailurePolicy has no rule with action Ignore"),
+        ({"successPolicy": None}, "successPolicy has no rule that the first 2 indexes can fulfil"),
+        ({"successPolicy": {"rules": [{"succeededIndexes": "3"}]}}, "no rule that the first 2 indexes"),
+        ({"successPolicy": {"rules": 1}}, "spec.replicatedJobs[1].template.spec: "),
+    ],
+)  # fmt: skip
+def test_what_an_elastic_jobset_cannot_keep_is_refused(
+    changes: dict[str, Any], sentence: str
+) -> None:
+    assert sentence in (read(of_workers(elastic("JobSet"), **changes)).error or "")
+
+
+def test_a_condition_without_a_status_is_that_of_the_webhook_of_jobsets() -> None:
+    conditions = [{"type": "DisruptionTarget", "status": ""}]
+    policy = {"rules": [{"action": "Ignore", "onPodConditions": conditions}]}
+    assert read(of_workers(elastic("JobSet"), podFailurePolicy=policy)).error is None
+
+
+def test_a_job_of_a_jobset_that_does_not_decide_on_its_success_needs_no_success_policy() -> None:
+    target = {"operator": "All", "targetReplicatedJobs": ["leader"]}
+    document = changed(of_workers(elastic("JobSet"), successPolicy=None), "spec/successPolicy", target)  # fmt: skip
+    assert read(document).error is None
 
 
 @pytest.mark.parametrize(("text", "least"), [("3", 3), ("4", 4)])

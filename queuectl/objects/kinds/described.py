@@ -114,6 +114,9 @@ class DescribedKind:
         """See :class:`queuectl.objects.kinds.elastic.Growing`."""
         raise RequestError(f"{KEY}: a {self.kind} cannot be elastic", unsupported=True)
 
+    def check_growth(self, document: Any, entry: Entry, base: int) -> None:
+        """See :class:`queuectl.objects.kinds.elastic.Growing`."""
+
     def stated_least(self, document: Any, entry: Entry) -> int | None:  # noqa: ARG002 - for subclasses
         """See :class:`queuectl.objects.kinds.elastic.Growing`."""
         return None

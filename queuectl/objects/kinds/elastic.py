@@ -23,11 +23,11 @@ class Growing(Protocol):
     """A kind whose jobs can be elastic."""
 
     def can_grow(self, document: Any, entry: Entry) -> bool:
-        """Whether the pods of this podset can be added and evicted one by one.
+        """Whether the pods of this podset can be added and evicted one by one. Raises RequestError if those of no podset can."""
+        ...
 
-        Raises:
-            RequestError: the job could not bear that.
-        """
+    def check_growth(self, document: Any, entry: Entry, base: int) -> None:
+        """Raise RequestError if the job could not bear that. ``base``: the number of pods of this podset in its gang."""
         ...
 
     def stated_least(self, document: Any, entry: Entry) -> int | None:
@@ -64,24 +64,25 @@ def elastic_fields(
     started = None if suspended else noted
     growing = [(e, count) for e, count in asking if kind.can_grow(document, e)]
     known = [(e, count, _least(kind, document, e, count)) for e, count in growing]
-    found = [(e, count, started or least) for e, count, least in known if least or started]
+    stated = [(e, count, least) for e, count, least in known if least is not None]
+    found = [one for one in stated if one[2] < one[1]] or stated[:1]
     if not found:
-        names = " or ".join(entry.template_path for entry, _ in growing)
+        names = " or ".join(f"{entry.template_path}.metadata.annotations" for entry, _ in growing)
+        where = f": set {keys.PREFIX}{keys.MIN_COUNT} in {names}" if names else ""
         raise RequestError(
-            f"{KEY}: no podset has a least number of pods: set the annotation {keys.PREFIX}{keys.MIN_COUNT} in {names}",
-            unsupported=True,
+            f"{KEY}: no podset that can grow has a least number of pods{where}", unsupported=True
         )
     if len(found) > 1:
         names = " and ".join(entry.path for entry, *_ in found)
         raise RequestError(f"{KEY}: only one podset can grow, not {names}", unsupported=True)
-    [(entry, count, base)] = found
+    [(entry, count, least)] = found
     if count > LARGEST:
         raise RequestError(
             f"{KEY}: {entry.path}: {count} is more than {LARGEST} pods", unsupported=True
         )
-    array = ArrayStatus(
-        count, count, base=min(base or count, count), podset=entry.podset, noted=noted is not None
-    )
+    base = min(started or least, count)
+    kind.check_growth(document, entry, base)
+    array = ArrayStatus(count, count, base=base, podset=entry.podset, noted=noted is not None)
     return replace(fields, podsets=tuple(_of_gang(fields.podsets, array)), array=array)
 
 

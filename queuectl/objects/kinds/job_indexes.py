@@ -44,11 +44,11 @@ def elastic_fields(spec: JobSpec, status: JobStatus, meta: Meta, kueue: bool) ->
         raise RequestError(
             f"{key}: spec.parallelism: {most} is more than {LARGEST} pods", unsupported=True
         )
-    _check_disruption(spec, key, "each eviction of a pod above the least number")
+    check_disruption(spec, key, "each eviction of a pod above the least number")
     stated = least_pods(spec, meta.annotations, most, kueue)
     noted = base_count(meta)
     base = (None if spec.suspend else noted) or stated or most
-    if base < most and stated is not None and not _ends_with(spec, base):
+    if base < most and stated is not None and not ends_with(spec, base):
         raise RequestError(
             f"{key}: spec.successPolicy has no rule that the first {base} indexes can fulfil, so the Job could not complete "
             "while it has fewer pods than spec.parallelism"
@@ -67,7 +67,7 @@ def elastic_fields(spec: JobSpec, status: JobStatus, meta: Meta, kueue: bool) ->
     return SpecFields((podset,), expected, array=array)
 
 
-def _ends_with(spec: JobSpec, first: int) -> bool:
+def ends_with(spec: JobSpec, first: int) -> bool:
     """Whether the success of the first indexes can be the success of the Job."""
     rules = spec.success_policy.rules if spec.success_policy is not None else None
     for rule in rules or ():
@@ -97,7 +97,7 @@ def array_status(
         )
     if keys.either(annotations, keys.MIN_PARALLELISM, kueue=kueue) is not None:
         raise RequestError(f"{key}: the indexes start one by one: remove {keys.MIN_PARALLELISM}")
-    _check_disruption(spec, key, "each eviction of an index")
+    check_disruption(spec, key, "each eviction of an index")
     at_once = 1 if spec.parallelism is None else spec.parallelism
     return ArrayStatus(
         spec.completions,
@@ -107,19 +107,19 @@ def array_status(
     )
 
 
-def _check_disruption(spec: JobSpec, key: str, evictions: str) -> None:
-    """Raise RequestError if the Job counts the eviction of a pod as its failure."""
+def check_disruption(spec: JobSpec, key: str, evictions: str, at: str = "") -> None:
+    """Raise RequestError if the Job counts the eviction of a pod as its failure. ``at``: the path of the Job, for the message."""
     rules = spec.pod_failure_policy.rules if spec.pod_failure_policy is not None else None
     if not any(map(_ignores_disruption, rules or ())):
         raise RequestError(
-            f"{key}: spec.podFailurePolicy has no rule with action Ignore for the pod condition DisruptionTarget, "
+            f"{key}: {at}spec.podFailurePolicy has no rule with action Ignore for the pod condition DisruptionTarget, "
             f"so {evictions} would count as its failure"
         )
 
 
 def _ignores_disruption(rule: FailureRule) -> bool:
     return rule.action == "Ignore" and any(
-        one.type == "DisruptionTarget" and one.status in (None, "True")
+        one.type == "DisruptionTarget" and one.status in (None, "", "True")
         for one in rule.on_pod_conditions or ()
     )
 

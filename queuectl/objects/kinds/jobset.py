@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
+import msgspec
+
+from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds.common import SpecFields
 from queuectl.objects.kinds.described import DescribedKind
 from queuectl.objects.kinds.description import (
@@ -19,6 +22,9 @@ from queuectl.objects.kinds.description import (
     PodSets,
     Unsupported,
 )
+from queuectl.objects.kinds.elastic import KEY
+from queuectl.objects.kinds.job_indexes import check_disruption, ends_with
+from queuectl.objects.kinds.job_wire import JobSpec
 from queuectl.objects.kinds.places import Entry, entries
 from queuectl.objects.kinds.wires import field
 
@@ -31,13 +37,45 @@ _NO_AFFINITY: Final = (
 _STATUSES: Final = "status.replicatedJobsStatus"
 _ORDER: Final = "spec.startupPolicy.startupPolicyOrder"
 _DEPENDS: Final = "dependsOn"
+_TARGETS: Final = "spec.successPolicy.targetReplicatedJobs"
+_FAILURE: Final = "template.spec.podFailurePolicy"
+_SUCCESS: Final = "template.spec.successPolicy"
 
 
 class JobSet(DescribedKind):
-    """Adds which pods replace finished pods, and which pods come only after the end of others."""
+    """Adds which pods replace finished pods, which pods come only after the end of others, and elastic JobSets."""
 
-    more = (_STATUSES, _ORDER)
-    more_of_entries = (_DEPENDS,)
+    more = (_STATUSES, _ORDER, _TARGETS)
+    more_of_entries = (_DEPENDS, _FAILURE, _SUCCESS)
+
+    def can_grow(self, document: Any, entry: Entry) -> bool:  # noqa: ARG002 - of Growing
+        return bool(field(entry.content, "replicas") in (None, 1))
+
+    def check_growth(self, document: Any, entry: Entry, base: int) -> None:
+        parallelism, completions = (field(entry.content, path) for path in _AT_ONCE)
+        if completions is not None and completions != parallelism:
+            raise RequestError(
+                f"{KEY}: {entry.path}.{_COMPLETIONS} is {completions} and {_PARALLELISM} is {parallelism}: they must be equal, so "
+                "that each index is a pod of the gang"
+            )
+        given = {
+            "completions": parallelism,
+            "podFailurePolicy": field(entry.content, _FAILURE),
+            "successPolicy": field(entry.content, _SUCCESS),
+        }
+        try:
+            spec = msgspec.convert(given, JobSpec)
+        except msgspec.ValidationError as error:
+            raise RequestError(f"{entry.path}.template.spec: {error}") from None
+        at = f"{entry.path}.template."
+        check_disruption(spec, KEY, "each eviction of a pod above the least number", at)
+        targets = field(document, _TARGETS)
+        decides = not targets or entry.content.name in targets
+        if decides and base < parallelism and not ends_with(spec, base):
+            raise RequestError(
+                f"{KEY}: {at}spec.successPolicy has no rule that the first {base} indexes can fulfil, so the JobSet could not "
+                "complete while it has fewer pods"
+            )
 
     def asked(self, document: Any, fields: SpecFields) -> SpecFields:
         found = list(entries(self.description.podsets, document))

@@ -35,10 +35,12 @@ from queuectl.objects.kinds.description import (
     Required,
     Unsupported,
 )
+from queuectl.objects.kinds.places import Entry
 from queuectl.objects.kinds.wires import field
 
 _GROUP, _VERSION = "ray.io", "v1"
 _HEAD, _SUBMITTER = "head", "submitter"
+_LEAST, _HOSTS = "minReplicas", "numOfHosts"
 _MODE: Final = "spec.submissionMode"
 _K8S_JOB, _SIDECAR = "K8sJobMode", "SidecarMode"
 _SUBMITTER_TEMPLATE: Final = "spec.submitterPodTemplate"
@@ -66,9 +68,9 @@ def _podsets(cluster: str) -> tuple[PodSets, ...]:
         PodSets(
             path=f"{cluster}.workerGroupSpecs",
             key="groupName",
-            count=(("replicas", "maxReplicas"), ("numOfHosts",)),
-            least="minReplicas",
-            ranks=("numOfHosts",),
+            count=(("replicas", "maxReplicas"), (_HOSTS,)),
+            least=_LEAST,
+            ranks=(_HOSTS,),
             optional=True,
             unsupported=(
                 Unsupported(
@@ -114,6 +116,18 @@ class RayKind(DescribedKind):
         return replace(super().asked(document, fields), followed=True)
 
 
+class RayCluster(RayKind):
+    """Adds elastic clusters. KubeRay regards a RayJob, which has such a cluster, as not started while a pod of it waits."""
+
+    def can_grow(self, document: Any, entry: Entry) -> bool:  # noqa: ARG002 - of Growing
+        hosts = field(entry.content, _HOSTS) if entry.index is not None else None
+        # KubeRay replaces all pods of a replica with several hosts together.
+        return entry.index is not None and (hosts or 1) == 1
+
+    def stated_least(self, document: Any, entry: Entry) -> int | None:  # noqa: ARG002 - of Growing
+        return field(entry.content, _LEAST) or None
+
+
 class RayJob(RayKind):
     """Adds the container that submits the entrypoint. Its podset comes after the others, and a RayJob can end in two ways without success."""
 
@@ -141,7 +155,7 @@ class RayJob(RayKind):
         return with_container(podset, _SUBMITS) if beside else podset
 
 
-RAYCLUSTER: Final = RayKind(
+RAYCLUSTER: Final = RayCluster(
     Description(
         kind="RayCluster",
         group=_GROUP,

@@ -73,9 +73,10 @@ class PyTorchJob(DescribedKind):
     more = (_LEAST, _BACKOFF)
     more_of_entries = (_RESTART,)
 
-    def can_grow(self, document: Any, entry: Entry) -> bool:
-        if entry.podset != _WORKER.lower():
-            return False
+    def can_grow(self, document: Any, entry: Entry) -> bool:  # noqa: ARG002 - of Growing
+        return entry.podset == _WORKER.lower()
+
+    def check_growth(self, document: Any, entry: Entry, base: int) -> None:  # noqa: ARG002 - of Growing
         if field(document, _ELASTIC) is None:
             raise RequestError(
                 f"{KEY}: {_ELASTIC} is required: without it, the operator states a fixed number of workers"
@@ -89,7 +90,6 @@ class PyTorchJob(DescribedKind):
             raise RequestError(
                 f"{KEY}: {_BACKOFF}: with 0, an eviction of a worker could be the failure of the job"
             )
-        return True
 
     def stated_least(self, document: Any, entry: Entry) -> int | None:
         least = field(document, _LEAST) if entry.podset == _WORKER.lower() else None
