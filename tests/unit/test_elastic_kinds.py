@@ -210,6 +210,21 @@ def test_what_an_elastic_jobset_cannot_keep_is_refused(
     assert sentence in (read(of_workers(elastic("JobSet"), **changes)).error or "")
 
 
+def test_other_jobs_of_a_jobset_do_not_wait_for_pods_that_are_added_later() -> None:
+    document = elastic("JobSet")
+    in_order = changed(document, "spec/startupPolicy", {"startupPolicyOrder": "InOrder"})
+    [leader, workers] = document["spec"]["replicatedJobs"]
+
+    def after(status: str) -> Document:
+        leading = {**leader, "dependsOn": [{"name": "workers", "status": status}]}
+        return changed(document, "spec/replicatedJobs", [leading, workers])
+
+    for refused in (in_order, after("Ready")):
+        text = "other Jobs only when all pods of spec.replicatedJobs[1] are ready"
+        assert text in (read(refused).error or "")
+    assert read(after("Complete")).error is None
+
+
 def test_a_condition_without_a_status_is_that_of_the_webhook_of_jobsets() -> None:
     conditions = [{"type": "DisruptionTarget", "status": ""}]
     policy = {"rules": [{"action": "Ignore", "onPodConditions": conditions}]}

@@ -67,6 +67,12 @@ class JobSet(DescribedKind):
             spec = msgspec.convert(given, JobSpec)
         except msgspec.ValidationError as error:
             raise RequestError(f"{entry.path}.template.spec: {error}") from None
+        if self._is_awaited(document, entry):
+            raise RequestError(
+                f"{KEY}: the operator creates other Jobs only when all pods of {entry.path} are ready: remove "
+                f"{_ORDER} and {_DEPENDS}",
+                unsupported=True,
+            )
         at = f"{entry.path}.template."
         check_disruption(spec, KEY, "each eviction of a pod above the least number", at)
         targets = field(document, _TARGETS)
@@ -76,6 +82,13 @@ class JobSet(DescribedKind):
                 f"{KEY}: {at}spec.successPolicy has no rule that the first {base} indexes can fulfil, so the JobSet could not "
                 "complete while it has fewer pods"
             )
+
+    def _is_awaited(self, document: Any, entry: Entry) -> bool:
+        """Whether other Jobs come only when all pods of this entry are ready."""
+        found = entries(self.description.podsets, document)
+        awaited = (one for other in found for one in field(other.content, _DEPENDS) or ())
+        named = {"name": entry.content.name, "status": "Ready"}
+        return field(document, _ORDER) == "InOrder" or named in awaited
 
     def asked(self, document: Any, fields: SpecFields) -> SpecFields:
         found = list(entries(self.description.podsets, document))
