@@ -18,6 +18,7 @@ from tests.support.simulated_ray import play
 from tests.system.installation import Workspace
 
 NO_END: Final = "A RayCluster runs until it is deleted."
+NO_SUBMISSION: Final = "KubeRay submits its entrypoint only when all pods of its cluster run."
 
 
 def _job(name: str, namespace: str, pods: Pods, priority_class: str | None) -> Document:
@@ -120,6 +121,7 @@ ENTRIES: Final = (
         KUBERAY,
         deciding="submitter",
         end=_ray_job_succeeds,
+        without={"partial": NO_PARTIAL, "elastic": NO_SUBMISSION},
         unranked=("head", "submitter"),
     ),
     # The end of the launcher is the end of the job.

@@ -25,7 +25,7 @@ FEATURES: Final = {
 """Name and meaning. tests/kinds/test_matrix.py has a test for each."""
 
 NO_PARTIAL: Final = "Only a Job can start with fewer pods."
-NO_ELASTIC: Final = "queuectl does not add its pods one by one."
+NO_ELASTIC: Final = "Its operator passes a fixed number of pods to its program."
 WITHOUT: Final = {"partial": NO_PARTIAL, "elastic": NO_ELASTIC}
 
 
