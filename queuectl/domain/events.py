@@ -8,7 +8,7 @@ from typing import Any
 
 from queuectl.domain.checks import CheckReport, CheckStatus
 from queuectl.domain.commands import Command
-from queuectl.domain.gates import DependencyStatus
+from queuectl.domain.gates import Standing
 from queuectl.domain.gpus import Gpus
 from queuectl.domain.ledger import Purpose
 from queuectl.domain.plan import SlipCause
@@ -26,7 +26,7 @@ class Submitted:
     priority: int
     cluster_queue: str
     user: str = ""
-    statuses: Mapping[str, DependencyStatus] = field(default_factory=dict)
+    statuses: Mapping[str, Standing] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class GatesChanged:
     """
 
     gates: tuple[str, ...]
-    statuses: Mapping[str, DependencyStatus] = field(default_factory=dict)
+    statuses: Mapping[str, Standing] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,10 +48,24 @@ class DependencyStatus(StrEnum):
     CYCLE = "Cycle"  # it waits, directly or not, for the job that depends on it
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The state of the job that another one depends on, and why it is a cycle.
+
+    ``cycle``: the jobs of it, from the other job to the one that depends on it, as users wrote them. Each waits for the next.
+    """
+
+    status: DependencyStatus
+    cycle: tuple[str, ...] = ()
+
+
 _ENDED: Final = {
     Outcome.SUCCEEDED: DependencyStatus.SUCCEEDED,
     Outcome.FAILED: DependencyStatus.FAILED,
 }
+
+
+_UNFINISHED: Final = Standing(DependencyStatus.UNFINISHED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +135,16 @@ class Dependency:
     def ends_as(self) -> DependencyStatus:
         return DependencyStatus.FAILED if self.ends is Ends.FAILED else DependencyStatus.SUCCEEDED
 
-    def explained(self, status: DependencyStatus) -> str:
+    def explained(self, standing: Standing) -> str:
         """The missing condition, as a clause after "held until"."""
         clause = f"{self.job} {_VERBS[self.ends]}"
-        match status:
+        match standing.status:
             case DependencyStatus.MISSING:
                 return f"{clause} (no such job with a queue is in its namespace)"
             case DependencyStatus.CYCLE:
-                return f"{clause} (which waits for this job)"
+                return f"{clause} (a cycle: {cycle_text(standing.cycle)})"
             case DependencyStatus.SUCCEEDED | DependencyStatus.FAILED:
-                return f"{clause} (it {status.lower()})"
+                return f"{clause} (it {standing.status.lower()})"
             case _:
                 return clause
 
@@ -150,41 +164,43 @@ class JobFound:
 
 def statuses_of(
     job: JobName, gates: tuple[str, ...], find: Callable[[JobName], JobFound | None]
-) -> dict[str, DependencyStatus]:
-    """The statuses of all jobs that a job depends on, by gate. ``find``: a job by its names, None if it does not exist."""
+) -> dict[str, Standing]:
+    """The states of all jobs that a job depends on, by gate. ``find``: a job by its names, None if it does not exist."""
     found = {}
     for one in dependencies(gates):
         other = JobName.of(one.kind, job.namespace, one.name)
-        found[one.gate] = _status(job, other, find)
+        known = find(other)
+        if known is None:
+            found[one.gate] = Standing(DependencyStatus.MISSING)
+        elif known.outcome is not None:
+            found[one.gate] = Standing(_ENDED[known.outcome])
+        elif cycle := _way(other, one.job, job, find):
+            found[one.gate] = Standing(DependencyStatus.CYCLE, cycle)
+        else:
+            found[one.gate] = Standing(DependencyStatus.UNFINISHED)
     return found
 
 
-def _status(
-    job: JobName, other: JobName, find: Callable[[JobName], JobFound | None]
-) -> DependencyStatus:
-    known = find(other)
-    if known is None:
-        return DependencyStatus.MISSING
-    if known.outcome is not None:
-        return _ENDED[known.outcome]
-    return DependencyStatus.CYCLE if _waits_for(other, job, find) else DependencyStatus.UNFINISHED
-
-
-def _waits_for(first: JobName, target: JobName, find: Callable[[JobName], JobFound | None]) -> bool:
-    """Whether a job is, or waits directly or not for, another one."""
-    seen, open_jobs = {first}, [first]
-    while open_jobs:
-        job = open_jobs.pop()
+def _way(
+    first: JobName, written: str, target: JobName, find: Callable[[JobName], JobFound | None]
+) -> tuple[str, ...]:
+    """The shortest way from a job, which a user wrote so, to another one, over what each waits for; empty if there is none."""
+    ways: dict[JobName, tuple[str, ...]] = {first: (written,)}
+    for job in (queue := [first]):
         if job == target:
-            return True
+            return ways[job]
         known = find(job)
-        waits = dependencies(known.gates) if known is not None and known.outcome is None else ()
-        for one in waits:
+        for one in dependencies(known.gates) if known is not None and known.outcome is None else ():
             other = JobName.of(one.kind, job.namespace, one.name)
-            if other not in seen:
-                seen.add(other)
-                open_jobs.append(other)
-    return False
+            if other not in ways:
+                ways[other] = (*ways[job], one.job)
+                queue.append(other)
+    return ()
+
+
+def cycle_text(cycle: tuple[str, ...]) -> str:
+    """The jobs of a cycle (:class:`Standing`), from the one that depends on the first, in their order."""
+    return " waits for ".join([cycle[-1], ", which waits for ".join(cycle)])
 
 
 def admission_gates(gates: tuple[str, ...]) -> list[str]:
@@ -197,29 +213,27 @@ def dependencies(gates: tuple[str, ...]) -> list[Dependency]:
     return [found for gate in gates if (found := Dependency.of_gate(gate)) is not None]
 
 
-def remaining(gates: tuple[str, ...], statuses: Mapping[str, DependencyStatus]) -> tuple[str, ...]:
+def remaining(gates: tuple[str, ...], statuses: Mapping[str, Standing]) -> tuple[str, ...]:
     """The gates without satisfied dependencies. ``statuses``: by gate; a dependency without one is kept."""
     satisfied = {
         one.gate
         for one in dependencies(gates)
-        if one.satisfied(statuses.get(one.gate, DependencyStatus.UNFINISHED))
+        if one.satisfied(statuses.get(one.gate, _UNFINISHED).status)
     }
     return tuple(gate for gate in gates if gate not in satisfied)
 
 
-def held_by(
-    gates: tuple[str, ...], statuses: Mapping[str, DependencyStatus] | None = None
-) -> Reason:
+def held_by(gates: tuple[str, ...], statuses: Mapping[str, Standing] | None = None) -> Reason:
     """The reason for which a gang with these gates is held. ``statuses``: by gate, as far as they are known."""
     names, jobs = admission_gates(gates), dependencies(gates)
-    known = {one: (statuses or {}).get(one.gate, DependencyStatus.UNFINISHED) for one in jobs}
+    known = {one: (statuses or {}).get(one.gate, _UNFINISHED) for one in jobs}
     parts = [f"these admission gates are removed: {', '.join(names)}"] if names else []
-    parts += [one.explained(status) for one, status in known.items()]
-    if any(one.never_satisfied(status) for one, status in known.items()):
+    parts += [one.explained(standing) for one, standing in known.items()]
+    if any(one.never_satisfied(standing.status) for one, standing in known.items()):
         code = Code.DEPENDENCY_NEVER_SATISFIED
     else:
         code = Code.ADMISSION_GATED if names else Code.DEPENDENCY
     details: dict[str, object] = {"gates": names} if names else {}
     if jobs:
-        details["after"] = {str(one): str(status) for one, status in known.items()}
+        details["after"] = {str(one): str(standing.status) for one, standing in known.items()}
     return Reason(code, f"held until {', and until '.join(parts)}", details)

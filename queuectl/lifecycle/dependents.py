@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from queuectl.domain.arrays import has_begun, object_of
-from queuectl.domain.gates import DependencyStatus, JobFound, JobName, dependencies, statuses_of
+from queuectl.domain.gates import JobFound, JobName, Standing, dependencies, statuses_of
 from queuectl.domain.records import JobRecord
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
@@ -42,7 +42,7 @@ class Dependents:
                 names.extend([self._names[uid]] if indirect else [])
         return found
 
-    def statuses(self, job: JobRecord, gates: tuple[str, ...]) -> Mapping[str, DependencyStatus]:
+    def statuses(self, job: JobRecord, gates: tuple[str, ...]) -> Mapping[str, Standing]:
         """Of those of these gates of a job that are dependencies, by gate."""
         name = JobName.of(job.kind, job.namespace, object_of(job).name)
         return statuses_of(name, gates, self._find)

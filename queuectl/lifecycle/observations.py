@@ -38,7 +38,7 @@ from queuectl.domain.events import (
     Submitted,
     WriteAccepted,
 )
-from queuectl.domain.gates import DependencyStatus
+from queuectl.domain.gates import Standing
 from queuectl.domain.identity import LONGEST_NAME
 from queuectl.domain.ledger import Entry, EntryChange, Intent, Purpose, State
 from queuectl.domain.queues import QueueConfig
@@ -105,7 +105,7 @@ class ObservationRules:
     tainted: Evict | None = None
     refusal: Refusal | None = None
     may_start: bool = False
-    statuses: Mapping[str, DependencyStatus] = field(default_factory=dict)
+    statuses: Mapping[str, Standing] = field(default_factory=dict)
     provisioned: tuple[CheckReport, ...] = ()
 
 
@@ -386,9 +386,7 @@ class Observer:
             provisioned=reports(entry, job, self._mirror.provisioning, config, now),
         )
 
-    def _statuses(
-        self, job: JobRecord | None, gates: tuple[str, ...]
-    ) -> Mapping[str, DependencyStatus]:
+    def _statuses(self, job: JobRecord | None, gates: tuple[str, ...]) -> Mapping[str, Standing]:
         return self._dependents.statuses(job, gates) if job is not None and gates else {}
 
     def on_lost_nodes(self, entry: Entry) -> bool:

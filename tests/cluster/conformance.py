@@ -145,6 +145,14 @@ class ClusterConformance:
     # ---- the life cycle of a job
 
     @ALL_KINDS
+    async def test_a_job_that_waits_for_itself_is_refused(self, world: World, kind: str) -> None:
+        for listed in (f"{kind}/mine", f"Job/x, {kind.lower()}/mine:any"):
+            document = job_of(kind, "mine", pods=2, namespace=world.namespace)
+            document["metadata"]["annotations"] = {keys.PREFIX + keys.AFTER: listed}
+            with pytest.raises(WriteRefused, match="which would wait for itself"):
+                await world.submit(document)
+
+    @ALL_KINDS
     async def test_a_new_job_is_suspended_and_has_no_pods(self, world: World, kind: str) -> None:
         document = job_of(kind, "born", pods=3, namespace=world.namespace)
         document["spec"].setdefault("suspend", False)

@@ -104,6 +104,17 @@ FORGED = {
         a_pod(labels={**QUEUE, keys.KUEUE_PREFIX + keys.QUEUE_NAME: "team-b"}),
         "name different queues",
     ),
+    "a wait for itself": (
+        a_pod(labels=QUEUE, annotations={keys.PREFIX + keys.AFTER: "Job/a, pod/forged:any"}),
+        "which would wait for itself",
+    ),
+    "a wait for its group": (
+        a_pod(
+            labels={**QUEUE, keys.PREFIX + keys.POD_GROUP: "team"},
+            annotations={keys.PREFIX + keys.AFTER: "PodGroup/team"},
+        ),
+        "which would wait for itself",
+    ),
     "a node": (a_pod({"nodeName": "n"}, labels=QUEUE), "nodeName"),
     "a gate and a job as its owner": (
         a_pod({"schedulingGates": [{"name": keys.GATE}]}, labels=QUEUE, ownerReferences=[owner()]),

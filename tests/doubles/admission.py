@@ -88,6 +88,7 @@ def born(document: Document, namespace: Document | None = None, user: str = "ali
     differ = OURS in labels and THEIRS in labels and labels[OURS] != labels[THEIRS]
     refuse(differ, "the labels queue-name name different queues: keep one of them")
     refuse(queue_of(job) == "", "the label queue-name is empty")
+    refuse(_after_itself(job), "names this job, which would wait for itself")
     suspender(job)["suspend"] = True
     job["metadata"].setdefault("annotations", {})[keys.SUBMITTED_BY] = user
     for podset, template in templates(job):
@@ -104,6 +105,12 @@ def born(document: Document, namespace: Document | None = None, user: str = "ali
         if job["kind"] != "Job" and description_of(job).children:
             template_labels[keys.KIND_LABEL] = job["kind"]
     return job
+
+
+def _after_itself(job: Document) -> bool:
+    listed = job["metadata"].get("annotations", {}).get(keys.PREFIX + keys.AFTER, "")
+    own = f"{job['kind']}/{job['metadata']['name']}".lower()
+    return any(one.strip().lower().split(":")[0] == own for one in listed.split(","))
 
 
 def pod_born(document: Document, user: str = "alice") -> Document:

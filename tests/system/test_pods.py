@@ -133,6 +133,16 @@ def test_the_pods_of_a_statefulset_have_places_before_they_exist(
         assert (again["uid"], again["attempt"]) == (started["uid"], 2)
 
 
+def test_a_statefulset_that_names_predecessors_outside_its_template_is_refused(
+    installation: Installation,
+) -> None:
+    with installation.workspace(32) as workspace:
+        document = statefulset(workspace, "db", 2)
+        document["metadata"]["annotations"] = {keys.PREFIX + keys.AFTER: "Job/prep"}
+        with pytest.raises(RequestError, match="write it into spec"):
+            workspace.submit(document)
+
+
 def test_a_statefulset_in_a_queue_is_scaled_only_to_0_and_back(installation: Installation) -> None:
     with installation.workspace(32) as workspace:
         workspace.submit(statefulset(workspace, "db", 2))

@@ -10,6 +10,7 @@ from queuectl.domain.gates import (
     Ends,
     JobFound,
     JobName,
+    Standing,
     held_by,
     remaining,
     statuses_of,
@@ -66,7 +67,7 @@ def test_a_dependency_is_satisfied_open_or_never_satisfied(
     assert one.satisfied(status) == (status in satisfied)
     assert one.never_satisfied(status) == (status in never)
     kept = () if status in satisfied else (one.gate,)
-    assert remaining((one.gate,), {one.gate: status}) == kept
+    assert remaining((one.gate,), {one.gate: Standing(status)}) == kept
 
 
 def found(**jobs: JobFound) -> dict[JobName, JobFound]:
@@ -99,14 +100,28 @@ def test_a_dependency_has_the_status_of_the_job(
     jobs: dict[JobName, JobFound], status: DependencyStatus
 ) -> None:
     gates = ("example.com/data", *after("prep"))
-    assert statuses_of(ME, gates, jobs.get) == {after("prep")[0]: status}
+    statuses = {gate: one.status for gate, one in statuses_of(ME, gates, jobs.get).items()}
+    assert statuses == {after("prep")[0]: status}
 
 
-def test_a_job_that_depends_on_itself_is_a_cycle() -> None:
-    own = after("train")
-    assert statuses_of(ME, own, found(train=JobFound(None, own)).get) == {
-        own[0]: DependencyStatus.CYCLE
-    }
+WAYS = [
+    ("itself", found(train=JobFound(None, after("train"))), "train",
+     "held until Job/train succeeds (a cycle: Job/train waits for Job/train)"),
+    ("one that waits for this job", found(prep=JobFound(None, after("train")), train=OPEN), "prep",
+     "held until Job/prep succeeds (a cycle: Job/train waits for Job/prep, which waits for Job/train)"),
+    ("two more jobs, by the shortest way",
+     found(prep=JobFound(None, after("x", "data")), data=JobFound(None, after("train")), x=JobFound(None, after("y")),
+           y=JobFound(None, after("data", "train")), train=OPEN), "prep",
+     "held until Job/prep succeeds (a cycle: Job/train waits for Job/prep, which waits for Job/data, which waits for Job/train)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("jobs", "name", "message"), [row[1:] for row in WAYS], ids=[row[0] for row in WAYS])  # fmt: skip
+def test_the_reason_names_the_jobs_of_a_cycle_in_their_order(
+    jobs: dict[JobName, JobFound], name: str, message: str
+) -> None:
+    reason = held_by(after(name), statuses_of(ME, after(name), jobs.get))
+    assert (reason.code, reason.message) == (Code.DEPENDENCY_NEVER_SATISFIED, message)
 
 
 def test_a_job_of_another_namespace_or_kind_is_not_meant() -> None:
@@ -115,7 +130,7 @@ def test_a_job_of_another_namespace_or_kind_is_not_meant() -> None:
         JobName.of("PyTorchJob", "team-a", "prep"): OPEN,
     }
     assert statuses_of(ME, after("prep"), others.get) == {
-        after("prep")[0]: DependencyStatus.MISSING
+        after("prep")[0]: Standing(DependencyStatus.MISSING)
     }
 
 
@@ -124,7 +139,6 @@ MESSAGES = [
     (after("prep"), DependencyStatus.UNFINISHED, Code.DEPENDENCY, "held until Job/prep succeeds"),
     (after("prep"), DependencyStatus.MISSING, Code.DEPENDENCY, "held until Job/prep succeeds (no such job with a queue is in its namespace)"),
     (after("prep"), DependencyStatus.FAILED, Code.DEPENDENCY_NEVER_SATISFIED, "held until Job/prep succeeds (it failed)"),
-    (after("prep"), DependencyStatus.CYCLE, Code.DEPENDENCY_NEVER_SATISFIED, "held until Job/prep succeeds (which waits for this job)"),
     ((Dependency("Job", "prep", Ends.FAILED).gate,), DependencyStatus.SUCCEEDED, Code.DEPENDENCY_NEVER_SATISFIED,
      "held until Job/prep fails (it succeeded)"),
     ((Dependency("Job", "prep", Ends.ANY).gate,), DependencyStatus.UNFINISHED, Code.DEPENDENCY, "held until Job/prep ends"),
@@ -137,6 +151,6 @@ MESSAGES = [
 def test_the_reason_of_a_held_job_states_what_is_missing(
     gates: tuple[str, ...], status: DependencyStatus | None, code: Code, message: str
 ) -> None:
-    statuses = {gates[-1]: status} if status is not None else {}
+    statuses = {gates[-1]: Standing(status)} if status is not None else {}
     reason = held_by(gates, statuses)
     assert (reason.code, reason.message) == (code, message)

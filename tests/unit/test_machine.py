@@ -40,7 +40,7 @@ from queuectl.domain.events import (
     WriteAccepted,
     WriteRefused,
 )
-from queuectl.domain.gates import Dependency, DependencyStatus
+from queuectl.domain.gates import Dependency, DependencyStatus, Standing
 from queuectl.domain.ledger import Entry, EntryChange, Intent, Purpose, State
 from queuectl.domain.plan import SlipCause
 from queuectl.domain.reasons import Code, Reason
@@ -96,8 +96,8 @@ RUNS: tuple[Event, ...] = (SUBMITTED, Admit(PLACEMENT), PodsReady())
 GATED = Submitted(replace(JOB, gates=("budget", "data")), priority=10, cluster_queue="gpus")
 PREP = Dependency("Job", "prep").gate
 AFTER = Submitted(replace(JOB, gates=(PREP,)), priority=10, cluster_queue="gpus")
-PREPARED = GatesChanged((PREP,), {PREP: DependencyStatus.SUCCEEDED})
-UNPREPARED = GatesChanged((PREP,), {PREP: DependencyStatus.FAILED})
+PREPARED = GatesChanged((PREP,), {PREP: Standing(DependencyStatus.SUCCEEDED)})
+UNPREPARED = GatesChanged((PREP,), {PREP: Standing(DependencyStatus.FAILED)})
 TOO_LONG = Reason(Code.MAX_EXECUTION_TIME, "60 s")
 OVER_TIME = Evict(TOO_LONG, parked=TOO_LONG)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -912,7 +913,7 @@ AFTER_ARRAYS: list[tuple[str, list[dict[str, Any]], Code | None]] = [
     ("an array that has ended", [_array("prep", None, **COMPLETE), _array("late", "Job/prep")], None),
     ("one that runs", [_array("prep", None, completedIndexes="0"), _array("late", "Job/prep")], Code.DEPENDENCY),
     ("one that is not there", [_array("late", "Job/prep")], Code.DEPENDENCY),
-    ("itself", [_array("late", "Job/late")], Code.DEPENDENCY_NEVER_SATISFIED),
+    ("itself, in a cluster", [_array("late", "Job/late", active=0)], Code.DEPENDENCY_NEVER_SATISFIED),
     ("one that is not there any more", [_array("late", "Job/prep", completedIndexes="0")], None),
 ]  # fmt: skip
 
@@ -924,6 +925,39 @@ def test_an_array_of_the_input_depends_on_others_by_its_own_name(
     pending = [p for p in load(*bodies).snapshot.pending if p.workload.name.startswith("late_")]
     assert pending, what
     assert {p.blocked.code if p.blocked else None for p in pending} == {code}, what
+
+
+def _after(name: str, other: str) -> dict[str, Any]:
+    body = job(name)
+    body["metadata"]["annotations"] = {"queuectl.dev/after": other}
+    return body
+
+
+CYCLES: list[tuple[list[dict[str, Any]], str]] = [
+    ([_after("a", "Job/a")], " waits for ".join(2 * ["Job/a"])),
+    ([_array("a", "Job/a")], " waits for ".join(2 * ["Job/a"])),
+    ([_after("a", "Job/b"), _after("b", "job/c:any"), _after("c", "Job/a")],
+     "Job/a waits for Job/b, which waits for job/c, which waits for Job/a"),
+    ([_after("b", "Job/a"), job("x"), _after("a", "Job/x, Job/b")], "Job/b waits for Job/a, which waits for Job/b"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("bodies", "cycle"), CYCLES)
+def test_new_jobs_of_a_cycle_are_refused_with_its_members_in_their_order(
+    bodies: list[dict[str, Any]], cycle: str
+) -> None:
+    expected = f"metadata.annotations: queuectl.dev/after: is a cycle: {cycle}"
+    with pytest.raises(BadInput, match=re.escape(expected)):
+        load(*bodies)
+
+
+def test_jobs_of_a_cycle_in_a_cluster_are_pending_with_this_reason() -> None:
+    bodies = [_after("a", "Job/b"), _after("b", "Job/a")]
+    for body in bodies:
+        body["metadata"]["uid"] = body["metadata"]["name"]
+    found = {p.workload.name: p.blocked for p in load(*bodies).snapshot.pending}
+    assert found["a"] is not None
+    assert "Job/a waits for Job/b, which waits for Job/a" in found["a"].message
 
 
 @pytest.mark.parametrize(("phase", "code"), [

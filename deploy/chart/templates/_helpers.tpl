@@ -36,6 +36,12 @@ request.userInfo.username in [{{ include "queuectl.operators" (index . 0) }}]
   && {{ index . 1 }}.?metadata.?labels[?'queuectl.dev/workload-kind'].hasValue()
 {{- end }}
 
+{{/* Whether a new object names itself in the annotation queuectl.dev/after. Arguments: its kind, and its name as an expression. */}}
+{{- define "queuectl.afterItself" -}}
+object.metadata.?annotations[?'queuectl.dev/after'].orValue('').split(',')
+  .exists(one, one.trim().lowerAscii().split(':')[0] == '{{ lower (first .) }}/' + {{ last . }})
+{{- end }}
+
 {{- define "queuectl.image" -}}
 {{- $image := required "image.repository is required: the repository of your image of queuectl" .Values.image.repository -}}
 {{- with .Values.image.digest }}{{ $image }}@{{ . }}{{ else }}{{ $image }}:{{ $.Values.image.tag | default $.Chart.AppVersion }}{{ end }}

@@ -39,6 +39,7 @@ from queuectl.objects.configuration.links import dangling, refuse_reserved_devic
 from queuectl.objects.documents import Document, with_names
 from queuectl.objects.errors import RequestError
 from queuectl.objects.files.assembly import Assembly, Parts
+from queuectl.objects.files.cycles import refuse_cycles
 from queuectl.objects.files.devices import API_VERSION as DEVICES
 from queuectl.objects.files.devices import claiming
 from queuectl.objects.files.gangs import Gang, is_child, is_job, read_job_gangs, unseen
@@ -130,6 +131,7 @@ def read_snapshot(
         _sort(document, given)
     given.warnings.extend(assumed_slots(given.slotless))
     given.gangs += pod_gangs(given.pod_documents, kinds, given.sets)
+    refuse_cycles(given.gangs)
     given.gangs = [limited(gang, given.ranges) for gang in given.gangs]
     given.gangs = [claiming(gang, given.devices) for gang in given.gangs]
     clock = newest_time(listed) if now is None else now
