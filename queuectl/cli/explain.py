@@ -85,6 +85,10 @@ def explain_lines(body: dict[str, Any]) -> list[str]:
     lines = [body["sentence"], "", f"State:    {body['state']}", f"Reason:   {body['code']}"]
     more = body["details"].get("also") or []
     lines += [f"Also:     {other['code']}: {other['message']}" for other in more]
+    if prices := body["details"].get("flavorPrices"):
+        lines.append(
+            f"Prices:   {', '.join(map(_price, prices))}; the cheapest flavor that fits is used"
+        )
     if body["position"] is not None:
         lines.append(f"Position: {body['position']}")
         lines.append(f"Expected: {_start(body['expectedStart'])}")
@@ -99,6 +103,12 @@ def explain_lines(body: dict[str, Any]) -> list[str]:
         victims = ", ".join(body["reservation"]["victimNames"]) or "none"
         lines.append(f"Reserved until {body['reservation']['expiresAt']}; victims: {victims}")
     return lines
+
+
+def _price(one: dict[str, Any]) -> str:
+    """A flavor with the price of a GPU hour."""
+    price = "no price" if one["gpuHour"] is None else f"{one['gpuHour']:g} for a GPU hour"
+    return f"{one['flavor']} ({price})"
 
 
 def obstacle_lines(body: dict[str, Any]) -> list[str]:

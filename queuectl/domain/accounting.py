@@ -72,9 +72,14 @@ class Accounting:
     keep_days: int = 400
     gpus: GpuWeights = GpuWeights()
 
+    def price(self, flavor: str, labels: Mapping[str, str]) -> Price | None:
+        """The price of a flavor's GPU on such a node; None without one."""
+        return next((p for p in self.prices if p.holds(flavor, labels)), None)
+
     def price_of(self, flavor: str, labels: Mapping[str, str]) -> str:
-        """Name of the price of a flavor's GPU on such a node; empty without one."""
-        return next((p.name for p in self.prices if p.holds(flavor, labels)), "")
+        """Its name; empty without one."""
+        price = self.price(flavor, labels)
+        return price.name if price is not None else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,6 +127,13 @@ class WhenCan(StrEnum):
     TRY_NEXT_FLAVOR = "TryNextFlavor"
 
 
+class FlavorOrder(StrEnum):
+    """The order in which the flavors of a resource group are tried."""
+
+    LISTED = "Listed"
+    CHEAPEST = "Cheapest"  # by the price of a GPU hour; without a price last
+
+
 class FlavorPreference(StrEnum):
     """The better of two flavors, if one needs borrowing and the other preemption."""
 
@@ -229,6 +236,9 @@ BORROW_BACKOFF_MOST = 600.0
 DEFAULT_NAME = "default"
 """Name of the LocalQueue, and of the WorkloadPriorityClass, of jobs without one."""
 
+PRICES = "flavorPrices"
+"""Key of details of a reason: the prices by which flavors are tried."""
+
 WEIGHT_UNIT = 1000  # of a fair sharing weight: 1000 = a weight of 1
 
 
@@ -259,6 +269,8 @@ class ClusterQueue:
         time_slice: seconds after its start from which a gang can be evicted for a gang of its ClusterQueue that waits and has the
             same or a higher priority; it queues again behind the others. None = no time sharing.
         trusts_checkpoints: whether checkpoint times that its jobs declare count for lost work.
+        flavor_order: CHEAPEST is applied to ``groups`` when a configuration is built.
+        flavor_prices: then each flavor in this order, with the price of a GPU hour; None = it has none.
         shared_gpus: which pods of a gang can be on a node with shared GPUs; gangs can ask otherwise, unless it is Never.
     """
 
@@ -297,6 +309,14 @@ class ClusterQueue:
     backfill: Backfill = Backfill()
     execution: ExecutionLimits = NO_LIMITS
     time_slice: float | None = None
+    flavor_order: FlavorOrder = FlavorOrder.LISTED
+    flavor_prices: tuple[tuple[str, float | None], ...] = ()
+
+    @property
+    def shown_prices(self) -> dict[str, object]:
+        """Details of a reason: the prices by which the flavors are tried; empty if they are tried as listed."""
+        prices = [{"flavor": name, "gpuHour": price} for name, price in self.flavor_prices]
+        return {PRICES: prices} if prices else {}
 
     def capped(self, priority: int) -> int:
         """The priority, limited to the highest of the queue."""

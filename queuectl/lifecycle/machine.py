@@ -54,6 +54,7 @@ from queuectl.domain.events import (
 from queuectl.domain.gates import held_by, remaining
 from queuectl.domain.ledger import REFUSED_WRITE, Entry, EntryChange, Intent, Note, State
 from queuectl.domain.plan import SLIPS, SlipCause
+from queuectl.domain.queues import PRICES
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import Outcome
 from queuectl.domain.rules import Rules
@@ -370,7 +371,8 @@ def _ready(entry: Entry, now: float) -> EntryChange | None:
     text = "its pod is ready" if pods == 1 else f"all {pods} pods are ready"
     if pods < entry.pods:
         text += f"; it requested {entry.pods} pods and started with fewer"
-    reason = Reason(Code.PODS_READY, text)
+    kept = {key: value for key, value in entry.reason.details.items() if key == PRICES}
+    reason = Reason(Code.PODS_READY, text, kept)
     return move(entry, State.RUNNING, now, reason, ready_at=now, failures=0, excluded=())
 
 

@@ -433,6 +433,32 @@ async def test_the_nodes_of_the_next_flavor_are_requested_after_the_last_retry(
         assert runs.evictions == 0
 
 
+async def test_the_nodes_of_the_cheapest_flavor_are_requested_if_the_queue_prefers_it(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 0) as world:
+        autoscaler = await two_flavors(world)
+        prices = [
+            {"name": "spot", "gpuHour": 3, "flavor": "spot"},
+            {"name": "other", "gpuHour": 2},
+        ]
+        await world.store.put_config(
+            {"apiVersion": "queuectl.dev/v1", "kind": "Configuration", "metadata": {"name": "default"},
+             "queuectl": {"accounting": {"prices": prices}}}
+        )  # fmt: skip
+        (queue,) = (
+            d for d in (await world.store.configuration())[1] if d["kind"] == "ClusterQueue"
+        )
+        queue["spec"]["policy"] = {"flavorOrder": "Cheapest"}
+        await world.store.put_config(queue)
+        autoscaler.most = 2
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        runs = await world.until_state(uid, State.RUNNING)
+        assert flavors_of(runs) == {"gpu"}
+        shown = [{"flavor": "gpu", "gpuHour": 2.0}, {"flavor": "spot", "gpuHour": 3.0}]
+        assert runs.reason.details == {"flavorPrices": shown}
+
+
 async def test_a_gang_is_deactivated_after_the_requests_of_all_flavors_failed(
     database_url: str,
 ) -> None:

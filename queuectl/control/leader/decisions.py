@@ -143,7 +143,8 @@ class Decider:
             if refusal.uid in wanting and self._still_wants(asked[refusal.uid], config)
         }
         for admission in plan.admitted:
-            yield admission.uid, _admission(admission)
+            workload = asked.get(admission.uid)
+            yield admission.uid, _admission(admission, workload, config)
         for eviction in plan.evicted:
             yield eviction.uid, Evict(Reason(eviction.code, eviction.message))
         for preemption in plan.preempted:
@@ -334,10 +335,13 @@ def _says(entry: Entry, code: Code, start: PlannedStart | None) -> bool:
     )
 
 
-def _admission(admission: Admission) -> Event:
+def _admission(admission: Admission, workload: Workload | None, config: QueueConfig) -> Event:
     if admission.repaired:
         return Repair(admission.placement)
-    return Admit(admission.placement)
+    if workload is None:
+        return Admit(admission.placement)
+    queue = config.cluster_queue_of(workload.namespace, workload.queue)
+    return Admit(admission.placement, details=queue.shown_prices if queue is not None else {})
 
 
 def _refusal(refusal: Refusal, planned: Planned | None, config: QueueConfig, now: float) -> Event:

@@ -25,6 +25,7 @@ from queuectl.objects.configuration.checks import (
     read_provisioning_config,
     warn_admission_check,
 )
+from queuectl.objects.configuration.flavor_prices import by_price
 from queuectl.objects.configuration.flavors import read_flavor, read_topology
 from queuectl.objects.configuration.links import circular_cohorts, refuse_circular_cohorts
 from queuectl.objects.configuration.overrides import read_override
@@ -342,7 +343,7 @@ def together(objects: Iterable[ReadDocument], revision: int) -> QueueConfig:
         rules=parts["Configuration"].get(ONLY_NAME, Rules()),
     )
     queues = {
-        name: _with_checks(_in_line(queue, config), config.checks)
+        name: by_price(_with_checks(_in_line(queue, config), config.checks), config)
         for name, queue in config.cluster_queues.items()
     }
     return replace(config, cluster_queues=queues)

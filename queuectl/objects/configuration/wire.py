@@ -19,6 +19,7 @@ from queuectl.domain.provisioning import MergePolicy
 from queuectl.domain.queues import (
     MOST_PLANNED_STARTS,
     BackfillOrder,
+    FlavorOrder,
     OptOut,
     QueueingStrategy,
     ReclaimMode,
@@ -196,6 +197,7 @@ class PolicySpec(Strict):
     default_max_exec_time_seconds: ExecutionSeconds | None = None
     max_exec_time_seconds: ExecutionSeconds | None = None
     time_slice_seconds: ExecutionSeconds | None = None
+    flavor_order: FlavorOrder | None = None
 
 
 class ClusterQueueSpec(Strict):

@@ -81,7 +81,8 @@ def _awaits_checks(cycle: AdmissionCycle, pending: Pending, placement: Placement
     if lease is None or lease.victims or lease.placement != placement:
         lease = CapacityLease(placement, (), snapshot.now, NO_END)
     text = f"it fits, and waits for its admission checks: {', '.join(missing)}"
-    reason = Reason(Code.WAITING_FOR_CHECKS, text, {"admissionChecks": missing})
+    prices = queue.shown_prices if queue is not None else {}
+    reason = Reason(Code.WAITING_FOR_CHECKS, text, {"admissionChecks": missing, **prices})
     return Refusal(uid, (reason,), lease, _sure(cycle, uid), checks=needed)
 
 

@@ -82,7 +82,7 @@ def awaiting_nodes(
             state.problem, pending, queue, request.flavors, made, solver
         )
         if reason is None:
-            answer = _answer(state, pending, placement, needed, asked, why)
+            answer = _answer(state, pending, queue, placement, needed, asked, why)
             return Awaiting(quota_only(request), answer)
         never.append(reason)
     return NotMade(tuple(sorted(never, key=lambda reason: reason.code in NEVER_FITS)))
@@ -123,6 +123,7 @@ def _without_nodes(state: State, pending: Pending, request: GangRequest) -> Plac
 def _answer(
     state: State,
     pending: Pending,
+    queue: ClusterQueue,
     placement: Placement,
     needed: tuple[str, ...],
     asked: list[str],
@@ -137,5 +138,6 @@ def _answer(
     else:
         cause = why[0].message if why else "none of them is in the cluster"
         text = f"nodes were made for it, and it does not fit yet: {cause}"
-    reason = Reason(Code.WAITING_FOR_CHECKS, text, {"admissionChecks": missing})
+    details = {"admissionChecks": missing, **queue.shown_prices}
+    reason = Reason(Code.WAITING_FOR_CHECKS, text, details)
     return Refusal(pending.workload.uid, (reason,), lease, checks=needed)
