@@ -45,12 +45,13 @@ def index_of(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> JobRecor
     assert job.array is not None
     known = list(pods)
     living = [pod for pod in known if not pod.terminal]
+    released = [pod for pod in living if not pod.gated]
     grown = job.array.base > 0
     record = replace(
         job,
         uid=index_uid(job.uid, number),
         name=f"{job.name}_{number}",
-        suspended=all(pod.gated for pod in living),
+        suspended=not released,
         drained=True,  # whether it has ended follows from its pods
         attempt=max((pod.attempt for pod in living), default=0),
         outcome=_outcome(job, number, known),
@@ -59,6 +60,8 @@ def index_of(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> JobRecor
         index=ArrayIndex(number, job.name, job.uid, started=not job.suspended, grown=grown),
         of_pods=True,
         awaits=_awaits(job, number, alive=bool(living)),
+        preempt_requested=max((pod.preempt_requested for pod in released), default=""),
+        preempt_ready=bool(released) and all(pod.preempt_ready for pod in released),
     )
     if not grown:
         return record
@@ -68,7 +71,6 @@ def index_of(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> JobRecor
         podsets=(one,),
         expected=(),
         gates=(),
-        preempt_requested="",
         kept=(),
         late=(),
         unborn=(),

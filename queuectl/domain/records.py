@@ -328,6 +328,8 @@ class PodRecord:
         checkpoint_at: annotation, unix seconds; None if absent or unreadable.
         restarts: of all its containers together.
         guaranteed: its QoS class is Guaranteed.
+        preempt_requested: annotation: the last deadline of a notice, "" if none.
+        preempt_ready: annotation: it can be stopped at once.
         workload: uid of the workload for which it was made or released; of pods with a rank only, "" for others.
         member: of a pod with a queue label that admission took in; None for all others. The mirror then sets its owner.
         status_reason: why it does not run, in one word as ``kubectl get pods`` shows it; "" where its status names no reason.
@@ -357,6 +359,8 @@ class PodRecord:
     restarts: int = 0
     status_reason: str = ""
     guaranteed: bool = False
+    preempt_requested: str = ""
+    preempt_ready: bool = False
     workload: str = ""
     member: Member | None = field(default=None, repr=False)
 

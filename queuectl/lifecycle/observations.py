@@ -169,11 +169,7 @@ def _leaving(
 ) -> Iterator[Event]:
     gone = all(pod.terminal or (job.of_pods and pod.gated) for pod in pods)
     if entry.stop_at is not None and (
-        now >= entry.stop_at
-        or job.preempt_ready
-        or job.suspended
-        or gone
-        or job.index is not None  # the termination grace period of its pod is the notice
+        now >= entry.stop_at or job.preempt_ready or job.suspended or gone
     ):
         yield NoticeOver()
     # A newer write withdraws a start without effect. It shows as this attempt on the suspended object. If the API server denies

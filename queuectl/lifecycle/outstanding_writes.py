@@ -171,10 +171,7 @@ def _notify_pods(
     return [
         _pod_write(entry, pod, plain.notice_patch(pod, deadline), Purpose.NOTICE)
         for pod in pods
-        if not pod.gated
-        and pod.member is not None
-        and pod.member.job.preempt_requested != deadline
-        and not job.suspended
+        if not pod.gated and pod.preempt_requested != deadline and not job.suspended
     ]
 
 

@@ -20,7 +20,7 @@ from queuectl.domain.limitrange import LimitRange, refusal, with_ranges
 from queuectl.domain.records import JobRecord, LeaderRecord, Outcome, PodPhase, PodRecord
 from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS
-from queuectl.objects.kinds.pods import released, withdraw_patch
+from queuectl.objects.kinds.pods import notice_patch, released, withdraw_patch
 from queuectl.objects.kubernetes.pods import pin_patch
 from tests.cluster.world import (
     RESIZED,
@@ -378,7 +378,14 @@ class ClusterConformance:
         release = released(pin_patch(pod, a_node(world)), pod, index, 8)
         await world.cluster.patch_pod(pod.namespace, pod.name, release)
         await world.until(lambda: not world.view.pods[pod.uid].gated, "the release")
-        assert world.view.pods[pod.uid].attempt == 8
+        pod = world.view.pods[pod.uid]
+        assert (pod.attempt, pod.preempt_requested) == (8, "")
+        while not world.view.pods[pod.uid].preempt_requested:
+            seen = world.view.pods[pod.uid]
+            noticed = notice_patch(seen, "2030-01-01T00:00:00Z")
+            with contextlib.suppress(WriteConflict):
+                await world.cluster.patch_pod(pod.namespace, pod.name, noticed)
+            await world.until(lambda: world.view.pods[pod.uid].version > seen.version, "a change")  # noqa: B023
 
     async def test_a_patch_answers_with_the_version_that_the_watch_then_shows(
         self, world: World

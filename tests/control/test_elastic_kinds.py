@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from queuectl.domain.arrays import index_uid
@@ -11,6 +13,7 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.records import PodRecord
 from tests.control.rig import Rig, gang, live, rig
 from tests.control.test_crash_matrix import ENDLESS, fresh, survives
+from tests.control.test_lifecycle import rules
 from tests.support.elastic import GROWING, elastic_of
 from tests.support.postgres import TestPostgres
 
@@ -18,8 +21,8 @@ KINDS = pytest.mark.parametrize("kind", GROWING)
 
 
 def elastic(kind: str, least: int, most: int) -> Document:
-    """A job of 8-GPU pods, one of which is of another podset than those that are added."""
-    return elastic_of(kind, dict(gang(kind, "train", most + 1)), least)
+    """A job of 8-GPU pods, with one more pod of another podset than those that are added, if the kind has several."""
+    return elastic_of(kind, dict(gang(kind, "train", most + (kind in GROWING))), least)
 
 
 def places(pods: list[PodRecord], podset: str) -> list[int]:
@@ -58,8 +61,40 @@ async def test_it_starts_with_its_least_number_and_grows_as_far_as_there_is_room
         assert world.cluster.job(uid).array is not None
 
 
+def notice(world: Rig, uid: str) -> str:
+    """The notice on the pod of a rank that runs."""
+    [pod] = [p for p in world.cluster.pods_of(uid) if not p.gated]
+    return pod.preempt_requested
+
+
+@pytest.mark.parametrize("kind", ["Job", *GROWING])
+async def test_a_rank_has_a_notice_of_its_own_and_leaves_when_its_pod_is_ready(
+    database_url: str, kind: str
+) -> None:
+    async with rig(database_url, 3 + (kind in GROWING)) as world:
+        await world.store.put_config(rules(queuectl={"evictionGrace": "1h"}))
+        uid = world.cluster.submit(elastic(kind, 1, 3))
+        last = index_uid(uid, 2)
+        await world.until_state(last, State.RUNNING)
+        high = world.cluster.submit(gang("Job", "high", 1, "high"))
+        await world.until(lambda: notice(world, last), "its pod has a notice")
+        leaving = await world.until_state(last, State.EVICTING)
+        assert leaving.stop_at is not None
+        assert notice(world, last) == time.strftime("%FT%TZ", time.gmtime(leaving.stop_at))
+        assert notice(world, index_uid(uid, 1)) == ""
+        assert world.cluster.job(uid).preempt_requested == "", "its gang runs on"
+        [pod] = live(world.cluster.pods_of(last))
+        ready = {"metadata": {"annotations": {"queuectl.dev/preempt-ready": "true"}}}
+        world.cluster.user_patch("Pod", "default", pod.name, ready)
+        await world.until_state(high, State.RUNNING)
+        again = await world.until_state(last, State.PENDING)
+        assert again.stop_at is None
+        assert (await entry_of(world, uid)).evictions == 0
+
+
 async def shrunk(world: Rig, kind: str) -> None:
-    """On 4 nodes, a gang of 2 to 4 pods shrinks for another gang, and grows again after it."""
+    """On 4 nodes, a gang of 2 to 4 pods shrinks for another gang after a notice, and grows again after it."""
+    await world.store.put_config(rules(queuectl={"evictionGrace": "50ms"}))
     uid = world.cluster.submit(elastic(kind, 1, 3))
     grown = [index_uid(uid, 1), index_uid(uid, 2)]
     for one in (uid, *grown):

@@ -116,7 +116,14 @@ def test_a_pod_above_its_least_number_is_a_workload_of_its_podset(kind: str) -> 
     [own] = seen.pods_of(third)
     assert (own.name, own.attempt) == (f"{podset}-2", 0)
     assert gang_uid(job, pods[-1]) == "u", "a rank of another podset is of the gang"
-    ended = replace(pods[2], version=2, phase=PodPhase.SUCCEEDED, gated=False, workload="u.002")
+    told = replace(pods[2], version=2, gated=False, workload="u.002", preempt_requested="soon")
+    seen.apply([Upserted(told)])
+    asked_to_stop = seen.jobs["u.002"]
+    assert (asked_to_stop.preempt_requested, asked_to_stop.preempt_ready) == ("soon", False)
+    seen.apply([Upserted(replace(told, version=3, preempt_ready=True))])
+    assert seen.jobs["u.002"].preempt_ready
+    assert (seen.jobs["u"].preempt_requested, seen.jobs["u"].preempt_ready) == ("", False)
+    ended = replace(pods[2], version=4, phase=PodPhase.SUCCEEDED, gated=False, workload="u.002")
     seen.apply([Upserted(ended)])
     assert seen.jobs["u.002"].outcome is None, "its controller can create it again"
     seen.apply([Upserted(replace(job, version=9, suspended=True))])

@@ -319,6 +319,11 @@ are their pod templates. */}}
   && ['queuectl.dev/queue-name', 'kueue.x-k8s.io/queue-name'].exists(key, {{ . }}.metadata.?labels[?key].hasValue())
 {{- end }}
 
+{{/* Whether a pod is released for an index of an array or of an elastic job, which is a workload of its own. Argument: the expression of the pod. */}}
+{{- define "queuectl.isIndex" -}}
+{{ . }}.metadata.?labels[?'queuectl.dev/workload'].orValue('').matches('[.][0-9]{3}$')
+{{- end }}
+
 {{/* Whether the keys of a pod that is a workload, or a part of one, differ, or other pods get the annotation of admission. Arguments: two
 expressions of the pod. */}}
 {{- define "queuectl.podKeys" -}}

@@ -112,8 +112,8 @@ class Group:
             staged=first.fast,
             awaits=awaits,
             gates=_gates(current),
-            preempt_requested=common(member_of(pod).job.preempt_requested for pod in released),
-            preempt_ready=bool(released) and all(member_of(p).job.preempt_ready for p in released),
+            preempt_requested=common(pod.preempt_requested for pod in released),
+            preempt_ready=bool(released) and all(pod.preempt_ready for pod in released),
             error=error,
             unsupported=unsupported,
         )

@@ -88,6 +88,8 @@ def read_pod(wire: WirePod, index_labels: Sequence[str] = ()) -> PodRecord:
         tolerations=read_tolerations(spec.tolerations) if gated else (),
         started_at=_time(status.start_time),
         checkpoint_at=_time(meta.annotations.checkpoint) if meta.annotations else None,
+        preempt_requested=meta.annotations.preempt_requested if meta.annotations else "",
+        preempt_ready=meta.annotations is not None and meta.annotations.preempt_ready == "true",
         restarts=sum([one.restart_count for one in status.container_statuses or ()]),
         status_reason=""
         if ready

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from queuectl.domain.mig_reconfiguration import ANNOTATION as MIG_RECONFIGURATION
-from queuectl.objects.keys import CHECKPOINT, PREFIX, SUBMITTED_BY
+from queuectl.objects.keys import CHECKPOINT, PREEMPT_READY, PREEMPT_REQUESTED, PREFIX, SUBMITTED_BY
 
 Quantity = str | int | float
 
@@ -176,6 +176,8 @@ class PodNotes(Wire):
 
     checkpoint: str | None = msgspec.field(default=None, name=PREFIX + CHECKPOINT)
     submitted_by: str | None = msgspec.field(default=None, name=SUBMITTED_BY)
+    preempt_requested: str = msgspec.field(default="", name=PREEMPT_REQUESTED)
+    preempt_ready: str = msgspec.field(default="", name=PREEMPT_READY)
 
 
 class PodMeta(Wire):
