@@ -37,6 +37,7 @@ BENCHES = (
     "utilization",
     "reflector",
     "system",
+    "autoscaling",
     "replay",
     "sizing",
     "thrash",

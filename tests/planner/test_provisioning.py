@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuectl.domain.checks import PROVISIONING, AdmissionCheck, CheckRule
+from queuectl.domain.devices import ClaimReference
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.fleet import HOSTNAME, Effect, Node, Taint, Toleration
 from queuectl.domain.node_template import NodeTemplate
@@ -154,6 +155,17 @@ def test_only_flavors_with_the_check_are_asked_for() -> None:
 def test_a_start_without_nodes_is_refused_by_the_verifier() -> None:
     asked = checked(world([], [Pending(PAIR, ready_checks=frozenset({"nodes"}))], (), of_quota(16)))
     assert rules(asked, start(PAIR, {})) == {Rule.INADMISSIBLE}
+
+
+@pytest.mark.parametrize("nodes", [[], [NODE]], ids=["no nodes", "too few nodes"])
+def test_no_nodes_are_asked_for_a_gang_with_resource_claims(nodes: list[Node]) -> None:
+    claims = (ClaimReference("gpu", template="a-gpu"),)
+    claiming = gang("claims", replace(podset(count=2, gpu=8), claims=claims))
+    (refusal,) = decided(checked(world(nodes, [claiming], (), of_quota(16)))).pending
+    assert refusal.lease is None
+    assert refusal.reasons[0].code is Code.SHAPE_NEVER_FITS
+    text = "no nodes are requested, because podset w requests devices by ResourceClaims"
+    assert text in [reason.message for reason in refusal.reasons]
 
 
 # Flavors whose requests failed.

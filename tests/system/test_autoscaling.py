@@ -3,108 +3,35 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
-from queuectl.cluster.apply import optional
-from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
-from queuectl.localcluster import LocalCluster, NodeSpec
-from queuectl.localcluster.client import Client, wait_until
+from queuectl.localcluster import NodeSpec
+from queuectl.localcluster.client import Client
 from queuectl.localcluster.errors import RequestError
-from tests.support.autoscaler import CLASS, GPU, Document, SimulatedAutoscaler
-from tests.support.definitions import definition
+from tests.support.autoscaler import SimulatedAutoscaler
 from tests.support.shared_resource import SharedResource
-from tests.system.installation import RACK, SECONDS, Installation, Workspace, installed, policies
+from tests.system.autoscaled import OnServer, autoscaled, make_nodes
+from tests.system.installation import RACK, Installation, Workspace
 
 pytestmark = pytest.mark.system
 
-GROUP, PLURAL = "autoscaling.x-k8s.io", "provisioningrequests"
-REQUESTS = f"/apis/{GROUP}/v1/{PLURAL}"
 ADDED = list(NodeSpec(racks_per_block=2, hosts_per_rack=4, prefix="made-").documents())
-
-
-@contextmanager
-def with_requests(cluster: LocalCluster) -> Iterator[None]:
-    """The admission of deploy/ with the right to request nodes, where ProvisioningRequests are served and there are no nodes."""
-    client = cluster.client
-    client.apply(definition(GROUP, "ProvisioningRequest", PLURAL, "v1", scope="Namespaced"))
-    wait_until(lambda: bool(client.get(REQUESTS)), "ProvisioningRequests are served", SECONDS)
-    with policies(cluster):
-        client.apply(*optional("provisioning"))
-        for node in client.get("/api/v1/nodes")["items"]:
-            client.delete(f"/api/v1/nodes/{node['metadata']['name']}")
-        yield
-
-
-def _installed() -> AbstractContextManager[Installation]:
-    spec = NodeSpec(racks_per_block=1, hosts_per_rack=1)
-    return installed(spec, admission=with_requests, operators=())
 
 
 @pytest.fixture(scope="module")
 def installation(shared_resource: SharedResource) -> Installation:
     """No nodes."""
-    return shared_resource.get(_installed)
-
-
-@dataclass
-class OnServer:
-    """A real API server, as the simulated autoscaler uses it."""
-
-    client: Client
-
-    def requests(self) -> Iterable[Document]:
-        found: list[Document] = self.client.get(REQUESTS)["items"]
-        return found
-
-    def template(self, namespace: str, name: str) -> Document | None:
-        path = f"/api/v1/namespaces/{namespace}/podtemplates/{name}"
-        return self.client.get(path) if self.client.exists(path) else None
-
-    def free(self) -> dict[str, int]:
-        free = {
-            node["metadata"]["name"]: int(node["status"]["allocatable"].get(GPU, 0))
-            for node in self.client.get("/api/v1/nodes")["items"]
-        }
-        for pod in self.client.get("/api/v1/pods")["items"]:
-            node = pod["spec"].get("nodeName")
-            if node in free and pod["status"].get("phase") not in ("Succeeded", "Failed"):
-                for container in pod["spec"]["containers"]:
-                    free[node] -= int(container["resources"].get("requests", {}).get(GPU, 0))
-        return free
-
-    def add_node(self, document: Document) -> None:
-        self.client.create("/api/v1/nodes", document)
-
-    def set_conditions(self, request: Document, conditions: list[Document]) -> None:
-        meta = request["metadata"]
-        path = f"/apis/{GROUP}/v1/namespaces/{meta['namespace']}/{PLURAL}/{meta['name']}/status"
-        self.client.patch(path, {"status": {"conditions": conditions}})
+    return shared_resource.get(autoscaled)
 
 
 @pytest.fixture
 def workspace(installation: Installation) -> Iterator[Workspace]:
     """A queue of 64 GPUs with a check that makes nodes."""
     with installation.workspace(64) as one:
-        name = one.namespace
-        queue = m.cluster_queue(name, "gpu", {GPU: 64, "cpu": "1M"})
-        queue["spec"]["admissionChecksStrategy"] = {"admissionChecks": [{"name": name}]}
-        named = {"apiGroup": "kueue.x-k8s.io", "kind": "ProvisioningRequestConfig", "name": name}
-        head: dict[str, Any] = {"apiVersion": "queuectl.dev/v1", "metadata": {"name": name}}
-        check = {"controllerName": "kueue.x-k8s.io/provisioning-request", "parameters": named}
-        settings = {"provisioningClassName": CLASS, "managedResources": [GPU]}
-        one.rest.apply(
-            [
-                {**head, "kind": "ProvisioningRequestConfig", "spec": settings},
-                {**head, "kind": "AdmissionCheck", "spec": check},
-                queue,
-            ]
-        )
+        make_nodes(one, 64)
         yield one
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -245,11 +245,3 @@ def _requirement(requirement: Requirement) -> Document:
     if requirement.values:
         written["values"] = list(requirement.values)
     return written
-
-
-def refused_podsets(podsets: Iterable[PodSet]) -> str | None:
-    """Why no request can be made for these podsets; None if it can."""
-    claiming = [p.name for p in podsets if p.claims or p.shape.devices is not None]
-    if claiming:
-        return f"podset {', '.join(claiming)} requests devices by ResourceClaims, for which queuectl requests no nodes"
-    return None

@@ -15,7 +15,7 @@ from queuectl.domain.queues import ClusterQueue, needed_checks
 from queuectl.domain.reasons import NEVER_FITS, Code, Reason
 from queuectl.domain.snapshot import NO_END, CapacityLease, Pending
 from queuectl.domain.words import format_time
-from queuectl.domain.workload import Placement, PodSetPlacement
+from queuectl.domain.workload import Placement, PodSetPlacement, Workload
 from queuectl.planner.capacity.state import State
 from queuectl.planner.problem.request import GangRequest, quota_only
 from queuectl.planner.search.node_templates import never_fits_templates
@@ -65,8 +65,7 @@ def awaiting_nodes(
     workload = pending.workload
     if why and not any(reason.code in _FOR_WANT_OF_NODES for reason in why):
         return NotMade()
-    if any(podset.claims or podset.shape.devices is not None for podset in workload.podsets):
-        return NotMade()
+    claims = _claims(workload)
     never = []
     for request in requests:
         if request.cut is not None or len(request.flavors) != len(workload.podsets):
@@ -77,6 +76,8 @@ def awaiting_nodes(
         asked = [name for name in needed if name in makers]
         if not placement.awaits_nodes or not asked or not state.quota.fits(request):
             continue
+        if claims is not None:
+            return NotMade((claims,))
         made = _made(queue, request)
         reason = _unasked(state, pending, made) or never_fits_templates(
             state.problem, pending, queue, request.flavors, made, solver
@@ -86,6 +87,15 @@ def awaiting_nodes(
             return Awaiting(quota_only(request), answer)
         never.append(reason)
     return NotMade(tuple(sorted(never, key=lambda reason: reason.code in NEVER_FITS)))
+
+
+def _claims(workload: Workload) -> Reason | None:
+    """Why no nodes are requested for a gang with ResourceClaims; None for others."""
+    claiming = [p.name for p in workload.podsets if p.claims or p.shape.devices is not None]
+    if not claiming:
+        return None
+    text = f"no nodes are requested, because podset {', '.join(claiming)} requests devices by ResourceClaims"
+    return Reason(Code.SHAPE_NEVER_FITS, text, {"podSets": claiming})
 
 
 def _unasked(state: State, pending: Pending, made: frozenset[str]) -> Reason | None:
