@@ -15,6 +15,8 @@ from queuectl.demo.manifests import Pods
 from queuectl.localcluster import LocalCluster, NodeSpec, RequestError
 from queuectl.localcluster.client import Client, wait_until
 from queuectl.localcluster.versions import KUBERNETES, SUPPORTED
+from tests.kinds.entries import ENTRIES, OPERATORS
+from tests.kinds.entry import Entry
 from tests.operations.servers import postgres_server, programs_first
 from tests.support.chart import helm_program
 from tests.support.jobs import batch_job
@@ -27,7 +29,9 @@ from tests.versions.webhook import REPLICAS, in_force, serve, server_of
 
 pytestmark = [pytest.mark.operations, pytest.mark.timeout(600)]
 
-NODES = NodeSpec(racks_per_block=2, hosts_per_rack=3)
+NODES = NodeSpec(racks_per_block=2, hosts_per_rack=6)
+OTHERS = tuple(one for one in ENTRIES if one.kind not in ("Job", "PyTorchJob"))
+"""The kinds of the command for all other kinds, with their operators on the newest version only."""
 KINDS = (
     "clusterroles,clusterrolebindings,priorityclasses,mutatingwebhookconfigurations,validatingwebhookconfigurations,"
     "validatingadmissionpolicies,validatingadmissionpolicybindings"
@@ -90,7 +94,8 @@ def way(request: pytest.FixtureRequest) -> Way:
 @pytest.fixture
 def installation(server: EmbeddedServer, way: Way) -> Iterator[Installation]:
     settings = {"QUEUECTL_DATABASE_URL": server.url()}
-    with installed(NODES, settings, way.admission, kubernetes=way.release) as built:
+    own = {"operators": OPERATORS} if way.release == KUBERNETES else {}
+    with installed(NODES, settings, way.admission, kubernetes=way.release, **own) as built:
         yield built
 
 
@@ -110,6 +115,11 @@ def test_jobs_outlive_queuectl(
     client, page = installation.cluster.client, Page("uninstall.md", typing)
     with installation.workspace(16) as workspace:
         pods = gangs(workspace)
+        others = OTHERS if way.release == KUBERNETES else ()
+        for one in others:
+            name = f"other-{one.kind.lower()}"
+            workspace.submit(one.make(name, workspace.namespace, Pods(4, gpus=1), None))
+            workspace.until_state(name, "Pending")
         stop_starts(page)
         workspace.audit()
         monkeypatch.setattr(Workspace, "audit", lambda _: None)  # jobs are no gangs from here on
@@ -119,6 +129,8 @@ def test_jobs_outlive_queuectl(
 
         pending_gangs_start(client, workspace, page)
         lost_pods_are_replaced(client, workspace, page, pods["train"])
+        for one in others:
+            until(partial(starts, client, workspace.namespace, one), f"the {one.kind} runs")
         new_jobs_are_like_others(client, workspace)
         assert running(client, workspace.namespace, "torch") == pods["torch"]
         refused_without_the_class(client, workspace, page)
@@ -208,13 +220,21 @@ def pending_gangs_start(client: Client, workspace: Workspace, page: Page) -> Non
     page.type("kubectl get jobs -A")
     page.type("jq -r")
     page.type("jq '.items")
-    page.type("kubectl get pytorchjobs -A")
+    page.type("for kind in")
     for name in ("ran", "waits", "waits-too"):
         until(partial(complete, client, workspace.namespace, name), f"{name} runs")
 
 
 def complete(client: Client, namespace: str, name: str) -> bool:
     return len(running(client, namespace, name)) == 2
+
+
+def starts(client: Client, namespace: str, entry: Entry) -> bool:
+    """Whether all pods of another kind run. The submitter of a RayJob comes after an answer of its cluster."""
+    pods = client.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
+    own = [p for p in pods if p["metadata"]["name"].startswith(f"other-{entry.kind.lower()}-")]
+    expected = 3 if entry.kind == "RayJob" else 4
+    return len([p for p in own if p["status"]["phase"] == "Running"]) >= expected
 
 
 def lost_pods_are_replaced(

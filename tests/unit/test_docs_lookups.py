@@ -10,6 +10,7 @@ import pytest
 from queuectl.domain.diagnosis import Limit, Remedy
 from queuectl.domain.reasons import Code
 from queuectl.objects import keys
+from queuectl.objects.kinds import DESCRIPTIONS
 from tests.support.pages import PAGES
 from tests.unit.test_reasons import of_pending_gangs
 
@@ -43,3 +44,13 @@ def test_the_reference_has_each_label_and_annotation() -> None:
     foreign = {keys.KUEUE_PREFIX, keys.REPLICA_TYPE_LABEL, keys.JOB_NAME_LABEL, keys.JOB_PODSET}
     missing = {s for s in suffixes - foreign if f"{s}`" not in text}
     assert missing - {""} == set()
+
+
+def test_the_page_on_uninstalling_resumes_the_jobs_of_each_kind() -> None:
+    """One command for Jobs, and one for the other kinds, by a regular expression on their resources."""
+    [listed] = re.findall(r"grep -xE \\\n +'(.*)'\); do", PAGES["uninstall.md"].read_text())
+    missing = [
+        one.kind for one in DESCRIPTIONS if not re.fullmatch(listed, f"{one.plural}.{one.group}")
+    ]
+    assert missing == []
+    assert {one.suspend for one in DESCRIPTIONS} == {"spec.runPolicy.suspend", "spec.suspend"}
