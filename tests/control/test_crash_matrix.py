@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -65,9 +66,14 @@ async def fresh(postgres: TestPostgres) -> AsyncIterator[str]:
     await postgres.drop(name)
 
 
-async def count_steps(url: str, kind: str, kinds: JobKinds) -> tuple[int, int]:
-    async with rig(url, 2, kinds=kinds) as world:
-        await story(world, kind)
+async def count_steps(
+    url: str,
+    story: Callable[[Rig], Awaitable[None]],
+    built: Callable[[str], AbstractAsyncContextManager[Rig]] = two_nodes,
+) -> tuple[int, int]:
+    """The commits and writes of a scenario."""
+    async with built(url) as world:
+        await story(world)
         assert world.kills == 0
         return world.commits.seen, world.patches.seen
 
@@ -173,14 +179,9 @@ async def test_a_kill_at_any_step_changes_no_outcome_for_a_declared_kind(
 async def killed_at_any_step(
     postgres: TestPostgres, kind: str, kinds: JobKinds, sides: tuple[Moment, ...]
 ) -> None:
+    own, built = partial(story, kind=kind), partial(two_nodes, kinds=kinds)
     async with fresh(postgres) as url:
-        commits, writes = await count_steps(url, kind, kinds)
+        commits, writes = await count_steps(url, own, built)
     assert commits >= 10, "the scenario commits at each transition"
     assert writes >= 10, "and writes for each start, pin and stop"
-    await survives(
-        postgres,
-        (commits, writes),
-        lambda world: story(world, kind),
-        lambda url: two_nodes(url, kinds),
-        sides=sides,
-    )
+    await survives(postgres, (commits, writes), own, built, sides=sides)

@@ -12,7 +12,7 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.records import PodRecord
 from queuectl.objects import keys
 from tests.control.rig import Rig, rig
-from tests.control.test_crash_matrix import dying, fresh, points, several
+from tests.control.test_crash_matrix import count_steps, fresh, survives
 from tests.doubles.apiserver import Document
 from tests.support.postgres import TestPostgres
 
@@ -169,16 +169,9 @@ async def test_an_evicted_group_queues_again_when_its_pods_are_created_again(wor
 
 @pytest.mark.timeout(600)
 async def test_a_kill_at_any_step_changes_no_outcome_for_groups(postgres: TestPostgres) -> None:
-    async with fresh(postgres) as url, rig(url, 2) as world:
-        await story(world)
-        steps = world.commits.seen, world.patches.seen
-
-    async def once(what: str, number: int, moment: Any) -> None:
-        async with fresh(postgres) as url, rig(url, 2) as world:
-            with dying(world, what, number, moment):
-                await story(world)
-
-    await several(once, points(*steps))
+    async with fresh(postgres) as url:
+        steps = await count_steps(url, story)
+    await survives(postgres, steps, story)
 
 
 async def test_a_pod_that_its_maker_creates_again_takes_the_place_of_a_failed_one(

@@ -132,6 +132,18 @@ def pod_born(document: Document, user: str = "alice") -> Document:
     return pod
 
 
+def set_born(document: Document) -> Document:
+    """A LeaderWorkerSet as admission stores it: its templates have the labels of its queue and priority."""
+    one = copied(document)
+    copies = (keys.QUEUE_NAME, keys.PRIORITY_CLASS)
+    named = {prefix + key for prefix in (keys.PREFIX, keys.KUEUE_PREFIX) for key in copies}
+    labels = {key: own for key, own in one["metadata"]["labels"].items() if key in named}
+    group = one["spec"]["leaderWorkerTemplate"]
+    for template in (group[key] for key in ("leaderTemplate", "workerTemplate") if key in group):
+        template.setdefault("metadata", {}).setdefault("labels", {}).update(labels)
+    return one
+
+
 def check_job(user: str, old: Document, new: Document) -> None:
     """Raise WriteRefused unless this user may make this change."""
     running = not suspended(old)

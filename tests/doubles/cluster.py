@@ -36,8 +36,16 @@ from queuectl.cluster.writes import meant
 from queuectl.domain.errors import ClusterError, ClusterUnavailable, ObjectGone, WriteConflict
 from queuectl.domain.records import Delta, JobRecord, LeaderRecord, PodRecord, PriorAdmission
 from queuectl.objects.files.takeover import WireLeftWorkload, read_prior_admission
-from queuectl.objects.kinds import KINDS, JobKinds
-from tests.doubles.admission import CONTROLLER, born, check_job, check_node, check_pod, pod_born
+from queuectl.objects.kinds import KINDS, JobKinds, leaderworkerset
+from tests.doubles.admission import (
+    CONTROLLER,
+    born,
+    check_job,
+    check_node,
+    check_pod,
+    pod_born,
+    set_born,
+)
 from tests.doubles.apiserver import Document, Server, Watcher
 from tests.doubles.controllers import Controllers, gang_of, phase, pod_record
 from tests.doubles.known import KNOWN
@@ -259,6 +267,10 @@ class FakeCluster:
         namespace = document["metadata"].get("namespace", "default")
         job = born(dict(document), self.server.objects["namespaces"].get(("", namespace)))
         return str(self.server.create(_plural(job["kind"]), job)["metadata"]["uid"])
+
+    def submit_set(self, document: Mapping[str, Any]) -> Document:
+        """Create a LeaderWorkerSet through admission. Returns it as stored."""
+        return self.server.create(leaderworkerset.PLURAL, set_born(dict(document)))
 
     def submit_pod(self, document: Mapping[str, Any]) -> str:
         """Create a pod of a user through admission. Returns its uid."""

@@ -16,7 +16,7 @@ from queuectl.domain.fleet import NodeRules
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.records import PodRecord
 from queuectl.objects import keys
-from queuectl.objects.kinds import index_labels
+from queuectl.objects.kinds import index_labels, job_resources, leaderworkerset
 from queuectl.objects.kinds.job_indexes import read_indexes
 from queuectl.objects.kinds.places import Entry, entries
 from queuectl.objects.kubernetes.nodes import read_node
@@ -24,7 +24,7 @@ from queuectl.objects.kubernetes.pods import read_pod
 from queuectl.objects.kubernetes.templates import read_shape
 from queuectl.objects.kubernetes.wire import TemplateSpec, WireNode, WirePod
 from queuectl.objects.times import format_time
-from tests.doubles import gangruns, mpi_operator
+from tests.doubles import gangruns, lws_operator, mpi_operator
 from tests.doubles.admission import description_of, replicas, suspended
 from tests.doubles.apiserver import Document, Server, copied, owner_of
 from tests.doubles.known import DESCRIBED, KNOWN
@@ -89,6 +89,8 @@ class Controllers:
             sync = own.get(one.kind, self._sync_replicas)
             for job in server.all(one.plural):
                 sync(job)
+        for leaders in server.all(leaderworkerset.PLURAL):
+            lws_operator.sync(server, leaders)
         self._schedule()
         self._run_pods()
         count(self._server)
@@ -99,7 +101,9 @@ class Controllers:
     def _collect(self) -> None:
         """Delete pods of deleted owners, and pods on deleted nodes."""
         owners = {
-            job["metadata"]["uid"] for one in KNOWN.values() for job in self._server.all(one.plural)
+            job["metadata"]["uid"]
+            for plural in job_resources(KNOWN)
+            for job in self._server.all(plural)
         }
         for plural in ("rayclusters", "jobs"):
             for job in self._server.all(plural):
