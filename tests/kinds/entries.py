@@ -12,12 +12,12 @@ from queuectl.localcluster.operators import KUBERAY, MPI_OPERATOR, TRAINING_OPER
 from queuectl.objects.kinds import DESCRIPTIONS
 from queuectl.objects.kinds.description import nested
 from tests.kinds.entry import NO_PARTIAL, WITHOUT, Entry, Make
+from tests.kinds.pod_entries import NO_END, POD_ENTRIES
 from tests.support.jobsets import jobset, replicated
 from tests.support.rays import raycluster, rayjob, worker_group
 from tests.support.simulated_ray import play
 from tests.system.installation import Workspace
 
-NO_END: Final = "A RayCluster runs until it is deleted."
 NO_SUBMISSION: Final = "KubeRay submits its entrypoint only when all pods of its cluster run."
 
 
@@ -132,6 +132,7 @@ ENTRIES: Final = (
         "launcher",
         unranked=("launcher",),
     ),
+    *POD_ENTRIES,
 )
-OPERATORS: Final = tuple(dict.fromkeys([*(one.operator for one in ENTRIES if one.operator), "lws"]))
+OPERATORS: Final = tuple(dict.fromkeys(one.operator for one in ENTRIES if one.operator))
 """The operators that run the kinds."""

@@ -51,35 +51,19 @@ def _templates(document: Any) -> Iterator[Document]:
 
 def gang(kind: str, name: str, namespace: str, pods: Pods, priority: str) -> list[Document]:
     """The objects of a gang whose pods run for three seconds."""
-    if kind == GROUP:
-        documents = [_member(name, namespace, pods, priority, rank) for rank in range(pods.count)]
-    else:
-        documents = [_MAKERS[kind].make(name, namespace, pods, priority)]
+    documents = list(_MAKERS[kind].documents(name, namespace, pods, priority))
     if kind == "MPIJob":
         # With Running, its operator keeps workers that ended before an eviction, and the gang waits for their deletion.
         documents[0]["spec"]["runPolicy"]["cleanPodPolicy"] = "All"
     for document in documents:
         for template in _templates(document):
             template["metadata"].setdefault("annotations", {})[m.RUN_SECONDS] = "3"
+    if kind == GROUP:
+        # No program creates its pods again after an eviction.
+        kept = {keys.PREFIX + keys.PREEMPTIBLE: "false"}
+        for document in documents:
+            document["metadata"]["annotations"] |= kept
     return documents
-
-
-def _member(name: str, namespace: str, pods: Pods, priority: str, rank: int) -> Document:
-    document = {**pods.template("main", 3.0, restart="Never"), "apiVersion": "v1", "kind": "Pod"}
-    meta = document["metadata"]
-    meta |= {"name": f"{name}-{rank}", "namespace": namespace}
-    meta["labels"] = {
-        **meta.get("labels", {}),
-        keys.QUEUE_LABEL: "main",
-        keys.PREFIX + keys.PRIORITY_CLASS: priority,
-        keys.PREFIX + keys.POD_GROUP: name,
-    }
-    # No program creates its pods again after an eviction.
-    meta["annotations"] |= {
-        keys.PREFIX + keys.POD_GROUP_TOTAL: str(pods.count),
-        keys.PREFIX + keys.PREEMPTIBLE: "false",
-    }
-    return document
 
 
 def race(number: int, seed: int) -> None:

@@ -27,15 +27,16 @@ For submitters and platform administrators: each kind that queuectl manages, and
 runs a system test for each cell on a [local control plane](../explanation/kwok-and-kubelets.md), and writes this page.
 
 """
-_OTHERS: Final = """## Other work
+_OTHERS: Final = """An `array` is an [Indexed Job whose indexes start one by one](../how-to/arrays.md). Each pod of an array or a Deployment is a gang, and each
+group of a LeaderWorkerSet. A PodGroup is a [group of pods](../how-to/pods.md).
 
-Other tests on a local control plane cover these kinds:
+## Other tests
 
-- [LeaderWorkerSets](../how-to/leaderworkerset.md)
-- [RayServices](../how-to/rayservice.md): each of their RayClusters is a gang
-- [Pods, groups of pods, Deployments and StatefulSets](../how-to/pods.md)
-- [Indexed Jobs whose indexes start one by one](../how-to/arrays.md)
-- [Kinds of your own](../how-to/bring-your-own-kind.md)
+`make test-kinds` also runs tests of what each kind has alone, of what its users can change, and of `queuectl hold`. The
+examples of Kueue for these kinds run unchanged.
+
+Other tests on a local control plane cover [RayServices](../how-to/rayservice.md), of which each RayCluster is a gang, and
+[kinds of your own](../how-to/bring-your-own-kind.md).
 
 queuectl does not manage TrainJobs, AppWrappers and SparkApplications. The operator of
 SparkApplications needs a Spark image, so its tests cannot run on a local control plane.

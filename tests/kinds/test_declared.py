@@ -41,7 +41,7 @@ kinds.KINDS = MappingProxyType({{name: kind for name, kind in kinds.KINDS.items(
 """
 """Python runs it as sitecustomize.py before the program."""
 ROW: Final[dict[str, Callable[[Installation, Entry], None]]] = {
-    "admit": matrix.test_it_waits_suspended_and_gated_and_starts_with_all_its_pods,
+    "admit": matrix.test_it_waits_suspended_or_gated_and_starts_with_all_its_pods,
     "place": matrix.test_all_its_pods_are_in_the_rack_that_it_requires,
     "preempt": matrix.test_it_is_evicted_for_a_gang_of_higher_priority,
     "requeue": matrix.test_it_runs_again_before_later_gangs_of_its_priority,

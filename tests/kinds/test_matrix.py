@@ -6,12 +6,11 @@ import pytest
 
 from queuectl.demo.manifests import Pods
 from queuectl.objects import keys
-from queuectl.objects.kinds import KINDS, path
 from tests.kinds.entries import ENTRIES
-from tests.kinds.entry import FEATURES, Entry, racks
+from tests.kinds.entry import FEATURES, Entry, Gang, racks
 from tests.support.elastic import elastic_of
-from tests.system.actions import until_empty, until_reason, without_node
-from tests.system.installation import RACK, Installation, Workspace
+from tests.system.actions import without_node
+from tests.system.installation import RACK, Installation
 
 pytestmark = [pytest.mark.system, pytest.mark.kinds, pytest.mark.timeout(1500)]
 
@@ -24,22 +23,20 @@ def feature(name: str) -> pytest.MarkDecorator:
 
 
 @feature("admit")
-def test_it_waits_suspended_and_gated_and_starts_with_all_its_pods(
+def test_it_waits_suspended_or_gated_and_starts_with_all_its_pods(
     installation: Installation, entry: Entry
 ) -> None:
-    kind = KINDS[entry.kind]
     with installation.workspace(64) as workspace:
-        workspace.job("first", Pods(4, gpus=8))
+        # A gang waits for room for all its pods. Where each pod is a gang, all of them wait only without any room.
+        workspace.job("first", Pods(8 if entry.alone else 4, gpus=8))
         workspace.until_state("first", "Running")
-        made = entry.submit(workspace, "gang", 8)
-        assert kind.is_suspended(made)
-        assert all(keys.GATE in str(one) for one in kind.templates(made))
-        until_reason(workspace, "gang", "Pending", "WaitingForQuota")
-        assert workspace.pods("gang") == []
+        gang = entry.submit(workspace, "gang", 8)
+        assert gang.created_held
+        gang.until_waiting()
+        assert gang.released == []
         workspace.client.delete(workspace.made[0], propagationPolicy="Background")
-        entry.runs(workspace, "gang", 8)
-        stored = workspace.client.get(path(kind, workspace.namespace, "gang"))
-        assert not kind.is_suspended(stored)
+        gang.runs()
+        assert gang.resumed
 
 
 @feature("place")
@@ -49,8 +46,8 @@ def test_all_its_pods_are_in_the_rack_that_it_requires(
     with installation.workspace(128) as workspace:
         workspace.job("there", Pods(1, gpus=8))
         workspace.until_state("there", "Running")
-        entry.submit(workspace, "gang", 4, required=RACK)
-        assert len({*racks(entry.runs(workspace, "gang", 4))}) == 1
+        gang = entry.submit(workspace, "gang", 4, required=RACK)
+        assert len({*racks(gang.runs())}) == 1
 
 
 @feature("preempt")
@@ -58,14 +55,20 @@ def test_it_is_evicted_for_a_gang_of_higher_priority(
     installation: Installation, entry: Entry
 ) -> None:
     with installation.workspace(128) as workspace:
-        entry.submit(workspace, "low", 16, priority="low")
-        workspace.until_state("low", "Running")
-        entry.submit(workspace, "high", 8, priority="high")
-        workspace.until_state("high", "Running")
-        until_empty(workspace, "low")
-        lost = next(line for line in workspace.history("low") if line["toState"] == "Evicting")
-        assert lost["reason"]["details"]["lostGpuSeconds"] > 0
-        assert workspace.workload("low")["evictions"] == 1
+        low = entry.submit(workspace, "low", 16, priority="low")
+        low.runs()
+        names = low.names
+        entry.submit(workspace, "high", _all_of(low), priority="high").until("Running")
+        low.until_stopped()
+        for name in names:
+            line = next(one for one in workspace.history(name) if one["toState"] == "Evicting")
+            assert line["reason"]["details"]["lostGpuSeconds"] > 0
+            assert workspace.workload(name)["evictions"] == 1
+
+
+def _all_of(victim: Gang) -> int:
+    """The number of pods in whose favor all pods of a victim on 16 nodes are evicted. A gang is evicted as a whole."""
+    return victim.pods if victim.entry.alone else victim.pods // 2
 
 
 @feature("requeue")
@@ -73,16 +76,18 @@ def test_it_runs_again_before_later_gangs_of_its_priority(
     installation: Installation, entry: Entry
 ) -> None:
     with installation.workspace(128, strategy="StrictFIFO") as workspace:
-        entry.submit(workspace, "low", 16, priority="low")
-        workspace.until_state("low", "Running")
-        entry.submit(workspace, "high", 8, priority="high")
-        entry.submit(workspace, "later", 4, priority="low")
-        workspace.until_state("high", "Running")
-        workspace.client.delete(workspace.made[1], propagationPolicy="Background")
-        again = workspace.until_state("low", "Running")
-        assert again["attempt"] == 2
-        assert {pod.attempt for pod in entry.runs(workspace, "low", 16)} == {2}
-        assert workspace.state("later") == "Pending"
+        low = entry.submit(workspace, "low", 16, priority="low")
+        low.runs()
+        # It takes all nodes, because a gang holds up no later one while its pods do not exist.
+        high = entry.submit(workspace, "high", 16, priority="high")
+        later = entry.submit(workspace, "later", 4, priority="low")
+        high.until("Running")
+        low.create_again()
+        low.until_whole()
+        high.remove()
+        assert {pod.attempt for pod in low.runs()} == {2}
+        assert {one["attempt"] for one in low.until("Running")} == {2}
+        later.until("Pending")
 
 
 @feature("repair")
@@ -90,27 +95,29 @@ def test_a_lost_pod_takes_its_slot_again_and_a_lost_node_is_replaced(
     installation: Installation, entry: Entry
 ) -> None:
     with installation.workspace(128) as workspace:
-        entry.submit(workspace, "gang", 4)
-        slots = {(p.podset, p.rank): p.node for p in entry.runs(workspace, "gang", 4)}
-        lost = workspace.running("gang")[0]
-        entry.lose(workspace, lost)
+        gang = entry.submit(workspace, "gang", 4)
+        lost = gang.runs()[0]
+        slots = gang.slots()
+        gang.lose(lost)
         workspace.until_running("gang", 4, lambda p: p.uid != lost.uid, "four run again")
         if all(rank is not None for _, rank in slots):
-            assert {(p.podset, p.rank): p.node for p in workspace.running("gang")} == slots
+            assert gang.slots() == slots
 
         if entry.outlives_deletion:
-            _lose_node(installation, workspace)
-        assert workspace.workload("gang")["attempt"] == 1
+            _lose_node(installation, gang)
+        assert {one["attempt"] for one in gang.until("Running")} == {1}
 
 
-def _lose_node(installation: Installation, workspace: Workspace) -> None:
+def _lose_node(installation: Installation, gang: Gang) -> None:
     """Lose the node of a pod, and wait until a new pod runs on another node."""
+    workspace = gang.workspace
     moved = workspace.running("gang")[-1]
     stay = {p.uid for p in workspace.running("gang")} - {moved.uid}
     assert moved.node is not None
     path = f"/api/v1/namespaces/{workspace.namespace}/pods/{moved.name}"
     with without_node(installation, moved.node):
         workspace.client.delete(path, missing_ok=True, gracePeriodSeconds=0)
+        gang.create_again()
         workspace.until_running("gang", 4, lambda p: p.node != moved.node, "all run elsewhere")
         assert stay <= {p.uid for p in workspace.running("gang")}
 
@@ -118,8 +125,7 @@ def _lose_node(installation: Installation, workspace: Workspace) -> None:
 @feature("ranks")
 def test_its_ranks_are_in_the_order_of_the_racks(installation: Installation, entry: Entry) -> None:
     with installation.workspace(128) as workspace:
-        entry.submit(workspace, "gang", 12)
-        pods = entry.runs(workspace, "gang", 12)
+        pods = entry.submit(workspace, "gang", 12).runs()
         assert {pod.podset for pod in pods if pod.rank is None} == {*entry.unranked}
         for podset in {pod.podset for pod in pods} - {*entry.unranked}:
             ranked = sorted(
@@ -135,10 +141,12 @@ def test_it_starts_with_the_pods_that_have_room(installation: Installation, entr
         workspace.job("first", Pods(8, gpus=8))
         workspace.until_state("first", "Running")
         document = entry.make("gang", workspace.namespace, Pods(16, gpus=8), None)
+        assert isinstance(document, dict)
         least = {keys.PREFIX + keys.MIN_PARALLELISM: "4"}
         document["metadata"].setdefault("annotations", {}).update(least)
         workspace.submit(document)
-        entry.runs(workspace, "gang", 8)
+        workspace.until_state("gang", "Running")
+        workspace.until_running("gang", 8, lambda _: True, "as many run as there is room for")
 
 
 @feature("elastic")
@@ -147,8 +155,9 @@ def test_it_grows_where_there_is_room_and_shrinks_for_a_gang_of_higher_priority(
 ) -> None:
     with installation.workspace(64) as workspace:
         document = entry.make("gang", workspace.namespace, Pods(10, gpus=8), "low")
-        workspace.submit(elastic_of(entry.kind, document, 3))
-        first = {pod.uid for pod in entry.runs(workspace, "gang", 8)}
+        assert isinstance(document, dict)
+        gang = entry.create(workspace, "gang", 8, [elastic_of(entry.kind, document, 3)])
+        first = {pod.uid for pod in gang.runs()}
         workspace.job("high", Pods(2, gpus=8), priority_class="high")
         workspace.until_state("high", "Running")
         left = workspace.running("gang")
@@ -159,20 +168,20 @@ def test_it_grows_where_there_is_room_and_shrinks_for_a_gang_of_higher_priority(
         assert any(line["toState"] == "Evicting" for line in history), "the highest ranks leave"
         assert workspace.workload("gang")["evictions"] == 0
         workspace.client.delete(workspace.made[1], propagationPolicy="Background")
-        entry.runs(workspace, "gang", 8)
+        gang.runs()
         if "finish" not in entry.without:
-            entry.finish(workspace, "gang")
-            workspace.until_state("gang", "Finished")
+            gang.finish()
+            gang.until("Finished")
 
 
 @feature("finish")
 def test_its_end_frees_its_gpus(installation: Installation, entry: Entry) -> None:
     with installation.workspace(128) as workspace:
-        entry.submit(workspace, "gang", 16)
-        entry.runs(workspace, "gang", 16)
-        entry.submit(workspace, "next", 16)
-        until_reason(workspace, "next", "Pending", "WaitingForQuota")
-        entry.finish(workspace, "gang")
-        done = workspace.until_state("gang", "Finished")
-        assert (done["reason"]["code"], done["attempt"]) == ("Succeeded", 1)
-        workspace.until_state("next", "Running")
+        gang = entry.submit(workspace, "gang", 16)
+        gang.runs()
+        after = entry.submit(workspace, "next", 16)
+        after.until_waiting()
+        gang.finish()
+        ends = {(one["reason"]["code"], one["attempt"]) for one in gang.until("Finished")}
+        assert ends == {("Succeeded", 1)}
+        after.until("Running")
