@@ -81,17 +81,26 @@ class OnServer:
         self.client.patch(path, {"status": {"conditions": conditions}})
 
 
-def make_nodes(workspace: Workspace, gpus: int) -> None:
-    """Give the queue of a workspace so many GPUs, and a check that makes nodes."""
+def make_nodes(
+    workspace: Workspace, gpus: int, first: Document | None = None, **retries: int
+) -> None:
+    """Give the queue of a workspace so many GPUs, and a check that makes nodes.
+
+    ``first``: a ResourceFlavor with as much quota before the other one. ``retries``: the retryStrategy of the check.
+    """
     name = workspace.namespace
     queue = m.cluster_queue(name, "gpu", {GPU: gpus, "cpu": "1M"})
     queue["spec"]["admissionChecksStrategy"] = {"admissionChecks": [{"name": name}]}
     named = {"apiGroup": "kueue.x-k8s.io", "kind": "ProvisioningRequestConfig", "name": name}
     head: dict[str, Any] = {"apiVersion": "queuectl.dev/v1", "metadata": {"name": name}}
     check = {"controllerName": "kueue.x-k8s.io/provisioning-request", "parameters": named}
-    settings = {"provisioningClassName": CLASS, "managedResources": [GPU]}
+    settings = {"provisioningClassName": CLASS, "managedResources": [GPU], "retryStrategy": retries}
+    if first is not None:
+        (group,) = queue["spec"]["resourceGroups"]
+        group["flavors"].insert(0, {**group["flavors"][0], "name": first["metadata"]["name"]})
     workspace.rest.apply(
         [
+            *([first] if first is not None else []),
             {**head, "kind": "ProvisioningRequestConfig", "spec": settings},
             {**head, "kind": "AdmissionCheck", "spec": check},
             queue,

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.client import Client
 from queuectl.localcluster.errors import RequestError
-from tests.support.autoscaler import SimulatedAutoscaler
+from tests.support.autoscaler import GPU, Document, SimulatedAutoscaler
 from tests.support.shared_resource import SharedResource
-from tests.system.autoscaled import OnServer, autoscaled, make_nodes
+from tests.system.actions import until_reason
+from tests.system.autoscaled import OnServer, autoscaled, make_nodes, without_nodes
 from tests.system.installation import RACK, Installation, Workspace
 
 pytestmark = pytest.mark.system
+
+SPOT = {"example.com/capacity": "spot"}
 
 ADDED = list(NodeSpec(racks_per_block=2, hosts_per_rack=4, prefix="made-").documents())
 
@@ -68,6 +73,84 @@ def test_a_gang_starts_on_nodes_that_are_made_for_it(workspace: Workspace) -> No
     workspace.until(lambda: runs("again"), "again runs on the nodes that exist now")
     assert len(autoscaler.added) == 4
     assert len(autoscaler.asked) == 1
+
+
+def spot(name: str, nodes: int) -> Document:
+    """A flavor of nodes in racks of four."""
+    template = {
+        "allocatable": {"cpu": "96", "memory": "1Ti", GPU: 8},
+        "maximumNodes": nodes,
+        "nodesPerDomain": {RACK: 4},
+    }
+    return {
+        "apiVersion": "queuectl.dev/v1",
+        "kind": "ResourceFlavor",
+        "metadata": {"name": name},
+        "spec": {
+            "topologyName": "gpus",
+            "nodeLabels": SPOT,
+            "policy": {"nodeTemplate": template},
+        },
+    }
+
+
+def test_the_nodes_of_the_next_flavor_are_made_after_the_last_request_of_the_first_failed(
+    workspace: Workspace,
+) -> None:
+    without_nodes(workspace.client)
+    name = f"{workspace.namespace}-spot"
+    make_nodes(workspace, 64, spot(name, 4), backoffLimitCount=0)
+    server = OnServer(workspace.client)
+    autoscaler = SimulatedAutoscaler(server, lambda number: ADDED[number])
+
+    workspace.job("train", Pods(4, gpus=8, required=RACK))
+    workspace.until(lambda: list(server.requests()), "a request")
+    (request,) = server.requests()
+    assert selectors(server, request) == [SPOT]
+    autoscaler.set(request, "Failed", "OutOfCapacity", "no spot capacity")
+
+    def runs() -> bool:
+        autoscaler.step()
+        return workspace.state("train") == "Running"
+
+    workspace.until(runs, "train runs on nodes of the next flavor")
+    (second,) = server.requests()
+    assert selectors(server, second) == [None]
+    texts = [line["reason"]["message"] for line in workspace.history("train")]
+    assert any(f"no nodes of flavor {name} are requested" in text for text in texts), texts
+
+
+def test_no_nodes_are_requested_of_a_flavor_whose_template_a_gang_never_fits(
+    workspace: Workspace,
+) -> None:
+    without_nodes(workspace.client)
+    make_nodes(workspace, 64, spot(f"{workspace.namespace}-spot", 3))
+    server = OnServer(workspace.client)
+    workspace.job("four", Pods(4, gpus=8))
+    workspace.until(lambda: list(server.requests()), "a request")
+    assert [selectors(server, request) for request in server.requests()] == [[None]]
+    workspace.clear()
+
+    workspace.rest.apply([only(workspace, f"{workspace.namespace}-spot")])
+    workspace.job("five", Pods(5, gpus=8))
+    found = until_reason(workspace, "five", "Pending", "ShapeNeverFits")
+    assert "(at most 3 nodes): room for 2 more pods" in found["reason"]["message"]
+    assert not [r for r in server.requests() if "five" in r["metadata"]["name"]]
+
+
+def only(workspace: Workspace, flavor: str) -> Document:
+    """The ClusterQueue with this flavor alone."""
+    queue = m.cluster_queue(workspace.namespace, flavor, {GPU: 64, "cpu": "1M"})
+    checks = [{"name": workspace.namespace}]
+    queue["spec"]["admissionChecksStrategy"] = {"admissionChecks": checks}
+    return queue
+
+
+def selectors(server: OnServer, request: Document) -> list[Any]:
+    """The node selectors of the PodSets of a request."""
+    names = [podset["podTemplateRef"]["name"] for podset in request["spec"]["podSets"]]
+    templates = [server.template(request["metadata"]["namespace"], name) for name in names]
+    return [one["template"]["spec"].get("nodeSelector") for one in templates if one is not None]
 
 
 def own_client(installation: Installation) -> Client:
