@@ -192,7 +192,7 @@ def _jobs(kind: JobKind, kueue: bool) -> Resource:
 
     def read(raw: Bytes) -> JobRecord | None:
         record = kind.read(decode(raw), kueue=kueue)
-        return record if record.queue is not None else None
+        return record if record.queue is not None or record.parent else None
 
     optional = "." in kind.group  # built-in groups of jobs have no domain
     return Resource(kind.plural, path(kind), read, by_uid=True, optional=optional)

@@ -9,6 +9,7 @@ from queuectl.demo.recorder import Event, Recording
 from queuectl.domain.fleet import Node
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.records import JobRecord, NodeRecord, OwnerKey, PodRecord
+from queuectl.objects.kinds.parents import Parents
 
 
 def place_of(pod: PodRecord) -> str | None:
@@ -61,6 +62,7 @@ class Replay:
 
     recording: Recording
     observed: ObservedState = field(default_factory=ObservedState)
+    _parents: Parents = field(default_factory=Parents)
 
     def steps(self) -> Iterator[Step]:
         """Each change of a pod; ``observed`` is the state after it."""
@@ -88,10 +90,17 @@ class Replay:
             self.observed.hosts[node.hostname] = node.name
 
     def _job(self, uid: str, job: JobRecord, *, gone: bool) -> None:
+        changed: JobRecord | None
         if gone:
             self.observed.jobs.pop(uid, None)
+            changed = self._parents.remove_child(uid)
+            self._parents.drop(uid)
+        elif job.parent and job.queue is None:
+            changed = self._parents.put_child(job)
         else:
-            self.observed.jobs[uid] = job
+            changed = self._parents.put(job)
+        if changed is not None:
+            self.observed.jobs[changed.uid] = changed
 
     def _pod(self, event: Event, pod: PodRecord) -> Step:
         observed = self.observed

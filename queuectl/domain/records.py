@@ -167,6 +167,7 @@ class JobRecord:
         absent: none of its pods exists. Only of a group of pods, which has no other object.
         array: of an array, which is in no queue itself; ``podsets`` has one pod then. Also of an elastic Job, which is in a queue;
             ``podsets`` has the pods that start as one gang then.
+        parent: uid of the job whose pod templates it has; "" for all others. It is no workload then.
         groups: of a set of gangs, which is in no queue itself: the number of its gangs. ``podsets`` are those of one gang.
         index: of one index of an array or an elastic Job, as :mod:`queuectl.domain.arrays` makes it: a workload that consists of its pod.
         face: the pod with the status and the Events of a workload that consists of pods, also after its deletion; None for all others.
@@ -231,6 +232,7 @@ class JobRecord:
     late: tuple[str, ...] = ()
     unborn: tuple[str, ...] = ()
     array: ArrayStatus | None = None
+    parent: str = ""
     groups: int | None = None
     index: ArrayIndex | None = None
 

@@ -103,6 +103,12 @@ RANK_LABELS: Final = (
 GROUP_LABELS: Final = ("jobset.sigs.k8s.io/job-index", "ray.io/worker-group-replica-index")
 """Of pods with :data:`RANKS_LABEL`: the index of the group. A pod of Ray without an index inside its group is the whole group."""
 
+PATCHES_OWNER: Final = PREFIX + "controller"
+"""The owner of queuectl's entry in a list with changes of pod templates."""
+
+PARENT_KINDS: Final = frozenset({"TrainJob"})
+"""Kinds of jobs whose pod templates are in an object that their controller creates, and that exists while the job is suspended."""
+
 CHILD_KINDS: Final = frozenset({"Job", "RayCluster"})
 """Kinds of objects that the controllers of jobs create. Only these controllers can create them with queuectl's labels in their templates, so
 the labels of their pods name the job."""

@@ -30,6 +30,7 @@ from queuectl.domain.records import (
     Upserted,
 )
 from queuectl.objects.kinds import KINDS, JobKinds, job_resources
+from queuectl.objects.kinds.parents import Parents
 from queuectl.state import devices as device_objects
 from queuectl.state.arrays import Arrays
 from queuectl.state.devices import ALL_NAMESPACES, DeviceMirror
@@ -119,6 +120,7 @@ class Mirror:
         self._ranges: dict[str, tuple[LimitRange, ...]] = {}  # by namespace
         self._prior: dict[OwnerKey, PriorAdmission] = {}
         self._groups = PodGroups()
+        self._parents = Parents()
         self._by_owner: dict[OwnerKey, dict[str, PodRecord]] = {}
         # the pods that declare checkpoints
         self._savers: dict[OwnerKey, dict[str, PodRecord]] = {}
@@ -261,7 +263,8 @@ class Mirror:
             kind = self._kinds[resource]
             tops = (*self.arrays.values(), *self._groups.sets.values())
             jobs = (job for job in self.jobs.values() if not job.of_pods)
-            return {job.uid for job in (*jobs, *tops) if job.kind == kind}
+            own = {job.uid for job in (*jobs, *tops) if job.kind == kind}
+            return own.union(self._parents.children(kind))
         if resource in device_objects.RESOURCES:
             return self.devices.keys(resource)
         if resource == PROVISIONING_REQUESTS:
@@ -281,13 +284,7 @@ class Mirror:
             case PodRecord():
                 self._upsert_pod(record)
             case JobRecord():
-                sets = self._groups.sets
-                old_job = next(
-                    (t[record.uid] for t in (self.jobs, self.arrays, sets) if record.uid in t), None
-                )
-                self._appeared.setdefault(record.uid, record.version)
-                if old_job is None or record.version > old_job.version:
-                    self._upsert_job(record, old_job)
+                self._upsert_object(record)
             case NodeRecord():
                 self._upsert_node(record)
             case NamespaceRecord() | PriorityClassRecord():
@@ -307,6 +304,22 @@ class Mirror:
                     self.touched.add(record.gang)
             case _:
                 self.devices.upsert(record)
+
+    def _upsert_object(self, record: JobRecord) -> None:
+        """A job, a set of gangs, or the object with the pod templates of another job."""
+        if record.parent and record.queue is None:
+            self._keep_parent(self._parents.put_child(record))
+            return
+        tables = (self.jobs, self.arrays, self._groups.sets)
+        old = next((table[record.uid] for table in tables if record.uid in table), None)
+        self._appeared.setdefault(record.uid, record.version)
+        if old is None or record.version > old.version:
+            self._upsert_job(self._parents.put(record), old)
+
+    def _keep_parent(self, job: JobRecord | None) -> None:
+        """The record of a job whose child has changed, if there is one."""
+        if job is not None:
+            self._keep_job(job, self.jobs.get(job.uid))
 
     def _keep_named(self, record: NamespaceRecord | PriorityClassRecord) -> None:
         if isinstance(record, NamespaceRecord):
@@ -510,6 +523,7 @@ class Mirror:
             self.planning_changed = True
         elif resource in self._kinds:
             self._groups.remove_set(key)
+            self._keep_parent(self._parents.remove_child(key))
             self._forget_job(key)
         elif resource in (NAMESPACES, PRIORITY_CLASSES):
             named = self.namespaces if resource == NAMESPACES else self.priority_classes
@@ -524,6 +538,7 @@ class Mirror:
     def _forget_job(self, uid: str) -> None:
         for one in (*self._arrays.drop(uid), uid):
             job = self.jobs.pop(one, None)
+            self._parents.drop(one)
             self._appeared.pop(one, None)
             if job is not None:
                 self._prior.pop(_key(job), None)

@@ -15,7 +15,7 @@ from queuectl.objects.times import parse_time
 from tests.control.rig import Rig, gang, live, nodes, rig
 from tests.control.test_crash_matrix import dying, points
 from tests.doubles.cluster import FakeCluster, Moment
-from tests.support.kueue import ADMITTED, CREATED, GPU, of_kueue, workload
+from tests.support.kueue import ADMITTED, CREATED, GPU, QUEUE_LABEL, of_kueue, workload
 
 KINDS = ["Job", "PyTorchJob"]
 PODSETS = {"Job": {"main": 2}, "PyTorchJob": {"master": 1, "worker": 1}}
@@ -140,6 +140,43 @@ async def test_a_suspended_job_is_started_with_gates_and_labels(
         assert (classes, kept) == (expected, None if kind == "Job" else "users-own")
         assert cluster.job(uid).pod_priority_class == "users-own"
         assert all(pod.attempt == 1 for pod in cluster.pods_of(uid))
+
+
+async def test_a_suspended_trainjob_gets_an_entry_beside_that_of_kueue(database_url: str) -> None:
+    """Its JobSet is older than the policies of queuectl: the entry has the gate of its pods."""
+    cluster = FakeCluster(nodes(2), clock=time.time)
+    document = dict(gang("TrainJob", "train", 2))
+    document["metadata"]["labels"] = {QUEUE_LABEL: "research"}
+    kueues = {"manager": "kueue.x-k8s.io/manager", "trainingRuntimeSpec": {"template": {}}}
+    document["spec"] |= {"suspend": True, "runtimePatches": [kueues]}
+    job = cluster.server.create("trainjobs", document)
+    uid = job["metadata"]["uid"]
+    cluster.settle()
+    cluster.workloads.append(workload(job, {"node": 2}))
+    async with rig(database_url, 2, cluster=cluster) as world:
+        entry = await world.until_state(uid, State.RUNNING)
+        assert parse_time(CREATED) <= entry.queued_at < parse_time(CREATED) + 1
+        stored = cluster.server.get("trainjobs", "default", "train")
+        owners = [one["manager"] for one in stored["spec"]["runtimePatches"]]
+        assert owners == ["kueue.x-k8s.io/manager", keys.PATCHES_OWNER]
+        pods = cluster.pods_of(uid)
+        assert {(pod.attempt, pod.podset) for pod in pods} == {(1, "node")}
+        assert all(pod.pin for pod in pods), "each was gated until queuectl placed it"
+
+
+async def test_a_running_trainjob_is_evicted_and_queued_at_its_old_place(database_url: str) -> None:
+    """Its pods do not name it, so queuectl does not know whether all of them run."""
+    cluster = FakeCluster(nodes(2), clock=time.time)
+    document = dict(gang("TrainJob", "train", 2))
+    document["metadata"]["labels"] = {QUEUE_LABEL: "research"}
+    job = cluster.server.create("trainjobs", document)
+    cluster.settle()
+    assert cluster.server.all("pods")
+    cluster.workloads.append(workload(job, {"node": 2}, admitted="gpu"))
+    async with rig(database_url, 2, cluster=cluster) as world:
+        entry = await world.until_state(job["metadata"]["uid"], State.RUNNING)
+        assert parse_time(CREATED) <= entry.queued_at < parse_time(CREATED) + 1
+        assert all(pod.pin for pod in cluster.pods_of(entry.uid))
 
 
 @pytest.mark.parametrize("kind", KINDS)

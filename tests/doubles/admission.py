@@ -91,19 +91,11 @@ def born(document: Document, namespace: Document | None = None, user: str = "ali
     refuse(_after_itself(job), "names this job, which would wait for itself")
     suspender(job)["suspend"] = True
     job["metadata"].setdefault("annotations", {})[keys.SUBMITTED_BY] = user
+    parent = job["kind"] if job["kind"] != "Job" and description_of(job).children else ""
     for podset, template in templates(job):
-        spec = template["spec"]
-        own = spec.get("priorityClassName", keys.POD_PRIORITY_CLASS)
-        if own != keys.POD_PRIORITY_CLASS:
-            annotations = job["metadata"].setdefault("annotations", {})
-            annotations.setdefault(keys.ORIGINAL_PRIORITY_CLASS, own)
-        spec["priorityClassName"] = keys.POD_PRIORITY_CLASS
-        if not gated(spec):
-            spec.setdefault("schedulingGates", []).append({"name": keys.GATE})
-        template_labels = template.setdefault("metadata", {}).setdefault("labels", {})
-        template_labels |= {keys.PODSET_LABEL: podset, keys.ATTEMPT_LABEL: "0"}
-        if job["kind"] != "Job" and description_of(job).children:
-            template_labels[keys.KIND_LABEL] = job["kind"]
+        gate(job, podset, template, parent)
+    if job["kind"] in keys.PARENT_KINDS:
+        _mark(job)
     return job
 
 
@@ -111,6 +103,31 @@ def _after_itself(job: Document) -> bool:
     listed = job["metadata"].get("annotations", {}).get(keys.PREFIX + keys.AFTER, "")
     own = f"{job['kind']}/{job['metadata']['name']}".lower()
     return any(one.strip().lower().split(":")[0] == own for one in listed.split(","))
+
+
+def gate(job: Document, podset: str, template: Document, kind: str) -> None:
+    """Gate a pod template of an object. ``kind``: of the workload, if another object controls the pods."""
+    spec = template["spec"]
+    own = spec.get("priorityClassName", keys.POD_PRIORITY_CLASS)
+    if own != keys.POD_PRIORITY_CLASS:
+        annotations = job["metadata"].setdefault("annotations", {})
+        annotations.setdefault(keys.ORIGINAL_PRIORITY_CLASS, own)
+    spec["priorityClassName"] = keys.POD_PRIORITY_CLASS
+    if not gated(spec):
+        spec.setdefault("schedulingGates", []).append({"name": keys.GATE})
+    labels = template.setdefault("metadata", {}).setdefault("labels", {})
+    labels |= {keys.PODSET_LABEL: podset, keys.ATTEMPT_LABEL: "0"}
+    labels |= {keys.KIND_LABEL: kind} if kind else {}
+
+
+def _mark(job: Document) -> None:
+    """Give a TrainJob the entry of queuectl, by which admission recognizes its JobSet."""
+    labels = {keys.KIND_LABEL: job["kind"], keys.ATTEMPT_LABEL: "0"}
+    changes = {"template": {"metadata": {"labels": labels}}}
+    entry = {"manager": keys.PATCHES_OWNER, "trainingRuntimeSpec": changes}
+    others = job["spec"].get("runtimePatches", ())
+    kept = [one for one in others if one["manager"] != keys.PATCHES_OWNER]
+    job["spec"]["runtimePatches"] = [*kept, entry]
 
 
 def pod_born(document: Document, user: str = "alice") -> Document:
@@ -175,6 +192,7 @@ def check_job(user: str, old: Document, new: Document) -> None:
     refuse(changed, "it is the name of the user who created the job")
     was, now = before.get(keys.STATUS_ANNOTATION, ""), after.get(keys.STATUS_ANNOTATION, "")
     refuse(bool(_PARKED.match(was)) and was != now, "written by queuectl alone")
+    refuse(_entry(old) != _entry(new), "written by queuectl alone")
     earlier = dict(templates(old))
     for podset, template in templates(new):
         known = _ours(earlier.get(podset, {}))
@@ -204,6 +222,12 @@ def check_pod(user: str, old: Document, new: Document) -> None:
 def _ours(document: Document) -> list[Any]:
     labels = document.get("metadata", {}).get("labels", {})
     return [labels.get(key) for key in WRITTEN_BY_US]
+
+
+def _entry(job: Document) -> list[Document]:
+    """The entry of queuectl in the list of a TrainJob."""
+    entries: list[Document] = job["spec"].get("runtimePatches", [])
+    return [one for one in entries if one["manager"] == keys.PATCHES_OWNER]
 
 
 def _shape(job: Document) -> Any:

@@ -66,8 +66,12 @@ def operated(document: Document, operations: list[Document]) -> Document:
                 del target[last]
             else:
                 assert one["op"] == "add"
-                assert isinstance(target, dict)
-                target[last] = copied(one["value"])
+                value = copied(one["value"])
+                if isinstance(target, list):
+                    assert last == "-"
+                    target.append(value)
+                else:
+                    target[last] = value
         except (KeyError, IndexError):
             raise WriteRefused(f"{one}: no such path") from None
     return changed

@@ -24,7 +24,7 @@ from queuectl.objects.kubernetes.pods import read_pod
 from queuectl.objects.kubernetes.templates import read_shape
 from queuectl.objects.kubernetes.wire import TemplateSpec, WireNode, WirePod
 from queuectl.objects.times import format_time
-from tests.doubles import gangruns, lws_operator, mpi_operator
+from tests.doubles import gangruns, lws_operator, mpi_operator, trainer
 from tests.doubles.admission import description_of, replicas, suspended
 from tests.doubles.apiserver import Document, Server, copied, owner_of
 from tests.doubles.known import DESCRIBED, KNOWN
@@ -84,6 +84,7 @@ class Controllers:
             "RayJob": self._sync_rayjob,
             "MPIJob": partial(mpi_operator.sync, server),
             "GangRun": partial(gangruns.sync, server),
+            "TrainJob": partial(trainer.sync, server),
         }
         for one in DESCRIBED:
             sync = own.get(one.kind, self._sync_replicas)
@@ -105,7 +106,7 @@ class Controllers:
             for plural in job_resources(KNOWN)
             for job in self._server.all(plural)
         }
-        for plural in ("rayclusters", "jobs"):
+        for plural in ("rayclusters", "jobsets", "jobs"):
             for job in self._server.all(plural):
                 if owner_of(job) and owner_of(job) not in owners:
                     self._server.remove(plural, job)
@@ -270,7 +271,7 @@ class Controllers:
         )
 
     def _align(self, jobset: Document, job: Document) -> None:
-        """Suspend or resume a Job as its JobSet. The labels of the template change when it is resumed."""
+        """Suspend or resume a Job as its JobSet. The labels and gates of the template change when it is resumed."""
         if suspended(jobset) == suspended(job) or holds(job, "Complete"):
             return
         role = job["metadata"]["labels"]["jobset.sigs.k8s.io/replicatedjob-name"]
@@ -284,6 +285,8 @@ class Controllers:
             d["spec"]["suspend"] = suspended(jobset)
             if not suspended(jobset):
                 d["spec"]["template"]["metadata"]["labels"] |= template["metadata"]["labels"]
+                gates = template["spec"].get("schedulingGates", [])
+                d["spec"]["template"]["spec"]["schedulingGates"] = gates
 
         self._edit(job, change)
 

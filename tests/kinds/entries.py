@@ -8,11 +8,12 @@ from typing import Any, Final
 
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
-from queuectl.localcluster.operators import KUBERAY, MPI_OPERATOR, TRAINING_OPERATOR
+from queuectl.localcluster.operators import KUBERAY, MPI_OPERATOR, TRAINER, TRAINING_OPERATOR
 from queuectl.objects.kinds import DESCRIPTIONS
 from queuectl.objects.kinds.description import nested
 from tests.kinds.entry import NO_PARTIAL, WITHOUT, Entry, Make
 from tests.kinds.pod_entries import NO_END, POD_ENTRIES
+from tests.support import trainjobs
 from tests.support.jobsets import jobset, replicated
 from tests.support.rays import raycluster, rayjob, worker_group
 from tests.support.simulated_ray import play
@@ -94,6 +95,17 @@ def _rayjob(name: str, namespace: str, pods: Pods, priority_class: str | None) -
     )
 
 
+def _trainjob(name: str, namespace: str, pods: Pods, priority_class: str | None) -> list[Document]:
+    """Its runtime, and the TrainJob: one pod of another podset, and the nodes."""
+    grouped = replace(pods, group="all" if pods.required else None)
+    first = trainjobs.replicated("launcher", replace(grouped, count=1))
+    nodes = trainjobs.replicated("node", replace(grouped, count=1), step="trainer")
+    made = trainjobs.trainjob(
+        name, namespace, name, nodes=pods.count - 1, priority_class=priority_class
+    )
+    return [trainjobs.training_runtime(name, namespace, first, nodes), made]
+
+
 def _ray_job_succeeds(workspace: Workspace, name: str) -> None:
     play(workspace, name, "SUCCEEDED")
 
@@ -132,6 +144,7 @@ ENTRIES: Final = (
         "launcher",
         unranked=("launcher",),
     ),
+    Entry("TrainJob", _trainjob, TRAINER),
     *POD_ENTRIES,
 )
 OPERATORS: Final = tuple(dict.fromkeys(one.operator for one in ENTRIES if one.operator))

@@ -12,7 +12,7 @@ from queuectl.domain.records import PodRecord
 from queuectl.localcluster import RequestError
 from queuectl.objects import keys
 from queuectl.objects.kinds import JobKinds
-from tests.system.actions import finish, reason, until_reason
+from tests.system.actions import finish, reason, until_known, until_reason
 from tests.system.installation import Workspace
 
 FEATURES: Final = {
@@ -97,7 +97,11 @@ class Entry:
         self, workspace: Workspace, name: str, pods: int, documents: Sequence[Document]
     ) -> Gang:
         """Create these objects, of which so many pods can run."""
-        stored = [workspace.submit(one) for one in documents]
+        stored = []
+        for one in documents:
+            stored.append(workspace.submit(one))
+            if one["kind"] == "TrainingRuntime":
+                until_known(workspace, one)
         return Gang(self, workspace, name, pods, documents, stored)
 
 

@@ -15,6 +15,7 @@ from queuectl.demo.manifests import Pods
 from queuectl.localcluster import LocalCluster, NodeSpec, RequestError
 from queuectl.localcluster.client import Client, wait_until
 from queuectl.localcluster.versions import KUBERNETES, SUPPORTED
+from queuectl.objects.kinds import KINDS as JOB_KINDS
 from tests.kinds.entries import ENTRIES, OPERATORS
 from tests.kinds.entry import Entry
 from tests.operations.servers import postgres_server, programs_first
@@ -30,8 +31,12 @@ from tests.versions.webhook import REPLICAS, in_force, serve, server_of
 pytestmark = [pytest.mark.operations, pytest.mark.timeout(600)]
 
 NODES = NodeSpec(racks_per_block=2, hosts_per_rack=6)
-OTHERS = tuple(one for one in ENTRIES if one.kind not in ("Job", "PyTorchJob"))
-"""The kinds of the command for all other kinds, with their operators on the newest version only."""
+OTHERS = tuple(
+    one
+    for one in ENTRIES
+    if one.kind in JOB_KINDS and one.kind not in ("Job", "PyTorchJob", "TrainJob")
+)
+"""The kinds of the command for all other kinds, with their operators on the newest version only. The page has no command for TrainJobs."""
 KINDS = (
     "clusterroles,clusterrolebindings,priorityclasses,mutatingwebhookconfigurations,validatingwebhookconfigurations,"
     "validatingadmissionpolicies,validatingadmissionpolicybindings"
@@ -118,7 +123,8 @@ def test_jobs_outlive_queuectl(
         others = OTHERS if way.release == KUBERNETES else ()
         for one in others:
             name = f"other-{one.kind.lower()}"
-            workspace.submit(one.make(name, workspace.namespace, Pods(4, gpus=1), None))
+            documents = one.documents(name, workspace.namespace, Pods(4, gpus=1), None)
+            one.create(workspace, name, 4, documents)
             workspace.until_state(name, "Pending")
         stop_starts(page)
         workspace.audit()

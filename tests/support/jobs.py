@@ -120,7 +120,30 @@ def job_of(kind: str, name: str, *, pods: int, **options: Any) -> Document:
         return ray_job(name, pods=pods, **options)
     if kind == "GangRun":
         return gang_run(name, pods=pods, **options)
+    if kind == "TrainJob":
+        return train_job(name, pods=pods, **options)
     return _replicated_job(kind, name, pods, **options)
+
+
+def train_job(
+    name: str,
+    *,
+    pods: int,
+    queue: str | None = "main",
+    gpus: int = 0,
+    namespace: str = "default",
+    annotations: Mapping[str, str] | None = None,
+) -> Document:
+    """A TrainJob of this many nodes, of the runtime of the double."""
+    limits = {"nvidia.com/gpu": str(gpus)} if gpus else {}
+    trainer = {"numNodes": pods, "resourcesPerNode": {"requests": limits, "limits": limits}}
+    spec: Document = {"runtimeRef": {"name": "torch"}, "trainer": trainer}
+    if annotations:
+        change = {"spec": {"template": {"metadata": {"annotations": dict(annotations)}}}}
+        jobs = {"spec": {"replicatedJobs": [{"name": "node", "template": change}]}}
+        patch = {"manager": "example.com/user", "trainingRuntimeSpec": {"template": jobs}}
+        spec["runtimePatches"] = [patch]
+    return _job("trainer.kubeflow.org/v1alpha1", "TrainJob", name, namespace, queue, spec)
 
 
 def job_set(

@@ -32,5 +32,6 @@ KIND_PAGES: Final = {
     "raycluster.md": "tune",
     "mpijob.md": "allreduce",
     "rayjob.md": "sweep",
+    "trainjob.md": "qwen",
 }
 """The pages of job kinds that have the same commands, and the names of their jobs."""

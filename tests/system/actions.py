@@ -16,8 +16,10 @@ from queuectl.db.embedded import EmbeddedServer
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document
 from queuectl.domain.quantity import GPU, Resources
+from queuectl.localcluster import RequestError
 from queuectl.localcluster.client import Client
 from tests.support.postgres import server_directory
+from tests.support.trainjobs import trainjob
 from tests.system.installation import Installation, Workspace
 
 
@@ -108,6 +110,29 @@ def without_node(installation: Installation, name: str) -> Iterator[None]:
             "/api/v1/nodes", {**kind, "metadata": node["metadata"], "spec": {}, "status": has}
         )
         installation.cluster.nodes.wait_ready([name])
+
+
+def create_runtime(workspace: Workspace, runtime: Document) -> None:
+    """Create a runtime of TrainJobs, so that a TrainJob can refer to it."""
+    workspace.client.apply(runtime)
+    until_known(workspace, runtime)
+
+
+def until_known(workspace: Workspace, runtime: Document) -> None:
+    """Wait until the webhooks of the trainer know a runtime."""
+    probe = trainjob("probe", workspace.namespace, runtime["metadata"]["name"], queue=None)
+    path = workspace.client.path_of(probe).rpartition("/")[0]
+
+    def known() -> bool:
+        try:
+            workspace.client.create(path, probe, dryRun="All")
+        except RequestError as error:
+            if "must be created before" in str(error):
+                return False
+            raise
+        return True
+
+    workspace.until(known, "the trainer knows the runtime")
 
 
 def finish(workspace: Workspace, pod: str) -> None:

@@ -19,7 +19,13 @@ from queuectl.demo.manifests import Document, Pods
 from queuectl.demo.scenario import NODES
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.client import wait_until
-from queuectl.localcluster.operators import JOBSET, KUBERAY, MPI_OPERATOR, TRAINING_OPERATOR
+from queuectl.localcluster.operators import (
+    JOBSET,
+    KUBERAY,
+    MPI_OPERATOR,
+    TRAINER,
+    TRAINING_OPERATOR,
+)
 from queuectl.objects.kinds import KINDS, path
 from tests.system.installation import SECONDS, Installation, installed
 from tests.system.transcript import Page, Shell, shell
@@ -97,7 +103,7 @@ def demo_cluster() -> Iterator[DemoCluster]:
         "QUEUECTL_MIG__WAIT_SECONDS": "1",
         "QUEUECTL_DEFRAGMENT_SECONDS": "2",
     }
-    operators = (TRAINING_OPERATOR, JOBSET, KUBERAY, MPI_OPERATOR)
+    operators = (TRAINING_OPERATOR, JOBSET, KUBERAY, MPI_OPERATOR, TRAINER)
     with installed(NODES, quick, operators=operators) as built:
         built.cluster.client.apply(*m.namespaces(TEAMS))
         yield DemoCluster(built)

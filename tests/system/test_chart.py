@@ -206,6 +206,8 @@ def test_the_training_operator_is_named_in_each_policy_with_controllers_of_jobs(
         ("Validating", "queuectl-pods"): 2,
         ("Validating", "queuectl-scheduling-groups"): 1,
         ("Validating", "queuectl-unqueued-jobs"): 1,
+        ("Mutating", "queuectl-jobsets"): 1,
+        ("Validating", "queuectl-jobsets"): 1,
         ("Validating", "queuectl-unqueued-jobsets"): 1,
         ("Validating", "queuectl-unqueued-mpijobs"): 1,
         ("Mutating", "queuectl-rayclusters"): 1,
@@ -214,6 +216,10 @@ def test_the_training_operator_is_named_in_each_policy_with_controllers_of_jobs(
         ("Validating", "queuectl-unqueued-rayjobs"): 1,
         ("Validating", "queuectl-unqueued-rayservices"): 1,
         ("Validating", "queuectl-unqueued-raycronjobs"): 1,
+        ("Validating", "queuectl-unqueued-trainjobs"): 1,
+        ("Validating", "queuectl-unqueued-trainingruntimes"): 1,
+        ("Validating", "queuectl-unqueued-clustertrainingruntimes"): 1,
+        ("Mutating", "queuectl-trainjobs-jobsets"): 1,
     }
     assert "kubeflow:" not in str(found)
 

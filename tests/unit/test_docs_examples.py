@@ -29,6 +29,7 @@ KINDS = (
     "raycluster.yaml",
     "mpijob.yaml",
     "rayjob.yaml",
+    "trainjob.yaml",
 )
 """Of other kinds; each has a page of its name."""
 
@@ -85,8 +86,8 @@ def test_both_jobs_start_beside_each_other_each_in_one_rack() -> None:
 @pytest.mark.parametrize("name", ["job.yaml", "pytorchjob.yaml", *KINDS])
 def test_jobs_are_as_users_write_them(name: str) -> None:
     """The pages say that neither suspend nor gates need be written."""
-    (document,) = documents(name)
-    written = json.dumps(document)
+    *_, document = documents(name)
+    written = json.dumps(documents(name))
     assert "suspend" not in written
     assert "schedulingGates" not in written
     (gang,) = planned(*STATE, name)["admitted"]

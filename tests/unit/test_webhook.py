@@ -49,7 +49,9 @@ JOB: dict[str, Any] = {
 def test_each_mutating_policy_can_be_evaluated() -> None:
     of_pods = ("pods", "statefulsets", "deployments", "leaderworkersets")
     of_kinds = [kind.plural for kind in KINDS.values()]
-    assert set(KNOWN) == {f"queuectl-{plural}" for plural in (*of_pods, *of_kinds)}
+    of_children = ["trainjobs-jobsets"]
+    named = (*of_pods, *of_kinds, *of_children)
+    assert set(KNOWN) == {f"queuectl-{plural}" for plural in named}
 
 
 def test_the_policies_of_a_file_are_read_beside_the_built_in_ones(tmp_path: Path) -> None:
@@ -207,7 +209,7 @@ def test_the_last_replica_fails_closed_and_is_called_for_unchanged_jobs_only() -
         conditions = {one["name"] for one in webhook.get("matchConditions", ())}
         assert ("not-changed-by-another-replica" in conditions) is last
         assert ("not-for-a-queued-job" in conditions) is name.startswith(
-            ("queuectl-jobs-", "queuectl-rayclusters-")
+            ("queuectl-jobs-", "queuectl-rayclusters-", "queuectl-jobsets-")
         )
 
 

@@ -42,6 +42,117 @@ object.metadata.?annotations[?'queuectl.dev/after'].orValue('').split(',')
   .exists(one, one.trim().lowerAscii().split(':')[0] == '{{ lower (first .) }}/' + {{ last . }})
 {{- end }}
 
+{{/* The kind whose pod templates are in the objects of a kind, as YAML; empty if there is none. Arguments: the root, and the kind. */}}
+{{- define "queuectl.parent" -}}
+{{- $kind := last . -}}
+{{- range (include "queuectl.kinds" (first .) | fromYaml).kinds }}{{ if and .patches (eq (first .children).plural $kind.plural) }}{{ toYaml . }}{{ end }}{{ end -}}
+{{- end }}
+
+{{/* Whether a new object is by the controller of a job for an object that belongs to the job: its first template has a label of queuectl. The
+object with the pod templates of a job has the label itself. Arguments: the root, and the kind. */}}
+{{- define "queuectl.forQueuedJob" -}}
+{{- $parent := include "queuectl.parent" . -}}
+{{- if $parent -}}
+request.userInfo.username in [{{ include "queuectl.operators" (first .) }}]
+  && object.metadata.?labels[?'queuectl.dev/workload-kind'].orValue('') == '{{ (fromYaml $parent).kind }}'
+{{- else -}}
+{{ include "queuectl.byParent" (list (first .) (include "queuectl.firstTemplate" (list (last .) "object"))) }}
+{{- end }}
+{{- end }}
+
+{{/* The changes of pod templates in an entry of a list of them, as an optional. Arguments: the patches of the kind, and the expression of the
+entry. */}}
+{{- define "queuectl.changes" -}}
+{{ include "queuectl.field" (list (last .) (first .).changes) }}
+{{- end }}
+
+{{/* The list of changes of pod templates of an object. Arguments: the patches of the kind, and the expression of the object. */}}
+{{- define "queuectl.patches" -}}
+{{ include "queuectl.field" (list (last .) (first .).path) }}.orValue([])
+{{- end }}
+
+{{/* Whether the owner of an entry `one` is queuectl. Argument: the patches of the kind. */}}
+{{- define "queuectl.isOurs" -}}
+one.{{ .owner }} == 'queuectl.dev/controller'
+{{- end }}
+
+{{/* Variables of a policy that gates pod templates: the templates, and the PriorityClasses of the user. Argument: the kind. */}}
+{{- define "queuectl.templates" -}}
+# The templates with a spec, with their paths and the names of their podsets. The controller of the kind rejects the others.
+{{- if .podsets }}
+- name: templates
+  expression: >-
+    {{- range $i, $place := .podsets }}
+    {{- $template := include "queuectl.field" (list (include "queuectl.entry" (list $place "object" false)) (include "queuectl.template" $place)) }}
+    {{ if $i }}+ {{ end }}{{ include "queuectl.keys" (list $place "object") }}.filter(type,
+      {{ $template }}.?spec.hasValue())
+    .map(type, {
+      'at': dyn({{ include "queuectl.pointer" $place }}{{ with include "queuectl.template" $place }} + '/{{ . | replace "." "/" }}'{{ end }}),
+      'podset': dyn(type.lowerAscii()),
+      'template': dyn({{ $template }}.value())
+    })
+    {{- end }}
+{{- end }}
+# The PriorityClasses of the user: that outside the templates first, then those of the podsets in their order.
+- name: own
+  expression: >-
+    {{- if .podsets }}
+    (
+    {{- with .priorityClass }}[{{ include "queuectl.field" (list "object" .) }}.orValue('')] + {{ end -}}
+    {{- range $i, $place := .podsets }}
+      {{- if $i }} + {{ end }}{{ if $place.types }}['{{ join "', '" $place.types }}']{{ else }}{{ include "queuectl.keys" (list $place "object") }}{{ end }}.map(type,
+        {{ include "queuectl.field" (list (include "queuectl.entry" (list $place "object" false)) (include "queuectl.template" $place)) }}.?spec.?priorityClassName.orValue(''))
+    {{- end }})
+    .filter(name, !(name in ['', 'queuectl-managed']))
+    {{- else }}
+    []
+    {{- end }}
+{{- end }}
+
+{{/* Patches that gate these templates. Arguments: the kind, and the value of the label with the kind of the job; empty = no label. */}}
+{{- define "queuectl.gatedTemplates" -}}
+variables.templates
+.filter(one, !one.template.spec.?schedulingGates.orValue([]).exists(gate, gate.name == 'queuectl.dev/placement'))
+.map(one, JSONPatch{
+  op: 'add',
+  path: one.at + '/spec/schedulingGates',
+  value: one.template.spec.?schedulingGates.orValue([])
+    .map(gate, {'name': gate.name}) + [{'name': 'queuectl.dev/placement'}]
+})
++ variables.templates.map(one, JSONPatch{
+  op: 'add', path: one.at + '/spec/priorityClassName', value: 'queuectl-managed'
+})
++ variables.templates.filter(one, !one.template.?metadata.hasValue())
+.map(one, JSONPatch{op: 'add', path: one.at + '/metadata', value: {}})
++ variables.templates.filter(one, !one.template.?metadata.?labels.hasValue())
+.map(one, JSONPatch{op: 'add', path: one.at + '/metadata/labels', value: {}})
++ variables.templates.map(one, JSONPatch{
+  op: 'add',
+  path: one.at + '/metadata/labels/' + jsonpatch.escapeKey('queuectl.dev/podset'),
+  value: one.podset
+})
++ variables.templates.map(one, JSONPatch{
+  op: 'add',
+  path: one.at + '/metadata/labels/' + jsonpatch.escapeKey('queuectl.dev/attempt'),
+  value: '0'
+})
+{{- with last . }}
++ variables.templates.map(one, JSONPatch{
+  op: 'add',
+  path: one.at + '/metadata/labels/' + jsonpatch.escapeKey('queuectl.dev/workload-kind'),
+  value: '{{ . }}'
+})
+{{- end }}
+{{- end }}
+
+{{/* Whether a pod template of a JobSet, or the JobSet, has the gate or a label of queuectl. Argument: an optional with the JobSet. */}}
+{{- define "queuectl.markedJobSet" -}}
+([{{ include "queuectl.ownLabels" . }}].exists(name, {{ . }}.?metadata.?labels[?('queuectl.dev/' + name)].hasValue())
+  || {{ . }}.?spec.?replicatedJobs.orValue([]).exists(job,
+    [{{ include "queuectl.ownLabels" . }}].exists(name, job.?template.?metadata.?labels[?('queuectl.dev/' + name)].hasValue())
+    || {{ include "queuectl.marked" "job.?template.?spec.?template" | indent 4 | trim }}))
+{{- end }}
+
 {{- define "queuectl.image" -}}
 {{- $image := required "image.repository is required: the repository of your image of queuectl" .Values.image.repository -}}
 {{- with .Values.image.digest }}{{ $image }}@{{ . }}{{ else }}{{ $image }}:{{ $.Values.image.tag | default $.Chart.AppVersion }}{{ end }}
@@ -217,7 +328,9 @@ the place. */}}
 {{/* The pod template of the first place of an object, as an optional. Arguments: the kind, and the expression of the object. */}}
 {{- define "queuectl.firstTemplate" -}}
 {{- $place := first (first .).podsets -}}
-{{ include "queuectl.field" (list (include "queuectl.entry" (list $place (last .) false)) (include "queuectl.template" $place)) }}
+{{- $entry := include "queuectl.entry" (list $place (last .) false) -}}
+{{- if $place.key }}{{ $entry = printf "%s[?0]" (include "queuectl.field" (list (last .) $place.path)) }}{{ end -}}
+{{ include "queuectl.field" (list $entry (include "queuectl.template" $place)) }}
 {{- end }}
 
 {{/* Whether a pod template has the gate of queuectl. Argument: an optional with the template. */}}

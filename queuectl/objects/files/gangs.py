@@ -12,6 +12,7 @@ from queuectl.domain.workload import Growth, PodSet
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import RequestError
 from queuectl.objects.files.assignments import Assigned
+from queuectl.objects.files.children import NO_CHILDREN, Children
 from queuectl.objects.kinds import KINDS, JobKind, JobKinds, descriptions_of
 from queuectl.objects.kinds.common import (
     read_checkpoint,
@@ -137,11 +138,15 @@ def is_child(document: Document, kinds: JobKinds = KINDS) -> bool:
     )
 
 
-def read_job_gangs(document: Document, kinds: JobKinds = KINDS) -> list[Gang]:
+def read_job_gangs(
+    document: Document, kinds: JobKinds = KINDS, children: Children = NO_CHILDREN
+) -> list[Gang]:
     """A job of any kind; the indexes of an array that its controller would run now; an elastic Job with the indexes above its gang.
 
     A pod of an index that is not gated shows that the index runs. A RayService that does not exist yet is the cluster that KubeRay would
     create for it, under the name of the service. Of one that exists, its RayClusters count.
+
+    ``children``: the objects of the input with the pod templates of other jobs.
 
     Raises:
         DocumentError: an error that the API server would refuse.
@@ -155,6 +160,7 @@ def read_job_gangs(document: Document, kinds: JobKinds = KINDS) -> list[Gang]:
         record = kind.read(document.convert(kind.wire), strict=True)
     except RequestError as error:
         raise document.error("", str(error)) from None
+    record = children.completed(document, record)
     job = gang_of(document, record)
     array = record.array
     if array is None or record.outcome is not None:

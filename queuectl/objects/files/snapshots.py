@@ -6,6 +6,7 @@ The input is:
 - pending gangs: suspended jobs, jobs that were not created yet (no uid, creation time, status or pods), Workloads without admission
 - running gangs: Workloads with ``status.admission``, and resumed jobs with pods
 - all other pods that use a node
+- TrainingRuntimes and ClusterTrainingRuntimes, for the pods of TrainJobs
 - ResourceQuotas, and LimitRanges for values that templates omit
 - ResourceSlices, DeviceClasses, DeviceTaintRules, ResourceClaims and ResourceClaimTemplates
 - NodeResourceTopologies
@@ -39,6 +40,7 @@ from queuectl.objects.configuration.links import dangling, refuse_reserved_devic
 from queuectl.objects.documents import Document, with_names
 from queuectl.objects.errors import RequestError
 from queuectl.objects.files.assembly import Assembly, Parts
+from queuectl.objects.files.children import NO_CHILDREN, Children, is_runtime
 from queuectl.objects.files.cycles import refuse_cycles
 from queuectl.objects.files.devices import API_VERSION as DEVICES
 from queuectl.objects.files.devices import claiming
@@ -108,6 +110,7 @@ class _Input(Parts):
     pod_documents: list[tuple[Document, GivenPod]] = field(default_factory=list)
     kinds: JobKinds = field(default_factory=lambda: KINDS)
     sets: list[JobRecord] = field(default_factory=list)
+    children: Children = NO_CHILDREN
     slotless: list[str] = field(default_factory=list)  # Nodes that state no number of pods
 
 
@@ -126,7 +129,7 @@ def read_snapshot(
     """
     listed = with_names(map(queue_config.named, documents))
     _refuse_twice(listed, kinds)
-    given = _Input(kinds=kinds)
+    given = _Input(kinds=kinds, children=Children.of(listed))
     for document in listed:
         _sort(document, given)
     given.warnings.extend(assumed_slots(given.slotless))
@@ -218,8 +221,8 @@ def _sort(document: Document, given: _Input) -> None:
         given.gangs.append(gang)
     elif is_job(document, given.kinds):
         if not is_child(document, given.kinds):
-            given.gangs.extend(read_job_gangs(document, given.kinds))
-    else:
+            given.gangs.extend(read_job_gangs(document, given.kinds, given.children))
+    elif not is_runtime(document):
         _ignore(document, given)
 
 

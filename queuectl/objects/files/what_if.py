@@ -29,6 +29,7 @@ from queuectl.objects.configuration.links import dangling
 from queuectl.objects.configuration.queue_config import validate
 from queuectl.objects.documents import as_document, with_names
 from queuectl.objects.files.assembly import Assembly, Parts
+from queuectl.objects.files.children import Children, is_runtime
 from queuectl.objects.files.devices import claiming
 from queuectl.objects.files.gangs import is_job, read_job_gangs
 from queuectl.objects.files.snapshots import defaulted, drained, leaving, limited
@@ -48,7 +49,7 @@ class WhatIf:
     """The changes of a question, all together.
 
     Attributes:
-        submit: manifests of jobs; fields of a server are removed.
+        submit: manifests of jobs, and the runtimes of TrainJobs; fields of a server are removed.
         config: configuration objects to apply.
         delete: configuration objects to delete.
         drain: names of nodes that are cordoned and lose their pods.
@@ -228,13 +229,17 @@ def _submitted(
     """The jobs in queue order, behind all gangs of the same priority."""
     gangs = []
     seen: set[tuple[str, str, str]] = set()
-    for document in with_names(as_document(_as_written(body), "submit") for body in asked.submit):
+    given = with_names(as_document(_as_written(body), "submit") for body in asked.submit)
+    children = Children.of(given)
+    for document in given:
+        if is_runtime(document):
+            continue
         if not is_job(document, around.kinds):
             what = f"{document.api_version} {document.kind}".strip()
             raise document.error(
                 "kind", f"{what or 'nothing'} is no kind of job that queuectl runs"
             )
-        for read in read_job_gangs(document, around.kinds):
+        for read in read_job_gangs(document, around.kinds, children):
             gang = limited(defaulted(read, snapshot.config), around.ranges)
             gang = gang if around.claims is None else claiming(gang, around.claims)
             if gang.key in seen:

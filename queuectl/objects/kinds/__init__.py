@@ -23,6 +23,7 @@ from queuectl.objects.kinds.jobset import JOBSET
 from queuectl.objects.kinds.mpijob import MPIJOB
 from queuectl.objects.kinds.ray import RAYCLUSTER, RAYJOB
 from queuectl.objects.kinds.training import JAXJOB, PADDLEJOB, PYTORCHJOB, TFJOB, XGBOOSTJOB
+from queuectl.objects.kinds.trainjob import TRAINJOB
 
 
 class JobKind(Protocol):
@@ -54,6 +55,10 @@ class JobKind(Protocol):
     @property
     def container(self) -> str:
         """The name that the first container of a template must have, or one of its own."""
+
+    @property
+    def refers(self) -> bool:
+        """Whether an object refers to another one with its pod templates, so that the API server can refuse the object of a dry run."""
 
     def minimal_spec(self, template: Mapping[str, Any]) -> Mapping[str, Any]:
         """The spec of an object with one pod of this template, for a dry run."""
@@ -115,6 +120,7 @@ _DESCRIBED: Final = (
     RAYCLUSTER,
     RAYJOB,
     MPIJOB,
+    TRAINJOB,
 )
 
 DESCRIPTIONS: Final = tuple(kind.description for kind in _DESCRIBED)
@@ -141,7 +147,8 @@ def unqueued(kinds: JobKinds) -> tuple[str, ...]:
     """Resources of which an object outside a queue can belong to a queued job, or can create objects that seem to."""
     described = descriptions_of(kinds)
     created = (one.plural for one in described if one.children or one.kind in keys.CHILD_KINDS)
-    return ("jobs", *created, "rayservices", "raycronjobs")
+    runtimes = ("trainingruntimes", "clustertrainingruntimes")
+    return ("jobs", *created, "rayservices", "raycronjobs", *runtimes)
 
 
 def index_labels(kinds: JobKinds) -> tuple[str, ...]:

@@ -126,8 +126,15 @@ def read_job(
         unborn=asked.unborn,
         items=asked.items,
         missing=asked.missing,
+        parent=_parent(meta),
         applied=any(owner.operation == "Apply" for owner in meta.managed_fields or ()),
     )
+
+
+def _parent(meta: Meta) -> str:
+    """The uid of the job whose pod templates it has; empty without one."""
+    owners = (one for one in meta.owner_references or () if one.controller)
+    return next((one.uid for one in owners if one.kind in keys.PARENT_KINDS), "")
 
 
 def user_labels(labels: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:

@@ -98,6 +98,8 @@ def problems(one: Declared, others: Sequence[Description]) -> Iterator[tuple[str
         yield "plural", f"{one.plural} is the name of another kind"
     if "." not in one.group:
         yield "group", f"{one.group} is not the group of a CustomResourceDefinition"
+    if one.patches is not None:
+        yield "patches", "is for built-in kinds"
     if not one.suspend.startswith("spec."):
         yield "suspend", f"{one.suspend} is not a field of the spec"
     for number, child in enumerate(one.children):

@@ -29,7 +29,7 @@ from queuectl.objects.kinds.patches import Absent, Items
 from queuectl.objects.kinds.places import Entry, check, entries, refuse
 from queuectl.objects.kinds.wires import CONDITIONS, field, wire
 from queuectl.objects.kubernetes.templates import check_groups, read_podset
-from queuectl.objects.kubernetes.wire import Condition, Meta
+from queuectl.objects.kubernetes.wire import Condition, Meta, Template
 
 
 class DescribedKind:
@@ -47,6 +47,7 @@ class DescribedKind:
         self.version = description.version
         self.plural = description.plural
         self.container = description.container
+        self.refers = description.patches is not None
         self.wire = wire(description, self.more, self.more_of_entries)
         self._list = next((one.path for one in description.podsets if one.key), None)
 
@@ -57,7 +58,7 @@ class DescribedKind:
         return read_job(
             self.kind,
             document.metadata,
-            [entry.template for entry in self._asking(document)],
+            self.written(document),
             suspended=bool(field(document, one.suspend)),
             drained=drained,
             outcome=Outcome.SUCCEEDED if succeeded else outcome,
@@ -101,6 +102,10 @@ class DescribedKind:
     def templates(self, document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         found: list[Any] = [one.template for one in entries(self.description.podsets, document)]
         return [template for template in found if template is not None]
+
+    def written(self, document: Any) -> list[Template | None]:
+        """The templates in which queuectl writes, in podset order."""
+        return [entry.template for entry in self._asking(document)]
 
     def complete(self, podsets: list[PodSet]) -> list[PodSet]:
         """The podsets, with what the controller of the kind adds to their pods."""
@@ -220,6 +225,8 @@ class DescribedKind:
         for required in one.required:
             if not field(document, required.path):
                 raise RequestError(f"{required.path}: {required.reason}", unsupported=True)
+        if one.patches is not None:
+            return self.asked(document, SpecFields())
         podsets, ranks = [], []
         asking = [(entry, entry.count()) for entry in self._asking(document)]
         for entry, count in asking:

@@ -151,6 +151,22 @@ class Manager(_Part, frozen=True, kw_only=True):
     name: str
 
 
+class Patches(_Part, frozen=True, kw_only=True):
+    """A list of changes of the pod templates, of a kind without templates: they are in the first child, which exists while the job is suspended.
+
+    Each entry has an owner. That of queuectl has the labels and the gate of the pods, and a label by which admission recognizes the child.
+
+    Attributes:
+        path: of the list.
+        owner: the field of an entry with the name of its owner.
+        changes: path in an entry of the changes. They have the form of the child.
+    """
+
+    path: Path
+    owner: FieldOrNone
+    changes: Path
+
+
 class Child(_Part, frozen=True, kw_only=True):
     """A kind of objects that the controller of a job creates, and whose controller creates the pods."""
 
@@ -166,7 +182,8 @@ class Description(_Part, frozen=True, kw_only=True):
     Attributes:
         kind, group, version, plural: its names in the API.
         suspend: path of the Boolean by which it is suspended.
-        podsets: the places of its podsets, in podset order.
+        podsets: the places of its podsets, in podset order; none if it has ``patches``.
+        patches: where it has changes of pod templates, if it has no templates itself; None for all others.
         selector: label of its pods, with the name of the job; "" = none.
         conditions: its status conditions.
         phase: the field of its status that counts instead of conditions.
@@ -191,6 +208,7 @@ class Description(_Part, frozen=True, kw_only=True):
     plural: Name
     suspend: Path
     podsets: tuple[PodSets, ...]
+    patches: Patches | None = None
     selector: LabelOrNone = ""
     conditions: Conditions = Conditions()
     phase: Phase | None = None

@@ -48,6 +48,7 @@ class BatchJob:
     version = "v1"
     plural = "jobs"
     container = "main"
+    refers = False
     wire = WireJob
 
     def minimal_spec(self, template: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -39,6 +39,8 @@ def wire(
     for where in one.podsets:
         if where.only is not None:
             leaves[where.only.path] = str | None
+    if one.patches is not None:
+        leaves[one.patches.path] = list[dict[str, Any]] | None
     if one.priority_class:
         leaves[one.priority_class] = str | None
     if one.manager is not None:

@@ -1,0 +1,94 @@
+"""The objects of a file with the pod templates of other jobs of it: JobSets of TrainJobs, or the runtimes from which they are created."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from queuectl.domain.records import JobRecord
+from queuectl.objects import keys
+from queuectl.objects.documents import Document
+from queuectl.objects.errors import RequestError
+from queuectl.objects.kinds.jobset import JOBSET
+from queuectl.objects.kinds.runtimes import GROUP_VERSION, KINDS, jobset_of
+from queuectl.objects.kinds.trainjob import composed, runtime_of
+
+_CLUSTER_WIDE: Final = KINDS[0]
+
+
+def is_runtime(document: Document) -> bool:
+    """Whether it is a runtime of TrainJobs."""
+    return document.api_version == GROUP_VERSION and document.kind in KINDS
+
+
+@dataclass(frozen=True)
+class Children:
+    """Those of an input.
+
+    Attributes:
+        runtimes: by kind, namespace ("" for those of the cluster) and name.
+        made: JobSets by namespace and name of their TrainJob.
+    """
+
+    runtimes: dict[tuple[str, str, str], Document] = field(default_factory=dict)
+    made: dict[tuple[str, str], Document] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, documents: Iterable[Document]) -> Children:
+        found = cls()
+        for one in documents:
+            namespace, _, name = one.name.partition("/")
+            if is_runtime(one):
+                place = "" if one.kind == _CLUSTER_WIDE else namespace
+                found.runtimes[one.kind, place, name] = one
+            elif one.kind == JOBSET.kind:
+                owners = (one.body.get("metadata") or {}).get("ownerReferences") or ()
+                for owner in owners:
+                    if owner.get("controller") and owner.get("kind") in keys.PARENT_KINDS:
+                        found.made[namespace, str(owner.get("name"))] = one
+        return found
+
+    def completed(self, document: Document, record: JobRecord) -> JobRecord:
+        """The record of a job with the request of its child. Other jobs stay as they are.
+
+        Raises:
+            DocumentError: the input has neither its child nor its runtime, or they do not fit.
+        """
+        if record.kind not in keys.PARENT_KINDS or record.error is not None:
+            return record
+        child = self.made.get((record.namespace, record.name))
+        if child is None:
+            body = self._made_from_runtime(document, record)
+            child = Document(document.address, body)
+        try:
+            made = JOBSET.read(child.convert(JOBSET.wire), strict=True)
+        except RequestError as error:
+            raise child.error("", f"its JobSet: {error}") from None
+        return composed(record, made)
+
+    def _made_from_runtime(self, document: Document, record: JobRecord) -> dict[str, object]:
+        kind, name = runtime_of(document.body)
+        if kind not in KINDS:
+            raise document.error(
+                "spec.runtimeRef.kind", f"{kind!r} is neither {' nor '.join(KINDS)}"
+            )
+        place = "" if kind == _CLUSTER_WIDE else record.namespace
+        runtime = self.runtimes.get((kind, place, name))
+        if runtime is None:
+            where = f" of namespace {place}" if place else ""
+            raise document.error(
+                "spec.runtimeRef.name",
+                f"{kind} {name}{where} is not in the input: it has the pods of the TrainJob",
+            )
+        try:
+            return jobset_of(document.body, runtime.body)
+        except RequestError as error:
+            raise document.error("", str(error)) from None
+        except (AttributeError, KeyError, TypeError, msgspec.ValidationError):
+            raise runtime.error("spec.template", "is not the template of a JobSet") from None
+
+
+NO_CHILDREN: Final = Children()

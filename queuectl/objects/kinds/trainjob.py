@@ -1,0 +1,188 @@
+"""TrainJobs of ``trainer.kubeflow.org``, run by the Kubeflow trainer. Each replicated job of the runtime is a podset.
+
+A TrainJob has no pod templates. The trainer creates a JobSet from its TrainingRuntime or ClusterTrainingRuntime, also while the
+TrainJob is suspended, and applies the ``runtimePatches`` of the TrainJob to it. The request of the gang is that of the JobSet. queuectl
+writes its labels and its gate into an entry of ``runtimePatches``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+
+from queuectl.domain.records import JobRecord
+from queuectl.objects import keys
+from queuectl.objects.kinds.common import (
+    NO_COUNTS,
+    SpecFields,
+    attempt_frame,
+    start_frame,
+    starting_template,
+    withdraws,
+)
+from queuectl.objects.kinds.described import DescribedKind
+from queuectl.objects.kinds.description import (
+    BATCH_JOB,
+    Child,
+    Conditions,
+    Description,
+    Manager,
+    Patches,
+    merged,
+    nested,
+)
+from queuectl.objects.kinds.patches import Absent, Items
+from queuectl.objects.kinds.wires import field
+from queuectl.objects.kubernetes.wire import Template
+
+JOB_SET: Final = Child(kind="JobSet", group="jobset.x-k8s.io", version="v1alpha2", plural="jobsets")
+_PATCHES: Final = Patches(
+    path="spec.runtimePatches", owner="manager", changes="trainingRuntimeSpec.template"
+)
+_SPEC, _CHANGES = "trainingRuntimeSpec", "template"
+_RUNTIME: Final = "spec.runtimeRef"
+_DEFAULT_RUNTIME: Final = "ClusterTrainingRuntime"
+_STATUSES: Final = "status.jobsStatus"
+
+
+class TrainJob(DescribedKind):
+    """Adds the entry of ``runtimePatches``. It is drained when no Job is active: until then the trainer refuses other patches."""
+
+    more = (_RUNTIME, _STATUSES)
+
+    def status(self, document: Any) -> tuple[bool, bool, bool]:
+        succeeded, failed, drained = super().status(document)
+        active = any(one.get("active") for one in field(document, _STATUSES) or ())
+        return succeeded, failed, drained and not active
+
+    def written(self, document: Any) -> list[Template | None]:
+        found = [one for one in _entries(document) if one.get(_PATCHES.owner) == keys.PATCHES_OWNER]
+        labels = [field(one, f"{_PATCHES.changes}.metadata.labels") for one in found]
+        return [msgspec.convert({"metadata": {"labels": one}}, Template) for one in labels]
+
+    def asked(self, document: Any, fields: SpecFields) -> SpecFields:
+        owners = [one.get(_PATCHES.owner) for one in _entries(document)]
+        own = [(name, n) for n, name in enumerate(owners) if name == keys.PATCHES_OWNER]
+        meta = document.metadata
+        without = [n for n in ("annotations", "labels") if getattr(meta, n) is None]
+        missing = [f"/metadata/{name}" for name in without]
+        if not owners:
+            missing.append("/" + _PATCHES.path.replace(".", "/"))
+        return replace(fields, items=tuple(own), missing=tuple(missing))
+
+    def read(self, document: Any, *, kueue: bool = True, strict: bool = False) -> JobRecord:
+        record = super().read(document, kueue=kueue, strict=strict)
+        kind, name = runtime_of(document)
+        awaits = f"its JobSet does not exist: the Kubeflow trainer creates it from {kind} {name}"
+        return replace(record, awaits=awaits)
+
+    def start_patch(
+        self,
+        record: JobRecord,
+        attempt: int,
+        status: str,
+        counts: Mapping[str, int] = NO_COUNTS,
+    ) -> dict[str, Any]:
+        assert not counts, "no podset of a TrainJob may start with fewer pods"
+        suspend = nested(self.description.suspend, False)
+        return _with_maps(
+            record, start_frame(record, status), suspend, self._entry(record, attempt)
+        )
+
+    def stop_patch(self, record: JobRecord, attempt: int, status: str) -> dict[str, Any]:
+        patch = [attempt_frame(record, status), nested(self.description.suspend, True)]
+        if not withdraws(record, attempt):
+            return merged(patch)
+        return _with_maps(record, *patch, self._entry(record, attempt))
+
+    def _entry(self, record: JobRecord, attempt: int) -> dict[str, Any]:
+        """The patch of the entry: it replaces its changes, or adds an entry to the list, or a list."""
+        changes = {_CHANGES: self._changes(record, attempt)}
+        entry = {_PATCHES.owner: keys.PATCHES_OWNER, _SPEC: changes}
+        if record.items:
+            [(_, index)] = record.items
+            return nested(_PATCHES.path, Items({str(index): {_SPEC: Absent(changes)}}))
+        if "/" + _PATCHES.path.replace(".", "/") in record.missing:
+            return nested(_PATCHES.path, [entry])
+        return nested(_PATCHES.path, Items({"-": Absent(entry)}))
+
+    def _changes(self, record: JobRecord, attempt: int) -> dict[str, Any]:
+        own = {keys.KIND_LABEL: self.kind, keys.ATTEMPT_LABEL: str(attempt)}
+        gated = replace(record, ungated=tuple((one.name, ()) for one in record.podsets))
+        jobs = []
+        for one in record.podsets:
+            parts = (
+                starting_template(gated, attempt, one.name),
+                self._own_labels(record, one.name),
+            )
+            jobs.append({"name": one.name, **nested("template.spec.template", merged(parts))})
+        spec = {"spec": {"replicatedJobs": jobs}} if jobs else {}
+        return {"metadata": {"labels": own}, **spec}
+
+
+def composed(job: JobRecord, child: JobRecord | None) -> JobRecord:
+    """The record of a TrainJob with the request of its JobSet; None = it does not exist."""
+    if child is None:
+        return job
+    error, unsupported = child.error, child.unsupported
+    if child.array is not None:
+        error, unsupported = (
+            f"{keys.ELASTIC_JOB} of its runtime: a TrainJob cannot be elastic",
+            True,
+        )
+    return replace(
+        job,
+        podsets=child.podsets,
+        error=job.error or error,
+        unsupported=job.unsupported if job.error else unsupported,
+        pod_priority_class=child.pod_priority_class,
+        followed=child.followed,
+        ranks=child.ranks,
+        late=child.late,
+        unborn=child.unborn,
+        ungated=child.ungated,
+        awaits="",
+    )
+
+
+def runtime_of(document: Any) -> tuple[str, str]:
+    """Kind and name of the runtime of a TrainJob. ``document``: a struct or a document."""
+    named = field(document, _RUNTIME) or {}
+    return named.get("kind") or _DEFAULT_RUNTIME, named.get("name") or ""
+
+
+def _entries(document: Any) -> list[dict[str, Any]]:
+    return field(document, _PATCHES.path) or []
+
+
+def _with_maps(record: JobRecord, *parts: dict[str, Any]) -> dict[str, Any]:
+    """The parts as one patch. As a JSON patch, it adds the maps of the metadata that the object does not have."""
+    patch: dict[str, Any] = merged(parts)
+    if isinstance(field(patch, _PATCHES.path), Items):
+        metadata = patch["metadata"]
+        for name in ("annotations", "labels"):
+            if f"/metadata/{name}" in record.missing and name in metadata:
+                metadata[name] = Absent(metadata[name])
+    return patch
+
+
+TRAINJOB: Final = TrainJob(
+    Description(
+        kind="TrainJob",
+        group="trainer.kubeflow.org",
+        version="v1alpha1",
+        plural="trainjobs",
+        suspend="spec.suspend",
+        podsets=(),
+        patches=_PATCHES,
+        probe={"spec": {"runtimeRef": {"name": "queuectl-probe"}}},
+        selector="jobset.sigs.k8s.io/jobset-name",
+        conditions=Conditions(succeeded="Complete"),
+        manager=Manager(path="spec.managedBy", name="trainer.kubeflow.org/trainjob-controller"),
+        operator="trainerOperator",
+        children=(JOB_SET, BATCH_JOB),
+    )
+)

@@ -1,0 +1,260 @@
+"""TrainJobs: the request from the JobSet or from the runtime, and the entry of queuectl in the list of changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from queuectl.demo.manifests import Document, Pods
+from queuectl.domain.reasons import Code
+from queuectl.domain.records import ArrayStatus, Deleted, JobRecord, ListCompleted, Upserted
+from queuectl.objects import keys
+from queuectl.objects.documents import read_documents
+from queuectl.objects.errors import DocumentError
+from queuectl.objects.files.snapshots import SnapshotInput, read_snapshot
+from queuectl.objects.kinds import KINDS
+from queuectl.objects.kinds.patches import encoded
+from queuectl.objects.kinds.runtimes import jobset_of
+from queuectl.objects.kinds.trainjob import composed
+from queuectl.state.mirror import Mirror
+from tests.doubles.apiserver import operated
+from tests.support.trainjobs import replicated, training_runtime, trainjob
+
+PODS = Pods(1, gpus=8)
+RUNTIME = training_runtime("torch", "team-a", replicated("node", PODS, step="trainer"))
+
+
+def train(name: str = "train", **spec: Any) -> Document:
+    return trainjob(name, "team-a", "torch", **spec)
+
+
+def stored(document: Document, uid: str, version: int = 5) -> Document:
+    metadata = document["metadata"] | {"uid": uid, "resourceVersion": str(version)}
+    return document | {"metadata": metadata}
+
+
+def read(document: Document) -> JobRecord:
+    kind = KINDS[document["kind"]]
+    return kind.read(msgspec.convert(document, kind.wire))
+
+
+def child_of(job: Document, version: int = 6) -> JobRecord:
+    return read(stored(jobset_of(job, RUNTIME), f"{job['metadata']['name']}-jobset", version))
+
+
+# ---- in the mirror
+
+
+class TestMirror:
+    """The record of a TrainJob has the request of its JobSet."""
+
+    job = stored(train(nodes=3, suspend=True), "t1")
+
+    @pytest.fixture
+    def mirror(self) -> Mirror:
+        found = Mirror.of(KINDS)
+        found.apply([Upserted(read(self.job))])
+        return found
+
+    def test_it_waits_until_its_jobset_exists(self, mirror: Mirror) -> None:
+        waits = mirror.jobs["t1"]
+        assert waits.awaits == (
+            "its JobSet does not exist: the Kubeflow trainer creates it from TrainingRuntime torch"
+        )
+        mirror.edited.clear()
+        mirror.apply([Upserted(child_of(self.job))])
+        record = mirror.jobs["t1"]
+        assert (record.awaits, [(p.name, p.count) for p in record.podsets]) == ("", [("node", 3)])
+        assert (record.version, mirror.edited) == (5, {"t1"})
+        assert set(mirror.jobs) == {"t1"}, "the JobSet is no workload"
+
+    def test_the_order_of_the_events_does_not_matter(self) -> None:
+        mirror = Mirror.of(KINDS)
+        mirror.apply([Upserted(child_of(self.job)), Upserted(read(self.job))])
+        assert mirror.jobs["t1"].podsets[0].count == 3
+
+    def test_an_older_jobset_does_not_replace_a_newer_one(self, mirror: Mirror) -> None:
+        mirror.apply([Upserted(child_of(self.job, version=9))])
+        fewer = stored(train(nodes=1, suspend=True), "t1")
+        mirror.apply([Upserted(child_of(fewer, version=8))])
+        assert mirror.jobs["t1"].podsets[0].count == 3
+
+    def test_it_waits_again_when_its_jobset_is_deleted(self, mirror: Mirror) -> None:
+        mirror.apply([Upserted(child_of(self.job))])
+        mirror.apply([Deleted("jobsets", "train-jobset", 9)])
+        assert mirror.jobs["t1"].awaits
+
+    def test_a_jobset_that_a_new_list_lacks_is_deleted(self, mirror: Mirror) -> None:
+        mirror.apply([Upserted(child_of(self.job))])
+        mirror.apply([ListCompleted("jobsets", frozenset(), 9)])
+        assert mirror.jobs["t1"].awaits
+
+    def test_a_running_trainjob_keeps_its_request_without_its_jobset(self, mirror: Mirror) -> None:
+        mirror.apply([Upserted(child_of(self.job))])
+        runs = replace(read(self.job), suspended=False, version=7)
+        mirror.apply([Upserted(runs), Deleted("jobsets", "train-jobset", 9)])
+        assert mirror.jobs["t1"].podsets[0].count == 3
+
+    def test_a_deleted_trainjob_leaves_nothing(self, mirror: Mirror) -> None:
+        mirror.apply([Upserted(child_of(self.job)), Deleted("trainjobs", "t1", 9)])
+        assert mirror.jobs == {}
+        mirror.apply([Upserted(child_of(self.job, version=10))])
+        assert mirror.jobs == {}
+
+
+def test_a_jobset_with_a_label_of_its_own_is_no_workload_if_it_is_for_a_trainjob() -> None:
+    document = stored(jobset_of(stored(train(), "t1"), RUNTIME), "j1")
+    document["metadata"]["labels"] = {keys.QUEUE_LABEL: "main"}
+    pods = document["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    pods["metadata"]["labels"] = {keys.KIND_LABEL: "TrainJob"}
+    record = read(document)
+    assert (record.queue, record.parent) == (None, "t1")
+
+
+# ---- the entry of queuectl
+
+
+def patched(document: Document, attempt: int = 2) -> Document:
+    kind = KINDS["TrainJob"]
+    record = replace(read(document), podsets=child_of(document).podsets, awaits="")
+    body, _ = encoded(kind.start_patch(record, attempt, "Starting"))
+    return operated(document, body) if isinstance(body, list) else document | body
+
+
+def test_a_start_replaces_the_entry_of_queuectl_and_keeps_those_of_others() -> None:
+    user = {"manager": "example.com/user", "trainingRuntimeSpec": {"template": {}}}
+    own = {"manager": keys.PATCHES_OWNER, "trainingRuntimeSpec": {"template": {}}}
+    document = stored(train(nodes=2, suspend=True, runtimePatches=[user, own]), "t1")
+    after = patched(document)["spec"]
+    assert after["suspend"] is False
+    kept, written = after["runtimePatches"]
+    assert kept == user
+    changes = written["trainingRuntimeSpec"]["template"]
+    assert changes["metadata"]["labels"] == {
+        keys.KIND_LABEL: "TrainJob",
+        keys.ATTEMPT_LABEL: "2",
+    }
+    [node] = changes["spec"]["replicatedJobs"]
+    template = node["template"]["spec"]["template"]
+    assert template["spec"] == {"schedulingGates": [{"name": keys.GATE}]}
+    assert template["metadata"]["labels"] == {
+        keys.ATTEMPT_LABEL: "2",
+        keys.WORKLOAD_LABEL: "t1",
+        keys.PODSET_LABEL: "node",
+        keys.KIND_LABEL: "TrainJob",
+    }
+
+
+def test_a_trainjob_from_before_the_policies_gets_an_entry_beside_those_of_others() -> None:
+    user = {"manager": "kueue.x-k8s.io/manager", "trainingRuntimeSpec": {"template": {}}}
+    document = stored(train(nodes=2, suspend=True, runtimePatches=[user]), "t1")
+    owners = [one["manager"] for one in patched(document)["spec"]["runtimePatches"]]
+    assert owners == ["kueue.x-k8s.io/manager", keys.PATCHES_OWNER]
+
+
+# ---- in files
+
+CLUSTER = """
+{apiVersion: v1, kind: Node, metadata: {name: a}, status: {allocatable: {cpu: "64", nvidia.com/gpu: "8", pods: "9"}}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: b}, status: {allocatable: {cpu: "64", nvidia.com/gpu: "8", pods: "9"}}}
+---
+"""
+
+
+def load(*bodies: Document) -> SnapshotInput:
+    text = CLUSTER + "---\n".join(yaml.safe_dump(body) for body in bodies)
+    return read_snapshot(read_documents(text, "f.yaml"))
+
+
+def podsets(found: SnapshotInput) -> dict[str, int]:
+    [pending] = found.snapshot.pending
+    return {podset.name: podset.count for podset in pending.workload.podsets}
+
+
+def test_a_trainjob_of_a_file_asks_for_the_pods_of_its_runtime() -> None:
+    found = load(train(nodes=2), RUNTIME)
+    assert podsets(found) == {"node": 2}
+    assert found.ignored == ()
+    [pending] = found.snapshot.pending
+    assert (pending.workload.kind, pending.workload.podsets[0].shape.requests["nvidia.com/gpu"]) == ("TrainJob", 8)  # fmt: skip
+    assert pending.blocked is None or pending.blocked.code is not Code.WAITING_FOR_PODS
+
+
+def test_the_kind_of_a_runtime_is_that_of_the_whole_cluster_if_none_is_given() -> None:
+    job = train()
+    del job["spec"]["runtimeRef"]["kind"]
+    with pytest.raises(DocumentError, match="ClusterTrainingRuntime torch is not in the input"):
+        load(job, RUNTIME)
+    wide = training_runtime("torch", None, replicated("node", PODS, step="trainer"))
+    assert podsets(load(job, wide)) == {"node": 1}
+
+
+def test_the_jobset_of_a_file_counts_instead_of_a_runtime() -> None:
+    job = stored(train(nodes=2, suspend=True), "t1")
+    assert podsets(load(job, stored(jobset_of(job, RUNTIME), "j1"))) == {"node": 2}
+
+
+def test_an_initializer_is_a_podset_of_the_gang() -> None:
+    first = replicated("dataset-initializer", Pods(1), step="dataset-initializer")
+    runtime = training_runtime("torch", "team-a", first, replicated("node", PODS, step="trainer"))
+    assert podsets(load(train(nodes=2), runtime)) == {"dataset-initializer": 1, "node": 2}
+
+
+FAULTS: dict[str, tuple[list[Document], str]] = {
+    "no runtime": (
+        [train()],
+        "spec.runtimeRef.name: TrainingRuntime torch of namespace team-a is not in the input: it has the pods of the TrainJob",
+    ),
+    "a runtime of another namespace": (
+        [train(), RUNTIME | {"metadata": {"name": "torch", "namespace": "team-b"}}],
+        "spec.runtimeRef.name: TrainingRuntime torch of namespace team-a is not in the input",
+    ),
+    "another kind of runtime": (
+        [train(runtimeRef={"name": "x", "kind": "MyRuntime"})],
+        "spec.runtimeRef.kind: 'MyRuntime' is neither ClusterTrainingRuntime nor TrainingRuntime",
+    ),
+    "a change of a replicated job that does not exist": (
+        [
+            train(
+                runtimePatches=[
+                    {
+                        "manager": "example.com/user",
+                        "trainingRuntimeSpec": {
+                            "template": {"spec": {"replicatedJobs": [{"name": "other"}]}}
+                        },
+                    }
+                ]
+            ),
+            RUNTIME,
+        ],
+        "spec.runtimePatches: TrainingRuntime torch has no replicated job 'other'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("bodies", "says"), FAULTS.values(), ids=FAULTS)
+def test_a_file_that_lacks_the_pods_of_a_trainjob_is_refused(
+    bodies: list[Document], says: str
+) -> None:
+    with pytest.raises(DocumentError) as refused:
+        load(*bodies)
+    assert says in str(refused.value)
+
+
+def test_a_trainjob_of_a_runtime_without_replicated_jobs_is_not_planned() -> None:
+    [pending] = load(train(), training_runtime("torch", "team-a")).snapshot.pending
+    assert pending.blocked is not None
+    assert pending.blocked.message == "spec.replicatedJobs: is empty"
+
+
+def test_a_trainjob_of_an_elastic_jobset_is_not_supported() -> None:
+    job = stored(train(nodes=3, suspend=True), "t1")
+    elastic = replace(child_of(job), array=ArrayStatus(completions=3, at_once=3, base=3))
+    record = composed(read(job), elastic)
+    assert record.unsupported
+    assert record.error == "elastic-job of its runtime: a TrainJob cannot be elastic"
