@@ -34,7 +34,7 @@ from queuectl.lifecycle.slot_assignment import assign, slots_of
 from queuectl.objects.keys import STATUS_ANNOTATION
 from queuectl.objects.kinds import KINDS, JobKinds
 from queuectl.objects.kinds import pods as plain
-from queuectl.objects.kinds.job import base_patch
+from queuectl.objects.kinds.job import array_patch, base_patch
 from queuectl.objects.kubernetes.pods import pin_patch
 from queuectl.objects.times import format_time
 
@@ -143,7 +143,7 @@ def _of_pods(
         return []
     if job.index is not None and not job.index.started:
         array = object_of(job)
-        patch = KINDS[job.kind].start_patch(array, 0, ARRAY_STATUS)
+        patch = array_patch(array, ARRAY_STATUS)
         return [_job_write(entry, array, patch, Purpose.START)]
     own = [pod for pod in pods if pod.attempt == entry.attempt or (pod in alive and pod.gated)]
     writes = _place(entry, job, own, nodes, flavors)

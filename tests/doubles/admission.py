@@ -234,7 +234,8 @@ def _shape(job: Document) -> Any:
     """The fields that may not change while a job runs, except those that the API server protects (the template of a Job)."""
     if job["kind"] == "Job":
         return job["spec"].get("parallelism", 1)
-    return [field(job, where.path) for where in description_of(job).podsets]
+    one = description_of(job)
+    return [field(job, path) for path in (*(where.path for where in one.podsets), *one.fixed)]
 
 
 def check_node(user: str, old: Document, new: Document) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import RUN_SECONDS, Document, Pods
+from queuectl.localcluster import RequestError
 from queuectl.objects import keys
 from tests.support.mpijobs import mpijob
 from tests.support.people import role
@@ -108,6 +109,11 @@ def test_a_launcher_that_is_a_worker_shifts_the_indexes_and_not_the_ranks(
         )
         workspace.submit(document)
         workspace.until_running("ranks", 13, lambda p: True, "all run")
+        change = {"spec": {"runLauncherAsWorker": False}}
+        with pytest.raises(
+            RequestError, match="runLauncherAsWorker of a job in a queue cannot change"
+        ):
+            workspace.client.patch(workspace.made[0], change)
         found = sorted((p.podset, p.rank, p.name) for p in workspace.running("ranks"))
         workers = [("worker", n, f"ranks-worker-{n}") for n in range(12)]
         assert [(podset, rank) for podset, rank, _ in found[:1]] == [("launcher", 0)]

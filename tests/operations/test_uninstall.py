@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -99,8 +100,9 @@ def way(request: pytest.FixtureRequest) -> Way:
 @pytest.fixture
 def installation(server: EmbeddedServer, way: Way) -> Iterator[Installation]:
     settings = {"QUEUECTL_DATABASE_URL": server.url()}
-    own = {"operators": OPERATORS} if way.release == KUBERNETES else {}
-    with installed(NODES, settings, way.admission, kubernetes=way.release, **own) as built:
+    spec: dict[str, Any] = {"kubernetes": way.release}
+    spec |= {"operators": OPERATORS} if way.release == KUBERNETES else {}
+    with installed(NODES, settings, way.admission, **spec) as built:
         yield built
 
 

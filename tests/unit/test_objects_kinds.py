@@ -701,12 +701,10 @@ def test_a_queue_is_renamed_under_the_keys_that_name_it_and_never_under_those_of
     assert patch["metadata"]["labels"] == dict.fromkeys(patched, "b")
 
 
-def test_paths_and_selectors_are_those_of_the_api() -> None:
+def test_paths_are_those_of_the_api() -> None:
     assert path(KINDS["Job"]) == "/apis/batch/v1/jobs"
     assert path(KINDS["Job"], "a", "b") == "/apis/batch/v1/namespaces/a/jobs/b"
     assert path(KINDS["PyTorchJob"], "a") == "/apis/kubeflow.org/v1/namespaces/a/pytorchjobs"
-    assert KINDS["Job"].pod_selector("x") == "batch.kubernetes.io/job-name=x"
-    assert KINDS["PyTorchJob"].pod_selector("x") == "training.kubeflow.org/job-name=x"
 
 
 # ---- starting with fewer pods

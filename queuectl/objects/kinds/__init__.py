@@ -106,9 +106,6 @@ class JobKind(Protocol):
     def notice_patch(self, record: JobRecord, status: str, deadline: str) -> dict[str, Any]:
         """Give notice that the job is suspended at ``deadline``; :meth:`stop_patch` removes the notice."""
 
-    def pod_selector(self, name: str) -> str:
-        """Label selector of the pods of the job with this name."""
-
 
 _DESCRIBED: Final = (
     PYTORCHJOB,

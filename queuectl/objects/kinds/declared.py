@@ -157,6 +157,7 @@ def _paths(one: Description) -> Iterator[tuple[str, str]]:
     yield "suspend", one.suspend
     if one.priority_class:
         yield "priorityClass", one.priority_class
+    yield from (("fixed", path) for path in one.fixed)
     for number, place in enumerate(one.podsets):
         field = f"podsets[{number}]"
         yield f"{field}.path", place.path

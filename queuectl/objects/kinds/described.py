@@ -156,9 +156,6 @@ class DescribedKind:
     def notice_patch(self, record: JobRecord, status: str, deadline: str) -> dict[str, Any]:
         return notice(record, status, deadline)
 
-    def pod_selector(self, name: str) -> str:
-        return f"{self.description.selector}={name}"
-
     def _asking(self, document: Any) -> Iterator[Entry]:
         """The entries with pods. An entry of a list can have none."""
         for entry in entries(self.description.podsets, document):

@@ -184,7 +184,7 @@ class Description(_Part, frozen=True, kw_only=True):
         suspend: path of the Boolean by which it is suspended.
         podsets: the places of its podsets, in podset order; none if it has ``patches``.
         patches: where it has changes of pod templates, if it has no templates itself; None for all others.
-        selector: label of its pods, with the name of the job; "" = none.
+        fixed: fields, besides the podsets, that cannot change while the job runs.
         conditions: its status conditions.
         phase: the field of its status that counts instead of conditions.
         index: label of its pods with their index in the podset, beside those that queuectl knows for all kinds; "" = none.
@@ -209,7 +209,7 @@ class Description(_Part, frozen=True, kw_only=True):
     suspend: Path
     podsets: tuple[PodSets, ...]
     patches: Patches | None = None
-    selector: LabelOrNone = ""
+    fixed: tuple[Path, ...] = ()
     conditions: Conditions = Conditions()
     phase: Phase | None = None
     index: LabelOrNone = ""

@@ -111,8 +111,10 @@ class BatchJob:
     def notice_patch(self, record: JobRecord, status: str, deadline: str) -> dict[str, Any]:
         return notice(record, status, deadline)
 
-    def pod_selector(self, name: str) -> str:
-        return f"{keys.JOB_NAME_LABEL}={name}"
+
+def array_patch(record: JobRecord, status: str) -> dict[str, Any]:
+    """Resume an array. Its indexes start one by one afterwards, so no attempt starts now."""
+    return BatchJob().start_patch(record, 0, status)
 
 
 def base_patch(record: JobRecord, status: str, base: int) -> dict[str, Any]:

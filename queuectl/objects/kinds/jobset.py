@@ -135,7 +135,6 @@ JOBSET: Final = JobSet(
                 ),
             ),
         ),
-        selector="jobset.sigs.k8s.io/jobset-name",
         conditions=Conditions(succeeded="Completed"),
         manager=Manager(path="spec.managedBy", name="jobset.sigs.k8s.io/jobset-controller"),
         unsupported=(

@@ -63,7 +63,7 @@ MPIJOB: Final = MPIJob(
         plural="mpijobs",
         suspend="spec.runPolicy.suspend",
         podsets=(PodSets(path="spec.mpiReplicaSpecs", types=("Launcher", "Worker")),),
-        selector="training.kubeflow.org/job-name",
+        fixed=(_LAUNCHER_WORKS,),
         priority_class="spec.runPolicy.schedulingPolicy.priorityClass",
         manager=Manager(path="spec.runPolicy.managedBy", name="kubeflow.org/mpi-operator"),
         operator="mpiOperator",

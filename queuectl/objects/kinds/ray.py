@@ -163,7 +163,6 @@ RAYCLUSTER: Final = RayCluster(
         plural="rayclusters",
         suspend="spec.suspend",
         podsets=_podsets("spec"),
-        selector="ray.io/cluster",
         # It runs until it is deleted.
         conditions=Conditions(succeeded="", failed="", suspended="RayClusterSuspended"),
         manager=Manager(path="spec.managedBy", name="ray.io/kuberay-operator"),
@@ -205,7 +204,6 @@ RAYJOB: Final = RayJob(
             ),
         ),
         # On its RayCluster. Its pods have only the name of the RayCluster, and the labels of queuectl.
-        selector="ray.io/originated-from-cr-name",
         phase=Phase(
             path="status.jobDeploymentStatus",
             succeeded=("Complete",),

@@ -50,7 +50,6 @@ def _described(
         plural=f"{kind.lower()}s",
         suspend="spec.runPolicy.suspend",
         podsets=(PodSets(path=f"spec.{replicas}", types=types),),
-        selector="training.kubeflow.org/job-name",
         priority_class="spec.runPolicy.schedulingPolicy.priorityClass",
         manager=Manager(path="spec.runPolicy.managedBy", name="kubeflow.org/training-operator"),
         unsupported=unsupported,

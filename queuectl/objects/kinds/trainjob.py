@@ -179,7 +179,6 @@ TRAINJOB: Final = TrainJob(
         podsets=(),
         patches=_PATCHES,
         probe={"spec": {"runtimeRef": {"name": "queuectl-probe"}}},
-        selector="jobset.sigs.k8s.io/jobset-name",
         conditions=Conditions(succeeded="Complete"),
         manager=Manager(path="spec.managedBy", name="trainer.kubeflow.org/trainjob-controller"),
         operator="trainerOperator",
