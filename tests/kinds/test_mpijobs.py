@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from copy import deepcopy
-from typing import Any
 
 import pytest
 
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import RUN_SECONDS, Document, Pods
+from queuectl.demo.manifests import Document, Pods
 from queuectl.localcluster import RequestError
 from queuectl.objects import keys
 from tests.support.mpijobs import mpijob
 from tests.support.people import role
-from tests.system.actions import apply, finish, remove, run_command, until_empty, until_reason
+from tests.system.actions import finish, remove, run_command, until_empty, until_reason
 from tests.system.forger import (
     PYTORCHJOBS,
     Tenant,
-    account_of_queuectl,
     job,
     owner,
     pod,
@@ -50,50 +46,6 @@ def fail(workspace: Workspace, name: str) -> None:
     """Let a pod fail now."""
     annotations = {"kwok.queuectl.dev/fail-after-seconds": "0"}
     change_pod(workspace, name, {"metadata": {"annotations": annotations}})
-
-
-def test_an_mpijob_with_the_fields_of_kueues_users_runs_with_kueues_keys(
-    installation: Installation,
-) -> None:
-    """As people write it for Kueue: its queue label alone, a launcher with mpirun, and workers with sshd."""
-    with installation.workspace(32) as workspace:
-        quota = {"cpu": "16", "memory": "64Gi"}
-        apply(workspace, m.cluster_queue(workspace.namespace, "gpu", quota))
-        queue = "kueue.x-k8s.io/queue-name"
-        limits = {"resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}
-        image = {"image": "registry.invalid/pi:1", "securityContext": {"runAsUser": 1000}}
-
-        def replica(count: int, name: str, seconds: str | None, **what: Any) -> Document:
-            annotations = {} if seconds is None else {RUN_SECONDS: seconds}
-            containers = [{"name": name, **image, **limits, **what}]
-            template = {
-                "metadata": {"annotations": annotations},
-                "spec": {"containers": containers},
-            }
-            return {"replicas": count, "template": template}
-
-        serve = ["-De", "-f", "/home/mpiuser/.sshd_config"]
-        made = mpijob(
-            "pi",
-            workspace.namespace,
-            Pods(2),
-            queue=None,
-            slotsPerWorker=1,
-            runPolicy={"cleanPodPolicy": "Running", "ttlSecondsAfterFinished": 60},
-            sshAuthMountPath="/home/mpiuser/.ssh",
-        )
-        made["metadata"]["labels"] = {queue: "main"}
-        made["spec"]["mpiReplicaSpecs"] = {
-            "Launcher": replica(
-                1, "mpi-launcher", "3", command=["mpirun"], args=["-n", "2", "/pi"]
-            ),
-            "Worker": replica(2, "mpi-worker", None, command=["/usr/sbin/sshd"], args=serve),
-        }
-        stored = workspace.submit(made)
-        assert stored["metadata"]["labels"] == {queue: "main", keys.QUEUE_LABEL: "main"}
-        workspace.until_state("pi", "Finished")
-        assert workspace.workload("pi")["reason"]["code"] == "Succeeded"
-        until_empty(workspace, "pi")
 
 
 def test_a_launcher_that_is_a_worker_shifts_the_indexes_and_not_the_ranks(
@@ -183,7 +135,7 @@ def test_workers_that_ended_in_an_earlier_attempt_hold_the_next_one_until_they_a
         remove(workspace, "kept")
 
 
-# ---- forged objects, and changes by users
+# ---- forged objects
 
 
 @pytest.fixture(scope="module")
@@ -223,49 +175,3 @@ def test_no_user_takes_the_launcher_of_an_mpijob_out_of_its_queue(tenant: Tenant
     refused(changed, tenant.client.patch, path, {"spec": {"parallelism": 3}})
     refused(changed, tenant.client.patch, path, {"metadata": {"ownerReferences": None}})
     refused("together with its pods", tenant.client.delete, path)
-
-
-def test_a_user_changes_a_queued_mpijob_only_in_ways_that_its_queue_sees(tenant: Tenant) -> None:
-    workspace = tenant.workspace
-    made = tenant.create(mpijob("changed", workspace.namespace, Pods(9, gpus=8)))
-    path, change = workspace.made[-1], tenant.client.patch
-
-    def worker(**fields: Any) -> Document:
-        return {"spec": {"mpiReplicaSpecs": {"Worker": fields}}}
-
-    def template(**fields: Any) -> Document:
-        return worker(template=fields)
-
-    refused("only queuectl may resume", change, path, {"spec": {"runPolicy": {"suspend": False}}})
-    refused("gate.*cannot be removed", change, path, template(spec={"schedulingGates": []}))
-    for label in (keys.ATTEMPT_LABEL, keys.KIND_LABEL, keys.FIRST_RANK_LABEL):
-        labels = {"labels": {label: "7"}}
-        refused("written by queuectl alone", change, path, template(metadata=labels))
-    move = {"metadata": {"labels": {keys.QUEUE_LABEL: "other"}}}
-    refused("cannot change its queue", change, path, move)
-    mine = workspace.client.path_of(tenant.job)
-    refused("while it runs", change, mine, worker(replicas=3))
-    refused("together with its pods", tenant.client.delete, mine, propagationPolicy="Orphan")
-    change(path, template(spec={"nodeSelector": {"example.com/none": "x"}}))
-    without = deepcopy(made["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"])
-    assert without["priorityClassName"] == keys.POD_PRIORITY_CLASS
-    tenant.client.delete(path, propagationPolicy="Background")
-
-
-def test_the_account_of_queuectl_changes_nothing_else_of_an_mpijob(tenant: Tenant) -> None:
-    workspace = tenant.workspace
-    path = workspace.client.path_of(tenant.job)
-    says = "queuectl changes of a job in a queue nothing but"
-    worker: Document = {"mpiReplicaSpecs": {"Worker": {"replicas": 1}}}
-    image: Document = {"template": {"spec": {"nodeSelector": {"a": "b"}}}}
-    with account_of_queuectl(workspace) as client:
-        for spec in (
-            worker,
-            {"mpiReplicaSpecs": {"Worker": image}},
-            {"slotsPerWorker": 2},
-            {"runLauncherAsWorker": True},
-            {"runPolicy": {"cleanPodPolicy": "All"}},
-        ):
-            refused(says, client.patch, path, {"spec": spec})
-        mine = mpijob("mine", "queuectl-system", Pods(1))
-        refused(says, client.create, client.path_of(mine).rpartition("/")[0], mine)
