@@ -25,10 +25,9 @@ from queuectl.domain.records import (
 )
 from queuectl.domain.redaction import Redactor
 from queuectl.objects.documents import as_document
-from queuectl.objects.files.snapshots import read_snapshot
 from queuectl.objects.kinds import KINDS
-from queuectl.planner import plan
 from queuectl.state.mirror import Mirror
+from tests.support.file_plans import planned, pod_of_index
 
 ARRAY = "queuectl.dev/array"
 IGNORED = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
@@ -194,59 +193,15 @@ def test_a_waiting_job_can_become_an_array_and_a_gang_again() -> None:
 # ---- files, and what others see
 
 
-def node(name: str) -> Document:
-    labels = {"kubernetes.io/hostname": name, "rack": "r"}
-    capacity = {"cpu": "8", "memory": "8Gi", "pods": "10", "nvidia.com/gpu": "1"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": labels},
-        "status": {"allocatable": capacity},
-    }
-
-
-def planned(*documents: Document) -> tuple[list[str], list[str], list[str]]:
-    """Names of what starts, what waits, and what runs."""
-    queue = m.cluster_queue("pool", "gpu", {"nvidia.com/gpu": 8, "cpu": "1k", "pods": 100})
-    config = [m.topology("t", "rack"), m.flavor("gpu", topology="t"), queue]
-    config.append(m.local_queue("default", "main", "pool"))
-    given = [as_document(dict(one)) for one in (*config, node("n0"), node("n1"), *documents)]
-    snapshot = read_snapshot(given, now=1_800_000_000.0).snapshot
-    found = plan(snapshot)
-    names = {one.workload.uid: one.workload.name for one in snapshot.pending}
-    return (
-        [names[one.uid] for one in found.admitted],
-        [names[one.uid] for one in found.pending],
-        [gang.workload.name for gang in snapshot.admitted],
-    )
-
-
 def test_a_plan_of_files_starts_the_indexes_that_fit() -> None:
-    assert planned(array(4, 3)) == (["sweep_0", "sweep_1"], ["sweep_2"], [])
+    assert planned(2, array(4, 3)) == (["sweep_0", "sweep_1"], ["sweep_2"], [])
 
 
 def test_a_plan_of_files_knows_the_indexes_that_run_by_their_pods() -> None:
-    def of_index(number: int, placed: Mapping[str, Any]) -> Document:
-        labels = {"batch.kubernetes.io/job-completion-index": str(number)}
-        owner = {
-            "kind": "Job",
-            "name": "sweep",
-            "uid": "u",
-            "controller": True,
-            "apiVersion": "batch/v1",
-        }
-        requests = {"requests": {"nvidia.com/gpu": "1", "cpu": "1"}}
-        return {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": f"sweep-{number}", "namespace": "default", "labels": labels, "ownerReferences": [owner]},
-            "spec": {"containers": [{"name": "main", "resources": requests}], **placed},
-            "status": {"phase": "Pending"},
-        }  # fmt: skip
-
     gate = {"schedulingGates": [{"name": "queuectl.dev/placement"}]}
-    runs, waits = of_index(0, {"nodeName": "n1"}), of_index(1, gate)
-    assert planned(array(4, 2, suspend=False), runs, waits) == (["sweep_1"], [], ["sweep_0"])
+    runs = pod_of_index("sweep", 0, {"nodeName": "n1"})
+    waits = pod_of_index("sweep", 1, gate)
+    assert planned(2, array(4, 2, suspend=False), runs, waits) == (["sweep_1"], [], ["sweep_0"])
 
 
 def test_the_name_of_an_index_of_another_team_is_covered_whole() -> None:

@@ -21,13 +21,12 @@ from queuectl.domain.records import JobRecord, Outcome, PodPhase, PodRecord, Rec
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import Growth
 from queuectl.objects.documents import as_document
-from queuectl.objects.files.snapshots import read_snapshot
 from queuectl.objects.kinds import KINDS
-from queuectl.planner import plan
 from queuectl.state.growth import after_lower_ranks, in_rank_order, stalled_ranks
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from tests.planner.build import config, gang, node, placed, podset, queue
+from tests.support.file_plans import planned, pod_of_index
 
 OURS, KUEUES = "queuectl.dev/elastic-job", "kueue.x-k8s.io/elastic-job"
 LEAST = "queuectl.dev/job-min-parallelism"
@@ -328,50 +327,9 @@ def test_a_pod_is_added_where_it_can_be_one_of_the_gang() -> None:
 # ---- files
 
 
-def machine(name: str) -> Document:
-    labels = {"kubernetes.io/hostname": name, "rack": "r"}
-    capacity = {"cpu": "8", "memory": "8Gi", "pods": "10", "nvidia.com/gpu": "1"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": labels},
-        "status": {"allocatable": capacity},
-    }
-
-
-def of_rank(number: int, placed: Mapping[str, Any]) -> Document:
-    labels = {"batch.kubernetes.io/job-completion-index": str(number)}
-    owner = {"kind": "Job", "name": "train", "uid": "u", "controller": True, "apiVersion": "batch/v1"}  # fmt: skip
-    requests = {"requests": {"nvidia.com/gpu": "1", "cpu": "1"}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": f"train-{number}", "namespace": "default", "labels": labels, "ownerReferences": [owner]},
-        "spec": {"containers": [{"name": "main", "resources": requests}], **placed},
-        "status": {"phase": "Pending"},
-    }  # fmt: skip
-
-
-def planned(*documents: Document) -> tuple[list[str], list[str], list[str]]:
-    """Names of what starts, what waits, and what runs."""
-    pool = m.cluster_queue("pool", "gpu", {"nvidia.com/gpu": 8, "cpu": "1k", "pods": 100})
-    given = [m.topology("t", "rack"), m.flavor("gpu", topology="t"), pool]
-    given.append(m.local_queue("default", "main", "pool"))
-    machines = [machine(f"n{number}") for number in range(3)]
-    all_of_them = [as_document(dict(one)) for one in (*given, *machines, *documents)]
-    snapshot = read_snapshot(all_of_them, now=1_800_000_000.0).snapshot
-    found = plan(snapshot)
-    names = {one.workload.uid: one.workload.name for one in snapshot.pending}
-    return (
-        [names[one.uid] for one in found.admitted],
-        sorted(names[one.uid] for one in found.pending),
-        [one.workload.name for one in snapshot.admitted],
-    )
-
-
 def test_a_plan_of_files_starts_the_gang_and_then_adds_pods() -> None:
-    assert planned(elastic()) == (["train"], [], [])
+    assert planned(3, elastic()) == (["train"], [], [])
     gate = {"schedulingGates": [{"name": "queuectl.dev/placement"}]}
-    pods = [of_rank(n, {"nodeName": f"n{n}"} if n < 2 else gate) for n in range(4)]
+    pods = [pod_of_index("train", n, {"nodeName": f"n{n}"} if n < 2 else gate) for n in range(4)]
     runs = elastic(suspend=False, annotations={BASE: "2"})
-    assert planned(runs, *pods) == (["train_2"], ["train_3"], ["train"])
+    assert planned(3, runs, *pods) == (["train_2"], ["train_3"], ["train"])
