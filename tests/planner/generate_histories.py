@@ -138,6 +138,7 @@ def events(draw: st.DrawFn, names: list[str]) -> Event:
                 drain=draw(st.sampled_from(DRAINS)),
                 rack=draw(st.booleans()),
                 user=draw(st.sampled_from((None, "ann", "bob"))),
+                least=draw(st.sampled_from((None, None, 1, 2))),
             )
         case "ends":
             return Ends(which)

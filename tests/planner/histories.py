@@ -48,6 +48,7 @@ from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.usage import Usage
 from tests.planner.build import LEVELS, NOW, resources
+from tests.planner.elastic_pods import ElasticPods, status_of
 from tests.planner.queues import quotas
 from tests.planner.story import (
     NAMESPACE,
@@ -104,6 +105,7 @@ class Simulation:
         self._cache = PlannerCache()
         self._does_nothing: dict[str, int] = {}  # uid -> attempt
         self._ending: dict[str, float] = {}  # pod -> when it ends
+        self._elastic = ElasticPods(self._mirror, self._see, self._end_pod)
         self._version = 0
         self._plan_again = True
         self._plan_due: float | None = None
@@ -129,13 +131,18 @@ class Simulation:
             case Arrives():
                 return self._submit(event)
             case Ends():
-                uid = self._pick(event.which, self._ledger.uids(State.STARTING, State.RUNNING))
+                uid = self._pick(
+                    event.which, _jobs(self._ledger.uids(State.STARTING, State.RUNNING))
+                )
                 if uid is not None:
                     self._end_pods(uid)
                     self._see(replace(self._mirror.jobs[uid], outcome=Outcome.SUCCEEDED))
+                    self._elastic.reconcile()
                 return uid
             case IsDeleted():
-                known = self._ledger.uids(State.RESERVED) or [e.uid for e in self._ledger]
+                known = _jobs(self._ledger.uids(State.RESERVED)) or _jobs(
+                    [e.uid for e in self._ledger]
+                )
                 uid = self._pick(event.which, known)
                 if uid is not None:
                     self._end_pods(uid)
@@ -162,11 +169,14 @@ class Simulation:
         wants = NodeRules(((POOL, event.pool),) if event.pool is not None else ())
         shape = PodShape(resources(gpu=event.gpus, pods=1), wants)
         rack = TopologyRequest(TopologyMode.REQUIRED, "rack") if event.rack else None
-        podsets = (PodSet("w", event.pods, shape, rack),)
+        elastic = event.least is not None and event.least < event.pods
+        podsets = (PodSet("w", (event.least or 1) if elastic else event.pods, shape, rack),)
+        array = status_of(event.least or 1, event.pods) if elastic else None
         self.history.drains[uid] = event.drain
         job = JobRecord("Job", NAMESPACE, uid, uid, 0, self.now, event.queue, podsets)
         labels = ((USER, event.user),) if event.user is not None else ()
-        self._see(replace(job, priority_class=f"p{event.priority}", labels=labels))
+        job = replace(job, priority_class=f"p{event.priority}", labels=labels)
+        self._see(replace(job, array=array))
         return uid
 
     def _use(self, which: int | str, *, idle: bool) -> str | None:
@@ -371,13 +381,16 @@ class Simulation:
             job = self._mirror.jobs.get(entry.uid)
             if job is None or job.outcome is not None:
                 continue
-            if entry.state.live:
+            if job.index is not None:
+                self._elastic.carry_out(entry, self._ready)
+            elif entry.state.live:
                 if job.suspended or job.attempt != entry.attempt:
                     job = replace(job, suspended=False, drained=False, attempt=entry.attempt)
                     self._see(job)
                 self._bring_up(entry, job)
             elif entry.state is State.EVICTING and entry.stop_at is None:
                 self._take_down(entry, job)
+        self._elastic.reconcile()
 
     def _bring_up(self, entry: Entry, job: JobRecord) -> None:
         assert entry.placement is not None
@@ -404,16 +417,20 @@ class Simulation:
             job = replace(job, suspended=True)
             self._see(job)
         for pod in list(self._mirror.pods_of(entry)):
-            if pod.uid not in self._ending:
-                self._ending[pod.uid] = self.now + self.history.drains[entry.uid]
-                self._see(replace(pod, terminating=True, ready=False))
-            if self._ending[pod.uid] <= self.now:
-                self._delete("pods", pod.uid)
+            self._end_pod(pod, entry.uid)
         if not job.drained and not self._mirror.pods_of(entry):
             self._see(replace(job, drained=True))
 
+    def _end_pod(self, pod: PodRecord, uid: str) -> None:
+        """``uid``: of its gang. A pod that never ran is deleted at once."""
+        if pod.uid not in self._ending:
+            self._ending[pod.uid] = self.now + (0.0 if pod.gated else self.history.drain_of(uid))
+            self._see(replace(pod, terminating=True, ready=False))
+        if self._ending[pod.uid] <= self.now:
+            self._delete("pods", pod.uid)
+
     def _end_pods(self, uid: str) -> None:
-        for pod in [p for p in self._mirror.pods.values() if p.owner == uid]:
+        for pod in [p for p in self._mirror.pods.values() if p.owner.partition(".")[0] == uid]:
             self._delete("pods", pod.uid)
 
     def _ready(self, node: str) -> bool:
@@ -444,6 +461,11 @@ def simulate(story: Story) -> History:
         simulation.apply(step.event)
         simulation.wait(step.then)
     return simulation.end()
+
+
+def _jobs(uids: Sequence[str]) -> list[str]:
+    """Those that are not of a pod of an elastic Job."""
+    return [uid for uid in uids if "." not in uid]
 
 
 def _node(scene: Scene, number: int) -> Node:

@@ -427,7 +427,7 @@ def _lease_end(history: History, eviction: Evicted) -> float:
 
 def _slowest(history: History, until: float) -> float:
     """The time at which all gangs that leave by then have ended."""
-    return max(e.at + history.drains[e.uid] for e in history.evicted if e.at <= until)
+    return max(e.at + history.drain_of(e.uid) for e in history.evicted if e.at <= until)
 
 
 def _between(history: History, eviction: Evicted, until: float) -> Iterator[Outside]:

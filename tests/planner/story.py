@@ -40,6 +40,7 @@ class Arrives:
         pool: the pool of the nodes it requires, in a scene that has pools.
         name: None = it is numbered.
         user: the user that submits it, in a scene with users.
+        least: of an elastic Job: the pods of its gang. Those above it are added one by one; None = all start together.
     """
 
     queue: str
@@ -51,6 +52,7 @@ class Arrives:
     pool: str | None = None
     name: str | None = None
     user: str | None = None
+    least: int | None = None
 
 
 @dataclass(frozen=True)
@@ -257,6 +259,10 @@ class History:
 
     def queue_of(self, uid: str) -> str:
         return uid.partition("-")[0]
+
+    def drain_of(self, uid: str) -> float:
+        """Seconds that the pods of a gang take to end; of a pod that was added to a gang, as those of the gang."""
+        return self.drains[uid.partition(".")[0]]
 
     def running(self) -> set[str]:
         return {e.uid for e in self.entries.values() if e.state.live}

@@ -27,7 +27,18 @@ from tests.planner.generate_histories import stories
 from tests.planner.histories import simulate
 from tests.planner.invariants import INVARIANTS
 from tests.planner.queues import cohort, cq, quotas
-from tests.planner.story import USER, Arrives, History, Idles, QuotaIs, Scene, Started, Step, Story
+from tests.planner.story import (
+    USER,
+    Arrives,
+    Ends,
+    History,
+    Idles,
+    QuotaIs,
+    Scene,
+    Started,
+    Step,
+    Story,
+)
 
 HISTORIES = settings(
     max_examples=int(os.environ.get("QUEUECTL_HISTORIES", "40")),
@@ -177,6 +188,21 @@ def test_an_evicted_idle_gang_starts_again_before_gangs_that_wait_for_others_in_
     assert gone == [("c-slow", "c-next", 60.0), ("b-old", "a-new", 70.0)]
     began = {s.uid: s.at - NOW for s in history.started}
     assert began["a-new"] == began["b-old"] == 70.0
+
+
+def test_an_elastic_job_loses_its_highest_rank_and_grows_again() -> None:
+    queue = cq("a", quotas(4), "all", within_cluster_queue=LOWER)
+    steps = (
+        Step(Arrives("a", pods=4, least=2, name="train"), 60.0),
+        Step(Arrives("a", priority=3, name="high"), 60.0),
+        Step(Ends("a-high"), 60.0),
+    )
+    history = simulate(Story(Scene((queue,), (cohort("all"),)), steps))
+    assert complaints(history) == set()
+    assert [(e.uid, e.preemptor) for e in history.preempted] == [("a-train.003", "a-high")]
+    ranks = ["a-train", "a-train.002", "a-train.003"]
+    assert [s.uid for s in history.started] == [*ranks, "a-high", "a-train.003"]
+    assert history.running() == {*ranks}
 
 
 # Tests of the invariants themselves: each detects a history that was tampered with.

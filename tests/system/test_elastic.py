@@ -9,6 +9,8 @@ import pytest
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
 from queuectl.domain.ledger import Document
+from tests.support.elastic import elastic_of
+from tests.system.actions import finish
 from tests.system.installation import Installation, Workspace
 
 pytestmark = pytest.mark.system
@@ -56,3 +58,34 @@ def test_an_elastic_job_grows_loses_its_highest_rank_and_follows_its_user(
         job = workspace.client.get(path)
         assert job["status"].get("failed", 0) == 0
         assert job["metadata"]["annotations"]["queuectl.dev/base-count"] == "1"
+
+
+def test_an_elastic_pytorchjob_survives_an_eviction_and_ends_while_a_worker_waits(
+    installation: Installation,
+) -> None:
+    """The training operator creates an evicted worker again, and needs no other worker for the success of the first one."""
+    with installation.workspace(24) as workspace:
+        document = m.pytorchjob(
+            "train", workspace.namespace, "main", worker=Pods(4, gpus=8), priority_class="low"
+        )
+        workspace.submit(elastic_of("PyTorchJob", document, 1))
+        for name in ("train", "train_1", "train_2"):
+            workspace.until_state(name, "Running")
+        path = f"/apis/kubeflow.org/v1/namespaces/{workspace.namespace}/pytorchjobs/train"
+        workspace.job("high", Pods(1, gpus=8), priority_class="high")
+        workspace.until_state("high", "Running")
+        waiting = workspace.until_state("train_2", "Pending")
+        assert waiting["evictions"] == 1
+        workspace.until(lambda: len(workspace.pods("train")) == 4, "the worker exists again")
+
+        def active() -> int:
+            replicas = workspace.client.get(path)["status"]["replicaStatuses"]
+            return int(replicas["Worker"].get("active", 0))
+
+        workspace.until(lambda: active() == 2, "the operator counts two workers")
+        first = min(workspace.running("train"), key=lambda pod: pod.rank or 0)
+        finish(workspace, first.name)
+        for name in ("train", "train_1", "train_2", "train_3"):
+            workspace.until_state(name, "Finished")
+        status = workspace.client.get(path)["status"]
+        assert "Succeeded" in {c["type"] for c in status["conditions"] if c["status"] == "True"}
