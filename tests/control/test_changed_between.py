@@ -21,9 +21,14 @@ from tests.control.rig import Rig, gang, live, rig
 from tests.control.test_refused_writes import purpose
 from tests.doubles.admission import templates
 from tests.doubles.cluster import Written
+from tests.doubles.known import KNOWN
 
 Document = dict[str, Any]
-KINDS = ("Job", "PyTorchJob")
+KINDS = ("Job", "PyTorchJob", "RayCluster", "GangRun")
+"""Each way to write a start: a merge patch of a Job, of a map of replicas and of one template, and a JSON patch of a list.
+
+The operator of JobSets, which have a list too, refuses most of the changes.
+"""
 LOW = 10  # the value of class low in the rig
 
 
@@ -34,10 +39,16 @@ def requests(document: Document) -> None:
 
 
 def counts(document: Document) -> None:
-    if document["kind"] == "Job":
-        document["spec"]["parallelism"] = document["spec"]["completions"] = 1
-    else:
-        document["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = 2
+    spec = document["spec"]
+    match document["kind"]:
+        case "Job":
+            spec["parallelism"] = spec["completions"] = 1
+        case "PyTorchJob":
+            spec["pytorchReplicaSpecs"]["Worker"]["replicas"] = 2
+        case "RayCluster":
+            spec["workerGroupSpecs"][0]["replicas"] = 2
+        case _:
+            spec["workers"] = 1
 
 
 def topology(document: Document) -> None:
@@ -68,15 +79,26 @@ def queue(document: Document) -> None:
     document["metadata"]["labels"]["queuectl.dev/queue-name"] = "other"
 
 
+def order(document: Document) -> None:
+    """The podsets of a list get other indexes. A JSON patch addresses them by index."""
+    spec = document["spec"]
+    if document["kind"] == "RayCluster":
+        [group] = spec["workerGroupSpecs"]
+        first = deepcopy(group) | {"groupName": "first", "replicas": 1}
+        del first["template"]["metadata"]["labels"]  # those of queuectl cannot be copied
+        spec["workerGroupSpecs"] = [first, group]
+    else:
+        labels(document)
+
+
 CHANGES: tuple[Callable[[Document], None], ...] = (
-    requests, counts, topology, selector, tolerations, priority, labels, queue,
+    requests, counts, topology, selector, tolerations, priority, labels, queue, order,
 )  # fmt: skip
 
 
 def edit(world: Rig, kind: str, change: Callable[[Document], None]) -> bool:
     """Change the object as its user. Returns whether the API server accepts it."""
-    resource = "jobs" if kind == "Job" else "pytorchjobs"
-    new = deepcopy(world.cluster.server.get(resource, "default", change.__name__))
+    new = deepcopy(world.cluster.server.get(KNOWN[kind].plural, "default", change.__name__))
     change(new)
     try:
         world.cluster.user_patch(kind, "default", change.__name__, new)
@@ -95,7 +117,7 @@ async def test_a_change_during_planning_leads_to_another_plan(
 ) -> None:
     """Change it between snapshot and commit: the gang starts as the last plan has it."""
     names = {change.__name__: change for change in CHANGES}
-    async with rig(database_url, 2 * len(CHANGES)) as world:
+    async with rig(database_url, 2 * len(CHANGES) + 2, kinds=KNOWN) as world:
         here = asyncio.get_running_loop()
         edited: dict[str, bool] = {}
         planned: dict[str, Workload] = {}
@@ -128,7 +150,7 @@ async def test_a_change_during_planning_leads_to_another_plan(
 async def test_a_change_before_the_start_is_refused_or_planned_again(
     database_url: str, kind: str
 ) -> None:
-    async with rig(database_url, 2 * len(CHANGES)) as world:
+    async with rig(database_url, 2 * len(CHANGES) + 2, kinds=KNOWN) as world:
         edited = edits_before(world, kind, Purpose.START)
         async for name, uid, entry in running(world, kind):
             job, pods = world.cluster.job(uid), attempt(world, uid)
@@ -147,13 +169,14 @@ async def test_after_the_start_only_fields_without_effect_on_the_placement_can_c
     database_url: str, kind: str
 ) -> None:
     """Change it right before the first pin."""
-    async with rig(database_url, 2 * len(CHANGES)) as world:
+    async with rig(database_url, 2 * len(CHANGES) + 2, kinds=KNOWN) as world:
         edited = edits_before(world, kind, Purpose.PIN)
         async for name, uid, entry in running(world, kind):
             pods = attempt(world, uid)
             assert (entry.attempt, len(pods), requests_of(pods)) == (1, 2, {8}), name
             assert entry.priority == LOW, "a new class counts after a requeue"
-        assert {name for name, done in edited.items() if done} == {"priority", "labels"}
+        harmless = {"priority", "labels"} | ({"order"} if kind != "RayCluster" else set())
+        assert {name for name, done in edited.items() if done} == harmless
 
 
 async def running(world: Rig, kind: str) -> AsyncIterator[tuple[str, str, Entry]]:
@@ -189,7 +212,7 @@ async def test_pods_that_request_more_than_was_planned_stay_gated(
     database_url: str, kind: str
 ) -> None:
     """A webhook raises the requests, or the template changed between the start and the creation of the pods."""
-    async with rig(database_url, 2) as world:
+    async with rig(database_url, 2, kinds=KNOWN) as world:
         grown: list[str] = []
 
         def grow(write: Written) -> int | None:
