@@ -26,9 +26,11 @@ FOR_ALL: Final = (
     "queuectl-statefulsets-scale",
     "queuectl-scheduling-groups",
     "queuectl-leaderworkersets",
+    "queuectl-components",
 )
 """The policies with rules for each identity: a running job is deleted together with its pods, a StatefulSet in a queue and a group of a
-LeaderWorkerSet keep their number of pods, and the PodGroups of Kubernetes of a job are its controller's."""
+LeaderWorkerSet keep their number of pods, the PodGroups of Kubernetes of a job are its controller's, and the components of an AppWrapper
+name no other gang."""
 
 KUEUE_WEBHOOKS: Final = (
     "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kueue-mutating-webhook-configuration",

@@ -26,6 +26,7 @@ MPI_OPERATOR = versions.MPI_OPERATOR.name
 KUBERAY = versions.KUBERAY.name
 TRAINER = versions.TRAINER.name
 LWS = versions.LWS.name
+APPWRAPPER = versions.APPWRAPPER.name
 
 
 @dataclass(frozen=True)
@@ -180,6 +181,22 @@ def _lws_settings(layout: Layout) -> Mapping[str, Any]:
     return shared | {"webhook": shared["webhook"] | {"certDir": str(webhook_certificates(layout))}}
 
 
+def _appwrapper_settings(layout: Layout) -> Mapping[str, Any]:
+    """Without its webhooks, and without the parts that watch nodes and pods, as queuectl does that."""
+    day = 24 * 3600 * 10**9  # nanoseconds
+    return {
+        "appwrapper": {
+            "autopilot": {"injectAntiAffinities": False, "monitorNodes": False},
+            "faultTolerance": {"warmupGracePeriod": day, "failureGracePeriod": day},
+        },
+        "controllerManager": {
+            "health": {"bindAddress": _address(layout, APPWRAPPER)},
+            "metrics": {"bindAddress": "0"},
+        },
+        "webhooksEnabled": False,
+    }
+
+
 def _address(layout: Layout, port: str) -> str:
     return f"{_LOOPBACK}:{layout.ports[port]}"
 
@@ -233,6 +250,15 @@ OPERATORS = {
             arguments=_with_settings(LWS),
             settings=_lws_settings,
             pod_label="leaderworkerset.sigs.k8s.io/name",
+        ),
+        Operator(
+            unit=versions.APPWRAPPER,
+            namespace="appwrapper-system",
+            account="appwrapper-controller-manager",
+            arguments=_with_settings(APPWRAPPER),
+            settings=_appwrapper_settings,
+            # Without webhooks, its readiness never holds.
+            health="/healthz",
         ),
     )
 }

@@ -275,12 +275,42 @@ LWS = Unit(
     },
 )
 
+APPWRAPPER = Unit(
+    name="appwrapper",
+    module="github.com/project-codeflare/appwrapper",
+    version="v1.2.0",
+    programs={"appwrapper": "cmd"},
+    minutes=1.5,
+    patches=(
+        # Its configuration is a ConfigMap, and its namespace a file of its container.
+        Patch(
+            "\tconfigMap := &corev1.ConfigMap{}\n\terr := k8sClient.Get(ctx, cmName, configMap)",
+            "\tcontent, err := os.ReadFile(cmName.Name)\n"
+            '\tconfigMap := &corev1.ConfigMap{Data: map[string]string{"config.yaml": string(content)}}',
+        ),
+        Patch(
+            "namespace, err := getNamespace()",
+            'namespace, err := "appwrapper-system", error(nil)',
+        ),
+        # It has no flags for the limits of its client.
+        Patch(
+            'exitOnError(err, "unable to get client config")',
+            'exitOnError(err, "unable to get client config")\n\tk8sConfig.QPS, k8sConfig.Burst = 1000, 2000',
+        ),
+    ),
+    files={
+        "crds/appwrappers.yaml": "config/crd/bases/workload.codeflare.dev_appwrappers.yaml",
+        "rbac/role.yaml": "config/rbac/role.yaml",
+    },
+)
+
 ON_DEMAND: tuple[Unit, ...] = (
     JOBSET,
     MPI_OPERATOR,
     KUBERAY,
     TRAINER,
     LWS,
+    APPWRAPPER,
 )
 """Operators of job kinds. Each is built for the first cluster that runs it."""
 

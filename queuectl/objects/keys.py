@@ -109,7 +109,7 @@ PATCHES_OWNER: Final = PREFIX + "controller"
 PARENT_KINDS: Final = frozenset({"TrainJob"})
 """Kinds of jobs whose pod templates are in an object that their controller creates, and that exists while the job is suspended."""
 
-CHILD_KINDS: Final = frozenset({"Job", "RayCluster"})
+CHILD_KINDS: Final = frozenset({"Job", "JobSet", "PyTorchJob", "RayCluster"})
 """Kinds of objects that the controllers of jobs create. Only these controllers can create them with queuectl's labels in their templates, so
 the labels of their pods name the job."""
 

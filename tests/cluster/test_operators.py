@@ -98,6 +98,15 @@ def leaderworkerset(namespace: str) -> Document:
     return custom("LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1", namespace, spec)
 
 
+def appwrapper(namespace: str) -> Document:
+    metadata = {"name": "one-pod", "namespace": namespace}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": POD}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata | {"name": "one-job"}}
+    job |= {"spec": {"completions": 2, "parallelism": 2, "template": {"spec": JOB_POD}}}
+    spec = {"components": [{"template": pod}, {"template": job}]}
+    return custom("AppWrapper", "workload.codeflare.dev/v1beta2", namespace, spec)
+
+
 def pods(cluster: LocalCluster, namespace: str) -> list[Document]:
     items: list[Document] = cluster.client.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
     return items
@@ -128,6 +137,7 @@ def create(cluster: LocalCluster, document: Document) -> Document:
         ("kuberay-operator", [raycluster], {"one-head-.{5}": 1, "one-work-worker-.{5}": 2}),
         ("trainer-controller-manager", [trainingruntime, trainjob], {"one-node-0-[01]-.{5}": 2}),
         ("lws", [leaderworkerset], {"one-[01]": 2, "one-[01]-1": 2}),
+        ("appwrapper", [appwrapper], {"one-pod": 1, "one-job-.{5}": 2}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

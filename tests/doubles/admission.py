@@ -164,6 +164,11 @@ def set_born(document: Document) -> Document:
 def check_job(user: str, old: Document, new: Document) -> None:
     """Raise WriteRefused unless this user may make this change."""
     running = not suspended(old)
+    if old["kind"] == "AppWrapper" and user != CONTROLLER:
+        changed = old["spec"]["components"] != new["spec"]["components"]
+        refuse(
+            changed and queue_of(old) is not None, "the components of an AppWrapper do not change"
+        )
     if old["kind"] == "Job":
         status = old.get("status", {})
         fixed = running or bool(status.get("active"))

@@ -24,7 +24,7 @@ from queuectl.objects.kubernetes.pods import read_pod
 from queuectl.objects.kubernetes.templates import read_shape
 from queuectl.objects.kubernetes.wire import TemplateSpec, WireNode, WirePod
 from queuectl.objects.times import format_time
-from tests.doubles import gangruns, lws_operator, mpi_operator, trainer
+from tests.doubles import appwrappers, gangruns, lws_operator, mpi_operator, trainer
 from tests.doubles.admission import description_of, replicas, suspended
 from tests.doubles.apiserver import Document, Server, copied, owner_of
 from tests.doubles.known import DESCRIBED, KNOWN
@@ -85,6 +85,7 @@ class Controllers:
             "MPIJob": partial(mpi_operator.sync, server),
             "GangRun": partial(gangruns.sync, server),
             "TrainJob": partial(trainer.sync, server),
+            "AppWrapper": partial(appwrappers.sync, server),
         }
         for one in DESCRIBED:
             sync = own.get(one.kind, self._sync_replicas)

@@ -8,12 +8,20 @@ from typing import Any, Final
 
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
-from queuectl.localcluster.operators import KUBERAY, MPI_OPERATOR, TRAINER, TRAINING_OPERATOR
+from queuectl.localcluster.operators import (
+    APPWRAPPER,
+    KUBERAY,
+    MPI_OPERATOR,
+    TRAINER,
+    TRAINING_OPERATOR,
+)
 from queuectl.objects.kinds import DESCRIPTIONS
 from queuectl.objects.kinds.description import nested
 from tests.kinds.entry import NO_PARTIAL, WITHOUT, Entry, Make
 from tests.kinds.pod_entries import NO_END, POD_ENTRIES
 from tests.support import trainjobs
+from tests.support.appwrappers import appwrapper
+from tests.support.appwrappers import job as wrapped_job
 from tests.support.jobsets import jobset, replicated
 from tests.support.rays import raycluster, rayjob, worker_group
 from tests.support.simulated_ray import play
@@ -106,6 +114,16 @@ def _trainjob(name: str, namespace: str, pods: Pods, priority_class: str | None)
     return [trainjobs.training_runtime(name, namespace, first, nodes), made]
 
 
+def _appwrapper(name: str, namespace: str, pods: Pods, priority_class: str | None) -> Document:
+    """A Job of one pod, one of the other pods, and a Service."""
+    grouped = replace(pods, group="all" if pods.required else None)
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": f"{name}-service"}}
+    service |= {"spec": {"selector": {"app": name}, "ports": [{"port": 80}]}}
+    one = wrapped_job(f"{name}-first", replace(grouped, count=1))
+    rest = wrapped_job(f"{name}-work", replace(grouped, count=pods.count - 1))
+    return appwrapper(name, namespace, service, one, rest, priority_class=priority_class)
+
+
 def _ray_job_succeeds(workspace: Workspace, name: str) -> None:
     play(workspace, name, "SUCCEEDED")
 
@@ -136,6 +154,7 @@ ENTRIES: Final = (
         without={"partial": NO_PARTIAL, "elastic": NO_SUBMISSION},
         unranked=("head", "submitter"),
     ),
+    Entry("AppWrapper", _appwrapper, APPWRAPPER),
     # The end of the launcher is the end of the job.
     Entry(
         "MPIJob",

@@ -38,8 +38,7 @@ examples of Kueue for these kinds run unchanged.
 Other tests on a local control plane cover [RayServices](../how-to/rayservice.md), of which each RayCluster is a gang, and
 [kinds of your own](../how-to/bring-your-own-kind.md).
 
-queuectl does not manage AppWrappers and SparkApplications. The operator of
-SparkApplications needs a Spark image, so its tests cannot run on a local control plane.
+queuectl does not manage SparkApplications. Their operator needs a Spark image, so its tests cannot run on a local control plane.
 """
 _outcomes: Final[dict[str, dict[str, str]]] = defaultdict(dict)
 

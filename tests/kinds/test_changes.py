@@ -55,8 +55,11 @@ def _by_kind(entries: Any) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("entry", entries, ids=lambda one: one.kind)
 
 
-OF_KINDS: Final = _by_kind([one for one in ENTRIES if one.kind in {*KINDS} - {"TrainJob"}])
-"""tests/kinds/test_trainjobs.py has those of TrainJobs, whose templates are in their runtime."""
+OF_KINDS: Final = _by_kind(
+    [one for one in ENTRIES if one.kind in {*KINDS} - {"TrainJob", "AppWrapper"}]
+)
+"""tests/kinds/test_trainjobs.py has those of TrainJobs, whose templates are in their runtime, and tests/kinds/test_appwrappers.py those of
+AppWrappers, whose templates are in their components."""
 OF_PODS: Final = _by_kind([one for one in POD_ENTRIES if one.kind != "array"])
 OF_CONTROLLERS: Final = _by_kind(
     [one for one in POD_ENTRIES if one.kind in ("Deployment", "StatefulSet", "LeaderWorkerSet")]

@@ -122,6 +122,8 @@ def job_of(kind: str, name: str, *, pods: int, **options: Any) -> Document:
         return gang_run(name, pods=pods, **options)
     if kind == "TrainJob":
         return train_job(name, pods=pods, **options)
+    if kind == "AppWrapper":
+        return app_wrapper(name, pods=pods, **options)
     return _replicated_job(kind, name, pods, **options)
 
 
@@ -144,6 +146,32 @@ def train_job(
         patch = {"manager": "example.com/user", "trainingRuntimeSpec": {"template": jobs}}
         spec["runtimePatches"] = [patch]
     return _job("trainer.kubeflow.org/v1alpha1", "TrainJob", name, namespace, queue, spec)
+
+
+def app_wrapper(
+    name: str,
+    *,
+    pods: int,
+    queue: str | None = "main",
+    gpus: int = 0,
+    namespace: str = "default",
+    annotations: Mapping[str, str] | None = None,
+) -> Document:
+    """An AppWrapper: a Job of one pod, and a Job of the other pods."""
+    jobs = [
+        batch_job(
+            f"{name}-{role}",
+            queue=None,
+            pods=count,
+            gpus=gpus,
+            namespace=namespace,
+            annotations=annotations,
+        )
+        for role, count in (("leader", 1), ("workers", pods - 1))
+        if count
+    ]
+    spec = {"components": [{"template": job} for job in jobs]}
+    return _job("workload.codeflare.dev/v1beta2", "AppWrapper", name, namespace, queue, spec)
 
 
 def job_set(

@@ -15,7 +15,7 @@ GROUPS: Final = (
     ("docs/test_admin", "docs/test_mig", "docs/test_users", "docs/test_guides", "docs/test_practices", "docs/test_operate"),
     ("system/test_kills", "system/test_chaos"),
     ("cluster/test_operators",),
-    ("kinds/test_life_cycle", "kinds/test_jobsets", "kinds/test_mpijobs"),
+    ("kinds/test_life_cycle", "kinds/test_jobsets", "kinds/test_mpijobs", "kinds/test_appwrappers"),
     ("kinds/test_rayclusters", "kinds/test_rayservices", "kinds/test_rayjobs", "kinds/test_leaderworkersets"),
     ("system/test_lifecycle", "system/test_expected_start"),
     ("system/test_queues", "system/test_gangs", "system/test_pods", "system/test_arrays", "system/test_elastic"),

@@ -26,6 +26,7 @@ JOB_CONTROLLERS = (
     "system:serviceaccount:kubeflow:training-operator",
     "system:serviceaccount:jobset-system:jobset-controller-manager",
     "system:serviceaccount:ray-system:kuberay-operator",
+    "system:serviceaccount:appwrapper-system:appwrapper-controller-manager",
     "system:serviceaccount:mpi-operator:mpi-operator",
     "system:serviceaccount:kubeflow-system:kubeflow-trainer-controller-manager",
 )
@@ -124,7 +125,8 @@ def test_every_kind_is_watched_patched_mutated_and_protected(kind: Any) -> None:
         markable = f"queuectl-unqueued-{kind.plural}" in protecting()
         # A JobSet is gated with its own label, or as that of a TrainJob.
         mutated = 1 + (kind.kind == "JobSet")
-        expected = mutated if policies is MUTATING else 3 + markable
+        wrapped = bool(kind.kind == "Job" or kind.description.podsets)  # also as a component
+        expected = mutated if policies is MUTATING else 3 + markable + wrapped
         assert matched == [([kind.group], [kind.version])] * expected
 
 
@@ -192,7 +194,8 @@ def test_the_managed_class_never_preempts() -> None:
     classes = re.findall(
         r"priorityClassName',(?:\\n|\s)+value: '([^']+)'", texts("MutatingAdmissionPolicy")
     )
-    assert classes == [keys.POD_PRIORITY_CLASS] * len([*KINDS, "Pod"])
+    # Nothing inside an AppWrapper changes.
+    assert classes == [keys.POD_PRIORITY_CLASS] * len([*KINDS.keys() - {"AppWrapper"}, "Pod"])
 
 
 def test_nothing_wide_is_granted() -> None:

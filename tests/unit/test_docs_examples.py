@@ -166,7 +166,7 @@ def test_no_example_goes_untested() -> None:
         "waiting.yaml", "lending.yaml", "fair.yaml", "follow-nodes.yaml",
         "gpu-operator.yaml", "shared-gpus.yaml", "mig.yaml", "numa.yaml", "pods.yaml", "deployment.yaml", "statefulset.yaml", "drain-cronjob.yaml", "opencost-pricing.csv",
         "trace.csv", "array.yaml", "elastic.yaml", "leaderworkerset.yaml",
-        "rayservice.yaml",
+        "rayservice.yaml", "appwrapper.yaml",
     }  # fmt: skip
 
 
@@ -177,6 +177,7 @@ def test_no_example_goes_untested() -> None:
         ("pods.md", "statefulset.yaml"),
         ("leaderworkerset.md", "leaderworkerset.yaml"),
         ("rayservice.md", "rayservice.yaml"),
+        ("appwrapper.md", "appwrapper.yaml"),
     ],
 )
 def test_the_page_shows_the_plan_of_its_example(page: str, example: str) -> None:

@@ -209,7 +209,12 @@ def test_the_last_replica_fails_closed_and_is_called_for_unchanged_jobs_only() -
         conditions = {one["name"] for one in webhook.get("matchConditions", ())}
         assert ("not-changed-by-another-replica" in conditions) is last
         assert ("not-for-a-queued-job" in conditions) is name.startswith(
-            ("queuectl-jobs-", "queuectl-rayclusters-", "queuectl-jobsets-")
+            (
+                "queuectl-jobs-",
+                "queuectl-jobsets-",
+                "queuectl-pytorchjobs-",
+                "queuectl-rayclusters-",
+            )
         )
 
 

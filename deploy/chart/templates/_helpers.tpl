@@ -52,11 +52,10 @@ object.metadata.?annotations[?'queuectl.dev/after'].orValue('').split(',')
 object with the pod templates of a job has the label itself. Arguments: the root, and the kind. */}}
 {{- define "queuectl.forQueuedJob" -}}
 {{- $parent := include "queuectl.parent" . -}}
-{{- if $parent -}}
-request.userInfo.username in [{{ include "queuectl.operators" (first .) }}]
-  && object.metadata.?labels[?'queuectl.dev/workload-kind'].orValue('') == '{{ (fromYaml $parent).kind }}'
-{{- else -}}
 {{ include "queuectl.byParent" (list (first .) (include "queuectl.firstTemplate" (list (last .) "object"))) }}
+{{- if $parent }}
+  || request.userInfo.username in [{{ include "queuectl.operators" (first .) }}]
+  && object.metadata.?labels[?'queuectl.dev/workload-kind'].orValue('') == '{{ (fromYaml $parent).kind }}'
 {{- end }}
 {{- end }}
 
@@ -327,9 +326,10 @@ the place. */}}
 
 {{/* The pod template of the first place of an object, as an optional. Arguments: the kind, and the expression of the object. */}}
 {{- define "queuectl.firstTemplate" -}}
-{{- $place := first (first .).podsets -}}
-{{- $entry := include "queuectl.entry" (list $place (last .) false) -}}
-{{- if $place.key }}{{ $entry = printf "%s[?0]" (include "queuectl.field" (list (last .) $place.path)) }}{{ end -}}
+{{- $place := first (first .).podsets }}{{ $object := last . -}}
+{{- $entry := include "queuectl.field" (list $object $place.path) -}}
+{{- if $place.key }}{{ $entry = printf "%s.orValue([])[?0]" $entry }}{{ end -}}
+{{- if $place.types }}{{ $entry = printf "%s.%s.map(type, %s.%s[type])[?0]" $object $place.path $object $place.path }}{{ end -}}
 {{ include "queuectl.field" (list $entry (include "queuectl.template" $place)) }}
 {{- end }}
 

@@ -15,6 +15,7 @@ import msgspec
 from queuectl.domain.records import JobRecord
 from queuectl.objects import keys
 from queuectl.objects.kinds import leaderworkerset
+from queuectl.objects.kinds.appwrapper import APPWRAPPER
 from queuectl.objects.kinds.common import NO_COUNTS
 from queuectl.objects.kinds.described import DescribedKind
 from queuectl.objects.kinds.description import Description
@@ -118,6 +119,7 @@ _DESCRIBED: Final = (
     RAYJOB,
     MPIJOB,
     TRAINJOB,
+    APPWRAPPER,
 )
 
 DESCRIPTIONS: Final = tuple(kind.description for kind in _DESCRIBED)

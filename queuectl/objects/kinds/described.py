@@ -210,18 +210,7 @@ class DescribedKind:
     def _ask(self, document: Any, kueue: bool) -> SpecFields:
         one = self.description
         check(one.podsets, document)
-        manager = one.manager
-        if manager is not None and (name := field(document, manager.path)) not in (
-            None,
-            manager.name,
-        ):
-            raise RequestError(
-                f"{manager.path}: {name!r} runs this job elsewhere", unsupported=True
-            )
-        refuse(one.unsupported, document)
-        for required in one.required:
-            if not field(document, required.path):
-                raise RequestError(f"{required.path}: {required.reason}", unsupported=True)
+        self._check_fields(document)
         if one.patches is not None:
             return self.asked(document, SpecFields())
         podsets, ranks = [], []
@@ -252,6 +241,20 @@ class DescribedKind:
             suspended=bool(field(document, one.suspend)),
             kueue=kueue,
         )
+
+    def _check_fields(self, document: Any) -> None:
+        """Check the fields outside the podsets. Raises RequestError."""
+        one = self.description
+        manager = one.manager
+        name = None if manager is None else field(document, manager.path)
+        if manager is not None and name not in (None, manager.name):
+            raise RequestError(
+                f"{manager.path}: {name!r} runs this job elsewhere", unsupported=True
+            )
+        refuse(one.unsupported, document)
+        for required in one.required:
+            if not field(document, required.path):
+                raise RequestError(f"{required.path}: {required.reason}", unsupported=True)
 
     def _missing(self, document: Any, asking: Iterable[tuple[Entry, int]]) -> Iterator[str]:
         """Maps that patches write to and the object does not have."""

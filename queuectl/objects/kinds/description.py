@@ -182,7 +182,7 @@ class Description(_Part, frozen=True, kw_only=True):
     Attributes:
         kind, group, version, plural: its names in the API.
         suspend: path of the Boolean by which it is suspended.
-        podsets: the places of its podsets, in podset order; none if it has ``patches``.
+        podsets: the places of its podsets, in podset order; none if it has ``patches``, or if they are inside the components of an AppWrapper.
         patches: where it has changes of pod templates, if it has no templates itself; None for all others.
         fixed: fields, besides the podsets, that cannot change while the job runs.
         conditions: its status conditions.
@@ -241,6 +241,10 @@ class Declared(Description, frozen=True, kw_only=True):
 
 
 RAY_CLUSTER: Final = Child(kind="RayCluster", group="ray.io", version="v1", plural="rayclusters")
+JOB_SET: Final = Child(kind="JobSet", group="jobset.x-k8s.io", version="v1alpha2", plural="jobsets")
+PYTORCH_JOB: Final = Child(
+    kind="PyTorchJob", group="kubeflow.org", version="v1", plural="pytorchjobs"
+)
 BATCH_JOB: Final = Child(kind="Job", group="batch", version="v1", plural="jobs")
 
 

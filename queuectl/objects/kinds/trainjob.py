@@ -26,7 +26,7 @@ from queuectl.objects.kinds.common import (
 from queuectl.objects.kinds.described import DescribedKind
 from queuectl.objects.kinds.description import (
     BATCH_JOB,
-    Child,
+    JOB_SET,
     Conditions,
     Description,
     Manager,
@@ -38,7 +38,6 @@ from queuectl.objects.kinds.patches import Absent, Items
 from queuectl.objects.kinds.wires import field
 from queuectl.objects.kubernetes.wire import Template
 
-JOB_SET: Final = Child(kind="JobSet", group="jobset.x-k8s.io", version="v1alpha2", plural="jobsets")
 _PATCHES: Final = Patches(
     path="spec.runtimePatches", owner="manager", changes="trainingRuntimeSpec.template"
 )

@@ -193,6 +193,7 @@ def test_pages_that_need_no_cluster(shell: Shell) -> None:
     why.end()
     for planned in (
         Page("amd-intel.md", shell),
+        Page("appwrapper.md", shell),
         Page("leaderworkerset.md", shell),
         Page("mig.md", shell),
         Page("numa.md", shell),

@@ -1,0 +1,283 @@
+"""AppWrappers of ``workload.codeflare.dev``: one gang of the pods of all their components.
+
+A component is the object that the operator creates when the AppWrapper is resumed, and deletes when it is suspended. queuectl reads it as a
+job of its own kind, and writes its labels and its gate for each podset to ``podSetInfos``, from which the operator adds them to the pod
+templates. Nothing of a component changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import msgspec
+
+from queuectl.domain.records import JobRecord
+from queuectl.domain.workload import PodSet
+from queuectl.objects import keys
+from queuectl.objects.errors import RequestError, explain
+from queuectl.objects.kinds.common import SpecFields
+from queuectl.objects.kinds.described import DescribedKind
+from queuectl.objects.kinds.description import (
+    BATCH_JOB,
+    JOB_SET,
+    PYTORCH_JOB,
+    RAY_CLUSTER,
+    Description,
+    Manager,
+    Phase,
+    nested,
+)
+from queuectl.objects.kinds.job import BatchJob
+from queuectl.objects.kinds.jobset import JOBSET
+from queuectl.objects.kinds.places import entries
+from queuectl.objects.kinds.ray import RAYCLUSTER
+from queuectl.objects.kinds.training import PYTORCHJOB
+from queuectl.objects.kinds.wires import field
+from queuectl.objects.kubernetes.templates import check_groups, read_podset
+from queuectl.objects.kubernetes.wire import Template
+
+_COMPONENTS: Final = "spec.components"
+_INFOS, _PODSETS = "podSetInfos", "podSets"
+_POD: Final = ("v1", "Pod")
+_WRAPPED: Final[dict[tuple[str, str], Any]] = {
+    (f"{one.group}/{one.version}", one.kind): one
+    for one in (BatchJob(), JOBSET, PYTORCHJOB, RAYCLUSTER)
+}
+_OTHERS_WITH_PODS: Final = (
+    "CronJob",
+    "DaemonSet",
+    "Deployment",
+    "LeaderWorkerSet",
+    "RayJob",
+    "RayService",
+    "ReplicaSet",
+    "StatefulSet",
+    "TrainJob",
+)
+"""Kinds whose pods would run outside the gang."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Component:
+    """A component with pods. ``templates``: the paths of its pod templates, as the operator writes them; ``job``: with its podsets."""
+
+    index: int
+    job: JobRecord
+    templates: tuple[str, ...]
+
+
+class AppWrapper(DescribedKind):
+    """Adds the components. The names of the podsets end with the index of the component, if several have pods."""
+
+    more = (_COMPONENTS,)
+
+    def __init__(self, description: Description) -> None:
+        super().__init__(description)
+        self._list = _COMPONENTS
+
+    def minimal_spec(self, template: Mapping[str, Any]) -> Mapping[str, Any]:
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "main"}, **template}
+        return {"components": [{"template": pod}]}
+
+    def templates(self, document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        """The additions of the operator to the templates; none before the first start, because admission changes no template."""
+        return [_as_template(info) for info in _infos(document)]
+
+    def written(self, document: Any) -> list[Template | None]:
+        """The labels and the gate that the operator adds to the pods."""
+        try:
+            return [msgspec.convert(_as_template(info), Template) for info in _infos(document)]
+        except (msgspec.ValidationError, AttributeError, TypeError):
+            return []  # of another writer
+
+    def _ask(self, document: Any, kueue: bool) -> SpecFields:
+        self._check_fields(document)
+        found = list(_components(field(document, _COMPONENTS), kueue))
+        if not found:
+            raise RequestError(f"{_COMPONENTS}: no component has pods")
+        names = {
+            one.index: {
+                podset.name: podset.name if len(found) == 1 else f"{podset.name}-{one.index}"
+                for podset in one.job.podsets
+            }
+            for one in found
+        }
+        podsets = [
+            replace(podset, name=names[one.index][podset.name])
+            for one in found
+            for podset in one.job.podsets
+        ]
+        check_groups(podsets)
+
+        def named(part: Callable[[JobRecord], tuple[str, ...]]) -> tuple[str, ...]:
+            return tuple(names[one.index][name] for one in found for name in part(one.job))
+
+        def numbered(
+            part: Callable[[JobRecord], tuple[tuple[str, int], ...]],
+        ) -> tuple[tuple[str, int], ...]:
+            return tuple((names[one.index][name], n) for one in found for name, n in part(one.job))
+
+        return SpecFields(
+            tuple(podsets),
+            # After a failure, the operator creates all components again, with the pods that have ended.
+            followed=True,
+            ranks=numbered(lambda job: job.ranks),
+            first_ranks=numbered(lambda job: job.first_ranks),
+            kept=named(lambda job: job.kept),
+            late=named(lambda job: job.late),
+            unborn=named(lambda job: job.unborn),
+            items=tuple(
+                (names[one.index][podset.name], one.index)
+                for one in found
+                for podset in one.job.podsets
+            ),
+            missing=tuple(self._missing(document, ())),
+        )
+
+    def _patched(
+        self, record: JobRecord, template: Callable[[str], dict[str, Any]]
+    ) -> dict[str, Any]:
+        infos: dict[str, list[dict[str, Any]]] = {}
+        for name, index in record.items:
+            labels = template(name)["metadata"]["labels"]
+            info = {"labels": labels, "schedulingGates": [{"name": keys.GATE}]}
+            infos.setdefault(str(index), []).append(info)
+        return nested(_COMPONENTS, {index: {_INFOS: found} for index, found in infos.items()})
+
+
+def _infos(document: Any) -> list[dict[str, Any]]:
+    return [
+        info
+        for one in field(document, _COMPONENTS) or ()
+        for info in (one.get(_INFOS) if isinstance(one, dict) else None) or ()
+    ]
+
+
+def _as_template(info: dict[str, Any]) -> dict[str, Any]:
+    gates = {"schedulingGates": info.get("schedulingGates") or []}
+    return {"metadata": {"labels": info.get("labels") or {}}, "spec": gates}
+
+
+def _components(components: Any, kueue: bool) -> Iterator[_Component]:
+    """The components with pods. Raises RequestError."""
+    for index, one in enumerate(components or ()):
+        at = f"{_COMPONENTS}[{index}]"
+        body = one.get("template") if isinstance(one, dict) else None
+        if not isinstance(body, dict):
+            raise RequestError(f"{at}.template: is no object")
+        api, kind = str(body.get("apiVersion", "")), str(body.get("kind", ""))
+        declared = one.get(_PODSETS) or ()
+        found: _Component | None = None
+        try:
+            if (api, kind) == _POD:
+                found = _pod(index, body, at, kueue)
+            elif (api, kind) in _WRAPPED:
+                found = _job(index, body, at, kueue)
+        except msgspec.ValidationError as error:
+            where, reason = explain(error)
+            raise RequestError(f"{at}.template.{where}: {reason}") from None
+        if found is None:
+            if declared or kind in _OTHERS_WITH_PODS:
+                known = ", ".join(name for _, name in (_POD, *_WRAPPED))
+                raise RequestError(
+                    f"{at}.template: the pods of a {kind} are not supported in an AppWrapper, only those of {known}: "
+                    "put the object itself in the queue",
+                    unsupported=True,
+                )
+            continue
+        _check_declared(declared, found, at)
+        yield found
+
+
+def _pod(index: int, body: dict[str, Any], at: str, kueue: bool) -> _Component:
+    template = msgspec.convert(body, Template, strict=False)
+    podset = read_podset("main", 1, template, f"{at}.template", kueue=kueue)
+    name = template.spec.priority_class_name if template.spec is not None else None
+    _check_class(name, at)
+    return _Component(index, _record("Pod", (podset,)), ("template",))
+
+
+def _job(index: int, body: dict[str, Any], at: str, kueue: bool) -> _Component:
+    kind = _WRAPPED[(body["apiVersion"], body["kind"])]
+    document = msgspec.convert(body, kind.wire, strict=False)
+    job = kind.read(document, kueue=kueue)
+    if job.error is not None:
+        raise RequestError(f"{at}.template.{job.error}", unsupported=job.unsupported)
+    if job.suspended:
+        raise RequestError(
+            f"{at}.template: is suspended: remove the field, because nothing resumes it"
+        )
+    if job.array is not None or any(one.min_count is not None for one in job.podsets):
+        raise RequestError(
+            f"{at}.template: all pods of an AppWrapper start together: remove the annotations of arrays, "
+            "elastic jobs and partial admission",
+            unsupported=True,
+        )
+    _check_class(job.pod_priority_class, at)
+    if isinstance(kind, DescribedKind):
+        places = entries(kind.description.podsets, document)
+        paths = tuple(f"template.{one.template_path}" for one in places)
+    else:
+        paths = ("template.spec.template",)
+    if len(paths) != len(job.podsets):
+        raise RequestError(f"{at}.template: a podset has no pods: remove it")
+    return _Component(index, job, paths)
+
+
+def _check_class(name: str | None, at: str) -> None:
+    """The operator adds no PriorityClass to a pod, so that of the user would count for kube-scheduler."""
+    if name and name != keys.POD_PRIORITY_CLASS:
+        raise RequestError(
+            f"{at}.template: the PriorityClass {name!r} of a pod is not supported in an AppWrapper: use the label "
+            f"{keys.PREFIX}{keys.PRIORITY_CLASS}",
+            unsupported=True,
+        )
+
+
+def _check_declared(declared: Any, component: _Component, at: str) -> None:
+    """The podsets that the user states are those of the kind. Raises RequestError."""
+    stated = [(one.get("path"), one.get("replicas", 1)) for one in declared]
+    wanted = [
+        (path, podset.count)
+        for path, podset in zip(component.templates, component.job.podsets, strict=True)
+    ]
+    if stated and stated != wanted:
+        listed = ", ".join(f"{path} with {count}" for path, count in wanted)
+        raise RequestError(f"{at}.{_PODSETS}: are not those of the component: {listed}")
+
+
+def _record(kind: str, podsets: tuple[PodSet, ...]) -> JobRecord:
+    return JobRecord(
+        kind=kind,
+        namespace="",
+        name="",
+        uid="",
+        version=0,
+        created_at=0.0,
+        queue=None,
+        podsets=podsets,
+    )
+
+
+APPWRAPPER: Final = AppWrapper(
+    Description(
+        kind="AppWrapper",
+        group="workload.codeflare.dev",
+        version="v1beta2",
+        plural="appwrappers",
+        suspend="spec.suspend",
+        podsets=(),
+        phase=Phase(
+            path="status.phase",
+            succeeded=("Succeeded",),
+            failed=("Failed",),
+            suspended=("Suspending", "Suspended"),
+        ),
+        manager=Manager(path="spec.managedBy", name="workload.codeflare.dev/appwrapper-controller"),
+        finalizer="workload.codeflare.dev/finalizer",
+        operator="appWrapperOperator",
+        children=(BATCH_JOB, JOB_SET, PYTORCH_JOB, RAY_CLUSTER),
+    )
+)
