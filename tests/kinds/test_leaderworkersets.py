@@ -35,10 +35,14 @@ def test_a_group_that_loses_a_pod_is_created_again_in_its_places(
 ) -> None:
     """With the default restartPolicy. Another group of the set waits for quota, and does not take the places."""
     with installation.workspace(64, strategy="StrictFIFO") as workspace:
-        workspace.submit(leaderworkerset("serve", workspace.namespace, WHOLE, replicas=3))
+        made = leaderworkerset("serve", workspace.namespace, WHOLE, replicas=2)
+        workspace.submit(made)
         for group in ("serve-0", "serve-1"):
             started = workspace.until_state(group, "Running")
             assert (started["kind"], started["pods"]) == ("LeaderWorkerSet", 4)
+        # Groups become whole in any order, so the one that waits is created later.
+        scale = f"{workspace.client.path_of(made)}/scale"
+        workspace.client.patch(scale, {"spec": {"replicas": 3}})
         until_reason(workspace, "serve-2", "Pending", "WaitingForQuota")
         before = places(workspace, "serve-0")
         old = {pod.uid for pod in workspace.running("serve-0")}

@@ -127,8 +127,10 @@ def test_no_nodes_are_requested_of_a_flavor_whose_template_a_gang_never_fits(
     make_nodes(workspace, 64, spot(f"{workspace.namespace}-spot", 3))
     server = OnServer(workspace.client)
     workspace.job("four", Pods(4, gpus=8))
-    workspace.until(lambda: list(server.requests()), "a request")
-    assert [selectors(server, request) for request in server.requests()] == [[None]]
+    workspace.until(
+        lambda: [selectors(server, request) for request in server.requests()] == [[None]],
+        "a request with the template of its pods",
+    )
     workspace.clear()
 
     workspace.rest.apply([only(workspace, f"{workspace.namespace}-spot")])
