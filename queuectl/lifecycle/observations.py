@@ -1,253 +1,51 @@
-"""Events of one workload, from the copy of the cluster that the watch keeps, in their order.
-
-Only observations count. The same observations always give the same events, so a restart loses nothing.
-"""
+"""Turns changes in the copy of the cluster that the watch keeps into changes of entries, in their order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from queuectl.devices.gpu_sizes import GpuSizes
 from queuectl.domain.arrays import has_begun
-from queuectl.domain.checks import CheckReport
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.events import (
     Adopt,
     AttemptFound,
-    ChecksReported,
     CommandReceived,
-    Drained,
-    Ended,
-    Event,
     Evict,
-    FlavorsDue,
-    GatesChanged,
-    MoveRefused,
-    NoticeOver,
     ObjectChanged,
-    ObjectDeleted,
-    PodsDone,
-    PodsLost,
-    PodsReady,
     PriorityOver,
-    QueueMoved,
-    RetryDue,
-    StartConfirmed,
     Submitted,
-    WriteAccepted,
 )
 from queuectl.domain.gates import Standing
 from queuectl.domain.identity import LONGEST_NAME
-from queuectl.domain.ledger import Entry, EntryChange, Intent, Purpose, State
+from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.records import JobRecord, PodRecord, PriorAdmission
-from queuectl.domain.rules import Rules
+from queuectl.domain.records import JobRecord, PriorAdmission
 from queuectl.domain.workload import Placement
 from queuectl.lifecycle.adoption import running_placement
-from queuectl.lifecycle.checks import unanswered
 from queuectl.lifecycle.dependents import Dependents
 from queuectl.lifecycle.failures import (
-    held_up,
     late_pods,
-    pin_is_refused,
-    pin_refused,
     refused_pods,
-    start_failed,
-    start_refused,
-    stop_is_refused,
-    unlike_planned,
 )
 from queuectl.lifecycle.lost_devices import LostDevices
 from queuectl.lifecycle.machine import handle
 from queuectl.lifecycle.provisioning import reports
-from queuectl.lifecycle.refusals import Refusal, Refusals
-from queuectl.lifecycle.timers import Timers, alarm_of, awaits_replacements
+from queuectl.lifecycle.refusals import Refusals
+from queuectl.lifecycle.timers import Timers, alarm_of
+from queuectl.lifecycle.workload_events import ObservationRules, observe
 from queuectl.objects.configuration.admissibility import drain
 from queuectl.objects.kubernetes.nodes import priority_values
 from queuectl.state.claims import priority_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.marking import user_of
 from queuectl.state.mirror import Mirror
-from queuectl.state.readiness import all_ready, still_needed
 from queuectl.state.usage import Usage
 
 _WAITING: Final = tuple(state for state in State if state.waiting)
-
-
-@dataclass(frozen=True, slots=True)
-class ObservationRules:
-    """The conditions under which one workload is observed.
-
-    Attributes:
-        rules: time-outs, among others.
-        unschedulable: seconds after which a start fails if kube-scheduler cannot schedule a pinned pod, or if pods of an earlier
-            attempt exist in place of its pods.
-        names: hostname label -> node name.
-        drain: the reason for which its queue evicts running gangs; None if it does not.
-        refused: for each pod that kube-scheduler cannot schedule, by uid: the time of the first observation, in unix seconds.
-        late: the same for each pod of an earlier attempt.
-        tainted: the stop that the gang needs because taints of devices are the cause; None without one.
-        refusal: of a write that it owes; None without one.
-        may_start: a start that was sent can still take effect.
-        statuses: of the jobs that it depends on, by gate.
-        provisioned: the states of its checks that make nodes, if they differ from those of its entry.
-    """
-
-    rules: Rules
-    unschedulable: float
-    names: Mapping[str, str]
-    drain: Reason | None = None
-    refused: Mapping[str, float] = field(default_factory=dict)
-    late: Mapping[str, float] = field(default_factory=dict)
-    tainted: Evict | None = None
-    refusal: Refusal | None = None
-    may_start: bool = False
-    statuses: Mapping[str, Standing] = field(default_factory=dict)
-    provisioned: tuple[CheckReport, ...] = ()
-
-
-def observe(
-    entry: Entry,
-    job: JobRecord | None,
-    pods: Iterable[PodRecord],
-    now: float,
-    terms: ObservationRules,
-) -> Iterator[Event]:
-    """Events of one workload, in the order in which they are to be applied.
-
-    Args:
-        entry: from the ledger.
-        job: its object; None if the watch no longer shows it.
-        pods: all pods that it controls.
-        now: unix seconds.
-        terms: the conditions of the observation.
-    """
-    if job is None or (job.absent and not awaits_replacements(entry, now)):
-        yield ObjectDeleted()
-        return
-    if job.outcome is not None:
-        yield Ended(job.outcome)
-        return
-    match entry.state:
-        case State.STARTING | State.RUNNING:
-            yield from _live(entry, job, list(pods), now, terms)
-        case State.EVICTING:
-            yield from _leaving(entry, job, list(pods), now, terms)
-        case _:
-            yield from _waiting(entry, job, list(pods), now, terms)
-
-
-def _waiting(
-    entry: Entry, job: JobRecord, pods: list[PodRecord], now: float, terms: ObservationRules
-) -> Iterator[Event]:
-    if not job.suspended:
-        text = "the job was resumed without queuectl; it is suspended again and keeps its position in the queue"
-        yield Evict(Reason(Code.RESUMED_OUTSIDE, text))
-        return
-    named = {p.member.job.queue for p in pods if p.member and p.gated} or {job.queue}
-    if entry.queue_set is not None and named == {entry.queue_set}:
-        yield QueueMoved()
-    elif terms.refusal is not None and terms.refusal.purpose is Purpose.MOVE:
-        yield MoveRefused(terms.refusal.why)
-    if entry.awaits_checks and (overdue := unanswered(entry.checks, now)):
-        yield ChecksReported(overdue)
-    elif entry.awaits_checks and terms.provisioned:
-        yield ChecksReported(terms.provisioned)
-    if entry.gates:
-        yield GatesChanged(job.gates, terms.statuses)
-    if entry.state is State.BACKOFF and entry.requeue_at is not None and now >= entry.requeue_at:
-        yield RetryDue()
-    if entry.checks.asking(now) is not entry.checks:
-        yield FlavorsDue()
-
-
-def _leaving(
-    entry: Entry, job: JobRecord, pods: list[PodRecord], now: float, terms: ObservationRules
-) -> Iterator[Event]:
-    gone = all(pod.terminal or (job.of_pods and pod.gated) for pod in pods)
-    if entry.stop_at is not None and (
-        now >= entry.stop_at or job.preempt_ready or job.suspended or gone
-    ):
-        yield NoticeOver()
-    # A newer write withdraws a start without effect. It shows as this attempt on the suspended object. If the API server denies
-    # that write too, the condition is that no start can take effect.
-    refused = terms.refusal is not None and terms.refusal.purpose in (Purpose.START, Purpose.STOP)
-    stopped = job.suspended and job.attempt >= entry.attempt
-    if job.of_pods:  # no gated pod can be released by a write that was sent
-        waiting = [pod for pod in pods if pod.gated and not (pod.terminating or pod.terminal)]
-        stopped = job.suspended and all(pod.attempt >= entry.attempt for pod in waiting)
-    withdrawn = job.suspended and refused and not terms.may_start
-    if (stopped or withdrawn) and job.drained and gone:
-        yield Drained()
-    elif stopped:
-        yield WriteAccepted()
-    elif terms.refusal is not None and terms.refusal.purpose is Purpose.STOP:
-        yield stop_is_refused(terms.refusal, resumed=not job.suspended)
-
-
-def _live(
-    entry: Entry, job: JobRecord, pods: list[PodRecord], now: float, terms: ObservationRules
-) -> Iterator[Event]:
-    started = not job.suspended and job.attempt == entry.attempt
-    if entry.intent is Intent.START and started:
-        yield StartConfirmed()
-    elif entry.intent is None and job.suspended:
-        how = "its running pods ended or were deleted" if job.of_pods else "the job was suspended"
-        yield Evict(Reason(Code.SUSPENDED_OUTSIDE, f"{how} without queuectl"))
-        return
-    if terms.provisioned:
-        yield ChecksReported(terms.provisioned)
-        return
-    current = [pod for pod in pods if pod.attempt == entry.attempt]
-    ready = started and all_ready(job, current)
-    gated = any(pod.gated and not pod.terminating and not pod.terminal for pod in current)
-    if started and not gated:
-        yield WriteAccepted()
-    # The maker of a group creates its pods with the gate and without the attempt, and possibly from another template.
-    replacing = [pod for pod in pods if job.of_pods and pod.gated and pod not in current]
-    eviction = unlike_planned(entry, job, [*current, *replacing]) or _needed_eviction(
-        entry, job, current, now, terms
-    )
-    if eviction is None and not ready:  # a gang that became ready without a leader is not late
-        eviction = start_failed(entry, now, terms.rules.pods_ready)
-    if eviction is not None:
-        yield eviction
-    elif started:
-        yield PodsReady() if ready else PodsLost()
-        if entry.state is State.RUNNING and entry.placement is not None:
-            yield PodsDone(still_needed(entry.placement, job, current, terms.names))
-        refusal = terms.refusal
-        pin = refusal is not None and refusal.purpose is Purpose.PIN
-        if refusal is not None and pin and gated and entry.state is State.RUNNING:
-            yield pin_is_refused(refusal)
-
-
-def _needed_eviction(
-    entry: Entry, job: JobRecord, pods: list[PodRecord], now: float, terms: ObservationRules
-) -> Evict | None:
-    """The eviction that the gang needs as planned, ready or not; None = none."""
-    return (
-        _over_time(entry, job, now)
-        or (Evict(terms.drain) if terms.drain is not None else None)
-        or terms.tainted
-        or pin_refused(pods, terms.refused, now, terms.unschedulable, terms.names)
-        or held_up(entry, job, terms.late, now, terms.unschedulable)
-        or start_refused(entry, terms.refusal, now, terms.unschedulable)
-    )
-
-
-def _over_time(entry: Entry, job: JobRecord, now: float) -> Evict | None:
-    limit = entry.execution_limit(job.max_execution)
-    if limit is None or entry.executed(now) < limit:
-        return None
-    text = f"all attempts together ran for the maximum execution time of {limit:.0f} s"
-    if limit != job.max_execution:
-        text += f", which ClusterQueue {entry.cluster_queue} or the job set before its start"
-    reason = Reason(Code.MAX_EXECUTION_TIME, text)
-    return Evict(reason, parked=reason)
 
 
 @dataclass(frozen=True, slots=True)
