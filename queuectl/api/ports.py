@@ -15,6 +15,7 @@ from queuectl.domain.identity import Session
 from queuectl.domain.invariants import Checked
 from queuectl.domain.ledger import Document, Entry
 from queuectl.domain.pastuse import Used
+from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.preview import DrainCost, Preview
 from queuectl.domain.queries import (
     ConfigChanges,
@@ -27,7 +28,6 @@ from queuectl.domain.queries import (
 )
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.recorded_jobs import RecordedWorkload
-from queuectl.domain.records import PodRecord
 from queuectl.domain.refused import RefusedPlan
 from queuectl.domain.reports import Grouping, Period, Report
 from queuectl.domain.reservations import ReservationState

@@ -16,7 +16,9 @@ from queuectl.cluster.review import kueue_keys_act, kueue_runs, probe_policies
 from queuectl.cluster.schemas import mismatches
 from queuectl.cluster.takeover import read_admissions
 from queuectl.cluster.writes import Events, Writer
-from queuectl.domain.records import JobRecord, LeaderRecord, PriorAdmission
+from queuectl.domain.job_records import JobRecord
+from queuectl.domain.prior_admissions import PriorAdmission
+from queuectl.domain.records import LeaderRecord
 from queuectl.objects.kinds import KINDS, JobKinds
 
 SYSTEM_NAMESPACE: Final = "queuectl-system"

@@ -13,7 +13,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from queuectl.domain.records import JobRecord, PodRecord, Record, TaintRuleRecord
+from queuectl.domain.job_records import JobRecord
+from queuectl.domain.pod_records import PodRecord
+from queuectl.domain.records import Record, TaintRuleRecord
 from queuectl.objects.kinds import KINDS, JobKind, JobKinds, index_labels, leaderworkerset, path
 from queuectl.objects.kinds.pods import WireMember, read_member, takes
 from queuectl.objects.kubernetes.limit_ranges import WireLimitRange, read_limit_range

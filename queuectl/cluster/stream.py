@@ -16,17 +16,17 @@ import msgspec
 from queuectl.cluster.client import Expired, failure
 from queuectl.cluster.resources import Resource
 from queuectl.domain.errors import ClusterError, ClusterUnavailable
+from queuectl.domain.job_records import JobRecord
+from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.provisioning import ProvisioningRecord
 from queuectl.domain.records import (
     ClaimRecord,
     ClaimTemplateRecord,
     Deleted,
     Delta,
-    JobRecord,
     LimitRangeRecord,
     ListCompleted,
     NodeRecord,
-    PodRecord,
     Record,
     ResourceQuotaRecord,
     Upserted,

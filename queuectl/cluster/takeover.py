@@ -10,7 +10,7 @@ import msgspec
 from queuectl.cluster.client import Api
 from queuectl.cluster.discovery import confirm_absent
 from queuectl.domain.errors import ClusterUnavailable, ObjectGone
-from queuectl.domain.records import PriorAdmission
+from queuectl.domain.prior_admissions import PriorAdmission
 from queuectl.objects.errors import RequestError
 from queuectl.objects.files.takeover import WireLeftWorkload, read_prior_admission
 

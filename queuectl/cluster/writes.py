@@ -27,7 +27,7 @@ from queuectl.domain.errors import (
     WriteConflict,
     WriteRefused,
 )
-from queuectl.domain.records import JobRecord
+from queuectl.domain.job_records import JobRecord
 from queuectl.objects.kinds import KINDS, JobKinds, path
 from queuectl.objects.kinds.patches import encoded
 from queuectl.objects.kubernetes.nodes import version_of

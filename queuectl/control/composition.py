@@ -30,10 +30,10 @@ from queuectl.domain.errors import BadInput, StoreUnavailable
 from queuectl.domain.estimates import ExpectedStarts
 from queuectl.domain.invariants import Checked
 from queuectl.domain.ledger import Entry
+from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.preview import DrainCost, Preview
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import QueueConfig
-from queuectl.domain.records import PodRecord
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.spending import BudgetReport
 from queuectl.domain.unmanaged import UnmanagedPod

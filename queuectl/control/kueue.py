@@ -13,8 +13,8 @@ import structlog
 
 from queuectl.control.ports import Cluster, Store
 from queuectl.domain.errors import BadInput, ClusterError, StoreUnavailable
+from queuectl.domain.prior_admissions import PriorAdmission
 from queuectl.domain.queries import DocumentKey
-from queuectl.domain.records import PriorAdmission
 from queuectl.domain.rules import KueueKeys
 from queuectl.objects.configuration.queue_config import ONLY_NAME, build
 from queuectl.objects.kinds import KINDS, JobKinds

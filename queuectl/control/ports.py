@@ -15,11 +15,13 @@ from queuectl.domain.budgets import Budget, SpentUnits
 from queuectl.domain.commands import Answer, Command
 from queuectl.domain.decisions import Decision
 from queuectl.domain.folding import Fold
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Document, Entry, EntryChange, Loaded
 from queuectl.domain.node_health import GpuClock, GpuFault, NodeHealthRules
 from queuectl.domain.pastuse import Used
+from queuectl.domain.prior_admissions import PriorAdmission
 from queuectl.domain.queries import ConfigChanges, ConfigDocument, DocumentKey, Tolerance
-from queuectl.domain.records import Delta, JobRecord, LeaderRecord, PriorAdmission
+from queuectl.domain.records import Delta, LeaderRecord
 from queuectl.domain.refused import RefusedPlan
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention

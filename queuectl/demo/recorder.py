@@ -25,7 +25,9 @@ import msgspec
 
 from queuectl.demo.watch import ListCompleted, Server, WatchedObject
 from queuectl.domain.fleet import Node
-from queuectl.domain.records import JobRecord, NodeRecord, PodRecord
+from queuectl.domain.job_records import JobRecord
+from queuectl.domain.pod_records import PodRecord
+from queuectl.domain.records import NodeRecord
 from queuectl.objects.kinds import KINDS, JobKind, JobKinds, index_labels, path
 from queuectl.objects.kubernetes.nodes import read_node
 from queuectl.objects.kubernetes.pods import read_pod

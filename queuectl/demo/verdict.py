@@ -14,9 +14,9 @@ from queuectl.demo.audit import Finding
 from queuectl.demo.recorder import Recording
 from queuectl.demo.replay import Replay, place_of
 from queuectl.demo.scenario import Expected, Gang, Phase
+from queuectl.domain.job_records import JobRecord, Outcome
 from queuectl.domain.plan import PreemptionReason
 from queuectl.domain.reasons import Code
-from queuectl.domain.records import JobRecord, Outcome
 from queuectl.domain.utilization import UseState
 from queuectl.localcluster.prometheus import EXPORTERS_JOB
 

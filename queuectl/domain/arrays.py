@@ -14,7 +14,8 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-from queuectl.domain.records import ArrayIndex, JobRecord, Outcome, PodPhase, PodRecord
+from queuectl.domain.job_records import ArrayIndex, JobRecord, Outcome
+from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.domain.workload import Growth
 
 LARGEST: Final = 1_000

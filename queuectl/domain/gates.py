@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Self
 
+from queuectl.domain.job_records import Outcome
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.records import Outcome
 
 _PREFIX: Final = "after "
 _DEPENDENCY: Final = re.compile(

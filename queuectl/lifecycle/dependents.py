@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from queuectl.domain.arrays import has_begun, object_of
 from queuectl.domain.gates import JobFound, JobName, Standing, dependencies, statuses_of
-from queuectl.domain.records import JobRecord
+from queuectl.domain.job_records import JobRecord
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 

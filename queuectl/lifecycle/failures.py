@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from queuectl.domain.events import Evict, WriteRefused
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, Intent, Purpose, State
+from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.domain.quantity import Resources, format_quantity
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.records import JobRecord, PodPhase, PodRecord
 from queuectl.domain.rules import PodsReady
 from queuectl.domain.words import counted
 from queuectl.domain.workload import PodSet, PodSetPlacement

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from queuectl.domain.events import Evict, NoteAdded
 from queuectl.domain.gpus import as_number
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.queues import ClusterQueue, IdleReclaim, OptOut, QueueConfig, ReclaimMode
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.words import counted_gpus

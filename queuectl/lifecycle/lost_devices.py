@@ -20,9 +20,11 @@ from queuectl.domain.devices import (
     DeviceTaint,
 )
 from queuectl.domain.events import Evict
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry
+from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.records import ClaimRecord, JobRecord, PodRecord
+from queuectl.domain.records import ClaimRecord
 from queuectl.state.devices import backed_resources
 from queuectl.state.mirror import Mirror
 

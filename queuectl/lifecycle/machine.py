@@ -52,11 +52,11 @@ from queuectl.domain.events import (
     WriteRefused,
 )
 from queuectl.domain.gates import held_by, remaining
+from queuectl.domain.job_records import Outcome
 from queuectl.domain.ledger import REFUSED_WRITE, Entry, EntryChange, Intent, Note, State
 from queuectl.domain.plan import SLIPS, SlipCause
 from queuectl.domain.queues import PRICES
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.records import Outcome
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import PlannedStart
 from queuectl.domain.words import format_time

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Container
 
 from queuectl.domain.events import Evict
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.node_health import UnhealthyNodes
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.records import JobRecord
 from queuectl.lifecycle.lost_devices import LostDevices
 from queuectl.lifecycle.machine import handle
 from queuectl.lifecycle.tainted_devices import TaintedDevices

@@ -20,10 +20,11 @@ from queuectl.domain.events import (
 )
 from queuectl.domain.gates import Standing
 from queuectl.domain.identity import LONGEST_NAME
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
+from queuectl.domain.prior_admissions import PriorAdmission
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.records import JobRecord, PriorAdmission
 from queuectl.domain.workload import Placement
 from queuectl.lifecycle.adoption import running_placement
 from queuectl.lifecycle.dependents import Dependents

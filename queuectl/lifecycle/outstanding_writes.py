@@ -25,9 +25,10 @@ from typing import Any, Final
 
 from queuectl.domain.arrays import object_of
 from queuectl.domain.fleet import Node
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, Intent, Purpose, State
+from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.queues import ResourceFlavor
-from queuectl.domain.records import JobRecord, PodRecord
 from queuectl.domain.redaction import redacted_for
 from queuectl.domain.workload import Planned
 from queuectl.lifecycle.slot_assignment import assign, slots_of

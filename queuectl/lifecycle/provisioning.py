@@ -17,10 +17,10 @@ from queuectl.domain.checks import (
     doubling,
     update_refusal,
 )
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry
 from queuectl.domain.provisioning import ProvisioningConfig, ProvisioningRecord, RequestState
 from queuectl.domain.queues import QueueConfig
-from queuectl.domain.records import JobRecord
 from queuectl.objects.kubernetes.provisioning import pod_annotations, request_name
 from queuectl.state.provisioning import ProvisioningRequests
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, Intent, Purpose
-from queuectl.domain.records import JobRecord
 from queuectl.lifecycle.outstanding_writes import Write
 
 LONGEST: Final = 500

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from queuectl.domain.fleet import Node
-from queuectl.domain.records import PodRecord
+from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.workload import PodSetPlacement
 
 

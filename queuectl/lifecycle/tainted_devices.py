@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from queuectl.devices.taints import effective, endures
 from queuectl.domain.devices import AllocatedDevice, Device, DeviceEffect, DeviceTaint
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.node_health import HealthMode, NodeHealthRules
-from queuectl.domain.records import JobRecord
 from queuectl.state.mirror import Mirror
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.records import JobRecord
 from queuectl.domain.rules import PodsReady
 from queuectl.lifecycle.failures import ready_by
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from math import floor
 from typing import Final
 
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange
 from queuectl.domain.queues import QueueConfig, ReclaimMode
-from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.utilization import GangUse, PodUse, Sample, UseState
 from queuectl.lifecycle.idleness import Idleness

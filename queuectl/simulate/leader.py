@@ -15,10 +15,11 @@ from queuectl.control.leader.decisions import Decider
 from queuectl.devices.shared import without_claim_podsets
 from queuectl.domain.budgets import SpentUnits
 from queuectl.domain.events import Drained, Ended, Event, PodsReady, RetryDue, Submitted
+from queuectl.domain.job_records import JobRecord, Outcome
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.plan import Plan, Planned, Refusal
 from queuectl.domain.reasons import Code
-from queuectl.domain.records import JobRecord, NamespaceRecord, NodeRecord, Outcome, Upserted
+from queuectl.domain.records import NamespaceRecord, NodeRecord, Upserted
 from queuectl.domain.reservations import ReservationState, next_turn, occurrences
 from queuectl.domain.snapshot import Pending, Snapshot, SolverLimits
 from queuectl.domain.workload import PodSet

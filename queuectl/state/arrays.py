@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from queuectl.domain.arrays import gang_uid, index_of, index_uid, numbers, parted
+from queuectl.domain.job_records import JobRecord, OwnerKey
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.records import JobRecord, OwnerKey, PodRecord
+from queuectl.domain.pod_records import PodRecord
 
 Changed = Iterator[tuple[JobRecord | None, JobRecord]]
 """Records of indexes that are new or changed, each with the one before."""

@@ -12,9 +12,9 @@ from dataclasses import replace
 from queuectl.domain.consistency import violations
 from queuectl.domain.invariants import Invariant, Violation
 from queuectl.domain.ledger import Entry, State
+from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.reasons import Reason
-from queuectl.domain.records import PodRecord
 from queuectl.state.mirror import Mirror
 from queuectl.state.usage import node_of
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from queuectl.devices.shared import ClaimKey, first_user
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry
-from queuectl.domain.records import JobRecord
 
 
 class ClaimUsers:

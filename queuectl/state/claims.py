@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry
 from queuectl.domain.queues import ClusterQueue, IdleReclaim, QueueConfig
-from queuectl.domain.records import JobRecord
 from queuectl.state.mirror import Mirror
 
 

@@ -11,9 +11,9 @@ from math import ceil, inf
 from typing import Final
 
 from queuectl.domain.estimates import RunTimeSource
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.queues import QueueConfig
-from queuectl.domain.records import JobRecord
 from queuectl.domain.runs import Run, Work
 from queuectl.domain.workload import Duration
 from queuectl.durations.estimator import Estimator

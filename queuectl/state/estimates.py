@@ -13,9 +13,9 @@ from queuectl.domain.estimates import (
     ExpectedStarts,
     RunTimeSource,
 )
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.queries import IN_QUEUE_ORDER, in_queue_order
-from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Snapshot
 from queuectl.durations.estimator import Estimator
 from queuectl.durations.expectations import MEDIAN, planned

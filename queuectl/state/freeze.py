@@ -13,11 +13,12 @@ from queuectl.domain.devices import Claim
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.gpu_fractions import why_refused
 from queuectl.domain.growth import beside
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, State, queues_again_at_once
 from queuectl.domain.node_quota import NodeQuota
 from queuectl.domain.queues import QueueConfig, needed_checks
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.records import JobRecord, NamespaceRecord
+from queuectl.domain.records import NamespaceRecord
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot, SolverLimits
 from queuectl.domain.utilization import GangUse, UseState

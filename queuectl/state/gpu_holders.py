@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from queuectl.devices.gpu_sizes import GpuSizes
 from queuectl.domain.gpus import NO_LABELS, GpuWeights
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import IdleReclaim, QueueConfig
-from queuectl.domain.records import JobRecord
 from queuectl.domain.utilization import PodKey
 from queuectl.state.claims import idle_rule
 from queuectl.state.ledger import Ledger

@@ -13,10 +13,10 @@ from typing import Final, TypeAlias, TypeVar
 from queuectl.devices.charges import charged_gang, with_charges
 from queuectl.devices.shared import ClaimKey
 from queuectl.domain.fleet import Fleet
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.node_quota import NodeQuota
 from queuectl.domain.queues import QueueConfig
-from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import Placement, Workload
 from queuectl.planner.problem.usage import charges_of

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.mig import CONFIG, STATE, SUCCESS, nvidia_gpus
 from queuectl.domain.mig_reconfiguration import MigPhase
-from queuectl.domain.records import JobRecord, NodeRecord
+from queuectl.domain.records import NodeRecord
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.usage import node_of

@@ -9,21 +9,20 @@ from typing import Final, Protocol, assert_never
 
 from queuectl.devices.gpu_sizes import GpuSizes
 from queuectl.domain.fleet import Fleet
+from queuectl.domain.job_records import JobRecord, OwnerKey
 from queuectl.domain.ledger import Entry
 from queuectl.domain.limitrange import LimitRange, Ranges
+from queuectl.domain.pod_records import PodRecord
+from queuectl.domain.prior_admissions import PriorAdmission
 from queuectl.domain.provisioning import ProvisioningRecord
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import (
     Deleted,
     Delta,
-    JobRecord,
     LimitRangeRecord,
     ListCompleted,
     NamespaceRecord,
     NodeRecord,
-    OwnerKey,
-    PodRecord,
-    PriorAdmission,
     PriorityClassRecord,
     Record,
     ResourceQuotaRecord,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.pod_claims import KnownClaims, resolved
 from queuectl.domain.reasons import Reason
-from queuectl.domain.records import JobRecord
 
 
 def names_claims(job: JobRecord) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.records import JobRecord, PodPhase, PodRecord
+from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.objects.kinds.groups import Group, GroupKey, key_of, member_of
 from queuectl.objects.kinds.leaderworkerset import KIND as SET
 from queuectl.objects.kinds.pods import POD_GROUP

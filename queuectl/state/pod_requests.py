@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.limitrange import Ranges, refusal, with_ranges
+from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.quantity import Resources
-from queuectl.domain.records import JobRecord, PodRecord
 from queuectl.domain.workload import PodSet
 
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from queuectl.domain.gpu_labels import model_of
 from queuectl.domain.node_health import GpuClock, NodeHealthRules, Straggler
-from queuectl.domain.records import PodRecord
+from queuectl.domain.pod_records import PodRecord
 from queuectl.state.gpu_holders import HeldGang
 from queuectl.state.mirror import Mirror
 

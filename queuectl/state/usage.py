@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from queuectl.domain.ledger import Entry, State
+from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import QueueConfig
-from queuectl.domain.records import PodRecord
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.workload import PodShape
 from queuectl.state.device_use import DeviceUse

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from queuectl.domain.ledger import Entry
-from queuectl.domain.records import PodPhase, PodRecord
+from queuectl.domain.pod_records import PodPhase, PodRecord
 
 MOST: Final = 100  # rows
 

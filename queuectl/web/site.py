@@ -22,8 +22,8 @@ from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.identity import LONGEST_NAME
 from queuectl.domain.ledger import Entry
 from queuectl.domain.overrides import in_force
+from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.queues import QueueConfig
-from queuectl.domain.records import PodRecord
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.words import counted, counted_gpus
 from queuectl.planner.cache import PlannerCache

@@ -28,13 +28,14 @@ from queuectl.domain.events import (
 )
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.invariants import Checked
+from queuectl.domain.job_records import JobRecord, Outcome
 from queuectl.domain.ledger import Entry, EntryChange
+from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.preview import DrainCost, Preview
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.records import JobRecord, Outcome, PodRecord
 from queuectl.domain.rules import PodsReady as PodsReadyRules
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot

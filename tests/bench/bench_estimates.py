@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.queues import Backfill, QueueConfig, QueueingStrategy
-from queuectl.domain.records import JobRecord, NamespaceRecord
+from queuectl.domain.records import NamespaceRecord
 from queuectl.domain.runs import Run, Work
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.domain.workload import Placement, Workload

@@ -25,6 +25,7 @@ from typing import TypeVar
 from queuectl.control.leader.decisions import Decider
 from queuectl.domain.events import Drained, Ended, Event, PodsReady
 from queuectl.domain.fleet import HOSTNAME, Fleet, Node
+from queuectl.domain.job_records import JobRecord, Outcome
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.plan import Plan
 from queuectl.domain.quantity import CPU, PODS, Resources
@@ -40,7 +41,7 @@ from queuectl.domain.queues import (
     Topology,
     WithinClusterQueue,
 )
-from queuectl.domain.records import JobRecord, NamespaceRecord, Outcome
+from queuectl.domain.records import NamespaceRecord
 from queuectl.domain.rules import FairStrategy, Rules
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot, SolverLimits
 from queuectl.domain.workload import (

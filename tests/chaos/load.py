@@ -10,8 +10,8 @@ from typing import Any
 from queuectl.demo import manifests as m
 from queuectl.demo.audit import Queue
 from queuectl.demo.manifests import Document, Pods
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.quantity import GPU, Resources
-from queuectl.domain.records import JobRecord
 from queuectl.localcluster.errors import LocalClusterError
 from tests.chaos.stage import Stage
 from tests.system.installation import BLOCK, RACK

@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 from queuectl.domain.errors import ObjectGone, WriteConflict, WriteRefused
+from queuectl.domain.job_records import JobRecord, Outcome
 from queuectl.domain.limitrange import LimitRange, refusal, with_ranges
-from queuectl.domain.records import JobRecord, LeaderRecord, Outcome, PodPhase, PodRecord
+from queuectl.domain.pod_records import PodPhase, PodRecord
+from queuectl.domain.records import LeaderRecord
 from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS
 from queuectl.objects.kinds.pods import notice_patch, released, withdraw_patch

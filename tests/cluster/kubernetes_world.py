@@ -12,7 +12,7 @@ from typing import Any
 from queuectl.cluster.adapter import KubernetesCluster
 from queuectl.cluster.connection import Connection
 from queuectl.domain.errors import WriteRefused
-from queuectl.domain.records import PodRecord
+from queuectl.domain.pod_records import PodRecord
 from queuectl.localcluster import RequestError
 from queuectl.localcluster.client import Client
 from queuectl.localcluster.testing import wait_until

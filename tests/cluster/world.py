@@ -9,14 +9,14 @@ from typing import Any, Final, Protocol
 from queuectl.cluster.resources import watched
 from queuectl.control.ports import Cluster
 from queuectl.domain.errors import WriteConflict
+from queuectl.domain.job_records import JobRecord
+from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.records import (
     Deleted,
     Delta,
-    JobRecord,
     LimitRangeRecord,
     ListCompleted,
     NodeRecord,
-    PodRecord,
     ResourceQuotaRecord,
     Upserted,
 )

@@ -34,9 +34,10 @@ from queuectl.domain.errors import Fenced, StoreUnavailable
 from queuectl.domain.folding import Fold
 from queuectl.domain.ledger import Document, Entry, EntryChange, Loaded, State
 from queuectl.domain.pastuse import Used
+from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.queries import ConfigChanges, ConfigDocument, DocumentKey, Tolerance
-from queuectl.domain.records import Delta, PodRecord
+from queuectl.domain.records import Delta
 from queuectl.domain.refused import RefusedPlan
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention

@@ -8,9 +8,9 @@ import pytest
 
 from queuectl.domain.arrays import index_uid
 from queuectl.domain.commands import Action
+from queuectl.domain.job_records import Outcome
 from queuectl.domain.ledger import Document, State
 from queuectl.domain.reasons import Code
-from queuectl.domain.records import Outcome
 from tests.control.rig import Rig, gang, live, rig
 from tests.control.test_crash_matrix import fresh, survives
 from tests.support.postgres import TestPostgres

@@ -9,8 +9,8 @@ import pytest
 from queuectl.domain.arrays import index_uid
 from queuectl.domain.commands import Action
 from queuectl.domain.ledger import Document, Entry, State
+from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.reasons import Code
-from queuectl.domain.records import PodRecord
 from tests.control.rig import Rig, gang, live, rig
 from tests.control.test_crash_matrix import ENDLESS, fresh, survives
 from tests.control.test_lifecycle import rules

@@ -10,7 +10,8 @@ from queuectl.control.leader.force_delete import ForceDeletion
 from queuectl.domain.commands import Action
 from queuectl.domain.fleet import Node
 from queuectl.domain.ledger import Entry, EntryChange, Intent, State
-from queuectl.domain.records import Deleted, NodeRecord, PodRecord, Upserted
+from queuectl.domain.pod_records import PodRecord
+from queuectl.domain.records import Deleted, NodeRecord, Upserted
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from tests.control.rig import gang, live, rig

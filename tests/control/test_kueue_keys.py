@@ -13,10 +13,11 @@ from queuectl.control.kueue import KueueDetector
 from queuectl.db.engine import DatabaseSettings
 from queuectl.demo import manifests as m
 from queuectl.domain.errors import ClusterUnavailable
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import QueueConfig
-from queuectl.domain.records import Deleted, Delta, JobRecord, Upserted
+from queuectl.domain.records import Deleted, Delta, Upserted
 from queuectl.objects.configuration import queue_config
 from tests.control.rig import gang, live, rig
 from tests.control.test_lifecycle import rules

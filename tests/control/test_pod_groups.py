@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from queuectl.domain.ledger import Entry, State
+from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.reasons import Code
-from queuectl.domain.records import PodRecord
 from queuectl.objects import keys
 from tests.control.rig import Rig, rig
 from tests.control.test_crash_matrix import count_steps, fresh, survives

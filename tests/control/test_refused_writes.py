@@ -12,8 +12,8 @@ import pytest
 from queuectl.demo import manifests as m
 from queuectl.domain.commands import Action
 from queuectl.domain.ledger import Entry, Purpose, State
+from queuectl.domain.pod_records import PodPhase
 from queuectl.domain.reasons import Code
-from queuectl.domain.records import PodPhase
 from tests.control.rig import Rig, gang, live, rig
 from tests.control.test_lifecycle import rules, until_reason
 from tests.doubles.cluster import Moment, Written

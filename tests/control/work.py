@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from queuectl.domain.ledger import Entry, State
+from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.reasons import Code
-from queuectl.domain.records import PodRecord
 from queuectl.objects.kinds import KINDS
 from tests.control.rig import Rig, gang
 from tests.control.test_arrays import array, indexes

@@ -34,6 +34,7 @@ from queuectl.domain.events import (
     RetryDue,
     StartConfirmed,
 )
+from queuectl.domain.job_records import Outcome
 from queuectl.domain.ledger import Entry, EntryChange, MigrationCost, State
 from queuectl.domain.pastuse import AccountScope, PastUseAccount, Used
 from queuectl.domain.plan import Proof
@@ -45,7 +46,6 @@ from queuectl.domain.queries import (
     WorkloadFilter,
 )
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.records import Outcome
 from queuectl.domain.refused import KEPT, KEPT_BYTES, RefusedPlan
 from queuectl.domain.rules import Retention
 from queuectl.domain.utilization import GangUse, UseState

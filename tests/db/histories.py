@@ -34,10 +34,10 @@ from queuectl.domain.events import (
     WriteRefused,
 )
 from queuectl.domain.fleet import HOSTNAME
+from queuectl.domain.job_records import JobRecord, Outcome
 from queuectl.domain.ledger import Entry, EntryChange, Intent, Purpose, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.records import JobRecord, Outcome
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import CapacityLease, PlannedStart
 from queuectl.domain.workload import FlavorShare, Placement, Planned, PodSetPlacement

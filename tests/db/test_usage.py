@@ -27,11 +27,12 @@ from queuectl.domain.errors import Fenced, StaleSnapshot, StoreUnavailable
 from queuectl.domain.events import Admit, Event, ObjectDeleted
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.folding import Fold
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.measured import FRESH_SECONDS
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig
-from queuectl.domain.records import JobRecord, Upserted
+from queuectl.domain.records import Upserted
 from queuectl.domain.reports import Grouping, Period
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.utilization import GangUse, UseState

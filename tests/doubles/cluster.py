@@ -34,7 +34,10 @@ import msgspec
 from queuectl.cluster.client import failure
 from queuectl.cluster.writes import meant
 from queuectl.domain.errors import ClusterError, ClusterUnavailable, ObjectGone, WriteConflict
-from queuectl.domain.records import Delta, JobRecord, LeaderRecord, PodRecord, PriorAdmission
+from queuectl.domain.job_records import JobRecord
+from queuectl.domain.pod_records import PodRecord
+from queuectl.domain.prior_admissions import PriorAdmission
+from queuectl.domain.records import Delta, LeaderRecord
 from queuectl.objects.files.takeover import WireLeftWorkload, read_prior_admission
 from queuectl.objects.kinds import KINDS, JobKinds, leaderworkerset
 from tests.doubles.admission import (

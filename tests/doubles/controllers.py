@@ -13,8 +13,8 @@ from functools import partial
 import msgspec
 
 from queuectl.domain.fleet import NodeRules
+from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.quantity import NOTHING, Resources
-from queuectl.domain.records import PodRecord
 from queuectl.objects import keys
 from queuectl.objects.kinds import index_labels, job_resources, leaderworkerset
 from queuectl.objects.kinds.job_indexes import read_indexes

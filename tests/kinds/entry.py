@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from queuectl.demo.manifests import Document, Pods
-from queuectl.domain.records import PodRecord
+from queuectl.domain.pod_records import PodRecord
 from queuectl.localcluster import RequestError
 from queuectl.objects import keys
 from queuectl.objects.kinds import JobKinds

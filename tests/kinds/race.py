@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
-from queuectl.domain.records import PodRecord
+from queuectl.domain.pod_records import PodRecord
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.audit import VARIABLE
 from queuectl.objects import keys

@@ -12,7 +12,7 @@ import yaml
 
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document
-from queuectl.domain.records import PodRecord
+from queuectl.domain.pod_records import PodRecord
 from tests.kinds.entry import racks
 from tests.system.actions import apply
 from tests.system.installation import BLOCK, RACK, Installation, Workspace

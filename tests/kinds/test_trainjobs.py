@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from queuectl.demo.manifests import Document, Pods
-from queuectl.domain.records import JobRecord
+from queuectl.domain.job_records import JobRecord
 from queuectl.objects import keys
 from queuectl.objects.kinds.jobset import JOBSET
 from queuectl.objects.kinds.runtimes import jobset_of

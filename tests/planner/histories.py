@@ -14,8 +14,10 @@ from typing import Any
 from queuectl.control.leader.decisions import Decider
 from queuectl.domain.consistency import violations
 from queuectl.domain.fleet import Node, NodeRules
+from queuectl.domain.job_records import JobRecord, Outcome
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.plan import Plan
+from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import (
     ClusterQueue,
@@ -23,16 +25,7 @@ from queuectl.domain.queues import (
     StopPolicy,
 )
 from queuectl.domain.reasons import Code
-from queuectl.domain.records import (
-    Deleted,
-    JobRecord,
-    NamespaceRecord,
-    NodeRecord,
-    Outcome,
-    PodPhase,
-    PodRecord,
-    Upserted,
-)
+from queuectl.domain.records import Deleted, NamespaceRecord, NodeRecord, Upserted
 from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import PodSet, PodShape, TopologyMode, TopologyRequest

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from queuectl.domain.job_records import user_of
 from queuectl.domain.plan import Admission, Plan, Refusal
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import Defragment, QueueingStrategy, WithinClusterQueue
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.records import user_of
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
 from queuectl.domain.workload import Placement, Workload
 from queuectl.planner import plan

@@ -22,8 +22,8 @@ from queuectl.demo.controller import KUEUE_KEYS, Controller, install
 from queuectl.demo.manifests import Document, Pods
 from queuectl.demo.recorder import PODS, Recorder
 from queuectl.demo.rest import ApiConnection, ApiRefused
+from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.domain.quantity import Resources
-from queuectl.domain.records import PodPhase, PodRecord
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.client import Client, get_plain, wait_until
 from queuectl.localcluster.errors import LocalClusterError

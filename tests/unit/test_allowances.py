@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.records import Deleted, PodPhase, ResourceQuotaRecord
+from queuectl.domain.pod_records import PodPhase
+from queuectl.domain.records import Deleted, ResourceQuotaRecord
 from queuectl.domain.resource_quota import Allowance, Limit
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kubernetes.resource_quotas import read_resource_quota

@@ -11,18 +11,11 @@ import pytest
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
 from queuectl.domain.arrays import index_uid, numbers, object_of
+from queuectl.domain.job_records import JobRecord, Outcome
 from queuectl.domain.ledger import Document
+from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.records import (
-    Deleted,
-    JobRecord,
-    ListCompleted,
-    Outcome,
-    PodPhase,
-    PodRecord,
-    Record,
-    Upserted,
-)
+from queuectl.domain.records import Deleted, ListCompleted, Record, Upserted
 from queuectl.domain.redaction import Redactor
 from queuectl.objects.documents import as_document
 from queuectl.objects.kinds import KINDS

@@ -21,6 +21,7 @@ from queuectl.domain.devices import (
 from queuectl.domain.events import Adopt, Ended, Event, ObjectDeleted, Submitted
 from queuectl.domain.fleet import Node
 from queuectl.domain.folding import Fold
+from queuectl.domain.job_records import JobRecord, Outcome
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.pastuse import PastUseAccount
 from queuectl.domain.quantity import GPU, Resources
@@ -32,14 +33,7 @@ from queuectl.domain.queues import (
     ResourceFlavor,
     ResourceGroup,
 )
-from queuectl.domain.records import (
-    ClaimRecord,
-    DeviceClassRecord,
-    JobRecord,
-    NodeRecord,
-    Outcome,
-    Upserted,
-)
+from queuectl.domain.records import ClaimRecord, DeviceClassRecord, NodeRecord, Upserted
 from queuectl.domain.rules import Rules, UsageFairness
 from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.queues import QueueConfig
-from queuectl.domain.records import JobRecord, PriorityClassRecord
+from queuectl.domain.records import PriorityClassRecord
 from queuectl.objects.documents import as_document
 from queuectl.objects.files.snapshots import read_snapshot
 from queuectl.objects.kubernetes.nodes import priority_values

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from queuectl.demo.audit import Finding, checks
 from queuectl.demo.recorder import Recording
+from queuectl.domain.pod_records import PodPhase
 from queuectl.domain.quantity import GPU, Resources
-from queuectl.domain.records import PodPhase
 from tests.support.recordings import Script
 
 WHOLE, DOMAIN, CAPACITY, ONCE, QUOTA = range(5)

@@ -15,8 +15,8 @@ from queuectl.demo.scenario import Gang
 from queuectl.demo.scenario import gangs as all_gangs
 from queuectl.domain.fleet import Node
 from queuectl.domain.ledger import State
+from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.quantity import GPU, Resources
-from queuectl.domain.records import PodRecord
 from queuectl.localcluster.nodes import RACK
 
 GANG = all_gangs()[0]

@@ -19,7 +19,8 @@ import pytest
 from queuectl.demo import recorder as module
 from queuectl.demo.recorder import Recorder
 from queuectl.demo.watch import ListCompleted, Server, WatchedObject
-from queuectl.domain.records import JobRecord, PodRecord
+from queuectl.domain.job_records import JobRecord
+from queuectl.domain.pod_records import PodRecord
 from queuectl.localcluster import kubeconfig
 from queuectl.localcluster.certificates import Authority
 

@@ -23,9 +23,9 @@ from queuectl.demo.scenario import (
 from queuectl.demo.scenario import (
     gangs as all_gangs,
 )
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.quantity import CPU, GPU, MEMORY
 from queuectl.domain.queues import IdleReclaim
-from queuectl.domain.records import JobRecord
 from queuectl.localcluster.exporter import PROFILE
 from queuectl.localcluster.nodes import BLOCK, RACK
 from queuectl.objects.configuration.queue_config import build, validate

@@ -14,10 +14,12 @@ from queuectl.demo.manifests import Pods
 from queuectl.domain.arrays import growth_of, index_uid
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.growth import beside
+from queuectl.domain.job_records import JobRecord, Outcome
 from queuectl.domain.ledger import Document, Entry, State
+from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.records import JobRecord, Outcome, PodPhase, PodRecord, Record, Upserted
+from queuectl.domain.records import Record, Upserted
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import Growth
 from queuectl.objects.documents import as_document

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from queuectl.domain.arrays import gang_uid, index_uid
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Document
-from queuectl.domain.records import JobRecord, PodPhase, PodRecord, Upserted
+from queuectl.domain.pod_records import PodPhase, PodRecord
+from queuectl.domain.records import Upserted
 from queuectl.domain.workload import Growth
 from queuectl.objects.documents import as_document
 from queuectl.objects.files.snapshots import read_snapshot

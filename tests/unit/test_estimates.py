@@ -15,6 +15,7 @@ from queuectl.domain.estimates import (
     ExpectedStarts,
     RunTimeSource,
 )
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import (
@@ -28,7 +29,7 @@ from queuectl.domain.queues import (
     ResourceGroup,
 )
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.records import JobRecord, NamespaceRecord, Upserted
+from queuectl.domain.records import NamespaceRecord, Upserted
 from queuectl.domain.rules import Rules
 from queuectl.domain.runs import Run, Work
 from queuectl.domain.snapshot import SolverLimits

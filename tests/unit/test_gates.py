@@ -15,8 +15,8 @@ from queuectl.domain.gates import (
     remaining,
     statuses_of,
 )
+from queuectl.domain.job_records import Outcome
 from queuectl.domain.reasons import Code
-from queuectl.domain.records import Outcome
 
 ME = JobName.of("Job", "team-a", "train")
 

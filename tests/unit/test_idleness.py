@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.queues import (
     ClusterQueue,
@@ -20,7 +21,6 @@ from queuectl.domain.queues import (
     ReclaimMode,
 )
 from queuectl.domain.reasons import Code
-from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Admitted, SolverLimits
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.lifecycle.idleness import Idleness, IdlenessResult

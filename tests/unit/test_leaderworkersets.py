@@ -10,8 +10,9 @@ import yaml
 
 from queuectl.cluster.resources import watched
 from queuectl.demo.manifests import Pods
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.records import Deleted, JobRecord, Upserted
+from queuectl.domain.records import Deleted, Upserted
 from queuectl.objects import keys
 from queuectl.objects.documents import read_documents
 from queuectl.objects.files.snapshots import read_snapshot

@@ -41,10 +41,10 @@ from queuectl.domain.events import (
     WriteRefused,
 )
 from queuectl.domain.gates import Dependency, DependencyStatus, Standing
+from queuectl.domain.job_records import JobRecord, Outcome
 from queuectl.domain.ledger import Entry, EntryChange, Intent, Purpose, State
 from queuectl.domain.plan import SlipCause
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.records import JobRecord, Outcome
 from queuectl.domain.rules import PodsReady as PodsReadyRules
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import CapacityLease, PlannedStart

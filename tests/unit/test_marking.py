@@ -27,7 +27,9 @@ from queuectl.domain.events import (
 )
 from queuectl.domain.fleet import Node
 from queuectl.domain.gpus import GpuWeights
+from queuectl.domain.job_records import JobRecord, Outcome
 from queuectl.domain.ledger import Entry, EntryChange
+from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import (
     ClusterQueue,
@@ -38,7 +40,7 @@ from queuectl.domain.queues import (
     ResourceGroup,
 )
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.records import JobRecord, NodeRecord, Outcome, PodRecord, Upserted
+from queuectl.domain.records import NodeRecord, Upserted
 from queuectl.domain.rules import Rules
 from queuectl.domain.workload import FlavorShare, Placement, PodSet, PodSetPlacement, PodShape
 from queuectl.lifecycle.machine import handle

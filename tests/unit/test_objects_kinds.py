@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from queuectl.domain.records import JobRecord
+from queuectl.domain.job_records import JobRecord
 from queuectl.objects.documents import Document, read_documents
 from queuectl.objects.errors import Address
 from queuectl.objects.kinds import KINDS, path

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuectl.domain.fleet import Effect, Taint, Toleration
+from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.domain.quantity import Resources
-from queuectl.domain.records import PodPhase, PodRecord
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kubernetes.nodes import (

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuectl.domain.fleet import Node
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.pastuse import AccountScope, PastUseAccount, Used, past_use
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import ClusterQueue, LocalQueue, QueueConfig, ResourceFlavor
-from queuectl.domain.records import JobRecord, NodeRecord, Upserted
+from queuectl.domain.records import NodeRecord, Upserted
 from queuectl.domain.rules import Rules, Transformation, UsageFairness
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
 from queuectl.state.mirror import Mirror

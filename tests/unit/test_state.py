@@ -13,7 +13,9 @@ from queuectl.domain.accounting import Accounting
 from queuectl.domain.checks import CheckRule
 from queuectl.domain.fleet import HOSTNAME, Node
 from queuectl.domain.gpus import GpuWeights
+from queuectl.domain.job_records import JobRecord, Outcome
 from queuectl.domain.ledger import Entry, Intent, State
+from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import (
     ClusterQueue,
@@ -26,13 +28,9 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import (
     Deleted,
     Delta,
-    JobRecord,
     ListCompleted,
     NamespaceRecord,
     NodeRecord,
-    Outcome,
-    PodPhase,
-    PodRecord,
     PriorityClassRecord,
     Upserted,
 )

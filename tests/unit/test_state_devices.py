@@ -24,7 +24,9 @@ from queuectl.domain.devices import (
     DeviceTaintRule,
     PodDevices,
 )
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import State
+from queuectl.domain.pod_records import PodPhase
 from queuectl.domain.pool_slices import NodeAccess, PoolSlice, PublishedDevice
 from queuectl.domain.quantity import Resources
 from queuectl.domain.reasons import Code
@@ -33,9 +35,7 @@ from queuectl.domain.records import (
     ClaimTemplateRecord,
     Deleted,
     DeviceClassRecord,
-    JobRecord,
     ListCompleted,
-    PodPhase,
     SliceRecord,
     TaintRuleRecord,
 )

@@ -26,13 +26,13 @@ from queuectl.domain.events import (
     WriteRefused,
 )
 from queuectl.domain.fleet import Fleet
+from queuectl.domain.job_records import Outcome
 from queuectl.domain.ledger import Entry, EntryChange, Purpose, State
 from queuectl.domain.mig_reconfiguration import MigPhase
 from queuectl.domain.node_health import Straggler
 from queuectl.domain.plan import Admission, Cost, Plan, Preemption, Proof, SlipCause
 from queuectl.domain.queues import LocalQueue, QueueConfig
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.records import Outcome
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.spending import report
 from queuectl.domain.utilization import SourceFault, UseState

@@ -15,9 +15,10 @@ from prometheus_client import CollectorRegistry
 
 from queuectl.domain.events import Event
 from queuectl.domain.fleet import Node
+from queuectl.domain.job_records import Outcome
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.quantity import Resources
-from queuectl.domain.records import NodeRecord, Outcome
+from queuectl.domain.records import NodeRecord
 from queuectl.objects.configuration.queue_config import build
 from queuectl.state.holdings import Holdings
 from queuectl.state.mirror import Mirror

@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from queuectl.demo.manifests import Document, Pods
+from queuectl.domain.job_records import ArrayStatus, JobRecord
 from queuectl.domain.reasons import Code
-from queuectl.domain.records import ArrayStatus, Deleted, JobRecord, ListCompleted, Upserted
+from queuectl.domain.records import Deleted, ListCompleted, Upserted
 from queuectl.objects import keys
 from queuectl.objects.documents import read_documents
 from queuectl.objects.errors import DocumentError

@@ -21,9 +21,9 @@ from queuectl.domain.accounting import Accounting
 from queuectl.domain.errors import BadInput, SourceUnavailable
 from queuectl.domain.gpus import GpuWeights
 from queuectl.domain.ledger import Entry, State
+from queuectl.domain.pod_records import PodPhase
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ClusterQueue, IdleReclaim, QueueConfig
-from queuectl.domain.records import PodPhase
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.domain.utilization import GangUse, PodKey, PodUse, Sample, UseState
 from queuectl.state.freeze import SnapshotBuilder

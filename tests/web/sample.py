@@ -13,10 +13,10 @@ from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.estimates import ExpectedRunTime, ExpectedStart, RunTimeSource
 from queuectl.domain.fleet import HOSTNAME, Fleet, Node
 from queuectl.domain.ledger import Entry, State
+from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.domain.quantity import CPU, GPU, MEMORY, PODS, Resources
 from queuectl.domain.queries import ConfigDocument, DocumentKey, HistoryLine
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.records import PodPhase, PodRecord
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
 from queuectl.domain.spending import with_budgets
 from queuectl.domain.utilization import GangUse, UseState

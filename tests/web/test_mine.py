@@ -10,8 +10,8 @@ import pytest
 from queuectl.api.auth.authentication import OpenPaths
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry, State
+from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.domain.reasons import NOT_IN_LINE, PLANNED, TRANSIENT, Code
-from queuectl.domain.records import PodPhase, PodRecord
 from queuectl.domain.workload_order import SortKey, WorkloadOrder
 from queuectl.web.advice import PENDING, next_step
 from queuectl.web.app import OPEN, SIGN_IN, add_dashboard

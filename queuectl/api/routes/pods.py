@@ -15,7 +15,7 @@ from queuectl.api.ports import ClusterReader
 from queuectl.api.problems import ProblemType, not_known_yet
 from queuectl.api.schemas import View
 from queuectl.domain.ledger import Entry
-from queuectl.domain.records import PodPhase, PodRecord
+from queuectl.domain.pod_records import PodPhase, PodRecord
 
 P = ProblemType
 

@@ -14,6 +14,7 @@ from queuectl.domain.checks import CheckStatus, updated
 from queuectl.domain.durations import DAY
 from queuectl.domain.events import Admit, Event, Evict, NoteAdded, Refuse, Repair, Reserve
 from queuectl.domain.gpus import as_number, summed
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.plan import (
     Admission,
@@ -27,7 +28,6 @@ from queuectl.domain.plan import (
 )
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Admitted, CapacityLease, PlannedStart, Snapshot
 from queuectl.domain.words import counted_gpus
 from queuectl.domain.workload import Placement, PodSet, Workload

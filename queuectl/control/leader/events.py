@@ -16,9 +16,9 @@ import structlog
 
 from queuectl.control.ports import Cluster
 from queuectl.domain.errors import ClusterError, WriteConflict, WriteRefused
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.reasons import NOTES, TRANSIENT, WARNINGS, Code, Reason
-from queuectl.domain.records import JobRecord
 from queuectl.domain.redaction import redacted_for
 from queuectl.lifecycle.outstanding_writes import status_text
 from queuectl.objects.kinds import JobKinds

@@ -14,7 +14,7 @@ import structlog
 from queuectl.control.ports import Cluster
 from queuectl.domain.errors import ClusterError, ObjectGone, WriteConflict
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.records import PodRecord
+from queuectl.domain.pod_records import PodRecord
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 

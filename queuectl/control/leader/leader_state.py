@@ -19,11 +19,11 @@ from queuectl.control.ports import Clock
 from queuectl.domain.checks import EXTERNAL, CheckReport, update_refusal
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.errors import BadInput
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, Loaded, State
 from queuectl.domain.overrides import in_force, next_boundary
 from queuectl.domain.queries import ConfigChanges, DocumentKey
 from queuectl.domain.queues import QueueConfig
-from queuectl.domain.records import JobRecord
 from queuectl.domain.reservations import ReservationState, next_turn, occurrences
 from queuectl.domain.snapshot import Admitted, Snapshot, SolverLimits
 from queuectl.domain.unmanaged import UnmanagedPod

@@ -28,8 +28,8 @@ from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import BadInput, StoreUnavailable, TookTooLong
 from queuectl.domain.ledger import Entry
+from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.queues import QueueConfig
-from queuectl.domain.records import PodRecord
 from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.domain.spending import BudgetReport, report
 from queuectl.domain.unmanaged import UnmanagedPod

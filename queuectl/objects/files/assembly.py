@@ -11,10 +11,11 @@ from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.gates import JobName, held_by, remaining, statuses_of
 from queuectl.domain.gpu_fractions import why_refused
 from queuectl.domain.growth import beside
+from queuectl.domain.job_records import user_of
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.records import ResourceQuotaRecord, user_of
+from queuectl.domain.records import ResourceQuotaRecord
 from queuectl.domain.resource_quota import Allowance, with_promises
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import (

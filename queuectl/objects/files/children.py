@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from queuectl.domain.records import JobRecord
+from queuectl.domain.job_records import JobRecord
 from queuectl.objects import keys
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import RequestError

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from queuectl.domain.arrays import growth_of, index_of, numbers
+from queuectl.domain.job_records import JobRecord, Outcome
 from queuectl.domain.reasons import Reason
-from queuectl.domain.records import JobRecord, Outcome
 from queuectl.domain.workload import Growth, PodSet
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import RequestError

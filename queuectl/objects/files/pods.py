@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from queuectl.domain.records import JobRecord, PodRecord
+from queuectl.domain.job_records import JobRecord
+from queuectl.domain.pod_records import PodRecord
 from queuectl.objects import keys
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import RequestError

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from queuectl.domain.fleet import Fleet
+from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.quantity import Resources, total
-from queuectl.domain.records import PodRecord
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.documents import Document

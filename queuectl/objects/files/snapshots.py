@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from queuectl.devices.reserved import device_resources
 from queuectl.domain.fleet import HOSTNAME, Fleet
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.limitrange import LimitRange, refusal, with_ranges
 from queuectl.domain.node_quota import quota_from_nodes
 from queuectl.domain.overrides import in_force
@@ -30,7 +31,7 @@ from queuectl.domain.pastuse import past_use
 from queuectl.domain.plan import Eviction
 from queuectl.domain.quantity import PODS, Resources
 from queuectl.domain.queues import DEFAULT_NAME, QueueConfig
-from queuectl.domain.records import JobRecord, PriorityClassRecord
+from queuectl.domain.records import PriorityClassRecord
 from queuectl.domain.reservations import occurrences
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.spending import with_budgets

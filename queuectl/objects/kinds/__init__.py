@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from queuectl.domain.records import JobRecord
+from queuectl.domain.job_records import JobRecord
 from queuectl.objects import keys
 from queuectl.objects.kinds import leaderworkerset
 from queuectl.objects.kinds.appwrapper import APPWRAPPER

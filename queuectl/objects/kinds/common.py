@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from queuectl.domain.gates import Dependency
-from queuectl.domain.records import ArrayStatus, JobRecord, Outcome, Parallelism
+from queuectl.domain.job_records import ArrayStatus, JobRecord, Outcome, Parallelism
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.errors import MalformedError, RequestError

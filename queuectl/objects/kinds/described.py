@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from queuectl.domain.records import JobRecord, Outcome
+from queuectl.domain.job_records import JobRecord, Outcome
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from queuectl.domain.job_records import JobRecord, Outcome
 from queuectl.domain.ledger import Entry
-from queuectl.domain.records import JobRecord, Member, Outcome, PodPhase, PodRecord
+from queuectl.domain.pod_records import Member, PodPhase, PodRecord
 from queuectl.domain.words import counted
 from queuectl.domain.workload import PodSet, PodShape
 from queuectl.objects.kinds.leaderworkerset import KIND as SET

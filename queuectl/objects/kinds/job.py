@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from queuectl.domain.records import JobRecord, Outcome, Parallelism
+from queuectl.domain.job_records import JobRecord, Outcome, Parallelism
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds.common import (

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from queuectl.domain.arrays import LARGEST
-from queuectl.domain.records import ArrayStatus
+from queuectl.domain.job_records import ArrayStatus
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError

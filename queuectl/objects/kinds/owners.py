@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from queuectl.domain.arrays import object_of
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Document
-from queuectl.domain.records import JobRecord
 from queuectl.objects.kinds import JobKinds
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from queuectl.domain.records import JobRecord
+from queuectl.domain.job_records import JobRecord
 from queuectl.objects import keys
 from queuectl.objects.kinds.common import (
     NO_COUNTS,

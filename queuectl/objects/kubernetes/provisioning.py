@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from queuectl.domain.fleet import FIELD_NAME, NodeRules, Requirement, SelectorTerm
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Document, Entry
 from queuectl.domain.provisioning import (
     CLASS,
@@ -24,7 +25,6 @@ from queuectl.domain.provisioning import (
 )
 from queuectl.domain.quantity import PODS, Resources, format_quantity
 from queuectl.domain.queues import ResourceFlavor
-from queuectl.domain.records import JobRecord
 from queuectl.domain.workload import PodSet
 from queuectl.objects.keys import PREFIX
 from queuectl.objects.kubernetes.nodes import version_of

@@ -1,0 +1,270 @@
+"""Jobs as the watch reports them, as small frozen records: no more than planning and the protocol need.
+
+``version`` is the integer resourceVersion: a record never replaces one with a higher version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from typing import NamedTuple
+
+from queuectl.domain.reasons import Reason
+from queuectl.domain.workload import PodSet, gpus_of
+
+
+class OwnerKey(NamedTuple):
+    """The identity of an object that owns pods: a uid alone can be copied into another namespace."""
+
+    kind: str
+    namespace: str
+    uid: str
+
+
+class Outcome(StrEnum):
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """Changes of a Job for a start with fewer pods, which are undone when it stops.
+
+    Attributes:
+        requested: ``spec.parallelism`` as its user wrote it.
+        shrunk: it is smaller now.
+        completions_follow: ``spec.completions`` is kept equal to it.
+    """
+
+    requested: int
+    shrunk: bool = False
+    completions_follow: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayStatus:
+    """Of a job whose indexes start each for itself: all of them (an array), or those above the gang of an elastic job.
+
+    Attributes:
+        completions: number of its indexes.
+        at_once: indexes that its controller runs at once.
+        succeeded, failed: indexes that have ended for good.
+        base: of an elastic job: the pods that start as one gang, which are those of the first indexes. 0: of an array.
+        podset: of an elastic job of another kind: the podset with these indexes. "" = the only one, whose size its user can change.
+        noted: the object states ``base``.
+    """
+
+    completions: int
+    at_once: int
+    succeeded: frozenset[int] = frozenset()
+    failed: frozenset[int] = frozenset()
+    base: int = 0
+    podset: str = ""
+    noted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayIndex:
+    """The part of a record that is only on an index of an array, or of an elastic Job.
+
+    Attributes:
+        number: of the index.
+        job, job_uid: name and uid of the Job.
+        started: the Job is resumed.
+        grown: it is of an elastic Job, and runs only beside its gang.
+    """
+
+    number: int
+    job: str
+    job_uid: str
+    started: bool
+    grown: bool = False
+
+
+def _label(labels: Iterable[tuple[str, str]], key: str | None) -> str | None:
+    return next((value or None for name, value in labels if name == key), None)
+
+
+def user_of(
+    submitter: str,
+    labels: Iterable[tuple[str, str]],
+    naming: str | None,
+    trusted: Collection[str],
+) -> str | None:
+    """Whose a job is: limits, past use and accounts by user go by it. None if that is not known.
+
+    Args:
+        submitter: the user who created the job, as admission recorded; empty = it did not.
+        labels: of the job.
+        naming: key of the label that names the user where the submitter is trusted or not recorded; None = no label does.
+        trusted: names of the users who may submit jobs for others.
+    """
+    if submitter and submitter not in trusted:
+        return submitter
+    return _label(labels, naming) or submitter or None
+
+
+@dataclass(frozen=True, slots=True)
+class PodFace:
+    """A pod, as the object to which a write or an Event is sent."""
+
+    name: str
+    uid: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A managed job of any kind.
+
+    Attributes:
+        kind: ``Job``, ``PyTorchJob``...; names the module in objects/kinds.
+        queue: LocalQueue it names.
+        priority_class: WorkloadPriorityClass named by label, if any.
+        pod_priority_class: the user's PriorityClass of its pods (before the admission policy replaced it).
+        podsets: what it asks, read from its templates.
+        error: why the request can never be honoured (contradictory, malformed, unsupported), or None.
+        suspended: ``spec.suspend``.
+        drained: the controller confirms suspension (condition Suspended=True).
+        attempt: ``queuectl.dev/attempt`` label of its pod templates, 0 if none.
+        outcome: final state, or None.
+        utilization: annotation, 0..1; None if absent or unreadable.
+        checkpoint_at: annotation, unix seconds.
+        status: the status annotation of the object.
+        expected: pods its controller keeps at once per podset where that is fewer than the podset's count (a Job with
+            few completions left, or started with fewer pods); empty otherwise.
+        parallelism: of a Job that may start with fewer pods, or did; None otherwise.
+        gates: what must be released before it is queued: ``admission-gated-by`` and ``after``, as in :mod:`queuectl.domain.gates`.
+        max_execution: ``max-exec-time-seconds``: how long it may run, over all attempts; None = no limit.
+        expected_duration: ``expected-duration-seconds``: how long its user expects it to run, over all attempts; None = not stated.
+        followed: another pod can follow a pod that succeeded, as ``expects`` states; else none does.
+        preempt_requested: annotation: the last deadline of a notice, "" if none.
+        preempt_ready: annotation: the job is ready to be suspended at once.
+        labels: its labels, by key, but for those that queuectl itself reads.
+        ungated: (podset, its other scheduling gates) of each template without our gate: of a job from before the admission
+            policies. Its start puts the gate there.
+        idle_reclaim: annotation: False = it is never taken for not using its GPUs.
+        warmup: annotation: seconds after its pods are ready in which its GPUs can be idle; None = as in its queue.
+        applied: it was created by server-side apply, so the managers of its fields matter.
+        queue_keys: the labels by which it names its queue.
+        forbidden: the violation of a LimitRange of its namespace, or a resource claim that does not exist, or None. The
+            mirror sets it; until then, and where there is none, ``podsets`` are what the templates say.
+        submitter: name of the user who created it, as admission recorded; empty for one from before the policies.
+        of_pods: it has no field to suspend it: its pods exist with the gate while it waits. It starts when they are released,
+            and it is suspended while none of them is released.
+        staged: its later pods exist only after earlier ones were released.
+        awaits: the pods that must exist before it can start; empty if they exist.
+        absent: none of its pods exists. Only of a group of pods, which has no other object.
+        array: of an array, which is in no queue itself; ``podsets`` has one pod then. Also of an elastic Job, which is in a queue;
+            ``podsets`` has the pods that start as one gang then.
+        parent: uid of the job whose pod templates it has; "" for all others. It is no workload then.
+        groups: of a set of gangs, which is in no queue itself: the number of its gangs. ``podsets`` are those of one gang.
+        index: of one index of an array or an elastic Job, as :mod:`queuectl.domain.arrays` makes it: a workload that consists of its pod.
+        face: the pod with the status and the Events of a workload that consists of pods, also after its deletion; None for all others.
+        items: (podset, index of its entry) for podsets of a list.
+        missing: maps that its object does not have and that patches write to, as JSON pointers. Only of kinds with a list of podsets.
+        ranks: (podset, size of a group) for podsets whose pods have the index of a group and an index inside it.
+        first_ranks: (podset, first index) for podsets whose pods have indexes that do not begin with 0.
+        kept: podsets whose ended pods its controller keeps, and does not replace.
+        late: podsets whose pods its controller creates only when the pods of others run, or have ended.
+        unborn: those of which it has created none, because pods of others must run or end first.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    version: int
+    created_at: float
+    queue: str | None
+    podsets: tuple[PodSet, ...] = ()
+    priority_class: str | None = None
+    pod_priority_class: str | None = None
+    error: str | None = None
+    unsupported: bool = (
+        False  # `error` is about a constraint placement cannot honour, not a mistake
+    )
+    preemptible: bool = True
+    suspended: bool = True
+    drained: bool = False
+    attempt: int = 0
+    outcome: Outcome | None = None
+    utilization: float | None = None
+    checkpoint_at: float | None = None
+    status: str = ""
+    deleting: bool = False
+    expected: tuple[tuple[str, int], ...] = ()
+    parallelism: Parallelism | None = None
+    gates: tuple[str, ...] = ()
+    max_execution: float | None = None
+    expected_duration: float | None = None
+    followed: bool = True
+    preempt_requested: str = ""
+    preempt_ready: bool = False
+    labels: tuple[tuple[str, str], ...] = ()
+    ungated: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    idle_reclaim: bool = True
+    warmup: float | None = None
+    applied: bool = False
+    queue_keys: tuple[str, ...] = ()
+    forbidden: Reason | None = None
+    submitter: str = ""
+    of_pods: bool = False
+    staged: bool = False
+    awaits: str = ""
+    absent: bool = False
+    face: PodFace | None = None
+    items: tuple[tuple[str, int], ...] = ()
+    missing: tuple[str, ...] = ()
+    ranks: tuple[tuple[str, int], ...] = ()
+    first_ranks: tuple[tuple[str, int], ...] = ()
+    kept: tuple[str, ...] = ()
+    late: tuple[str, ...] = ()
+    unborn: tuple[str, ...] = ()
+    array: ArrayStatus | None = None
+    parent: str = ""
+    groups: int | None = None
+    index: ArrayIndex | None = None
+
+    def label(self, key: str | None) -> str | None:
+        """Value of a label; None without one, or where it is empty."""
+        return _label(self.labels, key)
+
+    def user(self, naming: str | None, trusted: Collection[str]) -> str | None:
+        """Whose the job is, as :func:`user_of` has it."""
+        return user_of(self.submitter, self.labels, naming, trusted)
+
+    @property
+    def resizable(self) -> bool:
+        """Whether its user can change its number of pods while it runs."""
+        return self.array is not None and not self.array.podset
+
+    @property
+    def of_indexes(self) -> PodSet:
+        """The podset whose indexes can be workloads of their own."""
+        assert self.array is not None
+        return next(p for p in self.podsets if self.array.podset in ("", p.name))
+
+    def expects(self, podset: PodSet) -> int:
+        """Pods of a podset that exist at once when the gang is whole."""
+        return dict(self.expected).get(podset.name, podset.count)
+
+    @property
+    def queues(self) -> bool:
+        """Whether it is a gang in a queue, and not only its indexes are."""
+        return self.array is None or self.array.base > 0
+
+    @property
+    def first_podsets(self) -> tuple[PodSet, ...]:
+        """The podsets whose pods its controller creates at its start."""
+        return tuple(podset for podset in self.podsets if podset.name not in self.late)
+
+    @property
+    def pods(self) -> int:
+        return sum(p.count for p in self.podsets)
+
+    @property
+    def gpus(self) -> Fraction:
+        return gpus_of((podset, podset.count) for podset in self.podsets)
