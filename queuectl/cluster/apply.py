@@ -79,7 +79,7 @@ def optional(name: str) -> list[Document]:
 
 
 def _documents(file: Path) -> list[Document]:
-    return [one for one in yaml.safe_load_all(file.read_text()) if one]
+    return [one for one in yaml.load_all(file.read_text(), yaml.CSafeLoader) if one]
 
 
 async def apply(api: Api, documents: Iterable[Document]) -> None:

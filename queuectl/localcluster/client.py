@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx2
-import yaml
 
+from queuectl.localcluster import yaml_files
 from queuectl.localcluster.certificates import KeyPair, write_secret
 from queuectl.localcluster.errors import LocalClusterError, RequestError, UnreachableError
 
@@ -124,7 +124,7 @@ class Client:
 
     def apply_file(self, path: Path) -> list[Document]:
         """Apply every document of a YAML file."""
-        return self.apply(*(one for one in yaml.safe_load_all(path.read_text()) if one))
+        return self.apply(*yaml_files.objects(path))
 
     def path_of(self, document: Mapping[str, Any]) -> str:
         """The path of an object, from its apiVersion, kind, namespace (default `default`) and name."""

@@ -12,6 +12,7 @@ from queuectl.localcluster import build, kubeconfig, layout
 from queuectl.localcluster.certificates import Authority
 from queuectl.localcluster.client import wait_until
 from queuectl.localcluster.operators import settings_file, webhook_certificates
+from queuectl.localcluster.yaml_files import objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -68,7 +69,7 @@ def apply(home: Layout, client: Client, operator: Operator) -> None:
         LocalClusterError: The kinds are not served in time.
     """
     files = build.cached(operator.unit).files
-    crds = [one for name in files if name.startswith(_CRDS) for one in _read(files[name])]
+    crds = [one for name in files if name.startswith(_CRDS) for one in objects(files[name])]
     client.apply(*crds, *_rights(operator, files["rbac/role.yaml"]))
     authority = (home.pki / "ca.crt").read_bytes()
     kubeconfig.write(
@@ -116,7 +117,7 @@ def webhooks(
         authority: The CA of that server, as PEM.
     """
     bundle = base64.b64encode(authority).decode()
-    for document in _read(manifests):
+    for document in objects(manifests):
         served = []
         for hook in document["webhooks"]:
             resources = {name for rule in hook["rules"] for name in rule["resources"]}
@@ -141,7 +142,7 @@ def _selector(operator: Operator, resources: set[str]) -> dict[str, Any]:
 
 def _rights(operator: Operator, role: Path) -> list[Document]:
     """Its namespace, its ServiceAccount, and its role bound to that."""
-    granted = next(one for one in _read(role) if one["kind"] == "ClusterRole")
+    granted = next(one for one in objects(role) if one["kind"] == "ClusterRole")
     group = "rbac.authorization.k8s.io"
     return [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": operator.namespace}},
@@ -187,7 +188,3 @@ def _wait_served(client: Client, crd: Document) -> None:
     wait_until(established, f"the CRD {name}", _SECONDS)
     # An admission policy with parameters of a kind that discovery does not have fails for 30 s.
     wait_until(lambda: client.discovers(group), f"discovery of {group}", _SECONDS)
-
-
-def _read(path: Path) -> list[Document]:
-    return [one for one in yaml.safe_load_all(path.read_text()) if one]

@@ -110,7 +110,7 @@ def documents(
 ) -> list[Any]:
     """All documents of :func:`rendered`."""
     texts = rendered(values, release, namespace, chart).values()
-    return [one for text in texts for one in yaml.safe_load_all(text) if one]
+    return [one for text in texts for one in yaml.load_all(text, yaml.CSafeLoader) if one]
 
 
 def manifests() -> dict[Path, str]:
@@ -140,7 +140,7 @@ def described() -> Iterator[tuple[str, str]]:
 
 
 def defaults() -> Any:
-    return yaml.safe_load((CHART / "values.yaml").read_text())
+    return yaml.load((CHART / "values.yaml").read_text(), yaml.CSafeLoader)
 
 
 def default(path: str) -> Any:
