@@ -58,7 +58,7 @@ class Interruptions:
         if (
             seen is None
             or seen[0] is not mirror.fleet
-            or seen[1] != mirror.conditions_seen
+            or seen[1] != mirror.nodes.conditions_seen
             or seen[2] is not rules
         ):
             conditions = dict(_by_conditions(mirror.nodes, rules.interruption_conditions))
@@ -67,7 +67,7 @@ class Interruptions:
                 **dict(_by_taints(mirror.fleet, rules.interruption_taints)),
                 **conditions,
             }
-            self._seen = mirror.fleet, mirror.conditions_seen, rules
+            self._seen = mirror.fleet, mirror.nodes.conditions_seen, rules
         return self._nodes
 
 

@@ -30,7 +30,7 @@ def requeued(
         busy: uids of gangs that change for other reasons.
     """
     tainted, lost = TaintedDevices(mirror, config.rules.node_health), LostDevices(mirror)
-    if not mirror.unhealthy and not lost.nodes:
+    if not mirror.nodes.closed and not lost.nodes:
         return []
     changes = []
     for entry in ledger.entries(State.STARTING, State.RUNNING):
@@ -50,7 +50,7 @@ def requeued(
 def _drained(entry: Entry, job: JobRecord, mirror: Mirror, tainted: TaintedDevices) -> Evict | None:
     """The eviction with notice; None if neither its nodes nor its devices fail."""
     evidence = tainted.of(job) | {
-        name: mirror.unhealthy[name] for name in _unhealthy(entry, mirror)
+        name: mirror.nodes.closed[name] for name in _unhealthy(entry, mirror)
     }
     if not evidence:
         return None
@@ -64,4 +64,4 @@ def _unhealthy(entry: Entry, mirror: Mirror) -> list[str]:
     """The unhealthy nodes of a gang's placement."""
     placed = entry.placement.podsets if entry.placement is not None else ()
     names = {name for podset in placed for name, _ in podset.nodes}
-    return sorted(names & mirror.unhealthy.keys())
+    return sorted(names & mirror.nodes.closed.keys())

@@ -33,6 +33,7 @@ from queuectl.objects.kinds.parents import Parents
 from queuectl.state import devices as device_objects
 from queuectl.state.arrays import Arrays
 from queuectl.state.devices import ALL_NAMESPACES, DeviceMirror
+from queuectl.state.node_table import NodeTable
 from queuectl.state.pod_claims import all_resolved, claiming, names_claims
 from queuectl.state.pod_groups import PodGroups
 from queuectl.state.pod_requests import made_as, no_less, same_templates, under
@@ -97,7 +98,6 @@ class Mirror:
         edited: uids of new jobs, and of jobs with another request than before.
         moved_pods: uids of pods that changed or were deleted.
         kinds: the job kinds.
-        conditions_seen: how often conditions of a node changed, without those of the kubelet.
         planning_changed: a node, its conditions, a namespace, priority class, ResourceQuota, device or unmanaged pod changed, or an ended pod was deleted, so plans can differ.
         devices: the objects of dynamic resource allocation.
         provisioning: the requests for nodes that queuectl made.
@@ -107,7 +107,7 @@ class Mirror:
         """``job_resources``: plural resource name -> kind, for each watched job kind. ``kinds``: how they are read and written."""
         self._kinds = dict(job_resources)
         self.kinds = kinds
-        self.nodes: dict[str, NodeRecord] = {}
+        self.nodes = NodeTable()
         self.jobs: dict[str, JobRecord] = {}
         self._appeared: dict[str, int] = {}  # of jobs: the version of the first observation
         self.pods: dict[str, PodRecord] = {}
@@ -128,11 +128,6 @@ class Mirror:
         self.planning_changed = True
         self.edited: set[str] = set()
         self.unschedulable: set[str] = set()  # owners to observe again later
-        self._fleet: Fleet | None = None
-        self._unhealthy: Mapping[str, str] = {}
-        self._interrupted: Mapping[str, str] = {}
-        self._closed: Mapping[str, str] = {}
-        self.conditions_seen = 0
         self.devices = DeviceMirror(self._in_queue)
         self.provisioning = ProvisioningRequests()
         self._gpus: GpuSizes | None = None
@@ -252,10 +247,23 @@ class Mirror:
 
     @property
     def fleet(self) -> Fleet:
-        """All nodes in the order of their names; the same object until a field on which plans depend changes."""
-        if self._fleet is None:
-            self._fleet = Fleet(tuple(self.nodes[name].node for name in sorted(self.nodes)))
-        return self._fleet
+        """All nodes, as :class:`NodeTable` has them."""
+        return self.nodes.fleet
+
+    def mark_unhealthy(self, evidence: Mapping[str, str]) -> bool:
+        """Take these nodes out of placement, and no others. Returns whether a node changes.
+
+        ``evidence``: by node name.
+        """
+        changed = self.nodes.mark_unhealthy(evidence)
+        self.planning_changed |= changed
+        return changed
+
+    def mark_interrupted(self, evidence: Mapping[str, str]) -> bool:
+        """The same for nodes of which a condition announces the end."""
+        changed = self.nodes.mark_interrupted(evidence)
+        self.planning_changed |= changed
+        return changed
 
     def _keys(self, resource: str) -> set[str]:
         if resource in self._kinds:
@@ -285,7 +293,7 @@ class Mirror:
             case JobRecord():
                 self._upsert_object(record)
             case NodeRecord():
-                self._upsert_node(record)
+                self.planning_changed |= self.nodes.put(record)
             case NamespaceRecord() | PriorityClassRecord():
                 self._keep_named(record)
             case ResourceQuotaRecord():
@@ -427,57 +435,6 @@ class Mirror:
             if job.namespace == namespace and job.suspended:
                 self._keep_job(job, job)
 
-    def _upsert_node(self, record: NodeRecord) -> None:
-        old = self.nodes.get(record.node.name)
-        if old is not None and record.version <= old.version:
-            return
-        record = self._judged(record)
-        self.nodes[record.node.name] = record
-        if old is None or old.conditions != record.conditions:
-            self.conditions_seen += 1
-            self.planning_changed = True
-        if old is None or old.node != record.node:  # not for heartbeats
-            self._fleet = None
-            self.planning_changed = True
-
-    def mark_unhealthy(self, evidence: Mapping[str, str]) -> bool:
-        """Take these nodes out of placement, and no others. Returns whether a node changes.
-
-        ``evidence``: by node name.
-        """
-        self._unhealthy = evidence
-        return self._close()
-
-    def mark_interrupted(self, evidence: Mapping[str, str]) -> bool:
-        """The same for nodes of which a condition announces the end."""
-        self._interrupted = evidence
-        return self._close()
-
-    def _close(self) -> bool:
-        before, now = self._closed, {**self._unhealthy, **self._interrupted}
-        names = before.keys() | now.keys()
-        changed = [name for name in names if before.get(name) != now.get(name)]
-        if changed:
-            self._closed = now
-        for record in [self.nodes[name] for name in changed if name in self.nodes]:
-            self.nodes[record.node.name] = self._judged(record)
-            self._fleet = None
-            self.planning_changed = True
-        return bool(changed)
-
-    @property
-    def unhealthy(self) -> Mapping[str, str]:
-        """The evidence against nodes that are out of placement, by name."""
-        return self._closed
-
-    def _judged(self, record: NodeRecord) -> NodeRecord:
-        """The node as the last judgement of its health has it."""
-        node, evidence = record.node, self._closed.get(record.node.name, "")
-        if node.unhealthy == evidence:
-            return record
-        closed = record.cordoned or bool(evidence)
-        return replace(record, node=replace(node, unhealthy=evidence, unschedulable=closed))
-
     def _upsert_pod(self, pod: PodRecord) -> None:
         old = self.pods.get(pod.uid)
         if old is not None and pod.version <= old.version:
@@ -517,9 +474,7 @@ class Mirror:
                 self.moved_pods.add(key)
                 self._forget_owned(pod)
         elif resource == NODES:
-            self.nodes.pop(key, None)
-            self._fleet = None
-            self.planning_changed = True
+            self.planning_changed |= self.nodes.drop(key)
         elif resource in self._kinds:
             self._groups.remove_set(key)
             self._keep_parent(self._parents.remove_child(key))

@@ -17,7 +17,7 @@ from typing import Final
 from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.queues import Backfill, QueueConfig, QueueingStrategy
-from queuectl.domain.records import NamespaceRecord
+from queuectl.domain.records import NamespaceRecord, NodeRecord
 from queuectl.domain.runs import Run, Work
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.domain.workload import Placement, Workload
@@ -47,7 +47,9 @@ class Leader:
         self.config = _settings(strategy)
         self.mirror = Mirror({"jobs": "Job"})
         self.mirror.namespaces["team"] = NamespaceRecord("team", 1, ())
-        nodes = self.mirror._fleet = fleet(_SIZE, rng)
+        nodes = fleet(_SIZE, rng)
+        for node in nodes.nodes:
+            self.mirror.nodes.put(NodeRecord(node, 1))
         self.ledger = Ledger()
         for held in busy(nodes, 1.0, rng):
             self._add(held.workload, rng, held.placement)

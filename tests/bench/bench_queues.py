@@ -41,7 +41,7 @@ from queuectl.domain.queues import (
     Topology,
     WithinClusterQueue,
 )
-from queuectl.domain.records import NamespaceRecord
+from queuectl.domain.records import NamespaceRecord, NodeRecord
 from queuectl.domain.rules import FairStrategy, Rules
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot, SolverLimits
 from queuectl.domain.workload import (
@@ -182,7 +182,8 @@ class World:
     def __post_init__(self) -> None:
         self.mirror.namespaces[NAMESPACE] = NamespaceRecord(NAMESPACE, 1, ())
         if self.nodes:
-            self.mirror._fleet = fleet(10)
+            for node in fleet(10).nodes:
+                self.mirror.nodes.put(NodeRecord(node, 1))
         self.usage = Usage(self.mirror, self.ledger)
         self.snapshot_builder = SnapshotBuilder(self.mirror, self.ledger, self.usage)
         self.decider = Decider(self.mirror, self.ledger)

@@ -79,7 +79,7 @@ class Replay:
         for name, labels in snapshot.namespaces.items():
             self.mirror.namespaces[name] = NamespaceRecord(name, 1, tuple(labels.items()))
         for node in snapshot.fleet.nodes:
-            self.mirror.nodes[node.name] = NodeRecord(node, 1)
+            self.mirror.nodes.put(NodeRecord(node, 1))
         self.durations = Durations(self.mirror)
         self.snapshot_builder = SnapshotBuilder(
             self.mirror,

@@ -128,10 +128,10 @@ async def test_a_standby_receives_the_nodes_that_are_out_of_placement() -> None:
             world.now += 1.0
             world.mirror.mark_unhealthy(evidence)
             for _ in range(500):
-                if world.others.unhealthy == evidence:
+                if world.others.nodes.closed == evidence:
                     break
                 await asyncio.sleep(0.01)
-            assert world.others.unhealthy == evidence
+            assert world.others.nodes.closed == evidence
 
 
 async def test_a_leader_does_not_read_findings() -> None:

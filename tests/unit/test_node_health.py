@@ -234,7 +234,7 @@ def test_a_node_whose_end_is_announced_stays_out_of_placement_beside_unhealthy_o
     assert mirror.mark_unhealthy({"n1": "GPU 3: XID 79"})
     assert mirror.mark_interrupted({"n2": "condition VMEventScheduled=True"})
     assert not mirror.mark_unhealthy({"n1": "GPU 3: XID 79"})
-    assert set(mirror.unhealthy) == {"n1", "n2"}
+    assert set(mirror.nodes.closed) == {"n1", "n2"}
     assert mirror.mark_unhealthy({})
     assert [node.takes(()) for node in mirror.fleet.nodes] == [True, False]
 

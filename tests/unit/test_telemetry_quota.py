@@ -66,7 +66,8 @@ def holdings(
     """Quota that these workloads hold, each of 32 GPUs in LocalQueue team-a/default."""
     mirror = Mirror({})
     mirror.jobs = {e.uid: job(e.name) for e in entries}
-    mirror.nodes = {n.name: NodeRecord(n, 1) for n in nodes}
+    for node in nodes:
+        mirror.nodes.put(NodeRecord(node, 1))
     held = Holdings(mirror)
     held.configure(build(config or documents(), 1), entries)
     return held

@@ -33,7 +33,7 @@ async def share(
     written: tuple[object, ...] = ()
     while True:
         uses, starts = leader_state.gang_uses, leader_state.estimates.now
-        found = (uses, starts, mirror.unhealthy)
+        found = (uses, starts, mirror.nodes.closed)
         if len(written) != len(found) or any(
             a is not b for a, b in zip(found, written, strict=True)
         ):
