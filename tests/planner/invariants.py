@@ -179,7 +179,7 @@ def no_work_is_left(history: History) -> Complaints:
         yield f"still leaving: {leaving}"
     if leased := [p.workload.uid for p in history.last.pending if p.lease is not None]:
         yield f"still waiting for victims: {leased}"
-    made = Plan(pending=tuple(_not_now(p.workload.uid) for p in history.last.pending))
+    made = Plan(pending=history.unasked.pending)
     for pending in history.last.pending:
         if not _held_back(history.last, pending) and could_start(history.last, made, pending):
             yield f"{pending.workload.uid} could run"

@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 from queuectl.domain.plan import Admission, Plan, SlipCause
 from queuectl.domain.queues import BackfillOrder, Cohort, QueueingStrategy
 from queuectl.domain.reasons import Code
+from queuectl.domain.rules import Rules, UsageFairness
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.words import format_time
 from queuectl.domain.workload import Workload
@@ -23,6 +24,7 @@ from tests.planner.build import NOW, holding, node, placed, queue, world
 from tests.planner.splits import A, B, on, splitting
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/reference/plan-schema.json").read_text())
+PAST_USE = UsageFairness(user_label="user")
 NODES = tuple(node(f"n{number}", gpu=1) for number in range(4))
 
 
@@ -197,6 +199,34 @@ def test_the_verifier_names_a_start_that_delays_a_planned_one() -> None:
     placement = placed(job("long", 1, 101), {"n2": 1})
     bad = replace(made, admitted=(Admission("long", placement),), pending=(kept["large"],))
     assert {v.rule for v in verify(snapshot, bad)} == {Rule.PLANNED_START}
+
+
+@pytest.mark.parametrize(
+    ("rule", "counts", "user", "priority", "named"),
+    [
+        pytest.param(None, False, "bob", 0, True, id="no past use"),
+        pytest.param(
+            PAST_USE, False, "bob", 0, True, id="a queue in which past use does not count"
+        ),
+        pytest.param(PAST_USE, True, "ann", 0, True, id="one user"),
+        pytest.param(PAST_USE, True, "bob", 1, True, id="higher priority"),
+        pytest.param(PAST_USE, True, "bob", 0, False, id="past use decides"),
+    ],
+)
+def test_the_verifier_names_a_gang_of_unknown_length_that_passes_one_that_waits(
+    rule: UsageFairness | None, counts: bool, user: str, priority: int, named: bool
+) -> None:
+    """The later gang is of ann, and the one that waits is of ``user``."""
+    later = replace(job("open", 1, None, queued_at=1), user="ann")
+    first = replace(job("large", 4, 500, priority=priority), user=user)
+    busy = running(job("busy", 2, None), "n0", "n1", ends=100.0)
+    snapshot = world(NODES, [first, later], [busy], replace(line(), usage_fairness=counts))
+    config = replace(snapshot.config, rules=Rules(usage_fairness=rule))
+    snapshot = replace(snapshot, config=config)
+    made = plan(replace(snapshot, pending=snapshot.pending[:1]))
+    bad = replace(made, admitted=(Admission("open", placed(later, {"n2": 1})),), planned=())
+    found = [v.message for v in verify(snapshot, bad) if v.rule is Rule.PLANNED_START]
+    assert found == (["of unknown length, passes large"] if named else [])
 
 
 def test_the_verifier_names_a_late_start_without_a_cause() -> None:

@@ -190,6 +190,16 @@ def test_an_evicted_idle_gang_starts_again_before_gangs_that_wait_for_others_in_
     assert began["a-new"] == began["b-old"] == 70.0
 
 
+def test_a_gang_of_unknown_length_waits_behind_an_earlier_one_of_its_backfill_queue() -> None:
+    """Users are known, and their past use does not count in the queue."""
+    queue = replace(cq("a", 2), strategy=QueueingStrategy.BACKFILL)
+    steps = (Step(Arrives("a", 1)), Step(Arrives("a", 2)), Step(Arrives("a", 1)))
+    rules = Rules(usage_fairness=UsageFairness(user_label=USER))
+    history = simulate(Story(Scene((queue,), rules=rules), steps))
+    assert history.running() == {"a-0"}
+    assert complaints(history) == set()
+
+
 def test_an_elastic_job_loses_its_highest_rank_and_grows_again() -> None:
     queue = cq("a", quotas(4), "all", within_cluster_queue=LOWER)
     steps = (
@@ -208,9 +218,10 @@ def test_an_elastic_job_loses_its_highest_rank_and_grows_again() -> None:
 # Tests of the invariants themselves: each detects a history that was tampered with.
 
 
-def eviction() -> History:
+def eviction(strategy: QueueingStrategy = QueueingStrategy.BEST_EFFORT_FIFO) -> History:
     """b-low runs on quota of b and a; a-top reclaims the quota of a."""
-    a, b = (cq(name, 2, reclaim_within_cohort=ANY, within_cluster_queue=LOWER) for name in "ab")
+    rules = {"strategy": strategy, "within_cluster_queue": LOWER, "reclaim_within_cohort": ANY}
+    a, b = (cq(name, 2, **rules) for name in "ab")
     steps = [Step(Arrives("b", 3, name="low", drain=5.0)), Step(Arrives("a", 2, name="top"), 50.0)]
     return simulate(Story(Scene((a, b), (cohort("all"),)), tuple(steps)))
 
@@ -279,10 +290,12 @@ def test_an_eviction_from_a_queue_within_its_own_quota_is_detected() -> None:
     assert list(invariants.own_quota_is_kept(history))
 
 
-def test_a_passed_gang_is_detected() -> None:
+@pytest.mark.parametrize("strategy", QueueingStrategy)
+def test_a_passed_gang_is_detected(strategy: QueueingStrategy) -> None:
     """The plan of two gangs of one queue, with the wrong one started."""
+    queue = replace(cq("a", 2), strategy=strategy)
     steps = [Step(Arrives("a", 1, name="first"), 0.0), Step(Arrives("a", 2, name="second"), 0.0)]
-    history = simulate(Story(Scene((cq("a", 2),)), tuple(steps)))
+    history = simulate(Story(Scene((queue,)), tuple(steps)))
     (cycle,) = [c for c in history.cycles if c.made.admitted]
     snapshot = history.last
     assert snapshot is not None
@@ -297,8 +310,9 @@ def test_a_passed_gang_is_detected() -> None:
     assert list(invariants.no_gang_is_passed(history))
 
 
-def test_a_pending_gang_that_could_run_is_detected() -> None:
-    history = eviction()
+@pytest.mark.parametrize("strategy", QueueingStrategy)
+def test_a_pending_gang_that_could_run_is_detected(strategy: QueueingStrategy) -> None:
+    history = eviction(strategy)
     assert history.last is not None
     idle = tuple(a for a in history.last.admitted if a.workload.uid != "a-top")
     history.last = replace(history.last, admitted=idle)

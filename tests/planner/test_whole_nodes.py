@@ -8,6 +8,7 @@ import pytest
 
 from queuectl.domain.plan import Admission
 from queuectl.domain.reasons import Code
+from queuectl.domain.rules import Rules, UsageFairness
 from queuectl.domain.workload import Duration, Placement, PodSetPlacement, Workload
 from queuectl.planner import plan
 from queuectl.planner.verify import Rule, verify
@@ -61,6 +62,7 @@ def test_a_gang_with_a_learned_end_leaves_whole_nodes_to_a_planned_start_on_seve
         assert reason.details["behind"] == "team/first"
 
 
+@pytest.mark.parametrize("rules", [Rules(), Rules(usage_fairness=UsageFairness())])
 @pytest.mark.parametrize(
     ("later", "wide", "node", "refused"),
     [
@@ -73,9 +75,9 @@ def test_a_gang_with_a_learned_end_leaves_whole_nodes_to_a_planned_start_on_seve
     ],
 )  # fmt: skip
 def test_the_check_refuses_a_start_on_a_whole_node_before_a_planned_start_on_several(
-    later: Workload, wide: bool, node: str, refused: bool
+    later: Workload, wide: bool, node: str, refused: bool, rules: Rules
 ) -> None:
-    """The plan has no start of the later gang; the test adds it."""
+    """The plan has no start of the later gang; the test adds it. Past use does not count in the queue, whatever the rules say."""
     busy = [
         running(job(f"busy{name}", 1, None, gpu=gpus), name, ends=100.0)
         for name, gpus in (("n0", 1), ("n1", 1), ("n3", 2), ("large", 4))
@@ -86,6 +88,7 @@ def test_the_check_refuses_a_start_on_a_whole_node_before_a_planned_start_on_sev
     asked = later.podsets[0]
     placed = Placement((PodSetPlacement(asked.name, ((node, 1),), dict.fromkeys(asked.shape.requests, "a")),))  # fmt: skip
     changed = replace(made, admitted=(Admission(later.uid, placed),))
+    snapshot = replace(snapshot, config=replace(snapshot.config, rules=rules))
     violations = verify(snapshot, changed)
     found = [
         v.message for v in violations if (v.rule, v.subject) == (Rule.PLANNED_START, later.uid)

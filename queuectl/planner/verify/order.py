@@ -8,6 +8,7 @@ thumb, not a guarantee. Nor is it checked where past use alone decides, for that
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeAlias
 
 from queuectl.domain.checks import CONTROLLERS, PROVISIONING
 from queuectl.domain.plan import Proof, Refusal
@@ -27,6 +28,9 @@ _NEVER = frozenset(
         Code.BUDGET_SPENT,
     }
 )
+
+Account: TypeAlias = tuple[str, str | None, str | None]
+"""Namespace, LocalQueue and user."""
 
 
 def check_order(index: PlanIndex) -> Iterator[Violation]:
@@ -118,7 +122,7 @@ def _strict(index: PlanIndex, queue: ClusterQueue, entries: list[Pending]) -> It
         if uid in index.started or uid in preemptors:
             taken = _flavors_taken(index, uid)
             for head, wanted in waiting:
-                if wanted & taken and _surely_before(index, queue, head, entry.workload):
+                if wanted & taken and surely_before(index, queue, head, entry.workload):
                     text = (
                         f"passes {head.uid} in StrictFIFO {queue.name} on {sorted(wanted & taken)}"
                     )
@@ -136,34 +140,34 @@ def _strict(index: PlanIndex, queue: ClusterQueue, entries: list[Pending]) -> It
             waiting.append((entry.workload, _could_use(index, queue, entry.workload)))
 
 
-def _surely_before(index: PlanIndex, queue: ClusterQueue, first: Workload, later: Workload) -> bool:
+def surely_before(index: PlanIndex, queue: ClusterQueue, first: Workload, later: Workload) -> bool:
     """Whether a gang whose place by priority and time is ahead is considered first, whatever was used lately."""
     rule = index.snapshot.config.rules.usage_fairness
-    if rule is None or not queue.usage_fairness or _account(first) == _account(later):
+    if rule is None or not queue.usage_fairness or account(first) == account(later):
         return True
     return not rule.before_priority and first.priority > later.priority
 
 
-def _account(workload: Workload) -> tuple[str, str | None, str | None]:
+def account(workload: Workload) -> Account:
     """On whose account past use is counted."""
     return workload.namespace, workload.queue, workload.user
 
 
 def _overtaken(index: PlanIndex) -> Iterator[Violation]:
     """A gang that is refused for sure although a later one that asks the same starts."""
-    started: dict[tuple[str, str | None, str | None], list[Pending]] = {}
+    started: dict[Account, list[Pending]] = {}
     for uid in sorted(index.started):
         entry = index.pending.get(uid)
         if entry is not None and entry.lease is None and entry.workload.queue is not None:
-            started.setdefault(_account(entry.workload), []).append(entry)
+            started.setdefault(account(entry.workload), []).append(entry)
     if not started:
         return
     now = index.snapshot.now
     last = {a: max(place(e.workload) for e in entries) for a, entries in started.items()}
     for entry in index.snapshot.pending:
         workload = entry.workload
-        account = _account(workload)
-        latest = last.get(account)
+        whose = account(workload)
+        latest = last.get(whose)
         if latest is None or -workload.priority > latest[0] or place(workload) > latest:
             continue
         if entry.blocked is not None or workload.growth is not None:
@@ -171,7 +175,7 @@ def _overtaken(index: PlanIndex) -> Iterator[Violation]:
         refusal = index.refused.get(workload.uid)
         if refusal is None or refusal.lease is not None or refusal.proof is Proof.UNDECIDED:
             continue
-        for other in started[account]:
+        for other in started[whose]:
             if not entry.may_borrow(now) and other.may_borrow(now):
                 continue
             if place(workload) < place(other.workload) and _ask_the_same(entry, other):
@@ -197,7 +201,7 @@ def _grown_first(index: PlanIndex) -> Iterator[Violation]:
                 continue
             if index.queue_of(ahead) is not queue or not _waits_for_room(index, first):
                 continue
-            if not _surely_before(index, queue, ahead, entry.workload):
+            if not surely_before(index, queue, ahead, entry.workload):
                 continue
             if _could_use(index, queue, ahead) & taken:
                 text = f"is added to its gang while {ahead.uid} is before it and waits"

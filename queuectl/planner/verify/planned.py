@@ -16,7 +16,14 @@ from queuectl.domain.snapshot import Admitted, Pending, PlannedStart, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner.verify.capacity import check_capacity
 from queuectl.planner.verify.gangs import check_gangs
-from queuectl.planner.verify.order import inadmissible, never, place
+from queuectl.planner.verify.order import (
+    Account,
+    account,
+    inadmissible,
+    never,
+    place,
+    surely_before,
+)
 from queuectl.planner.verify.plan_index import PlanIndex, Rule, Violation
 from queuectl.planner.verify.quota import check_quota
 
@@ -149,25 +156,37 @@ def _unknown_lengths(index: PlanIndex) -> Iterator[Violation]:
     queues = index.snapshot.config.cluster_queues
     if not any(q.strategy is QueueingStrategy.BACKFILL for q in queues.values()):
         return
-    if index.snapshot.config.rules.usage_fairness is not None:
-        return  # past use changes the order with every start
-    first: dict[str, tuple[tuple[int, float, str], str]] = {}
+    first = _first_that_wait(index)
+    for uid in sorted(index.started & index.pending.keys()):
+        entry = index.pending[uid]
+        workload, queue = entry.workload, index.queue_of(entry.workload)
+        if queue is None or workload.duration is not None or entry.lease is not None:
+            continue
+        # The first of all accounts has the highest priority: it is surely before the gang if any of another account is.
+        for whose in (None, account(workload)):
+            ahead = first.get((queue.name, whose))
+            if ahead is None or place(ahead) > place(workload):
+                continue
+            if surely_before(index, queue, ahead, workload):
+                text = f"of unknown length, passes {ahead.uid}"
+                yield Violation(Rule.PLANNED_START, uid, text)
+                break
+
+
+def _first_that_wait(index: PlanIndex) -> dict[tuple[str, Account | None], Workload]:
+    """By Backfill ClusterQueue, the first gang that waits and holds others back: of each account, and of all (None)."""
+    first: dict[tuple[str, Account | None], Workload] = {}
     for refusal in index.plan.pending:
         entry = index.pending.get(refusal.uid)
         queue = index.queue_of(entry.workload) if entry is not None else None
         if entry is None or queue is None or queue.strategy is not QueueingStrategy.BACKFILL:
             continue
-        if entry.workload.growth is not None:
+        workload = entry.workload
+        if workload.growth is not None:
             continue  # it holds back no gang
         if never(refusal) or refusal.lease is not None or inadmissible(index, entry) is not None:
             continue
-        here = (place(entry.workload), refusal.uid)
-        first[queue.name] = min(first.get(queue.name, here), here)
-    for uid in sorted(index.started & index.pending.keys()):
-        entry = index.pending[uid]
-        queue = index.queue_of(entry.workload)
-        if queue is None or queue.name not in first or entry.lease is not None:
-            continue
-        if entry.workload.duration is None and first[queue.name][0] < place(entry.workload):
-            text = f"of unknown length, passes {first[queue.name][1]}"
-            yield Violation(Rule.PLANNED_START, uid, text)
+        for whose in (None, account(workload)):
+            known = first.setdefault((queue.name, whose), workload)
+            first[queue.name, whose] = min(known, workload, key=place)
+    return first

@@ -13,7 +13,7 @@ from queuectl.domain.plan import Planned
 from queuectl.domain.quantity import CPU, MEMORY, PODS, Resources
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import Placement, Workload
-from queuectl.planner.verify.order import place
+from queuectl.planner.verify.order import place, surely_before
 from queuectl.planner.verify.plan_index import PlanIndex, Rule, Violation
 
 _MARGIN: Final = 4.0  # of the longest run of earlier gangs
@@ -23,7 +23,7 @@ _NO_DEVICES: Final = frozenset({CPU, MEMORY, PODS, "ephemeral-storage"})
 def check_whole_nodes(index: PlanIndex) -> Iterator[Violation]:
     """Gangs with a learned end that start on a whole free node, although a planned start on several nodes can need it."""
     wide = [p for p in index.plan.planned if _is_wide(index, p)]
-    if not wide or index.snapshot.config.rules.usage_fairness is not None:
+    if not wide:
         return
     holders = _holders(index)
     for admission in index.plan.admitted:
@@ -51,6 +51,8 @@ def _passes(index: PlanIndex, entry: Pending, planned: Planned) -> bool:
     workload, first = entry.workload, index.pending[planned.uid].workload
     queue = index.queue_of(workload)
     if queue is None or queue is not index.queue_of(first) or place(workload) < place(first):
+        return False
+    if not surely_before(index, queue, first, workload):
         return False
     longest = workload.duration.longest if workload.duration is not None else None
     return longest is not None and index.snapshot.now + _MARGIN * longest > planned.start.at
