@@ -10,16 +10,16 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from queuectl.domain.plan import Admission, Plan, SlipCause
-from queuectl.domain.queues import BackfillOrder, Cohort, QueueingStrategy
+from queuectl.domain.queues import BackfillOrder, Cohort, QueueingStrategy, ReclaimWithinCohort
 from queuectl.domain.reasons import Code
 from queuectl.domain.rules import Rules, UsageFairness
-from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.words import format_time
 from queuectl.domain.workload import Workload
 from queuectl.objects.files.plans import plan_document
 from queuectl.planner import plan
 from queuectl.planner.verify import Rule, verify
-from tests.planner.backfill_clock import job, line
+from tests.planner.backfill_clock import job, line, member
 from tests.planner.build import NOW, holding, node, placed, queue, world
 from tests.planner.splits import A, B, on, splitting
 
@@ -227,6 +227,34 @@ def test_the_verifier_names_a_gang_of_unknown_length_that_passes_one_that_waits(
     bad = replace(made, admitted=(Admission("open", placed(later, {"n2": 1})),), planned=())
     found = [v.message for v in verify(snapshot, bad) if v.rule is Rule.PLANNED_START]
     assert found == (["of unknown length, passes large"] if named else [])
+
+
+@pytest.mark.parametrize(
+    ("ends", "later", "started", "planned"),
+    [
+        pytest.param(None, None, [], {}, id="of unknown length"),
+        pytest.param(200.0, 200.0, ["later"], {"owner": 200.0}, id="ends before the others"),
+        pytest.param(200.0, 201.0, [], {"owner": 200.0}, id="ends after the others"),
+    ],
+)
+def test_a_later_gang_does_not_delay_one_that_waits_before_it_evicts_borrowing_gangs(
+    ends: float | None, later: float | None, started: list[str], planned: dict[str, float]
+) -> None:
+    """The plan is verified: a gang of unknown length that passes makes it invalid."""
+    owners = replace(
+        member("main", 4), reclaim_within_cohort=ReclaimWithinCohort.ANY, reclaim_patience=300.0
+    )
+    borrower = running(job("borrower", 2, None, of="others"), "n0", "n1", ends=ends)
+    borrower = replace(borrower, started_at=NOW - 1000, end_enforced=False)
+    waits = Pending(job("owner", 4, 500), reclaim_since=None)
+    snapshot = world(
+        NODES, [waits, job("later", 1, later, queued_at=1)], [borrower], owners, member("others", 0)
+    )
+    made = plan(snapshot)
+    assert verify(snapshot, made) == ()
+    assert why(made, "owner") is Code.WAITING_TO_RECLAIM
+    assert starts(made) == started
+    assert promises(made) == planned
 
 
 def test_the_verifier_names_a_late_start_without_a_cause() -> None:

@@ -289,6 +289,7 @@ class AdmissionCycle:
         wait = self.waits(found, gang.queue)
         if wait is not None:
             self._wait(gang, wait)
+            self._plan_start(gang)
             return
         request, node_counts = found.request, found.victims.node_counts
         if self.undecided:
