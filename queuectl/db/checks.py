@@ -34,8 +34,7 @@ def checks_from(document: Mapping[str, Any] | None) -> Checks:
     if document is None:
         return NO_CHECKS
     statuses = tuple(map(_status_from, document["statuses"]))
-    unasked = document.get("unasked", {})  # rows of an older version have none
-    return Checks(statuses, document["retries"], document["round"], unasked)
+    return Checks(statuses, document["retries"], document["round"], document["unasked"])
 
 
 def report_document(report: CheckReport) -> dict[str, Any]:
