@@ -224,3 +224,34 @@ async def test_the_pods_of_a_managed_job_are_no_workloads(world: KubernetesWorld
     await start(world, job, 1)
     await world.until(lambda: pods_of(world), "its pod exists")
     assert [(p.owner, p.member) for p in pods_of(world)] == [(job.uid, None)]
+
+
+CONTROLLER_MANAGER = "system:kube-controller-manager"
+"""The user of all its controllers where they have no ServiceAccounts of their own."""
+OF_REPLICAS = [owner(kind="ReplicaSet", apiVersion="apps/v1")]
+OF_DEPLOYMENTS = {
+    "the gate": a_pod({"schedulingGates": [{"name": keys.GATE}]}, ownerReferences=OF_REPLICAS),
+    "an attempt": a_pod(labels={keys.ATTEMPT_LABEL: "1"}, ownerReferences=OF_REPLICAS),
+    "a queue and an attempt": a_pod(
+        labels={**QUEUE, keys.ATTEMPT_LABEL: "1"}, ownerReferences=OF_REPLICAS
+    ),
+}
+
+
+@pytest.mark.parametrize("what", OF_DEPLOYMENTS)
+async def test_the_controller_manager_creates_no_pod_of_a_deployment_with(
+    world: KubernetesWorld, what: str
+) -> None:
+    with (
+        world.plane.engineer(CONTROLLER_MANAGER) as client,
+        pytest.raises(RequestError, match="attempt, podset"),
+    ):
+        await asyncio.to_thread(client.create, path(world), OF_DEPLOYMENTS[what])
+
+
+async def test_the_controller_manager_creates_the_pods_of_jobs(world: KubernetesWorld) -> None:
+    gate = {"schedulingGates": [{"name": keys.GATE}]}
+    labels = {keys.ATTEMPT_LABEL: "1", keys.PODSET_LABEL: "main"}
+    document = a_pod(gate, labels=labels, ownerReferences=[owner()])
+    with world.plane.engineer(CONTROLLER_MANAGER) as client:
+        await asyncio.to_thread(client.create, path(world), document, dryRun="All")
