@@ -17,13 +17,13 @@ from queuectl.localcluster.operators import (
 )
 from queuectl.objects.kinds import DESCRIPTIONS
 from queuectl.objects.kinds.description import nested
-from tests.kinds.entry import NO_PARTIAL, WITHOUT, Entry, Make
+from tests.kinds.entry import NO_PARTIAL, WITHOUT, Entry, Gang, Make
 from tests.kinds.pod_entries import NO_END, POD_ENTRIES
 from tests.support import trainjobs
 from tests.support.appwrappers import appwrapper
 from tests.support.appwrappers import job as wrapped_job
 from tests.support.jobsets import jobset, replicated
-from tests.support.rays import raycluster, rayjob, worker_group
+from tests.support.rays import raycluster, rayjob, rayservice, worker_group
 from tests.support.simulated_ray import play
 from tests.system.installation import Workspace
 
@@ -85,6 +85,18 @@ def _raycluster(name: str, namespace: str, pods: Pods, priority_class: str | Non
     workers = worker_group("workers", replace(grouped, count=pods.count - 1))
     head = replace(grouped, count=1)
     return raycluster(name, namespace, head, workers, priority_class=priority_class)
+
+
+def _rayservice(name: str, namespace: str, pods: Pods, priority_class: str | None) -> Document:
+    """Its cluster has a head, and one group of workers."""
+    workers = worker_group("workers", replace(pods, count=pods.count - 1))
+    head = replace(pods, count=1)
+    return rayservice(name, namespace, head, workers, priority_class=priority_class)
+
+
+def _clusters(gang: Gang) -> list[str]:
+    """The RayClusters that KubeRay has created for a RayService, if queuectl knows them."""
+    return [name for name in gang.workspace.workloads() if name.startswith(f"{gang.name}-")]
 
 
 def _rayjob(name: str, namespace: str, pods: Pods, priority_class: str | None) -> Document:
@@ -168,3 +180,5 @@ ENTRIES: Final = (
 )
 OPERATORS: Final = tuple(dict.fromkeys(one.operator for one in ENTRIES if one.operator))
 """The operators that run the kinds."""
+RAYSERVICE: Final = Entry("RayService", _rayservice, KUBERAY, gangs=_clusters)
+"""Not in the matrix: each of its clusters is a gang of the kind RayCluster."""

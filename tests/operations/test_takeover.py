@@ -46,6 +46,8 @@ pytestmark = pytest.mark.operations
 
 INSTALLED = ("queuectl", "sed")
 """The commands of the page that do not need a Kueue: tests/system/docs/test_operate.py types them."""
+PODS = ("kubectl get pods",)
+"""The commands that tests/operations/test_takeover_kinds.py types."""
 WITH_HELM = ("cat values.yaml", "helm", "kubectl -n queuectl-system rollout")
 """The commands of docs/how-to/install.md that tests/operations/test_install.py types."""
 
@@ -116,7 +118,7 @@ def test_no_gang_restarts_and_each_keeps_its_position(taken: Taken) -> None:
     status, printed = page.shell.type("queuectl apply -f kueue.yaml -f kueue-manager.yaml")
     assert status == 0, page.shell.errors
     assert "clusterqueue/pool created" in printed
-    page.end(*INSTALLED)
+    page.end(*INSTALLED, *PODS)
 
     for name in RUNNING:
         adopted = workspace.until_state(name, "Running")

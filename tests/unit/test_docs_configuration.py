@@ -85,7 +85,8 @@ def shown(page: str) -> Iterator[tuple[list[str], list[str]]]:
     """Each ``queuectl`` command of a page, and the lines shown under it; ``…`` stands for lines left out."""
     blocks = re.findall(r"(?:^    .*\n|^\n(?=    ))+", page, re.MULTILINE)
     for block in blocks:
-        text = re.sub(r"\\\n\s+", "", "".join(line[4:] + "\n" for line in block.splitlines()))
+        written = "".join(line[4:] + "\n" for line in block.splitlines())
+        text = re.sub(r"(?:\\|(\|))\n\s+", r"\1 ", written)
         for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
             command, _, output = part.partition("\n")
             lines = [line.rstrip() for line in output.splitlines() if line.strip()]
@@ -155,4 +156,4 @@ def test_the_commands_for_those_who_come_from_kueue_print_what_the_page_shows(
 
 
 def test_the_page_shows_every_command_it_speaks_of() -> None:
-    assert [command[0] for command in COMMANDS] == ["kubectl"] * 2 + ["queuectl"] * 3 + ["sed", "queuectl"] + ["kubectl"] * 6  # fmt: skip
+    assert [command[0] for command in COMMANDS] == ["kubectl"] * 2 + ["queuectl"] * 3 + ["sed", "queuectl"] + ["kubectl"] * 8  # fmt: skip

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.system, pytest.mark.docs, pytest.mark.timeout(400)]
 
 KUEUE = (
     *("kubectl get clusterqueues,", "kubectl -n kueue-system", "kubectl delete"),
-    *("kubectl apply", "kubectl -n queuectl-system"),
+    *("kubectl apply", "kubectl -n queuectl-system", "kubectl get pods"),
 )
 
 RECOVER = "queuectl recover"
