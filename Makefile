@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: help setup lint lint-workflows audit test test-fast test-system test-operations test-docs test-faults test-gpus test-kinds race test-devices test-versions explore chaos demo bench e2e-real training-picture corpus traces calibration image test-image dist release dashboards manifests pictures recording docs vendor test-browser clean controlplane
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
 
 setup: $(VENV)/.ready ## make .venv with everything in uv.lock
 

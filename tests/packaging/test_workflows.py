@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any, Final
@@ -74,8 +75,24 @@ def test_no_script_contains_an_expression() -> None:
     assert [script for script in scripts if "${{" in allowed.sub("", script)] == []
 
 
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def test_contributors_read_about_each_make_target() -> None:
+    page = (ROOT / "docs" / "contributing.md").read_text()
+    described = set(re.findall(r"`make ([a-z0-9-]+)", page))
+    assert make_targets() - described == set()
+
+
+def test_make_help_lists_each_target_with_a_description() -> None:
+    printed = subprocess.run(["make", "-C", ROOT, "--no-print-directory", "help"], capture_output=True, text=True, check=True)  # fmt: skip
+    listed = {line.split("\t")[0].strip() for line in printed.stdout.splitlines()}
+    assert listed == make_targets() - {"controlplane"}
+
+
 def test_each_make_target_of_the_workflows_exists() -> None:
-    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = make_targets()
     used = [
         word
         for step in steps()
