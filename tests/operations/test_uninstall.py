@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +17,7 @@ from queuectl.localcluster import LocalCluster, NodeSpec, RequestError
 from queuectl.localcluster.client import Client, wait_until
 from queuectl.localcluster.versions import KUBERNETES, SUPPORTED
 from queuectl.objects.kinds import KINDS as JOB_KINDS
-from tests.kinds.entries import ENTRIES, OPERATORS
+from tests.kinds.entries import ENTRIES, OPERATORS, RAYSERVICE
 from tests.kinds.entry import Entry
 from tests.operations.servers import postgres_server, programs_first
 from tests.support.chart import helm_program
@@ -31,13 +31,14 @@ from tests.versions.webhook import REPLICAS, in_force, serve, server_of
 
 pytestmark = [pytest.mark.operations, pytest.mark.timeout(600)]
 
-NODES = NodeSpec(racks_per_block=2, hosts_per_rack=6)
-OTHERS = tuple(
-    one
-    for one in ENTRIES
-    if one.kind in JOB_KINDS and one.kind not in ("Job", "PyTorchJob", "TrainJob")
+NODES = NodeSpec(racks_per_block=2, hosts_per_rack=12)
+
+
+OTHERS = (
+    *(one for one in ENTRIES if one.kind not in ("Job", "PyTorchJob")),
+    RAYSERVICE,
 )
-"""The kinds of the command for all other kinds, with their operators on the newest version only. The page has no command for TrainJobs."""
+"""Every kind but the two of :func:`gangs`, with their operators on the newest version only."""
 KINDS = (
     "clusterroles,clusterrolebindings,priorityclasses,mutatingwebhookconfigurations,validatingwebhookconfigurations,"
     "validatingadmissionpolicies,validatingadmissionpolicybindings"
@@ -124,10 +125,9 @@ def test_jobs_outlive_queuectl(
         pods = gangs(workspace)
         others = OTHERS if way.release == KUBERNETES else ()
         for one in others:
-            name = f"other-{one.kind.lower()}"
+            name = name_of(one)
             documents = one.documents(name, workspace.namespace, Pods(4, gpus=1), None)
-            one.create(workspace, name, 4, documents)
-            workspace.until_state(name, "Pending")
+            one.create(workspace, name, 4, documents).until("Pending")
         stop_starts(page)
         workspace.audit()
         monkeypatch.setattr(Workspace, "audit", lambda _: None)  # jobs are no gangs from here on
@@ -135,10 +135,9 @@ def test_jobs_outlive_queuectl(
         assert {name: running(client, workspace.namespace, name) for name in pods} == pods
         typing.type("sleep 10")
 
-        pending_gangs_start(client, workspace, page)
+        pending_gangs_start(client, workspace, page, others)
         lost_pods_are_replaced(client, workspace, page, pods["train"])
-        for one in others:
-            until(partial(starts, client, workspace.namespace, one), f"the {one.kind} runs")
+        all_run(client, workspace, [one for one in others if not suspends(one)])
         new_jobs_are_like_others(client, workspace)
         assert running(client, workspace.namespace, "torch") == pods["torch"]
         refused_without_the_class(client, workspace, page)
@@ -154,7 +153,9 @@ def not_for(way: Way) -> tuple[str, ...]:
         "helm": ("kubectl delete mutatingadmission", "kubectl -n queuectl-system delete", "kubectl delete validating", "kubectl delete clusterroles"),
         "kustomize": ("helm",),
     }[way.name]  # fmt: skip
-    return (*others, "kubectl delete mutatingwebhook") if way.release == KUBERNETES else others
+    if way.release == KUBERNETES:
+        return (*others, "kubectl delete mutatingwebhook")
+    return (*others, "kubectl get trainjobs")
 
 
 def gangs(workspace: Workspace) -> dict[str, set[str]]:
@@ -181,7 +182,7 @@ def running(client: Client, namespace: str, name: str) -> set[str]:
     return {
         pod["metadata"]["uid"]
         for pod in pods
-        if pod["metadata"]["ownerReferences"][0]["name"] == name
+        if name in [owner["name"] for owner in pod["metadata"].get("ownerReferences", ())]
         and pod["status"]["phase"] == "Running"
     }
 
@@ -224,13 +225,38 @@ def dry_run(client: Client) -> str | None:
     return None
 
 
-def pending_gangs_start(client: Client, workspace: Workspace, page: Page) -> None:
+def pending_gangs_start(
+    client: Client, workspace: Workspace, page: Page, others: Sequence[Entry]
+) -> None:
+    """The Jobs that operators created stay suspended until their JobSet, TrainJob or MPIJob is resumed."""
     page.type("kubectl get jobs -A")
     page.type("jq -r")
     page.type("jq '.items")
+    jobs = client.get(f"/apis/batch/v1/namespaces/{workspace.namespace}/jobs")["items"]
+    suspended = {job["metadata"]["name"] for job in jobs if job["spec"]["suspend"]}
+    children = {job["metadata"]["name"] for job in jobs if "ownerReferences" in job["metadata"]}
+    assert suspended == children
+    assert bool(children) == bool(others)
     page.type("for kind in")
+    if others:
+        page.type("kubectl get trainjobs")
     for name in ("ran", "waits", "waits-too"):
         until(partial(complete, client, workspace.namespace, name), f"{name} runs")
+    all_run(client, workspace, [one for one in others if suspends(one)])
+
+
+def suspends(entry: Entry) -> bool:
+    """Whether step 3 of the page starts it. The pods of the others wait with the gate until step 4."""
+    return entry.kind in JOB_KINDS or entry.kind in ("array", "RayService")
+
+
+def name_of(entry: Entry) -> str:
+    return f"other-{entry.kind.lower()}"
+
+
+def all_run(client: Client, workspace: Workspace, entries: Sequence[Entry]) -> None:
+    for one in entries:
+        until(partial(starts, client, workspace.namespace, one), f"the {one.kind} runs")
 
 
 def complete(client: Client, namespace: str, name: str) -> bool:
@@ -240,7 +266,7 @@ def complete(client: Client, namespace: str, name: str) -> bool:
 def starts(client: Client, namespace: str, entry: Entry) -> bool:
     """Whether all pods of another kind run. The submitter of a RayJob comes after an answer of its cluster."""
     pods = client.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
-    own = [p for p in pods if p["metadata"]["name"].startswith(f"other-{entry.kind.lower()}-")]
+    own = [p for p in pods if p["metadata"]["name"].startswith(f"{name_of(entry)}-")]
     expected = 3 if entry.kind == "RayJob" else 4
     return len([p for p in own if p["status"]["phase"] == "Running"]) >= expected
 
@@ -254,7 +280,10 @@ def lost_pods_are_replaced(
     client.delete(f"{base}/{lost['metadata']['name']}", gracePeriodSeconds=0)
 
     def gated() -> bool:
-        return any(p["spec"].get("schedulingGates") for p in client.get(base)["items"])
+        replaced = [
+            p for p in client.get(base)["items"] if p["metadata"]["name"].startswith("train-")
+        ]
+        return any(p["spec"].get("schedulingGates") for p in replaced)
 
     until(gated, "a gated replacement")
     page.type("kubectl get pods -A")
