@@ -43,7 +43,7 @@ class _SlotClaims:
 class Usage:
     """The use of each node by pods that fill no slot, updated with each pod.
 
-    Pods of evicted gangs are separate: they still use their node and are about to terminate.
+    Pods of evicted gangs are separate, if their placement has them: they still use their node and are about to terminate.
 
     Attributes:
         devices: the devices that are held for no slot.
@@ -155,7 +155,7 @@ class Usage:
         if pod is not None and node is not None:
             entry = self._entry_of(pod)
             claims = self._claims_for(pod, node, entry)
-            if claims is None and (entry is None or entry.state is not State.EVICTING):
+            if claims is None and (entry is None or not _separate(entry, pod.podset)):
                 counted = node, pod.requests
         self._assign(uid, claims)
         return self._charge(uid, counted) if claims is None else False
@@ -207,6 +207,13 @@ class Usage:
                 for name, amount in entry[1].items():
                     use[name] = use.get(name, 0) + sign * amount
         return True
+
+
+def _separate(entry: Entry, podset: str) -> bool:
+    """Whether the pods of a podset are counted by the placement of an evicted gang. A gang that queuectl did not start has none."""
+    if entry.state is not State.EVICTING or entry.placement is None:
+        return False
+    return entry.placement.of(podset) is not None
 
 
 def _slots(entry: Entry, podset: str, node: str) -> int:

@@ -75,6 +75,7 @@ LIVE = replace(
     placement=PLACEMENT,
     intent=Intent.START,
 )
+EVICTED = replace(LIVE, state=State.EVICTING, intent=Intent.STOP)
 RESUMED = replace(JOB, version=8, suspended=False, attempt=1)
 GONE = replace(RESUMED, version=9, suspended=True, drained=True)
 
@@ -207,6 +208,11 @@ class TestUsage:
             pytest.param(LIVE, on("p", "n3"), {"n3"}, id="beside its slots it is another pod"),
             pytest.param(LIVE, on("p", "n1", attempt=7), {"n1"}, id="so is one of another attempt"),
             pytest.param(ENTRY, on("p", "n1"), {"n1"}, id="and one of a waiting gang"),
+            pytest.param(EVICTED, on("p", "n1"), set(), id="one of an evicted gang is counted by its slot"),
+            pytest.param(EVICTED, on("p", "n1", podset=""), {"n1"}, id="but not if it is in no podset of its placement"),
+            pytest.param(
+                replace(EVICTED, placement=None), on("p", "n1"), {"n1"}, id="nor if queuectl never placed its gang"
+            ),
             pytest.param(None, on("p", "n1", owner=""), {"n1"}, id="and a bare pod"),
             pytest.param(None, pod("p", owner=""), set(), id="a gated pod uses nothing"),
             pytest.param(
