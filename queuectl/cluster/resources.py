@@ -7,22 +7,20 @@ takes about 30 µs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
 
 from queuectl.domain.job_records import JobRecord
-from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.records import Record, TaintRuleRecord
 from queuectl.objects.kinds import KINDS, JobKind, JobKinds, index_labels, leaderworkerset, path
-from queuectl.objects.kinds.pods import WireMember, read_member, takes
+from queuectl.objects.kinds.pods import Bytes, pod_reader
 from queuectl.objects.kubernetes.limit_ranges import WireLimitRange, read_limit_range
 from queuectl.objects.kubernetes.node_topologies import API_VERSION as TOPOLOGIES
 from queuectl.objects.kubernetes.node_topologies import WireNodeTopology, read_node_topology
 from queuectl.objects.kubernetes.nodes import read_namespace, read_node, read_priority_class
-from queuectl.objects.kubernetes.pods import read_pod
 from queuectl.objects.kubernetes.provisioning import API_VERSION as AUTOSCALING
 from queuectl.objects.kubernetes.provisioning import (
     REQUESTS,
@@ -52,12 +50,10 @@ from queuectl.objects.kubernetes.taint_rules import (
 from queuectl.objects.kubernetes.wire import (
     WireNamespace,
     WireNode,
-    WirePod,
     WirePriorityClass,
     WireResourceQuota,
 )
 
-Bytes = bytes | msgspec.Raw
 _Wire = TypeVar("_Wire", bound=msgspec.Struct)
 
 
@@ -122,7 +118,7 @@ def watched(*, kueue: bool = True, kinds: JobKinds = KINDS) -> tuple[Resource, .
         ),
         *(_jobs(kind, kueue) for kind in kinds.values()),
         _sets(kueue),
-        _pods(kueue, index_labels(kinds)),
+        Resource("pods", "/api/v1/pods", pod_reader(index_labels(kinds), kueue=kueue), by_uid=True),
     )
 
 
@@ -160,22 +156,6 @@ def _reader(
 ) -> Callable[[Bytes], Record | None]:
     decode = msgspec.json.Decoder(wire).decode
     return lambda raw: project(decode(raw))
-
-
-def _pods(kueue: bool, labels: Sequence[str]) -> Resource:
-    decode = msgspec.json.Decoder(WirePod).decode
-    decode_member = msgspec.json.Decoder(WireMember).decode
-
-    def read(raw: Bytes) -> PodRecord:
-        wire = decode(raw)
-        record = read_pod(wire, labels)
-        if not takes(wire.metadata, kueue=kueue):
-            return record
-        member = read_member(decode_member(raw), kueue=kueue)
-        podset = next((each.name for each in member.job.podsets), record.podset)
-        return replace(record, member=member, podset=podset)
-
-    return Resource("pods", "/api/v1/pods", read, by_uid=True)
 
 
 def _sets(kueue: bool) -> Resource:

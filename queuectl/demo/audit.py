@@ -12,7 +12,8 @@ Each check uses the objects of the API server at every revision:
   controller leaves pods running, as the training operator does with workers after the master
 
 A pod counts from the revision without its gate until it is terminal. Only jobs with a queue label are gangs. Each index
-of an array, and each above the least number of pods of an elastic Job, is a gang.
+of an array, and each above the least number of pods of an elastic Job, is a gang. :mod:`queuectl.demo.group_audit` has the check of
+gangs that consist of pods alone.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from queuectl.demo.findings import Finding, opens
+from queuectl.demo.group_audit import Groups
 from queuectl.demo.recorder import Recording
 from queuectl.demo.replay import ObservedState, Replay, Step, place_of, podset_of
 from queuectl.domain.arrays import gang_uid, index_of
@@ -32,25 +35,6 @@ from queuectl.domain.workload import PodSet, TopologyMode
 
 Queue = tuple[str, str]
 """Namespace and name of a LocalQueue."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of one check.
-
-    Attributes:
-        name: the checked statement.
-        numbers: its figures.
-        problems: one sentence for each violation.
-    """
-
-    name: str
-    numbers: str
-    problems: tuple[str, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        return not self.problems
 
 
 class Check(Protocol):
@@ -73,6 +57,8 @@ def checks(
     replay = Replay(recording)
     observed = replay.observed
     wanted: list[Check] = [Whole(observed), Domain(observed), Capacity(observed), Once(observed)]
+    if any(isinstance(one.fact, PodRecord) and one.fact.member for one in recording.events):
+        wanted.append(Groups(observed))
     if limits:
         wanted.append(Quota(observed, limits))
     for step in replay.steps():
@@ -88,15 +74,6 @@ def _gang(pod: PodRecord | None, observed: ObservedState) -> JobRecord | None:
 def _uid(job: JobRecord, pod: PodRecord) -> str:
     """The uid of the gang of a pod: of its job, or of the index of an array."""
     return gang_uid(job, pod)
-
-
-def _opens(step: Step) -> bool:
-    """Whether this step removes the gates of a pod."""
-    return (
-        step.after is not None
-        and not step.after.gated
-        and (step.before is None or step.before.gated)
-    )
 
 
 @dataclass(slots=True)
@@ -123,7 +100,7 @@ class Whole:
         if pod is None or job is None:
             return
         key = (_uid(job, pod), pod.attempt)
-        if _opens(step) and key not in self.attempts:
+        if opens(step) and key not in self.attempts:
             self.attempts[key] = self._open(step, pod, job)
         attempt = self.attempts.get(key)
         if attempt is not None and pod.node and attempt.whole_at is None:
@@ -244,7 +221,7 @@ class Once:
     def see(self, step: Step) -> None:
         pod = step.after
         job = _gang(pod, self.observed)
-        if pod is None or job is None or not _opens(step):
+        if pod is None or job is None or not opens(step):
             return
         uid = _uid(job, pod)
         self.gangs.add(uid)

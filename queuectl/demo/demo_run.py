@@ -16,8 +16,8 @@ from rich.console import Console
 
 from queuectl.cluster.apply import deploy_folder
 from queuectl.demo import audit, controller, explore, scenario
-from queuectl.demo.audit import Finding
 from queuectl.demo.controller import Controller
+from queuectl.demo.findings import Finding
 from queuectl.demo.manifests import namespaces
 from queuectl.demo.progress_table import ProgressTable, TableState, moment, verdicts
 from queuectl.demo.recorder import Recorder

@@ -28,10 +28,10 @@ from queuectl.domain.fleet import Node
 from queuectl.domain.job_records import JobRecord
 from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.records import NodeRecord
-from queuectl.objects.kinds import KINDS, JobKind, JobKinds, index_labels, path
+from queuectl.objects.kinds import KINDS, JobKinds, index_labels, leaderworkerset, path
+from queuectl.objects.kinds.pods import pod_reader
 from queuectl.objects.kubernetes.nodes import read_node
-from queuectl.objects.kubernetes.pods import read_pod
-from queuectl.objects.kubernetes.wire import WireNode, WirePod
+from queuectl.objects.kubernetes.wire import WireNode
 
 _START_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.1
@@ -73,15 +73,18 @@ class Recorder:
     """Records in a thread, from its start until it is closed.
 
     Args:
-        kubeconfig: kubeconfig of a user with the right to list and watch nodes, pods and jobs of ``kinds``.
+        kubeconfig: kubeconfig of a user with the right to list and watch nodes, pods, LeaderWorkerSets and jobs of ``kinds``.
         kinds: kinds of jobs to record.
     """
 
     def __init__(self, kubeconfig: Path, kinds: JobKinds = KINDS) -> None:
         self._server = Server(kubeconfig)
-        self._paths = {"/api/v1/nodes": _reader(WireNode, read_node)}
-        self._paths |= {path(kind): _job_reader(kind) for kind in kinds.values()}
-        self._paths[PODS] = _reader(WirePod, partial(read_pod, index_labels=index_labels(kinds)))
+        self._paths: dict[str, Callable[[msgspec.Raw], Fact | None]] = {
+            "/api/v1/nodes": _reader(WireNode, read_node),
+            leaderworkerset.PATH: _job_reader(leaderworkerset.WireSet, leaderworkerset.read_set),
+            PODS: pod_reader(index_labels(kinds)),
+        }
+        self._paths |= {path(kind): _job_reader(kind.wire, kind.read) for kind in kinds.values()}
         self._lock = threading.Lock()
         self._events: list[Event] = []
         self._known: dict[str, dict[str, Fact]] = {one: {} for one in self._paths}
@@ -224,7 +227,7 @@ class Recorder:
 
 
 def _same(before: Fact, after: Fact) -> bool:
-    """Whether only the resourceVersion differs."""
+    """Whether only the resourceVersion differs. The member of a pod has it too, so each revision of such a pod is an event."""
     return replace(after, version=before.version) == before
 
 
@@ -233,11 +236,13 @@ def _reader(wire: Any, read: Callable[[Any], Fact]) -> Callable[[msgspec.Raw], F
     return lambda raw: read(decode(raw))
 
 
-def _job_reader(kind: JobKind) -> Callable[[msgspec.Raw], Fact | None]:
-    decode = msgspec.json.Decoder(kind.wire).decode
+def _job_reader(
+    wire: Any, read: Callable[[Any], JobRecord]
+) -> Callable[[msgspec.Raw], Fact | None]:
+    decode = msgspec.json.Decoder(wire).decode
 
-    def read(raw: msgspec.Raw) -> JobRecord | None:
-        record = kind.read(decode(raw))
+    def read_queued(raw: msgspec.Raw) -> JobRecord | None:
+        record = read(decode(raw))
         return record if record.queue is not None else None
 
-    return read
+    return read_queued

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from queuectl.demo.audit import Finding
+from queuectl.demo.findings import Finding
 from queuectl.demo.recorder import Recording
 from queuectl.demo.replay import Replay, place_of
 from queuectl.demo.scenario import Expected, Gang, Phase

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 
 from queuectl.demo import manifests as m
-from queuectl.demo.audit import Finding
+from queuectl.demo.findings import Finding
 from queuectl.demo.manifests import Document, Pods
 from queuectl.demo.rest import ApiRefused
 from queuectl.domain.pod_records import PodPhase, PodRecord

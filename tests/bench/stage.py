@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from queuectl.demo.audit import Finding, checks
+from queuectl.demo.audit import checks
 from queuectl.demo.controller import Controller, install
+from queuectl.demo.findings import Finding
 from queuectl.demo.manifests import Document, namespaces
 from queuectl.demo.recorder import Recorder, Recording
 from queuectl.demo.rest import ApiConnection

@@ -13,14 +13,13 @@ import re
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
-from queuectl.domain.pod_records import PodRecord
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.audit import VARIABLE
 from queuectl.objects import keys
@@ -96,8 +95,6 @@ def _run(installation: Installation, number: int, seed: int) -> dict[str, int]:
         wrong = {n: w["reason"] for n, w in found.items() if w["reason"]["code"] != "Succeeded"}
         assert not wrong, wrong
         workspace.recorder.settle(seconds=60)
-        groups = {name for name in sizes if name.startswith(GROUP.lower())}
-        _check_groups(workspace, {name: sizes[name] for name in groups})
         evictions = sum(one["evictions"] for one in found.values())
         print(
             f"{number} gangs, {sum(sizes.values())} pods, {evictions} evictions: "
@@ -119,19 +116,6 @@ def _wait(workspace: Workspace, number: int) -> None:
             shown = time.monotonic()
             print(dict(states), flush=True)
         time.sleep(1)
-
-
-def _check_groups(workspace: Workspace, sizes: Mapping[str, int]) -> None:
-    """Each start of a group released all its pods. The audit knows only gangs with an object."""
-    released: dict[tuple[str, int], set[str]] = defaultdict(set)
-    for event in workspace.recorder.recording().events:
-        pod = event.fact
-        if isinstance(pod, PodRecord) and pod.attempt and not pod.gated:
-            released[pod.name.rpartition("-")[0], pod.attempt].add(pod.name)
-    starts = {key: len(pods) for key, pods in released.items() if key[0] in sizes}
-    assert {name for name, _ in starts} == {*sizes}
-    parts = {key: count for key, count in starts.items() if count != sizes[key[0]]}
-    assert not parts, parts
 
 
 def _writes(log: Path) -> Counter[tuple[str, str, str]]:

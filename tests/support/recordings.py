@@ -8,7 +8,7 @@ from typing import Any
 from queuectl.demo.recorder import Event, Fact, Recording
 from queuectl.domain.fleet import Node
 from queuectl.domain.job_records import JobRecord, Outcome
-from queuectl.domain.pod_records import PodPhase, PodRecord
+from queuectl.domain.pod_records import Member, PodPhase, PodRecord
 from queuectl.domain.quantity import GPU, PODS, Resources
 from queuectl.domain.records import NodeRecord
 from queuectl.domain.workload import PodSet, PodShape, TopologyMode, TopologyRequest
@@ -66,6 +66,30 @@ class Script:
             )
         )
         return key
+
+    def leaderworkerset(self, name: str, pods: int, *, staged: bool = False) -> None:
+        """Its groups have so many pods each. ``staged``: the workers come after their leader."""
+        podsets = (PodSet("main", pods, PodShape(Resources({GPU: 8, PODS: 1}))),)
+        record = JobRecord("LeaderWorkerSet", "team", name, name, 0, 0.0, "queue", podsets)
+        self._job(replace(record, groups=1, staged=staged, of_pods=True))
+
+    def grouped(
+        self, group: str, rank: int, total: int | None, *, parent: str = "", fast: bool = False
+    ) -> str:
+        """A gated pod of a group of pods, or of the group of the LeaderWorkerSet ``parent``."""
+        key = f"{group}/{rank}.{len(self.events)}"
+        record = JobRecord("Pod", "team", key, key, 0, 0.0, "queue", of_pods=True)
+        member = Member(record, group, parent, total, fast)
+        self._pod(PodRecord("team", key, key, 0, Resources({GPU: 8}), gated=True, member=member))
+        return key
+
+    def release(self, key: str, node: str, attempt: int = 1, workload: str = "w") -> None:
+        """Let a pod of a group start, and bind it to its node."""
+        pod = self.pods[key]
+        assert pod.member is not None
+        member = replace(pod.member, workload=workload)
+        self._pod(replace(pod, gated=False, pin=node, attempt=attempt, member=member))
+        self.bind(key)
 
     def pin(self, key: str, node: str) -> None:
         self._pod(replace(self.pods[key], gated=False, pin=node))

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuectl.demo.audit import Finding, checks
+from queuectl.demo.audit import checks
+from queuectl.demo.findings import Finding
 from queuectl.demo.recorder import Recording
 from queuectl.domain.pod_records import PodPhase
 from queuectl.domain.quantity import GPU, Resources

@@ -159,6 +159,22 @@ def test_now_is_what_exists(start: Start, monkeypatch):
     assert [one.uid for one in pods] == ["p"]
 
 
+def test_the_pods_of_a_group_are_recorded_with_their_group(start: Start):
+    grouped = pod("p", 5)
+    grouped["metadata"] |= {
+        "labels": {"queuectl.dev/queue-name": "q", "queuectl.dev/pod-group-name": "g"},
+        "annotations": {
+            "queuectl.dev/submitted-by": "alice",
+            "queuectl.dev/pod-group-total-count": "2",
+        },
+    }
+    recorder = start([ListCompleted(1, {}, True), seen(grouped)])
+    story(recorder)
+    [found] = recorder.now()[1]
+    assert found.member is not None
+    assert (found.member.group, found.member.total) == ("g", 2)
+
+
 def test_it_does_not_settle_before_the_revision_of_the_server(start: Start, monkeypatch):
     monkeypatch.setattr(FakeServer, "now", {PODS: ListCompleted(9, {"p": 7}, True)})
     recorder = start([ListCompleted(1, {}, True), seen(pod("p", 5))])

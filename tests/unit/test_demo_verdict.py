@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from queuectl.demo.audit import Finding
+from queuectl.demo.findings import Finding
 from queuectl.demo.scenario import Expected, Gang, Phase
 from queuectl.demo.verdict import measured, reclaimed, scraped, verdict
 from queuectl.domain.utilization import UseState

@@ -5,7 +5,7 @@ No object of the API describes a group. :mod:`queuectl.state.pod_groups` assembl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, Final
@@ -20,7 +20,7 @@ from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds.common import SpecFields, lenient, read_job
 from queuectl.objects.kinds.leaderworkerset import GROUP_LABEL, NAME_LABEL, group_name
-from queuectl.objects.kubernetes.pods import NO_FIELD_OWNERS, read_count
+from queuectl.objects.kubernetes.pods import NO_FIELD_OWNERS, read_count, read_pod
 from queuectl.objects.kubernetes.templates import read_podset
 from queuectl.objects.kubernetes.wire import (
     Meta,
@@ -30,10 +30,14 @@ from queuectl.objects.kubernetes.wire import (
     TemplateMeta,
     TemplateSpec,
     Wire,
+    WirePod,
 )
 
 POD: Final = "Pod"
 POD_GROUP: Final = "PodGroup"
+
+Bytes = bytes | msgspec.Raw
+"""An object in JSON."""
 
 _OUTCOMES: Final = {"Succeeded": Outcome.SUCCEEDED, "Failed": Outcome.FAILED}
 
@@ -52,6 +56,23 @@ def takes(meta: PodMeta, *, kueue: bool = True) -> bool:
     labels = meta.labels
     named = bool(labels) and lenient(labels, keys.QUEUE_NAME, kueue) is not None
     return named and meta.annotations is not None and meta.annotations.submitted_by is not None
+
+
+def pod_reader(labels: Sequence[str], *, kueue: bool = True) -> Callable[[Bytes], PodRecord]:
+    """A function that reads a pod, with its request if it is a workload or a part of one. ``labels``: see :func:`read_pod`."""
+    decode = msgspec.json.Decoder(WirePod).decode
+    decode_member = msgspec.json.Decoder(WireMember).decode
+
+    def read(raw: Bytes) -> PodRecord:
+        wire = decode(raw)
+        record = read_pod(wire, labels)
+        if not takes(wire.metadata, kueue=kueue):
+            return record
+        member = read_member(decode_member(raw), kueue=kueue)
+        podset = next((each.name for each in member.job.podsets), record.podset)
+        return replace(record, member=member, podset=podset)
+
+    return read
 
 
 def read_member(document: WireMember, *, kueue: bool = True, strict: bool = False) -> Member:
