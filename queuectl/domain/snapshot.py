@@ -87,6 +87,8 @@ class Pending:
         unasked: flavors for which no nodes are requested before these unix seconds, because its requests failed.
         blocked: set when it must not be planned (unknown queue, contradictory request, held...): it stays pending with
             this reason and holds no place in a StrictFIFO order.
+        returns_by: of a blocked gang that has started before and waits for its controller to create its pods again: unix seconds
+            until which it holds its place in a StrictFIFO order all the same. None = it holds none.
     """
 
     workload: Workload
@@ -99,10 +101,15 @@ class Pending:
     planned_start: PlannedStart | None = None
     ready_checks: frozenset[str] = frozenset()
     unasked: tuple[tuple[str, float], ...] = ()
+    returns_by: float | None = None
 
     def may_borrow(self, now: float) -> bool:
         """Whether it may use more than its ClusterQueue's nominal quota at ``now`` (unix seconds)."""
         return self.borrows_at is None or self.borrows_at <= now
+
+    def returns(self, now: float) -> bool:
+        """Whether it is blocked and holds its place at ``now`` (unix seconds)."""
+        return self.returns_by is not None and now < self.returns_by
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Final
 
 from queuectl.devices.gpu_sizes import GpuSizes
 from queuectl.devices.numa import with_numa_nodes_of_others
@@ -35,6 +36,9 @@ from queuectl.state.usage import Usage, node_of
 
 IdleSince = Callable[[Entry, JobRecord, QueueConfig, float], float | None]
 """The start of the idle time of a gang that can be evicted as idle at a time (unix seconds); None for each other gang."""
+
+RETURN_SECONDS: Final = 60.0
+"""A gang whose pods its controller does not create again holds its place for so long. Controllers create them within seconds."""
 
 _Place = tuple[int, str, float, str | None, tuple[PodSetUpdate, ...], Placement | None]
 """The fields that decide the position of a gang: priority, LocalQueue, queue time, user; what admission checks add to it; and the
@@ -191,6 +195,9 @@ class SnapshotBuilder:
             if pending.borrows_at is not None and pending.may_borrow(now):
                 pending = replace(pending, borrows_at=None)
                 waiting[uid] = (entry, known[1], pending)
+            if pending.returns_by is not None and not pending.returns(now):
+                pending = replace(pending, returns_by=None)
+                waiting[uid] = (entry, known[1], pending)
             if changed or self._durations.due(uid, now):
                 duration = self._durations.attempt(entry, known[1], config, now)
                 if duration != pending.workload.duration:
@@ -243,17 +250,19 @@ class SnapshotBuilder:
         )
 
     def _made_pending(self, entry: Entry, job: JobRecord, config: QueueConfig) -> Pending:
+        blocked = self._blocked(entry, job, config)
         return Pending(
             workload=self.workload(entry, job),
             lease=entry.lease,
             budget=entry.budget,
             excluded=frozenset(entry.excluded),
-            blocked=self._blocked(entry, job, config),
+            blocked=blocked,
             borrows_at=entry.requeue_at,
             reclaim_since=_reclaim_since(entry),
             planned_start=entry.planned_start,
             ready_checks=entry.checks.ready,
             unasked=tuple(sorted(entry.checks.unasked.items())),
+            returns_by=_returns_by(entry, job, blocked),
         )
 
     def _blocked(self, entry: Entry, job: JobRecord, config: QueueConfig) -> Reason | None:
@@ -440,6 +449,17 @@ def _utilization(entry: Entry, job: JobRecord, use: GangUse | None) -> float | N
     if use is None or use.attempt != entry.attempt or use.state is UseState.WARMUP:
         return job.utilization
     return None if use.weight is None else round(use.weight, 2)
+
+
+def _returns_by(entry: Entry, job: JobRecord, blocked: Reason | None) -> float | None:
+    """The time until which a blocked gang holds its place: it has started before, and its pods are to be created again.
+
+    A pod above the gang of an elastic Job holds back no gang.
+    """
+    if blocked is None or blocked.code is not Code.WAITING_FOR_PODS or not job.awaits:
+        return None
+    grown = job.index is not None and job.index.grown
+    return entry.since + RETURN_SECONDS if entry.attempt and not grown else None
 
 
 def _reclaim_since(entry: Entry) -> float | None:

@@ -11,7 +11,7 @@ from queuectl.domain.commands import Action
 from queuectl.domain.job_records import Outcome
 from queuectl.domain.ledger import Document, State
 from queuectl.domain.reasons import Code
-from tests.control.rig import Rig, gang, live, rig
+from tests.control.rig import Rig, configuration, gang, live, rig
 from tests.control.test_crash_matrix import fresh, survives
 from tests.support.postgres import TestPostgres
 
@@ -119,6 +119,33 @@ async def test_a_deleted_pod_queues_its_index_again(database_url: str) -> None:
         )
         other = await world.store.get_workload(both[1])
         assert (again.evictions, other and other.attempt) == (1, 1)
+
+
+async def test_an_index_whose_pod_does_not_exist_again_yet_keeps_its_place_in_a_strict_queue(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(database_url, 1) as world:
+        for document in configuration(8, strategy="StrictFIFO"):
+            await world.store.put_config(document)
+        (index,) = indexes(world.cluster.submit(array("sweep", 1, 1)), 1)
+        await world.until_state(index, State.RUNNING)
+        later = world.cluster.submit(gang("Job", "later", 1))
+        await world.until_state(later, State.PENDING)
+        (pod,) = live(world.cluster.pods_of(index))
+        with monkeypatch.context() as stopped:
+            stopped.setattr(world.cluster.controllers, "_make_job_pods", lambda *_: None)
+            server = world.cluster.server
+            server.delete("pods", server.get("pods", pod.namespace, pod.name))
+            await world.until_entry(
+                index, lambda e: e.reason.code is Code.WAITING_FOR_PODS, "waits for its pod"
+            )
+            waits = await world.until_state(later, State.PENDING)
+            assert waits.reason.details["behind"] == "default/sweep_0"
+        await world.until_entry(
+            index, lambda e: e.attempt == 2 and e.state is State.RUNNING, "runs again"
+        )
+        finish(world, index)
+        await world.until_state(later, State.RUNNING)
 
 
 async def test_an_index_that_fails_for_good_ends_and_the_others_run_on(database_url: str) -> None:

@@ -12,8 +12,9 @@ from queuectl.domain.queues import LocalQueue, QueueingStrategy, ResourceFlavor,
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Pending, Snapshot, SolverLimits
 from queuectl.planner import plan
-from queuectl.planner.verify import verify
-from tests.planner.build import gang, holding, node, podset, queue, world
+from queuectl.planner.preempt.protections import next_plan_due
+from queuectl.planner.verify import Rule, verify
+from tests.planner.build import NOW, gang, holding, node, podset, queue, world
 
 STRICT = QueueingStrategy.STRICT_FIFO
 
@@ -79,6 +80,51 @@ def test_a_preempted_gang_that_is_leaving_keeps_its_place_in_a_strict_queue(
     later = whole("later", 1, queued_at=2.0)
     seen = world(nodes, [later], [replace(evicted, returns=True)], queue(strategy=strategy))
     assert started(planned(seen)) == starts
+
+
+GONE = Reason(Code.WAITING_FOR_PODS, "its controller has not created the pod of index 0")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "by", "flavor", "at", "starts"),
+    [
+        pytest.param(STRICT, NOW + 1, "a", 2.0, [], id="its place is kept"),
+        pytest.param(STRICT, NOW, "a", 2.0, ["other"], id="the time is over"),
+        pytest.param(STRICT, None, "a", 2.0, ["other"], id="it has never started"),
+        pytest.param(STRICT, NOW + 1, "b", 2.0, ["other"], id="another flavor"),
+        pytest.param(STRICT, NOW + 1, "a", 0.0, ["other"], id="an earlier gang"),
+        pytest.param(
+            QueueingStrategy.BEST_EFFORT_FIFO, NOW + 1, "a", 2.0, ["other"], id="not strict"
+        ),
+    ],
+)
+def test_a_gang_whose_pods_are_to_be_created_again_keeps_its_place_in_a_strict_queue(
+    strategy: QueueingStrategy, by: float | None, flavor: str, at: float, starts: list[str]
+) -> None:
+    flavors = [ResourceFlavor(name, (("pool", name),), topology="gpus") for name in "ab"]
+    nodes = [node(f"n{name}", gpu=8, labels={"pool": name}) for name in "ab"]
+    first = gang("gone", podset(gpu=8, count=1, select={"pool": "a"}), queued_at=1.0)
+    other = gang("other", podset(gpu=8, count=1, select={"pool": flavor}), queued_at=at)
+    main = queue(strategy=strategy, flavors=("a", "b"))
+    gangs = [Pending(first, blocked=GONE, returns_by=by), Pending(other)]
+    snapshot = world(nodes, gangs, (), main, flavors=flavors)
+    made = planned(snapshot)
+    assert started(made) == starts
+    assert codes(made)["gone"] is Code.WAITING_FOR_PODS
+    kept = by is not None and by > NOW
+    assert next_plan_due(snapshot, made) == (by if kept else None)
+
+
+def test_the_verifier_names_a_gang_that_passes_one_whose_pods_are_to_be_created_again() -> None:
+    nodes = [node("n0", gpu=8)]
+    gangs = [
+        Pending(whole("gone", 1, queued_at=1.0), blocked=GONE),
+        Pending(whole("other", 1, queued_at=2.0)),
+    ]
+    passed = planned(world(nodes, gangs, (), queue(strategy=STRICT)))
+    gangs[0] = replace(gangs[0], returns_by=NOW + 1)
+    found = verify(world(nodes, gangs, (), queue(strategy=STRICT)), passed)
+    assert [(v.rule, v.subject) for v in found] == [(Rule.ORDER, "other")]
 
 
 def test_strict_fifo_holds_back_only_its_own_queue() -> None:

@@ -13,7 +13,7 @@ from queuectl.domain.accounting import Accounting
 from queuectl.domain.checks import CheckRule
 from queuectl.domain.fleet import HOSTNAME, Node
 from queuectl.domain.gpus import GpuWeights
-from queuectl.domain.job_records import JobRecord, Outcome
+from queuectl.domain.job_records import ArrayIndex, JobRecord, Outcome
 from queuectl.domain.ledger import Entry, Intent, State
 from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.domain.quantity import GPU, Resources
@@ -710,6 +710,35 @@ def test_ended_pods_of_other_podsets_block_nothing() -> None:
     for kept in ((), ("other",)):
         world = World(ENTRY, records=[replace(JOB, kept=kept), ended])
         assert world.freeze().pending[0].blocked is None
+
+
+@pytest.mark.parametrize(
+    ("attempt", "changes", "now", "by"),
+    [
+        pytest.param(1, {"awaits": "none of its 2 pods exists"}, 20.0, 70.0, id="it has started before"),
+        pytest.param(1, {"awaits": "none of its 2 pods exists"}, 70.0, None, id="its controller takes too long"),
+        pytest.param(0, {"awaits": "none of its 2 pods exists"}, 20.0, None, id="it has never started"),
+        pytest.param(1, {"kept": ("main",)}, 20.0, None, id="a user must delete pods"),
+        pytest.param(1, {}, 20.0, None, id="it is not blocked"),
+        pytest.param(1, {"awaits": "spec.parallelism is 1", "index": ArrayIndex(2, "train", "u", True, True)}, 20.0, None, id="it was added to an elastic gang"),
+    ],
+)  # fmt: skip
+def test_a_gang_whose_pods_are_to_be_created_again_keeps_its_place_for_a_minute(
+    attempt: int, changes: dict[str, Any], now: float, by: float | None
+) -> None:
+    ended = pod("p1", gated=False, phase=PodPhase.FAILED)
+    waits = replace(ENTRY, attempt=attempt, since=10.0)
+    world = World(waits, records=[replace(JOB, attempt=attempt, **changes), ended])
+    (pending,) = world.freeze(now).pending
+    assert pending.returns_by == by
+
+
+def test_a_kept_place_ends_with_its_time_although_nothing_else_changes() -> None:
+    waits = replace(ENTRY, attempt=1, since=10.0)
+    world = World(waits, records=[replace(JOB, attempt=1, awaits="none of its 2 pods exists")])
+    builder = world.snapshot_builder
+    frozen = (builder.freeze(CONFIG, now, SolverLimits()) for now in (20.0, 69.0, 70.0))
+    assert [snapshot.pending[0].returns_by for snapshot in frozen] == [70.0, 70.0, None]
 
 
 MOVING = replace(ENTRY, queue_set="r", intent=Intent.MOVE)

@@ -127,6 +127,8 @@ class AdmissionCycle:
         if reason is None and self.solver.stop.stopped:
             reason = _NOT_YET
         if reason is not None:
+            if pending.returns(self.problem.snapshot.now):
+                self._keep_place(pending)
             self._refuse(pending, (reason,), lease=pending.lease if reason is _NOT_YET else None)
             return
         uid, growth = pending.workload.uid, pending.workload.growth
@@ -170,6 +172,12 @@ class AdmissionCycle:
         now = self.problem.snapshot.now
         room_by = partial(first_room, self.state, found.request)
         return reclaim_wait(found.request.pending, queue, found.victims.victims, now, room_by)
+
+    def _keep_place(self, pending: Pending) -> None:
+        """Hold back the gangs behind a blocked one. Blocked gangs are considered before all others."""
+        queue = self.problem.snapshot.queue_of(pending.workload)
+        flavors = self.classes.of(pending, queue).flavors
+        self.heads.keep_place(pending.workload, flavors, leased=False)
 
     def stop_withholding(self, uid: str) -> None:
         """Let borrowers use the quota again that was kept from them for a gang."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from queuectl.domain.queues import WEIGHT_UNIT, ClusterQueue, QueueingStrategy
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.objects.configuration.admissibility import inadmissible_reason
 from queuectl.planner.problem.flavors import Choice
@@ -164,7 +164,7 @@ class StrictFifoHeads:
         waiting: by ClusterQueue of any strategy, the gangs that wait for capacity which is not held for them. No elastic gang grows
             on flavors that they can use.
         at_limits: by ClusterQueue and limit, the head that waits for that limit.
-        returning: by ClusterQueue, evicted gangs that will queue again at their old places.
+        returning: by ClusterQueue, evicted gangs that will queue again at their old places, or whose pods do not exist again yet.
     """
 
     problem: Problem
@@ -172,15 +172,21 @@ class StrictFifoHeads:
     heads: dict[str, list[Head]] = field(default_factory=dict)
     waiting: dict[str, list[Head]] = field(default_factory=dict)
     at_limits: dict[tuple[str, Hashable], str] = field(default_factory=dict)
-    returning: dict[str, list[Admitted]] = field(default_factory=dict)
+    returning: dict[str, list[tuple[Workload, Head]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.order = QueueOrder(self.problem.snapshot)
         leaving = [gang for gang in self.problem.usage.leaving if gang.returns]
         for gang in sorted(leaving, key=lambda gang: place(gang.workload)):
-            queue = self.problem.snapshot.queue_of(gang.workload)
-            if queue is not None:
-                self.returning.setdefault(queue.name, []).append(gang)
+            flavors = frozenset(name for p in gang.placement.podsets for name in p.charged)
+            self.keep_place(gang.workload, flavors, leased=gang.lease is not None)
+
+    def keep_place(self, workload: Workload, flavors: frozenset[str], *, leased: bool) -> None:
+        """Note a gang that is to be in its ClusterQueue again, before the first gang behind it is considered."""
+        queue = self.problem.snapshot.queue_of(workload)
+        if queue is not None:
+            head = Head(workload.ref, flavors, leased)
+            self.returning.setdefault(queue.name, []).append((workload, head))
 
     def advance_to(self, pending: Pending) -> None:
         """Note the gangs that have a place before this gang in its ClusterQueue and are not back in it yet."""
@@ -189,9 +195,9 @@ class StrictFifoHeads:
         if not returning:
             return
         here = self.order.within(pending.workload, queue)
-        for gang in [g for g in returning if self.order.within(g.workload, queue) < here]:
+        for gang in [g for g in returning if self.order.within(g[0], queue) < here]:
             returning.remove(gang)
-            self.hold_back_behind(gang)
+            self.wait(queue, gang[1])
 
     def wait(self, queue: ClusterQueue | None, head: Head) -> None:
         """Note a gang that waits for capacity."""
@@ -199,13 +205,6 @@ class StrictFifoHeads:
             _add(self.waiting.setdefault(queue.name, []), head)
         if queue is not None and queue.strategy is QueueingStrategy.STRICT_FIFO:
             _add(self.heads.setdefault(queue.name, []), head)
-
-    def hold_back_behind(self, gang: Admitted) -> None:
-        """Note an evicted gang that will queue again before those considered from here on."""
-        workload = gang.workload
-        queue = self.problem.snapshot.queue_of(workload)
-        flavors = {name for p in gang.placement.podsets for name in p.charged}
-        self.wait(queue, Head(workload.ref, frozenset(flavors), gang.lease is not None))
 
     def wait_at_limit(self, queue: ClusterQueue | None, limit: Hashable, ref: str) -> None:
         """Note a gang that waits for a limit: later gangs that count against it wait too."""

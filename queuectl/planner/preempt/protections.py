@@ -168,12 +168,17 @@ def _slices(snapshot: Snapshot) -> Iterator[float]:
 def next_change(snapshot: Snapshot) -> float | None:
     """When time alone changes what a plan may do (unix seconds, later than the snapshot); None = it will not.
 
-    The next running gang loses its protection or ends its time slice, or the next waiting one may borrow again.
+    The next running gang loses its protection or ends its time slice, or the next waiting one may borrow again or loses its place.
     """
     ends = [
         p.borrows_at
         for p in snapshot.pending
         if p.borrows_at is not None and not p.may_borrow(snapshot.now)
+    ]
+    ends += [
+        p.returns_by
+        for p in snapshot.pending
+        if p.returns_by is not None and p.returns(snapshot.now)
     ]
     queues = snapshot.config.cluster_queues
     if any(queue.time_slice is not None for queue in queues.values()):

@@ -128,7 +128,9 @@ def _strict(index: PlanIndex, queue: ClusterQueue, entries: list[Pending]) -> It
                     )
                     yield Violation(Rule.ORDER, uid, text)
         refusal = index.refused.get(uid)
-        if refusal is None or entry.blocked is not None:
+        if refusal is None:
+            continue
+        if entry.blocked is not None and not entry.returns(index.snapshot.now):
             continue
         reason = refusal.reasons[0] if refusal.reasons else None
         behind = reason is not None and reason.details.get("behind") in limited
