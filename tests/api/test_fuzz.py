@@ -59,6 +59,7 @@ schema = schemathesis.openapi.from_asgi(
     "/api/v1/openapi.json",
     create_app(store, FixedHealth(), Metrics().registry, leader, cluster_reader=cluster_reader),
     headers=HOST,
+    timeout=300,  # seconds, on a busy machine too
     config=SchemathesisConfig.from_dict({"phases": {"coverage": {"enabled": False}}}),
 )
 
