@@ -139,6 +139,26 @@ def test_a_trainjob_of_kueues_users_runs_with_kueues_keys(installation: Installa
         assert len({str(p.node).rsplit("-", 1)[0] for p in workspace.running("bert")}) == 1
 
 
+@pytest.mark.parametrize("key", [keys.QUEUE_LABEL, keys.KUEUE_PREFIX + keys.QUEUE_NAME])
+def test_queue_labels_of_a_runtime_make_no_second_gang(
+    installation: Installation, key: str
+) -> None:
+    """They are on the JobSet and on the pods."""
+    with installation.workspace(16) as workspace:
+        made = training_runtime(
+            "torch", workspace.namespace, replicated("node", WHOLE, step="trainer")
+        )
+        template = made["spec"]["template"]
+        [job] = template["spec"]["replicatedJobs"]
+        for one in (template, job["template"]["spec"]["template"]):
+            one.setdefault("metadata", {}).setdefault("labels", {})[key] = "main"
+        create_runtime(workspace, made)
+        workspace.submit(trainjob("bert", workspace.namespace, "torch", nodes=2))
+        workspace.until_state("bert", "Running")
+        workspace.until_running("bert", 2, lambda _: True, "both run")
+        assert {*workspace.workloads()} == {"bert"}
+
+
 # ---- the request, from a runtime and from the JobSet
 
 CPU = Pods(1, cpu="2")
