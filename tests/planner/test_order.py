@@ -115,6 +115,18 @@ def test_a_gang_whose_pods_are_to_be_created_again_keeps_its_place_in_a_strict_q
     assert next_plan_due(snapshot, made) == (by if kept else None)
 
 
+def test_a_gang_that_keeps_its_place_holds_back_no_earlier_one_while_a_later_one_has_no_pods() -> (
+    None
+):
+    gangs = [
+        Pending(whole("first", 1, queued_at=1.0)),
+        Pending(whole("gone", 1, queued_at=2.0), blocked=GONE, returns_by=NOW + 1),
+        Pending(whole("later", 1, queued_at=3.0), blocked=GONE),
+    ]
+    snapshot = world([node("n0", gpu=8)], gangs, (), queue(strategy=STRICT))
+    assert started(planned(snapshot)) == ["first"]
+
+
 def test_the_verifier_names_a_gang_that_passes_one_whose_pods_are_to_be_created_again() -> None:
     nodes = [node("n0", gpu=8)]
     gangs = [

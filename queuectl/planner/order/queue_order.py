@@ -189,7 +189,12 @@ class StrictFifoHeads:
             self.returning.setdefault(queue.name, []).append((workload, head))
 
     def advance_to(self, pending: Pending) -> None:
-        """Note the gangs that have a place before this gang in its ClusterQueue and are not back in it yet."""
+        """Note the gangs that have a place before this gang in its ClusterQueue and are not back in it yet.
+
+        A blocked gang is considered before gangs that are ahead of it.
+        """
+        if pending.blocked is not None:
+            return
         queue = self.problem.snapshot.queue_of(pending.workload)
         returning = self.returning.get(queue.name) if queue is not None else None
         if not returning:
