@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+import yaml
 
 from queuectl.cli.commands import COMMANDS
 from queuectl.cli.main import run
@@ -100,8 +102,10 @@ def test_the_program_takes_every_line_of_the_pages(line: Line) -> None:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    """With a little configuration, a gang, and nodes."""
+    """With the queues of the examples, a gang, and nodes."""
     store = MemoryStore()
+    for document in yaml.safe_load_all((ROOT / "docs/examples/queues.yaml").read_text()):
+        asyncio.run(store.put_config(document))
     for change in live_through(job("train")):
         store._write(change, 1)
     with serving(store, cluster_reader=FixedLookout(FLOOR)) as address:
