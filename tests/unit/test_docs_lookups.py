@@ -47,12 +47,12 @@ def test_the_reference_has_each_label_and_annotation() -> None:
 
 
 def test_the_page_on_uninstalling_resumes_the_jobs_of_each_kind() -> None:
-    """One command for Jobs, and one for the other kinds, by a regular expression on their resources. TrainJobs have no templates."""
+    """One command for Jobs, one for TrainJobs, which have no templates, and one for the other kinds, by a regular expression."""
     text = PAGES["uninstall.md"].read_text()
     [listed] = re.findall(r"grep -xE \\\n +'(.*)'\); do", text)
     missing = [
         one.kind for one in DESCRIPTIONS if not re.fullmatch(listed, f"{one.plural}.{one.group}")
     ]
     assert missing == [one.kind for one in DESCRIPTIONS if one.patches is not None]
-    assert all(f"For each pending {kind}," in text for kind in missing)
+    assert all(f"kubectl get {kind.lower()}s -A" in text for kind in missing)
     assert {one.suspend for one in DESCRIPTIONS} == {"spec.runPolicy.suspend", "spec.suspend"}
