@@ -40,8 +40,8 @@ Other tests on a local control plane cover [RayServices](../how-to/rayservice.md
 
 queuectl does not manage SparkApplications. Their operator (v2.5.1) runs on a local control plane, with `spark-submit` from the Python package
 `pyspark`. It creates no pod for a suspended application, it creates the driver when the application is resumed, and the driver keeps the scheduling
-gate of `spec.driver.template`. The driver then creates the executors with an account of the user. The admission policies accept pods with
-queuectl's gate only from the controllers of job kinds, so a gang of driver and executors needs a rule for these accounts, which does not exist yet.
+gate of `spec.driver.template`. The driver creates the executors with an account of the user, which was not run here. The admission policies accept
+pods with queuectl's gate only from the controllers of job kinds. A gang of driver and executors needs a rule for these accounts, which does not exist.
 """
 _outcomes: Final[dict[str, dict[str, str]]] = defaultdict(dict)
 

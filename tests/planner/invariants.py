@@ -164,7 +164,11 @@ def no_gang_is_passed(history: History) -> Complaints:
                 if p.workload.queue == pending.workload.queue
                 and place(p.workload) > place(pending.workload)
             }
-            if later and could_start(cycle.snapshot, cycle.made, pending, without=later):
+            if (
+                later
+                and not _needs_kept_quota(cycle, pending, later)
+                and could_start(cycle.snapshot, cycle.made, pending, without=later)
+            ):
                 yield f"at {cycle.now} {pending.workload.uid} is passed by {sorted(later)}"
             elif not _held_back(cycle.snapshot, pending) and could_start(
                 cycle.snapshot, cycle.made, pending
@@ -242,6 +246,19 @@ INVARIANTS: Final[tuple[Callable[[History], Complaints], ...]] = (
     whole_and_never_over,
     no_user_exceeds_the_cap,
 )
+
+
+def _needs_kept_quota(cycle: Cycle, pending: Pending, without: AbstractSet[str]) -> bool:
+    """Whether it would borrow while a StrictFIFO queue of its cohort has a head, which keeps the quota of that queue."""
+    config, known = cycle.snapshot.config, _known(cycle.snapshot)
+    queue = config.cluster_queue_of(pending.workload.namespace, pending.workload.queue)
+    assert queue is not None
+    starts = [known[a.uid] for a in cycle.made.admitted if not a.repaired and a.uid not in without]
+    coming = sum(int(w.gpus) for w in (*starts, pending.workload) if w.queue == queue.name)
+    if _use(cycle.snapshot.admitted)[queue.name] + coming <= nominal(queue.groups):
+        return False
+    heads = (_strict(config, other) for other in _refused(cycle))
+    return any(head is not None and head is not queue for head in heads)
 
 
 def could_start(

@@ -20,7 +20,7 @@ from queuectl.domain.queues import (
     ReclaimWithinCohort,
     WithinClusterQueue,
 )
-from queuectl.domain.rules import Rules, UsageFairness
+from queuectl.domain.rules import FairStrategy, Rules, UsageFairness
 from tests.planner import invariants
 from tests.planner.build import NOW
 from tests.planner.generate_histories import stories
@@ -197,6 +197,29 @@ def test_a_gang_of_unknown_length_waits_behind_an_earlier_one_of_its_backfill_qu
     rules = Rules(usage_fairness=UsageFairness(user_label=USER))
     history = simulate(Story(Scene((queue,), rules=rules), steps))
     assert history.running() == {"a-0"}
+    assert complaints(history) == set()
+
+
+def test_a_smaller_gang_starts_before_one_that_needs_the_quota_kept_for_a_strict_queue() -> None:
+    """A head of a StrictFIFO queue keeps the unused quota of its queue. b-5 would borrow it, and b-3 does not."""
+    lower = ReclaimWithinCohort.LOWER_PRIORITY
+    strict = QueueingStrategy.STRICT_FIFO
+    teams = (
+        cq("a", quotas(1, lending=1), "top", strategy=strict, reclaim_within_cohort=lower),
+        cq("b", quotas(2, lending=0), "top", reclaim_within_cohort=lower),
+    )
+    steps = (
+        Step(Arrives("a", 2, drain=900.0), 0.0),
+        Step(Arrives("b", pods=2, priority=1, drain=60.0)),
+        Step(Arrives("b", priority=1, drain=900.0), 700.0),
+        Step(Arrives("b", priority=1), 0.0),
+        Step(Arrives("a", 3), 30.0),
+        Step(Arrives("b", 2, priority=2)),
+        Step(Ends(which=0), 30.0),
+    )
+    rules = Rules(fair_sharing=(FairStrategy.LESS_THAN_OR_EQUAL_TO_FINAL_SHARE, FairStrategy.LESS_THAN_INITIAL_SHARE))  # fmt: skip
+    history = simulate(Story(Scene(teams, (cohort("top", 2),), rules=rules), steps))
+    assert history.running() & {"b-3", "b-5"} == {"b-3"}
     assert complaints(history) == set()
 
 
