@@ -131,7 +131,7 @@ class Server:
         seen = []
         query = {"limit": _PAGE}
         while True:
-            answer = await self._client.get(path, params=query)
+            answer = await self._client.get(path, params=query, extensions=_interruptible())
             if (
                 answer.status_code == 404
             ):  # the kind is not installed, so there are no objects; the watch tries again
@@ -153,10 +153,11 @@ class Server:
             "timeoutSeconds": str(_SILENCE_SECONDS),
         }
         tail = b""
-        async with self._client.stream("GET", path, params=query) as answer:
+        async with self._client.stream(
+            "GET", path, params=query, extensions=_interruptible()
+        ) as answer:
             if answer.is_error:
-                # Only then is the connection used again. The watch of a kind that is not installed tries again all the time, and
-                # the end of a recording leaves a new connection open if it interrupts its handshake.
+                # Only then is the connection used again. The watch of a kind that is not installed tries again all the time.
                 await answer.aread()
             if answer.status_code == 410:
                 raise _Expired
@@ -176,6 +177,22 @@ class Server:
 
 class _Expired(Exception):
     """The version of the watch has expired on the server: list again."""
+
+
+def _interruptible() -> dict[str, Any]:
+    """Extensions of a request whose cancellation closes the connection that it is opening.
+
+    Without it, httpcore leaves a connection open if the task is cancelled during the TLS handshake.
+    """
+    opened: list[Any] = []  # streams of httpcore
+
+    async def trace(event: str, info: dict[str, Any]) -> None:
+        if event == "connection.connect_tcp.complete":
+            opened.append(info["return_value"])
+        elif event == "connection.start_tls.failed":
+            await opened.pop().aclose()
+
+    return {"trace": trace}
 
 
 def _seen(raw: msgspec.Raw, *, gone: bool) -> WatchedObject:
