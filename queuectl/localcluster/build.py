@@ -207,14 +207,14 @@ class _Builder:
         """A copy of the module with the unit's replacements."""
         copy = self._scratch / "source"
         shutil.copytree(source, copy, copy_function=shutil.copyfile)
-        folders = [copy / path for path in self._unit.programs.values()]
+        folders = [copy / path for path in (*self._unit.programs.values(), *self._unit.patched)]
         files = {file for folder in folders for file in _go_files(folder)}
         for patch in self._unit.patches:
             places = [file for file in files for _ in range(file.read_text().count(patch.old))]
             if len(places) != 1:
                 raise BuildError(
                     f"cannot patch {self._unit.key}: {patch.old!r} occurs {len(places)} times "
-                    f"in {', '.join(self._unit.programs)}"
+                    f"in {', '.join((*self._unit.programs, *self._unit.patched))}"
                 )
             [file] = places
             file.write_text(file.read_text().replace(patch.old, patch.new))

