@@ -48,6 +48,7 @@ class PodRecord:
     Attributes:
         owner: uid of the controller owner reference, "" if none. If that is a child of a workload, uid of the workload.
         owner_kind: kind in that reference. Both are a claim of the creator of the pod; see ``owned_by``.
+        maker: uid of the pod that created it for the workload, "" if none did.
         pin: hostname its nodeSelector names, None if none. A pinned pod counts on that node before it is bound.
         node: node it is bound to, None before.
         gated: it still carries the gate ``queuectl.dev/placement``.
@@ -90,6 +91,7 @@ class PodRecord:
     started_at: float | None = None
     checkpoint_at: float | None = None
     owner_kind: str = ""
+    maker: str = ""
     restarts: int = 0
     status_reason: str = ""
     guaranteed: bool = False

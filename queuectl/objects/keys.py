@@ -114,6 +114,10 @@ CHILD_KINDS: Final = frozenset({"Job", "JobSet", "PyTorchJob", "RayCluster"})
 the labels of their pods name the job."""
 
 
+POD_MAKERS: Final = frozenset({"SparkApplication"})
+"""Kinds of jobs of which a pod creates other pods. The labels of those name the job."""
+
+
 def either(mapping: Mapping[str, str] | None, suffix: str, *, kueue: bool = True) -> str | None:
     """The value under ``queuectl.dev/<suffix>`` or ``kueue.x-k8s.io/<suffix>``, None when there is neither.
 

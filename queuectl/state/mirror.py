@@ -242,8 +242,12 @@ class Mirror:
         self._found_running.clear()
 
     def pods_of(self, owner: Owner) -> Iterable[PodRecord]:
-        """Pods in its namespace whose controller reference has its kind and uid."""
-        return self._by_owner.get(_key(owner), {}).values()
+        """Pods in its namespace whose controller reference has its kind and uid.
+
+        A pod that waits, and that another pod created, belongs to the owner only if that one does.
+        """
+        pods = self._by_owner.get(_key(owner), {})
+        return [pod for pod in pods.values() if not pod.gated or pod.maker in ("", *pods)]
 
     @property
     def fleet(self) -> Fleet:

@@ -531,7 +531,10 @@ def configuration(gpus: int, *, strategy: str = "BestEffortFIFO") -> list[Docume
         m.topology("gpus", *levels),
         m.flavor("gpu", topology="gpus"),
         m.cluster_queue(
-            "pool", "gpu", {"nvidia.com/gpu": gpus, "cpu": "1k", "pods": 1000}, strategy=strategy
+            "pool",
+            "gpu",
+            {"nvidia.com/gpu": gpus, "cpu": "1k", "pods": 1000, "memory": "1Pi"},
+            strategy=strategy,
         ),
         m.local_queue("default", "research", "pool"),
         m.priority_class("low", 10),

@@ -9,7 +9,7 @@ from typing import Any
 from queuectl.domain.mig import CONFIG, STATE
 from queuectl.domain.mig_reconfiguration import ANNOTATION
 from queuectl.objects import keys
-from queuectl.objects.kinds.description import Description
+from queuectl.objects.kinds.description import Description, PodLabels
 from queuectl.objects.kinds.places import entries
 from queuectl.objects.kinds.wires import field
 from tests.doubles.apiserver import Document, copied, refuse
@@ -62,8 +62,18 @@ def templates(job: Document) -> Iterator[tuple[str, Document]]:
         yield "main", job["spec"]["template"]
         return
     for entry in entries(description_of(job).podsets, job):
+        if entry.where.labels is not None:
+            yield entry.podset, _after_admission(entry.content, entry.where.labels)
+            continue
         template: Any = entry.template
         yield entry.podset, template
+
+
+def _after_admission(content: Document, where: PodLabels) -> Document:
+    """The fields of an entry that a template has: admission gates the pods with these labels."""
+    labels = content.get(where.path, {})
+    gates = [{"name": keys.GATE}] if keys.KIND_LABEL in labels else []
+    return {"metadata": {"labels": labels}, "spec": {"schedulingGates": gates}}
 
 
 def queue_of(document: Document) -> str | None:
@@ -92,8 +102,11 @@ def born(document: Document, namespace: Document | None = None, user: str = "ali
     suspender(job)["suspend"] = True
     job["metadata"].setdefault("annotations", {})[keys.SUBMITTED_BY] = user
     parent = job["kind"] if job["kind"] != "Job" and description_of(job).children else ""
-    for podset, template in templates(job):
-        gate(job, podset, template, parent)
+    if job["kind"] == "SparkApplication":
+        _label(job)
+    else:
+        for podset, template in templates(job):
+            gate(job, podset, template, parent)
     if job["kind"] in keys.PARENT_KINDS:
         _mark(job)
     return job
@@ -118,6 +131,13 @@ def gate(job: Document, podset: str, template: Document, kind: str) -> None:
     labels = template.setdefault("metadata", {}).setdefault("labels", {})
     labels |= {keys.PODSET_LABEL: podset, keys.ATTEMPT_LABEL: "0"}
     labels |= {keys.KIND_LABEL: kind} if kind else {}
+
+
+def _label(job: Document) -> None:
+    """Give the podsets of a SparkApplication the labels by which admission gates their pods."""
+    for role in ("driver", "executor"):
+        own = {keys.PODSET_LABEL: role, keys.ATTEMPT_LABEL: "0", keys.KIND_LABEL: job["kind"]}
+        job["spec"][role].setdefault("labels", {}).update(own)
 
 
 def _mark(job: Document) -> None:

@@ -24,7 +24,14 @@ from queuectl.objects.kubernetes.pods import read_pod
 from queuectl.objects.kubernetes.templates import read_shape
 from queuectl.objects.kubernetes.wire import TemplateSpec, WireNode, WirePod
 from queuectl.objects.times import format_time
-from tests.doubles import appwrappers, gangruns, lws_operator, mpi_operator, trainer
+from tests.doubles import (
+    appwrappers,
+    gangruns,
+    lws_operator,
+    mpi_operator,
+    spark_operator,
+    trainer,
+)
 from tests.doubles.admission import description_of, replicas, suspended
 from tests.doubles.apiserver import Document, Server, copied, owner_of
 from tests.doubles.known import DESCRIBED, KNOWN
@@ -86,6 +93,7 @@ class Controllers:
             "GangRun": partial(gangruns.sync, server),
             "TrainJob": partial(trainer.sync, server),
             "AppWrapper": partial(appwrappers.sync, server),
+            "SparkApplication": partial(spark_operator.sync, server),
         }
         for one in DESCRIBED:
             sync = own.get(one.kind, self._sync_replicas)
@@ -107,6 +115,7 @@ class Controllers:
             for plural in job_resources(KNOWN)
             for job in self._server.all(plural)
         }
+        owners |= {pod["metadata"]["uid"] for pod in self._server.all("pods")}
         for plural in ("rayclusters", "jobsets", "jobs"):
             for job in self._server.all(plural):
                 if owner_of(job) and owner_of(job) not in owners:

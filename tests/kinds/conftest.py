@@ -11,6 +11,7 @@ from queuectl.localcluster import NodeSpec
 from tests.kinds.entries import OPERATORS
 from tests.support.shared_resource import SharedResource, shared_resource
 from tests.support.simulated_ray import simulated_ray
+from tests.support.spark_drivers import simulated_drivers
 from tests.system.installation import Installation, installed
 
 __all__ = ["shared_resource"]
@@ -20,10 +21,11 @@ NODES = NodeSpec(blocks=2, racks_per_block=2, hosts_per_rack=4)
 
 @contextmanager
 def _installed() -> Iterator[Installation]:
-    """With a simulated Ray, from which KubeRay reads the end of RayJobs."""
+    """With a simulated Ray, from which KubeRay reads the end of RayJobs, and the containers of Spark's drivers."""
     with simulated_ray() as ray, installed(NODES, operators=OPERATORS, proxy=ray.address) as one:
         ray.client = one.cluster.client
-        yield one
+        with simulated_drivers(one.cluster):
+            yield one
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from queuectl.localcluster.operators import (
     APPWRAPPER,
     KUBERAY,
     MPI_OPERATOR,
+    SPARK_OPERATOR,
     TRAINER,
     TRAINING_OPERATOR,
 )
@@ -25,8 +26,12 @@ from tests.support.appwrappers import job as wrapped_job
 from tests.support.jobsets import jobset, replicated
 from tests.support.rays import raycluster, rayjob, rayservice, worker_group
 from tests.support.simulated_ray import play
+from tests.support.sparkapplications import driver_account, sparkapplication
 from tests.system.installation import Workspace
 
+NO_INDEX: Final = (
+    "Its pods have no index: Spark numbers each executor, also those that follow others."
+)
 NO_SUBMISSION: Final = "KubeRay submits its entrypoint only when all pods of its cluster run."
 
 
@@ -136,6 +141,18 @@ def _appwrapper(name: str, namespace: str, pods: Pods, priority_class: str | Non
     return appwrapper(name, namespace, service, one, rest, priority_class=priority_class)
 
 
+def _sparkapplication(
+    name: str, namespace: str, pods: Pods, priority_class: str | None
+) -> list[Document]:
+    """The account of its driver, and the SparkApplication: the driver, and executors."""
+    grouped = replace(pods, group="all" if pods.required else None)
+    executors, driver = replace(grouped, count=pods.count - 1), replace(grouped, count=1)
+    made = sparkapplication(
+        name, namespace, executors, driver=driver, priority_class=priority_class
+    )
+    return [*driver_account(name, namespace), made]
+
+
 def _ray_job_succeeds(workspace: Workspace, name: str) -> None:
     play(workspace, name, "SUCCEEDED")
 
@@ -176,6 +193,16 @@ ENTRIES: Final = (
         unranked=("launcher",),
     ),
     Entry("TrainJob", _trainjob, TRAINER),
+    # The end of the driver is the end of the application, and its loss is a new run of the application.
+    Entry(
+        "SparkApplication",
+        _sparkapplication,
+        SPARK_OPERATOR,
+        deciding="driver",
+        replaced="executor",
+        unranked=("driver", "executor"),
+        without=WITHOUT | {"ranks": NO_INDEX},
+    ),
     *POD_ENTRIES,
 )
 OPERATORS: Final = tuple(dict.fromkeys(one.operator for one in ENTRIES if one.operator))

@@ -54,6 +54,7 @@ class Entry:
         operator: the operator that runs it, of ``queuectl.localcluster.operators``; "" = Kubernetes.
         deciding: the podset whose end is the end of the gang; "" = all podsets.
         outlives_deletion: it runs on after the deletion of one of its pods. Otherwise only the failure of a pod is repaired.
+        replaced: the podset of which a pod can be lost while the others run on; "" = each podset.
         end: what else ends the gang, after the pods of ``deciding`` have succeeded; None = nothing.
         unranked: podsets whose pods have no index.
         gangs: the names of its gangs; by default, it is one gang with its name.
@@ -66,6 +67,7 @@ class Entry:
     operator: str = ""
     deciding: str = ""
     outlives_deletion: bool = True
+    replaced: str = ""
     end: Callable[[Workspace, str], None] | None = None
     unranked: tuple[str, ...] = ()
     gangs: Callable[[Gang], list[str]] = lambda gang: [gang.name]
@@ -192,6 +194,11 @@ class Gang:
                 finish(self.workspace, pod.name)
         if self.entry.end is not None:
             self.entry.end(self.workspace, self.name)
+
+    def losable(self) -> list[PodRecord]:
+        """Its running pods that can be lost while the others run on."""
+        found = self.workspace.running(self.name)
+        return [pod for pod in found if self.entry.replaced in ("", pod.podset)]
 
     def lose(self, pod: PodRecord) -> None:
         """Lose a pod as its kind can bear it."""

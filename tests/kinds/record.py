@@ -38,10 +38,7 @@ examples of Kueue for these kinds run unchanged.
 Other tests on a local control plane cover [RayServices](../how-to/rayservice.md), of which each RayCluster is a gang, and
 [kinds of your own](../how-to/bring-your-own-kind.md).
 
-queuectl does not manage SparkApplications. Their operator (v2.5.1) runs on a local control plane, with `spark-submit` from the Python package
-`pyspark`. It creates no pod for a suspended application, it creates the driver when the application is resumed, and the driver keeps the scheduling
-gate of `spec.driver.template`. The driver creates the executors with an account of the user, which was not run here. The admission policies accept
-pods with queuectl's gate only from the controllers of job kinds. A gang of driver and executors needs a rule for these accounts, which does not exist.
+The drivers of SparkApplications run Spark itself, as a process of the test, and create the executors. The operator runs without its webhook.
 """
 _outcomes: Final[dict[str, dict[str, str]]] = defaultdict(dict)
 

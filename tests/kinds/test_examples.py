@@ -14,6 +14,7 @@ from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document
 from queuectl.domain.pod_records import PodRecord
 from tests.kinds.entry import racks
+from tests.support.sparkapplications import driver_account
 from tests.system.actions import apply
 from tests.system.installation import BLOCK, RACK, Installation, Workspace
 
@@ -39,6 +40,7 @@ EXAMPLES: Final = {
     "mpijob": ("MPIJob", 1, 3),
     "raycluster": ("RayCluster", 1, 2),
     "rayjob": ("RayJob", 1, 3),
+    "sparkapplication": ("SparkApplication", 1, 3),
     "pod": ("Pod", 1, 1),
     "podgroup": ("PodGroup", 1, 2),
     "deployment": ("Deployment", 3, 3),
@@ -103,6 +105,8 @@ def test_an_example_of_kueue_runs_unchanged(
     documents = list(yaml.safe_load_all((FOLDER / f"{name}.yaml").read_text()))
     assert {one["kind"] for one in documents} == {"Pod" if kind == "PodGroup" else kind}
     with _kueues_queues(installation) as workspace:
+        # Kueue's page has its user create it.
+        workspace.client.apply(*driver_account("spark", workspace.namespace))
         for document in documents:
             _created(workspace, document)
 

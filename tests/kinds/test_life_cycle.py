@@ -41,7 +41,7 @@ def lives(installation: Installation, entry: Entry) -> None:
             assert again == {(2, 1)}
 
         if "repair" not in entry.without:
-            slots, lost = gang.slots(), pods[-1]
+            slots, lost = gang.slots(), gang.losable()[-1]
             gang.lose(lost)
             workspace.until_running("gang", 4, lambda p: p.uid != lost.uid, "all four run again")
             assert gang.slots() == slots

@@ -96,7 +96,8 @@ def test_a_lost_pod_takes_its_slot_again_and_a_lost_node_is_replaced(
 ) -> None:
     with installation.workspace(128) as workspace:
         gang = entry.submit(workspace, "gang", 4)
-        lost = gang.runs()[0]
+        gang.runs()
+        lost = gang.losable()[0]
         slots = gang.slots()
         gang.lose(lost)
         workspace.until_running("gang", 4, lambda p: p.uid != lost.uid, "four run again")
@@ -111,7 +112,7 @@ def test_a_lost_pod_takes_its_slot_again_and_a_lost_node_is_replaced(
 def _lose_node(installation: Installation, gang: Gang) -> None:
     """Lose the node of a pod, and wait until a new pod runs on another node."""
     workspace = gang.workspace
-    moved = workspace.running("gang")[-1]
+    moved = gang.losable()[-1]
     stay = {p.uid for p in workspace.running("gang")} - {moved.uid}
     assert moved.node is not None
     path = f"/api/v1/namespaces/{workspace.namespace}/pods/{moved.name}"

@@ -23,6 +23,7 @@ from tests.kinds.entries import ENTRIES, OPERATORS, RAYSERVICE
 from tests.kinds.entry import Entry
 from tests.support.kueue import GPU, QUEUE_LABEL
 from tests.support.simulated_ray import simulated_ray
+from tests.support.spark_drivers import simulated_drivers
 from tests.system.demo_cluster import tools
 from tests.system.installation import BLOCK, RACK, Installation, Workspace, installed
 from tests.system.transcript import Page, shell
@@ -106,10 +107,11 @@ def left(cluster: LocalCluster) -> Iterator[None]:
         documents += of_kueue(one, waits(one), running=False)
     for document in documents:
         client.create(client.path_of(document).rsplit("/", 1)[0], document)
-    for one in ALL:
-        wait_until(partial(all_run, client, one), f"{runs(one)} runs", 120.0)
-    install(cluster, KUEUE_KEYS)
-    yield
+    with simulated_drivers(cluster):
+        for one in ALL:
+            wait_until(partial(all_run, client, one), f"{runs(one)} runs", 120.0)
+        install(cluster, KUEUE_KEYS)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +144,7 @@ def workspace(installation: Installation, left_pods: dict[str, set[str]]) -> Ite
             [
                 m.topology("gpus", BLOCK, RACK),
                 m.flavor("gpu", topology="gpus"),
-                m.cluster_queue("pool", "gpu", {GPU: 128, "cpu": "1M"}),
+                m.cluster_queue("pool", "gpu", {GPU: 128, "cpu": "1M", "memory": "1P"}),
                 m.local_queue(NAMESPACE, "main", "pool"),
             ]
         )

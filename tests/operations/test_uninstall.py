@@ -22,6 +22,7 @@ from tests.kinds.entry import Entry
 from tests.operations.servers import postgres_server, programs_first
 from tests.support.chart import helm_program
 from tests.support.jobs import batch_job
+from tests.support.spark_drivers import simulated_drivers
 from tests.system.actions import run_command
 from tests.system.demo_cluster import tools
 from tests.system.installation import SECONDS, Installation, Workspace, installed
@@ -103,7 +104,10 @@ def installation(server: EmbeddedServer, way: Way) -> Iterator[Installation]:
     settings = {"QUEUECTL_DATABASE_URL": server.url()}
     spec: dict[str, Any] = {"kubernetes": way.release}
     spec |= {"operators": OPERATORS} if way.release == KUBERNETES else {}
-    with installed(NODES, settings, way.admission, **spec) as built:
+    with (
+        installed(NODES, settings, way.admission, **spec) as built,
+        simulated_drivers(built.cluster),
+    ):
         yield built
 
 

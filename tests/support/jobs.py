@@ -124,6 +124,8 @@ def job_of(kind: str, name: str, *, pods: int, **options: Any) -> Document:
         return train_job(name, pods=pods, **options)
     if kind == "AppWrapper":
         return app_wrapper(name, pods=pods, **options)
+    if kind == "SparkApplication":
+        return spark_application(name, pods=pods, **options)
     return _replicated_job(kind, name, pods, **options)
 
 
@@ -248,6 +250,32 @@ def gang_run(
     own = template(gpus, annotations=annotations)
     spec = {"workers": pods, "script": "train.py", "template": own}
     return _job("research.example.com/v1", "GangRun", name, namespace, queue, spec)
+
+
+def spark_application(
+    name: str,
+    *,
+    pods: int,
+    queue: str | None = "main",
+    gpus: int = 0,
+    namespace: str = "default",
+    annotations: Mapping[str, str] | None = None,
+) -> Document:
+    """A SparkApplication of a driver and the other pods as executors; memory is only that of Spark's defaults."""
+    driver, executor = (
+        {"template": template(gpus, container=f"spark-kubernetes-{role}", annotations=annotations)}
+        for role in ("driver", "executor")
+    )
+    spec = {
+        "type": "Scala",
+        "mode": "cluster",
+        "sparkVersion": "4.0.1",
+        "mainApplicationFile": "local:///opt/train.jar",
+        "driver": driver,
+        "executor": {**executor, "instances": pods - 1},
+    }
+    api = "sparkoperator.k8s.io/v1beta2"
+    return _job(api, "SparkApplication", name, namespace, queue, spec)
 
 
 def _replicated_job(

@@ -59,11 +59,12 @@ class Installation:
         name = called or f"test-{next(_numbers)}"
         self.controller.wait_ready()  # the test before can have killed it
         self.cluster.client.apply(*m.namespaces([name]))
+        quotas: dict[str, int | str] = {"nvidia.com/gpu": gpus, "cpu": "1M", "memory": "1P"}
         self.rest.apply(
             [
                 m.topology("gpus", BLOCK, RACK),
                 m.flavor("gpu", topology="gpus"),
-                m.cluster_queue(name, "gpu", {"nvidia.com/gpu": gpus, "cpu": "1M"}, **queue),
+                m.cluster_queue(name, "gpu", quotas, **queue),
                 m.local_queue(name, "main", name),
                 m.priority_class("low", 10),
                 m.priority_class("high", 100),

@@ -203,7 +203,7 @@ def test_the_training_operator_is_named_in_each_policy_with_controllers_of_jobs(
     assert named == {
         ("Mutating", "queuectl-jobs"): 1,
         ("Validating", "queuectl-jobs"): 1,
-        ("Validating", "queuectl-pods"): 2,
+        ("Validating", "queuectl-pods"): 4,
         ("Validating", "queuectl-scheduling-groups"): 1,
         ("Validating", "queuectl-unqueued-jobs"): 1,
         ("Mutating", "queuectl-jobsets"): 2,
@@ -214,6 +214,7 @@ def test_the_training_operator_is_named_in_each_policy_with_controllers_of_jobs(
         ("Validating", "queuectl-unqueued-pytorchjobs"): 1,
         ("Validating", "queuectl-unqueued-appwrappers"): 1,
         ("Validating", "queuectl-unqueued-mpijobs"): 1,
+        ("Validating", "queuectl-unqueued-sparkapplications"): 1,
         ("Mutating", "queuectl-rayclusters"): 1,
         ("Validating", "queuectl-rayclusters"): 1,
         ("Validating", "queuectl-unqueued-rayclusters"): 1,

@@ -324,7 +324,7 @@ def test_a_job_of_a_declared_kind_is_taken_over_from_kueue() -> None:
 
     class Left(FakeCluster):
         async def read_admissions(self) -> list[PriorAdmission]:
-            return [PriorAdmission("u", kind, "a", "x") for kind in ("GangRun", "SparkApplication")]
+            return [PriorAdmission("u", kind, "a", "x") for kind in ("GangRun", "SlurmRun")]
 
     for known, kept in ((kinds({}), ["GangRun"]), (KINDS, [])):
         detector = KueueDetector(Left(), MemoryStore(), known)

@@ -29,6 +29,7 @@ JOB_CONTROLLERS = (
     "system:serviceaccount:appwrapper-system:appwrapper-controller-manager",
     "system:serviceaccount:mpi-operator:mpi-operator",
     "system:serviceaccount:kubeflow-system:kubeflow-trainer-controller-manager",
+    "system:serviceaccount:spark-operator:spark-operator-controller",
 )
 DOCUMENTS = manifests()
 VERBS = ("resume", "stop")
@@ -194,8 +195,9 @@ def test_the_managed_class_never_preempts() -> None:
     classes = re.findall(
         r"priorityClassName',(?:\\n|\s)+value: '([^']+)'", texts("MutatingAdmissionPolicy")
     )
-    # Nothing inside an AppWrapper changes.
-    assert classes == [keys.POD_PRIORITY_CLASS] * len([*KINDS.keys() - {"AppWrapper"}, "Pod"])
+    # Nothing inside an AppWrapper changes. Of a SparkApplication, both podsets and their pods are marked.
+    marked = [*KINDS.keys() - {"AppWrapper"}, "executors", "pods of SparkApplications", "Pod"]
+    assert classes == [keys.POD_PRIORITY_CLASS] * len(marked)
 
 
 def test_nothing_wide_is_granted() -> None:

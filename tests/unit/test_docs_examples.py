@@ -166,7 +166,7 @@ def test_no_example_goes_untested() -> None:
         "waiting.yaml", "lending.yaml", "fair.yaml", "follow-nodes.yaml",
         "gpu-operator.yaml", "shared-gpus.yaml", "mig.yaml", "numa.yaml", "pods.yaml", "deployment.yaml", "statefulset.yaml", "drain-cronjob.yaml", "opencost-pricing.csv",
         "trace.csv", "array.yaml", "elastic.yaml", "leaderworkerset.yaml",
-        "rayservice.yaml", "appwrapper.yaml",
+        "rayservice.yaml", "appwrapper.yaml", "sparkapplication.yaml",
     }  # fmt: skip
 
 
@@ -178,6 +178,7 @@ def test_no_example_goes_untested() -> None:
         ("leaderworkerset.md", "leaderworkerset.yaml"),
         ("rayservice.md", "rayservice.yaml"),
         ("appwrapper.md", "appwrapper.yaml"),
+        ("sparkapplication.md", "sparkapplication.yaml"),
     ],
 )
 def test_the_page_shows_the_plan_of_its_example(page: str, example: str) -> None:

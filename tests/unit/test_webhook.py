@@ -47,7 +47,7 @@ JOB: dict[str, Any] = {
 
 
 def test_each_mutating_policy_can_be_evaluated() -> None:
-    of_pods = ("pods", "statefulsets", "deployments", "leaderworkersets")
+    of_pods = ("pods", "labelled-pods", "statefulsets", "deployments", "leaderworkersets")
     of_kinds = [kind.plural for kind in KINDS.values()]
     of_children = ["trainjobs-jobsets"]
     named = (*of_pods, *of_kinds, *of_children)

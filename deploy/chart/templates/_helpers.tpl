@@ -29,6 +29,15 @@ controllers create the pods. */}}
     {{ . }}.?metadata.?labels[?('queuectl.dev/' + name)].hasValue()))
 {{- end }}
 
+{{/* Whether the pods of an entry have the gate or a label of queuectl. Arguments: the place, and the entry. */}}
+{{- define "queuectl.markedEntry" -}}
+{{- if (first .).labels -}}
+[{{ include "queuectl.ownLabels" . }}].exists(name, {{ include "queuectl.field" (list (last .) (first .).labels.path) }}[?('queuectl.dev/' + name)].hasValue())
+{{- else -}}
+{{ include "queuectl.marked" (include "queuectl.field" (list (last .) (include "queuectl.template" (first .)))) }}
+{{- end }}
+{{- end }}
+
 {{/* Whether a request is by the controller of a job for an object that belongs to the job. Arguments: the root, and an optional with the pod
 template. A user can write owner references and labels, but is not that controller. */}}
 {{- define "queuectl.byParent" -}}
@@ -78,7 +87,7 @@ one.{{ .owner }} == 'queuectl.dev/controller'
 {{/* Variables of a policy that gates pod templates: the templates, and the PriorityClasses of the user. Argument: the kind. */}}
 {{- define "queuectl.templates" -}}
 # The templates with a spec, with their paths and the names of their podsets. The controller of the kind rejects the others.
-{{- if .podsets }}
+{{- if and .podsets (not (include "queuectl.labelsPods" .)) }}
 - name: templates
   expression: >-
     {{- range $i, $place := .podsets }}
@@ -100,12 +109,64 @@ one.{{ .owner }} == 'queuectl.dev/controller'
     {{- with .priorityClass }}[{{ include "queuectl.field" (list "object" .) }}.orValue('')] + {{ end -}}
     {{- range $i, $place := .podsets }}
       {{- if $i }} + {{ end }}{{ if $place.types }}['{{ join "', '" $place.types }}']{{ else }}{{ include "queuectl.keys" (list $place "object") }}{{ end }}.map(type,
-        {{ include "queuectl.field" (list (include "queuectl.entry" (list $place "object" false)) (include "queuectl.template" $place)) }}.?spec.?priorityClassName.orValue(''))
+        {{ include "queuectl.class" (list $place (include "queuectl.entry" (list $place "object" false))) }}.orValue(''))
     {{- end }})
     .filter(name, !(name in ['', 'queuectl-managed']))
     {{- else }}
     []
     {{- end }}
+{{- end }}
+
+{{/* "true" if admission gates the pods of a kind by their labels, else empty. Argument: the kind. */}}
+{{- define "queuectl.labelsPods" -}}
+{{- range .podsets }}{{ if .labels }}true{{ break }}{{ end }}{{ end }}
+{{- end }}
+
+{{/* The kinds whose pods admission gates by their labels, as the elements of a list of CEL. Argument: the root. */}}
+{{- define "queuectl.labelKinds" -}}
+{{- $kinds := list -}}
+{{- range (include "queuectl.kinds" . | fromYaml).kinds }}{{ if include "queuectl.labelsPods" . }}{{ $kinds = append $kinds .kind }}{{ end }}{{ end -}}
+'{{ join "', '" $kinds }}'
+{{- end }}
+
+{{/* Whether the labels of a pod say that admission gates it. Arguments: the root, and the expression of the pod. */}}
+{{- define "queuectl.isLabelled" -}}
+{{ last . }}.metadata.?labels[?'queuectl.dev/workload-kind'].orValue('') in [{{ include "queuectl.labelKinds" (first .) }}]
+{{- end }}
+
+{{/* Whether a new pod is one of those, and another pod creates it, which is its controller. The token of that pod names it. Arguments: as above. */}}
+{{- define "queuectl.byPod" -}}
+{{ include "queuectl.isLabelled" . }}
+  && {{ last . }}.metadata.?ownerReferences.orValue([]).exists(owner, owner.?controller.orValue(false) && owner.kind == 'Pod'
+    && request.userInfo.?extra[?'authentication.kubernetes.io/pod-uid'].orValue([]).exists(uid, uid == owner.uid))
+{{- end }}
+
+{{/* Whether a pod has the gate and the PriorityClass of queuectl. Argument: the expression of the pod. */}}
+{{- define "queuectl.isGated" -}}
+{{ . }}.spec.?schedulingGates.orValue([]).exists(gate, gate.name == 'queuectl.dev/placement')
+  && {{ . }}.spec.?priorityClassName.orValue('') == 'queuectl-managed'
+{{- end }}
+
+{{/* The PriorityClass of the pods of an entry, as an optional. Arguments: the place, and the entry. */}}
+{{- define "queuectl.class" -}}
+{{- with (first .).labels }}{{ include "queuectl.field" (list (last $) .priorityClass) }}
+{{- else }}{{ include "queuectl.field" (list (last .) (include "queuectl.template" (first .))) }}.?spec.?priorityClassName
+{{- end }}
+{{- end }}
+
+{{/* Patches that write the labels and the PriorityClass of pods that admission gates by them. Argument: the kind. */}}
+{{- define "queuectl.labelledPods" -}}
+{{- $kind := .kind }}
+{{- range $i, $place := .podsets }}
+{{- $at := printf "/%s" ($place.path | replace "." "/") }}
+{{ if $i }}+ {{ end }}{{ include "queuectl.emptyMap" (list (include "queuectl.field" (list "object" (printf "%s.%s" $place.path $place.labels.path))) (printf "%s/%s" $at $place.labels.path)) }}
++ [
+  JSONPatch{op: 'add', path: '{{ $at }}/{{ $place.labels.path }}/' + jsonpatch.escapeKey('queuectl.dev/podset'), value: '{{ $place.name }}'},
+  JSONPatch{op: 'add', path: '{{ $at }}/{{ $place.labels.path }}/' + jsonpatch.escapeKey('queuectl.dev/attempt'), value: '0'},
+  JSONPatch{op: 'add', path: '{{ $at }}/{{ $place.labels.path }}/' + jsonpatch.escapeKey('queuectl.dev/workload-kind'), value: '{{ $kind }}'},
+  JSONPatch{op: 'add', path: '{{ $at }}/{{ $place.labels.priorityClass }}', value: 'queuectl-managed'}
+]
+{{- end }}
 {{- end }}
 
 {{/* Patches that gate these templates. Arguments: the kind, and the value of the label with the kind of the job; empty = no label. */}}
@@ -324,6 +385,13 @@ the place. */}}
 {{ $found }}
 {{- end }}
 
+{{/* "true" if an object of a kind outside a queue can belong to a queued job, or can create pods that seem to; else empty. Arguments: the root, and
+the kind. */}}
+{{- define "queuectl.canSeemQueued" -}}
+{{- $kind := last . -}}
+{{ if or $kind.children (include "queuectl.labelsPods" $kind) (eq (include "queuectl.isChild" .) "true") }}true{{ end }}
+{{- end }}
+
 {{/* The pod template of the first place of an object, as an optional. Arguments: the kind, and the expression of the object. */}}
 {{- define "queuectl.firstTemplate" -}}
 {{- $place := first (first .).podsets }}{{ $object := last . -}}
@@ -380,7 +448,13 @@ are their pod templates. */}}
 {{- $entry := include "queuectl.entry" (list $place $object false) }}
 {{- $old := include "queuectl.entry" (list $place $oldObject true) }}
 {{- $template := include "queuectl.template" $place }}
-{{- $text := $rule | replace "NEW_TEMPLATE" (include "queuectl.field" (list "ENTRY" $template)) | replace "OLD_TEMPLATE" (include "queuectl.field" (list "OLD" $template)) }}
+{{- $text := $rule }}
+{{- with $place.labels }}
+{{- range $side, $of := dict "NEW_TEMPLATE" "ENTRY" "OLD_TEMPLATE" "OLD" }}
+{{- $text = $text | replace (print $side ".?metadata.?labels") (printf "%s.?%s" $of $place.labels.path) | replace (print $side ".?spec.?priorityClassName") (printf "%s.?%s" $of $place.labels.priorityClass) }}
+{{- end }}
+{{- end }}
+{{- $text = $text | replace "NEW_TEMPLATE" (include "queuectl.field" (list "ENTRY" $template)) | replace "OLD_TEMPLATE" (include "queuectl.field" (list "OLD" $template)) }}
 {{- if $i }} && {{ end }}{{ include "queuectl.keys" (list $place $object) }}.all(type,
 {{ $text | replace "ENTRY" $entry | replace "OLD" $old | indent 2 }})
 {{- end }}
@@ -423,7 +497,8 @@ are their pod templates. */}}
 {{- $kinds := list "Job" -}}
 {{- range (include "queuectl.kinds" (first .) | fromYaml).kinds }}{{ $kinds = append $kinds .kind }}{{ end -}}
 {{ last . }}.metadata.?ownerReferences.orValue([]).exists(owner,
-  owner.?controller.orValue(false) && owner.kind in ['{{ join "', '" $kinds }}'])
+  owner.?controller.orValue(false) && (owner.kind in ['{{ join "', '" $kinds }}']
+    || owner.kind == 'Pod' && {{ include "queuectl.isLabelled" . }}))
 {{- end }}
 
 {{/* Whether a pod is a workload, or a part of one: it has a queue label, and admission took it in. Argument: the expression of the pod. */}}

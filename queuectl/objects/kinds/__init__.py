@@ -18,11 +18,12 @@ from queuectl.objects.kinds import leaderworkerset
 from queuectl.objects.kinds.appwrapper import APPWRAPPER
 from queuectl.objects.kinds.common import NO_COUNTS
 from queuectl.objects.kinds.described import DescribedKind
-from queuectl.objects.kinds.description import Description
+from queuectl.objects.kinds.description import Description, labels_pods
 from queuectl.objects.kinds.job import BatchJob
 from queuectl.objects.kinds.jobset import JOBSET
 from queuectl.objects.kinds.mpijob import MPIJOB
 from queuectl.objects.kinds.ray import RAYCLUSTER, RAYJOB
+from queuectl.objects.kinds.sparkapplication import SPARKAPPLICATION
 from queuectl.objects.kinds.training import JAXJOB, PADDLEJOB, PYTORCHJOB, TFJOB, XGBOOSTJOB
 from queuectl.objects.kinds.trainjob import TRAINJOB
 
@@ -120,6 +121,7 @@ _DESCRIBED: Final = (
     MPIJOB,
     TRAINJOB,
     APPWRAPPER,
+    SPARKAPPLICATION,
 )
 
 DESCRIPTIONS: Final = tuple(kind.description for kind in _DESCRIBED)
@@ -145,7 +147,11 @@ def descriptions_of(kinds: JobKinds) -> tuple[Description, ...]:
 def unqueued(kinds: JobKinds) -> tuple[str, ...]:
     """Resources of which an object outside a queue can belong to a queued job, or can create objects that seem to."""
     described = descriptions_of(kinds)
-    created = (one.plural for one in described if one.children or one.kind in keys.CHILD_KINDS)
+    created = (
+        one.plural
+        for one in described
+        if one.children or one.kind in keys.CHILD_KINDS or labels_pods(one)
+    )
     runtimes = ("trainingruntimes", "clustertrainingruntimes")
     return ("jobs", *created, "rayservices", "raycronjobs", *runtimes)
 

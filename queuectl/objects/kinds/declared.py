@@ -146,6 +146,8 @@ def _place_problems(place: PodSets) -> Iterator[tuple[str, str]]:
         yield ".count", "a factor of it is empty"
     if place.ranks:
         yield ".ranks", "is for built-in kinds; set index"
+    if place.labels is not None:
+        yield ".labels", "is for built-in kinds"
 
 
 def _names(place: PodSets) -> list[str]:

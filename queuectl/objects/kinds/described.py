@@ -23,7 +23,14 @@ from queuectl.objects.kinds.common import (
     template_patch,
     withdraws,
 )
-from queuectl.objects.kinds.description import Description, below, merged, nested
+from queuectl.objects.kinds.description import (
+    Description,
+    PodSets,
+    below,
+    labels_pods,
+    merged,
+    nested,
+)
 from queuectl.objects.kinds.elastic import KEY, elastic_fields
 from queuectl.objects.kinds.patches import Absent, Items
 from queuectl.objects.kinds.places import Entry, check, entries, refuse
@@ -107,6 +114,10 @@ class DescribedKind:
         """The templates in which queuectl writes, in podset order."""
         return [entry.template for entry in self._asking(document)]
 
+    def template_of(self, document: Any, entry: Entry) -> Template | None:  # noqa: ARG002 - for subclasses
+        """The pod template of an entry. Raises RequestError."""
+        return entry.template
+
     def complete(self, podsets: list[PodSet]) -> list[PodSet]:
         """The podsets, with what the controller of the kind adds to their pods."""
         return podsets
@@ -172,7 +183,7 @@ class DescribedKind:
             places |= {key.lower(): f"{where.path}.{key}" for key in where.types}
             places |= {name: f"{where.path}.{n}" for name, n in items.items()} if where.key else {}
             found += [
-                nested(below(place, where.template), template(name))
+                nested(*_written_at(where, place, template(name)))
                 for name, place in places.items()
                 if name in names
             ]
@@ -190,7 +201,8 @@ class DescribedKind:
         return merged([template, self._own_labels(record, podset)])
 
     def _own_labels(self, record: JobRecord, podset: str) -> dict[str, Any]:
-        labels = {keys.KIND_LABEL: self.kind} if self.description.children else {}
+        named = self.description.children or labels_pods(self.description)
+        labels = {keys.KIND_LABEL: self.kind} if named else {}
         size = dict(record.ranks).get(podset)
         labels |= {keys.RANKS_LABEL: str(size)} if size is not None else {}
         first = dict(record.first_ranks).get(podset)
@@ -217,7 +229,13 @@ class DescribedKind:
         asking = [(entry, entry.count()) for entry in self._asking(document)]
         for entry, count in asking:
             podsets.append(
-                read_podset(entry.podset, count, entry.template, entry.template_path, kueue=kueue)
+                read_podset(
+                    entry.podset,
+                    count,
+                    self.template_of(document, entry),
+                    entry.template_path,
+                    kueue=kueue,
+                )
             )
             if (size := entry.group()) is not None:
                 ranks.append((entry.podset, size))
@@ -272,6 +290,13 @@ class DescribedKind:
                 yield f"{pointer}/metadata"
             elif template.metadata.labels is None:
                 yield f"{pointer}/metadata/labels"
+
+
+def _written_at(where: PodSets, entry: str, template: dict[str, Any]) -> tuple[str, object]:
+    """Where the changes of a pod template are written, and what of them."""
+    if where.labels is None:
+        return below(entry, where.template), template
+    return below(entry, where.labels.path), template["metadata"]["labels"]
 
 
 def _replaced(

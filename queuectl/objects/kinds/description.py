@@ -78,6 +78,16 @@ class Default(_Part, frozen=True, kw_only=True):
     limits: dict[str, str]
 
 
+class PodLabels(_Part, frozen=True, kw_only=True):
+    """The fields of an entry for the labels and the PriorityClass of its pods, of a kind whose pods are not all made of pod templates.
+
+    Admission gates each pod with these labels when it is created.
+    """
+
+    path: Path
+    priority_class: Path
+
+
 class PodSets(_Part, frozen=True, kw_only=True):
     """A place of podsets: a map whose keys are replica types, a list whose entries have names, or a single entry.
 
@@ -89,6 +99,7 @@ class PodSets(_Part, frozen=True, kw_only=True):
         key: the field of an entry of a list with its name.
         name: of the podset of a single entry.
         template: path of the pod template in an entry; "" = the entry is the template.
+        labels: where it has the labels of its pods; None = they are in its template, with the gate.
         count: the number of pods in an entry is the product of these factors. A factor is the least of the values of its
             paths. Its first path has the value 1 if it is absent; the others count only if they are present.
             Without factors, it is 1.
@@ -106,6 +117,7 @@ class PodSets(_Part, frozen=True, kw_only=True):
     key: FieldOrNone = ""
     name: NameOrNone = ""
     template: PathOrNone = "template"
+    labels: PodLabels | None = None
     count: tuple[tuple[Path, ...], ...] = (("replicas",),)
     least: PathOrNone = ""
     ranks: tuple[Path, ...] = ()
@@ -246,6 +258,11 @@ PYTORCH_JOB: Final = Child(
     kind="PyTorchJob", group="kubeflow.org", version="v1", plural="pytorchjobs"
 )
 BATCH_JOB: Final = Child(kind="Job", group="batch", version="v1", plural="jobs")
+
+
+def labels_pods(one: Description) -> bool:
+    """Whether admission gates its pods by their labels."""
+    return any(where.labels is not None for where in one.podsets)
 
 
 def alternatives(names: Sequence[str], no: str, neither: str) -> str:

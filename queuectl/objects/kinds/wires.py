@@ -56,7 +56,7 @@ def _entries(where: PodSets, more: Iterable[str]) -> object:
     leaves: dict[str, object] = dict.fromkeys((*_paths(where.unsupported), *more), Any)
     numbers = [path for factor in where.count for path in factor]
     leaves |= dict.fromkeys([*numbers, *([where.least] if where.least else [])], int | None)
-    leaves[where.template] = Template | None
+    leaves[where.template] = Any if where.labels else Template | None
     if where.key:
         leaves[where.key] = str
     tree = merged(nested(path, leaf) for path, leaf in leaves.items())

@@ -61,7 +61,12 @@ def read_pod(wire: WirePod, index_labels: Sequence[str] = ()) -> PodRecord:
     for reference in meta.owner_references or ():
         if reference.controller:
             owner, owner_kind = _share(reference.uid), intern(reference.kind)
-    if owner_kind in keys.CHILD_KINDS and (meta.labels or {}).get(keys.KIND_LABEL):
+    maker = ""
+    kind = (meta.labels or {}).get(keys.KIND_LABEL)
+    if kind and (
+        owner_kind in keys.CHILD_KINDS or (kind in keys.POD_MAKERS and owner_kind in ("Pod", ""))
+    ):
+        maker = owner if owner_kind == "Pod" else ""
         owner, owner_kind = _workload(meta.labels or {})
     attempt, podset, rank = _membership(meta.labels, index_labels)
     ready, unschedulable = _conditions(status)
@@ -74,6 +79,7 @@ def read_pod(wire: WirePod, index_labels: Sequence[str] = ()) -> PodRecord:
         requests=pod_requests(spec),
         owner=owner,
         owner_kind=owner_kind,
+        maker=maker,
         pin=intern(pin) if pin is not None else None,
         node=intern(spec.node_name) if spec.node_name else None,
         gated=gated,

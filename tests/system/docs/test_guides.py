@@ -199,6 +199,7 @@ def test_pages_that_need_no_cluster(shell: Shell) -> None:
         Page("numa.md", shell),
         Page("rayservice.md", shell),
         Page("shared-gpus.md", shell),
+        Page("sparkapplication.md", shell),
     ):
         planned.type("queuectl plan")
         planned.end()
