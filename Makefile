@@ -76,7 +76,7 @@ test-browser: controlplane ## the dashboard in a real Chromium, also on a real c
 	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/web tests/oidc tests/system) -m browser \
 	  -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(PYTEST_ARGS)
 
-test-docs: controlplane ## the commands of every page of the documentation, on a real control plane; four minutes
+test-docs: controlplane ## the commands of every page of the documentation, on a real control plane; ten minutes
 	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/system/docs) -m "docs and not gpus" \
 	  -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(PYTEST_ARGS)
 
