@@ -247,7 +247,7 @@ class Mirror:
         A pod that waits, and that another pod created, belongs to the owner only if that one does.
         """
         pods = self._by_owner.get(_key(owner), {})
-        return [pod for pod in pods.values() if not pod.gated or pod.maker in ("", *pods)]
+        return [p for p in pods.values() if not (p.maker and p.gated) or p.maker in pods]
 
     @property
     def fleet(self) -> Fleet:
