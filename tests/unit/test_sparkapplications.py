@@ -10,7 +10,8 @@ import pytest
 from queuectl.domain.job_records import JobRecord, OwnerKey
 from queuectl.domain.records import Upserted
 from queuectl.objects import keys
-from queuectl.objects.kinds import KINDS
+from queuectl.objects.kinds import DESCRIPTIONS, KINDS
+from queuectl.objects.kinds.description import labels_pods
 from queuectl.objects.kinds.sparkapplication import SPARKAPPLICATION
 from queuectl.objects.kubernetes.pods import read_pod
 from queuectl.objects.kubernetes.wire import WirePod
@@ -133,6 +134,15 @@ def test_the_containers_of_a_template_beside_that_of_spark_count() -> None:
             "spec.sparkConf: spark.kubernetes.allocation.pods.allocator: the driver",
         ),
         ({"driver": {"memory": "much"}}, "spark.driver.memory: 'much' is not an amount of memory"),
+        (
+            {
+                "sparkConf": {
+                    "spark.memory.offHeap.enabled": "true",
+                    "spark.memory.offHeap.size": "x",
+                }
+            },
+            "spark.memory.offHeap.size: 'x' is not an amount of memory",
+        ),
         ({"memoryOverheadFactor": "half"}, "memoryOverheadFactor: 'half' is not a number"),
         ({"executor": {"instances": 0}}, "spec.executor.instances: 0 is not a positive number"),
     ],
@@ -168,6 +178,13 @@ def test_only_the_labels_of_the_pods_change_at_a_start() -> None:
 
 # ---- pods
 
+
+def test_pods_are_made_by_pods_only_of_the_kinds_whose_pods_admission_gates_by_their_labels() -> (
+    None
+):
+    assert {one.kind for one in DESCRIPTIONS if labels_pods(one)} == keys.POD_MAKERS
+
+
 APP: Final = OwnerKey("SparkApplication", "default", "app")
 
 
@@ -179,9 +196,9 @@ def executor(uid: str, maker: str | None, *, gates: bool = True) -> Any:
         keys.ATTEMPT_LABEL: "1",
         keys.PODSET_LABEL: "executor",
     }
-    owners = [{"kind": "SparkApplication", "uid": "app", "name": "etl"}]
+    owners: list[Document] = [{"kind": "SparkApplication", "uid": "app", "name": "etl"}]
     if maker is not None:
-        owners.append({"kind": "Pod", "uid": maker, "name": "d", "controller": True})  # type: ignore[dict-item]
+        owners.append({"kind": "Pod", "uid": maker, "name": "d", "controller": True})
     spec = {"schedulingGates": [{"name": keys.GATE}] if gates else []}
     meta = {"name": uid, "uid": uid, "labels": labels, "ownerReferences": owners}
     return read_pod(msgspec.convert({"metadata": meta, "spec": spec}, WirePod))

@@ -49,7 +49,7 @@ _REFUSED: Final = {
 }
 """Properties of Spark, with the only value that is accepted and the reason."""
 
-_MEBIBYTES: Final = {"k": 1 / 1024, "m": 1, "g": 1024, "t": 1024**2, "p": 1024**3}
+_MEBIBYTES: Final = {unit: 1024.0**power for power, unit in enumerate("bkmgtp", -2)}
 _NOT_JAVA: Final = ("Python", "R")
 _LEAST_OVERHEAD: Final = 384  # MiB
 
@@ -203,9 +203,9 @@ def _memory(document: Any, role: str, properties: Mapping[str, str]) -> int:
     """MiB of the container: of its process, and beside that."""
     kind = field(document, _TYPE)
 
-    def amount(name: str, default: int = 0) -> int:
+    def amount(name: str, default: int = 0, unit: str = "m") -> int:
         text = properties.get(name)
-        return default if text is None else _mebibytes(text, name)
+        return default if text is None else _mebibytes(text, name, unit)
 
     memory = amount(f"spark.{role}.memory", 1024)
     default = "0.4" if kind in _NOT_JAVA else "0.1"
@@ -217,18 +217,17 @@ def _memory(document: Any, role: str, properties: Mapping[str, str]) -> int:
     if role == _EXECUTOR:
         overhead += amount("spark.executor.pyspark.memory") if kind == "Python" else 0
         if properties.get("spark.memory.offHeap.enabled") == "true":
-            # The size of this one is in bytes.
-            overhead += _mebibytes(properties.get("spark.memory.offHeap.size", "0"), "", unit="b")
+            overhead += amount("spark.memory.offHeap.size", unit="b")
     return memory + overhead
 
 
-def _mebibytes(text: str, name: str, unit: str = "m") -> int:
-    """An amount of memory as Spark writes it. Raises MalformedError."""
+def _mebibytes(text: str, name: str, unit: str) -> int:
+    """An amount of memory as Spark writes it. ``unit``: of a number without one. Raises MalformedError."""
     found = re.fullmatch(r"([0-9]+)([bkmgtp]?)b?", text.strip().lower())
     if found is None:
         raise MalformedError(f"{name}: {text!r} is not an amount of memory, such as 512m or 4g")
     number, given = found.groups()
-    return int(int(number) * {**_MEBIBYTES, "b": 1 / 1024**2}[given or unit])
+    return int(int(number) * _MEBIBYTES[given or unit])
 
 
 def _factor(text: str, name: str) -> float:
