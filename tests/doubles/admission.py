@@ -9,7 +9,7 @@ from typing import Any
 from queuectl.domain.mig import CONFIG, STATE
 from queuectl.domain.mig_reconfiguration import ANNOTATION
 from queuectl.objects import keys
-from queuectl.objects.kinds.description import Description, PodLabels
+from queuectl.objects.kinds.description import Description, PodLabels, labels_pods
 from queuectl.objects.kinds.places import entries
 from queuectl.objects.kinds.wires import field
 from tests.doubles.apiserver import Document, copied, refuse
@@ -102,7 +102,7 @@ def born(document: Document, namespace: Document | None = None, user: str = "ali
     suspender(job)["suspend"] = True
     job["metadata"].setdefault("annotations", {})[keys.SUBMITTED_BY] = user
     parent = job["kind"] if job["kind"] != "Job" and description_of(job).children else ""
-    if job["kind"] == "SparkApplication":
+    if job["kind"] != "Job" and labels_pods(description_of(job)):
         _label(job)
     else:
         for podset, template in templates(job):
@@ -134,10 +134,12 @@ def gate(job: Document, podset: str, template: Document, kind: str) -> None:
 
 
 def _label(job: Document) -> None:
-    """Give the podsets of a SparkApplication the labels by which admission gates their pods."""
-    for role in ("driver", "executor"):
-        own = {keys.PODSET_LABEL: role, keys.ATTEMPT_LABEL: "0", keys.KIND_LABEL: job["kind"]}
-        job["spec"][role].setdefault("labels", {}).update(own)
+    """Give the podsets of a job the labels by which admission gates their pods."""
+    for entry in entries(description_of(job).podsets, job):
+        assert entry.where.labels is not None
+        own = {keys.ATTEMPT_LABEL: "0", keys.KIND_LABEL: job["kind"]}
+        labels = entry.content.setdefault(entry.where.labels.path, {})
+        labels |= {keys.PODSET_LABEL: entry.podset, **own}
 
 
 def _mark(job: Document) -> None:
