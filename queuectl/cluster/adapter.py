@@ -16,6 +16,7 @@ from queuectl.cluster.review import kueue_keys_act, kueue_runs, probe_policies
 from queuectl.cluster.schemas import mismatches
 from queuectl.cluster.takeover import read_admissions
 from queuectl.cluster.writes import Events, Writer
+from queuectl.domain.containment import Containment
 from queuectl.domain.job_records import JobRecord
 from queuectl.domain.prior_admissions import PriorAdmission
 from queuectl.domain.records import LeaderRecord
@@ -37,6 +38,7 @@ class KubernetesCluster:
         clock: Callable[[], float] = time.time,
         pace: Pace | None = None,
         kinds: JobKinds = KINDS,
+        containment: Containment | None = None,
     ) -> None:
         """Make one; no request is sent yet.
 
@@ -47,12 +49,14 @@ class KubernetesCluster:
             clock: unix seconds.
             pace: of the watches.
             kinds: of jobs.
+            containment: of objects that no reader can decode; None = one of its own.
         """
         self._api = api
         self._namespace = namespace
         self._hooks = hooks or NoHooks()
         self._pace = pace or Pace()
         self._kinds = kinds
+        self._containment = containment or Containment(clock)
         self._writer = Writer(api, kinds)
         self._events = Events(api, clock, kinds)
         self._lease = Lease(api, namespace, LEASE)
@@ -65,21 +69,29 @@ class KubernetesCluster:
         namespace: str = SYSTEM_NAMESPACE,
         hooks: WatchHooks | None = None,
         kinds: JobKinds = KINDS,
+        containment: Containment | None = None,
     ) -> KubernetesCluster:
-        """Read the configuration; no request is sent yet.
+        """Read the configuration; no request is sent yet. ``containment``: of the process; None = one of its own.
 
         Raises:
             BadInput: the kubeconfig, or the pod's service account, cannot be used.
         """
         api = await Api.connect(connection)
-        return cls(api, namespace=namespace, hooks=hooks, kinds=kinds)
+        return cls(api, namespace=namespace, hooks=hooks, kinds=kinds, containment=containment)
 
     async def watch(self, sink: Sink, synced: Synced, *, kueue: bool = True) -> None:
         reported: set[str] = set()
         async with asyncio.TaskGroup() as group:
             for resource in watched(kueue=kueue, kinds=self._kinds):
                 reflector = Reflector(
-                    self._api, resource, sink, synced, self._hooks, self._pace, reported=reported
+                    self._api,
+                    resource,
+                    sink,
+                    synced,
+                    self._hooks,
+                    self._pace,
+                    reported=reported,
+                    containment=self._containment,
                 )
                 group.create_task(reflector.run(), name=f"watch {resource.name}")
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -26,7 +27,9 @@ _STEPS[[ord("]"), ord("}")]] = -1
 _Decoded = TypeVar("_Decoded")
 
 
-def decoded(decode: Callable[[bytes], _Decoded], document: bytes, levels: int) -> _Decoded:
+def decoded(
+    decode: Callable[[bytes | msgspec.Raw], _Decoded], document: bytes | msgspec.Raw, levels: int
+) -> _Decoded:
     """The decoded document, or its upper levels if it nests too deep for the decoder.
 
     A page of a list has two levels above its objects, and a line of a watch has one.
@@ -34,7 +37,7 @@ def decoded(decode: Callable[[bytes], _Decoded], document: bytes, levels: int) -
     try:
         return decode(document)
     except RecursionError:
-        return decode(shallow(document, levels))
+        return decode(shallow(bytes(document), levels))
 
 
 def shallow(document: bytes, levels: int) -> bytes:

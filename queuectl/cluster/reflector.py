@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -21,6 +22,7 @@ from queuectl.cluster.client import Api, Expired, Forbidden, Query, StreamTimeou
 from queuectl.cluster.discovery import confirm_absent
 from queuectl.cluster.resources import Resource
 from queuectl.cluster.stream import Feed, LineSplitter, WatchBatch
+from queuectl.domain.containment import Boundary, Containment
 from queuectl.domain.errors import ClusterError, ClusterUnavailable, ObjectGone, WriteRefused
 from queuectl.domain.records import Delta
 
@@ -88,8 +90,10 @@ class Reflector:
         pace: Pace,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         reported: set[str] | None = None,
+        containment: Containment | None = None,
     ) -> None:
         """``reported``: the APIs whose absence is in the log, for all reflectors of an API server."""
+        self._containment = containment or Containment(time.time)
         self._reported = reported if reported is not None else set()
         self._api = api
         self._newest = self._resource = resource
@@ -98,7 +102,7 @@ class Reflector:
         self._hooks = hooks
         self._pace = pace
         self._sleep = sleep
-        self._feed = Feed(resource)
+        self._feed = Feed(resource, self._containment)
         self._listed = False  # the version includes a complete list
         self._announced = False  # synced() was called
         self._watch_list = True  # until the server rejects it
@@ -121,6 +125,10 @@ class Reflector:
                     await self._pause(error)
             except ClusterError as error:
                 await self._pause(error)
+            except Exception as error:  # noqa: BLE001 - contained: the resource is listed again
+                self._containment.failed(Boundary.TASK, f"watch {self._resource.name}", error)
+                self._listed = False
+                await self._pause(ClusterUnavailable(f"{self._resource.path}: {error}"))
 
     async def _turn(self) -> None:
         """One stream, from its opening to its orderly end."""
@@ -238,7 +246,7 @@ class Reflector:
             return
         if not self._absent:
             self._report(error)
-            self._feed, nothing = Feed(self._resource), WatchBatch()
+            self._feed, nothing = Feed(self._resource, self._containment), WatchBatch()
             self._feed.complete(nothing)
             self._deliver(nothing)
             self._absent = True
@@ -268,4 +276,4 @@ class Reflector:
     def _use(self, version: Resource) -> None:
         """Follow the resource in this version of its API."""
         if version is not self._resource:
-            self._resource, self._feed = version, Feed(version)
+            self._resource, self._feed = version, Feed(version, self._containment)

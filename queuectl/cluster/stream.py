@@ -2,11 +2,13 @@
 
 A watch is one JSON document per line, cut anywhere by the network; :class:`LineSplitter` keeps the tail. Objects that no reader
 takes (unlabelled jobs) are dropped here. Objects that queuectl no longer manages become ``Deleted``.
+
+Each object is a unit of its own: one that cannot be decoded, whatever its reader raises, becomes ``Unreadable``, and the others of its
+page or part are not affected.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -14,26 +16,13 @@ from typing import Final
 import msgspec
 
 from queuectl.cluster.client import Expired, failure
+from queuectl.cluster.identity import Identity, identify
+from queuectl.cluster.nesting import LEVELS, decoded
 from queuectl.cluster.resources import Resource
+from queuectl.domain.containment import Boundary, Containment
 from queuectl.domain.errors import ClusterError, ClusterUnavailable
-from queuectl.domain.job_records import JobRecord
-from queuectl.domain.pod_records import PodRecord
-from queuectl.domain.provisioning import ProvisioningRecord
-from queuectl.domain.records import (
-    ClaimRecord,
-    ClaimTemplateRecord,
-    Deleted,
-    Delta,
-    LimitRangeRecord,
-    ListCompleted,
-    NodeRecord,
-    Record,
-    ResourceQuotaRecord,
-    Upserted,
-)
-from queuectl.objects.errors import RequestError
-
-log = logging.getLogger(__name__)
+from queuectl.domain.pod_records import PodPhase
+from queuectl.domain.records import Deleted, Delta, ListCompleted, Unreadable, Upserted, key_of
 
 INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
 
@@ -47,6 +36,9 @@ class _Meta(msgspec.Struct, rename="camel", gc=False):
 
 class _Object(msgspec.Struct, gc=False):
     metadata: _Meta
+
+
+_ENDED: Final = frozenset({PodPhase.SUCCEEDED.value, PodPhase.FAILED.value})
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -86,25 +78,6 @@ class LineSplitter:
         return lines
 
 
-def key_of(record: Record) -> str:
-    """The key of an object in deltas: the uid of a namespaced object, the name of each other object."""
-    match record:
-        case (
-            JobRecord()
-            | PodRecord()
-            | ResourceQuotaRecord()
-            | LimitRangeRecord()
-            | ClaimRecord()
-            | ClaimTemplateRecord()
-            | ProvisioningRecord()
-        ):
-            return record.uid
-        case NodeRecord():
-            return record.node.name
-        case _:
-            return record.name
-
-
 @dataclass(slots=True)
 class WatchBatch:
     """The content of one part of a watch.
@@ -128,13 +101,14 @@ class Feed:
 
     Attributes:
         version: the newest resourceVersion, from which a watch can continue.
-        keys: of all objects that were delivered and not deleted since.
+        keys: of all objects that were delivered and not deleted since, also of unreadable ones.
+        containment: of the process.
     """
 
     resource: Resource
+    containment: Containment
     version: str = ""
     keys: set[str] = field(default_factory=set)
-    unreadable: int = 0
 
     def events(self, lines: Iterable[bytes]) -> WatchBatch:
         """Decode lines of a watch."""
@@ -144,7 +118,7 @@ class Feed:
                 continue
             batch.events += 1
             try:
-                self._event(_event(line), batch)
+                self._event(decoded(_event, line, LEVELS + 1), batch)
             except msgspec.MsgspecError as error:
                 batch.error = ClusterUnavailable(f"{self.resource.path}: not a watch: {error}")
             if batch.error is not None:
@@ -158,12 +132,12 @@ class Feed:
             ClusterUnavailable: the bytes are no list.
         """
         try:
-            page = _list(body)
+            page = decoded(_list, body, LEVELS + 2)
+            batch = WatchBatch(events=len(page.items))
+            for item in page.items:
+                self._upsert(item, batch.deltas)
         except msgspec.MsgspecError as error:
             raise ClusterUnavailable(f"{self.resource.path}: not a list: {error}") from error
-        batch = WatchBatch(events=len(page.items))
-        for item in page.items:
-            self._upsert(item, batch.deltas)
         self.version = page.metadata.resource_version
         if not page.metadata.next:
             self.complete(batch)
@@ -180,9 +154,9 @@ class Feed:
             case "ADDED" | "MODIFIED":
                 self._upsert(event.object, batch.deltas)
             case "DELETED":
-                self._delete(_object(event.object).metadata, batch.deltas)
+                self._delete(_meta(event.object), batch.deltas)
             case "BOOKMARK":
-                meta = _object(event.object).metadata
+                meta = _meta(event.object)
                 self.version = meta.resource_version
                 if (meta.annotations or {}).get(INITIAL_EVENTS_END) == "true":
                     self.complete(batch)
@@ -191,27 +165,59 @@ class Feed:
 
     def _upsert(self, raw: msgspec.Raw, deltas: list[Delta]) -> None:
         try:
-            record = self.resource.read(raw)
-        except (msgspec.MsgspecError, RequestError) as error:
-            # One unreadable object must not hide all others. An API server with valid data does not send one.
-            meta = _object(raw).metadata
-            log.error("unreadable %s %s: %s", self.resource.name, meta.name, error)  # noqa: TRY400 - says it all
-            self.unreadable += 1
-            self.version = meta.resource_version
+            record = decoded(self.resource.read, raw, LEVELS)
+        except Exception as error:  # noqa: BLE001 - contained
+            self._set_aside(raw, error, deltas)
             return
         if record is None:
-            self._delete(_object(raw).metadata, deltas)
+            self._delete(_meta(raw), deltas)
             return
-        self.version = str(record.version)
-        self.keys.add(key_of(record))
+        self.version, key = str(record.version), key_of(record)
+        self.keys.add(key)
         deltas.append(Upserted(record))
+        self.containment.passed(Boundary.OBJECT, key)
+
+    def _set_aside(self, raw: msgspec.Raw, error: Exception, deltas: list[Delta]) -> None:
+        """Report an object that its reader cannot decode. Its identity is decoded in another way."""
+        found = identify(raw)
+        self.version = found.resource_version or self.version
+        key = found.uid if self.resource.by_uid else found.name
+        self.keys.add(key)
+        unreadable = _unreadable(self.resource.name, key, found)
+        deltas.append(unreadable)
+        self.containment.failed(
+            Boundary.OBJECT,
+            key,
+            error,
+            unreadable.ref,
+            namespace=found.namespace,
+            version=found.resource_version,
+        )
 
     def _delete(self, meta: _Meta, deltas: list[Delta]) -> None:
         key = meta.uid if self.resource.by_uid else meta.name
         self.version = meta.resource_version
+        self.containment.passed(Boundary.OBJECT, key)
         if key in self.keys:
             self.keys.discard(key)
             deltas.append(Deleted(self.resource.name, key, int(meta.resource_version)))
+
+
+def _meta(raw: msgspec.Raw) -> _Meta:
+    return decoded(_object, raw, LEVELS).metadata
+
+
+def _unreadable(resource: str, key: str, found: Identity) -> Unreadable:
+    return Unreadable(
+        resource,
+        key,
+        int(found.resource_version) if found.resource_version.isdecimal() else 0,
+        found.namespace,
+        found.name,
+        found.node_name,
+        terminal=found.phase in _ENDED,
+        terminating=bool(found.deletion_timestamp),
+    )
 
 
 def _ended(resource: Resource, raw: msgspec.Raw) -> ClusterError:

@@ -25,6 +25,7 @@ from queuectl.db.migrate import upgrade
 from queuectl.db.replicas import Registration
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.commands import Action
+from queuectl.domain.containment import Containment
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import BadInput, StoreUnavailable
 from queuectl.domain.estimates import ExpectedStarts
@@ -216,6 +217,8 @@ async def controller(settings: Settings) -> AsyncIterator[Controller]:
         await stack.enter_async_context(registration.registered())
         clock = SteadyClock()
         clock.set(await store.now())
+        containment = Containment(clock, metrics.containment.report)
+        metrics.containment.watch(containment)
         # Separate connections: a commit must not wait for readers.
         own = settings.api_database_url
         command_service = await ApiStore.connect(
@@ -227,6 +230,7 @@ async def controller(settings: Settings) -> AsyncIterator[Controller]:
             namespace=settings.namespace,
             hooks=WatchMeter(metrics),
             kinds=kinds,
+            containment=containment,
         )
         stack.push_async_callback(cluster.close)
         source = use_source(settings)
@@ -242,6 +246,7 @@ async def controller(settings: Settings) -> AsyncIterator[Controller]:
             settings=settings,
             clock=clock,
             kinds=kinds,
+            containment=containment,
             use_source=source,
             health_source=health,
         )

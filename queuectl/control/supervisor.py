@@ -1,6 +1,7 @@
 """The process: one watch, at most one leader at a time, and the readiness of the process.
 
-It is crash-only: an error that cannot be handled in place ends the process, and the next start recovers from the database and the watch.
+An unexpected error about one unit of input is contained (:mod:`queuectl.domain.containment`). Each other error that cannot be handled
+in place ends the process, and the next start recovers from the database and the watch.
 A normal end is orderly: the planner stops, writes in progress are answered, and the lease is released.
 """
 
@@ -15,11 +16,12 @@ from queuectl.control.clock import SteadyClock
 from queuectl.control.kueue import KueueDetector
 from queuectl.control.leader import estimates
 from queuectl.control.leader.broadcast import Broadcast, share
-from queuectl.control.leader.election import Leadership, LeadershipLost
+from queuectl.control.leader.election import Leadership
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.loop import Loop
 from queuectl.control.leader.node_health import NodeHealthWatch
 from queuectl.control.leader.recovery import lost
+from queuectl.control.leader.supervised import Job, supervised
 from queuectl.control.leader.utilization import UseWatch
 from queuectl.control.ports import Cluster, HealthSource, Store, UseSource
 from queuectl.control.questions.preview import Previewer
@@ -27,8 +29,9 @@ from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.questions.viewer import Viewer
 from queuectl.control.questions.what_if import WhatIfPlanner
 from queuectl.control.settings import Settings
+from queuectl.domain.containment import Containment
 from queuectl.domain.diagnosis import Diagnosis, Excess
-from queuectl.domain.errors import ClusterError, Fenced, StoreUnavailable
+from queuectl.domain.errors import ClusterError, Fenced, LeadershipLost, StoreUnavailable
 from queuectl.domain.estimates import ExpectedStarts
 from queuectl.domain.invariants import Checked
 from queuectl.domain.queues import QueueConfig
@@ -57,6 +60,7 @@ class Supervisor:
         settings: Settings,
         clock: SteadyClock,
         kinds: JobKinds,
+        containment: Containment | None = None,
         use_source: UseSource | None = None,
         health_source: HealthSource | None = None,
     ) -> None:
@@ -69,6 +73,7 @@ class Supervisor:
             settings: of the process.
             clock: of the database.
             kinds: the job kinds.
+            containment: of the process; None = one of its own.
             use_source: of GPU utilization; None without one.
             health_source: of faults of GPUs; None without one.
         """
@@ -80,7 +85,8 @@ class Supervisor:
         self._settings = settings
         self._clock = clock
         self.kinds = kinds
-        self._mirror = Mirror.of(kinds)
+        self.containment = containment or Containment(clock)
+        self._mirror = Mirror.of(kinds, self.containment)
         self.cache = PlannerCache()
         self._missing = self._mirror.resources
         self._synced = asyncio.Event()
@@ -162,8 +168,11 @@ class Supervisor:
         async with asyncio.TaskGroup() as group:
             watch = group.create_task(self._watch(), name="watch")
             lead = group.create_task(self._lead(), name="lead")
-            follow = self._broadcast.follow(lambda: self._leading is None, self._mirror)
-            follow_broadcast = group.create_task(follow, name="findings of others")
+            follow_broadcast = self._supervise(
+                group,
+                "findings of others",
+                lambda: self._broadcast.follow(lambda: self._leading is None, self._mirror),
+            )
             await stop.wait()
             log.info("shutdown_started")
             self._throttle.stop()
@@ -172,6 +181,9 @@ class Supervisor:
             for task in (lead, follow_broadcast, watch):
                 task.cancel()
         await self._leadership.release()
+
+    def _supervise(self, group: asyncio.TaskGroup, name: str, job: Job) -> asyncio.Task[None]:
+        return group.create_task(supervised(name, job, self.containment), name=name)
 
     async def _watch(self) -> None:
         """Watch the cluster. Start again if queuectl begins or stops to manage jobs with Kueue's keys."""
@@ -225,7 +237,7 @@ class Supervisor:
     async def _led(self) -> int:
         """Wait as a standby until this process leads. Returns its epoch."""
         async with asyncio.TaskGroup() as group:
-            preparing = group.create_task(self.viewer.prepare(), name="standby")
+            preparing = self._supervise(group, "standby", self.viewer.prepare)
             epoch = await self._leadership.acquire()
             preparing.cancel()
         return epoch
@@ -248,28 +260,25 @@ class Supervisor:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._leadership.keep(), name="lease")
             group.create_task(loop.run(epoch), name="loop")
-            group.create_task(self._follow_configuration(loop), name="configuration")
-            group.create_task(self._follow_commands(loop), name="commands")
-            sharing = share(loop.leader_state, self._mirror, self._store, self._clock, epoch)
-            group.create_task(sharing, name="findings")
-            health = self._health_watch().run(
-                lambda: loop.leader_state.config,
-                lambda: loop.leader_state.ledger,
-                loop.judged,
-                loop.compared,
-            )
-            group.create_task(health, name="node health")
+            state, health = loop.leader_state, self._health_watch()
+            jobs: dict[str, Job] = {
+                "configuration": lambda: self._follow_configuration(loop),
+                "commands": lambda: self._follow_commands(loop),
+                "findings": lambda: share(state, self._mirror, self._store, self._clock, epoch),
+                "node health": lambda: health.run(
+                    lambda: state.config, lambda: state.ledger, loop.judged, loop.compared
+                ),
+            }
             if self._use_source is not None:
-                watch = self._use_watch(self._use_source)
-                group.create_task(
-                    watch.run(
-                        lambda: loop.leader_state.ledger,
-                        lambda: loop.leader_state.config,
-                        loop.leader_state.holdings.borrowing,
-                        loop.measured,
-                    ),
-                    name="utilization",
+                use = self._use_watch(self._use_source)
+                jobs["utilization"] = lambda: use.run(
+                    lambda: state.ledger,
+                    lambda: state.config,
+                    state.holdings.borrowing,
+                    loop.measured,
                 )
+            for name, job in jobs.items():
+                self._supervise(group, name, job)
 
     def _use_watch(self, source: UseSource) -> UseWatch:
         rule = self._settings.utilization

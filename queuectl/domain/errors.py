@@ -5,6 +5,7 @@ QueuectlError
 ├── TookTooLong                a question to the planner was cancelled; nothing was changed
 ├── SourceUnavailable          the source of GPU utilization gave no answer that can be used
 ├── IssuerUnavailable          the OpenID Connect issuer gave no answer that can be used
+├── LeadershipLost             the lease has expired, or another process holds it
 ├── StoreError
 │   ├── StoreUnavailable       no answer, or the outcome is unknown: reload before planning again
 │   ├── Fenced                 another leader has taken over: stop at once
@@ -20,6 +21,8 @@ QueuectlError
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 
 class QueuectlError(Exception):
@@ -40,6 +43,10 @@ class SourceUnavailable(QueuectlError):
 
 class IssuerUnavailable(QueuectlError):
     """The OpenID Connect issuer gave no answer that can be used; the message states why."""
+
+
+class LeadershipLost(QueuectlError):
+    """The LeaderLease was not renewed in time, or another process holds it."""
 
 
 class StoreError(QueuectlError):
@@ -106,3 +113,7 @@ class ObjectGone(ClusterError):
 
 class WriteRefused(ClusterError):
     """The server refuses this write (400, 403, 413, 422, ...). It had no effect."""
+
+
+NEVER_CONTAINED: Final = (LeadershipLost, Fenced, StaleSnapshot, StoreUnavailable)
+"""Errors that concern the whole process, and no unit of its input (:mod:`queuectl.domain.containment`)."""

@@ -35,6 +35,7 @@ class Code(StrEnum):
     UNSUPPORTED = "UnsupportedConstraint"  # the request has an unsupported constraint
     QUEUE_STOPPED = "ClusterQueueStopped"  # stopPolicy of its ClusterQueue
     LOCAL_QUEUE_STOPPED = "LocalQueueStopped"  # stopPolicy of its LocalQueue
+    INTERNAL_ERROR = "InternalError"  # queuectl cannot handle it; it is set aside and tried again
     UNSATISFIED_CHECKS = "UnsatisfiedAdmissionChecks"  # a check of its queue has no controller
     WAITING_FOR_CHECKS = "WaitingForAdmissionChecks"  # its capacity is reserved meanwhile
     BACKOFF = "Backoff"  # a start failed, or its GPUs were idle; it queues again later
@@ -118,6 +119,7 @@ MEANINGS: Final[Mapping[Code, str]] = {
     Code.LOCAL_QUEUE_STOPPED: "The LocalQueue is stopped. Resume it to admit its gangs.",
     Code.UNSATISFIED_CHECKS: "An admission check of the ClusterQueue does not exist or has no controller here.",
     Code.WAITING_FOR_CHECKS: "Quota and nodes are reserved for the gang until its admission checks are ready.",
+    Code.INTERNAL_ERROR: "An internal error sets the gang aside. It delays no other gang, and is tried again.",
     Code.QUEUE_SET: "The gang moves to another LocalQueue.",
     Code.WAITING_FOR_PODS: "Pods of the gang do not exist yet, or ended ones are still in their place.",
 }
@@ -173,6 +175,7 @@ NOT_IN_LINE: Final = NEVER_FITS | {
     Code.LOCAL_QUEUE_STOPPED,
     Code.UNSATISFIED_CHECKS,
     Code.BUDGET_SPENT,
+    Code.INTERNAL_ERROR,
 }
 
 # It requires no action and often ends soon: it becomes an Event only if it lasts.

@@ -171,7 +171,54 @@ class ListCompleted:
     version: int
 
 
-Delta = Upserted | Deleted | ListCompleted
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """An object that exists and that no reader can decode: it is not deleted, and what it holds stays charged.
+
+    Attributes:
+        resource, key: as in :class:`Deleted`.
+        namespace, name: empty if the object has none.
+        version: of the object.
+        node: to which a pod is bound; empty for other objects, and before.
+        terminal: whether a pod has ended.
+        terminating: whether it is being deleted.
+    """
+
+    resource: str
+    key: str
+    version: int
+    namespace: str = ""
+    name: str = ""
+    node: str = ""
+    terminal: bool = False
+    terminating: bool = False
+
+    @property
+    def ref(self) -> str:
+        """``resource/namespace/name``, without parts that it does not have."""
+        return "/".join(filter(None, (self.resource, self.namespace, self.name or self.key)))
+
+
+Delta = Upserted | Deleted | ListCompleted | Unreadable
+
+
+def key_of(record: Record) -> str:
+    """The key of an object in deltas: the uid of a namespaced object, the name of each other object."""
+    match record:
+        case (
+            JobRecord()
+            | PodRecord()
+            | ResourceQuotaRecord()
+            | LimitRangeRecord()
+            | ClaimRecord()
+            | ClaimTemplateRecord()
+            | ProvisioningRecord()
+        ):
+            return record.uid
+        case NodeRecord():
+            return record.node.name
+        case _:
+            return record.name
 
 
 @dataclass(frozen=True, slots=True)

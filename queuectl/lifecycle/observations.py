@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from queuectl.devices.gpu_sizes import GpuSizes
 from queuectl.domain.arrays import has_begun
 from queuectl.domain.commands import Action, Command
+from queuectl.domain.containment import Boundary, SetAside, never_contained
 from queuectl.domain.events import (
     Adopt,
     AttemptFound,
@@ -43,7 +44,7 @@ from queuectl.objects.kubernetes.nodes import priority_values
 from queuectl.state.claims import priority_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.marking import user_of
-from queuectl.state.mirror import Mirror
+from queuectl.state.mirror import Mirror, asked_of
 from queuectl.state.usage import Usage
 
 _WAITING: Final = tuple(state for state in State if state.waiting)
@@ -58,7 +59,12 @@ class Observations:
 
 
 class Observer:
-    """Turns the changes of the cluster since the last observation into changes of entries."""
+    """Turns the changes of the cluster since the last observation into changes of entries.
+
+    Attributes:
+        alarms: when to observe a workload again without a change.
+        damaged: an error has possibly left sums half changed: they are to be computed from the records again.
+    """
 
     def __init__(
         self,
@@ -70,6 +76,8 @@ class Observer:
     ) -> None:
         """``unschedulable``: seconds, as in :class:`ObservationRules`. ``refusals``: None in a process that does not write."""
         self._refusals = refusals if refusals is not None else Refusals()
+        self._containment = mirror.containment
+        self.damaged = False
         self._mirror = mirror
         self._ledger = ledger
         self._usage = usage
@@ -91,17 +99,63 @@ class Observer:
         touched.update(self._resized(config))
         edited, mirror.edited = mirror.edited, set()
         touched |= self._dependents.of(touched, indirect=bool(edited))
-        self._plan_again = self._usage.refresh(moved) or mirror.planning_changed
+        self._plan_again = self._counted(moved) or mirror.planning_changed
         self._plan_again |= any(map(self._waits, edited))
         mirror.planning_changed = False
         changes = []
         # In the order of the API server's revisions: of two jobs that are observed together, the first created is first in
         # queue order, even if it has changed since.
         for number, uid in enumerate(sorted(touched, key=self._revision)):
-            change = self._one(uid, config, now + number * 1e-6)
+            change = self._contained(uid, config, now + number * 1e-6)
             if change is not None:
                 changes.append(change)
         return Observations(changes, self._plan_again)
+
+    def _counted(self, moved: Collection[str]) -> bool:
+        """Count these pods again. Returns whether the use of any node changed."""
+        try:
+            return self._usage.refresh(moved)
+        except Exception as error:
+            if never_contained(error):
+                raise
+        self.damaged = True
+        for uid in moved:
+            with self._containment.unit(Boundary.RECORD, uid, f"pods/{uid}"):
+                self._usage.refresh((uid,))
+        return True
+
+    def _contained(self, uid: str, config: QueueConfig, now: float) -> EntryChange | None:
+        """All new events of one workload, as one change; None for one that is set aside, which keeps what it holds."""
+        containment, job = self._containment, self._mirror.jobs.get(uid)
+        entry = self._ledger.get(uid)
+        if entry is not None and self._mirror.hides(entry):
+            return None
+        version = asked_of(job) if job is not None and len(containment) else None
+        waits = containment.waits(Boundary.OBSERVATION, uid, version)
+        waits = waits or containment.waits(Boundary.COMMIT, uid)
+        if waits is not None:
+            self.alarms.put(uid, waits.until)
+            return None
+        try:
+            change = self._one(uid, config, now)
+        except Exception as error:  # noqa: BLE001 - contained
+            found = self._set_aside(uid, error)
+            self.alarms.put(uid, found.until)
+            return None
+        containment.passed(Boundary.OBSERVATION, uid)
+        return change
+
+    def _set_aside(self, uid: str, error: Exception) -> SetAside:
+        job, entry = self._mirror.jobs.get(uid), self._ledger.get(uid)
+        known = job or entry
+        return self._containment.failed(
+            Boundary.OBSERVATION,
+            uid,
+            error,
+            f"{known.kind}/{known.namespace}/{known.name}" if known is not None else uid,
+            namespace=known.namespace if known is not None else "",
+            version=asked_of(job) if job is not None else None,
+        )
 
     def _one(self, uid: str, config: QueueConfig, now: float) -> EntryChange | None:
         """All new events of one workload, as one change."""

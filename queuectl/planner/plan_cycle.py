@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from queuectl.domain.containment import naming
 from queuectl.domain.plan import Plan, Proof, Refusal
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.planner.backfill.slips import Slips
@@ -101,8 +102,12 @@ class Prepared:
 
     def consider(self, pending: Pending) -> None:
         """Decide the gang whose turn it is, and repair again the broken gangs whose repairs were undone for it."""
-        self.cycle.consider(pending)
-        self.repairs.resume()
+        uid, solver = pending.workload.uid, self.cycle.solver
+        if not solver.ended():
+            solver.stop.turn = uid
+        with naming(uid):
+            self.cycle.consider(pending)
+            self.repairs.resume()
 
 
 def begin(problem: Problem, stop: StopSignal | None = None) -> Prepared:

@@ -31,7 +31,15 @@ CLAIMS: Final = "resourceclaims"
 TEMPLATES: Final = "resourceclaimtemplates"
 TAINT_RULES: Final = "devicetaintrules"
 TOPOLOGIES: Final = "noderesourcetopologies"
-RESOURCES: Final = frozenset({SLICES, CLASSES, CLAIMS, TEMPLATES, TAINT_RULES, TOPOLOGIES})
+BY_RECORD: Final[Mapping[type, str]] = {
+    SliceRecord: SLICES,
+    DeviceClassRecord: CLASSES,
+    ClaimRecord: CLAIMS,
+    ClaimTemplateRecord: TEMPLATES,
+    TaintRuleRecord: TAINT_RULES,
+    NodeTopologyRecord: TOPOLOGIES,
+}
+RESOURCES: Final = frozenset(BY_RECORD.values())
 
 DeviceRecord: TypeAlias = (
     SliceRecord

@@ -10,6 +10,7 @@ from queuectl.devices.gpu_sizes import GpuSizes
 from queuectl.devices.numa import with_numa_nodes_of_others
 from queuectl.domain.arrays import growth_of
 from queuectl.domain.checks import PodSetUpdate, updated
+from queuectl.domain.containment import Boundary, SetAside
 from queuectl.domain.devices import Claim
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.gpu_fractions import why_refused
@@ -17,19 +18,28 @@ from queuectl.domain.growth import beside
 from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, State, queues_again_at_once
 from queuectl.domain.node_quota import NodeQuota
+from queuectl.domain.pod_records import PodRecord
+from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.queues import QueueConfig, needed_checks
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import NamespaceRecord
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot, SolverLimits
 from queuectl.domain.utilization import GangUse, UseState
-from queuectl.domain.workload import Duration, Placement, Workload, fraction_of
+from queuectl.domain.workload import (
+    Duration,
+    Placement,
+    PodSet,
+    PodShape,
+    Workload,
+    fraction_of,
+)
 from queuectl.objects.configuration.admissibility import inadmissible_reason, too_long
 from queuectl.state.claims import checkpoint_of
 from queuectl.state.durations import Durations
 from queuectl.state.growth import after_lower_ranks, in_rank_order, stalled_ranks
 from queuectl.state.ledger import Ledger
-from queuectl.state.mirror import Mirror
+from queuectl.state.mirror import Mirror, asked_of
 from queuectl.state.quota_reservations import allowances
 from queuectl.state.readiness import in_the_way
 from queuectl.state.usage import Usage, node_of
@@ -65,6 +75,7 @@ class SnapshotBuilder:
         self._durations = durations if durations is not None else Durations(mirror)
         self._uses = uses
         self._idle_since = idle_since
+        self._containment = mirror.containment
         self._mirror = mirror
         self._ledger = ledger
         self._usage = usage
@@ -176,36 +187,72 @@ class SnapshotBuilder:
 
     def _pending(self, config: QueueConfig, now: float) -> Iterator[Pending]:
         """The gangs, with the same objects as before for gangs without a change, so that the caches of the planner stay valid."""
-        jobs, waiting = self._mirror.jobs, self._waiting
         stalled = stalled_ranks(self._ledger)
         for entry in self._ledger.entries(State.PENDING, State.RESERVED):
-            uid = entry.uid
-            job, known = jobs.get(uid), waiting.get(uid)
-            if job is not None and self._held(entry, job, config):
+            job = self._mirror.jobs.get(entry.uid)
+            if self._set_aside(entry, job) is not None:
                 continue
-            changed = known is None or known[0] is not entry or known[1] is not job or self._resized
-            if known is None or changed:
-                if job is None or not job.suspended or job.deleting:
-                    continue  # it runs without an entry (observations handle that first), or it is deleted
-                pending = self._made_pending(entry, job, config)
-                if known is not None and known[2] == pending:
-                    pending = known[2]
-                known = waiting[uid] = (entry, job, pending)
-            pending = known[2]
-            if pending.borrows_at is not None and pending.may_borrow(now):
-                pending = replace(pending, borrows_at=None)
+            try:
+                pending = self._one_pending(entry, job, config, now)
+                if pending is not None:
+                    pending = after_lower_ranks(pending, stalled)
+            except Exception as error:  # noqa: BLE001 - contained
+                self._failed(entry, job, error)
+                continue
+            self._containment.passed(Boundary.SNAPSHOT, entry.uid)
+            if pending is not None:
+                yield pending
+
+    def _one_pending(
+        self, entry: Entry, job: JobRecord | None, config: QueueConfig, now: float
+    ) -> Pending | None:
+        """One gang; None for one that has nothing to plan."""
+        uid, waiting = entry.uid, self._waiting
+        known = waiting.get(uid)
+        if job is not None and self._held(entry, job, config):
+            return None
+        changed = known is None or known[0] is not entry or known[1] is not job or self._resized
+        if known is None or changed:
+            if job is None or not job.suspended or job.deleting:
+                return None  # it runs without an entry (observations handle that first), or it is deleted
+            pending = self._made_pending(entry, job, config)
+            if known is not None and known[2] == pending:
+                pending = known[2]
+            known = waiting[uid] = (entry, job, pending)
+        pending = known[2]
+        if pending.borrows_at is not None and pending.may_borrow(now):
+            pending = replace(pending, borrows_at=None)
+            waiting[uid] = (entry, known[1], pending)
+        if pending.returns_by is not None and not pending.returns(now):
+            pending = replace(pending, returns_by=None)
+            waiting[uid] = (entry, known[1], pending)
+        if changed or self._durations.due(uid, now):
+            duration = self._durations.attempt(entry, known[1], config, now)
+            if duration != pending.workload.duration:
+                pending = replace(pending, workload=self._lasting(pending.workload, duration))
                 waiting[uid] = (entry, known[1], pending)
-            if pending.returns_by is not None and not pending.returns(now):
-                pending = replace(pending, returns_by=None)
-                waiting[uid] = (entry, known[1], pending)
-            if changed or self._durations.due(uid, now):
-                duration = self._durations.attempt(entry, known[1], config, now)
-                if duration != pending.workload.duration:
-                    pending = replace(pending, workload=self._lasting(pending.workload, duration))
-                    waiting[uid] = (entry, known[1], pending)
-            if pending.lease is not None and not self._comes(pending.lease, now):
-                pending = replace(pending, lease=None)
-            yield after_lower_ranks(pending, stalled)
+        if pending.lease is not None and not self._comes(pending.lease, now):
+            pending = replace(pending, lease=None)
+        return pending
+
+    def _set_aside(self, entry: Entry, job: JobRecord | None) -> SetAside | None:
+        """The record of a workload that is not to be tried now; None if it is."""
+        if not len(self._containment):
+            return None
+        version = asked_of(job) if job is not None else None
+        return self._containment.waits(Boundary.SNAPSHOT, entry.uid, version)
+
+    def _failed(self, entry: Entry, job: JobRecord | None, error: Exception) -> None:
+        """Leave a workload out of the snapshot. What it holds stays in it."""
+        self.forget(entry.uid)
+        self._containment.failed(
+            Boundary.SNAPSHOT,
+            entry.uid,
+            error,
+            f"{entry.kind}/{entry.ref}",
+            namespace=entry.namespace,
+            version=asked_of(job) if job is not None else None,
+        )
 
     def _comes(self, lease: CapacityLease, now: float) -> bool:
         """Whether the capacity for a lease can become free: not if the API server denies the stop of a gang that holds it."""
@@ -293,48 +340,82 @@ class SnapshotBuilder:
 
     def _admitted(self, config: QueueConfig, now: float) -> Iterator[Admitted]:
         """The running gangs. Gangs that are leaving or on unusable nodes are computed each time, because their pods change."""
-        holding, uses, jobs = self._holding, self._uses(), self._mirror.jobs
+        uses = self._uses()
         measured = bool(uses) or self._idle_since is not _never_idle
-        for entry in self._ledger.entries(State.RESERVED):
-            job = jobs.get(entry.uid)
-            if job is not None and entry.lease is not None and self._held(entry, job, config):
-                yield self._made_held(entry, job, entry.lease)
         # Without measurements, a gang changes only with its entry, its job and its end, unless its pods declare checkpoints.
         changing = measured or self._mirror.pods_declare_checkpoints
-        for entry in self._ledger.entries(State.STARTING, State.RUNNING, State.EVICTING):
-            job, known = jobs.get(entry.uid), holding.get(entry.uid)
-            same = known is not None and known[0] is entry and known[1] is job
-            if known is not None and same and not (changing or self._durations.due(entry.uid, now)):
-                yield known[2]
+        live = (State.STARTING, State.RUNNING, State.EVICTING)
+        for entry in self._ledger.entries(State.RESERVED, *live):
+            job = self._mirror.jobs.get(entry.uid)
+            if self._set_aside(entry, job) is not None or self._mirror.hides(entry):
+                yield from _as_recorded(entry, self._mirror.pods_of(entry))
                 continue
-            if job is None or entry.placement is None:
+            try:
+                if entry.state is State.RESERVED:
+                    gang = self._one_held(entry, job, config)
+                else:
+                    use = uses.get(entry.uid)
+                    gang = self._one_admitted(entry, job, config, now, use, changing=changing)
+            except Exception as error:  # noqa: BLE001 - contained
+                self._failed(entry, job, error)
+                yield from _as_recorded(entry, self._mirror.pods_of(entry))
                 continue
-            utilization = _utilization(entry, job, uses.get(entry.uid))
-            idle_since = self._idle_since(entry, job, config, now)
-            if known is not None and same:
-                gang = known[2]
-                saved = checkpoint_of(self._mirror, entry, job, config)
-                ends = self._durations.end(entry, job, config, now)
-                now_known = (utilization, idle_since, saved, ends)
-                before = (gang.ends_at, gang.end_enforced)
-                if (gang.utilization, gang.idle_since, gang.checkpoint_at, before) != now_known:
-                    gang = replace(
-                        gang,
-                        utilization=utilization,
-                        idle_since=idle_since,
-                        checkpoint_at=saved,
-                        ends_at=ends[0],
-                        end_enforced=ends[1],
-                    )
-                    holding[entry.uid] = (entry, job, gang)
+            if entry.state is not State.RESERVED:
+                self._containment.passed(Boundary.SNAPSHOT, entry.uid)
+            if gang is not None:
                 yield gang
-                continue
-            gang = self._made_admitted(entry, job, entry.placement, config, now)
-            gang = replace(gang, utilization=utilization, idle_since=idle_since)
-            if not gang.leaving and gang.lease is None and self._on_good_nodes(entry.placement):
+
+    def _one_held(
+        self, entry: Entry, job: JobRecord | None, config: QueueConfig
+    ) -> Admitted | None:
+        """A gang that is held for admission checks; None for each other one."""
+        if job is not None and entry.lease is not None and self._held(entry, job, config):
+            return self._made_held(entry, job, entry.lease)
+        return None
+
+    def _one_admitted(
+        self,
+        entry: Entry,
+        job: JobRecord | None,
+        config: QueueConfig,
+        now: float,
+        use: GangUse | None,
+        *,
+        changing: bool,
+    ) -> Admitted | None:
+        """One running gang; None for one that holds nothing. ``changing``: it can differ without a change of its entry or job."""
+        holding = self._holding
+        known = holding.get(entry.uid)
+        same = known is not None and known[0] is entry and known[1] is job
+        if known is not None and same and not (changing or self._durations.due(entry.uid, now)):
+            return known[2]
+        if job is None or entry.placement is None:
+            return None
+        utilization = _utilization(entry, job, use)
+        idle_since = self._idle_since(entry, job, config, now)
+        if known is not None and same:
+            gang = known[2]
+            saved = checkpoint_of(self._mirror, entry, job, config)
+            ends = self._durations.end(entry, job, config, now)
+            now_known = (utilization, idle_since, saved, ends)
+            before = (gang.ends_at, gang.end_enforced)
+            if (gang.utilization, gang.idle_since, gang.checkpoint_at, before) != now_known:
+                gang = replace(
+                    gang,
+                    utilization=utilization,
+                    idle_since=idle_since,
+                    checkpoint_at=saved,
+                    ends_at=ends[0],
+                    end_enforced=ends[1],
+                )
                 holding[entry.uid] = (entry, job, gang)
-                self._waiting.pop(entry.uid, None)
-            yield gang
+            return gang
+        gang = self._made_admitted(entry, job, entry.placement, config, now)
+        gang = replace(gang, utilization=utilization, idle_since=idle_since)
+        if not gang.leaving and gang.lease is None and self._on_good_nodes(entry.placement):
+            holding[entry.uid] = (entry, job, gang)
+            self._waiting.pop(entry.uid, None)
+        return gang
 
     def running(
         self, entry: Entry, job: JobRecord, config: QueueConfig, now: float
@@ -421,6 +502,43 @@ class SnapshotBuilder:
             and not pod.terminal
             for pod in self._mirror.pods_of(entry)
         )
+
+
+def _as_recorded(entry: Entry, pods: Iterable[PodRecord]) -> Iterator[Admitted]:
+    """What a gang holds by the ledger alone: it can be evicted, and is neither repaired nor moved."""
+    placement = entry.placement
+    if placement is None and entry.lease is not None and entry.state is State.RESERVED:
+        placement = entry.lease.placement if entry.awaits_checks else None
+    if placement is None:
+        return
+    largest: dict[str, Resources] = {}
+    for pod in pods:
+        known = largest.get(pod.podset, NOTHING)
+        names = known.keys() | pod.requests.keys()
+        most = {name: max(known.get(name, 0), pod.requests.get(name, 0)) for name in names}
+        largest[pod.podset] = Resources(most)
+    planned = entry.planned.requests if entry.planned is not None else largest
+    podsets = tuple(
+        PodSet(p.podset, p.count, PodShape(planned.get(p.podset, NOTHING)))
+        for p in placement.podsets
+    )
+    yield Admitted(
+        workload=Workload(
+            uid=entry.uid,
+            kind=entry.kind,
+            namespace=entry.namespace,
+            name=entry.name,
+            podsets=podsets,
+            queue=entry.queue,
+            priority=entry.priority,
+            queued_at=entry.queue_order_time,
+        ),
+        placement=placement,
+        leaving=entry.state is State.EVICTING,
+        started_at=entry.started_at or entry.since,
+        evictions=entry.preempted_at,
+        restartable=False,
+    )
 
 
 def _shared_claims(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Final, Protocol, assert_never
 
 from queuectl.devices.gpu_sizes import GpuSizes
-from queuectl.domain.fleet import Fleet
+from queuectl.domain.containment import Boundary, Containment, never_contained
+from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.job_records import JobRecord, OwnerKey
 from queuectl.domain.ledger import Entry
 from queuectl.domain.limitrange import LimitRange, Ranges
-from queuectl.domain.pod_records import PodRecord
+from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.domain.prior_admissions import PriorAdmission
 from queuectl.domain.provisioning import ProvisioningRecord
 from queuectl.domain.queues import QueueConfig
@@ -26,7 +28,9 @@ from queuectl.domain.records import (
     PriorityClassRecord,
     Record,
     ResourceQuotaRecord,
+    Unreadable,
     Upserted,
+    key_of,
 )
 from queuectl.objects.kinds import KINDS, JobKinds, job_resources
 from queuectl.objects.kinds.parents import Parents
@@ -40,6 +44,16 @@ from queuectl.state.pod_requests import made_as, no_less, same_templates, under
 from queuectl.state.provisioning import REQUESTS as PROVISIONING_REQUESTS
 from queuectl.state.provisioning import ProvisioningRequests
 
+_RESOURCES: Final[Mapping[type, str]] = {
+    PodRecord: "pods",
+    NodeRecord: "nodes",
+    NamespaceRecord: "namespaces",
+    PriorityClassRecord: "priorityclasses",
+    ResourceQuotaRecord: "resourcequotas",
+    LimitRangeRecord: "limitranges",
+    ProvisioningRecord: PROVISIONING_REQUESTS,
+    **device_objects.BY_RECORD,
+}
 NODES: Final = "nodes"
 PODS: Final = "pods"
 NAMESPACES: Final = "namespaces"
@@ -49,7 +63,7 @@ LIMIT_RANGES: Final = "limitranges"
 
 
 # The fields of a job's record on which a plan depends.
-_asks: Final = attrgetter(
+asked_of: Final = attrgetter(
     *(f.name for f in fields(JobRecord) if f.name not in ("version", "status", "face"))
 )
 
@@ -67,6 +81,30 @@ class Owner(Protocol):
 
 def _key(owner: Owner) -> OwnerKey:
     return OwnerKey(owner.kind, owner.namespace, owner.uid)
+
+
+def _unreadable(resource: str, record: Record) -> Unreadable:
+    """The delta of an object whose record cannot be kept."""
+    key = key_of(record)
+    if not isinstance(record, PodRecord):
+        return Unreadable(resource, key, record.version)
+    return Unreadable(
+        resource,
+        key,
+        record.version,
+        record.namespace,
+        record.name,
+        record.node or "",
+        terminal=record.terminal,
+        terminating=record.terminating,
+    )
+
+
+def _closed(found: Unreadable, old: NodeRecord | None) -> NodeRecord:
+    """The record of an unreadable node: pods on it continue to run, and it takes no new ones."""
+    record = old or NodeRecord(Node(found.key), 0)
+    node = replace(record.node, unschedulable=True)
+    return replace(record, node=node, version=max(found.version, record.version + 1), cordoned=True)
 
 
 def _raised(old: ResourceQuotaRecord, new: ResourceQuotaRecord) -> bool:
@@ -101,13 +139,38 @@ class Mirror:
         planning_changed: a node, its conditions, a namespace, priority class, ResourceQuota, device or unmanaged pod changed, or an ended pod was deleted, so plans can differ.
         devices: the objects of dynamic resource allocation.
         provisioning: the requests for nodes that queuectl made.
+        unreadable: the objects that exist and that no reader can decode, by key.
+        containment: of the process. It has the records that cannot be kept.
+        generation: grows each time the mirror was built again from its records, after an error while it changed. What was derived
+            from it before is then to be derived again.
     """
 
-    def __init__(self, job_resources: Mapping[str, str], kinds: JobKinds = KINDS) -> None:
-        """``job_resources``: plural resource name -> kind, for each watched job kind. ``kinds``: how they are read and written."""
+    def __init__(
+        self,
+        job_resources: Mapping[str, str],
+        kinds: JobKinds = KINDS,
+        containment: Containment | None = None,
+    ) -> None:
+        """Make an empty one.
+
+        Args:
+            job_resources: plural resource name -> kind, for each watched job kind.
+            kinds: how they are read and written.
+            containment: of the process; None = one of its own.
+        """
         self._kinds = dict(job_resources)
+        self._plurals = {kind: resource for resource, kind in job_resources.items()}
         self.kinds = kinds
+        self.containment = containment or Containment(time.time)
+        self.generation = 0
+        self._given: dict[str, dict[str, Upserted | Unreadable]] = {}  # by kind or resource
+        self._prior: dict[OwnerKey, PriorAdmission] = {}
+        self._empty()
+
+    def _empty(self) -> None:
+        """Begin without records."""
         self.nodes = NodeTable()
+        self.unreadable: dict[str, Unreadable] = {}
         self.jobs: dict[str, JobRecord] = {}
         self._appeared: dict[str, int] = {}  # of jobs: the version of the first observation
         self.pods: dict[str, PodRecord] = {}
@@ -117,7 +180,6 @@ class Mirror:
         self._found_running: set[str] = set()
         self._limit_ranges: dict[str, LimitRangeRecord] = {}
         self._ranges: dict[str, tuple[LimitRange, ...]] = {}  # by namespace
-        self._prior: dict[OwnerKey, PriorAdmission] = {}
         self._groups = PodGroups()
         self._parents = Parents()
         self._by_owner: dict[OwnerKey, dict[str, PodRecord]] = {}
@@ -134,9 +196,9 @@ class Mirror:
         self._arrays = Arrays(lambda key: self._by_owner.get(key, {}).values())
 
     @classmethod
-    def of(cls, kinds: JobKinds) -> Mirror:
+    def of(cls, kinds: JobKinds, containment: Containment | None = None) -> Mirror:
         """A mirror of all objects of these kinds."""
-        return cls(job_resources(kinds), kinds)
+        return cls(job_resources(kinds), kinds, containment)
 
     @property
     def arrays(self) -> Mapping[str, JobRecord]:
@@ -171,23 +233,152 @@ class Mirror:
             The uids of the jobs that it touches; they are in ``touched`` too.
         """
         earlier, self.touched = self.touched, set()
-        for delta in deltas:
-            match delta:
-                case Upserted():
-                    self._upsert(delta.record)
-                case Deleted():
-                    self._delete(delta.resource, delta.key)
-                case ListCompleted():
-                    for key in self._keys(delta.resource) - delta.keys:
-                        self._delete(delta.resource, key)
-                case _:
-                    assert_never(delta)
-        self._assemble_groups()
-        self._devices_changed()
+        tried = [self._if_kept(delta) for delta in deltas]
+        for delta in tried:
+            self._give(delta)
+        try:
+            for delta in tried:
+                self._apply(delta)
+            self._derive()
+        except Exception as error:
+            if never_contained(error):
+                raise
+            self._build_again()
         fresh = self.touched
         earlier |= fresh
         self.touched = earlier
         return fresh
+
+    def _apply(self, delta: Delta) -> None:
+        match delta:
+            case Upserted():
+                self._upsert(delta.record)
+            case Unreadable():
+                self._set_aside(delta)
+            case Deleted():
+                self._delete(delta.resource, delta.key)
+            case ListCompleted():
+                for key in self._keys(delta.resource) - delta.keys:
+                    self._delete(delta.resource, key)
+            case _:
+                assert_never(delta)
+
+    def _derive(self) -> None:
+        """Assemble the records that follow from others."""
+        self._assemble_groups()
+        self._devices_changed()
+
+    def _if_kept(self, delta: Delta) -> Delta:
+        """The change, or that of an unreadable object while its records cannot be kept."""
+        if not isinstance(delta, Upserted) or not len(self.containment):
+            return delta
+        key, version = key_of(delta.record), delta.record.version
+        if self.containment.waits(Boundary.RECORD, key, version) is None:
+            return delta
+        return _unreadable(self._resource_of(delta.record), delta.record)
+
+    def _resource_of(self, record: Record) -> str:
+        """The plural name of its resource, as in deltas."""
+        if isinstance(record, JobRecord):
+            return self._plurals.get(record.kind, record.kind)
+        return _RESOURCES[type(record)]
+
+    def _give(self, delta: Delta) -> None:
+        """Remember the records as they are given, so that everything can be derived from them again."""
+        match delta:
+            case Upserted():
+                table = self._given.setdefault(self._resource_of(delta.record), {})
+                table[key_of(delta.record)] = delta
+            case Unreadable():
+                self._given.setdefault(delta.resource, {})[delta.key] = delta
+            case Deleted():
+                self._given.get(delta.resource, {}).pop(delta.key, None)
+                self.containment.passed(Boundary.RECORD, delta.key)
+            case ListCompleted():
+                table = self._given.get(delta.resource, {})
+                for key in table.keys() - delta.keys:
+                    del table[key]
+                    self.containment.passed(Boundary.RECORD, key)
+            case _:
+                assert_never(delta)
+
+    def _build_again(self) -> None:
+        """Derive everything from the records again: an error can leave a change half made.
+
+        Records that cannot be kept count as unreadable objects.
+        """
+        self.generation += 1
+        while failed := self._derived_again():
+            for resource, key in failed:
+                given = self._given[resource]
+                delta = given.pop(key)
+                if isinstance(delta, Upserted):
+                    given[key] = _unreadable(resource, delta.record)
+        self.touched |= self._appeared.keys()
+
+    def _derived_again(self) -> list[tuple[str, str]]:
+        """Begin anew with all records. Returns the keys of those that cannot be kept; then the result is to be dropped."""
+        before, failed = (self.nodes, self._appeared, self.edited), list[tuple[str, str]]()
+        moved = self.moved_pods | self.pods.keys()
+        self._empty()
+        nodes, self._appeared, self.edited = before
+        self.moved_pods = moved
+        self.nodes.mark_as(nodes)
+        for resource, given in self._given.items():
+            for key, delta in given.items():
+                try:
+                    self._apply(delta)
+                except Exception as error:  # noqa: BLE001 - contained
+                    version = delta.record.version if isinstance(delta, Upserted) else delta.version
+                    ref = f"{resource}/{key}"
+                    self.containment.failed(Boundary.RECORD, key, error, ref, version=version)
+                    failed.append((resource, key))
+        if not failed:
+            with self.containment.unit(Boundary.TASK, "groups and devices"):
+                self._derive()
+        return failed
+
+    def _set_aside(self, found: Unreadable) -> None:
+        """An object that exists and cannot be decoded keeps its last record, and holds what is known of it.
+
+        A pod fills its node, a node takes no new pods, and a slice or a claim offers no devices.
+        """
+        resource = found.resource
+        if resource == PODS:
+            self._upsert_pod(self._unreadable_pod(found))
+        elif resource == NODES:
+            old = self.nodes.get(found.key)
+            self.planning_changed |= self.nodes.put(_closed(found, old))
+        elif resource in self._kinds:
+            job = self.jobs.get(found.key)
+            if job is not None and found.version > job.version:
+                self.jobs[job.uid] = replace(job, version=found.version)
+            self.touched.add(found.key)
+        elif resource in device_objects.RESOURCES:
+            self._delete(resource, found.key)
+        self.unreadable[found.key] = found
+
+    def _is_readable(self, resource: str, key: str) -> None:
+        """Forget that an object was unreadable: it can be decoded, or does not exist."""
+        known = self.unreadable.get(key)
+        if known is not None and known.resource == resource:
+            del self.unreadable[key]
+
+    def _unreadable_pod(self, found: Unreadable) -> PodRecord:
+        known = self.pods.get(found.key)
+        pod = known or PodRecord(found.namespace, found.name, found.key, 0)
+        ended = pod.phase if pod.terminal else PodPhase.FAILED
+        return replace(
+            pod,
+            version=max(found.version, pod.version + 1),
+            node=found.node or pod.node,
+            phase=ended if found.terminal else pod.phase,
+            terminating=found.terminating,
+        )
+
+    def hides(self, entry: Entry) -> bool:
+        """Whether the object of an entry exists, but cannot be decoded and was never."""
+        return entry.uid in self.unreadable and entry.uid not in self.jobs
 
     def recognize(
         self, entries: Iterable[Entry], *, read: bool = False, all_of_them: bool = False
@@ -291,6 +482,8 @@ class Mirror:
         return set(tables[resource])
 
     def _upsert(self, record: Record) -> None:
+        if self.unreadable:
+            self._is_readable(self._resource_of(record), key_of(record))
         match record:
             case PodRecord():
                 self._upsert_pod(record)
@@ -300,21 +493,25 @@ class Mirror:
                 self.planning_changed |= self.nodes.put(record)
             case NamespaceRecord() | PriorityClassRecord():
                 self._keep_named(record)
-            case ResourceQuotaRecord():
-                old_quota = self.resource_quotas.get(record.uid)
-                if old_quota is None or record.version > old_quota.version:
-                    self.resource_quotas[record.uid] = record
-                    self.planning_changed |= old_quota is None or _raised(old_quota, record)
-            case LimitRangeRecord():
-                old_range = self._limit_ranges.get(record.uid)
-                if old_range is None or record.version > old_range.version:
-                    self._limit_ranges[record.uid] = record
-                    self._ranges_changed(record.namespace)
+            case ResourceQuotaRecord() | LimitRangeRecord():
+                self._keep_limit(record)
             case ProvisioningRecord():
                 if self.provisioning.put(record):
                     self.touched.add(record.gang)
             case _:
                 self.devices.upsert(record)
+
+    def _keep_limit(self, record: ResourceQuotaRecord | LimitRangeRecord) -> None:
+        if isinstance(record, LimitRangeRecord):
+            old_range = self._limit_ranges.get(record.uid)
+            if old_range is None or record.version > old_range.version:
+                self._limit_ranges[record.uid] = record
+                self._ranges_changed(record.namespace)
+            return
+        old = self.resource_quotas.get(record.uid)
+        if old is None or record.version > old.version:
+            self.resource_quotas[record.uid] = record
+            self.planning_changed |= old is None or _raised(old, record)
 
     def _upsert_object(self, record: JobRecord) -> None:
         """A job, a set of gangs, or the object with the pod templates of another job."""
@@ -360,7 +557,7 @@ class Mirror:
         for before, record in changed:
             known = self.jobs.get(record.uid)
             self._appeared.setdefault(record.uid, record.version)
-            if before is None or known is None or _asks(before) != _asks(record):
+            if before is None or known is None or asked_of(before) != asked_of(record):
                 self._keep_job(record, known)
             else:
                 self.jobs[record.uid] = replace(known, version=record.version)
@@ -403,7 +600,7 @@ class Mirror:
             job = claiming(under(job, self._ranges.get(job.namespace, ())), self.devices)
         self.jobs[job.uid] = job
         self.touched.add(job.uid)
-        if old is None or _asks(old) != _asks(job):
+        if old is None or asked_of(old) != asked_of(job):
             self.edited.add(job.uid)
 
     @property
@@ -465,6 +662,7 @@ class Mirror:
             self._keep_indexes(self._arrays.pod_changed(pod.owner))
 
     def _delete(self, resource: str, key: str) -> None:
+        self._is_readable(resource, key)
         if resource in device_objects.RESOURCES:
             self.devices.delete(resource, key)
         elif resource == PROVISIONING_REQUESTS:

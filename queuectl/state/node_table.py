@@ -72,6 +72,11 @@ class NodeTable(Mapping[str, NodeRecord]):
         self._interrupted = evidence
         return self._close()
 
+    def mark_as(self, other: NodeTable) -> None:
+        """Take over the evidence of another table."""
+        self._unhealthy, self._interrupted = other._unhealthy, other._interrupted
+        self._close()
+
     def _close(self) -> bool:
         before, now = self.closed, {**self._unhealthy, **self._interrupted}
         names = before.keys() | now.keys()

@@ -31,6 +31,7 @@ from queuectl.domain.reservations import ReservationPhase, ReservationState
 from queuectl.domain.snapshot import Snapshot
 from queuectl.state.holdings import Holdings
 from queuectl.telemetry.budgets import BudgetMetrics
+from queuectl.telemetry.containment import ContainmentMetrics
 from queuectl.telemetry.durations import DurationMetrics
 from queuectl.telemetry.estimates import EstimateMetrics
 from queuectl.telemetry.fleet import FleetMetrics
@@ -68,6 +69,7 @@ class DiscardReason(StrEnum):
 
     CUT = "cut"  # planning exceeded the wall-clock limit
     VERIFIER = "verifier"  # the verifier found it wrong: a defect
+    ERROR = "error"  # planning failed without a gang at fault: a defect
     STALE = "stale"  # rows or configuration changed during planning
     FENCED = "fenced"  # another process leads
     UNAVAILABLE = "unavailable"  # the database did not answer
@@ -111,6 +113,7 @@ class Metrics:
         self.fleet = FleetMetrics(self.registry)
         self.estimates = EstimateMetrics(self.registry)
         self.durations = DurationMetrics(self.registry)
+        self.containment = ContainmentMetrics(self.registry)
         self._idle = IdleReclaims(self.registry)
         self._lifecycles = [
             LifecycleMetrics(self.registry, scope) for scope in (BY_CLUSTER_QUEUE, BY_LOCAL_QUEUE)

@@ -37,6 +37,7 @@ from queuectl.cluster.connection import Connection
 from queuectl.cluster.reflector import NoHooks, Pace, Reflector
 from queuectl.cluster.resources import Resource, watched
 from queuectl.cluster.stream import INITIAL_EVENTS_END, Feed
+from queuectl.domain.containment import Containment
 from queuectl.domain.records import Delta, Record, Upserted
 from tests.cluster.test_client import kubeconfig
 from tests.support.jobs import batch_job, pytorch_job, template
@@ -140,7 +141,7 @@ def lines(make: Callable[[int], dict[str, Any]], count: int) -> list[bytes]:
 
 
 def decoded(resource: Resource, events: Sequence[bytes]) -> Figure:
-    feed = Feed(resource)
+    feed = Feed(resource, Containment(time.time))
     began = time.process_time()
     for start in range(0, len(events), CHUNK):
         batch = feed.events(events[start : start + CHUNK])

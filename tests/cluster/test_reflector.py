@@ -20,7 +20,7 @@ from queuectl.cluster.connection import Connection
 from queuectl.cluster.reflector import Pace, Reflector
 from queuectl.cluster.resources import watched
 from queuectl.cluster.stream import INITIAL_EVENTS_END
-from queuectl.domain.records import Deleted, Delta, ListCompleted, Upserted
+from queuectl.domain.records import Deleted, Delta, ListCompleted, Unreadable, Upserted
 from tests.cluster.test_client import kubeconfig
 
 PODS = next(resource for resource in watched() if resource.name == "pods")
@@ -138,6 +138,8 @@ def text_of(delta: Delta) -> str:
             return "-" + delta.key
         case ListCompleted():
             return "=" + ",".join(sorted(delta.keys))
+        case Unreadable():
+            return "?" + delta.name
 
 
 Run = Callable[..., Awaitable[tuple[Seen, Scripted]]]

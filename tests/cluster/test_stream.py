@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 from typing import Any
 
@@ -12,9 +13,10 @@ from hypothesis import strategies as st
 
 from queuectl.cluster.client import Expired
 from queuectl.cluster.resources import Resource, watched
-from queuectl.cluster.stream import INITIAL_EVENTS_END, Feed, LineSplitter, key_of
+from queuectl.cluster.stream import INITIAL_EVENTS_END, Feed, LineSplitter
+from queuectl.domain.containment import Boundary, Containment
 from queuectl.domain.errors import ClusterUnavailable
-from queuectl.domain.records import Deleted, Delta, ListCompleted, Upserted
+from queuectl.domain.records import Deleted, Delta, ListCompleted, Unreadable, Upserted, key_of
 from queuectl.objects.kubernetes.provisioning import WORKLOAD
 from tests.support.jobs import batch_job
 
@@ -43,7 +45,7 @@ def bookmark(version: int, *, end: bool = False) -> bytes:
 
 
 def feed(resource: str = "pods") -> Feed:
-    return Feed(RESOURCES[resource])
+    return Feed(RESOURCES[resource], Containment(time.time))
 
 
 def short(deltas: list[Delta]) -> list[tuple[str, str]]:
@@ -58,6 +60,8 @@ def described(delta: Delta) -> tuple[str, str]:
             return "-", delta.key
         case ListCompleted():
             return "=", ",".join(sorted(delta.keys))
+        case Unreadable():
+            return "?", delta.key
 
 
 @given(st.lists(st.integers(0, 400), max_size=12))
@@ -137,14 +141,41 @@ def test_a_job_that_loses_its_label_is_deleted_once() -> None:
     assert not one.keys
 
 
-def test_an_unreadable_object_is_skipped() -> None:
+@pytest.mark.sets_aside
+def test_an_unreadable_object_is_reported_and_hides_no_other() -> None:
     one = feed()
     broken = pod("broken", 5) | {
-        "spec": {"containers": [{"resources": {"requests": {"cpu": "x"}}}]}
+        "spec": {
+            "nodeName": "n1",
+            "containers": [{"resources": {"requests": {"cpu": "x"}}}],
+        }
     }
     batch = one.events([line("ADDED", broken), line("ADDED", pod("a", 6))])
+    assert short(batch.deltas) == [("?", "uid-broken"), ("+", "uid-a")]
+    first = batch.deltas[0]
+    assert isinstance(first, Unreadable)
+    assert (first.node, first.version, first.terminal) == ("n1", 5, False)
+    assert batch.error is None
+    assert one.containment.get(Boundary.OBJECT, "uid-broken") is not None
+
+
+@pytest.mark.sets_aside
+def test_a_list_with_an_unreadable_object_does_not_delete_it() -> None:
+    one = feed()
+    broken = pod("broken", 5) | {"spec": {"containers": "none"}}
+    body = {"metadata": {"resourceVersion": "50"}, "items": [broken, pod("a", 6)]}
+    batch, _ = one.page(msgspec.json.encode(body))
+    assert short(batch.deltas)[-1] == ("=", "uid-a,uid-broken")
+
+
+@pytest.mark.sets_aside
+def test_an_object_that_can_be_decoded_again_is_not_set_aside() -> None:
+    one = feed()
+    broken = pod("a", 5) | {"spec": {"containers": "none"}}
+    one.events([line("ADDED", broken)])
+    batch = one.events([line("MODIFIED", pod("a", 6))])
     assert short(batch.deltas) == [("+", "uid-a")]
-    assert (batch.error, one.unreadable) == (None, 1)
+    assert len(one.containment) == 0
 
 
 def test_pages_of_a_list() -> None:

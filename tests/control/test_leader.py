@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from queuectl.control.clock import SteadyClock
-from queuectl.control.leader.election import Leadership, LeadershipLost
-from queuectl.domain.errors import ClusterUnavailable, WriteRefused
+from queuectl.control.leader.election import Leadership
+from queuectl.domain.errors import ClusterUnavailable, LeadershipLost, WriteRefused
 from queuectl.domain.records import LeaderRecord
 from tests.doubles.cluster import FakeCluster
 from tests.doubles.store import MemoryDatabase, MemoryStore

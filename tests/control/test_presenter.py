@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable
 
 import pytest
 
 from queuectl.control.leader.events import EventRecorder
+from queuectl.domain.containment import Containment
 from queuectl.domain.events import Event, NoteAdded, Refuse
 from queuectl.domain.ledger import EntryChange
 from queuectl.domain.reasons import Code, Reason
@@ -35,6 +37,7 @@ def publish(changes: Iterable[EntryChange], cluster: FakeCluster) -> None:
             KINDS,
             per_second=FASTER,
             after=0.0,
+            containment=Containment(time.time),
         )
         presenter.add(changes)
         task = asyncio.create_task(presenter.run())

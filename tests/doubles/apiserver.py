@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ import msgspec
 
 from queuectl.cluster.resources import watched
 from queuectl.cluster.stream import Feed
+from queuectl.domain.containment import Containment
 from queuectl.domain.errors import ObjectGone, WriteConflict, WriteRefused
 from queuectl.domain.records import Delta
 from queuectl.objects.kinds import KINDS, JobKinds
@@ -200,8 +202,10 @@ class Watcher:
 
     def __init__(self, server: Server, *, kueue: bool = True, kinds: JobKinds = KINDS) -> None:
         self._server = server
+        containment = Containment(time.time)
         self._feeds = {
-            resource.name: Feed(resource) for resource in watched(kueue=kueue, kinds=kinds)
+            resource.name: Feed(resource, containment)
+            for resource in watched(kueue=kueue, kinds=kinds)
         }
         self._pending: list[tuple[str, bytes]] = []
         self._relist = True

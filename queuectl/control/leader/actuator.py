@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from queuectl.control.ports import Clock, Cluster
+from queuectl.domain.containment import Boundary, Containment
 from queuectl.domain.errors import ClusterUnavailable, ObjectGone, WriteConflict, WriteRefused
 from queuectl.domain.ledger import Purpose
 from queuectl.lifecycle.outstanding_writes import POD, Write
@@ -40,6 +41,7 @@ class Actuator:
         refusals: Refusals | None = None,
         refused: Callable[[str], None] = lambda _: None,
         clock: Clock = time.time,
+        containment: Containment | None = None,
     ) -> None:
         """Send nothing yet.
 
@@ -52,7 +54,9 @@ class Actuator:
             refusals: stores the denials of the API server.
             refused: called with the uid of a workload each time one of its writes was denied.
             clock: unix seconds.
+            containment: of the process; None = one of its own.
         """
+        self._containment = containment or Containment(clock)
         self._cluster = cluster
         self._outstanding_writes = outstanding_writes
         self._metrics = metrics
@@ -104,6 +108,12 @@ class Actuator:
             self._busy.add(uid)
             try:
                 await self._send_all(uid)
+            except Exception as error:  # noqa: BLE001 - contained
+                found = self._containment.failed(Boundary.WRITE, uid, error)
+                delay = found.until - self._clock()
+                asyncio.get_running_loop().call_later(delay, self.poke, (uid,))
+            else:
+                self._containment.passed(Boundary.WRITE, uid)
             finally:
                 self._busy.discard(uid)
                 if uid in self._again:

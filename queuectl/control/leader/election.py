@@ -15,6 +15,7 @@ from queuectl.control.ports import Cluster, Store
 from queuectl.domain.errors import (
     ClusterError,
     ClusterUnavailable,
+    LeadershipLost,
     ObjectGone,
     StoreUnavailable,
     WriteConflict,
@@ -22,10 +23,6 @@ from queuectl.domain.errors import (
 from queuectl.domain.records import LeaderRecord
 
 log = structlog.get_logger()
-
-
-class LeadershipLost(Exception):
-    """The LeaderLease was not renewed in time, or another process holds it."""
 
 
 class Leadership:

@@ -15,6 +15,7 @@ from dataclasses import replace
 import structlog
 
 from queuectl.control.ports import Cluster
+from queuectl.domain.containment import Boundary, Containment
 from queuectl.domain.errors import ClusterError, WriteConflict, WriteRefused
 from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
@@ -43,11 +44,13 @@ class EventRecorder:
         *,
         per_second: float,
         after: float,
+        containment: Containment,
     ) -> None:
         """``job(uid)``: the object from the watch. ``quiet()``: whether no write of the protocol is queued.
 
         ``namespaces``: the current ones of the cluster. ``kinds``: of jobs. ``after``: seconds for which a transient reason must last.
         """
+        self._containment = containment
         self._cluster = cluster
         self._job = job
         self._quiet = quiet
@@ -81,6 +84,11 @@ class EventRecorder:
             if len(self._queued) > BACKLOG:
                 del self._queued[next(iter(self._queued))]
 
+    def note(self, uid: str, reason: Reason) -> None:
+        """Write an Event of type Warning on a job, if it exists."""
+        if self._job(uid) is not None:
+            self._add_note(uid, reason)
+
     def _add_note(self, uid: str, reason: Reason) -> None:
         self._notes[uid, reason.code] = reason
         if len(self._notes) > BACKLOG:
@@ -92,11 +100,14 @@ class EventRecorder:
             await asyncio.sleep(self._pause)
             uid = self._due() if self._quiet() else None
             if uid is not None:
-                await self._write(self._queued.pop(uid)[1])
+                entry = self._queued.pop(uid)[1]
+                with self._containment.unit(Boundary.EVENT, uid, entry.ref):
+                    await self._write(entry)
             elif self._notes and self._quiet():
                 (uid, _), reason = next(iter(self._notes.items()))
                 del self._notes[uid, reason.code]
-                await self._write_note(uid, reason)
+                with self._containment.unit(Boundary.EVENT, uid):
+                    await self._write_note(uid, reason)
 
     def _due(self) -> str | None:
         now = asyncio.get_running_loop().time()

@@ -17,8 +17,9 @@ from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.wakeup import Wakeup
 from queuectl.control.ports import Store
 from queuectl.domain.commands import Answer
+from queuectl.domain.containment import Boundary, never_contained
 from queuectl.domain.decisions import Decision
-from queuectl.domain.errors import StoreUnavailable
+from queuectl.domain.errors import StaleSnapshot, StoreUnavailable
 from queuectl.domain.ledger import EntryChange, Intent, State
 from queuectl.domain.plan import Plan
 from queuectl.domain.queries import Tolerance
@@ -167,14 +168,63 @@ class LedgerWriter:
         reserved: tuple[ReservationState, ...] | None = None,
     ) -> None:
         with self._metrics.stage(Stage.COMMIT):
+            try:
+                await self._store.commit(
+                    changes,
+                    epoch=self.epoch,
+                    revision=revision,
+                    cycle=self.cycle,
+                    answers=answers,
+                    decision=record,
+                    tolerance=tolerance,
+                    reserved=reserved,
+                )
+            except Exception as error:
+                if never_contained(error):
+                    raise
+                await self._write_apart(changes, revision, answers, tolerance, reserved)
+                raise StaleSnapshot(f"a change is not written: {error}") from error
+
+    async def _write_apart(
+        self,
+        changes: Sequence[EntryChange],
+        revision: int | None,
+        answers: Sequence[Answer],
+        tolerance: Tolerance | None,
+        reserved: tuple[ReservationState, ...] | None,
+    ) -> None:
+        """Write each change by itself, and set the workloads aside whose change the database cannot store.
+
+        Evictions are written last, and only if each other change is: what they make room for is among these.
+        """
+        containment, complete = self._mirror.containment, True
+        for change in sorted(changes, key=lambda one: one.after.state is State.EVICTING):
+            entry = change.after
+            if entry.state is State.EVICTING and not complete:
+                continue
+            try:
+                await self._store.commit(
+                    [change],
+                    epoch=self.epoch,
+                    revision=revision,
+                    cycle=self.cycle,
+                    tolerance=tolerance,
+                )
+            except Exception as error:  # noqa: BLE001 - contained
+                complete = False
+                ref = f"{entry.kind}/{entry.ref}"
+                containment.failed(
+                    Boundary.COMMIT, entry.uid, error, ref, namespace=entry.namespace
+                )
+            else:
+                containment.passed(Boundary.COMMIT, entry.uid)
+        if answers or reserved is not None:
             await self._store.commit(
-                changes,
+                [],
                 epoch=self.epoch,
                 revision=revision,
                 cycle=self.cycle,
                 answers=answers,
-                decision=record,
-                tolerance=tolerance,
                 reserved=reserved,
             )
 

@@ -25,11 +25,13 @@ from queuectl.control.leader.mig_reconfiguration import MigReconfigurer
 from queuectl.control.leader.planning import NOTHING_TO_PLAN, Planning
 from queuectl.control.leader.provisioner import Provisioner
 from queuectl.control.leader.stored_state import StoredState
+from queuectl.control.leader.supervised import Job, supervised
 from queuectl.control.leader.wakeup import Wakeup
 from queuectl.control.ports import Clock, Cluster, Store
 from queuectl.control.questions.diagnosis import Diagnoser
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.settings import Settings
+from queuectl.domain.containment import Boundary, SetAside
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.errors import Fenced, StaleConfiguration, StaleSnapshot, StoreUnavailable
 from queuectl.domain.invariants import Checked
@@ -45,6 +47,9 @@ from queuectl.telemetry.metrics import DiscardReason, Metrics, Stage
 log = structlog.get_logger()
 
 TICK_SECONDS = 0.5  # interval of checks for time-outs
+FIRST_PAUSE = 1.0  # seconds after a cycle that failed; it doubles with each failure in a row
+_LONGEST_PAUSE = 30.0
+_CYCLE = "cycle"
 _LIVE = (State.STARTING, State.RUNNING, State.EVICTING)
 
 
@@ -68,6 +73,8 @@ class Loop:
         cache: PlannerCache,
         throttle: PlannerThrottle,
     ) -> None:
+        self._containment = containment = mirror.containment
+        self._generation = mirror.generation
         self._store = store
         self._cluster = cluster
         self._mirror = mirror
@@ -108,6 +115,7 @@ class Loop:
             refusals=self.leader_state.refusals,
             refused=self._refused,
             clock=clock,
+            containment=containment,
         )
 
     def measured(self, uses: Mapping[str, GangUse]) -> None:
@@ -170,13 +178,29 @@ class Loop:
         self.loaded = True
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._actuator.run(), name="actuate")
-                group.create_task(presenter.run(), name="tell")
-                group.create_task(self._tick(), name="tick")
+                self._report_to(presenter)
+                tasks: dict[str, Job] = {
+                    "actuate": self._actuator.run,
+                    "tell": presenter.run,
+                    "tick": self._tick,
+                }
+                for name, job in tasks.items():
+                    group.create_task(supervised(name, job, self._containment), name=name)
                 self._start_maintenance(group, epoch)
                 group.create_task(self._cycles(), name="cycles")
         finally:
             self.loaded = False
+
+    def _report_to(self, presenter: EventRecorder) -> None:
+        """Write an Event on each object that is set aside while it is not pending: then its reason does not tell."""
+
+        def told(found: SetAside, _: BaseException | None) -> None:
+            entry = self.leader_state.entry(found.key)
+            pending = entry is not None and entry.state in (State.PENDING, State.RESERVED)
+            if not (pending and found.boundary in (Boundary.GANG, Boundary.SNAPSHOT)):
+                presenter.note(found.key, found.reason)
+
+        self._containment.listener = told
 
     def _assemble(self, epoch: int) -> EventRecorder:
         """Make the parts that know the epoch or each other."""
@@ -189,6 +213,7 @@ class Loop:
             self._mirror.kinds,
             per_second=settings.events_per_second,
             after=settings.reason_delay_seconds,
+            containment=self._containment,
         )
         self._writer = LedgerWriter(
             store=self._store,
@@ -224,6 +249,7 @@ class Loop:
             stop=self._stop,
             mig=self._mig,
             defragment_seconds=settings.defragment_seconds,
+            containment=self._containment,
         )
         return presenter
 
@@ -239,7 +265,7 @@ class Loop:
             self._clock,
             self._cache,
         )
-        maintenance.start(group, epoch, self._stored.follower())
+        maintenance.start(group, epoch, self._stored.follower(), self._containment)
         estimator = Estimator(
             self.leader_state,
             self._store.usage,
@@ -247,10 +273,14 @@ class Loop:
             self._cache,
             self._planning.between_plans,
         )
-        group.create_task(estimator.run(self._wakeup.plan), name="estimate")
-        group.create_task(self._auditor.run(), name="audit")
-        group.create_task(self._mig.run(), name="reconfigure MIG")
-        group.create_task(self._provisioner.run(), name="provision")
+        tasks: dict[str, Job] = {
+            "estimate": lambda: estimator.run(self._wakeup.plan),
+            "audit": self._auditor.run,
+            "reconfigure MIG": self._mig.run,
+            "provision": self._provisioner.run,
+        }
+        for name, job in tasks.items():
+            group.create_task(supervised(name, job, self._containment), name=name)
 
     async def _cycles(self) -> None:
         try:
@@ -279,12 +309,30 @@ class Loop:
             except Fenced:
                 self._metrics.discarded(DiscardReason.FENCED)
                 raise
+            except Exception as error:  # noqa: BLE001 - contained
+                await self._begin_again(error)
+            else:
+                self._containment.passed(Boundary.TASK, _CYCLE)
+
+    async def _begin_again(self, error: Exception) -> None:
+        """Go on after an error that belongs to no unit: with the state that the records and the ledger have, after a pause."""
+        found = self._containment.failed(Boundary.TASK, _CYCLE, error)
+        self._writer.drop()
+        await asyncio.sleep(min(_LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(found.failures - 1, 10)))
+        await self._reload()
 
     async def _cycle(self) -> None:
         """One cycle: write the observations, then plan if anything has changed on which a plan depends."""
+        if self._generation != self._mirror.generation:
+            self._generation = self._mirror.generation
+            self._mirror.trust_running()
+            await self._reload()
         wakeup, observer = self._wakeup, self.leader_state.observer
         with self._metrics.stage(Stage.OBSERVE):
             seen = observer.observe(self.leader_state.config, self._clock())
+        if observer.damaged:
+            await self._reload()
+            return
         wakeup.plan_due |= seen.plan_again
         while observer.log_messages:
             log.warning("job_ignored", message=observer.log_messages.pop())

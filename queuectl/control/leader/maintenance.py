@@ -13,9 +13,11 @@ from queuectl.control.leader.efficiency import show_efficiency
 from queuectl.control.leader.force_delete import ForceDeletion
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.pruning import prune
+from queuectl.control.leader.supervised import Job, supervised
 from queuectl.control.ports import Clock, Cluster, Store
 from queuectl.control.settings import Settings
 from queuectl.domain.accounting import Free
+from queuectl.domain.containment import Containment
 from queuectl.domain.unmanaged import summed
 from queuectl.planner.cache import PlannerCache
 from queuectl.state.mirror import Mirror
@@ -35,7 +37,13 @@ class Maintenance:
     clock: Clock
     cache: PlannerCache
 
-    def start(self, group: asyncio.TaskGroup, epoch: int, follower: Follower) -> None:
+    def start(
+        self,
+        group: asyncio.TaskGroup,
+        epoch: int,
+        follower: Follower,
+        containment: Containment,
+    ) -> None:
         """Start the tasks in a group. ``follower``: of the usage ledger."""
         state, seconds = self.leader_state, self.settings.account_seconds
         accountant = Accountant(
@@ -47,19 +55,21 @@ class Maintenance:
             self._show_gpus,
             follower,
         )
-        tasks = {
-            "prune": prune(self.store, lambda: state.config.rules, self.clock, epoch),
-            "account": accountant.run(seconds),
-            "efficiency": show_efficiency(state, self.cache, self.metrics.fleet.parts, seconds),
-            "budgets": show_budgets(state, self.metrics.budgets.show, seconds),
-            "defaults": keep_labels(self.cluster, self.mirror, lambda: state.config),
+        tasks: dict[str, Job] = {
+            "prune": lambda: prune(self.store, lambda: state.config.rules, self.clock, epoch),
+            "account": lambda: accountant.run(seconds),
+            "efficiency": lambda: show_efficiency(
+                state, self.cache, self.metrics.fleet.parts, seconds
+            ),
+            "budgets": lambda: show_budgets(state, self.metrics.budgets.show, seconds),
+            "defaults": lambda: keep_labels(self.cluster, self.mirror, lambda: state.config),
         }
         dead_seconds = self.settings.force_delete_seconds
         if dead_seconds is not None:
             force = ForceDeletion(self.cluster, self.mirror, lambda: state.ledger, dead_seconds)
-            tasks["force-delete"] = force.run()
-        for name, task in tasks.items():
-            group.create_task(task, name=name)
+            tasks["force-delete"] = force.run
+        for name, job in tasks.items():
+            group.create_task(supervised(name, job, containment), name=name)
 
     def _show_gpus(self, free: Mapping[str, Free]) -> None:
         self.metrics.fleet.free(free)

@@ -11,12 +11,15 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Final
 
 import structlog
 
 from queuectl.control.checked_plan import CheckedPlan, Step, checked_plan
+from queuectl.control.contained_plan import ContainedPlan, contained_plan
 from queuectl.control.leader.decisions import sentence
+from queuectl.control.leader.gangs_set_aside import GangsSetAside
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.ledger_writer import RETRY_SECONDS, LedgerWriter
 from queuectl.control.leader.mig_reconfiguration import MigReconfigurer
@@ -25,6 +28,7 @@ from queuectl.control.leader.record import record_of
 from queuectl.control.leader.wakeup import Wakeup
 from queuectl.control.ports import Clock
 from queuectl.control.questions.diagnosis import Diagnoser
+from queuectl.domain.containment import Boundary, Containment, place_of
 from queuectl.domain.errors import StaleConfiguration
 from queuectl.domain.ledger import EntryChange
 from queuectl.domain.plan import Plan, Refusal
@@ -38,7 +42,7 @@ from queuectl.objects.files.refused_plans import BrokenRule
 from queuectl.planner import StopSignal
 from queuectl.planner.backfill.expected_ends import next_expected_end
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.order.pending_gangs import PendingGangs, pending_gangs
+from queuectl.planner.order.pending_gangs import pending_gangs
 from queuectl.planner.preempt.protections import next_plan_due
 from queuectl.planner.verify import Violation
 from queuectl.reports.domains import spreads
@@ -46,6 +50,8 @@ from queuectl.telemetry.metrics import DiscardReason, Metrics, Stage
 
 log = structlog.get_logger()
 
+_PLANNING: Final = "planning"
+_MIG_SEARCH: Final = "search for MIG configurations"
 NOTHING_TO_PLAN: Final = "no gang is pending"
 """The summary of a cycle without a plan."""
 
@@ -89,8 +95,11 @@ class Planning:
         stop: StopSignal,
         mig: MigReconfigurer,
         defragment_seconds: float,
+        containment: Containment,
     ) -> None:
         """``defragment_seconds``: between two searches for gangs to move; 0: each plan can search."""
+        self._containment = containment
+        self._gangs = GangsSetAside(containment, leader_state.entry)
         self._leader_state = leader_state
         self._writer = writer
         self._wakeup = wakeup
@@ -116,16 +125,25 @@ class Planning:
             snapshot = self._leader_state.snapshot(seek_room=self._clock() >= self._seek_at)
         asked = self._mig.question(snapshot)
         began = time.perf_counter()
-        checked, lines, found = await asyncio.to_thread(self._decide, snapshot, asked)
-        decision = checked.plan
+        out = self._gangs.left_out(snapshot)
+        contained, answer = await asyncio.to_thread(self._decide, snapshot, asked, out)
         await self._writer.written()
         took = time.perf_counter() - began
+        refusals = self._gangs.learn(snapshot, out, contained)
+        await self._keep_failures(snapshot, contained)
+        checked = contained.checked
+        if checked is None:
+            return self._failed(contained.error)
+        found = self._answered(answer)
+        decision = replace(checked.plan, pending=(*checked.plan.pending, *refusals))
         self._metrics.planned(decision, took)
+        lines = pending_gangs(checked.snapshot, self._cache)  # from the cache of the plan
         self._metrics.kinds.planned(lines, self._leader_state.entry)
         for alarm in dict.fromkeys(decision.alarms):
             log.error("solver_failed", message=alarm, count=decision.alarms.count(alarm))
         if not checked.usable:
             return await self._discard(checked)
+        self._containment.passed(Boundary.TASK, _PLANNING)
         for violation in found.violations:
             log.error("plan_refused", violation=str(violation))
             self._metrics.discarded(DiscardReason.VERIFIER)
@@ -201,29 +219,70 @@ class Planning:
         return True
 
     def _decide(
-        self, snapshot: Snapshot, asked: MigSearch
-    ) -> tuple[CheckedPlan, PendingGangs, MigFound]:
-        """The plan, the lines of pending gangs from which it was made, and the answer about MIG configurations."""
+        self, snapshot: Snapshot, asked: MigSearch, out: Collection[str]
+    ) -> tuple[ContainedPlan, MigFound | Exception]:
+        """The plan without the gangs of ``out``, and the answer about MIG configurations."""
         self.between_plans.clear()
         try:
-            checked = checked_plan(snapshot, self._stop, self._cache, self._stage)
-            lines = pending_gangs(checked.snapshot, self._cache)  # from the cache of the plan
-            found = search(asked, checked, self._stop) if checked.usable else MigFound()
+            contained = contained_plan(
+                snapshot,
+                out,
+                lambda given: checked_plan(given, self._stop, self._cache, self._stage),
+                self._stop,
+                proven=self._gangs.proven,
+                known=self._gangs.by_place(),
+            )
+            checked = contained.checked
+            if checked is None or not checked.usable:
+                return contained, MigFound()
+            try:
+                return contained, search(asked, checked, self._stop)
+            except Exception as error:  # noqa: BLE001 - contained on the event loop
+                return contained, error
         finally:
             self.between_plans.set()
-        return checked, lines, found
+
+    def _answered(self, answer: MigFound | Exception) -> MigFound:
+        """The answer about MIG configurations; nothing is found by a search that fails."""
+        if isinstance(answer, Exception):
+            self._containment.failed(Boundary.QUESTION, _MIG_SEARCH, answer)
+            return MigFound()
+        self._containment.passed(Boundary.QUESTION, _MIG_SEARCH)
+        return answer
+
+    def _failed(self, error: Exception | None) -> str:
+        """Try again soon: planning fails, and no gang is found to be at fault."""
+        if error is not None:
+            self._containment.failed(Boundary.TASK, _PLANNING, error)
+        self._wakeup.plan_by(RETRY_SECONDS)
+        return "plan discarded: internal error"
+
+    async def _keep_failures(self, snapshot: Snapshot, contained: ContainedPlan) -> None:
+        """Count and save the plans that fail, each kind of failure once."""
+        failed = [(one.uid, one.error, one.refused) for one in contained.failures]
+        if contained.checked is None and contained.error is not None:
+            failed.append(("", contained.error, None))
+        for uid, error, refused in failed:
+            self._metrics.discarded(DiscardReason.ERROR if refused is None else _why(refused))
+            if refused is not None:
+                log.error("plan_refused", violation=str(error))
+                await self._keep(refused.snapshot, refused.decided, refused.violations)
+                continue
+            rule = BrokenRule(place_of(error), uid, str(error))
+            if self._new((rule,)):
+                await self._writer.keep_refused(snapshot, Plan(), [rule])
 
     def _stage(self, step: Step) -> AbstractContextManager[object]:
         return self._metrics.stage(Stage(step.value))
 
     async def _discard(self, checked: CheckedPlan) -> str:
-        cut, violations = checked.decided.cut, checked.violations
-        self._metrics.discarded(DiscardReason.CUT if cut else DiscardReason.VERIFIER)
-        for violation in violations:
+        self._metrics.discarded(_why(checked))
+        for violation in checked.violations:
             log.error("plan_refused", violation=str(violation))
-        if violations:
-            await self._keep(checked.snapshot, checked.decided, violations)
+        if checked.violations:
+            await self._keep(checked.snapshot, checked.decided, checked.violations)
         self._wakeup.plan_by(RETRY_SECONDS)
+        cut = checked.decided.cut
         return "plan discarded: " + ("cut by the wall clock" if cut else "verification")
 
     async def _keep(
@@ -231,10 +290,16 @@ class Planning:
     ) -> None:
         """Save it, unless a plan with the same violations is saved: plans are made every second."""
         broken = [BrokenRule(v.rule.value, v.subject, v.message) for v in violations]
-        where = frozenset((one.rule, one.subject) for one in broken)
-        if where not in self._kept:
-            self._kept.add(where)
+        if self._new(broken):
             await self._writer.keep_refused(snapshot, decision, broken)
+
+    def _new(self, broken: Iterable[BrokenRule]) -> bool:
+        """Whether no plan was saved for the same reasons."""
+        where = frozenset((one.rule, one.subject) for one in broken)
+        if where in self._kept:
+            return False
+        self._kept.add(where)
+        return True
 
     def _worth_more(self, refusal: Refusal) -> bool:
         """Whether a larger budget can decide it."""
@@ -259,6 +324,11 @@ class Planning:
         self._metrics.reserved(snapshot, decision.reserved)
         started = [a for a in decision.admitted if a.uid in committed]
         self._metrics.fleet.started(spreads(snapshot, started, self._cache))
+
+
+def _why(checked: CheckedPlan) -> DiscardReason:
+    """Why a plan is not usable."""
+    return DiscardReason.CUT if checked.decided.cut else DiscardReason.VERIFIER
 
 
 def _first(*times: float | None) -> float | None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from queuectl.control.checked_plan import checked_plan
+from queuectl.control.contained_plan import planned_around
 from queuectl.control.device_rows import DeviceRows
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.questions.viewer import ClusterView
@@ -129,6 +129,6 @@ def _planned(
     snapshot: Snapshot, gang: Admitted, action: Action, cache: PlannerCache, stop: StopSignal
 ) -> tuple[str, ...] | None:
     """Uids of the gangs that start; None if there is no complete and correct plan."""
-    before = checked_plan(snapshot, stop, cache)
-    after = checked_plan(taken_down(snapshot, gang, action), stop, cache)
+    before = planned_around(snapshot, stop, cache)
+    after = planned_around(taken_down(snapshot, gang, action), stop, cache)
     return starters(before.plan, after.plan) if before.usable and after.usable else None

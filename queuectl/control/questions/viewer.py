@@ -16,7 +16,7 @@ from typing import Final
 
 import structlog
 
-from queuectl.control.checked_plan import checked_plan
+from queuectl.control.contained_plan import planned_around
 from queuectl.control.device_rows import DeviceRows
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.ports import Clock, Store
@@ -94,6 +94,7 @@ class Viewer:
         """
         self._stand_by = partial(Standby, store, mirror, limits, clock)
         self._mirror = mirror
+        self._generation = mirror.generation
         self._standby: Standby | None = None  # of a process that is not the leader
         self._leading = leading
         self._cache = cache
@@ -208,6 +209,8 @@ class Viewer:
         """A view of a copy of the ledger; None until the watch has listed all objects."""
         if not self._watching():
             return None
+        if self._generation != self._mirror.generation:
+            self._generation, self._standby = self._mirror.generation, None
         standby = self._standby = self._standby or self._stand_by()
         try:
             snapshot = await standby.snapshot()
@@ -227,7 +230,7 @@ class Viewer:
                 return False
             try:
                 async with self._throttle.turn(wait=TIMEOUT_SECONDS):
-                    work = partial(checked_plan, seen.snapshot, cache=self._cache)
+                    work = partial(planned_around, seen.snapshot, cache=self._cache)
                     checked = await self._throttle.work_out(work, TIMEOUT_SECONDS)
             except TookTooLong:
                 return False

@@ -8,7 +8,8 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from queuectl.control.checked_plan import CheckedPlan, checked_plan
+from queuectl.control.checked_plan import CheckedPlan
+from queuectl.control.contained_plan import planned_around
 from queuectl.control.explained import explained
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.questions.viewer import ClusterView
@@ -116,7 +117,7 @@ def _worked_out(
 
 def _checked(snapshot: Snapshot, cache: PlannerCache, stop: StopSignal) -> CheckedPlan | None:
     """A plan that the loop would commit; None after a time-out."""
-    checked = checked_plan(snapshot, stop, cache)
+    checked = planned_around(snapshot, stop, cache)
     if checked.decided.cut or stop.stopped:
         return None
     for violation in checked.violations:

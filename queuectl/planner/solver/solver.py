@@ -51,9 +51,14 @@ class Outcome:
 
 
 class StopSignal:
-    """Lets another thread end a running plan at once: the current solve stops and no other starts."""
+    """Lets another thread end a running plan at once: the current solve stops and no other starts.
+
+    Attributes:
+        turn: uid of the gang that the plan considers, or considered last before it was ended; empty before the first one.
+    """
 
     def __init__(self) -> None:
+        self.turn = ""
         self._stopped = threading.Event()
         self._idle = threading.Event()
         self._idle.set()

@@ -1,0 +1,268 @@
+"""A plan that one gang cannot prevent.
+
+If planning raises, if the verifier refuses the plan, or if the limit of wall time ends it, the same snapshot is planned again without
+the gang at fault. Such a gang is set aside only if the plan without it passes. The suspects are the gang whose turn it was and the
+gangs that the broken rules name. If none of them is at fault, the newest gangs are left out, as few as possible, and of these the one
+without which the others pass. The number of plans is limited: beyond it, the gangs that are left out wait for the next plan.
+
+A running gang that is set aside keeps its capacity and can be evicted. It is not repaired and not moved.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from queuectl.control.checked_plan import CheckedPlan, checked_plan
+from queuectl.domain.containment import (
+    TOGETHER,
+    BrokenRules,
+    never_contained,
+    place_of,
+    unit_of,
+)
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.planner import StopSignal
+from queuectl.planner.cache import PlannerCache
+
+MOST_PLANS: Final = 20
+"""Plans in one cycle: enough to find one gang among 10,000, and a second one."""
+
+_MOST_SUSPECTS: Final = 4  # of one error
+_TIME_LIMIT: Final = "time limit"
+
+PlanOnce = Callable[[Snapshot], CheckedPlan]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A gang that is at fault: planning fails with it and passes without it. ``refused``: the plan with it, if one was made."""
+
+    uid: str
+    error: Exception
+    refused: CheckedPlan | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ContainedPlan:
+    """The result of planning.
+
+    Attributes:
+        checked: the plan, of the snapshot without the gangs below. Only a plan that was stopped, or that fails without a gang at
+            fault, is not usable.
+        failures: the gangs that are at fault, in the order in which they were found.
+        with_them: gangs of the namespaces of failures that were not tried, because too many of their namespace fail in the same way.
+        put_off: gangs that this plan leaves out, and that are not known to be at fault.
+        error: why the plan is not usable; None if it is, or if it was stopped.
+        plans: how many were made.
+    """
+
+    checked: CheckedPlan | None
+    failures: tuple[Failure, ...] = ()
+    with_them: tuple[tuple[Failure, str], ...] = ()
+    put_off: tuple[str, ...] = ()
+    error: Exception | None = None
+    plans: int = 1
+
+
+def without(snapshot: Snapshot, uids: Collection[str]) -> Snapshot:
+    """The snapshot without these pending gangs; running ones among them stay as they are."""
+    if not uids:
+        return snapshot
+    pending = tuple(p for p in snapshot.pending if p.workload.uid not in uids)
+    admitted = tuple(_kept(a) if a.workload.uid in uids else a for a in snapshot.admitted)
+    return replace(snapshot, pending=pending, admitted=admitted)
+
+
+def _kept(gang: Admitted) -> Admitted:
+    """A running gang that is neither repaired nor moved."""
+    return replace(gang, lost=(), restartable=False, lease=None)
+
+
+def contained_plan(
+    snapshot: Snapshot,
+    aside: Collection[str],
+    plan_once: PlanOnce,
+    stop: StopSignal,
+    *,
+    proven: Collection[str] = (),
+    known: Mapping[tuple[str, str], int] | None = None,
+) -> ContainedPlan:
+    """Plan a snapshot, whatever one gang in it does.
+
+    Args:
+        snapshot: with all gangs.
+        aside: uids of the gangs that are left out from the start.
+        plan_once: plans and verifies one snapshot.
+        stop: lets another thread end it.
+        proven: uids of gangs that were in a plan that passed.
+        known: how many gangs of a namespace have failed at a place, by (namespace, place).
+    """
+    search = _Search(snapshot, plan_once, stop, set(aside), frozenset(proven), Counter(known or {}))
+    return search.run()
+
+
+def planned_around(
+    snapshot: Snapshot, stop: StopSignal | None = None, cache: PlannerCache | None = None
+) -> CheckedPlan:
+    """The plan of a snapshot for a question: without the gangs with which planning fails, and without a record of them.
+
+    Raises:
+        Exception: planning fails, and no gang is found to be at fault.
+    """
+    stop = stop or StopSignal()
+    found = contained_plan(snapshot, (), lambda given: checked_plan(given, stop, cache), stop)
+    if found.checked is None:
+        assert found.error is not None
+        raise found.error
+    return found.checked
+
+
+@dataclass(slots=True)
+class _Search:
+    """For the gangs at fault in one snapshot."""
+
+    snapshot: Snapshot
+    plan_once: PlanOnce
+    stop: StopSignal
+    out: set[str]
+    proven: frozenset[str]
+    counts: Counter[tuple[str, str]]
+    plans: int = 0
+    last: CheckedPlan | None = None  # the last plan that was made, usable or not
+    passed: frozenset[str] | None = None  # the gangs that the last plan leaves out, if it is usable
+    failures: list[Failure] = field(default_factory=list)
+    with_them: list[tuple[Failure, str]] = field(default_factory=list)
+
+    def run(self) -> ContainedPlan:
+        error = self._try(self.out)
+        while error is not None and not self.stop.stopped and self.plans < MOST_PLANS:
+            if not self._exclude(error):
+                return self._given_up(error)
+            error = None if self.passed == frozenset(self.out) else self._try(self.out)
+        if error is not None:
+            return self._given_up(error)
+        return self._result(())
+
+    def _exclude(self, error: Exception) -> bool:
+        """Leave out one gang that is at fault, and those that are like it. False if none is found."""
+        refused = self.last
+        for uid in self._suspects(error):
+            if self._try(self.out | {uid}) is None:
+                self._found(Failure(uid, error, refused))
+                return True
+            if self.stop.stopped or self.plans >= MOST_PLANS:
+                return False
+        if _timed_out(error):
+            return False  # each further plan can take as long
+        found = self._newest_at_fault()
+        if found is None:
+            return False
+        self._found(Failure(found, error, refused))
+        return True
+
+    def _found(self, failure: Failure) -> None:
+        self.failures.append(failure)
+        self.out.add(failure.uid)
+        namespace, place = self._namespace(failure.uid), place_of(failure.error)
+        self.counts[namespace, place] += 1
+        if self.counts[namespace, place] < TOGETHER:
+            return
+        for pending in self.snapshot.pending:
+            one = pending.workload
+            if one.namespace == namespace and one.uid not in self.proven | self.out:
+                self.out.add(one.uid)
+                self.with_them.append((failure, one.uid))
+
+    def _suspects(self, error: Exception) -> Iterator[str]:
+        """The gangs that an error names, each once."""
+        candidates = self._candidates(self.out)
+        named = [unit_of(error), self.stop.turn if _timed_out(error) else None]
+        if self.last is not None:
+            preemptors = {p.victim: p.preemptor for p in self.last.decided.preempted}
+            for violation in self.last.violations:
+                named += [preemptors.get(violation.subject), violation.subject]
+        suspects = dict.fromkeys(uid for uid in named if uid is not None and uid in candidates)
+        yield from list(suspects)[:_MOST_SUSPECTS]
+
+    def _newest_at_fault(self) -> str | None:
+        """A gang without which fewer gangs need to be left out: of the fewest newest ones, the oldest.
+
+        Pending gangs are left out before running ones, which belong to gangs that have passed before.
+        """
+        order = list(self._candidates(self.out))
+        low, high = 0, len(order)  # planning fails without the newest ``low`` gangs
+        if not order or self._try(self.out | set(order)) is not None:
+            return None
+        while high - low > 1:
+            if self.stop.stopped or self.plans >= MOST_PLANS:
+                return None
+            middle = (low + high) // 2
+            if self._try(self.out | set(order[:middle])) is None:
+                high = middle
+            else:
+                low = middle
+        return order[high - 1]
+
+    def _candidates(self, out: Collection[str]) -> dict[str, None]:
+        """The gangs that can be left out: pending ones, the newest first, then running ones that are repaired or moved."""
+        pending = sorted(self.snapshot.pending, key=_newest_first)
+        waiting = [p.workload.uid for p in pending]
+        changing = [a.workload.uid for a in self.snapshot.admitted if a.lost or a.lease is not None]
+        return dict.fromkeys(uid for uid in (*waiting, *changing) if uid not in out)
+
+    def _try(self, out: Collection[str]) -> Exception | None:
+        """Plan without these gangs. Returns why the plan is not usable, or None."""
+        self.plans += 1
+        self.stop.turn = ""
+        self.last = self.passed = None
+        try:
+            self.last = checked = self.plan_once(without(self.snapshot, out))
+        except Exception as error:
+            if never_contained(error):
+                raise
+            return error
+        if checked.violations:
+            rules = ", ".join(sorted({str(v.rule) for v in checked.violations}))
+            return BrokenRules(rules, "; ".join(map(str, checked.violations)))
+        if checked.decided.cut:
+            return BrokenRules(_TIME_LIMIT, "the limit of wall time ended the plan")
+        self.passed = frozenset(out)
+        return None
+
+    def _namespace(self, uid: str) -> str:
+        workloads = [p.workload for p in self.snapshot.pending]
+        workloads += [a.workload for a in self.snapshot.admitted]
+        return next((one.namespace for one in workloads if one.uid == uid), "")
+
+    def _given_up(self, error: Exception) -> ContainedPlan:
+        """No gang at fault is found: the plan without all pending gangs that have not passed before, if that passes."""
+        if self.stop.stopped or _timed_out(error):
+            return self._result((), error)
+        unproven = {
+            p.workload.uid for p in self.snapshot.pending if p.workload.uid not in self.proven
+        }
+        put_off = tuple(uid for uid in self._candidates(self.out) if uid in unproven)
+        if put_off and self._try(self.out | set(put_off)) is None:
+            return self._result(put_off)
+        return self._result((), error)
+
+    def _result(self, put_off: tuple[str, ...], error: Exception | None = None) -> ContainedPlan:
+        return ContainedPlan(
+            checked=self.last,
+            failures=tuple(self.failures),
+            with_them=tuple(self.with_them),
+            put_off=put_off,
+            error=error,
+            plans=self.plans,
+        )
+
+
+def _timed_out(error: Exception) -> bool:
+    return isinstance(error, BrokenRules) and error.rules == _TIME_LIMIT
+
+
+def _newest_first(pending: Pending) -> tuple[float, str]:
+    return -pending.workload.queued_at, pending.workload.uid

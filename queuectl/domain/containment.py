@@ -1,0 +1,359 @@
+"""Units of input that an unexpected error concerns, set aside alone, so that one object of one user stops nothing else.
+
+A *unit* is the smallest part of the input that the controller handles by itself at a *boundary*: an object of a watch, a workload in
+an observation, a gang in a plan, a periodic task. The code at a boundary computes first and applies the result afterwards. If it
+raises an error that no code expects, the unit is set aside: it is tried again after a back-off that grows, and everything else goes
+on. An error about the leadership or about an unknown state of the database concerns no unit, and is never contained.
+
+A unit that is set aside is a defect of queuectl. Its record has an identifier that is the same for each error of the same code, so
+that an administrator finds the trace in the log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from traceback import extract_tb
+from typing import Final
+
+from queuectl.domain.errors import NEVER_CONTAINED
+from queuectl.domain.reasons import Code, Reason
+
+FIRST_SECONDS: Final = 15.0
+"""The first back-off of a unit. It doubles with each failure."""
+LONGEST_SECONDS: Final = 1800.0
+TOGETHER: Final = 3
+"""Units of one namespace that fail at one place, after which further units of that namespace are not tried one by one."""
+MOST_KEPT: Final = 10_000
+"""Units in the record. Beyond it, the record forgets the unit that has waited longest: it is tried once more."""
+
+
+class Boundary(StrEnum):
+    """The kinds of units."""
+
+    OBJECT = "object"  # an object of a watch
+    RECORD = "record"  # the record of an object, in the copy of the cluster
+    OBSERVATION = "observation"  # the events of a workload
+    SNAPSHOT = "snapshot"  # a workload in the snapshot of a plan
+    GANG = "gang"  # a gang in the planner
+    COMMIT = "commit"  # a change of a workload in the database
+    WRITE = "write"  # a write to the API server
+    EVENT = "event"  # an Event or a status annotation
+    QUESTION = "question"  # a question to the planner
+    TASK = "task"  # a periodic task of the controller
+
+
+class UnitFailed(Exception):
+    """Names the unit that an error concerns. The error is its cause."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+
+class BrokenRules(Exception):
+    """A plan that the verifier refuses, or that a limit of time ends. ``rules``: names of the rules."""
+
+    def __init__(self, rules: str, message: str) -> None:
+        super().__init__(message)
+        self.rules = rules
+
+
+@contextmanager
+def naming(key: str) -> Iterator[None]:
+    """Name the unit of an unexpected error. The error itself goes on."""
+    try:
+        yield
+    except Exception as error:
+        if never_contained(error) or isinstance(error, UnitFailed):
+            raise
+        raise UnitFailed(key) from error
+
+
+def unit_of(error: BaseException) -> str | None:
+    """The unit that an error names; None if it names none."""
+    return error.key if isinstance(error, UnitFailed) else None
+
+
+def never_contained(error: BaseException) -> bool:
+    """Whether an error concerns more than one unit: the leadership, the database, or the end of the process."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(never_contained, error.exceptions))
+    return not isinstance(error, Exception) or isinstance(error, NEVER_CONTAINED)
+
+
+def place_of(error: BaseException) -> str:
+    """The type of an error, and the innermost function of queuectl that it left: the same for each unit with the same defect."""
+    while isinstance(error, UnitFailed) and error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, BrokenRules):
+        return f"verifier: {error.rules}"
+    frames = [frame for frame in extract_tb(error.__traceback__) if "queuectl" in frame.filename]
+    if not frames:
+        return type(error).__name__
+    last = frames[-1]
+    module = last.filename.rpartition("queuectl/")[2]
+    return f"{type(error).__name__} in {module}:{last.name}"
+
+
+def error_id(boundary: Boundary, place: str) -> str:
+    """A short identifier for all errors of one place at one boundary."""
+    return hashlib.sha256(f"{boundary} {place}".encode()).hexdigest()[:8]
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A unit that is set aside.
+
+    Attributes:
+        key: of the unit at its boundary: a uid, or a name.
+        ref: the object as users know it, ``Kind/namespace/name``, or the name of the task.
+        namespace: of the object; empty for one without.
+        place: of the error, as :func:`place_of` returns it.
+        version: of the object at the last failure; another version allows one try before the end of the back-off.
+        since: unix seconds of the first failure.
+        failures: in a row.
+        until: unix seconds of the next try.
+    """
+
+    boundary: Boundary
+    key: str
+    ref: str
+    namespace: str
+    place: str
+    version: object
+    since: float
+    failures: int
+    until: float
+    tried_early: bool = False
+
+    @property
+    def error(self) -> str:
+        """The identifier of the error."""
+        return error_id(self.boundary, self.place)
+
+    @property
+    def reason(self) -> Reason:
+        """For its workload. It names no other object, and nothing of the error that a tenant could not know."""
+        text = (
+            f"an internal error of queuectl (error {self.error}) sets it aside; it delays no other gang, and the next try "
+            "is made automatically"
+        )
+        details = {
+            "error": self.error,
+            "boundary": str(self.boundary),
+            "retryAt": round(self.until),
+        }
+        return Reason(Code.INTERNAL_ERROR, text, details)
+
+
+Report = Callable[[SetAside, BaseException | None], None]
+
+
+def _unreported(_: SetAside, __: BaseException | None) -> None:
+    """Ignores the failure."""
+
+
+@dataclass(slots=True)
+class _Namespace:
+    """The budget of tries of one namespace at one boundary: they are as rare as those of one unit."""
+
+    failures: int = 0
+    until: float = 0.0
+
+
+@dataclass(slots=True)
+class Containment:
+    """The units of one process that are set aside. Not safe in several threads: use it on the event loop.
+
+    Attributes:
+        clock: unix seconds.
+        report: called for each failure with the error, and with None for a unit that is set aside with others.
+        listener: the same, for the leader of the moment.
+        revision: grows with each change of the record.
+    """
+
+    clock: Callable[[], float]
+    report: Report = _unreported
+    listener: Report = _unreported
+    revision: int = 0
+    _units: dict[tuple[Boundary, str], SetAside] = field(default_factory=dict)
+    _by_place: dict[tuple[Boundary, str, str], int] = field(default_factory=dict)
+    _namespaces: dict[tuple[Boundary, str], _Namespace] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[SetAside]:
+        return iter(tuple(self._units.values()))
+
+    def __len__(self) -> int:
+        return len(self._units)
+
+    @contextmanager
+    def unit(
+        self,
+        boundary: Boundary,
+        key: str,
+        ref: str = "",
+        *,
+        namespace: str = "",
+        version: object = None,
+    ) -> Iterator[None]:
+        """Handle one unit. An unexpected error sets it aside and goes no further."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - this is the boundary
+            self.failed(boundary, key, error, ref, namespace=namespace, version=version)
+        else:
+            self.passed(boundary, key)
+
+    def failed(
+        self,
+        boundary: Boundary,
+        key: str,
+        error: BaseException,
+        ref: str = "",
+        *,
+        namespace: str = "",
+        version: object = None,
+    ) -> SetAside:
+        """Set a unit aside.
+
+        Raises:
+            BaseException: ``error``, if it is never contained.
+        """
+        if never_contained(error):
+            raise error
+        place = place_of(error)
+        known = self._units.get((boundary, key))
+        if known is None:
+            at = (boundary, namespace, place)
+            self._by_place[at] = self._by_place.get(at, 0) + 1
+        found = self._put(boundary, key, ref, namespace, place, version)
+        self._tell(found, error)
+        return found
+
+    def set_aside_with(
+        self, found: SetAside, units: Iterable[tuple[str, str, object]]
+    ) -> list[SetAside]:
+        """Set other units of its namespace aside without a try, as (key, ref, version), until its own back-off ends."""
+        added = []
+        for key, ref, version in units:
+            one = self._put(found.boundary, key, ref, found.namespace, found.place, version)
+            self._tell(one, None)
+            added.append(one)
+        return added
+
+    def passed(self, boundary: Boundary, key: str) -> None:
+        """Forget a unit: it was handled."""
+        if not self._units:
+            return
+        known = self._units.pop((boundary, key), None)
+        if known is None:
+            return
+        self.revision += 1
+        at = (boundary, known.namespace, known.place)
+        left = self._by_place.get(at, 0) - 1
+        if left > 0:
+            self._by_place[at] = left
+        else:
+            self._by_place.pop(at, None)
+
+    def forget(self, key: str) -> None:
+        """Forget the units of an object that does not exist."""
+        if self._units:
+            for boundary in Boundary:
+                self.passed(boundary, key)
+
+    def get(self, boundary: Boundary, key: str) -> SetAside | None:
+        """The record of a unit; None if it is not set aside."""
+        return self._units.get((boundary, key)) if self._units else None
+
+    def of(self, key: str) -> SetAside | None:
+        """The first record of an object at any boundary; None if it is nowhere set aside."""
+        if not self._units:
+            return None
+        return next((s for b in Boundary if (s := self._units.get((b, key))) is not None), None)
+
+    def waits(self, boundary: Boundary, key: str, version: object = None) -> SetAside | None:
+        """The record of a unit that is not to be tried now; None if it is.
+
+        A unit is tried when its back-off ends. A change of its object allows one try before that, unless its namespace has used up
+        its tries.
+        """
+        found = self.get(boundary, key)
+        if found is None:
+            return None
+        now = self.clock()
+        namespace = self._namespaces.get((boundary, found.namespace))
+        if namespace is not None and namespace.until > now:
+            return found
+        if found.until <= now:
+            return None
+        if found.version != version and not found.tried_early:
+            return None
+        return found
+
+    def together(self, found: SetAside) -> bool:
+        """Whether so many units of its namespace fail at its place that further ones are not tried one by one."""
+        at = (found.boundary, found.namespace, found.place)
+        return bool(found.namespace) and self._by_place.get(at, 0) >= TOGETHER
+
+    def held(self, boundary: Boundary) -> Mapping[str, SetAside]:
+        """The namespaces with many units that fail at one place, until their next try: one of these units for each."""
+        now, held = self.clock(), {}
+        for one in self._units.values():
+            budget = self._namespaces.get((boundary, one.namespace))
+            waits = budget is not None and budget.until > now
+            if one.boundary is boundary and waits and self.together(one):
+                held[one.namespace] = one
+        return held
+
+    def counts(self) -> Mapping[Boundary, int]:
+        """The number of units that are set aside, by boundary."""
+        counted = dict.fromkeys(Boundary, 0)
+        for found in self._units.values():
+            counted[found.boundary] += 1
+        return counted
+
+    def _tell(self, found: SetAside, error: BaseException | None) -> None:
+        self.report(found, error)
+        self.listener(found, error)
+
+    def _put(
+        self, boundary: Boundary, key: str, ref: str, namespace: str, place: str, version: object
+    ) -> SetAside:
+        now, known = self.clock(), self._units.pop((boundary, key), None)
+        failures = known.failures + 1 if known is not None else 1
+        early = known is not None and now < known.until
+        pause = _pause(failures)
+        found = SetAside(
+            boundary=boundary,
+            key=key,
+            ref=ref or (known.ref if known is not None else key),
+            namespace=namespace,
+            place=place,
+            version=version,
+            since=known.since if known is not None else now,
+            failures=failures,
+            until=now + pause,
+            tried_early=early,
+        )
+        self._units[boundary, key] = found
+        if namespace and (known is not None or self.together(found)):
+            budget = self._namespaces.setdefault((boundary, namespace), _Namespace())
+            if budget.until <= now:
+                quiet = now - budget.until > _pause(budget.failures + 1)
+                budget.failures = 1 if quiet else budget.failures + 1
+                budget.until = now + _pause(budget.failures)
+        if len(self._units) > MOST_KEPT:
+            oldest = next(iter(self._units))
+            self.passed(*oldest)
+        self.revision += 1
+        return found
+
+
+def _pause(failures: int) -> float:
+    """The back-off after so many failures, in seconds."""
+    return min(LONGEST_SECONDS, FIRST_SECONDS * 2.0 ** min(failures - 1, 20))

@@ -1,0 +1,54 @@
+"""Metrics and log events of the units that are set aside."""
+
+from __future__ import annotations
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from queuectl.domain.containment import Boundary, Containment, SetAside
+
+log = structlog.get_logger()
+
+
+class ContainmentMetrics:
+    """Of one process."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._failed = Counter(
+            "queuectl_contained_errors_total",
+            "Unexpected errors that set a unit of input aside, by boundary: a defect.",
+            ["boundary"],
+            registry=registry,
+        )
+        self._set_aside = Gauge(
+            "queuectl_set_aside",
+            "Units of input that are set aside because of an unexpected error, by boundary.",
+            ["boundary"],
+            registry=registry,
+        )
+        for boundary in Boundary:  # a counter that is born with 1 has not increased for Prometheus
+            self._failed.labels(boundary)
+            self._set_aside.labels(boundary)
+
+    def watch(self, containment: Containment) -> None:
+        """Show the units of this record."""
+        for boundary in Boundary:
+
+            def counted(boundary: Boundary = boundary) -> float:
+                return containment.counts()[boundary]
+
+            self._set_aside.labels(boundary).set_function(counted)
+
+    def report(self, found: SetAside, error: BaseException | None) -> None:
+        """Count and log a failure. The trace is logged for the first failure, and then ever more rarely."""
+        self._failed.labels(found.boundary).inc()
+        rare = found.failures & (found.failures - 1) == 0
+        log.error(
+            "unit_set_aside",
+            boundary=str(found.boundary),
+            unit=found.ref,
+            error_id=found.error,
+            place=found.place,
+            failures=found.failures,
+            exc_info=error if rare else None,
+        )
