@@ -30,7 +30,7 @@ from queuectl.planner.cache import PlannerCache
 MOST_PLANS: Final = 20
 """Plans in one cycle: enough to find one gang among 10,000, and a second one."""
 
-_MOST_SUSPECTS: Final = 4  # of one error
+_LONGEST_CHAIN: Final = 6  # suspects that are left out together
 _TIME_LIMIT: Final = "time limit"
 
 PlanOnce = Callable[[Snapshot], CheckedPlan]
@@ -138,7 +138,7 @@ class _Search:
 
     def run(self) -> ContainedPlan:
         error = self._try(self.out)
-        while error is not None and not self.stop.stopped and self.plans < MOST_PLANS:
+        while error is not None and not self._ended:
             if not self._exclude(error):
                 return self._given_up(error)
             error = None if self.passed == frozenset(self.out) else self._try(self.out)
@@ -147,15 +147,11 @@ class _Search:
         return self._result(())
 
     def _exclude(self, error: Exception) -> bool:
-        """Leave out one gang that is at fault, and those that are like it. False if none is found."""
+        """Leave out gangs that are at fault, and those that are like them. False if none is found."""
         refused = self.last
-        for uid in self._suspects(error):
-            if self._try(self.out | {uid}) is None:
-                self._found(Failure(uid, error, refused))
-                return True
-            if self.stop.stopped or self.plans >= MOST_PLANS:
-                return False
-        if _timed_out(error):
+        if self._exclude_named(error):
+            return True
+        if _timed_out(error) or self._ended:
             return False  # each further plan can take as long
         found = self._newest_at_fault()
         if found is None:
@@ -163,18 +159,53 @@ class _Search:
         self._found(Failure(found, error, refused))
         return True
 
+    def _exclude_named(self, error: Exception) -> bool:
+        """Leave out one suspect after the other until a plan passes, then those of them with which planning fails."""
+        chain: dict[str, Failure] = {}
+        next_error: Exception | None = error
+        while next_error is not None and len(chain) < _LONGEST_CHAIN and not self._ended:
+            suspect = next((uid for uid in self._suspects(next_error) if uid not in chain), None)
+            if suspect is None:
+                return False
+            chain[suspect] = Failure(suspect, next_error, self.last)
+            like = self._like(chain.values())
+            next_error = self._try(self.out | chain.keys() | like.keys())
+        if next_error is not None:
+            return False
+        alike = self._like(chain.values())
+        for uid, failure in chain.items():
+            others = self.out | (chain.keys() - {uid}) | alike.keys()
+            if len(chain) == 1 or alike or self._ended or self._try(others) is not None:
+                self._found(failure)
+        return True
+
+    @property
+    def _ended(self) -> bool:
+        """Whether no further plan is made."""
+        return self.stop.stopped or self.plans >= MOST_PLANS
+
     def _found(self, failure: Failure) -> None:
+        like = self._like((failure,))
         self.failures.append(failure)
         self.out.add(failure.uid)
-        namespace, place = self._namespace(failure.uid), place_of(failure.error)
-        self.counts[namespace, place] += 1
-        if self.counts[namespace, place] < TOGETHER:
-            return
-        for pending in self.snapshot.pending:
-            one = pending.workload
-            if one.namespace == namespace and one.uid not in self.proven | self.out:
-                self.out.add(one.uid)
-                self.with_them.append((failure, one.uid))
+        self.counts[self._at(failure)] += 1
+        self.out |= like.keys()
+        self.with_them += [(failure, uid) for uid in like if uid != failure.uid]
+
+    def _like(self, failures: Collection[Failure]) -> dict[str, None]:
+        """The gangs that are not tried, because many gangs of their namespace fail at one place."""
+        counts = self.counts + Counter(map(self._at, failures))
+        alike = {
+            self._at(failure)[0] for failure in failures if counts[self._at(failure)] >= TOGETHER
+        }
+        return {
+            p.workload.uid: None
+            for p in self.snapshot.pending
+            if p.workload.namespace in alike and p.workload.uid not in self.proven | self.out
+        }
+
+    def _at(self, failure: Failure) -> tuple[str, str]:
+        return self._namespace(failure.uid), place_of(failure.error)
 
     def _suspects(self, error: Exception) -> Iterator[str]:
         """The gangs that an error names, each once."""
@@ -185,7 +216,7 @@ class _Search:
             for violation in self.last.violations:
                 named += [preemptors.get(violation.subject), violation.subject]
         suspects = dict.fromkeys(uid for uid in named if uid is not None and uid in candidates)
-        yield from list(suspects)[:_MOST_SUSPECTS]
+        yield from suspects
 
     def _newest_at_fault(self) -> str | None:
         """A gang without which fewer gangs need to be left out: of the fewest newest ones, the oldest.
@@ -197,7 +228,7 @@ class _Search:
         if not order or self._try(self.out | set(order)) is not None:
             return None
         while high - low > 1:
-            if self.stop.stopped or self.plans >= MOST_PLANS:
+            if self._ended:
                 return None
             middle = (low + high) // 2
             if self._try(self.out | set(order[:middle])) is None:

@@ -12,16 +12,18 @@ that an administrator finds the trace in the log.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from traceback import extract_tb
 from typing import Final
 
 from queuectl.domain.errors import NEVER_CONTAINED
 from queuectl.domain.reasons import Code, Reason
 
+_PACKAGE: Final = str(Path(__file__).parents[1]) + "/"
 FIRST_SECONDS: Final = 15.0
 """The first back-off of a unit. It doubles with each failure."""
 LONGEST_SECONDS: Final = 1800.0
@@ -91,11 +93,11 @@ def place_of(error: BaseException) -> str:
         error = error.__cause__
     if isinstance(error, BrokenRules):
         return f"verifier: {error.rules}"
-    frames = [frame for frame in extract_tb(error.__traceback__) if "queuectl" in frame.filename]
+    frames = [f for f in extract_tb(error.__traceback__) if f.filename.startswith(_PACKAGE)]
     if not frames:
         return type(error).__name__
     last = frames[-1]
-    module = last.filename.rpartition("queuectl/")[2]
+    module = last.filename.removeprefix(_PACKAGE)
     return f"{type(error).__name__} in {module}:{last.name}"
 
 
@@ -187,8 +189,10 @@ class Containment:
     def __iter__(self) -> Iterator[SetAside]:
         return iter(tuple(self._units.values()))
 
-    def __len__(self) -> int:
-        return len(self._units)
+    @property
+    def empty(self) -> bool:
+        """Whether no unit is set aside."""
+        return not self._units
 
     @contextmanager
     def unit(
@@ -294,6 +298,18 @@ class Containment:
         if found.version != version and not found.tried_early:
             return None
         return found
+
+    def due(self, boundaries: Collection[Boundary]) -> bool:
+        """Whether the back-off of any unit of these boundaries has ended, so that it is to be tried."""
+        if not self._units:
+            return False
+        now = self.clock()
+        return any(
+            one.boundary in boundaries
+            and one.until <= now
+            and self.waits(one.boundary, one.key) is None
+            for one in self
+        )
 
     def together(self, found: SetAside) -> bool:
         """Whether so many units of its namespace fail at its place that further ones are not tried one by one."""

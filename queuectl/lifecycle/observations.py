@@ -130,7 +130,7 @@ class Observer:
         entry = self._ledger.get(uid)
         if entry is not None and self._mirror.hides(entry):
             return None
-        version = asked_of(job) if job is not None and len(containment) else None
+        version = asked_of(job) if job is not None and not containment.empty else None
         waits = containment.waits(Boundary.OBSERVATION, uid, version)
         waits = waits or containment.waits(Boundary.COMMIT, uid)
         if waits is not None:

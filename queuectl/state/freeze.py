@@ -237,7 +237,7 @@ class SnapshotBuilder:
 
     def _set_aside(self, entry: Entry, job: JobRecord | None) -> SetAside | None:
         """The record of a workload that is not to be tried now; None if it is."""
-        if not len(self._containment):
+        if self._containment.empty:
             return None
         version = asked_of(job) if job is not None else None
         return self._containment.waits(Boundary.SNAPSHOT, entry.uid, version)

@@ -239,6 +239,8 @@ class Mirror:
         try:
             for delta in tried:
                 self._apply(delta)
+                if isinstance(delta, Upserted) and not self.containment.empty:
+                    self.containment.passed(Boundary.RECORD, key_of(delta.record))
             self._derive()
         except Exception as error:
             if never_contained(error):
@@ -270,7 +272,7 @@ class Mirror:
 
     def _if_kept(self, delta: Delta) -> Delta:
         """The change, or that of an unreadable object while its records cannot be kept."""
-        if not isinstance(delta, Upserted) or not len(self.containment):
+        if not isinstance(delta, Upserted) or self.containment.empty:
             return delta
         key, version = key_of(delta.record), delta.record.version
         if self.containment.waits(Boundary.RECORD, key, version) is None:

@@ -175,7 +175,7 @@ def test_an_object_that_can_be_decoded_again_is_not_set_aside() -> None:
     one.events([line("ADDED", broken)])
     batch = one.events([line("MODIFIED", pod("a", 6))])
     assert short(batch.deltas) == [("+", "uid-a")]
-    assert len(one.containment) == 0
+    assert one.containment.empty
 
 
 def test_pages_of_a_list() -> None:

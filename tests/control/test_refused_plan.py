@@ -44,6 +44,7 @@ async def fetched(world: Rig, *paths: str) -> list[httpx2.Response]:
         return [await client.get(path) for path in paths]
 
 
+@pytest.mark.sets_aside
 async def test_a_refused_plan_is_saved_and_replayed_to_the_same_bytes(
     database_url: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -52,6 +53,8 @@ async def test_a_refused_plan_is_saved_and_replayed_to_the_same_bytes(
 ) -> None:
     strict = Strict()
     monkeypatch.setattr("queuectl.control.checked_plan.verify", strict)
+    monkeypatch.setattr("queuectl.domain.containment.FIRST_SECONDS", 0.01)
+    monkeypatch.setattr("queuectl.domain.containment.LONGEST_SECONDS", 0.01)
     monkeypatch.setattr("queuectl.control.leader.planning.RETRY_SECONDS", 0.01)
     with capture_logs() as logs:
         async with rig(database_url, 4) as world:

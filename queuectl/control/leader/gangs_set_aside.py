@@ -110,14 +110,17 @@ class GangsSetAside:
         )
 
     def _refusals(self, snapshot: Snapshot, contained: ContainedPlan) -> list[Refusal]:
-        refusals = []
+        checked, refusals = contained.checked, list[Refusal]()
+        planned = {p.workload.uid for p in checked.snapshot.pending} if checked is not None else ()
         for pending in snapshot.pending:
             uid = pending.workload.uid
             one = self._containment.get(Boundary.GANG, uid)
             one = one or self._containment.get(Boundary.COMMIT, uid)
+            if uid in planned:
+                continue
             if one is not None:
                 refusals.append(Refusal(uid, (one.reason,), None, Proof.UNDECIDED))
-            elif uid in contained.put_off:
+            else:
                 refusals.append(Refusal(uid, (_PUT_OFF,), pending.lease, Proof.UNDECIDED))
         for one in self._containment:
             entry = self._entry(one.key) if one.boundary is Boundary.SNAPSHOT else None

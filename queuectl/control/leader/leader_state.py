@@ -224,6 +224,7 @@ class LeaderState:
             if change.after.state is State.FINISHED:
                 self._snapshot_builder.forget(change.after.uid)
                 self.decider.forget(change.after.uid)
+                self._mirror.containment.forget(change.after.uid)
             elif change.before is not None and _times(change.before) != _times(change.after):
                 self._mirror.touched.add(change.after.uid)  # the new state can be outdated already
 

@@ -184,6 +184,9 @@ class LedgerWriter:
                     raise
                 await self._write_apart(changes, revision, answers, tolerance, reserved)
                 raise StaleSnapshot(f"a change is not written: {error}") from error
+        if not self._mirror.containment.empty:
+            for change in changes:
+                self._mirror.containment.passed(Boundary.COMMIT, change.after.uid)
 
     async def _write_apart(
         self,

@@ -50,6 +50,7 @@ TICK_SECONDS = 0.5  # interval of checks for time-outs
 FIRST_PAUSE = 1.0  # seconds after a cycle that failed; it doubles with each failure in a row
 _LONGEST_PAUSE = 30.0
 _CYCLE = "cycle"
+_TRIED_BY_PLANS = frozenset({Boundary.GANG, Boundary.SNAPSHOT, Boundary.COMMIT})
 _LIVE = (State.STARTING, State.RUNNING, State.EVICTING)
 
 
@@ -432,6 +433,7 @@ class Loop:
                 self._planning.exposes(now)
                 or self.leader_state.configuration_turns(now)
                 or self._mig.due(now)
+                or self._containment.due(_TRIED_BY_PLANS)
             ):
                 self._wakeup.plan()
             if due or self._wakeup.plan_due:

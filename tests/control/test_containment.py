@@ -1,0 +1,271 @@
+"""An unexpected error about one workload sets that workload aside: others start in the meantime, and it goes on when the error is gone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from queuectl.cluster import nesting, stream
+from queuectl.cluster.nesting import LEVELS
+from queuectl.control.leader.actuator import Actuator
+from queuectl.control.leader.leader_state import LeaderState
+from queuectl.control.ports import Store
+from queuectl.domain.containment import Boundary, Containment
+from queuectl.domain.errors import StoreError
+from queuectl.domain.ledger import State
+from queuectl.domain.reasons import WAITS_FOR_ROOM, Code
+from queuectl.domain.records import Upserted
+from queuectl.lifecycle import observations
+from queuectl.planner.cycle.cycle import AdmissionCycle
+from queuectl.planner.verify import Rule, Violation, verify
+from queuectl.state.freeze import SnapshotBuilder
+from queuectl.state.mirror import Mirror
+from tests.control.rig import Rig, configuration, gang, rig
+from tests.doubles.cluster import FakeCluster
+from tests.support.stores import PostgresStore
+
+pytestmark = pytest.mark.sets_aside
+
+POISON = "poison"
+
+
+class Poison:
+    """An error that concerns the workloads of one name until it is repaired."""
+
+    def __init__(self) -> None:
+        self.repaired = False
+        self.raised = 0
+
+    def check(self, name: str, error: type[Exception] = RuntimeError) -> None:
+        if name.startswith(POISON) and not self.repaired:
+            self.raised += 1
+            raise error(f"{name} cannot be handled")
+
+    def before(
+        self, monkeypatch: pytest.MonkeyPatch, owner: Any, method: str, name: Callable[..., str]
+    ) -> None:
+        """Raise before a call whose arguments have the name."""
+        real = getattr(owner, method)
+
+        def poisoned(*args: Any, **keywords: Any) -> Any:
+            self.check(name(*args, **keywords))
+            return real(*args, **keywords)
+
+        monkeypatch.setattr(owner, method, poisoned)
+
+
+Install = Callable[[Poison, pytest.MonkeyPatch], None]
+
+
+def _object(poison: Poison, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = nesting.decoded
+
+    def decoded(decode: Any, document: Any, levels: int) -> Any:
+        if b'"kind":"Job"' in bytes(document) and f'"name":"{POISON}"'.encode() in bytes(document):
+            poison.check(POISON if levels == LEVELS and decode is not stream._object else "")
+        return real(decode, document, levels)
+
+    monkeypatch.setattr("queuectl.cluster.stream.decoded", decoded)
+
+
+def _record(poison: Poison, monkeypatch: pytest.MonkeyPatch) -> None:
+    poison.before(monkeypatch, Mirror, "_keep_job", lambda _, job, old: job.name)
+
+
+def _observation(poison: Poison, monkeypatch: pytest.MonkeyPatch) -> None:
+    poison.before(monkeypatch, observations.Observer, "_described", lambda _, job, config: job.name)
+
+
+def _snapshot(poison: Poison, monkeypatch: pytest.MonkeyPatch) -> None:
+    poison.before(monkeypatch, SnapshotBuilder, "_blocked", lambda _, entry, *rest: entry.name)
+
+
+def _gang(poison: Poison, monkeypatch: pytest.MonkeyPatch) -> None:
+    poison.before(monkeypatch, AdmissionCycle, "consider", lambda _, pending: pending.workload.name)
+
+
+def _verifier(poison: Poison, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(snapshot: Any, plan: Any, selects: Any) -> tuple[Violation, ...]:
+        names = {p.workload.uid: p.workload.name for p in snapshot.pending}
+        bad = [a.uid for a in plan.admitted if names.get(a.uid, "").startswith(POISON)]
+        if poison.repaired or not bad:
+            return verify(snapshot, plan, selects)
+        poison.raised += 1
+        return (Violation(Rule.CAPACITY, "a node", "is over"),)
+
+    monkeypatch.setattr("queuectl.control.checked_plan.verify", refuses)
+
+
+def _commit(poison: Poison, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = PostgresStore.commit
+
+    async def commit(self: Store, changes: Any, **rest: Any) -> None:
+        for change in changes:
+            poison.check(change.after.name, StoreError)
+        await real(self, changes, **rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(PostgresStore, "commit", commit)
+
+
+def _write(poison: Poison, monkeypatch: pytest.MonkeyPatch) -> None:
+    def name(state: LeaderState, uid: str) -> str:
+        entry = state.entry(uid)
+        return entry.name if entry is not None else ""
+
+    poison.before(monkeypatch, LeaderState, "outstanding_writes", name)
+
+
+POISONS: dict[Boundary | str, Install] = {
+    Boundary.OBJECT: _object,
+    Boundary.RECORD: _record,
+    Boundary.OBSERVATION: _observation,
+    Boundary.SNAPSHOT: _snapshot,
+    Boundary.GANG: _gang,
+    "refused plan": _verifier,
+    Boundary.COMMIT: _commit,
+    Boundary.WRITE: _write,
+}
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Back-offs of milliseconds."""
+    monkeypatch.setattr("queuectl.domain.containment.FIRST_SECONDS", 0.05)
+    monkeypatch.setattr("queuectl.domain.containment.LONGEST_SECONDS", 0.2)
+    monkeypatch.setattr("queuectl.control.leader.supervised.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("queuectl.control.leader.planning.RETRY_SECONDS", 0.05)
+
+
+def touch(world: Rig) -> None:
+    """Change the object, which changes no request. An object is decoded again when it changes."""
+    touched = {"metadata": {"labels": {"example.com/touched": str(time.time())}}}
+    world.cluster.user_patch("Job", "default", POISON, touched)
+
+
+def contained(world: Rig) -> Containment:
+    assert world.loop is not None
+    return world.loop._containment
+
+
+@pytest.mark.parametrize("where", POISONS)
+@pytest.mark.usefixtures("soon")
+async def test_a_workload_that_cannot_be_handled_stops_no_other(
+    where: Boundary | str, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poison = Poison()
+    POISONS[where](poison, monkeypatch)
+    async with rig(database_url, 4) as world:
+        bad = world.cluster.submit(gang("Job", POISON, 2))
+        good = world.cluster.submit(gang("Job", "good", 2))
+        await world.until_state(good, State.RUNNING)
+        tries = 0 if where in (Boundary.OBJECT, Boundary.RECORD) else 1
+        await world.until(lambda: poison.raised > tries, "it is tried again")
+        boundary = Boundary.GANG if where == "refused plan" else where
+        if boundary is not Boundary.OBJECT:  # the double of the API server has its own record
+            set_aside = {one.boundary for one in contained(world)}
+            assert set_aside == {boundary}
+        poison.repaired = True
+        touch(world)
+        await world.until_state(bad, State.RUNNING)
+        await world.until(lambda: contained(world).empty, "nothing is set aside")
+        await world.at_rest()
+
+
+@pytest.mark.parametrize("where", [Boundary.SNAPSHOT, Boundary.GANG, "refused plan"])
+@pytest.mark.usefixtures("soon")
+async def test_a_pending_gang_that_is_set_aside_says_so_and_blocks_no_other_of_its_queue(
+    where: Boundary | str, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poison = Poison()
+    POISONS[where](poison, monkeypatch)
+    async with rig(database_url, 4) as world:
+        for document in configuration(32, strategy="StrictFIFO"):
+            await world.store.put_config(document)
+        bad = world.cluster.submit(gang("Job", POISON, 2))
+        waits = await world.until_entry(
+            bad, lambda e: e.reason.code is Code.INTERNAL_ERROR, "it is set aside"
+        )
+        assert (waits.state, waits.lease) == (State.PENDING, None)
+        assert "error" in waits.reason.details
+        behind = world.cluster.submit(gang("Job", "behind", 2))
+        await world.until_state(behind, State.RUNNING)
+        await world.until(
+            lambda: any(e.reason == "InternalError" for e in world.cluster.events), "an Event"
+        )
+
+
+@pytest.mark.parametrize("where", [Boundary.RECORD, Boundary.OBSERVATION, Boundary.SNAPSHOT])
+@pytest.mark.usefixtures("soon")
+async def test_a_running_gang_that_is_set_aside_keeps_its_nodes(
+    where: Boundary | str, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poison = Poison()
+    poison.repaired = True
+    POISONS[where](poison, monkeypatch)
+    async with rig(database_url, 2) as world:
+        bad = world.cluster.submit(gang("Job", POISON, 2))
+        await world.until_state(bad, State.RUNNING)
+        poison.repaired = False
+        touch(world)
+        other = world.cluster.submit(gang("Job", "other", 1))
+        await world.until_entry(other, lambda e: e.reason.code in WAITS_FOR_ROOM, "no node is free")
+        poison.repaired = True
+        world.cluster.finish(bad)
+        await world.until_state(other, State.RUNNING)
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_new_leader_does_not_take_an_unreadable_job_for_deleted(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poison = Poison()
+    poison.repaired = True
+    _object(poison, monkeypatch)
+    async with rig(database_url, 2) as world:
+        bad = world.cluster.submit(gang("Job", POISON, 2))
+        await world.until_state(bad, State.RUNNING)
+        await world.stop()
+        poison.repaired, world._task, world.running = False, None, True
+        other = world.cluster.submit(gang("Job", "other", 1))
+        await world.until_entry(other, lambda e: e.reason.code in WAITS_FOR_ROOM, "no node is free")
+        entry = await world.store.get_workload(bad)
+        assert entry is not None
+        assert entry.state is State.RUNNING
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_task_that_fails_starts_again(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = 0
+    real = Actuator.run
+
+    async def run(self: Actuator) -> None:
+        nonlocal runs
+        runs += 1
+        if runs < 3:
+            raise KeyError("once more")
+        await real(self)
+
+    monkeypatch.setattr(Actuator, "run", run)
+    async with rig(database_url, 2) as world:
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        await world.until_state(uid, State.RUNNING)
+        assert runs == 3
+
+
+def test_a_record_that_cannot_be_kept_leaves_the_copy_as_if_it_never_came(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    poison = Poison()
+    _record(poison, monkeypatch)
+    with_poison, without = Mirror({"jobs": "Job"}), Mirror({"jobs": "Job"})
+    cluster = FakeCluster()
+    good, bad = (cluster.job(cluster.submit(gang("Job", n, 1))) for n in ("good", POISON))
+    with_poison.apply([Upserted(good), Upserted(bad)])
+    without.apply([Upserted(good)])
+    assert with_poison.jobs == without.jobs
+    assert with_poison.generation == 1

@@ -1,0 +1,182 @@
+"""The record of units that are set aside: back-off, early tries, and the budget of a namespace."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+
+from queuectl.domain.containment import (
+    FIRST_SECONDS,
+    LONGEST_SECONDS,
+    MOST_KEPT,
+    TOGETHER,
+    Boundary,
+    Containment,
+    SetAside,
+    UnitFailed,
+    naming,
+    never_contained,
+    place_of,
+)
+from queuectl.domain.errors import (
+    ClusterUnavailable,
+    Fenced,
+    LeadershipLost,
+    StaleConfiguration,
+    StaleSnapshot,
+    StoreError,
+    StoreUnavailable,
+)
+from queuectl.domain.quantity import parse_quantity
+
+pytestmark = pytest.mark.sets_aside
+
+GANG = Boundary.GANG
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def raising(error: BaseException) -> None:
+    raise error
+
+
+def fail(
+    one: Containment, key: str = "u", namespace: str = "team-a", version: object = 1
+) -> SetAside:
+    return one.failed(
+        GANG, key, ValueError("x"), f"Job/{key}", namespace=namespace, version=version
+    )
+
+
+def test_a_unit_is_tried_again_after_a_back_off_that_doubles(clock: Clock) -> None:
+    one = Containment(clock)
+    pause = FIRST_SECONDS
+    for failures in range(1, 20):
+        found = fail(one, namespace="")
+        assert (found.failures, found.until - clock.now) == (failures, pause)
+        assert one.waits(GANG, "u", 1) is found
+        clock.now = found.until
+        assert one.waits(GANG, "u", 1) is None
+        pause = min(LONGEST_SECONDS, 2 * pause)
+    one.passed(GANG, "u")
+    assert one.empty
+
+
+def test_a_change_of_the_object_allows_one_early_try_in_each_back_off(clock: Clock) -> None:
+    one = Containment(clock)
+    fail(one, version=1)
+    assert one.waits(GANG, "u", 2) is None
+    clock.now += 1
+    again = fail(one, version=2)
+    for version in (2, 3, 4):
+        assert one.waits(GANG, "u", version) is again
+    clock.now = again.until
+    assert one.waits(GANG, "u", 4) is None
+
+
+def test_the_tries_of_a_namespace_are_as_rare_as_those_of_one_unit(clock: Clock) -> None:
+    one = Containment(clock)
+    for key in ("a", "b"):
+        fail(one, key)
+    assert one.waits(GANG, "a", 2) is None
+    clock.now += 1
+    fail(one, "a", version=2)  # the early try fails
+    assert one.waits(GANG, "b", 2) is not None, "its early try has to wait, too"
+    fail(one, "other", namespace="team-b")
+    assert one.waits(GANG, "other", 2) is None
+
+
+def test_many_units_that_fail_at_one_place_are_held_together(clock: Clock) -> None:
+    one = Containment(clock)
+    found = [fail(one, str(number)) for number in range(TOGETHER)]
+    assert [one.together(each) for each in found] == [True] * TOGETHER
+    assert set(one.held(GANG)) == {"team-a"}
+    [with_them] = one.set_aside_with(found[-1], [("new", "Job/new", 1)])
+    assert (with_them.place, one.get(GANG, "new")) == (found[0].place, with_them)
+    clock.now = max(each.until for each in one) + LONGEST_SECONDS
+    assert not one.held(GANG)
+
+
+def test_the_record_is_bounded(clock: Clock) -> None:
+    one = Containment(clock)
+    for number in range(MOST_KEPT + 5):
+        fail(one, str(number), namespace="")
+    assert len(list(one)) == MOST_KEPT
+    assert one.get(GANG, "0") is None
+
+
+def test_units_of_different_boundaries_are_apart(clock: Clock) -> None:
+    one = Containment(clock)
+    fail(one)
+    assert one.get(Boundary.SNAPSHOT, "u") is None
+    assert one.of("u") is one.get(GANG, "u")
+    assert one.counts()[GANG] == 1
+    one.forget("u")
+    assert (one.of("u"), one.empty) == (None, True)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LeadershipLost("x"),
+        Fenced("x"),
+        StaleSnapshot("x"),
+        StaleConfiguration("x"),
+        StoreUnavailable("x"),
+        asyncio.CancelledError(),
+        KeyboardInterrupt(),
+        SystemExit(1),
+        ExceptionGroup("several", [ValueError("x"), Fenced("x")]),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_about_the_leadership_or_the_database_is_not_contained(
+    error: BaseException, clock: Clock
+) -> None:
+    one = Containment(clock)
+    assert never_contained(error)
+    with pytest.raises(type(error)), one.unit(GANG, "u"):
+        raising(error)
+    assert one.empty
+
+
+@pytest.mark.parametrize(
+    "error",
+    [KeyError("x"), RecursionError(), MemoryError(), StoreError("x"), ClusterUnavailable("x")],
+)
+def test_each_other_error_sets_its_unit_aside(error: Exception, clock: Clock) -> None:
+    told: list[tuple[SetAside, BaseException | None]] = []
+    one = Containment(clock, lambda found, cause: told.append((found, cause)))
+    with one.unit(GANG, "u", "Job/team-a/train", namespace="team-a"):
+        raising(error)
+    assert [(found.ref, cause) for found, cause in told] == [("Job/team-a/train", error)]
+
+
+def test_the_place_of_an_error_is_the_innermost_function_of_queuectl(clock: Clock) -> None:
+    places = set[str]()
+    for text in ("x", "y"):
+        with pytest.raises(UnitFailed) as raised, naming("u"):
+            parse_quantity("cpu", text, round_up=True)
+        assert raised.value.key == "u"
+        places.add(place_of(raised.value))
+    assert places == {"QuantityError in domain/quantity.py:exact_quantity"}
+
+
+def test_a_reason_names_the_error_and_nothing_of_its_text(clock: Clock) -> None:
+    one = Containment(clock)
+    found = one.failed(GANG, "u", ValueError("secret of another team"), "Job/a/b")
+    assert found.error in found.reason.message
+    assert "secret" not in found.reason.message
