@@ -2,8 +2,8 @@
 
 A *unit* is the smallest part of the input that the controller handles by itself at a *boundary*: an object of a watch, a workload in
 an observation, a gang in a plan, a periodic task. The code at a boundary computes first and applies the result afterwards. If it
-raises an error that no code expects, the unit is set aside: it is tried again after a back-off that grows, and everything else goes
-on. An error about the leadership or about an unknown state of the database concerns no unit, and is never contained.
+raises an error that no code expects, the unit is set aside: it is tried again after a back-off that grows, and everything else
+continues. An error about the leadership or about an unknown state of the database concerns no unit, and is never contained.
 
 A unit that is set aside is a defect of queuectl. Its record has an identifier that is the same for each error of the same code, so
 that an administrator finds the trace in the log.
@@ -66,7 +66,7 @@ class BrokenRules(Exception):
 
 @contextmanager
 def naming(key: str) -> Iterator[None]:
-    """Name the unit of an unexpected error. The error itself goes on."""
+    """Name the unit of an unexpected error. The error itself is raised further."""
     try:
         yield
     except Exception as error:
@@ -141,8 +141,8 @@ class SetAside:
     def reason(self) -> Reason:
         """For its workload. It names no other object, and nothing of the error that a tenant could not know."""
         text = (
-            f"an internal error of queuectl (error {self.error}) sets it aside; it delays no other gang, and the next try "
-            "is made automatically"
+            f"an internal error of queuectl (error {self.error}) sets it aside; it delays no other gang, and queuectl tries "
+            "it again"
         )
         details = {
             "error": self.error,

@@ -243,7 +243,7 @@ class SnapshotBuilder:
         return self._containment.waits(Boundary.SNAPSHOT, entry.uid, version)
 
     def _failed(self, entry: Entry, job: JobRecord | None, error: Exception) -> None:
-        """Leave a workload out of the snapshot. What it holds stays in it."""
+        """Leave a workload out of the snapshot. The capacity that it holds stays in it."""
         self.forget(entry.uid)
         self._containment.failed(
             Boundary.SNAPSHOT,
@@ -505,7 +505,7 @@ class SnapshotBuilder:
 
 
 def _as_recorded(entry: Entry, pods: Iterable[PodRecord]) -> Iterator[Admitted]:
-    """What a gang holds by the ledger alone: it can be evicted, and is neither repaired nor moved."""
+    """The gang as the ledger alone has it: it can be evicted, and is neither repaired nor moved."""
     placement = entry.placement
     if placement is None and entry.lease is not None and entry.state is State.RESERVED:
         placement = entry.lease.placement if entry.awaits_checks else None

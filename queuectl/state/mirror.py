@@ -141,7 +141,7 @@ class Mirror:
         provisioning: the requests for nodes that queuectl made.
         unreadable: the objects that exist and that no reader can decode, by key.
         containment: of the process. It has the records that cannot be kept.
-        generation: grows each time the mirror was built again from its records, after an error while it changed. What was derived
+        generation: grows each time the mirror was built again from its records, after an error while it changed. Everything that was derived
             from it before is then to be derived again.
     """
 
@@ -319,7 +319,7 @@ class Mirror:
         self.touched |= self._appeared.keys()
 
     def _derived_again(self) -> list[tuple[str, str]]:
-        """Begin anew with all records. Returns the keys of those that cannot be kept; then the result is to be dropped."""
+        """Derive everything from all records. Returns the keys of those that cannot be kept; then the result is to be dropped."""
         before, failed = (self.nodes, self._appeared, self.edited), list[tuple[str, str]]()
         moved = self.moved_pods | self.pods.keys()
         self._empty()

@@ -38,6 +38,7 @@ PENDING: Final = {
     Code.LOCAL_QUEUE_STOPPED: _STOPPED,
     Code.UNSATISFIED_CHECKS: "Ask an administrator: an admission check of its queue is not set up.",
     Code.WAITING_FOR_CHECKS: f"{_NOTHING} It starts when its admission checks are ready.",
+    Code.INTERNAL_ERROR: "Report the error to an administrator. A changed job is tried again at once.",
     Code.QUEUE_SET: f"{_NOTHING} It is moved to the other LocalQueue.",
 }
 """By the reason of a pending gang."""

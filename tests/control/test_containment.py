@@ -1,4 +1,4 @@
-"""An unexpected error about one workload sets that workload aside: others start in the meantime, and it goes on when the error is gone."""
+"""An unexpected error about one workload sets that workload aside: others start in the meantime, and it starts when the error ends."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ async def test_a_workload_that_cannot_be_handled_stops_no_other(
 
 @pytest.mark.parametrize("where", [Boundary.SNAPSHOT, Boundary.GANG, "refused plan"])
 @pytest.mark.usefixtures("soon")
-async def test_a_pending_gang_that_is_set_aside_says_so_and_blocks_no_other_of_its_queue(
+async def test_a_pending_gang_that_is_set_aside_has_the_reason_and_blocks_no_other_of_its_queue(
     where: Boundary | str, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     poison = Poison()

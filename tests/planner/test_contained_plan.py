@@ -137,7 +137,7 @@ def test_more_gangs_at_fault_than_the_limit_of_plans_delay_only_gangs_that_were_
     assert planner.calls <= MOST_PLANS + 1
 
 
-def test_planning_that_always_fails_is_given_up() -> None:
+def test_planning_that_always_fails_ends_after_a_limited_number_of_plans() -> None:
     planner = Planner([frozenset()])
     found = planned(snapshot(100), planner)
     assert (found.checked, found.failures) == (None, ())

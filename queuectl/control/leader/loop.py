@@ -193,7 +193,7 @@ class Loop:
             self.loaded = False
 
     def _report_to(self, presenter: EventRecorder) -> None:
-        """Write an Event on each object that is set aside while it is not pending: then its reason does not tell."""
+        """Write an Event on each object that is set aside whose workload is not pending: a pending one shows its reason."""
 
         def told(found: SetAside, _: BaseException | None) -> None:
             entry = self.leader_state.entry(found.key)
