@@ -67,6 +67,8 @@ async def _serve(settings: Settings) -> None:
     from queuectl.api.auth.audit import forget_old
     from queuectl.api.server import Address, WebServer
     from queuectl.control.composition import controller
+    from queuectl.control.leader.supervised import Job, supervised
+    from queuectl.control.progress import end_if_stalled
     from queuectl.web.app import add_dashboard
 
     offered = _offer(settings)
@@ -87,8 +89,14 @@ async def _serve(settings: Settings) -> None:
         ]
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(server.run()) for server in servers]
-            tasks.append(group.create_task(forget_old(parts.store.audit, settings.audit_days)))
-            tasks.append(group.create_task(parts.registration.keep()))
+            jobs: dict[str, Job] = {
+                "audit": lambda: forget_old(parts.store.audit, settings.audit_days),
+                "registration": parts.registration.keep,
+                "end if stalled": lambda: end_if_stalled(parts.supervisor.stalled),
+            }
+            for name, job in jobs.items():
+                supervising = supervised(name, job, parts.supervisor.containment)
+                tasks.append(group.create_task(supervising, name=name))
             tune_interpreter()
             typer.echo(f"API {servers[0].url}  metrics {servers[1].url}", err=True)
             await parts.supervisor.run(stop)

@@ -79,8 +79,9 @@ class Controller:
     registration: Registration
 
     async def live(self) -> Sequence[str]:
-        """Run the process. A part that cannot continue ends it, because a restart repairs its state."""
-        return []
+        """The reasons why this process must be restarted. A part that cannot continue ends the process by itself."""
+        stalled = self.supervisor.stalled()
+        return [stalled] if stalled else []
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
         """Why a pending workload does not start; None while this process has no plan."""

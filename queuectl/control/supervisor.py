@@ -98,6 +98,7 @@ class Supervisor:
         self._kueue_detector = KueueDetector(cluster, store, kinds)
         self._kueue: bool | None = None  # Kueue's keys count; None = not known yet
         self._leading: Loop | None = None
+        self._stalled = ""
         fresh = max(settings.utilization.fresh_seconds, 2 * estimates.EVERY_SECONDS)
         self._broadcast = Broadcast(store, clock, fresh)
         self._throttle = PlannerThrottle(settings.planning_share)
@@ -124,6 +125,10 @@ class Supervisor:
             duration=settings.lease_duration,
             renew=settings.lease_renew,
         )
+
+    def stalled(self) -> str:
+        """Why this process is to be ended; empty while it makes progress. A hung loop of a leader never recovers."""
+        return self._stalled or (self._leading.progress.stalled if self._leading else "")
 
     def blockers(self) -> list[str]:
         """Why this process is not ready as a leader or a standby; empty if it is."""
@@ -230,6 +235,7 @@ class Supervisor:
                 await self._lead_until_lost(self._leading, epoch)
             except* (LeadershipLost, Fenced) as lost:
                 log.warning("leadership_lost", error=str(lost.exceptions[0]))
+                self._stalled = self._leading.progress.stalled
             finally:
                 self._leading = None
                 self._metrics.following()
@@ -258,7 +264,8 @@ class Supervisor:
 
     async def _lead_until_lost(self, loop: Loop, epoch: int) -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._leadership.keep(), name="lease")
+            keeping = self._leadership.keep(lambda: loop.progress.stalled)
+            group.create_task(keeping, name="lease")
             group.create_task(loop.run(epoch), name="loop")
             state, health = loop.leader_state, self._health_watch()
             jobs: dict[str, Job] = {

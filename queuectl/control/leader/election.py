@@ -6,6 +6,7 @@ The Lease also has the epoch, so that a restored database cannot issue an old ep
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
@@ -81,16 +82,18 @@ class Leadership:
         except WriteConflict:
             return None
 
-    async def keep(self) -> None:
-        """Renew until cancelled.
+    async def keep(self, stalled: Callable[[], str] = str) -> None:
+        """Renew until cancelled. ``stalled``: why the leader makes no progress; empty while it does.
 
         Raises:
-            LeadershipLost: the lease has expired, or another process holds it.
+            LeadershipLost: the lease has expired, another process holds it, or the leader makes no progress.
         """
         try:
             async with asyncio.timeout_at(self._deadline) as lease:
                 while True:
                     await asyncio.sleep(self._renew)
+                    if why := stalled():
+                        raise LeadershipLost(why)
                     await self._renewed()
                     lease.reschedule(self._deadline)
         except TimeoutError:

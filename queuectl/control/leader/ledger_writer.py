@@ -7,7 +7,7 @@ uses observations while they are being written.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -55,7 +55,10 @@ class LedgerWriter:
         presenter: EventRecorder,
         wakeup: Wakeup,
         epoch: int,
+        step: Callable[[], None],
     ) -> None:
+        """``step``: called for each try to reach the database, which is progress."""
+        self._step = step
         self.epoch = epoch
         self.cycle = 0
         self._store = store
@@ -74,6 +77,7 @@ class LedgerWriter:
             Fenced: another leader has taken over.
         """
         while True:
+            self._step()
             try:
                 await self._store.commits_ended(epoch=self.epoch)
                 loaded = await self._store.load()
@@ -167,6 +171,7 @@ class LedgerWriter:
         tolerance: Tolerance | None = None,
         reserved: tuple[ReservationState, ...] | None = None,
     ) -> None:
+        self._step()
         with self._metrics.stage(Stage.COMMIT):
             try:
                 await self._store.commit(

@@ -28,6 +28,7 @@ from queuectl.control.leader.stored_state import StoredState
 from queuectl.control.leader.supervised import Job, supervised
 from queuectl.control.leader.wakeup import Wakeup
 from queuectl.control.ports import Clock, Cluster, Store
+from queuectl.control.progress import LONGEST_STEP, Progress
 from queuectl.control.questions.diagnosis import Diagnoser
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.settings import Settings
@@ -60,6 +61,7 @@ class Loop:
     Attributes:
         leader_state: the ledger in memory.
         loaded: the state in memory is that of the database.
+        progress: of its cycles.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Loop:
         self._clock = clock
         self._cache = cache
         self.loaded = False
+        self.progress = Progress(max(LONGEST_STEP, 3 * settings.solver.limits.wall_seconds))
         self.leader_state = LeaderState(
             mirror,
             settings.solver.limits,
@@ -225,6 +228,7 @@ class Loop:
             presenter=presenter,
             wakeup=self._wakeup,
             epoch=epoch,
+            step=self.progress.step,
         )
         self._mig = MigReconfigurer(
             self._cluster,
@@ -251,6 +255,7 @@ class Loop:
             mig=self._mig,
             defragment_seconds=settings.defragment_seconds,
             containment=self._containment,
+            step=self.progress.step,
         )
         return presenter
 
@@ -292,8 +297,9 @@ class Loop:
     async def _cycle_for_ever(self) -> None:
         clock = asyncio.get_running_loop().time
         while True:
-            await self._wakeup.wait()
-            await asyncio.sleep(max(self._settings.debounce_seconds, self._plan_at - clock()))
+            with self.progress.idle():
+                await self._wakeup.wait()
+                await asyncio.sleep(max(self._settings.debounce_seconds, self._plan_at - clock()))
             self._wakeup.clear()
             self._writer.cycle += 1
             try:
@@ -319,7 +325,9 @@ class Loop:
         """Go on after an error that belongs to no unit: with the state that the records and the ledger have, after a pause."""
         found = self._containment.failed(Boundary.TASK, _CYCLE, error)
         self._writer.drop()
-        await asyncio.sleep(min(_LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(found.failures - 1, 10)))
+        with self.progress.idle():
+            pause = FIRST_PAUSE * 2.0 ** min(found.failures - 1, 10)
+            await asyncio.sleep(min(_LONGEST_PAUSE, pause))
         await self._reload()
 
     async def _cycle(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Final
@@ -96,8 +96,13 @@ class Planning:
         mig: MigReconfigurer,
         defragment_seconds: float,
         containment: Containment,
+        step: Callable[[], None],
     ) -> None:
-        """``defragment_seconds``: between two searches for gangs to move; 0: each plan can search."""
+        """Plan nothing yet.
+
+        ``defragment_seconds``: between two searches for gangs to move; 0: each plan can search. ``step``: called before each plan.
+        """
+        self._step = step
         self._containment = containment
         self._gangs = GangsSetAside(containment, leader_state.entry)
         self._leader_state = leader_state
@@ -227,7 +232,7 @@ class Planning:
             contained = contained_plan(
                 snapshot,
                 out,
-                lambda given: checked_plan(given, self._stop, self._cache, self._stage),
+                self._plan_once,
                 self._stop,
                 proven=self._gangs.proven,
                 known=self._gangs.by_place(),
@@ -241,6 +246,10 @@ class Planning:
                 return contained, error
         finally:
             self.between_plans.set()
+
+    def _plan_once(self, snapshot: Snapshot) -> CheckedPlan:
+        self._step()
+        return checked_plan(snapshot, self._stop, self._cache, self._stage)
 
     def _answered(self, answer: MigFound | Exception) -> MigFound:
         """The answer about MIG configurations; nothing is found by a search that fails."""
