@@ -156,7 +156,10 @@ class Loop:
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
         """Why a gang that was pending in the last plan does not start; None for other gangs."""
-        return await self._diagnoser.diagnose(uid)
+        found = await self._diagnoser.diagnose(uid)
+        if found is None and self.loaded:
+            self._planning.consider(uid)
+        return found
 
     def seen(self, touched: Iterable[str]) -> None:
         """Wake up after a change of these jobs, and let the actuator send their writes at once."""

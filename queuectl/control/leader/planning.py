@@ -46,12 +46,15 @@ from queuectl.planner.order.pending_gangs import pending_gangs
 from queuectl.planner.preempt.protections import next_plan_due
 from queuectl.planner.verify import Violation
 from queuectl.reports.domains import spreads
+from queuectl.state.pending_window import PendingWindow
 from queuectl.telemetry.metrics import DiscardReason, Metrics, Stage
 
 log = structlog.get_logger()
 
 _PLANNING: Final = "planning"
 _MIG_SEARCH: Final = "search for MIG configurations"
+WINDOW_SECONDS: Final = 1.0
+"""The longest time between two plans while not all gangs are considered in each."""
 NOTHING_TO_PLAN: Final = "no gang is pending"
 """The summary of a cycle without a plan."""
 
@@ -104,6 +107,7 @@ class Planning:
         """
         self._step = step
         self._containment = containment
+        self._window = PendingWindow()
         self._gangs = GangsSetAside(containment, leader_state.entry)
         self._leader_state = leader_state
         self._writer = writer
@@ -128,14 +132,17 @@ class Planning:
         documents = self._leader_state.documents
         with self._metrics.stage(Stage.FREEZE):
             snapshot = self._leader_state.snapshot(seek_room=self._clock() >= self._seek_at)
-        asked = self._mig.question(snapshot)
+            given = self._window.applied(snapshot)
+        asked = self._mig.question(given)
         began = time.perf_counter()
-        out = self._gangs.left_out(snapshot)
-        contained, answer = await asyncio.to_thread(self._decide, snapshot, asked, out)
+        out = self._gangs.left_out(given)
+        contained, answer = await asyncio.to_thread(self._decide, given, asked, out)
         await self._writer.written()
         took = time.perf_counter() - began
-        refusals = self._gangs.learn(snapshot, out, contained)
-        await self._keep_failures(snapshot, contained)
+        refusals = self._gangs.learn(given, out, contained)
+        await self._keep_failures(given, contained)
+        if self._window.partial:
+            self._wakeup.plan_by(WINDOW_SECONDS)
         checked = contained.checked
         if checked is None:
             return self._failed(contained.error)
@@ -215,6 +222,12 @@ class Planning:
         served = {p.preemptor for p in decision.preempted} | {m.beneficiary for m in decision.moved}
         waiting += filter(None, map(self._leader_state.entry, served))
         return frozenset((entry.namespace, entry.queue) for entry in waiting)
+
+    def consider(self, uid: str) -> None:
+        """Consider this gang in the next plans, however many others wait."""
+        if self._window.partial:
+            self._window.pin(uid)
+            self._wakeup.plan()
 
     def exposes(self, now: float) -> bool:
         """Whether plans can differ at ``now`` without a change since the last one. True only once."""

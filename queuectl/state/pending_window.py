@@ -1,0 +1,175 @@
+"""The pending gangs that one plan considers, where too many different shapes wait for all of them.
+
+The work of a plan grows with the different shapes that wait, and a user can submit any number of them. So a plan considers a limited
+number, divided among the LocalQueues: one with few shapes is considered whole, however many wait in another. Of the others, the
+first half of the part of a LocalQueue is the head of its queue order. The second half rotates: with *S* shapes in a LocalQueue whose
+part is *P*, each of them is in at least one of ``4 S / P`` plans in a row. A StrictFIFO ClusterQueue needs no rotation, because no gang
+passes its head: the shapes at its head are considered, in the order of the ClusterQueue.
+
+Equal gangs are one shape. A gang that is not considered keeps its reason.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from queuectl.domain.queues import QueueConfig, QueueingStrategy
+from queuectl.domain.snapshot import Pending, Snapshot
+
+SHAPES: Final = 1024
+"""Different shapes in one plan."""
+LEAST: Final = 16
+"""Of one LocalQueue, however many LocalQueues there are."""
+MOST_PINNED: Final = 64
+
+_Queue = tuple[str, str | None]
+_Order = tuple[int, float, str]
+
+
+class PendingWindow:
+    """Of one leader.
+
+    Attributes:
+        partial: the last plan did not consider all gangs.
+    """
+
+    def __init__(self, shapes: int = SHAPES) -> None:
+        """``shapes``: in one plan."""
+        self._shapes = shapes
+        self._numbers: dict[Hashable, int] = {}  # of the shapes that wait
+        self._last_number = 0
+        # Of each LocalQueue: the shape that was considered last, and the last one of its present round.
+        self._rounds: dict[_Queue, tuple[int, int]] = {}
+        self._known: dict[str, tuple[Pending, int]] = {}  # by uid
+        self._pinned: dict[str, None] = {}
+        self.partial = False
+
+    def pin(self, uid: str) -> None:
+        """Consider this gang in the next plans, because a user asks for it."""
+        self._pinned.pop(uid, None)
+        self._pinned[uid] = None
+        if len(self._pinned) > MOST_PINNED:
+            del self._pinned[next(iter(self._pinned))]
+
+    def applied(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot with the gangs that its plan considers."""
+        self.partial = False
+        if len(snapshot.pending) <= self._shapes:
+            return snapshot
+        by_queue: dict[_Queue, dict[int, _Order]] = defaultdict(dict)
+        number_of = self._numbered(snapshot.pending)
+        for pending in snapshot.pending:
+            if not _always(pending):
+                one = pending.workload
+                shapes = by_queue[one.namespace, one.queue]
+                number, order = number_of[one.uid], _order(pending)
+                if number not in shapes or order < shapes[number]:
+                    shapes[number] = order
+        if sum(map(len, by_queue.values())) <= self._shapes:
+            return snapshot
+        self.partial = True
+        kept = self._kept(by_queue, snapshot.config)
+        return replace(
+            snapshot,
+            pending=tuple(
+                p
+                for p in snapshot.pending
+                if _always(p)
+                or p.workload.uid in self._pinned
+                or number_of[p.workload.uid] in kept[p.workload.namespace, p.workload.queue]
+            ),
+        )
+
+    def _numbered(self, gangs: Iterable[Pending]) -> dict[str, int]:
+        """The number of the shape of each gang, by uid. A shape keeps its number while a gang of it waits."""
+        known, self._known = self._known, {}
+        numbers, self._numbers = self._numbers, {}
+        for pending in gangs:
+            uid = pending.workload.uid
+            last = known.get(uid)
+            if last is not None and last[0] is pending:
+                number = last[1]
+            else:
+                shape = _shape(pending)
+                number = numbers.setdefault(shape, self._last_number + 1)
+                self._last_number = max(number, self._last_number)
+            self._known[uid] = (pending, number)
+        used = {number for _, number in self._known.values()}
+        self._numbers = {shape: number for shape, number in numbers.items() if number in used}
+        return {uid: number for uid, (_, number) in self._known.items()}
+
+    def _kept(
+        self, by_queue: dict[_Queue, dict[int, _Order]], config: QueueConfig
+    ) -> dict[_Queue, set[int]]:
+        """The shapes of each LocalQueue that this plan considers."""
+        part = max(LEAST, _part(sorted(map(len, by_queue.values())), self._shapes))
+        kept: dict[_Queue, set[int]] = {queue: set() for queue in by_queue}
+        self._rounds = {queue: at for queue, at in self._rounds.items() if queue in by_queue}
+        strict: dict[str, list[_Queue]] = defaultdict(list)
+        for queue, shapes in by_queue.items():
+            cluster_queue = config.cluster_queue_of(*queue)
+            if cluster_queue and cluster_queue.strategy is QueueingStrategy.STRICT_FIFO:
+                strict[cluster_queue.name].append(queue)
+            elif len(shapes) <= part:
+                kept[queue].update(shapes)
+            else:
+                kept[queue].update(self._of_one(queue, shapes, part))
+        for queues in strict.values():
+            ranked = sorted(
+                (order, number, queue)
+                for queue in queues
+                for number, order in by_queue[queue].items()
+            )
+            for _, number, queue in ranked[: part * len(queues)]:
+                kept[queue].add(number)
+        return kept
+
+    def _of_one(self, queue: _Queue, shapes: dict[int, _Order], part: int) -> Iterator[int]:
+        """The head of a LocalQueue, and the next ones of its present round.
+
+        A round has the shapes that waited when it began, so that later ones cannot delay its end.
+        """
+        ranked = sorted(shapes, key=shapes.__getitem__)
+        head = part // 2
+        yield from ranked[:head]
+        others = sorted(ranked[head:])
+        last, end = self._rounds.get(queue, (0, 0))
+        turn = [number for number in others if last < number <= end][: part - head]
+        if not turn:
+            turn, end = others[: part - head], others[-1]
+        self._rounds[queue] = (turn[-1], end)
+        yield from turn
+
+
+def _always(pending: Pending) -> bool:
+    """Whether each plan considers it: it costs no search, or it keeps a place."""
+    if pending.blocked is not None or pending.lease is not None:
+        return True
+    return pending.planned_start is not None or pending.workload.growth is not None
+
+
+def _order(pending: Pending) -> _Order:
+    one = pending.workload
+    return -one.priority, one.queued_at, one.uid
+
+
+def _shape(pending: Pending) -> Hashable:
+    """Equal for gangs that get the same answers in one LocalQueue."""
+    one = pending.workload
+    podsets = tuple((p.count, p.min_count, p.shape, p.topology, p.group) for p in one.podsets)
+    limits = (pending.excluded, pending.borrows_at, pending.unasked, one.duration, one.user)
+    return one.namespace, one.queue, podsets, limits
+
+
+def _part(sizes: Sequence[int], total: int) -> int:
+    """The largest part for which all together stay within the total. ``sizes``: of the LocalQueues, the smallest first."""
+    left, count = total, len(sizes)
+    for size in sizes:
+        if size * count > left:
+            return left // count
+        left -= size
+        count -= 1
+    return total
