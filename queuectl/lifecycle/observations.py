@@ -91,8 +91,11 @@ class Observer:
         self._late: dict[str, dict[str, float]] = {}  # results of late_pods, by workload
         self._dependents = Dependents(mirror, ledger)
 
-    def observe(self, config: QueueConfig, now: float) -> Observations:
-        """Turn the marked changes of the cluster into changes of entries, and clear the marks."""
+    def observe(self, config: QueueConfig, now: float, most: int | None = None) -> Observations:
+        """Turn the marked changes of the cluster into changes of entries, and clear the marks.
+
+        ``most``: workloads, the same number of each namespace; the others stay marked. None = all.
+        """
         mirror = self._mirror
         moved, mirror.moved_pods = mirror.moved_pods, set()
         touched, mirror.touched = mirror.touched, set()
@@ -105,11 +108,30 @@ class Observer:
         changes = []
         # In the order of the API server's revisions: of two jobs that are observed together, the first created is first in
         # queue order, even if it has changed since.
-        for number, uid in enumerate(sorted(touched, key=self._revision)):
+        for number, uid in enumerate(sorted(self._first(touched, most), key=self._revision)):
             change = self._contained(uid, config, now + number * 1e-6)
             if change is not None:
                 changes.append(change)
         return Observations(changes, self._plan_again)
+
+    def _first(self, touched: set[str], most: int | None) -> Collection[str]:
+        """The workloads to observe now; the others are marked again.
+
+        One namespace can change any number of objects. The workloads of the others do not wait for all of them.
+        """
+        if most is None or len(touched) <= most:
+            return touched
+        by_namespace: dict[str, list[str]] = {}
+        for uid in sorted(touched, key=self._revision, reverse=True):
+            known = self._mirror.jobs.get(uid) or self._ledger.get(uid)
+            by_namespace.setdefault(known.namespace if known is not None else "", []).append(uid)
+        first: set[str] = set()
+        while len(first) < most:
+            for uids in by_namespace.values():
+                if uids:
+                    first.add(uids.pop())
+        self._mirror.touched |= touched - first
+        return first
 
     def _counted(self, moved: Collection[str]) -> bool:
         """Count these pods again. Returns whether the use of any node changed."""

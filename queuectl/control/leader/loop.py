@@ -48,6 +48,7 @@ from queuectl.telemetry.metrics import DiscardReason, Metrics, Stage
 log = structlog.get_logger()
 
 TICK_SECONDS = 0.5  # interval of checks for time-outs
+MOST_OBSERVED = 1000  # workloads in one cycle
 FIRST_PAUSE = 1.0  # seconds after a cycle that failed; it doubles with each failure in a row
 _LONGEST_PAUSE = 30.0
 _CYCLE = "cycle"
@@ -341,10 +342,12 @@ class Loop:
             await self._reload()
         wakeup, observer = self._wakeup, self.leader_state.observer
         with self._metrics.stage(Stage.OBSERVE):
-            seen = observer.observe(self.leader_state.config, self._clock())
+            seen = observer.observe(self.leader_state.config, self._clock(), MOST_OBSERVED)
         if observer.damaged:
             await self._reload()
             return
+        if self._mirror.touched:
+            wakeup.trigger()  # there are more of them than one observation takes
         wakeup.plan_due |= seen.plan_again
         while observer.log_messages:
             log.warning("job_ignored", message=observer.log_messages.pop())
