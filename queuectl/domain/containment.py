@@ -44,6 +44,7 @@ class Boundary(StrEnum):
     COMMIT = "commit"  # a change of a workload in the database
     WRITE = "write"  # a write to the API server
     EVENT = "event"  # an Event or a status annotation
+    SERIES = "series"  # the samples of a gang from the source of GPU utilization
     QUESTION = "question"  # a question to the planner
     TASK = "task"  # a periodic task of the controller
 

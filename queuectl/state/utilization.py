@@ -67,11 +67,16 @@ class SampleByPod:
 
 
 class UseTracker:
-    """Evaluates each gang with each set of samples, and keeps its previous result."""
+    """Evaluates each gang with each set of samples, and keeps its previous result.
+
+    Attributes:
+        failed: the gangs whose samples could not be judged, with the error; the reader clears it.
+    """
 
     def __init__(self, scrape_seconds: float) -> None:
         """``scrape_seconds``: between the samples of a GPU."""
         self._scrape = scrape_seconds
+        self.failed: list[tuple[HeldGang, Exception]] = []
         self._before: dict[str, GangUse] = {}
 
     def windows(self, gangs: Sequence[HeldGang], recent: Sample) -> list[float]:
@@ -94,14 +99,19 @@ class UseTracker:
     def judge(
         self, gangs: Sequence[HeldGang], recent: Sample, longer: Mapping[float, Sample]
     ) -> dict[str, GangUse]:
-        """The utilization of each gang, by uid. ``longer``: samples of the longer windows."""
+        """The utilization of each gang, by uid: unknown where its samples cannot be judged. ``longer``: samples of the longer windows."""
         samples = {window: SampleByPod(sample, self._scrape) for window, sample in longer.items()}
         now = SampleByPod(recent, self._scrape)
         judged = {}
         for gang in gangs:
             before = self._last(gang)
-            use = _judge(gang, now, samples, before)
-            judged[gang.uid] = _weighed(use, gang, before)
+            try:
+                use = _judge(gang, now, samples, before)
+                judged[gang.uid] = _weighed(use, gang, before)
+            except Exception as error:  # noqa: BLE001 - contained
+                self.failed.append((gang, error))
+                why = "its samples cannot be judged: an internal error"
+                judged[gang.uid] = _use(gang, UseState.UNKNOWN, recent.at, before, why)
         self._before = judged
         return judged
 

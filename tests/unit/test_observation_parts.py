@@ -29,7 +29,7 @@ def test_a_namespace_with_many_changes_delays_no_other() -> None:
     ledger = Ledger()
     observer = Observer(mirror, ledger, Usage(mirror, ledger), 30.0)
 
-    parts = []
+    parts: list[list[str]] = []
     while mirror.touched:
         changes = observer.observe(QueueConfig(), 100.0 + len(parts), most=20).changes
         ledger.apply(changes)

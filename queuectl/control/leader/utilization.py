@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Container, Mapping, Sequence
 import structlog
 
 from queuectl.control.ports import Clock, UseSource
+from queuectl.domain.containment import Boundary
 from queuectl.domain.errors import SourceUnavailable
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.utilization import GangUse, PodKey, Sample, SourceFault, UseState
@@ -96,6 +97,7 @@ class UseWatch:
             faults = {SourceFault.UNREACHABLE: max(1, len(known))}
         else:
             uses = await asyncio.to_thread(self._tracker.judge, gangs, recent, longer)
+            self._set_aside(gangs)
             faults = source_faults(gangs, recent, self._scrape)
             self._log_untrusted(recent.untrusted)
         seen = [
@@ -106,6 +108,18 @@ class UseWatch:
         self._metrics.evaluated(faults, seen, time.perf_counter() - began)
         self._log_changes(uses)
         return uses
+
+    def _set_aside(self, gangs: Sequence[HeldGang]) -> None:
+        """Report the gangs whose samples cannot be judged."""
+        containment = self._mirror.containment
+        failed, self._tracker.failed = self._tracker.failed, []
+        if not containment.empty:
+            bad = {gang.uid for gang, _ in failed}
+            for gang in gangs:
+                if gang.uid not in bad:
+                    containment.passed(Boundary.SERIES, gang.uid)
+        for gang, error in failed:
+            containment.failed(Boundary.SERIES, gang.uid, error)
 
     async def _ask(
         self, gangs: Sequence[HeldGang], at: float, known: Collection[PodKey]
