@@ -42,6 +42,7 @@ from queuectl.state.durations import Durations
 from queuectl.state.estimates import Estimates
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.holdings import Holdings
+from queuectl.state.history import HistoryLimit
 from queuectl.state.ledger import Ledger
 from queuectl.state.marking import Marker
 from queuectl.state.migration_budget import MigrationBudget
@@ -104,6 +105,7 @@ class LeaderState:
         self._marker = Marker(mirror, lambda: self.ledger)
         self._spending = MigrationBudget()
         self._idleness = Idleness(
+        self._history = HistoryLimit()
             mirror, lambda: self.ledger, self._running, max_age_seconds, self.holdings.borrowing
         )
         self._adopt(())
@@ -212,8 +214,8 @@ class LeaderState:
         self._mirror.touched |= {*self._mirror.jobs, *(entry.uid for entry in self.ledger)}
 
     def marked(self, changes: Sequence[EntryChange]) -> list[EntryChange]:
-        """The changes with their marks for the usage ledger."""
-        return self._marker.marked(changes, self.config)
+        """The changes with their marks for the usage ledger, and with no more lines of the history than a workload can add."""
+        return self._history.limited(self._marker.marked(changes, self.config))
 
     def take_in(self, changes: Sequence[EntryChange]) -> None:
         """Apply changes to the state from which plans are made."""
