@@ -16,6 +16,7 @@ from queuectl.domain.fleet import Fleet
 from queuectl.domain.gpu_fractions import why_refused
 from queuectl.domain.growth import beside
 from queuectl.domain.job_records import JobRecord
+from queuectl.domain.node_health import UnhealthyNodes
 from queuectl.domain.ledger import Entry, State, queues_again_at_once
 from queuectl.domain.node_quota import NodeQuota
 from queuectl.domain.pod_records import PodRecord
@@ -85,6 +86,7 @@ class SnapshotBuilder:
         self._resized = False
         self._waiting: dict[str, tuple[Entry, JobRecord, Pending]] = {}
         self._holding: dict[str, tuple[Entry, JobRecord, Admitted]] = {}
+        self._avoided: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
         self._config: QueueConfig | None = None
         self._fleet: Fleet | None = None
         self._records: list[NamespaceRecord] = []
@@ -137,6 +139,12 @@ class SnapshotBuilder:
 
     def workload(self, entry: Entry, job: JobRecord) -> Workload:
         """The request of the gang for the planner; the same object until job or priority change."""
+        nodes = self._mirror.nodes
+        ending = frozenset(nodes.ending)  # of all queues; the second is of queues that drain nodes
+        avoided = (ending, ending.union(nodes.failing))
+        if avoided != self._avoided:
+            self._avoided = avoided
+            self._waiting = {}
         known = self._asked.get(entry.uid)
         rules = self._config.rules if self._config is not None else Rules()
         user = job.user(rules.user_label, rules.trusted_submitters)
@@ -302,7 +310,7 @@ class SnapshotBuilder:
             workload=self.workload(entry, job),
             lease=entry.lease,
             budget=entry.budget,
-            excluded=frozenset(entry.excluded),
+            excluded=self._excluded(entry, config),
             blocked=blocked,
             borrows_at=entry.requeue_at,
             reclaim_since=_reclaim_since(entry),
@@ -315,6 +323,13 @@ class SnapshotBuilder:
     def _blocked(self, entry: Entry, job: JobRecord, config: QueueConfig) -> Reason | None:
         if entry.queue_set is not None:
             text = f"moving to LocalQueue {entry.queue_set}; its object does not name that LocalQueue yet"
+    def _excluded(self, entry: Entry, config: QueueConfig) -> frozenset[str]:
+        """The nodes on which it does not start, whatever it tolerates: it would be evicted from them again."""
+        queue = config.cluster_queues.get(entry.cluster_queue)
+        drains = queue is not None and queue.unhealthy_nodes is UnhealthyNodes.DRAIN
+        avoided = self._avoided[drains]
+        return avoided | frozenset(entry.excluded) if entry.excluded else avoided
+
             return Reason(Code.QUEUE_SET, text)
         if job.error is not None:
             return Reason(Code.UNSUPPORTED if job.unsupported else Code.MISCONFIGURED, job.error)

@@ -456,9 +456,9 @@ class Mirror:
         self.planning_changed |= changed
         return changed
 
-    def mark_interrupted(self, evidence: Mapping[str, str]) -> bool:
-        """The same for nodes of which a condition announces the end."""
-        changed = self.nodes.mark_interrupted(evidence)
+    def mark_interrupted(self, conditions: Mapping[str, str], taints: Mapping[str, str]) -> bool:
+        """The same for nodes of which a condition announces the end. ``taints``: that announce it."""
+        changed = self.nodes.mark_interrupted(conditions, taints)
         self.planning_changed |= changed
         return changed
 
