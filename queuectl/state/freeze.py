@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Final
 
 from queuectl.devices.gpu_sizes import GpuSizes
 from queuectl.devices.numa import with_numa_nodes_of_others
@@ -16,8 +15,8 @@ from queuectl.domain.fleet import Fleet
 from queuectl.domain.gpu_fractions import why_refused
 from queuectl.domain.growth import beside
 from queuectl.domain.job_records import JobRecord
-from queuectl.domain.node_health import UnhealthyNodes
 from queuectl.domain.ledger import Entry, State, queues_again_at_once
+from queuectl.domain.node_health import UnhealthyNodes
 from queuectl.domain.node_quota import NodeQuota
 from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.quantity import NOTHING, Resources
@@ -38,7 +37,13 @@ from queuectl.domain.workload import (
 from queuectl.objects.configuration.admissibility import inadmissible_reason, too_long
 from queuectl.state.claims import checkpoint_of
 from queuectl.state.durations import Durations
-from queuectl.state.growth import after_lower_ranks, in_rank_order, stalled_ranks
+from queuectl.state.growth import (
+    RETURN_SECONDS,
+    after_lower_ranks,
+    in_rank_order,
+    opened_by_one,
+    stalled_ranks,
+)
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror, asked_of
 from queuectl.state.quota_reservations import allowances
@@ -47,9 +52,6 @@ from queuectl.state.usage import Usage, node_of
 
 IdleSince = Callable[[Entry, JobRecord, QueueConfig, float], float | None]
 """The start of the idle time of a gang that can be evicted as idle at a time (unix seconds); None for each other gang."""
-
-RETURN_SECONDS: Final = 60.0
-"""A gang whose pods its controller does not create again holds its place for so long. Controllers create them within seconds."""
 
 _Place = tuple[int, str, float, str | None, tuple[PodSetUpdate, ...], Placement | None]
 """The fields that decide the position of a gang: priority, LocalQueue, queue time, user; what admission checks add to it; and the
@@ -84,9 +86,9 @@ class SnapshotBuilder:
         self._asked: dict[str, tuple[JobRecord, _Place, GpuSizes | None, Workload]] = {}
         self._sizes: GpuSizes | None = None
         self._resized = False
+        self._avoided: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
         self._waiting: dict[str, tuple[Entry, JobRecord, Pending]] = {}
         self._holding: dict[str, tuple[Entry, JobRecord, Admitted]] = {}
-        self._avoided: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
         self._config: QueueConfig | None = None
         self._fleet: Fleet | None = None
         self._records: list[NamespaceRecord] = []
@@ -103,12 +105,13 @@ class SnapshotBuilder:
         known = self._mirror.devices
         devices = known.inventory(self._mirror.fleet)
         admitted = tuple(self._admitted(config, now))
+        pending = opened_by_one(self._pending(config, now), self._mirror.jobs, self._ledger)
         other_pods = self._usage.other_pods
         return Snapshot(
             now=now,
             fleet=self._mirror.fleet,
             config=config,
-            pending=in_rank_order(self._pending(config, now)),
+            pending=in_rank_order(pending),
             admitted=admitted,
             other_pods=other_pods,
             namespaces=self._namespaces,
@@ -136,15 +139,15 @@ class SnapshotBuilder:
         if self._mirror.fleet is not self._fleet:
             self._fleet = self._mirror.fleet
             self._holding = {}
-
-    def workload(self, entry: Entry, job: JobRecord) -> Workload:
-        """The request of the gang for the planner; the same object until job or priority change."""
         nodes = self._mirror.nodes
         ending = frozenset(nodes.ending)  # of all queues; the second is of queues that drain nodes
         avoided = (ending, ending.union(nodes.failing))
         if avoided != self._avoided:
             self._avoided = avoided
             self._waiting = {}
+
+    def workload(self, entry: Entry, job: JobRecord) -> Workload:
+        """The request of the gang for the planner; the same object until job or priority change."""
         known = self._asked.get(entry.uid)
         rules = self._config.rules if self._config is not None else Rules()
         user = job.user(rules.user_label, rules.trusted_submitters)
@@ -320,9 +323,6 @@ class SnapshotBuilder:
             returns_by=_returns_by(entry, job, blocked),
         )
 
-    def _blocked(self, entry: Entry, job: JobRecord, config: QueueConfig) -> Reason | None:
-        if entry.queue_set is not None:
-            text = f"moving to LocalQueue {entry.queue_set}; its object does not name that LocalQueue yet"
     def _excluded(self, entry: Entry, config: QueueConfig) -> frozenset[str]:
         """The nodes on which it does not start, whatever it tolerates: it would be evicted from them again."""
         queue = config.cluster_queues.get(entry.cluster_queue)
@@ -330,6 +330,9 @@ class SnapshotBuilder:
         avoided = self._avoided[drains]
         return avoided | frozenset(entry.excluded) if entry.excluded else avoided
 
+    def _blocked(self, entry: Entry, job: JobRecord, config: QueueConfig) -> Reason | None:
+        if entry.queue_set is not None:
+            text = f"moving to LocalQueue {entry.queue_set}; its object does not name that LocalQueue yet"
             return Reason(Code.QUEUE_SET, text)
         if job.error is not None:
             return Reason(Code.UNSUPPORTED if job.unsupported else Code.MISCONFIGURED, job.error)
@@ -463,7 +466,7 @@ class SnapshotBuilder:
             end_enforced=ends[1],
             evictable=not stays,
             restartable=job.error is None
-            and job.array is None
+            and not job.elastic
             and not stays
             and not self._checked(entry, config)
             and (job.priority_class is None or job.priority_class in config.priority_classes),
