@@ -2,7 +2,8 @@
 
 Workloads expire by the retention rules, commands after a day, hours by the accounting rules.
 
-History is never deleted. It describes a workload after its row is deleted.
+History is never deleted. It describes a workload after its row is deleted. The lines that a workload adds are limited
+(:mod:`queuectl.state.history`).
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ def outbox_row(change: EntryChange, epoch: int) -> Row:
 
 def history_row(change: EntryChange, *, epoch: int, cycle: int) -> Row | None:
     """The line to append; None if the change has no line."""
-    before, after, note = change.before, change.after, change.note
+    before, after, note = change.before, change.after, change.line
     if note is None:
         return None
     moved = before is None or before.placement != after.placement

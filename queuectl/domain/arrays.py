@@ -11,26 +11,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 from itertools import islice
 from typing import Final
 
-from queuectl.domain.job_records import ArrayIndex, JobRecord, Outcome
+from queuectl.domain.job_records import ArrayIndex, ArrayStatus, JobRecord, Outcome
 from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.domain.workload import Growth
 
 LARGEST: Final = 1_000
 """Indexes that an array or elastic job can have: the mirror keeps a record of each that has begun."""
 
+_DIGITS: Final = len(str(LARGEST - 1))
+
 
 def index_uid(uid: str, number: int) -> str:
     """The uid of an index. In the order of texts, indexes are in the order of their numbers."""
-    return f"{uid}.{number:03d}"
+    return f"{uid}.{number:0{_DIGITS}d}"
 
 
 def parted(uid: str) -> tuple[str, int] | None:
-    """The uid of the Job and the number of an index; None for the uid of an object."""
-    job, dot, number = uid.rpartition(".")
-    return (job, int(number)) if dot and number.isdecimal() else None
+    """The uid of the Job and the number of an index; None for the uid of an object or of a group of pods.
+
+    The uid of an object has no dot. That of a group of a LeaderWorkerSet has two.
+    """
+    job, _, number = uid.partition(".")
+    if len(number) != _DIGITS or not (number.isascii() and number.isdecimal()):
+        return None
+    return job, int(number)
 
 
 def gang_uid(job: JobRecord, pod: PodRecord) -> str:
@@ -47,7 +55,7 @@ def index_of(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> JobRecor
     known = list(pods)
     living = [pod for pod in known if not pod.terminal]
     released = [pod for pod in living if not pod.gated]
-    grown = job.array.base > 0
+    grown, barred = job.array.base > 0, _barred(job, number)
     record = replace(
         job,
         uid=index_uid(job.uid, number),
@@ -58,9 +66,9 @@ def index_of(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> JobRecor
         outcome=_outcome(job, number, known),
         status="",
         array=None,
-        index=ArrayIndex(number, job.name, job.uid, started=not job.suspended, grown=grown),
+        index=ArrayIndex(number, job.name, job.uid, not job.suspended, grown, barred),
         of_pods=True,
-        awaits=_awaits(job, number, alive=bool(living)),
+        awaits=barred or _awaits(job, number, alive=bool(living)),
         preempt_requested=max((pod.preempt_requested for pod in released), default=""),
         preempt_ready=bool(released) and all(pod.preempt_ready for pod in released),
     )
@@ -78,19 +86,35 @@ def index_of(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> JobRecor
     )
 
 
-def _awaits(job: JobRecord, number: int, *, alive: bool) -> str:
-    """The pods that must exist before an index can start; empty if they do."""
+def _barred(job: JobRecord, number: int) -> str:
+    """Why an index of an elastic job cannot be beside its gang now; empty if it can, and for an array."""
     assert job.array is not None
     base, most = job.array.base, job.array.at_once
-    if base and number < base:
+    if not base:
+        return ""
+    if number < base:
         return f"index {number} is one of the first {base} pods, which start as one gang"
-    if base and (job.suspended or job.preempt_requested):
+    if job.suspended or job.preempt_requested:
         return f"the gang of the first {base} pods does not run"
-    if base and number >= most:
+    if number >= most:
         size = "spec.parallelism" if job.resizable else f"the number of pods of {job.array.podset}"
         return f"{size} is {most}: the {job.kind} has no index {number}"
-    opens = job.suspended and number == next(numbers(job), None)
-    return "" if alive or opens else f"its controller has not created the pod of index {number}"
+    return ""
+
+
+def _awaits(job: JobRecord, number: int, *, alive: bool) -> str:
+    """The pod that must exist before an index can start; empty if it does.
+
+    Each index whose pod the controller creates first can resume an array that is suspended.
+    """
+    assert job.array is not None
+    opens = job.suspended and number in _current(job.array)
+    return "" if alive or opens else without_pod(number)
+
+
+def without_pod(number: int) -> str:
+    """The reason for which an index without a pod waits."""
+    return f"its controller has not created the pod of index {number}"
 
 
 def _outcome(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> Outcome | None:
@@ -108,9 +132,19 @@ def numbers(job: JobRecord) -> Iterator[int]:
     Of an array, the first ones that have not ended, up to ``parallelism``; of an elastic Job, all above its gang.
     """
     assert job.array is not None
-    ended = job.array.succeeded | job.array.failed
-    left = (n for n in range(job.array.base, job.array.completions) if n not in ended)
-    return left if job.array.base else islice(left, job.array.at_once)
+    return _numbers(job.array)
+
+
+def _numbers(array: ArrayStatus) -> Iterator[int]:
+    ended = array.succeeded | array.failed
+    left = (n for n in range(array.base, array.completions) if n not in ended)
+    return left if array.base else islice(left, array.at_once)
+
+
+@lru_cache(maxsize=1 << 8)
+def _current(array: ArrayStatus) -> frozenset[int]:
+    """The same as a set, which all indexes of the array share."""
+    return frozenset(_numbers(array))
 
 
 def growth_of(job: JobRecord) -> Growth | None:
@@ -126,7 +160,10 @@ def has_begun(array: JobRecord) -> bool:
 
 
 def object_of(job: JobRecord) -> JobRecord:
-    """The record under the name and uid of its object: that of the Job for an index, else its own."""
+    """The record under the name and uid of its object: that of the Job for an index, else its own.
+
+    The object of a pod that was added to an elastic Job is that of its gang: Events and references name it, and no write changes it.
+    """
     if job.index is None:
         return job
     suspended = not job.index.started

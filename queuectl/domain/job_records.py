@@ -73,7 +73,8 @@ class ArrayIndex:
         number: of the index.
         job, job_uid: name and uid of the Job.
         started: the Job is resumed.
-        grown: it is of an elastic Job, and runs only beside its gang.
+        grown: it is of an elastic Job, and runs only beside its gang. No write for it changes the Job, which is the object of that gang.
+        barred: why it cannot be beside that gang now; empty if it can, and for an array.
     """
 
     number: int
@@ -81,6 +82,7 @@ class ArrayIndex:
     job_uid: str
     started: bool
     grown: bool = False
+    barred: str = ""
 
 
 def _label(labels: Iterable[tuple[str, str]], key: str | None) -> str | None:
@@ -240,6 +242,11 @@ class JobRecord:
     def resizable(self) -> bool:
         """Whether its user can change its number of pods while it runs."""
         return self.array is not None and not self.array.podset
+
+    @property
+    def elastic(self) -> bool:
+        """Of a gang: whether it is that of an elastic job, or a pod that is added to one."""
+        return self.array is not None or (self.index is not None and self.index.grown)
 
     @property
     def of_indexes(self) -> PodSet:

@@ -6,7 +6,7 @@ The database is the ledger's durable form, the leader's memory its working copy;
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from queuectl.domain.pastuse import Used
 from queuectl.domain.reasons import FAILED_START, Code, Reason
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.snapshot import CapacityLease, PlannedStart
+from queuectl.domain.words import counted
 from queuectl.domain.workload import Placement, Planned
 
 
@@ -62,6 +63,9 @@ class Purpose(StrEnum):
     PIN = "pin"
     RESIZE = "resize"
 
+
+UNLISTED: Final = "unlisted"
+"""In the details of a line of history: the number of earlier changes of the workload without a line."""
 
 REFUSED_WRITE: Final = "refusedWrite"
 """In the details of a reason: the write that the workload owes and the API server refuses."""
@@ -208,7 +212,8 @@ class Note:
 class EntryChange:
     """One row before and after, with its history line. ``before`` None = new. ``note`` None = not worth a line.
 
-    ``marks``: what the usage ledger has to know of it.
+    ``marks``: what the usage ledger has to know of it. ``commanded``: a user asked for it. ``listed``: the note becomes a line of the
+    history. ``unlisted``: earlier notes of the workload that did not become one, since its last line.
     """
 
     before: Entry | None
@@ -216,6 +221,20 @@ class EntryChange:
     at: float
     note: Note | None = None
     marks: tuple[Mark, ...] = ()
+    commanded: bool = False
+    listed: bool = True
+    unlisted: int = 0
+
+    @property
+    def line(self) -> Note | None:
+        """The line that the history gets; None if it gets none."""
+        note = self.note if self.listed else None
+        if note is None or not self.unlisted:
+            return note
+        text = f"{counted(self.unlisted, 'earlier change')} not listed"
+        message = f"{note.reason.message}; {text}" if note.reason.message else text
+        details = {**note.reason.details, UNLISTED: self.unlisted}
+        return replace(note, reason=Reason(note.reason.code, message, details))
 
 
 Document = Mapping[str, Any]

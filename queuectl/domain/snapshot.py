@@ -77,7 +77,8 @@ class Pending:
     Attributes:
         lease: set while it waits for its victims (state Reserved).
         budget: 0 at first; +1 for every earlier ``Undecided``: the solver's limit grows with it.
-        excluded: nodes kube-scheduler refused for it after a pin.
+        excluded: nodes kube-scheduler refused for it after a pin, and those from which it would be evicted again: their hardware
+            fails and its queue drains them, or they are taken away.
         borrows_at: unix seconds before which it must not borrow: it was evicted while others needed what it held. Within its
             ClusterQueue's nominal quota it may start meanwhile. None = it may borrow.
         reclaim_since: unix seconds since when it could evict gangs that borrow and waited instead, because the eviction loses

@@ -44,7 +44,7 @@ class Interruptions:
             listed = "; ".join(f"{name}: {nodes[name]}" for name in found)
             text = f"evicted before its nodes are taken away: {listed}"
             reason = Reason(Code.NODE_INTERRUPTED, text, {"nodes": found})
-            change = handle(entry, Evict(reason, tuple(found)), now, config.rules)
+            change = handle(entry, Evict(reason), now, config.rules)
             if change is not None:
                 changes.append(change)
         return changes
@@ -52,7 +52,8 @@ class Interruptions:
     def _interrupted(self, rules: Rules) -> dict[str, str]:
         """The nodes of which a taint or a condition announces the end, with it.
 
-        Such a taint keeps new pods away. A condition does not, so that the node is taken out of placement here.
+        Such a taint keeps new pods away. A condition does not, so that the node is taken out of placement here. Gangs that tolerate
+        everything do not start there either, while the announcement lasts (:class:`queuectl.state.freeze.SnapshotBuilder`).
         """
         seen, mirror = self._seen, self._mirror
         if (
@@ -62,11 +63,9 @@ class Interruptions:
             or seen[2] is not rules
         ):
             conditions = dict(_by_conditions(mirror.nodes, rules.interruption_conditions))
-            mirror.mark_interrupted(conditions)
-            self._nodes = {
-                **dict(_by_taints(mirror.fleet, rules.interruption_taints)),
-                **conditions,
-            }
+            taints = dict(_by_taints(mirror.fleet, rules.interruption_taints))
+            mirror.mark_interrupted(conditions, taints)
+            self._nodes = {**taints, **conditions}
             self._seen = mirror.fleet, mirror.nodes.conditions_seen, rules
         return self._nodes
 

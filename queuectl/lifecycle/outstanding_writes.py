@@ -12,7 +12,9 @@ and a write that has taken effect is not repeated.
 
 A workload that consists of pods has no object to suspend or resume. Its start is the patches of its pods; its stop deletes the pods that
 are released, and withdraws the start of the pods that are not: their maker creates deleted pods again, with the gate. An index of an
-array is such a workload. Its pod is evicted, which its Job does not count as a failure, and the first start resumes the Job.
+array is such a workload. Its pod is evicted, which its Job does not count as a failure, and the first start resumes the Job. So is a
+pod that is added to an elastic job, but its start writes to the pod alone, and only while the job can have it: the job is resumed,
+suspended and moved for its gang.
 """
 
 from __future__ import annotations
@@ -90,7 +92,7 @@ def outstanding_writes(
     if job.attempt > entry.attempt:  # of a restored backup: the next observation changes the entry
         return []
     if job.of_pods:
-        return _of_pods(entry, job, list(pods), nodes, flavors)
+        return _of_pods(entry, job, list(pods), nodes, flavors, kinds)
     if entry.state is State.EVICTING:
         if entry.stop_at is not None:
             return _notify(entry, job, entry.stop_at, kinds)
@@ -128,30 +130,35 @@ def _of_pods(
     pods: list[PodRecord],
     nodes: Mapping[str, Node],
     flavors: Mapping[str, ResourceFlavor],
+    kinds: JobKinds,
 ) -> list[Write]:
     alive = [pod for pod in pods if not (pod.terminal or pod.terminating)]
     if entry.state is State.EVICTING and entry.stop_at is not None:
         return _notify_pods(entry, job, alive, format_time(entry.stop_at))
     if entry.state is State.EVICTING:
         return _stop_pods(entry, job, alive)
-    if entry.intent is Intent.MOVE and job.index is not None:
-        return _relabel(entry, job, KINDS)
-    if entry.intent is Intent.MOVE and entry.queue_set is not None:
-        return _relabel_pods(entry, alive, entry.queue_set)
+    if entry.intent is Intent.MOVE:
+        return _relabel_pods(entry, job, alive, kinds)
     if not entry.state.live or job.outcome is not None:
         return []
     if job.suspended and (entry.intent is None or not as_planned(entry, job)):
         return []
-    if job.index is not None and not job.index.started:
-        array = object_of(job)
-        patch = array_patch(array, ARRAY_STATUS)
-        return [_job_write(entry, array, patch, Purpose.START)]
+    if job.index is not None and (job.index.barred or not job.index.started):
+        return _open(entry, job)
     own = [pod for pod in pods if pod.attempt == entry.attempt or (pod in alive and pod.gated)]
     writes = _place(entry, job, own, nodes, flavors)
     by_uid = {pod.uid: pod for pod in own}
     return [
         replace(w, patch=plain.released(w.patch, by_uid[w.uid], job, entry.attempt)) for w in writes
     ]
+
+
+def _open(entry: Entry, job: JobRecord) -> list[Write]:
+    """Resume the array of an index. An elastic job is resumed for its gang only."""
+    if job.index is None or job.index.grown:
+        return []
+    array = object_of(job)
+    return [_job_write(entry, array, array_patch(array, ARRAY_STATUS), Purpose.START)]
 
 
 def _stop_pods(entry: Entry, job: JobRecord, pods: Iterable[PodRecord]) -> list[Write]:
@@ -176,7 +183,15 @@ def _notify_pods(
     ]
 
 
-def _relabel_pods(entry: Entry, pods: Iterable[PodRecord], queue: str) -> list[Write]:
+def _relabel_pods(
+    entry: Entry, job: JobRecord, pods: Iterable[PodRecord], kinds: JobKinds
+) -> list[Write]:
+    """The label of the array of an index, or those of the pods of a group. A pod of an elastic job has the queue of its gang."""
+    queue = entry.queue_set
+    if job.index is not None:
+        return [] if job.index.grown else _relabel(entry, job, kinds)
+    if queue is None:
+        return []
     return [
         _pod_write(entry, pod, plain.queue_patch(pod, queue), Purpose.MOVE)
         for pod in pods

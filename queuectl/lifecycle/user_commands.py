@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from queuectl.domain.arrays import LARGEST, index_uid
 from queuectl.domain.commands import BY_ADMIN, Action, Command, objection
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, Intent, Note, State
 from queuectl.domain.plan import PreemptionReason
 from queuectl.domain.reasons import Code, Reason
@@ -45,6 +48,29 @@ def carry_out(entry: Entry, command: Command, now: float, rules: Rules) -> Entry
         case Action.CHECK:
             reports = (command.report,) if command.report is not None else ()
             return checked(entry, reports, by, now, rules)
+
+
+def move_refusal(
+    entry: Entry, job: JobRecord | None, entry_of: Callable[[str], Entry | None]
+) -> str | None:
+    """Why an index cannot move: the label of its object names the queue of others, which hold capacity in it. None if it can move.
+
+    Args:
+        entry: of the gang that is to move.
+        job: its record; None if it does not exist.
+        entry_of: an entry of the ledger by uid.
+    """
+    index = job.index if job is not None else None
+    if index is None:
+        return None
+    owner = f"{entry.namespace}/{index.job}"
+    if index.grown:
+        return f"{entry.ref} is in the queue of its gang: move {owner}, when it is pending or held"
+    others = (entry_of(index_uid(index.job_uid, number)) for number in range(LARGEST))
+    stays = next((one for one in others if one is not None and not one.state.waiting), None)
+    if stays is None:
+        return None
+    return f"all indexes of {owner} are in one queue, and {stays.ref} is {stays.state}"
 
 
 def _park(entry: Entry, parked: Reason, now: float, rules: Rules) -> EntryChange | None:

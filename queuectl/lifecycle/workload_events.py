@@ -164,11 +164,11 @@ def _live(
     entry: Entry, job: JobRecord, pods: list[PodRecord], now: float, terms: ObservationRules
 ) -> Iterator[Event]:
     started = not job.suspended and job.attempt == entry.attempt
+    barred = job.index.barred if job.index is not None else ""
     if entry.intent is Intent.START and started:
         yield StartConfirmed()
-    elif entry.intent is None and job.suspended:
-        how = "its running pods ended or were deleted" if job.of_pods else "the job was suspended"
-        yield Evict(Reason(Code.SUSPENDED_OUTSIDE, f"{how} without queuectl"))
+    elif job.suspended and (entry.intent is None or barred):
+        yield Evict(Reason(Code.SUSPENDED_OUTSIDE, barred or _suspended(job)))
         return
     if terms.provisioned:
         yield ChecksReported(terms.provisioned)
@@ -195,6 +195,11 @@ def _live(
         pin = refusal is not None and refusal.purpose is Purpose.PIN
         if refusal is not None and pin and gated and entry.state is State.RUNNING:
             yield pin_is_refused(refusal)
+
+
+def _suspended(job: JobRecord) -> str:
+    how = "its running pods ended or were deleted" if job.of_pods else "the job was suspended"
+    return f"{how} without queuectl"
 
 
 def _needed_eviction(

@@ -38,24 +38,34 @@ class Arrays:
         own = not job.array.base or pod.workload == uid
         return replace(pod, owner=uid, attempt=pod.attempt if own else 0)
 
-    def recognize(self, entries: Iterable[Entry]) -> Changed:
-        """The records of indexes of elastic Jobs that entries of the ledger are about.
+    def recognize(self, entries: Iterable[Entry], *, all_of_them: bool = False) -> Changed:
+        """The records of indexes that entries of the ledger are about.
 
-        The parallelism of such a Job can be less than it was. An index keeps its entry, and waits.
+        The parallelism of a Job can be less than it was. An index keeps its entry, and waits.
+
+        ``all_of_them``: there are no other entries.
         """
+        if all_of_them:
+            self._known = {}
         for entry in entries:
             index = parted(entry.uid)
             if index is None:
                 continue
             uid, number = index
-            known = self._known.setdefault(uid, set())
             if entry.state is State.FINISHED:
-                known.discard(number)
-            elif number not in known:
-                known.add(number)
+                self._unlearn(uid, number)
+            elif number not in self._known.setdefault(uid, set()):
+                self._known[uid].add(number)
                 job = self.jobs.get(uid)
-                if job is not None and _keeps(job):
+                if job is not None:
                     yield from self._put(job, number)
+
+    def _unlearn(self, uid: str, number: int) -> None:
+        known = self._known.get(uid)
+        if known is not None:
+            known.discard(number)
+            if not known:
+                del self._known[uid]
 
     def put(self, job: JobRecord) -> Changed:
         """Keep a newer record of an array or elastic Job."""
@@ -63,7 +73,7 @@ class Arrays:
         self.jobs[job.uid] = job
         made = self._made.setdefault(job.uid, {})
         ended = {n for n in job.array.succeeded | job.array.failed if n >= job.array.base}
-        known = self._known.get(job.uid, set()) if _keeps(job) else set()
+        known = self._known.get(job.uid, ())
         for number in sorted({*made, *numbers(job), *ended, *known}):
             before = made.get(number)
             if before is None or before.outcome is None:
@@ -90,11 +100,6 @@ class Arrays:
         self.jobs.pop(uid, None)
         for number in self._made.pop(uid, {}):
             yield index_uid(uid, number)
-
-
-def _keeps(job: JobRecord) -> bool:
-    """Whether it keeps the indexes that it once had: the parallelism of an elastic Job changes while it runs."""
-    return job.array is not None and job.array.base > 0
 
 
 def _key(job: JobRecord) -> OwnerKey:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Final
 
 from queuectl.devices.gpu_sizes import GpuSizes
 from queuectl.devices.numa import with_numa_nodes_of_others
@@ -17,6 +16,7 @@ from queuectl.domain.gpu_fractions import why_refused
 from queuectl.domain.growth import beside
 from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, State, queues_again_at_once
+from queuectl.domain.node_health import UnhealthyNodes
 from queuectl.domain.node_quota import NodeQuota
 from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.quantity import NOTHING, Resources
@@ -37,7 +37,13 @@ from queuectl.domain.workload import (
 from queuectl.objects.configuration.admissibility import inadmissible_reason, too_long
 from queuectl.state.claims import checkpoint_of
 from queuectl.state.durations import Durations
-from queuectl.state.growth import after_lower_ranks, in_rank_order, stalled_ranks
+from queuectl.state.growth import (
+    RETURN_SECONDS,
+    after_lower_ranks,
+    in_rank_order,
+    opened_by_one,
+    stalled_ranks,
+)
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror, asked_of
 from queuectl.state.quota_reservations import allowances
@@ -46,9 +52,6 @@ from queuectl.state.usage import Usage, node_of
 
 IdleSince = Callable[[Entry, JobRecord, QueueConfig, float], float | None]
 """The start of the idle time of a gang that can be evicted as idle at a time (unix seconds); None for each other gang."""
-
-RETURN_SECONDS: Final = 60.0
-"""A gang whose pods its controller does not create again holds its place for so long. Controllers create them within seconds."""
 
 _Place = tuple[int, str, float, str | None, tuple[PodSetUpdate, ...], Placement | None]
 """The fields that decide the position of a gang: priority, LocalQueue, queue time, user; what admission checks add to it; and the
@@ -83,6 +86,7 @@ class SnapshotBuilder:
         self._asked: dict[str, tuple[JobRecord, _Place, GpuSizes | None, Workload]] = {}
         self._sizes: GpuSizes | None = None
         self._resized = False
+        self._avoided: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
         self._waiting: dict[str, tuple[Entry, JobRecord, Pending]] = {}
         self._holding: dict[str, tuple[Entry, JobRecord, Admitted]] = {}
         self._config: QueueConfig | None = None
@@ -101,12 +105,13 @@ class SnapshotBuilder:
         known = self._mirror.devices
         devices = known.inventory(self._mirror.fleet)
         admitted = tuple(self._admitted(config, now))
+        pending = opened_by_one(self._pending(config, now), self._mirror.jobs, self._ledger)
         other_pods = self._usage.other_pods
         return Snapshot(
             now=now,
             fleet=self._mirror.fleet,
             config=config,
-            pending=in_rank_order(self._pending(config, now)),
+            pending=in_rank_order(pending),
             admitted=admitted,
             other_pods=other_pods,
             namespaces=self._namespaces,
@@ -134,6 +139,12 @@ class SnapshotBuilder:
         if self._mirror.fleet is not self._fleet:
             self._fleet = self._mirror.fleet
             self._holding = {}
+        nodes = self._mirror.nodes
+        ending = frozenset(nodes.ending)  # of all queues; the second is of queues that drain nodes
+        avoided = (ending, ending.union(nodes.failing))
+        if avoided != self._avoided:
+            self._avoided = avoided
+            self._waiting = {}
 
     def workload(self, entry: Entry, job: JobRecord) -> Workload:
         """The request of the gang for the planner; the same object until job or priority change."""
@@ -302,7 +313,7 @@ class SnapshotBuilder:
             workload=self.workload(entry, job),
             lease=entry.lease,
             budget=entry.budget,
-            excluded=frozenset(entry.excluded),
+            excluded=self._excluded(entry, config),
             blocked=blocked,
             borrows_at=entry.requeue_at,
             reclaim_since=_reclaim_since(entry),
@@ -311,6 +322,13 @@ class SnapshotBuilder:
             unasked=tuple(sorted(entry.checks.unasked.items())),
             returns_by=_returns_by(entry, job, blocked),
         )
+
+    def _excluded(self, entry: Entry, config: QueueConfig) -> frozenset[str]:
+        """The nodes on which it does not start, whatever it tolerates: it would be evicted from them again."""
+        queue = config.cluster_queues.get(entry.cluster_queue)
+        drains = queue is not None and queue.unhealthy_nodes is UnhealthyNodes.DRAIN
+        avoided = self._avoided[drains]
+        return avoided | frozenset(entry.excluded) if entry.excluded else avoided
 
     def _blocked(self, entry: Entry, job: JobRecord, config: QueueConfig) -> Reason | None:
         if entry.queue_set is not None:
@@ -448,7 +466,7 @@ class SnapshotBuilder:
             end_enforced=ends[1],
             evictable=not stays,
             restartable=job.error is None
-            and job.array is None
+            and not job.elastic
             and not stays
             and not self._checked(entry, config)
             and (job.priority_class is None or job.priority_class in config.priority_classes),

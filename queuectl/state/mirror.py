@@ -385,7 +385,7 @@ class Mirror:
     def recognize(
         self, entries: Iterable[Entry], *, read: bool = False, all_of_them: bool = False
     ) -> None:
-        """Take over the uids of groups of pods from entries of the ledger.
+        """Take over the uids of groups of pods, and the indexes of arrays and elastic Jobs, from entries of the ledger.
 
         Args:
             entries: new or changed.
@@ -395,7 +395,7 @@ class Mirror:
         given = tuple(entries)
         self._groups.recognize(given, read=read, all_of_them=all_of_them)
         self._assemble_groups()
-        self._keep_indexes(self._arrays.recognize(given))
+        self._keep_indexes(self._arrays.recognize(given, all_of_them=all_of_them))
 
     def _assemble_groups(self) -> None:
         """The records of the groups whose pods changed. The pods get their group as their owner."""
@@ -456,9 +456,9 @@ class Mirror:
         self.planning_changed |= changed
         return changed
 
-    def mark_interrupted(self, evidence: Mapping[str, str]) -> bool:
-        """The same for nodes of which a condition announces the end."""
-        changed = self.nodes.mark_interrupted(evidence)
+    def mark_interrupted(self, conditions: Mapping[str, str], taints: Mapping[str, str]) -> bool:
+        """The same for nodes of which a condition announces the end. ``taints``: that announce it."""
+        changed = self.nodes.mark_interrupted(conditions, taints)
         self.planning_changed |= changed
         return changed
 

@@ -14,13 +14,17 @@ class NodeTable(Mapping[str, NodeRecord]):
 
     Attributes:
         conditions_seen: how often conditions of a node changed, without those of the kubelet.
-        closed: the evidence against nodes that are out of placement, by name.
+        closed: the evidence against nodes that are out of placement, by name: those that fail, and those of which a condition announces
+            the end. A pod that tolerates a cordon can be placed on them.
+        failing: the evidence against nodes whose hardware fails.
+        ending: the announcement that a node is taken away, by name of the node: a condition or a taint.
     """
 
     def __init__(self) -> None:
         self._records: dict[str, NodeRecord] = {}
         self._fleet: Fleet | None = None
-        self._unhealthy: Mapping[str, str] = {}
+        self.failing: Mapping[str, str] = {}
+        self.ending: Mapping[str, str] = {}
         self._interrupted: Mapping[str, str] = {}
         self.closed: Mapping[str, str] = {}
         self.conditions_seen = 0
@@ -64,21 +68,23 @@ class NodeTable(Mapping[str, NodeRecord]):
 
     def mark_unhealthy(self, evidence: Mapping[str, str]) -> bool:
         """Take these nodes out of placement, and no others. ``evidence``: by node name."""
-        self._unhealthy = evidence
+        self.failing = evidence
         return self._close()
 
-    def mark_interrupted(self, evidence: Mapping[str, str]) -> bool:
-        """The same for nodes of which a condition announces the end."""
-        self._interrupted = evidence
-        return self._close()
+    def mark_interrupted(self, conditions: Mapping[str, str], taints: Mapping[str, str]) -> bool:
+        """The same for nodes of which a condition announces the end. A taint that announces it closes its node itself."""
+        ending = {**taints, **conditions}
+        changed, self.ending, self._interrupted = ending != self.ending, ending, conditions
+        return self._close() or changed
 
     def mark_as(self, other: NodeTable) -> None:
         """Take over the evidence of another table."""
-        self._unhealthy, self._interrupted = other._unhealthy, other._interrupted
+        self.failing, self.ending = other.failing, other.ending
+        self._interrupted = other._interrupted
         self._close()
 
     def _close(self) -> bool:
-        before, now = self.closed, {**self._unhealthy, **self._interrupted}
+        before, now = self.closed, {**self.failing, **self._interrupted}
         names = before.keys() | now.keys()
         changed = [name for name in names if before.get(name) != now.get(name)]
         if not changed:

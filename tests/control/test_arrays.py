@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from queuectl.demo import manifests as m
 from queuectl.domain.arrays import index_uid
-from queuectl.domain.commands import Action
+from queuectl.domain.commands import DONE, Action
 from queuectl.domain.job_records import Outcome
 from queuectl.domain.ledger import Document, State
 from queuectl.domain.reasons import Code
 from tests.control.rig import Rig, configuration, gang, live, rig
+from tests.control.test_by_hand import answered
 from tests.control.test_crash_matrix import fresh, survives
 from tests.support.postgres import TestPostgres
 
@@ -175,6 +177,87 @@ async def test_a_held_index_stops_alone(database_url: str) -> None:
         assert len(live(world.cluster.pods_of(second))) == 1
         await world.ask(first, Action.RELEASE)
         await world.until_state(first, State.RUNNING)
+
+
+@pytest.mark.parametrize("held", [0, 1])
+async def test_an_index_that_is_held_before_the_array_begins_holds_back_no_other(
+    database_url: str, held: int
+) -> None:
+    async with rig(database_url, 2) as world:
+        first = world.cluster.submit(gang("Job", "first", 2))
+        await world.until_state(first, State.RUNNING)
+        uid = world.cluster.submit(array("sweep", 3, 3))
+        all_of = indexes(uid, 3)
+        for one in all_of:
+            await world.until_state(one, State.PENDING)
+        await world.ask(all_of[held], Action.HOLD)
+        await world.until_state(all_of[held], State.HELD)
+        world.cluster.finish(first)
+        for one in all_of:
+            if one != all_of[held]:
+                await world.until_state(one, State.RUNNING)
+        assert await states(world, all_of) == {"Held": 1, "Running": 2}
+        finish(world, all_of[2])
+        await world.ask(all_of[held], Action.RELEASE)
+        await world.until_state(all_of[held], State.RUNNING)
+
+
+async def test_one_write_resumes_an_array(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(database_url, 4) as world:
+        send, sent = world.cluster.patch_job, []
+
+        async def patch_job(kind: str, namespace: str, name: str, patch: Document) -> int:
+            sent.append(patch.get("spec", {}).get("suspend"))
+            return await send(kind, namespace, name, patch)
+
+        monkeypatch.setattr(world.cluster, "patch_job", patch_job)
+        uid = world.cluster.submit(array("sweep", 4, 4))
+        for one in indexes(uid, 4):
+            await world.until_state(one, State.RUNNING)
+        assert sent.count(False) == 1
+
+
+async def test_a_new_leader_keeps_an_index_above_the_parallelism_held(database_url: str) -> None:
+    async with rig(database_url, 3) as world:
+        uid = world.cluster.submit(array("sweep", 3, 3))
+        all_of = indexes(uid, 3)
+        for one in all_of:
+            await world.until_state(one, State.RUNNING)
+        await world.ask(all_of[2], Action.HOLD)
+        await world.until_state(all_of[2], State.HELD)
+        world.cluster.user_patch("Job", "default", "sweep", {"spec": {"parallelism": 2}})
+        await world.at_rest()
+        await world.stop()
+        world._task, world.running = None, True
+        second = world.cluster.submit(gang("Job", "second", 1))
+        await world.until_state(second, State.RUNNING)
+        entry = await world.until_state(all_of[2], State.HELD)
+        assert entry.parked is not None
+
+
+async def test_an_index_moves_with_its_array_and_only_while_none_of_its_indexes_runs(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 1) as world:
+        await world.store.put_config(m.local_queue("default", "second", "pool"))
+        first = world.cluster.submit(gang("Job", "first", 1))
+        await world.until_state(first, State.RUNNING)
+        uid = world.cluster.submit(array("sweep", 2, 2))
+        both = indexes(uid, 2)
+        for one in both:
+            await world.until_state(one, State.PENDING)
+        assert await answered(world, both[1], Action.MOVE, queue="second") == DONE
+        for one in both:
+            await world.until_entry(one, lambda e: e.queue == "second", "is in the other queue")
+        world.cluster.finish(first)
+        await world.until_state(both[0], State.RUNNING)
+        refused = await answered(world, both[1], Action.MOVE, queue="research")
+        assert refused == (
+            "all indexes of default/sweep are in one queue, and default/sweep_0 is Running"
+        )
+        assert world.cluster.job(uid).queue == "second"
 
 
 async def test_a_job_after_an_array_waits_for_all_its_indexes(database_url: str) -> None:

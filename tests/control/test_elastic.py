@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from queuectl.demo import manifests as m
 from queuectl.domain.arrays import index_uid
+from queuectl.domain.commands import DONE, Action
 from queuectl.domain.job_records import Outcome
 from queuectl.domain.ledger import Document, Entry, State
 from queuectl.domain.reasons import Code
 from tests.control.rig import Rig, gang, live, rig
+from tests.control.test_by_hand import answered
 from tests.control.test_crash_matrix import fresh, survives
 from tests.support.postgres import TestPostgres
 
@@ -200,6 +203,26 @@ async def test_its_user_changes_the_number_of_pods_while_it_runs(database_url: s
         resize(world, "train", 4)
         await world.until_state(third, State.RUNNING)
         assert (await entry_of(world, uid)).attempt == 1
+
+
+async def test_a_pod_that_is_added_has_the_queue_of_its_gang(database_url: str) -> None:
+    async with rig(database_url, 2) as world:
+        await world.store.put_config(m.local_queue("default", "second", "pool"))
+        uid = world.cluster.submit(elastic("train", 2, 3))
+        await world.until_state(uid, State.RUNNING)
+        added = index_uid(uid, 2)
+        await world.until_state(added, State.PENDING)
+        refused = await answered(world, added, Action.MOVE, queue="second")
+        assert refused == (
+            "default/train_2 is in the queue of its gang: move default/train, when it is pending or held"
+        )
+        assert world.cluster.job(uid).queue == "research"
+        await world.ask(uid, Action.HOLD)
+        await world.until_state(uid, State.HELD)
+        assert await answered(world, uid, Action.MOVE, queue="second") == DONE
+        for one in (uid, added):
+            await world.until_entry(one, lambda e: e.queue == "second", "is in the other queue")
+        assert world.cluster.job(uid).queue == "second"
 
 
 @pytest.mark.timeout(600)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 
 import pytest
 
-from queuectl.domain.arrays import index_uid
+from queuectl.domain.arrays import index_uid, parted
 from queuectl.domain.commands import Action
+from queuectl.domain.errors import ClusterUnavailable
 from queuectl.domain.ledger import Document, Entry, State
 from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.reasons import Code
-from tests.control.rig import Rig, gang, live, rig
+from tests.control.rig import Rig, configuration, gang, live, rig
 from tests.control.test_crash_matrix import ENDLESS, fresh, survives
 from tests.control.test_lifecycle import rules
 from tests.support.elastic import GROWING, elastic_of
@@ -147,6 +149,98 @@ async def test_a_rank_that_is_held_leaves_alone_and_returns(database_url: str, k
         await world.ask(last, Action.RELEASE)
         await world.until_state(last, State.RUNNING)
         assert (await entry_of(world, uid)).evictions == 0
+
+
+Stop = Callable[[Rig, str], Awaitable[Callable[[], Awaitable[object]]]]
+"""Stops the gang of a job. The result lets it start again."""
+
+
+async def held(world: Rig, uid: str) -> Callable[[], Awaitable[object]]:
+    await world.ask(uid, Action.HOLD)
+    return lambda: world.ask(uid, Action.RELEASE)
+
+
+async def requeued(world: Rig, uid: str) -> Callable[[], Awaitable[object]]:
+    await world.ask(uid, Action.REQUEUE)
+    return nothing
+
+
+async def drained(world: Rig, uid: str) -> Callable[[], Awaitable[object]]:
+    (before,) = [one for one in configuration(16) if one["kind"] == "ClusterQueue"]
+    stopped = {**before, "spec": {**before["spec"], "stopPolicy": "HoldAndDrain"}}
+    await world.store.put_config(stopped)
+    return lambda: world.store.put_config(before)
+
+
+async def preempted(world: Rig, uid: str) -> Callable[[], Awaitable[object]]:
+    high = world.cluster.submit(gang("Job", "high", 4, "high"))
+
+    async def over() -> None:
+        await world.until_state(high, State.RUNNING)
+        world.cluster.finish(high)
+
+    return over
+
+
+async def suspended(world: Rig, uid: str) -> Callable[[], Awaitable[object]]:
+    world.cluster.user_patch("Job", "default", "train", {"spec": {"suspend": True}})
+    return nothing
+
+
+async def nothing() -> None:
+    """It starts again by itself."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "stop"),
+    [
+        *(("Job", stop) for stop in (held, requeued, drained, preempted, suspended)),
+        *((kind, held) for kind in GROWING),
+    ],
+)
+async def test_a_job_is_resumed_for_its_gang_only_while_the_release_of_an_added_pod_has_no_answer(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, kind: str, stop: Stop
+) -> None:
+    async with rig(database_url, 4) as world:
+        cluster = world.cluster
+        send, answers, resumed = (cluster.patch_pod, cluster.patch_job), [False], []
+
+        async def patch_pod(namespace: str, name: str, patch: Document) -> int:
+            labels = patch["metadata"].get("labels", {})
+            if parted(labels.get("queuectl.dev/workload", "")) and not answers[0]:
+                raise ClusterUnavailable("no answer in 15 s")
+            return await send[0](namespace, name, patch)
+
+        async def patch_job(kind: str, namespace: str, name: str, patch: Document) -> int:
+            if name == "train" and resumes(patch):
+                resumed.append((await entry_of(world, uid)).attempt)
+            return await send[1](kind, namespace, name, patch)
+
+        monkeypatch.setattr(cluster, "patch_pod", patch_pod)
+        monkeypatch.setattr(cluster, "patch_job", patch_job)
+        uid = cluster.submit(elastic(kind, 1, 2))
+        await world.until_state(uid, State.RUNNING)
+        added = index_uid(uid, 1)
+        await world.until_state(added, State.STARTING)
+        again = await stop(world, uid)
+        await world.until_entry(uid, lambda e: e.evictions == 1, "its gang stops")
+        left = await world.until_entry(added, lambda e: e.evictions == 1, "the pod stops, too")
+        assert left.failures == 0
+        answers[0] = True
+        await world.until_entry(uid, lambda e: not e.state.live, "its gang has stopped")
+        await again()
+        for one in (uid, added):
+            await world.until_entry(
+                one, lambda e: e.attempt == 2 and e.state is State.RUNNING, "runs again"
+            )
+        assert resumed == [1, 2]
+        assert (await entry_of(world, uid)).evictions == 1
+
+
+def resumes(patch: Document) -> bool:
+    """Whether a patch of a job resumes it."""
+    spec = patch.get("spec", {})
+    return any(one.get("suspend") is False for one in (spec, spec.get("runPolicy", {})))
 
 
 # `make test-faults` runs the kinds after the first: their objects differ, and the steps are the same.

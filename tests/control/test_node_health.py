@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from queuectl.domain.ledger import Entry, State
+from queuectl.domain.ledger import Document, Entry, State
 from queuectl.domain.node_health import Straggler
 from queuectl.domain.reasons import Code
-from tests.control.rig import configuration, gang, live, rig
+from tests.control.rig import Rig, configuration, gang, live, rig
 
 EVIDENCE = "GPU 3: XID 79"
 
@@ -34,6 +34,68 @@ async def test_a_gang_leaves_a_failing_node_if_its_queue_drains_such_nodes(
         assert (failing in nodes_of(entry)) is not drains
         events = [line.event for line in await world.store.history(uid)]
         assert ("NodeUnhealthy" in events) is drains
+
+
+def tolerant(name: str, pods: int) -> Document:
+    """A gang whose pods tolerate all taints."""
+    document = gang("Job", name, pods)
+    template = document["spec"]["template"]
+    spec = {**template["spec"], "tolerations": [{"operator": "Exists"}]}
+    return {**document, "spec": {**document["spec"], "template": {**template, "spec": spec}}}
+
+
+async def drains(world: Rig, gpus: int) -> None:
+    for document in configuration(gpus):
+        if document["kind"] == "ClusterQueue":
+            document["spec"]["policy"] = {"unhealthyNodes": "Drain"}
+            await world.store.put_config(document)
+
+
+async def test_a_gang_that_tolerates_everything_does_not_return_to_a_failing_node(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 2) as world:
+        await drains(world, 16)
+        uid = world.cluster.submit(tolerant("train", 1))
+        entry = await world.until_state(uid, State.RUNNING)
+        assert world.loop is not None
+        (first,) = nodes_of(entry)
+        world.loop.judged({first: EVIDENCE})
+        moved = await world.until_entry(
+            uid, lambda e: e.state is State.RUNNING and e.evictions == 1, "runs elsewhere"
+        )
+        (second,) = nodes_of(moved)
+        assert second != first
+        world.loop.judged({first: EVIDENCE, second: EVIDENCE})
+        waits = await world.until_entry(
+            uid,
+            lambda e: e.evictions == 2 and e.reason.code is Code.TOPOLOGY_PLACEMENT_FAILED,
+            "waits while both nodes fail",
+        )
+        assert waits.excluded == ()
+        world.loop.judged({second: EVIDENCE})
+        again = await world.until_state(uid, State.RUNNING)
+        assert (nodes_of(again), again.evictions) == ({first}, 2)
+
+
+async def test_a_gang_that_tolerates_everything_does_not_return_to_a_node_that_is_taken_away(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 2) as world:
+        uid = world.cluster.submit(tolerant("train", 1))
+        (first,) = nodes_of(await world.until_state(uid, State.RUNNING))
+        world.cluster.taint(first, TAKEN, "NoSchedule")
+        moved = await world.until_entry(
+            uid, lambda e: e.state is State.RUNNING and e.evictions == 1, "runs elsewhere"
+        )
+        (second,) = nodes_of(moved)
+        assert second != first
+        world.cluster.taint(second, TAKEN, "NoSchedule")
+        await world.until_entry(
+            uid,
+            lambda e: e.evictions == 2 and e.reason.code is Code.TOPOLOGY_PLACEMENT_FAILED,
+            "waits while both nodes are taken away",
+        )
 
 
 TAKEN = "cloud.google.com/impending-node-termination"

@@ -208,7 +208,7 @@ class MemoryStore:
             raise StaleSnapshot(f"{change.after.ref} changed meanwhile")
 
     def _write(self, change: EntryChange, cycle: int) -> None:
-        after, note = change.after, change.note
+        after, note = change.after, change.line
         self.database.entries[after.uid] = replace(after, reason=_stored(after.reason))
         if note is None:
             return

@@ -7,19 +7,26 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
-from queuectl.domain.arrays import index_uid, numbers, object_of
+from queuectl.domain.arrays import LARGEST, index_uid, numbers, object_of, parted
 from queuectl.domain.job_records import JobRecord, Outcome
-from queuectl.domain.ledger import Document
+from queuectl.domain.ledger import Document, Entry, State
 from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import Deleted, ListCompleted, Record, Upserted
 from queuectl.domain.redaction import Redactor
+from queuectl.domain.snapshot import CapacityLease, Pending
+from queuectl.domain.workload import Placement
 from queuectl.objects.documents import as_document
 from queuectl.objects.kinds import KINDS
+from queuectl.state.growth import opened_by_one
+from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
+from tests.planner.build import gang, podset
 from tests.support.file_plans import planned, pod_of_index
 
 ARRAY = "queuectl.dev/array"
@@ -118,8 +125,32 @@ def test_the_indexes_of_an_array_are_jobs_and_the_array_is_none() -> None:
         SECOND: "sweep_1",
     }
     waits = {uid: bool(job.awaits) for uid, job in seen.jobs.items()}
-    assert waits == {FIRST: False, SECOND: True}, "the first one resumes the Job"
+    assert waits == {FIRST: False, SECOND: False}, "each of them can resume the Job"
     assert object_of(seen.jobs[SECOND]).uid == "u"
+
+
+@pytest.mark.parametrize("ledger_first", [False, True])
+def test_a_new_process_keeps_the_indexes_of_the_ledger_above_the_parallelism(
+    ledger_first: bool,
+) -> None:
+    held = Entry(index_uid("u", 3), "Job", "default", "sweep_3", State.HELD)
+    seen = Mirror({"jobs": "Job"})
+    if not ledger_first:
+        see(seen, RESUMED)
+        assert held.uid not in seen.jobs
+    seen.recognize([held], read=True, all_of_them=True)
+    if ledger_first:
+        see(seen, RESUMED)
+    assert seen.jobs[held.uid].awaits == "its controller has not created the pod of index 3"
+
+
+def test_an_index_that_has_ended_is_known_no_more() -> None:
+    done = Entry(index_uid("u", 3), "Job", "default", "sweep_3", State.FINISHED)
+    seen = Mirror({"jobs": "Job"})
+    seen.recognize([replace(done, state=State.HELD)])
+    seen.recognize([done])
+    see(seen, RESUMED)
+    assert done.uid not in seen.jobs
 
 
 @pytest.mark.parametrize("pods_first", [False, True])
@@ -174,13 +205,81 @@ def test_a_complete_list_with_the_array_keeps_its_indexes() -> None:
 
 
 def test_a_waiting_job_can_become_an_array_and_a_gang_again() -> None:
-    gang = replace(SUSPENDED, array=None)
-    seen = mirror(gang)
+    whole = replace(SUSPENDED, array=None)
+    seen = mirror(whole)
     assert set(seen.jobs) == {"u"}
     see(seen, replace(SUSPENDED, version=2))
     assert set(seen.jobs) == {FIRST, SECOND}
-    see(seen, replace(gang, version=3))
+    see(seen, replace(whole, version=3))
     assert set(seen.jobs) == {"u"}
+
+
+# ---- uids
+
+UUIDS = st.uuids().map(str)
+
+
+@given(UUIDS, st.integers(0, LARGEST - 1))
+def test_the_uid_of_an_index_has_that_of_its_job_and_its_number(job: str, number: int) -> None:
+    assert parted(index_uid(job, number)) == (job, number)
+    assert parted(job) is None
+
+
+@given(UUIDS, st.integers(0, 10_000), st.text("0123456789abcdef", min_size=8, max_size=8))
+def test_the_uid_of_a_group_of_a_set_is_not_that_of_an_index(
+    job: str, group: int, pod: str
+) -> None:
+    assert parted(f"{job}.{group:03d}.{pod}") is None
+
+
+@pytest.mark.parametrize(
+    "uid", ["u.1", "u.0001", "u.-01", "u.\u0660\u0660\u0661", "u.000.001", ".", ""]
+)
+def test_other_texts_are_not_the_uid_of_an_index(uid: str) -> None:
+    assert parted(uid) is None
+
+
+# ---- snapshots
+
+
+def pending(uid: str, **changes: Any) -> Pending:
+    workload = replace(gang(uid, podset()), priority=changes.pop("priority", 0))
+    return Pending(workload, **changes)
+
+
+HELD = Reason(Code.HELD)
+LEASE = CapacityLease(Placement(()), (), 1.0, 9.0)
+
+
+@pytest.mark.parametrize(
+    ("gangs", "opens"),
+    [
+        ((pending(FIRST), pending(SECOND)), FIRST),
+        ((pending(SECOND), pending(FIRST)), FIRST),
+        ((pending(FIRST, blocked=HELD), pending(SECOND)), SECOND),
+        ((pending(FIRST, priority=-1), pending(SECOND)), SECOND),
+        ((pending(FIRST, excluded=frozenset({"n1"})), pending(SECOND)), SECOND),
+        ((pending(FIRST), pending(SECOND, lease=LEASE)), SECOND),
+    ],
+)
+def test_one_index_that_can_start_resumes_its_array(gangs: tuple[Pending, ...], opens: str) -> None:
+    jobs, other = mirror(SUSPENDED).jobs, pending("other")
+    found = opened_by_one([*gangs, other], jobs, Ledger(()))
+    assert [one.workload for one in found] == [one.workload for one in (*gangs, other)]
+    assert [one.workload.uid for one in found if one.blocked is None] == [opens, "other"]
+
+
+def test_no_other_index_is_planned_while_one_resumes_the_array() -> None:
+    jobs = mirror(SUSPENDED).jobs
+    entries = [Entry(SECOND, "Job", "default", "sweep_1", State.PENDING, attempt=1, since=10.0)]
+    starts = Entry(FIRST, "Job", "default", "sweep_0", State.STARTING)
+    (found,) = opened_by_one([pending(SECOND)], jobs, Ledger((*entries, starts)))
+    assert found.blocked == Reason(
+        Code.WAITING_FOR_PODS, "its controller has not created the pod of index 1"
+    )
+    assert found.returns_by == 70.0, "it has started before"
+    (resumed,) = opened_by_one([pending(SECOND)], mirror(RESUMED).jobs, Ledger((starts,)))
+    assert resumed.blocked is None
 
 
 # ---- files, and what others see

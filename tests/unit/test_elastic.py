@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from queuectl.control.leader.decisions import Decider
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
 from queuectl.domain.arrays import growth_of, index_uid
@@ -16,12 +17,13 @@ from queuectl.domain.fleet import Fleet
 from queuectl.domain.growth import beside
 from queuectl.domain.job_records import JobRecord, Outcome
 from queuectl.domain.ledger import Document, Entry, State
+from queuectl.domain.plan import Admission, Eviction, Plan
 from queuectl.domain.pod_records import PodPhase, PodRecord
-from queuectl.domain.queues import ResourceFlavor
+from queuectl.domain.queues import QueueConfig, ResourceFlavor
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import Record, Upserted
-from queuectl.domain.snapshot import Pending
-from queuectl.domain.workload import Growth
+from queuectl.domain.snapshot import Pending, Snapshot
+from queuectl.domain.workload import Growth, Placement
 from queuectl.objects.documents import as_document
 from queuectl.objects.kinds import KINDS
 from queuectl.state.growth import after_lower_ranks, in_rank_order, stalled_ranks
@@ -287,6 +289,39 @@ def test_a_rank_is_not_planned_before_one_below_it_that_is_not_planned(
         found = after_lower_ranks(given, stalled_ranks(ledger))
         assert (found is not given) == held
         assert (found.blocked is not None) == held
+
+
+@pytest.mark.parametrize(
+    ("state", "waits"),
+    [(State.HELD, True), (State.EVICTING, True), (State.STARTING, False), (State.RUNNING, False)],
+)
+def test_a_pod_is_not_added_to_a_gang_that_stops(state: State, waits: bool) -> None:
+    ledger = Ledger([entry("u", state), entry(THIRD, State.HELD)])
+    found = after_lower_ranks(
+        Pending(replace(gang(THIRD, podset()), growth=Growth("u", 2))), stalled_ranks(ledger)
+    )
+    expected = Reason(Code.WAITING_FOR_PODS, f"its gang default/train_u is {state}")
+    assert (found.blocked == expected) is waits
+
+
+@pytest.mark.parametrize(
+    ("base", "plan", "starts"),
+    [
+        (State.RUNNING, Plan(), True),
+        (State.EVICTING, Plan(), False),
+        (State.RUNNING, Plan(evicted=(Eviction("u", Code.NODE_FAILURES, "lost"),)), False),
+        (State.RUNNING, Plan(evicted=(Eviction("v", Code.NODE_FAILURES, "lost"),)), True),
+    ],
+    ids=["its gang runs", "its gang stops", "the plan stops its gang", "it stops another gang"],
+)
+def test_a_plan_adds_no_pod_to_a_gang_that_stops(base: State, plan: Plan, starts: bool) -> None:
+    ledger = Ledger([entry("u", base), entry(THIRD)])
+    seen = mirror(RESUMED, pod("p2", 2))
+    workload = replace(gang(THIRD, *seen.jobs[THIRD].podsets), queue="main")
+    snapshot = Snapshot(9.0, Fleet(()), QueueConfig(), pending=(Pending(workload),))
+    admitted = (Admission(THIRD, Placement(())),)
+    changes = Decider(seen, ledger).changes(snapshot, replace(plan, admitted=admitted), 9.0)
+    assert (THIRD in [change.after.uid for change in changes]) is starts
 
 
 @pytest.mark.parametrize(

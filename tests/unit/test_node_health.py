@@ -22,6 +22,7 @@ from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.reasons import Code
 from queuectl.domain.records import NodeRecord, Upserted
 from queuectl.domain.rules import Rules
+from queuectl.domain.snapshot import SolverLimits
 from queuectl.lifecycle.node_health import requeued
 from queuectl.objects.kubernetes.nodes import read_node
 from queuectl.objects.kubernetes.wire import Condition, NodeMeta, NodeStatus, WireNode
@@ -31,7 +32,7 @@ from queuectl.telemetry.signal.health import HealthQueries
 from queuectl.telemetry.signal.health_names import VENDORS_HEALTH
 from queuectl.telemetry.signal.trust import NVIDIA_TRUST
 from tests.unit.test_idleness import RUNNING
-from tests.unit.test_state import RESUMED, World, on
+from tests.unit.test_state import CONFIG, ENTRY, JOB, RESUMED, World, on
 
 NOW = 1000.0
 RULES = NodeHealthRules(most=1.0)
@@ -232,7 +233,7 @@ def test_a_node_whose_end_is_announced_stays_out_of_placement_beside_unhealthy_o
     mirror = Mirror({})
     mirror.apply([Upserted(record("n1")), Upserted(record("n2"))])
     assert mirror.mark_unhealthy({"n1": "GPU 3: XID 79"})
-    assert mirror.mark_interrupted({"n2": "condition VMEventScheduled=True"})
+    assert mirror.mark_interrupted({"n2": "condition VMEventScheduled=True"}, {})
     assert not mirror.mark_unhealthy({"n1": "GPU 3: XID 79"})
     assert set(mirror.nodes.closed) == {"n1", "n2"}
     assert mirror.mark_unhealthy({})
@@ -267,3 +268,29 @@ def test_a_queue_can_drain_unhealthy_nodes_with_notice(
         assert change.after.reason.code is Code.NODE_UNHEALTHY
         assert "n1: GPU 3: XID 79" in change.after.reason.message
         assert change.after.stop_at == NOW + 30.0
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"), [(UnhealthyNodes.STAY, {"n2"}), (UnhealthyNodes.DRAIN, {"n1", "n2"})]
+)
+def test_a_gang_starts_on_no_node_from_which_it_would_be_evicted_again(
+    policy: UnhealthyNodes, expected: set[str]
+) -> None:
+    """Failing nodes where its queue drains them, and nodes that are taken away; also those that it tolerates, and only while they last."""
+    world = World(ENTRY, replace(ENTRY, uid="u2", excluded=("n3",)))
+    world.see(JOB, replace(JOB, uid="u2"))
+    config = replace(
+        CONFIG, cluster_queues={"cq": replace(CONFIG.cluster_queues["cq"], unhealthy_nodes=policy)}
+    )
+
+    def excluded() -> list[set[str]]:
+        snapshot = world.snapshot_builder.freeze(config, NOW, SolverLimits())
+        return [set(pending.excluded) for pending in snapshot.pending]
+
+    assert excluded() == [set(), {"n3"}]
+    world.mirror.mark_unhealthy({"n1": "GPU 3: XID 79"})
+    world.mirror.mark_interrupted({}, {"n2": "taint"})
+    assert excluded() == [expected, {*expected, "n3"}]
+    world.mirror.mark_unhealthy({})
+    world.mirror.mark_interrupted({}, {})
+    assert excluded() == [set(), {"n3"}]

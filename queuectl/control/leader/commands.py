@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from queuectl.domain.commands import DONE, Action, Answer, Command, objection, reserved_to_admins
 from queuectl.domain.events import CommandReceived
@@ -56,7 +57,7 @@ def carry_out(
         )
         change = handle(entry, CommandReceived(command), now, rules) if why is None else None
         if change is not None:
-            changes.append(change)
+            changes.append(replace(change, commanded=True))
         answers.append(Answer(command.id, DONE if change is not None else why or NOTHING_NEW))
     return changes, answers
 

@@ -78,6 +78,7 @@ class Decider:
         spared = list(self._dry_run_events(snapshot, plan))
         asked = {p.workload.uid: p.workload for p in snapshot.pending}
         asked |= {a.workload.uid: a.workload for a in snapshot.admitted}
+        leaving = _leaving(plan)
         found = []
         for uid, event in (*self._events(plan, asked, now, snapshot.config), *spared):
             entry = self._ledger.get(uid)
@@ -92,6 +93,8 @@ class Decider:
                 continue  # its requests have changed since the snapshot
             if isinstance(event, Admit | Repair) and not self._stands(event.placement):
                 continue  # a node was lost since the snapshot
+            if isinstance(event, Admit) and not self._is_beside(job, leaving):
+                continue  # the gang that it is added to stops
             if isinstance(event, Refuse | Reserve | Admit) and (
                 entry.state not in (State.PENDING, State.RESERVED) or not self._may_start(entry)
             ):
@@ -207,6 +210,13 @@ class Decider:
         same = _asked(entry, job) == workload.requested
         return job.outcome is None and not job.deleting and same
 
+    def _is_beside(self, job: JobRecord, leaving: Container[str]) -> bool:
+        """Whether the gang of a pod that is added to an elastic job runs on. True for all other gangs."""
+        if job.index is None or not job.index.grown:
+            return True
+        base = self._ledger.get(job.index.job_uid)
+        return base is not None and base.state.live and base.uid not in leaving
+
     def _may_start(self, entry: Entry) -> bool:
         """Whether its LocalQueue admits a gang that has not started."""
         return entry.state.live or (entry.namespace, entry.queue) not in self._changed_queues
@@ -255,8 +265,7 @@ class Decider:
         if not plan.spared:
             return
         idle = {gang.workload.uid: gang.idle_since for gang in snapshot.admitted}
-        goes = {p.victim for p in plan.preempted} | {m.uid for m in plan.moved}
-        goes |= {eviction.uid for eviction in plan.evicted}
+        goes = _leaving(plan)
         for spared in plan.spared:
             since = idle.get(spared.victim)
             if since is None or spared.victim in goes:
@@ -311,6 +320,12 @@ class Decider:
         }
         place = CapacityLease(move.placement, (), lease.created_at, lease.expires_at)
         return Evict(Reason(Code.DEFRAGMENTED, text, details), lease=place)
+
+
+def _leaving(plan: Plan) -> frozenset[str]:
+    """The uids of the gangs that a plan evicts."""
+    preempted = [preemption.victim for preemption in plan.preempted]
+    return frozenset((*preempted, *(m.uid for m in plan.moved), *(e.uid for e in plan.evicted)))
 
 
 def _loss(cost: Cost) -> str:

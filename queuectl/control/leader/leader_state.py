@@ -35,12 +35,14 @@ from queuectl.lifecycle.observations import Observer
 from queuectl.lifecycle.outstanding_writes import Write, outstanding_writes
 from queuectl.lifecycle.refusals import Refusals
 from queuectl.lifecycle.stragglers import Stragglers
+from queuectl.lifecycle.user_commands import move_refusal
 from queuectl.objects.configuration.admissibility import closed
 from queuectl.objects.configuration.catalog import Catalog, concerned
 from queuectl.state.budgets import BudgetSums
 from queuectl.state.durations import Durations
 from queuectl.state.estimates import Estimates
 from queuectl.state.freeze import SnapshotBuilder
+from queuectl.state.history import HistoryLimit
 from queuectl.state.holdings import Holdings
 from queuectl.state.ledger import Ledger
 from queuectl.state.marking import Marker
@@ -103,6 +105,7 @@ class LeaderState:
         self._interruptions = Interruptions(mirror)
         self._marker = Marker(mirror, lambda: self.ledger)
         self._spending = MigrationBudget()
+        self._history = HistoryLimit()
         self._idleness = Idleness(
             mirror, lambda: self.ledger, self._running, max_age_seconds, self.holdings.borrowing
         )
@@ -212,8 +215,8 @@ class LeaderState:
         self._mirror.touched |= {*self._mirror.jobs, *(entry.uid for entry in self.ledger)}
 
     def marked(self, changes: Sequence[EntryChange]) -> list[EntryChange]:
-        """The changes with their marks for the usage ledger."""
-        return self._marker.marked(changes, self.config)
+        """The changes with their marks for the usage ledger, and with no more lines of the history than a workload can add."""
+        return self._history.limited(self._marker.marked(changes, self.config))
 
     def take_in(self, changes: Sequence[EntryChange]) -> None:
         """Apply changes to the state from which plans are made."""
@@ -326,6 +329,9 @@ class LeaderState:
             return self._check_refusal(entry, command.report)
         if command.action is not Action.MOVE or command.queue is None:
             return None
+        shared = move_refusal(entry, self._mirror.jobs.get(entry.uid), self.ledger.get)
+        if shared is not None:
+            return shared
         record = self._mirror.namespaces.get(entry.namespace)
         labels = dict(record.labels) if record is not None else {}
         why = closed(entry.namespace, command.queue, self.config, labels)

@@ -257,7 +257,11 @@ def unavailable_because(ctx: Context, name: str) -> str:
         return f"gets the MIG configuration {node.mig.target.config}"
     if is_cordoned(node):
         return "cordoned"
-    return "refused by kube-scheduler" if name in ctx.pending.excluded else ""
+    if name not in ctx.pending.excluded:
+        return ""
+    announcing = ctx.snapshot.config.rules.interruption_taints
+    taint = next((t.key for t in node.taints if t.key in announcing), None)
+    return "refused by kube-scheduler" if taint is None else f"taken away soon: taint {taint}"
 
 
 def _running(ctx: Context) -> _Description:
