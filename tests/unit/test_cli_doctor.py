@@ -253,6 +253,17 @@ def test_metrics_have_the_version_and_the_state_of_gpu_measurement(
     assert levels(of_metrics(samples, "1.0")) == expected
 
 
+@pytest.mark.parametrize(("gangs", "level"), [(0, OK), (2, PROBLEM)])
+def test_units_that_internal_errors_set_aside_are_a_problem(gangs: float, level: Level) -> None:
+    samples = [
+        Sample("queuectl_set_aside", {"boundary": boundary}, value)
+        for boundary, value in (("gang", gangs), ("write", 0))
+    ]
+    [found] = [f for f in of_metrics([build("1.0"), *samples], "1.0") if f.check == "containment"]
+    assert found.level is level
+    assert ("gang 2" in found.message) is (level is PROBLEM)
+
+
 @pytest.mark.parametrize("pods", [0, 3])
 def test_the_trusted_sources_of_gpu_metrics_are_shown(pods: float) -> None:
     trust = Sample("queuectl_utilization_trust_info", {"trusts": "scrape jobs a, b"}, 1)

@@ -269,6 +269,23 @@ def measured(alarms: Mapping[str, float] | None, *, leads: bool, trusts: str = "
     return unknown + trusted
 
 
+def contained(aside: Mapping[str, float]) -> list[Finding]:
+    """Findings on the units that internal errors set aside. ``aside``: how many, by boundary; empty if the server is older."""
+    if not aside:
+        return []
+    found = [f"{boundary} {number:g}" for boundary, number in aside.items() if number]
+    if not found:
+        return [
+            Finding("containment", Level.OK, "no unit is set aside because of an internal error")
+        ]
+    message = f"internal errors set units aside, by boundary: {', '.join(found)}"
+    return [
+        Finding(
+            "containment", Level.PROBLEM, message, "docs/how-to/runbook.md, QueuectlUnitSetAside"
+        )
+    ]
+
+
 def audit(checked: Mapping[str, Any]) -> list[Finding]:
     """Findings of a complete check of the invariants."""
     fix = "docs/how-to/runbook.md, QueuectlInvariantViolated"

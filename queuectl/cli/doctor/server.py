@@ -19,6 +19,7 @@ from queuectl.domain.reasons import Code
 
 _ALARMS: Final = "queuectl_utilization_alarms"
 _TRUST: Final = "queuectl_utilization_trust_info"
+_SET_ASIDE: Final = "queuectl_set_aside"
 
 
 def examine(client: Client) -> tuple[list[Finding], bool]:
@@ -41,6 +42,7 @@ def of_metrics(samples: Iterable[Sample], ours: str) -> list[Finding]:
     theirs: str | None = None
     alarms: dict[str, float] = {}
     leads, trusts = False, ""
+    aside: dict[str, float] = {}
     for sample in samples:
         if sample.name == "queuectl_build_info":
             theirs = sample.labels["version"]
@@ -50,7 +52,10 @@ def of_metrics(samples: Iterable[Sample], ours: str) -> list[Finding]:
             alarms[sample.labels["reason"]] = sample.value
         elif sample.name == _TRUST:
             trusts = sample.labels["trusts"]
-    return judge.skew(theirs, ours) + judge.measured(alarms or None, leads=leads, trusts=trusts)
+        elif sample.name == _SET_ASIDE:
+            aside[sample.labels["boundary"]] = sample.value
+    use = judge.measured(alarms or None, leads=leads, trusts=trusts)
+    return judge.skew(theirs, ours) + judge.contained(aside) + use
 
 
 def audited(client: Client) -> list[Finding]:
