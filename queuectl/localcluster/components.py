@@ -31,6 +31,8 @@ _POD_RANGE = "10.128.0.1/9"
 
 _CONTROLLERS = (
     "clusterrole-aggregation-controller",
+    "cronjob-controller",
+    "daemonset-controller",
     "deployment-controller",
     "device-taint-eviction-controller",
     "disruption-controller",
@@ -43,6 +45,7 @@ _CONTROLLERS = (
     "persistentvolumeclaim-protection-controller",
     "pod-garbage-collector-controller",
     "replicaset-controller",
+    "replicationcontroller-controller",
     "resourceclaim-controller",
     "resourcequota-controller",
     "root-ca-certificate-publisher-controller",
