@@ -27,10 +27,15 @@ FOR_ALL: Final = (
     "queuectl-scheduling-groups",
     "queuectl-leaderworkersets",
     "queuectl-components",
+    "queuectl-submitters",
+    "queuectl-resizes",
+    "queuectl-preemption",
+    "queuectl-preemption-daemonsets",
 )
 """The policies with rules for each identity: a running job is deleted together with its pods, a StatefulSet in a queue and a group of a
-LeaderWorkerSet keep their number of pods, the PodGroups of Kubernetes of a job are its controller's, and the components of an AppWrapper
-name no other gang."""
+LeaderWorkerSet keep their number of pods, the PodGroups of Kubernetes of a job are its controller's, the components of an AppWrapper
+name no other gang, an object of which a controller makes pods names its own user, the pods of a gang keep their requests, and pods outside
+the queues preempt none of them."""
 
 KUEUE_WEBHOOKS: Final = (
     "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kueue-mutating-webhook-configuration",

@@ -16,6 +16,8 @@ KUEUE_PREFIX: Final = "kueue.x-k8s.io/"
 GATE: Final = PREFIX + "placement"
 POD_PRIORITY_CLASS: Final = "queuectl-managed"
 """PriorityClass (preemptionPolicy Never) that the admission policy puts on every managed pod."""
+POD_PRIORITY: Final = 1_000_000_000
+"""Its value by default: the highest one of a class of users, so that kube-scheduler preempts no gang for their pods."""
 
 # suffixes a user writes on a job
 QUEUE_NAME: Final = "queue-name"

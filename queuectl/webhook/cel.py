@@ -14,7 +14,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, struct_pb2
 
 from queuectl.cel.expression import Expression, compiled
 
-VARIABLES: Final = ("object", "request", "variables")
+VARIABLES: Final = ("object", "oldObject", "request", "variables")
 
 _FIELDS: Final = {"op": "", "path": "", "value": ".google.protobuf.Value"}
 """Fields of a JSONPatch with the type of their message; empty for strings."""

@@ -50,18 +50,21 @@ class Mutation:
         }
         self._patch = expression(spec["mutations"][0]["jsonPatch"]["expression"])
 
-    def patch(self, document: Document, request: Document) -> list[dict[str, Any]]:
-        """The JSON patch (RFC 6902) for a new object.
+    def patch(
+        self, document: Document, request: Document, old: Document | None = None
+    ) -> list[dict[str, Any]]:
+        """The JSON patch (RFC 6902) for a new or changed object.
 
         Args:
             document: the object.
             request: of the AdmissionReview.
+            old: the object before an update; None at its creation.
 
         Raises:
             EvaluationError: an expression has no value for this object.
         """
         variables: dict[str, Any] = {}
-        data = {"object": document, "request": request, "variables": variables}
+        data = {"object": document, "oldObject": old, "request": request, "variables": variables}
         try:
             for name, expression in self._variables.items():
                 variables[name] = expression.value(data)

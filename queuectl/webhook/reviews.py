@@ -22,6 +22,9 @@ class _Request(msgspec.Struct, rename="camel"):
     operation: str
     user_info: dict[str, Any]
     object: dict[str, Any]
+    namespace: str = ""
+    resource: dict[str, Any] = {}
+    old_object: dict[str, Any] | None = None
 
 
 class _Review(msgspec.Struct):
@@ -49,7 +52,14 @@ def answer(mutation: Mutation, body: bytes) -> bytes:
 def _response(mutation: Mutation, request: _Request) -> Mapping[str, Any]:
     try:
         patch = mutation.patch(
-            request.object, {"userInfo": request.user_info, "operation": request.operation}
+            request.object,
+            {
+                "userInfo": request.user_info,
+                "operation": request.operation,
+                "namespace": request.namespace,
+                "resource": request.resource,
+            },
+            request.old_object,
         )
     except EvaluationError as error:
         _log.warning("mutation_failed", policy=mutation.name, error=str(error))

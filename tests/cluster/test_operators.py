@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from queuectl.localcluster import LocalCluster, NodeSpec, RequestError, testing
+from queuectl.localcluster import LocalCluster, NodeSpec, RequestError, build, testing
 from queuectl.localcluster.client import Document
+from queuectl.localcluster.operators import OPERATORS
 from queuectl.localcluster.progress import LineProgress
 from queuectl.localcluster.testing import wait_until
+from queuectl.localcluster.yaml_files import objects
+from queuectl.objects.kinds import KINDS, unqueued
 from tests.cluster.kubernetes_world import new_namespace
 
 if TYPE_CHECKING:
@@ -186,3 +189,34 @@ def test_the_webhooks_of_an_operator_default_and_refuse(
     path = cluster.client.path_of(made)
     with pytest.raises(RequestError, match=r"jobset.*immutable"):
         cluster.client.patch(path, {"spec": {"replicatedJobs": []}})
+
+
+def has_pods(schema: Document) -> bool:
+    """Whether an object can have the spec of a pod: a list of containers, or a template without a schema."""
+    left: list[Any] = [schema]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            fields = value.get("properties", {})
+            free = fields.get("template", {}).get("x-kubernetes-preserve-unknown-fields")
+            if "containers" in fields or free:
+                return True
+            left.extend(value.values())
+        elif isinstance(value, list):
+            left.extend(value)
+    return "x-kubernetes-embedded-resource" in str(schema)
+
+
+@pytest.mark.parametrize("name", [name for name in OPERATORS if name != "lws"])
+def test_each_kind_with_pods_is_in_the_list_of_kinds(name: str) -> None:
+    """Else a new kind has no policy for objects outside the queues. Admission checks the pods of LeaderWorkerSets one by one."""
+    build.ensure(LineProgress(), units=[OPERATORS[name].unit])
+    files = build.cached(OPERATORS[name].unit).files
+    crds = [one for file in files if file.startswith("crds/") for one in objects(files[file])]
+    found = {
+        one["spec"]["names"]["plural"]
+        for one in crds
+        if any(has_pods(version["schema"]) for version in one["spec"]["versions"])
+    }
+    assert found
+    assert found <= set(unqueued(KINDS))

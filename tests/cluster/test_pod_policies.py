@@ -66,7 +66,7 @@ async def test_a_pod_with_a_queue_label_is_gated_and_has_the_class_of_managed_po
     spec = pod["spec"]
     assert spec["schedulingGates"] == [{"name": keys.GATE}]
     found = (spec["priorityClassName"], spec["priority"], spec["preemptionPolicy"])
-    assert found == (keys.POD_PRIORITY_CLASS, 0, "Never")
+    assert found == (keys.POD_PRIORITY_CLASS, keys.POD_PRIORITY, "Never")
     expected = {keys.SUBMITTED_BY: "alice", keys.ORIGINAL_PRIORITY_CLASS: name}
     assert pod["metadata"]["annotations"] == expected
 

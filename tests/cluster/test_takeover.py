@@ -25,9 +25,12 @@ pytestmark = pytest.mark.system
 
 POLICIES = "/apis/admissionregistration.k8s.io/v1"
 BINDINGS = [
-    f"{POLICIES}/{kind}admissionpolicybindings/queuectl-{jobs}-kueue"
-    for kind in ("mutating", "validating")
-    for jobs in (kind.plural for kind in KINDS.values())
+    f"{POLICIES}/mutatingadmissionpolicybindings/queuectl-kueue-queue-labels",
+    *(
+        f"{POLICIES}/{kind}admissionpolicybindings/queuectl-{jobs}-kueue"
+        for kind in ("mutating", "validating")
+        for jobs in (kind.plural for kind in KINDS.values())
+    ),
 ]
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 

@@ -164,7 +164,7 @@ def pod_born(document: Document, user: str = "alice") -> Document:
     spec = pod["spec"]
     if (own := spec.get("priorityClassName", "")) not in ("", keys.POD_PRIORITY_CLASS):
         annotations[keys.ORIGINAL_PRIORITY_CLASS] = own
-    spec |= {"priorityClassName": keys.POD_PRIORITY_CLASS, "priority": 0}
+    spec |= {"priorityClassName": keys.POD_PRIORITY_CLASS, "priority": keys.POD_PRIORITY}
     if not gated(spec):
         spec.setdefault("schedulingGates", []).append({"name": keys.GATE})
     pod["status"] = {"phase": "Pending"}

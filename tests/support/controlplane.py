@@ -33,7 +33,11 @@ ENGINEER = [
         "kind": "ClusterRole",
         "metadata": {"name": "test-engineer"},
         "rules": [
-            {"apiGroups": ["", "batch", "kubeflow.org"], "resources": ["*"], "verbs": ["*"]},
+            {
+                "apiGroups": ["", "apps", "batch", "kubeflow.org"],
+                "resources": ["*"],
+                "verbs": ["*"],
+            },
         ],
     },
     {

@@ -31,8 +31,8 @@ def declaration(kind: str) -> dict[str, Any]:
 def chart_without(kind: str, folder: Path) -> Path:
     """A copy of the chart without a built-in kind, in a new folder."""
     copy = shutil.copytree(CHART, folder)
-    known = yaml.safe_load(KINDS_FILE.read_text())["kinds"]
-    others = {"kinds": [one for one in known if one["kind"] != kind]}
+    known = yaml.safe_load(KINDS_FILE.read_text())
+    others = {**known, "kinds": [one for one in known["kinds"] if one["kind"] != kind]}
     (copy / KINDS_FILE.name).write_text(yaml.safe_dump(others))
     return copy
 

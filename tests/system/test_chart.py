@@ -201,27 +201,93 @@ def test_the_training_operator_is_named_in_each_policy_with_controllers_of_jobs(
         if (count := str(one).count(account))
     }
     assert named == {
-        ("Mutating", "queuectl-jobs"): 1,
-        ("Validating", "queuectl-jobs"): 1,
-        ("Validating", "queuectl-pods"): 4,
+        ("Mutating", "queuectl-appwrappers"): 1,
+        ("Mutating", "queuectl-jaxjobs"): 1,
+        ("Mutating", "queuectl-jobs"): 2,
+        ("Mutating", "queuectl-jobsets"): 3,
+        ("Mutating", "queuectl-mpijobs"): 1,
+        ("Mutating", "queuectl-paddlejobs"): 1,
+        ("Mutating", "queuectl-pods"): 1,
+        ("Mutating", "queuectl-pytorchjobs"): 2,
+        ("Mutating", "queuectl-rayclusters"): 2,
+        ("Mutating", "queuectl-rayjobs"): 1,
+        ("Mutating", "queuectl-sparkapplications"): 1,
+        ("Mutating", "queuectl-tfjobs"): 1,
+        ("Mutating", "queuectl-trainjobs"): 1,
+        ("Mutating", "queuectl-trainjobs-jobsets"): 1,
+        ("Mutating", "queuectl-xgboostjobs"): 1,
+        ("Validating", "queuectl-appwrappers"): 1,
+        ("Validating", "queuectl-jaxjobs"): 1,
+        ("Validating", "queuectl-jobs"): 3,
+        ("Validating", "queuectl-jobsets"): 3,
+        ("Validating", "queuectl-mpijobs"): 1,
+        ("Validating", "queuectl-paddlejobs"): 1,
+        ("Validating", "queuectl-pods"): 5,
+        ("Validating", "queuectl-pytorchjobs"): 2,
+        ("Validating", "queuectl-rayclusters"): 2,
+        ("Validating", "queuectl-rayjobs"): 1,
         ("Validating", "queuectl-scheduling-groups"): 1,
-        ("Validating", "queuectl-unqueued-jobs"): 1,
-        ("Mutating", "queuectl-jobsets"): 2,
-        ("Validating", "queuectl-jobsets"): 2,
-        ("Validating", "queuectl-unqueued-jobsets"): 1,
-        ("Mutating", "queuectl-pytorchjobs"): 1,
-        ("Validating", "queuectl-pytorchjobs"): 1,
-        ("Validating", "queuectl-unqueued-pytorchjobs"): 1,
+        ("Validating", "queuectl-sparkapplications"): 1,
+        ("Validating", "queuectl-tfjobs"): 1,
+        ("Validating", "queuectl-trainjobs"): 1,
         ("Validating", "queuectl-unqueued-appwrappers"): 1,
+        ("Validating", "queuectl-unqueued-jaxjobs"): 1,
+        ("Validating", "queuectl-unqueued-jobs"): 1,
+        ("Validating", "queuectl-unqueued-jobsets"): 1,
         ("Validating", "queuectl-unqueued-mpijobs"): 1,
-        ("Validating", "queuectl-unqueued-sparkapplications"): 1,
-        ("Mutating", "queuectl-rayclusters"): 1,
-        ("Validating", "queuectl-rayclusters"): 1,
+        ("Validating", "queuectl-unqueued-paddlejobs"): 1,
+        ("Validating", "queuectl-unqueued-pytorchjobs"): 1,
         ("Validating", "queuectl-unqueued-rayclusters"): 1,
         ("Validating", "queuectl-unqueued-rayjobs"): 1,
-        ("Mutating", "queuectl-trainjobs-jobsets"): 1,
+        ("Validating", "queuectl-unqueued-sparkapplications"): 1,
+        ("Validating", "queuectl-unqueued-tfjobs"): 1,
+        ("Validating", "queuectl-unqueued-xgboostjobs"): 1,
+        ("Validating", "queuectl-xgboostjobs"): 1,
     }
     assert "kubeflow:" not in str(found)
+
+
+def default_bindings(values: Mapping[str, Any]) -> set[tuple[str, ...]]:
+    """The labels that keep a new job from the queue "default"."""
+    return {
+        tuple(one["key"] for one in selector["matchExpressions"])
+        for binding in of_kind(documents(values), BINDING)
+        if "namespaceSelector" in binding["spec"]["matchResources"]
+        and (selector := binding["spec"]["matchResources"].get("objectSelector"))
+    }
+
+
+def test_a_label_of_kueue_keeps_a_job_from_the_default_queue_only_where_it_counts() -> None:
+    ours, theirs = "queuectl.dev/queue-name", "kueue.x-k8s.io/queue-name"
+    assert default_bindings(IMAGE) == {(ours,)}
+    for value in ("enabled", "kueueRuns"):
+        assert default_bindings({**IMAGE, "kueueKeys": {value: True}}) == {(ours, theirs)}
+
+
+def test_an_administrator_decides_which_pods_preempt_gangs() -> None:
+    preemption = {
+        "managedPriority": 500,
+        "priorityClasses": ["production"],
+        "namespaces": ["kube-system", "gpu-operator"],
+    }
+    found = documents({**IMAGE, "preemption": preemption}, namespace="gpu-queues")
+    names = ("queuectl-preemption", "queuectl-preemption-daemonsets")
+    policies = [one for one in found if one["metadata"]["name"] in names]
+    assert len(policies) == 2 * len(names)
+    for one in policies:
+        if one["kind"] == "ValidatingAdmissionPolicy":
+            assert "'queuectl-managed', 'production'" in str(one)
+            assert re.search(r"> 500|<= 500", str(one))
+        else:
+            [label, allowed] = one["spec"]["matchResources"]["namespaceSelector"][
+                "matchExpressions"
+            ]
+            assert label["key"] == "queuectl.dev/allow-preemption"
+            assert allowed["values"] == ["kube-system", "gpu-operator", "gpu-queues"]
+    [managed] = of_kind(found, "PriorityClass")
+    assert managed["value"] == 500
+    [pods] = [one for one in of_kind(found, POLICY) if one["metadata"]["name"] == "queuectl-pods"]
+    assert "path: '/spec/priority', value: 500" in str(pods["spec"]).replace("\\", "")
 
 
 @pytest.mark.parametrize(
@@ -365,6 +431,7 @@ def test_a_declared_kind_has_policies_rights_and_the_account_of_its_controller()
         "queuectl-gangruns",
         "queuectl-controller-gangruns",
         "queuectl-gangruns-default",
+        "queuectl-unqueued-gangruns",
     }
     rules = after["ClusterRole", "queuectl"]["rules"]
     [rule] = [one for one in rules if one["resources"] == ["gangruns"]]

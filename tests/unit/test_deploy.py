@@ -18,6 +18,7 @@ from queuectl.domain.commands import Action
 from queuectl.domain.identity import API_GROUP
 from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS
+from queuectl.objects.kinds.makers import MAKERS
 
 CONTROLLER = f"system:serviceaccount:{SYSTEM_NAMESPACE}:queuectl"
 JOB_CONTROLLERS = (
@@ -30,6 +31,11 @@ JOB_CONTROLLERS = (
     "system:serviceaccount:mpi-operator:mpi-operator",
     "system:serviceaccount:kubeflow-system:kubeflow-trainer-controller-manager",
     "system:serviceaccount:spark-operator:spark-operator-controller",
+    *(
+        f"system:serviceaccount:kube-system:{maker.created.controller}"
+        for maker in MAKERS
+        if maker.created is not None and maker.created.controller
+    ),
 )
 DOCUMENTS = manifests()
 VERBS = ("resume", "stop")
@@ -122,12 +128,11 @@ def test_every_kind_is_watched_patched_mutated_and_protected(kind: Any) -> None:
             for m in p["spec"]["matchConstraints"]["resourceRules"]
             if kind.plural in m["resources"]
         ]
-        # what others may do to them, how they are deleted, and what queuectl may; without a queue, what others can mark
-        markable = f"queuectl-unqueued-{kind.plural}" in protecting()
-        # A JobSet is gated with its own label, or as that of a TrainJob.
-        mutated = 1 + (kind.kind == "JobSet")
+        # It is queued, and gets the default queue. A JobSet is gated with its own label, or as that of a TrainJob.
+        mutated = 2 + (kind.kind == "JobSet")
         wrapped = bool(kind.kind == "Job" or kind.description.podsets)  # also as a component
-        expected = mutated if policies is MUTATING else 3 + markable + wrapped
+        # what others may do to them with and without a queue, how they are deleted, and what queuectl may
+        expected = mutated if policies is MUTATING else 4 + wrapped
         assert matched == [([kind.group], [kind.version])] * expected
 
 
@@ -191,7 +196,8 @@ def test_the_words_of_the_policies_are_those_of_the_code() -> None:
 
 def test_the_managed_class_never_preempts() -> None:
     one = named("PriorityClass", keys.POD_PRIORITY_CLASS)
-    assert (one["value"], one["preemptionPolicy"], one["globalDefault"]) == (0, "Never", False)
+    expected = (keys.POD_PRIORITY, "Never", False)
+    assert (one["value"], one["preemptionPolicy"], one["globalDefault"]) == expected
     classes = re.findall(
         r"priorityClassName',(?:\\n|\s)+value: '([^']+)'", texts("MutatingAdmissionPolicy")
     )

@@ -48,9 +48,10 @@ JOB: dict[str, Any] = {
 
 def test_each_mutating_policy_can_be_evaluated() -> None:
     of_pods = ("pods", "labelled-pods", "statefulsets", "deployments", "leaderworkersets")
+    of_all = ("queue-labels", "submitters", "submitters-default")
     of_kinds = [kind.plural for kind in KINDS.values()]
     of_children = ["trainjobs-jobsets"]
-    named = (*of_pods, *of_kinds, *of_children)
+    named = (*of_pods, *of_all, *of_kinds, *of_children)
     assert set(KNOWN) == {f"queuectl-{plural}" for plural in named}
 
 
@@ -144,7 +145,10 @@ def test_a_pod_with_a_queue_label_is_gated_unless_it_is_of_a_job(kind: str, gate
         assert written == {}
         return
     assert written["/spec/schedulingGates"] == [{"name": keys.GATE}]
-    assert (written["/spec/priority"], written["/spec/preemptionPolicy"]) == (0, "Never")
+    assert (written["/spec/priority"], written["/spec/preemptionPolicy"]) == (
+        keys.POD_PRIORITY,
+        "Never",
+    )
     assert isinstance(written["/spec/priority"], int), "the API server accepts no 0.0"
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from queuectl.cluster.apply import manifests
+from queuectl.cluster.apply import manifests, optional
 from queuectl.localcluster import RequestError
 from queuectl.localcluster.client import Client
 from queuectl.objects import keys
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.system
 Document = dict[str, Any]
 Change = Callable[[Document], object]
 USER: Final = "alice"
-KNOWN: Final = mutations(manifests())
+KNOWN: Final = mutations([*manifests(), *optional("kueue-keys")])
 OTHER_GATE: Final = [{"name": "example.com/other"}]
 QUEUECTL_GATE: Final = [{"name": keys.GATE}]
 
@@ -64,7 +64,13 @@ def replicas(**fields: Any) -> Change:
     return lambda document: document["spec"]["pytorchReplicaSpecs"].update(fields)
 
 
-FORGED: Final = {keys.ATTEMPT_LABEL: "7", keys.PODSET_LABEL: "other", "app": "mine"}
+FORGED: Final = {
+    keys.ATTEMPT_LABEL: "7",
+    keys.PODSET_LABEL: "other",
+    keys.WORKLOAD_LABEL: "another",
+    keys.RANKS_LABEL: "2",
+    "app": "mine",
+}
 BOTH: Final[dict[str, Change]] = {
     "as it is": lambda _: None,
     "with Kueue's label": metadata(labels={"kueue.x-k8s.io/queue-name": "main"}),
@@ -150,17 +156,20 @@ def _pod(template: Document) -> Document:
 
 
 def patched(document: Document, patch: list[Document]) -> Document:
-    """The document after a JSON patch that only adds."""
+    """The document after a JSON patch that adds and removes."""
     changed = copy.deepcopy(document)
     for one in patch:
-        assert one["op"] == "add"
         *parents, last = [
             part.replace("~1", "/").replace("~0", "~") for part in one["path"].split("/")[1:]
         ]
         place = changed
         for parent in parents:
             place = place[parent]
-        place[last] = one["value"]
+        if one["op"] == "remove":
+            del place[last]
+        else:
+            assert one["op"] == "add"
+            place[last] = one["value"]
     return changed
 
 
@@ -175,8 +184,12 @@ def expected(document: Document) -> Document:
     plain = without_null(document)
     if document["kind"] == "Job":
         plain["spec"]["template"].setdefault("metadata", {})  # the API server adds it
-    patch = KNOWN[POLICIES[document["kind"]]].patch(plain, {"userInfo": {"username": USER}})
-    return written(patched(plain, patch))
+    labels = plain["metadata"].get("labels", {})
+    of_kueue = "kueue.x-k8s.io/queue-name" in labels
+    queue = "queuectl-kueue-queue-labels" if of_kueue else "queuectl-queue-labels"
+    for name in (POLICIES[document["kind"]], queue):
+        plain = patched(plain, KNOWN[name].patch(plain, {"userInfo": {"username": USER}}))
+    return written(plain)
 
 
 def stored(user: Client, document: Document, namespace: str) -> Document | str:

@@ -6,20 +6,22 @@ system:serviceaccount:{{ .Release.Namespace }}:queuectl
 {{/* The user names of the controllers of jobs, as the elements of a list of CEL: they create the pods of jobs, or objects whose
 controllers create the pods. */}}
 {{- define "queuectl.operators" -}}
-{{- $names := list -}}
-{{- range (include "queuectl.kinds" . | fromYaml).kinds }}{{ $names = append $names (.operator | default "trainingOperator") }}{{ end -}}
-{{- range $i, $name := uniq $names -}}
-{{- $one := get $.Values $name -}}
-{{ if $i }}, {{ end }}'system:serviceaccount:{{ $one.namespace }}:{{ $one.serviceAccount }}'
-{{- end }}
-{{- range .Values.jobKinds -}}
-, 'system:serviceaccount:{{ .controller.namespace }}:{{ .controller.serviceAccount }}'
-{{- end }}
+{{- $root := . }}{{ $accounts := list -}}
+{{- range (include "queuectl.kinds" . | fromYaml).kinds }}
+{{- $one := .controller | default (get $root.Values (.operator | default "trainingOperator")) }}
+{{- $accounts = append $accounts (printf "system:serviceaccount:%s:%s" $one.namespace $one.serviceAccount) }}
+{{- end -}}
+'{{ join "', '" (uniq $accounts) }}'
 {{- end }}
 
 {{/* The names of the labels of queuectl on pods and their templates, without the prefix, as the elements of a list of CEL. */}}
 {{- define "queuectl.ownLabels" -}}
 'attempt', 'podset', 'workload', 'workload-kind', 'ranks-per-group', 'first-rank'
+{{- end }}
+
+{{/* Those of them that the controller writes at a start. No new job has them. */}}
+{{- define "queuectl.laterLabels" -}}
+'workload', 'ranks-per-group', 'first-rank'
 {{- end }}
 
 {{/* Whether a pod template has the gate or a label of queuectl. Argument: an optional with the template. */}}
@@ -33,6 +35,7 @@ controllers create the pods. */}}
 {{- define "queuectl.markedEntry" -}}
 {{- if (first .).labels -}}
 [{{ include "queuectl.ownLabels" . }}].exists(name, {{ include "queuectl.field" (list (last .) (first .).labels.path) }}[?('queuectl.dev/' + name)].hasValue())
+|| {{ include "queuectl.marked" (print (last .) ".?template") }}
 {{- else -}}
 {{ include "queuectl.marked" (include "queuectl.field" (list (last .) (include "queuectl.template" (first .)))) }}
 {{- end }}
@@ -141,6 +144,14 @@ one.{{ .owner }} == 'queuectl.dev/controller'
     && request.userInfo.?extra[?'authentication.kubernetes.io/pod-uid'].orValue([]).exists(uid, uid == owner.uid))
 {{- end }}
 
+{{/* Whether the templates or the properties of Spark of an object have marks of queuectl, beside the labels of its podsets. Arguments: the kind, and
+the expression of the object. */}}
+{{- define "queuectl.markedTemplates" -}}
+{{- $places := list -}}
+{{- range (first .).podsets }}{{ $places = append $places (omit . "labels") }}{{ end -}}
+{{ include "queuectl.markedObject" (list (merge (dict "podsets" $places) (first .)) (last .)) }}
+{{- end }}
+
 {{/* Whether a pod has the gate and the PriorityClass of queuectl. Argument: the expression of the pod. */}}
 {{- define "queuectl.isGated" -}}
 {{ . }}.spec.?schedulingGates.orValue([]).exists(gate, gate.name == 'queuectl.dev/placement')
@@ -166,6 +177,9 @@ one.{{ .owner }} == 'queuectl.dev/controller'
   JSONPatch{op: 'add', path: '{{ $at }}/{{ $place.labels.path }}/' + jsonpatch.escapeKey('queuectl.dev/workload-kind'), value: '{{ $kind }}'},
   JSONPatch{op: 'add', path: '{{ $at }}/{{ $place.labels.priorityClass }}', value: 'queuectl-managed'}
 ]
++ [{{ include "queuectl.laterLabels" . }}]
+  .filter(name, {{ include "queuectl.field" (list "object" (printf "%s.%s" $place.path $place.labels.path)) }}[?('queuectl.dev/' + name)].hasValue())
+  .map(name, JSONPatch{op: 'remove', path: '{{ $at }}/{{ $place.labels.path }}/' + jsonpatch.escapeKey('queuectl.dev/' + name)})
 {{- end }}
 {{- end }}
 
@@ -336,8 +350,8 @@ topologySpreadConstraints:
 {{/* The described job kinds, as YAML with the key kinds: the built-in ones, then those of jobKinds. */}}
 {{- define "queuectl.kinds" -}}
 {{- $kinds := (.Files.Get "kinds.yaml" | fromYaml).kinds }}
-{{- $names := list "Job" }}{{ $plurals := list "jobs" "pods" "deployments" "statefulsets" "namespaces" "deletions" }}
-{{- range $kinds }}{{ $names = append $names .kind }}{{ $plurals = append $plurals .plural }}{{ end }}
+{{- $names := list "Job" }}{{ $plurals := list "jobs" "pods" "leaderworkersets" "namespaces" "deletions" "components" "preemption" "resizes" "submitters" }}
+{{- range concat $kinds (.Files.Get "kinds.yaml" | fromYaml).makers }}{{ $names = append $names .kind }}{{ $plurals = append $plurals .plural }}{{ end }}
 {{- range $i, $one := .Values.jobKinds }}
 {{- if has .kind $names }}{{ fail (printf "jobKinds[%d] (%s): kind: %s is the name of another job kind" $i .kind .kind) }}{{ end }}
 {{- if has .plural $plurals }}{{ fail (printf "jobKinds[%d] (%s): plural: %s is the name of another kind" $i .kind .plural) }}{{ end }}
@@ -385,11 +399,40 @@ the place. */}}
 {{ $found }}
 {{- end }}
 
-{{/* "true" if an object of a kind outside a queue can belong to a queued job, or can create pods that seem to; else empty. Arguments: the root, and
-the kind. */}}
-{{- define "queuectl.canSeemQueued" -}}
-{{- $kind := last . -}}
-{{ if or $kind.children (include "queuectl.labelsPods" $kind) (eq (include "queuectl.isChild" .) "true") }}true{{ end }}
+{{/* The kinds of which an object outside a queue can belong to a queued job, or can create pods that seem to, as YAML with the key kinds: all job
+kinds, then the others from which controllers create objects that admission does not check, with `always`. */}}
+{{- define "queuectl.unqueued" -}}
+{{- $job := dict "kind" "Job" "group" "batch" "version" "v1" "plural" "jobs" "podsets" (list (dict "path" "spec" "name" "main")) }}
+{{- $kinds := concat (list $job) (include "queuectl.kinds" . | fromYaml).kinds }}
+{{- range (.Files.Get "kinds.yaml" | fromYaml).makers }}
+{{- if or .podsets .jobSet }}{{ $kinds = append $kinds (merge (dict "always" true) .) }}{{ end }}
+{{- end }}
+{{- dict "kinds" $kinds | toYaml }}
+{{- end }}
+
+{{/* Whether an object has the gate or a label of queuectl for its pods. Arguments: the kind, and the expression of the object. */}}
+{{- define "queuectl.markedObject" -}}
+{{- $kind := first . }}{{ $object := printf "dyn(%s)" (last .) }}{{ $marks := list -}}
+{{- with $kind.jobSet }}{{ $marks = append $marks (include "queuectl.markedJobSet" (include "queuectl.field" (list $object .))) }}{{ end -}}
+{{- with $kind.patches }}
+{{- $marks = append $marks (printf "%s.exists(one, %s)" (include "queuectl.patches" (list . $object)) (include "queuectl.markedJobSet" (include "queuectl.changes" (list . "one")))) }}
+{{- end -}}
+{{- range $place := $kind.podsets }}
+{{- $keys := include "queuectl.keys" (list . $object) }}
+{{- if .types }}{{ $keys = printf "%s.orValue({})" (include "queuectl.field" (list $object .path)) }}{{ end }}
+{{- $marks = append $marks (printf "%s.exists(type, %s)" $keys (include "queuectl.markedEntry" (list . (include "queuectl.entry" (list . $object true))))) }}
+{{- end -}}
+{{- if eq $kind.group "sparkoperator.k8s.io" }}
+{{- /* Spark gives its pods labels of its properties, too. */}}
+{{- $properties := printf "%s.sparkConf" (first $kind.podsets).path | replace (printf ".%s." (splitList "." (first $kind.podsets).path | last)) "." }}
+{{- $marks = append $marks (printf "%s.orValue({}).exists(key, key.matches('^spark[.]kubernetes[.](driver|executor)[.]label[.]queuectl[.]dev/'))" (include "queuectl.field" (list $object $properties))) }}
+{{- end -}}
+{{- if not $marks }}
+{{- $marks = list (printf `%s.spec.components.exists(one, one.?podSetInfos.orValue([]).exists(info,
+  info.?schedulingGates.orValue([]).exists(gate, gate.name == 'queuectl.dev/placement')
+  || [%s].exists(name, info.?labels[?('queuectl.dev/' + name)].hasValue())))` $object (include "queuectl.ownLabels" .)) }}
+{{- end -}}
+{{ join "\n|| " $marks }}
 {{- end }}
 
 {{/* The pod template of the first place of an object, as an optional. Arguments: the kind, and the expression of the object. */}}
@@ -521,6 +564,8 @@ expressions of the pod. */}}
   && ['queuectl.dev/', 'kueue.x-k8s.io/'].exists(prefix,
     ['queue-name', 'pod-group-name'].exists(name,
       {{ $new }}.metadata.?labels[?(prefix + name)] != {{ $old }}.metadata.?labels[?(prefix + name)])
+    || ['name', 'group-index'].exists(name, {{ $new }}.metadata.?labels[?('leaderworkerset.sigs.k8s.io/' + name)]
+      != {{ $old }}.metadata.?labels[?('leaderworkerset.sigs.k8s.io/' + name)])
     || ['pod-group-total-count', 'pod-group-fast-admission', 'retriable-in-group'].exists(name,
       {{ $new }}.metadata.?annotations[?(prefix + name)] != {{ $old }}.metadata.?annotations[?(prefix + name)]))
 {{- end }}
@@ -546,4 +591,135 @@ expressions of the pod. */}}
 + {{ include "queuectl.emptyMap" (list (print $template ".?metadata.?labels") (print $at "/metadata/labels")) }}
 + variables.copied.map(key, JSONPatch{op: 'add', path: '{{ $at }}/metadata/labels/' + jsonpatch.escapeKey(key),
   value: object.metadata.labels[key]})
+{{- end }}
+
+{{/* Patches that remove the labels of a start from the templates. Argument: the kind. */}}
+{{- define "queuectl.withoutLaterLabels" -}}
+{{- range $i, $name := splitList ", " (include "queuectl.laterLabels" .) }}
+{{- $name = trimAll "'" $name }}
+{{ if $i }}+ {{ end }}variables.templates.filter(one, one.template.?metadata.?labels[?'queuectl.dev/{{ $name }}'].hasValue())
+.map(one, JSONPatch{op: 'remove', path: one.at + '/metadata/labels/' + jsonpatch.escapeKey('queuectl.dev/{{ $name }}')})
+{{- end }}
+{{- end }}
+
+{{/* The kinds from whose objects controllers create pods and jobs that count for the user of the object, as YAML with the key makers. */}}
+{{- define "queuectl.makers" -}}
+{{- $makers := list }}
+{{- range (.Files.Get "kinds.yaml" | fromYaml).makers }}{{ if .created }}{{ $makers = append $makers . }}{{ end }}{{ end }}
+{{- dict "makers" $makers | toYaml }}
+{{- end }}
+
+{{/* The rules of a policy for the creation and the update of objects of these kinds. Argument: the list of the kinds. */}}
+{{- define "queuectl.makerRules" -}}
+{{- range . }}
+- apiGroups: [{{ .group | quote }}]
+  apiVersions: [{{ .version }}]
+  resources: [{{ .plural }}]
+  operations: [CREATE, UPDATE]
+{{- end }}
+{{- end }}
+
+{{/* The metadata that a controller copies from an object of these kinds, as an optional. Arguments: the list of the kinds, and the expression of
+the object. */}}
+{{- define "queuectl.makerMetadata" -}}
+{{- $object := printf "optional.of(dyn(%s))" (last .) -}}
+(
+{{- range $path, $plurals := include "queuectl.makerPaths" (first .) | fromYaml }}request.resource.resource in ['{{ join "', '" $plurals }}']
+  ? {{ include "queuectl.field" (list $object $path) }} :
+  {{ end }}optional.none())
+{{- end }}
+
+{{/* The resources of these kinds by the paths of these metadata, as YAML. Argument: the list of the kinds. */}}
+{{- define "queuectl.makerPaths" -}}
+{{- $paths := dict }}
+{{- range . }}
+{{- $path := .created.metadata | default "metadata" }}
+{{- $_ := set $paths $path (append (get $paths $path | default list) .plural) }}
+{{- end }}
+{{- toYaml $paths }}
+{{- end }}
+
+{{/* The accounts of the controllers that create objects of a resource from objects of users, as the elements of a list of CEL. The controllers of
+kube-controller-manager can have one account, the last one. Arguments: the root, and the plural. */}}
+{{- define "queuectl.makerAccounts" -}}
+{{- $root := first . }}{{ $plural := last . }}{{ $accounts := list -}}
+{{- range (include "queuectl.makers" (first .) | fromYaml).makers }}
+{{- if eq .created.plural $plural }}
+{{- if .created.operator }}
+{{- $one := get $root.Values .created.operator }}
+{{- $accounts = append $accounts (printf "system:serviceaccount:%s:%s" $one.namespace $one.serviceAccount) }}
+{{- else }}
+{{- $accounts = concat $accounts (list (printf "system:serviceaccount:kube-system:%s" .created.controller) "system:kube-controller-manager") }}
+{{- end }}
+{{- end }}
+{{- end -}}
+{{- with uniq $accounts }}'{{ join "', '" . }}'{{ end }}
+{{- end }}
+
+{{/* Whether a request is by the controller of an object for another object of the list of makers: a ReplicaSet of a Deployment. Argument: the root. */}}
+{{- define "queuectl.fromMaker" -}}
+request.resource.resource == 'replicasets' && request.userInfo.username in [{{ include "queuectl.makerAccounts" (list . "replicasets") }}]
+{{- end }}
+
+{{/* The name of the user for whom a new object counts. A controller that creates it has copied the name, or it creates objects for users who are not
+known: they count for all ServiceAccounts of the namespace. Arguments: the root, and the plural of the object. */}}
+{{- define "queuectl.submitter" -}}
+{{- $accounts := include "queuectl.makerAccounts" . }}{{ $kinds := list -}}
+{{- range (include "queuectl.makers" (first .) | fromYaml).makers }}{{ if eq .created.plural (last $) }}{{ $kinds = append $kinds .kind }}{{ end }}{{ end -}}
+{{- $name := "object.metadata.?annotations[?'queuectl.dev/submitted-by'].orValue('')" -}}
+({{ with $accounts }}request.userInfo.username in [{{ . }}]
+  && object.metadata.?ownerReferences.orValue([]).exists(owner, owner.?controller.orValue(false) && owner.kind in ['{{ join "', '" $kinds }}'])
+  && {{ $name }} != ''
+  ? {{ $name }} :
+  {{ end }}request.userInfo.username in [{{ with $accounts }}{{ . }}, {{ end }}{{ include "queuectl.operators" (first .) }}]
+  ? 'system:serviceaccounts:' + request.namespace : request.userInfo.username)
+{{- end }}
+
+{{/* The labels of an object without a queue, as a label selector. Argument: the root. */}}
+{{- define "queuectl.withoutQueue" -}}
+matchExpressions:
+- {key: queuectl.dev/queue-name, operator: DoesNotExist}
+{{- if or .Values.kueueKeys.enabled .Values.kueueKeys.kueueRuns }}
+- {key: kueue.x-k8s.io/queue-name, operator: DoesNotExist}
+{{- end }}
+{{- end }}
+
+{{/* A policy that writes queuectl's label to new jobs. Arguments: the root, the name, the condition, and the expression of the queue. */}}
+{{- define "queuectl.queueLabelPolicy" }}
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingAdmissionPolicy
+metadata:
+  name: {{ index . 1 }}
+  labels: {app.kubernetes.io/name: queuectl}
+spec:
+  failurePolicy: Fail
+  reinvocationPolicy: Never
+  matchConstraints:
+    resourceRules:
+    - apiGroups: [batch]
+      apiVersions: [v1]
+      resources: [jobs]
+      operations: [CREATE]
+    {{- range (include "queuectl.kinds" (first .) | fromYaml).kinds }}
+    - apiGroups: [{{ .group }}]
+      apiVersions: [{{ .version }}]
+      resources: [{{ .plural }}]
+      operations: [CREATE]
+    {{- end }}
+  mutations:
+  - patchType: JSONPatch
+    jsonPatch:
+      expression: >-
+        !({{ index . 2 }}) ? [] : (
+          {{ include "queuectl.emptyMap" (list "object.metadata.?labels" "/metadata/labels") }}
+          + [JSONPatch{op: 'add', path: '/metadata/labels/' + jsonpatch.escapeKey('queuectl.dev/queue-name'), value: {{ index . 3 }}}])
+{{- end }}
+
+{{/* The namespaces whose pods do not preempt pods of gangs, as a label selector. Argument: the root. */}}
+{{- define "queuectl.mayNotPreempt" -}}
+matchExpressions:
+- {key: queuectl.dev/allow-preemption, operator: NotIn, values: ["true"]}
+- key: kubernetes.io/metadata.name
+  operator: NotIn
+  values: {{- append .Values.preemption.namespaces .Release.Namespace | uniq | toYaml | nindent 2 }}
 {{- end }}

@@ -13,14 +13,14 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from queuectl.domain.job_records import JobRecord
-from queuectl.objects import keys
-from queuectl.objects.kinds import leaderworkerset
-from queuectl.objects.kinds.appwrapper import APPWRAPPER
+from queuectl.objects.kinds import appwrapper, leaderworkerset
+from queuectl.objects.kinds.appwrapper import AppWrapper
 from queuectl.objects.kinds.common import NO_COUNTS
 from queuectl.objects.kinds.described import DescribedKind
-from queuectl.objects.kinds.description import Description, labels_pods
+from queuectl.objects.kinds.description import Description
 from queuectl.objects.kinds.job import BatchJob
 from queuectl.objects.kinds.jobset import JOBSET
+from queuectl.objects.kinds.makers import MAKERS
 from queuectl.objects.kinds.mpijob import MPIJOB
 from queuectl.objects.kinds.ray import RAYCLUSTER, RAYJOB
 from queuectl.objects.kinds.sparkapplication import SPARKAPPLICATION
@@ -109,7 +109,7 @@ class JobKind(Protocol):
         """Give notice that the job is suspended at ``deadline``; :meth:`stop_patch` removes the notice."""
 
 
-_DESCRIBED: Final = (
+_WITH_TEMPLATES: Final = (
     PYTORCHJOB,
     TFJOB,
     XGBOOSTJOB,
@@ -120,8 +120,22 @@ _DESCRIBED: Final = (
     RAYJOB,
     MPIJOB,
     TRAINJOB,
-    APPWRAPPER,
     SPARKAPPLICATION,
+)
+
+_DESCRIBED: Final = (
+    *_WITH_TEMPLATES,
+    AppWrapper(
+        appwrapper.DESCRIPTION,
+        with_pods=frozenset(
+            [
+                *(kind.kind for kind in _WITH_TEMPLATES),
+                *(maker.kind for maker in MAKERS),
+                appwrapper.DESCRIPTION.kind,
+                leaderworkerset.KIND,
+            ]
+        ),
+    ),
 )
 
 DESCRIPTIONS: Final = tuple(kind.description for kind in _DESCRIBED)
@@ -145,15 +159,11 @@ def descriptions_of(kinds: JobKinds) -> tuple[Description, ...]:
 
 
 def unqueued(kinds: JobKinds) -> tuple[str, ...]:
-    """Resources of which an object outside a queue can belong to a queued job, or can create objects that seem to."""
-    described = descriptions_of(kinds)
-    created = (
-        one.plural
-        for one in described
-        if one.children or one.kind in keys.CHILD_KINDS or labels_pods(one)
+    """Resources of which an object outside a queue can belong to a queued job, or can create pods that seem to."""
+    return (
+        *(kind.plural for kind in kinds.values()),
+        *(maker.plural for maker in MAKERS if maker.unchecked),
     )
-    runtimes = ("trainingruntimes", "clustertrainingruntimes")
-    return ("jobs", *created, "rayservices", "raycronjobs", *runtimes)
 
 
 def index_labels(kinds: JobKinds) -> tuple[str, ...]:

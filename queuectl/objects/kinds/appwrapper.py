@@ -45,18 +45,6 @@ _WRAPPED: Final[dict[tuple[str, str], Any]] = {
     (f"{one.group}/{one.version}", one.kind): one
     for one in (BatchJob(), JOBSET, PYTORCHJOB, RAYCLUSTER)
 }
-_OTHERS_WITH_PODS: Final = (
-    "CronJob",
-    "DaemonSet",
-    "Deployment",
-    "LeaderWorkerSet",
-    "RayJob",
-    "RayService",
-    "ReplicaSet",
-    "StatefulSet",
-    "TrainJob",
-)
-"""Kinds whose pods would run outside the gang."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +61,11 @@ class AppWrapper(DescribedKind):
 
     more = (_COMPONENTS,)
 
-    def __init__(self, description: Description) -> None:
+    def __init__(self, description: Description, with_pods: frozenset[str]) -> None:
+        """``with_pods``: kinds whose pods would run outside the gang, beside those of which a component has containers."""
         super().__init__(description)
         self._list = _COMPONENTS
+        self._with_pods = with_pods
 
     def minimal_spec(self, template: Mapping[str, Any]) -> Mapping[str, Any]:
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "main"}, **template}
@@ -94,7 +84,7 @@ class AppWrapper(DescribedKind):
 
     def _ask(self, document: Any, kueue: bool) -> SpecFields:
         self._check_fields(document)
-        found = list(_components(field(document, _COMPONENTS), kueue))
+        found = list(self._components(field(document, _COMPONENTS), kueue))
         if not found:
             raise RequestError(f"{_COMPONENTS}: no component has pods")
         names = {
@@ -136,6 +126,28 @@ class AppWrapper(DescribedKind):
             missing=tuple(self._missing(document, ())),
         )
 
+    def _components(self, components: Any, kueue: bool) -> Iterator[_Component]:
+        """The components with pods. Raises RequestError."""
+        for index, one in enumerate(components or ()):
+            at = f"{_COMPONENTS}[{index}]"
+            body = one.get("template") if isinstance(one, dict) else None
+            if not isinstance(body, dict):
+                raise RequestError(f"{at}.template: is no object")
+            declared = one.get(_PODSETS) or ()
+            found = _component(index, body, at, kueue)
+            if found is not None:
+                _check_declared(declared, found, at)
+                yield found
+                continue
+            kind = str(body.get("kind", ""))
+            if declared or kind in self._with_pods or _has_containers(body):
+                known = ", ".join(name for _, name in (_POD, *_WRAPPED))
+                raise RequestError(
+                    f"{at}.template: the pods of a {kind} are not supported in an AppWrapper, only those of {known}: "
+                    "put the object itself in the queue",
+                    unsupported=True,
+                )
+
     def _patched(
         self, record: JobRecord, template: Callable[[str], dict[str, Any]]
     ) -> dict[str, Any]:
@@ -160,35 +172,32 @@ def _as_template(info: dict[str, Any]) -> dict[str, Any]:
     return {"metadata": {"labels": info.get("labels") or {}}, "spec": gates}
 
 
-def _components(components: Any, kueue: bool) -> Iterator[_Component]:
-    """The components with pods. Raises RequestError."""
-    for index, one in enumerate(components or ()):
-        at = f"{_COMPONENTS}[{index}]"
-        body = one.get("template") if isinstance(one, dict) else None
-        if not isinstance(body, dict):
-            raise RequestError(f"{at}.template: is no object")
-        api, kind = str(body.get("apiVersion", "")), str(body.get("kind", ""))
-        declared = one.get(_PODSETS) or ()
-        found: _Component | None = None
-        try:
-            if (api, kind) == _POD:
-                found = _pod(index, body, at, kueue)
-            elif (api, kind) in _WRAPPED:
-                found = _job(index, body, at, kueue)
-        except msgspec.ValidationError as error:
-            where, reason = explain(error)
-            raise RequestError(f"{at}.template.{where}: {reason}") from None
-        if found is None:
-            if declared or kind in _OTHERS_WITH_PODS:
-                known = ", ".join(name for _, name in (_POD, *_WRAPPED))
-                raise RequestError(
-                    f"{at}.template: the pods of a {kind} are not supported in an AppWrapper, only those of {known}: "
-                    "put the object itself in the queue",
-                    unsupported=True,
-                )
-            continue
-        _check_declared(declared, found, at)
-        yield found
+def _component(index: int, body: dict[str, Any], at: str, kueue: bool) -> _Component | None:
+    """The component, if its kind is supported. Raises RequestError."""
+    api, kind = str(body.get("apiVersion", "")), str(body.get("kind", ""))
+    try:
+        if (api, kind) == _POD:
+            return _pod(index, body, at, kueue)
+        if (api, kind) in _WRAPPED:
+            return _job(index, body, at, kueue)
+    except msgspec.ValidationError as error:
+        where, reason = explain(error)
+        raise RequestError(f"{at}.template.{where}: {reason}") from None
+    return None
+
+
+def _has_containers(body: dict[str, Any]) -> bool:
+    """Whether an object of an unknown kind has the spec of a pod somewhere."""
+    left: list[Any] = [body]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            if isinstance(value.get("containers"), list):
+                return True
+            left.extend(value.values())
+        elif isinstance(value, list):
+            left.extend(value)
+    return False
 
 
 def _pod(index: int, body: dict[str, Any], at: str, kueue: bool) -> _Component:
@@ -261,23 +270,21 @@ def _record(kind: str, podsets: tuple[PodSet, ...]) -> JobRecord:
     )
 
 
-APPWRAPPER: Final = AppWrapper(
-    Description(
-        kind="AppWrapper",
-        group="workload.codeflare.dev",
-        version="v1beta2",
-        plural="appwrappers",
-        suspend="spec.suspend",
-        podsets=(),
-        phase=Phase(
-            path="status.phase",
-            succeeded=("Succeeded",),
-            failed=("Failed",),
-            suspended=("Suspending", "Suspended"),
-        ),
-        manager=Manager(path="spec.managedBy", name="workload.codeflare.dev/appwrapper-controller"),
-        finalizer="workload.codeflare.dev/finalizer",
-        operator="appWrapperOperator",
-        children=(BATCH_JOB, JOB_SET, PYTORCH_JOB, RAY_CLUSTER),
-    )
+DESCRIPTION: Final = Description(
+    kind="AppWrapper",
+    group="workload.codeflare.dev",
+    version="v1beta2",
+    plural="appwrappers",
+    suspend="spec.suspend",
+    podsets=(),
+    phase=Phase(
+        path="status.phase",
+        succeeded=("Succeeded",),
+        failed=("Failed",),
+        suspended=("Suspending", "Suspended"),
+    ),
+    manager=Manager(path="spec.managedBy", name="workload.codeflare.dev/appwrapper-controller"),
+    finalizer="workload.codeflare.dev/finalizer",
+    operator="appWrapperOperator",
+    children=(BATCH_JOB, JOB_SET, PYTORCH_JOB, RAY_CLUSTER),
 )

@@ -14,15 +14,19 @@ from queuectl.objects.documents import read_values
 from queuectl.objects.errors import explain
 from queuectl.objects.kinds import KINDS, descriptions_of
 from queuectl.objects.kinds.description import Declared, Description, PodSets
+from queuectl.objects.kinds.makers import MAKERS
 
 KEY: Final = "jobKinds"
 _FACTS: Final = ("types", "key", "name")
 _BUILT_IN_ONLY: Final = ("operator",)
 _TAKEN: Final = frozenset(
-    {"cronjobs", "daemonsets", "deletions", "deployments", "namespaces", "pods", "replicasets"}
-    | {"replicationcontrollers", "statefulsets"}
+    [
+        *(maker.plural for maker in MAKERS),
+        *("components", "deletions", "leaderworkersets", "namespaces", "pods", "preemption"),
+        *("resizes", "submitters"),
+    ]
 )
-"""Plurals of the objects of Kubernetes, and names of policies."""
+"""Plurals of other kinds, and names of policies."""
 _RESERVED: Final = frozenset(
     [
         "as",
@@ -92,7 +96,7 @@ def _read(given: Any, place: str) -> Declared:
 def problems(one: Declared, others: Sequence[Description]) -> Iterator[tuple[str, str]]:
     """The errors of a declaration, as fields with reasons. ``others``: the kinds that are declared before it."""
     known = (*descriptions_of(KINDS), *others)
-    if one.kind in {*KINDS, *(other.kind for other in known)}:
+    if one.kind in {*KINDS, *(other.kind for other in known), *(maker.kind for maker in MAKERS)}:
         yield "kind", f"{one.kind} is the name of another job kind"
     if one.plural in _TAKEN | {KINDS["Job"].plural} | {other.plural for other in known}:
         yield "plural", f"{one.plural} is the name of another kind"

@@ -26,11 +26,14 @@ Label = Annotated[str, msgspec.Meta(pattern=f"^{_LABEL}$")]
 LabelOrNone = Annotated[str, msgspec.Meta(pattern=f"^({_LABEL})?$")]
 Kind = Annotated[str, msgspec.Meta(pattern="^[A-Z][A-Za-z0-9]*$", max_length=63)]
 Group = Annotated[str, msgspec.Meta(pattern="^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
+GroupOrNone = Annotated[
+    str, msgspec.Meta(pattern="^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$", max_length=253)
+]
 Version = Annotated[str, msgspec.Meta(pattern="^v[0-9]+((alpha|beta)[0-9]+)?$")]
 Key = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?$")]
 
 
-class _Part(
+class Part(
     msgspec.Struct,
     frozen=True,
     kw_only=True,
@@ -41,7 +44,7 @@ class _Part(
     """Base: camelCase names, unknown fields are errors."""
 
 
-class Unsupported(_Part, frozen=True, kw_only=True):
+class Unsupported(Part, frozen=True, kw_only=True):
     """A field that queuectl does not support, and the reason. ``annotation``: the key, if the field is a map of annotations."""
 
     path: Path
@@ -49,21 +52,21 @@ class Unsupported(_Part, frozen=True, kw_only=True):
     annotation: str = ""
 
 
-class Required(_Part, frozen=True, kw_only=True):
+class Required(Part, frozen=True, kw_only=True):
     """A Boolean field that must be true in each job of a queue, and the reason."""
 
     path: Path
     reason: str
 
 
-class Only(_Part, frozen=True, kw_only=True):
+class Only(Part, frozen=True, kw_only=True):
     """A field and its default value, with which a place has a podset."""
 
     path: Path
     value: str
 
 
-class Default(_Part, frozen=True, kw_only=True):
+class Default(Part, frozen=True, kw_only=True):
     """The pod template of a job that has none: one container.
 
     Attributes:
@@ -78,7 +81,7 @@ class Default(_Part, frozen=True, kw_only=True):
     limits: dict[str, str]
 
 
-class PodLabels(_Part, frozen=True, kw_only=True):
+class PodLabels(Part, frozen=True, kw_only=True):
     """The fields of an entry for the labels and the PriorityClass of its pods, of a kind whose pods are not all made of pod templates.
 
     Admission gates each pod with these labels when it is created.
@@ -88,7 +91,7 @@ class PodLabels(_Part, frozen=True, kw_only=True):
     priority_class: Path
 
 
-class PodSets(_Part, frozen=True, kw_only=True):
+class PodSets(Part, frozen=True, kw_only=True):
     """A place of podsets: a map whose keys are replica types, a list whose entries have names, or a single entry.
 
     Exactly one of ``types``, ``key`` and ``name`` has a value. The name of a podset is in lower case.
@@ -127,7 +130,7 @@ class PodSets(_Part, frozen=True, kw_only=True):
     unsupported: tuple[Unsupported, ...] = ()
 
 
-class Conditions(_Part, frozen=True, kw_only=True):
+class Conditions(Part, frozen=True, kw_only=True):
     """Types of the status conditions. Each holds while its status is True; "" = there is none.
 
     Attributes:
@@ -141,7 +144,7 @@ class Conditions(_Part, frozen=True, kw_only=True):
     suspended: str = "Suspended"
 
 
-class Phase(_Part, frozen=True, kw_only=True):
+class Phase(Part, frozen=True, kw_only=True):
     """A field of the status with the state of the job, for kinds without such conditions.
 
     Attributes:
@@ -156,14 +159,14 @@ class Phase(_Part, frozen=True, kw_only=True):
     suspended: tuple[str, ...] = ()
 
 
-class Manager(_Part, frozen=True, kw_only=True):
+class Manager(Part, frozen=True, kw_only=True):
     """The field that names the controller of one job, and the controller whose jobs queuectl manages."""
 
     path: Path
     name: str
 
 
-class Patches(_Part, frozen=True, kw_only=True):
+class Patches(Part, frozen=True, kw_only=True):
     """A list of changes of the pod templates, of a kind without templates: they are in the first child, which exists while the job is suspended.
 
     Each entry has an owner. That of queuectl has the labels and the gate of the pods, and a label by which admission recognizes the child.
@@ -179,7 +182,7 @@ class Patches(_Part, frozen=True, kw_only=True):
     changes: Path
 
 
-class Child(_Part, frozen=True, kw_only=True):
+class Child(Part, frozen=True, kw_only=True):
     """A kind of objects that the controller of a job creates, and whose controller creates the pods."""
 
     kind: Kind
@@ -188,7 +191,7 @@ class Child(_Part, frozen=True, kw_only=True):
     plural: Name
 
 
-class Description(_Part, frozen=True, kw_only=True):
+class Description(Part, frozen=True, kw_only=True):
     """A job kind.
 
     Attributes:
@@ -239,7 +242,7 @@ class Description(_Part, frozen=True, kw_only=True):
     keeps_priority_class: bool = False
 
 
-class Account(_Part, frozen=True, kw_only=True):
+class Account(Part, frozen=True, kw_only=True):
     """A ServiceAccount."""
 
     namespace: Name

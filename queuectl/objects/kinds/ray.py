@@ -61,7 +61,7 @@ _SUBMITS: Final = ContainerNeeds(
 _CLEANS_UP: Final = "fault tolerance of the GCS is not supported: the pod that clears its storage is created after the end of the cluster"
 
 
-def _podsets(cluster: str) -> tuple[PodSets, ...]:
+def cluster_podsets(cluster: str) -> tuple[PodSets, ...]:
     """The places of the podsets of the Ray cluster at this path."""
     return (
         PodSets(path=f"{cluster}.headGroupSpec", name=_HEAD, count=()),
@@ -162,7 +162,7 @@ RAYCLUSTER: Final = RayCluster(
         version=_VERSION,
         plural="rayclusters",
         suspend="spec.suspend",
-        podsets=_podsets("spec"),
+        podsets=cluster_podsets("spec"),
         # It runs until it is deleted.
         conditions=Conditions(succeeded="", failed="", suspended="RayClusterSuspended"),
         manager=Manager(path="spec.managedBy", name="ray.io/kuberay-operator"),
@@ -187,7 +187,7 @@ RAYJOB: Final = RayJob(
         plural="rayjobs",
         suspend="spec.suspend",
         podsets=(
-            *_podsets("spec.rayClusterSpec"),
+            *cluster_podsets("spec.rayClusterSpec"),
             PodSets(
                 path=_SUBMITTER_TEMPLATE,
                 name=_SUBMITTER,

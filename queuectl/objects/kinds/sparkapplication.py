@@ -33,7 +33,8 @@ from queuectl.objects.kinds.wires import field
 from queuectl.objects.kubernetes.wire import Template
 
 _EXECUTOR: Final = "executor"
-_LABELS: Final = PodLabels(path="labels", priority_class="priorityClassName")
+LABELS: Final = PodLabels(path="labels", priority_class="priorityClassName")
+"""Of ``spec.driver`` and ``spec.executor``."""
 _CONF, _TYPE, _MODE = "spec.sparkConf", "spec.type", "spec.mode"
 _SELECTOR, _FACTOR = "spec.nodeSelector", "spec.memoryOverheadFactor"
 _PLACED: Final = "the pods of a job in a queue are placed by queuectl: remove it"
@@ -112,8 +113,8 @@ class SparkApplication(DescribedKind):
 
 def _marked(entry: Entry) -> Template:
     """The fields in which queuectl writes, as of a template. Admission gates each pod with these labels."""
-    labels = field(entry.content, _LABELS.path)
-    priority_class = field(entry.content, _LABELS.priority_class)
+    labels = field(entry.content, LABELS.path)
+    priority_class = field(entry.content, LABELS.priority_class)
     spec = {"schedulingGates": [{"name": keys.GATE}], "priorityClassName": priority_class}
     return msgspec.convert({"metadata": {"labels": labels}, "spec": spec}, Template)
 
@@ -123,7 +124,7 @@ def _gated(template: dict[str, Any], entry: Entry) -> dict[str, Any]:
     if keys.KIND_LABEL not in template["metadata"]["labels"]:
         return template
     gate = {"schedulingGates": [{"name": keys.GATE}]}
-    priority_class = {"priorityClassName": field(entry.content, _LABELS.priority_class)}
+    priority_class = {"priorityClassName": field(entry.content, LABELS.priority_class)}
     return template | {"spec": template["spec"] | gate | priority_class}
 
 
@@ -238,7 +239,7 @@ def _factor(text: str, name: str) -> float:
 
 
 def _place(name: str, count: tuple[tuple[str, ...], ...]) -> PodSets:
-    return PodSets(path=f"spec.{name}", name=name, count=count, labels=_LABELS)
+    return PodSets(path=f"spec.{name}", name=name, count=count, labels=LABELS)
 
 
 SPARKAPPLICATION: Final = SparkApplication(

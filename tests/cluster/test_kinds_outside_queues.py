@@ -1,0 +1,437 @@
+"""Objects of all kinds with pod templates that have no queue, and the default queue, on a real API server with the policies of deploy/base.
+
+The schemas of the custom resources accept each field. ``tests/kinds`` has the schemas and the operators of some kinds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from queuectl.cluster.apply import apply, manifests, wait_until_in_force
+from queuectl.cluster.client import Api
+from queuectl.cluster.connection import Connection
+from queuectl.localcluster import ClusterSpec, LocalCluster, RequestError
+from queuectl.localcluster.client import Client
+from queuectl.localcluster.progress import LineProgress
+from queuectl.localcluster.testing import wait_until
+from queuectl.objects import keys
+from queuectl.objects.kinds import DESCRIPTIONS, KINDS, unqueued
+from queuectl.objects.kinds.description import Description, PodSets, merged, nested
+from queuectl.objects.kinds.makers import MAKERS, Maker
+from queuectl.objects.kinds.wires import field
+from tests.support.shared_resource import SharedResource
+
+pytestmark = pytest.mark.system
+
+Document = dict[str, Any]
+One = Description | Maker
+OUR_LABELS = (
+    keys.ATTEMPT_LABEL,
+    keys.PODSET_LABEL,
+    keys.WORKLOAD_LABEL,
+    keys.KIND_LABEL,
+    keys.RANKS_LABEL,
+    keys.FIRST_RANK_LABEL,
+)
+LATER = (keys.WORKLOAD_LABEL, keys.RANKS_LABEL, keys.FIRST_RANK_LABEL)
+"""Labels that queuectl writes at a start."""
+JOB = Description(
+    kind="Job",
+    group="batch",
+    version="v1",
+    plural="jobs",
+    suspend="spec.suspend",
+    podsets=(PodSets(path="spec", name="main"),),
+)
+ALL: tuple[One, ...] = (JOB, *DESCRIPTIONS, *(one for one in MAKERS if one.unchecked))
+OPERATOR = "system:serviceaccount:kubeflow:training-operator"
+SPARK = "sparkoperator.k8s.io"
+
+
+@dataclass(frozen=True)
+class Plane:
+    """An API server alone. ``user``: alice, with all rights; ``operator``: a controller of jobs."""
+
+    cluster: LocalCluster
+    user: Client
+    operator: Client
+
+
+def crd(one: One) -> Document:
+    """A CustomResourceDefinition that accepts each field."""
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {
+        "name": one.version,
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": schema},
+    }
+    names = {"kind": one.kind, "plural": one.plural, "singular": one.kind.lower()}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": f"{one.plural}.{one.group}",
+            "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"},
+        },
+        "spec": {
+            "group": one.group,
+            "names": names,
+            "scope": "Cluster" if one.kind.startswith("Cluster") else "Namespaced",
+            "versions": [version],
+        },
+    }
+
+
+ANYTHING: list[Document] = [
+    {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "test-anything"},
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": "cluster-admin",
+        },
+        "subjects": [
+            {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "engineers"}
+        ],
+    }
+]
+
+
+async def _set_up(cluster: LocalCluster) -> None:
+    api = await Api.connect(Connection(kubeconfig=cluster.kubeconfig))
+    try:
+        await apply(api, [*manifests(controller=False), *ANYTHING])
+        await wait_until_in_force(api)
+    finally:
+        await api.close()
+
+
+@contextmanager
+def _running() -> Iterator[Plane]:
+    spec = ClusterSpec(nodes=(), operators=(), controllers=False, fsync=False)
+    with LocalCluster.start(spec, progress=LineProgress()) as cluster:
+        there = cluster.client.get("/apis/apiextensions.k8s.io/v1/customresourcedefinitions")
+        known = {one["metadata"]["name"] for one in there["items"]}
+        for one in ALL:
+            if "." in one.group and f"{one.plural}.{one.group}" not in known:
+                cluster.client.apply(crd(one))
+                path = f"/apis/{one.group}/{one.version}/{one.plural}"
+                wait_until(lambda: cluster.client.exists(path), path, 30)  # noqa: B023
+        asyncio.run(_set_up(cluster))
+        clients = [cluster.client_for_user(name, ["engineers"]) for name in ("alice", OPERATOR)]
+        yield Plane(cluster, *clients)
+        for client in clients:
+            client.close()
+
+
+@pytest.fixture(scope="module")
+def plane(shared_resource: SharedResource) -> Plane:
+    return shared_resource.get(_running)
+
+
+def collection(one: One, namespace: str = "default") -> str:
+    base = f"/apis/{one.group}/{one.version}"
+    return (
+        f"{base}/{one.plural}"
+        if one.kind.startswith("Cluster")
+        else (f"{base}/namespaces/{namespace}/{one.plural}")
+    )
+
+
+# ---- objects with a mark in each of their places
+
+
+def pod_template(mark: Document | None = None) -> Document:
+    spec = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "none"}]}
+    return merged([{"metadata": {"labels": {"app": "x"}}, "spec": spec}, mark or {}])
+
+
+def replicated(mark: Document | None = None) -> Document:
+    job = {"name": "a", "template": {"spec": {"template": pod_template(mark)}}}
+    return {"spec": {"replicatedJobs": [job]}}
+
+
+def entry(where: PodSets, mark: Document | None = None, *, template: bool = False) -> Document:
+    """An entry of a place. ``template``: of Spark, put the mark into the template."""
+    if where.labels is not None:
+        labels = {} if template else (mark or {}).get("metadata", {}).get("labels", {})
+        inner = {"template": pod_template(mark)} if template else {}
+        return {"labels": dict(labels), "instances": 1, **inner}
+    made = pod_template(mark)
+    return {**(nested(where.template, made) if where.template else made)}
+
+
+def placed(where: PodSets, content: Document) -> Document:
+    value: Any = content
+    if where.types:
+        value = {where.types[0]: content}
+    elif where.key:
+        value = [{where.key: "a", **content}]
+    return nested(where.path, value)
+
+
+def bodies(one: One, mark: Document | None) -> Iterator[Document]:
+    """One document for each place, with the mark there."""
+    places = one.podsets
+    for marked in range(len(places)):
+        yield merged(
+            placed(where, entry(where, mark if n == marked else None))
+            for n, where in enumerate(places)
+        )
+    if any(where.labels is not None for where in places):
+        for marked in range(len(places)):
+            yield merged(
+                placed(where, entry(where, mark if n == marked else None, template=True))
+                for n, where in enumerate(places)
+            )
+    if isinstance(one, Maker):
+        if one.job_set:
+            yield nested(one.job_set, replicated(mark))
+    elif one.patches is not None:
+        changes = nested(one.patches.changes, replicated(mark))
+        yield nested(one.patches.path, [{one.patches.owner: "me", **changes}])
+    elif one.kind == "AppWrapper":
+        info = {
+            "labels": (mark or {}).get("metadata", {}).get("labels", {}),
+            "schedulingGates": (mark or {}).get("spec", {}).get("schedulingGates", []),
+        }
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, **pod_template()}
+        infos = {"podSetInfos": [info]} if mark else {}
+        yield nested("spec.components", [{"template": pod, **infos}])
+
+
+def documents(one: One, mark: Document | None = None, queue: str | None = None) -> list[Document]:
+    labels = {keys.QUEUE_LABEL: queue} if queue is not None else {}
+    head = {"apiVersion": f"{one.group}/{one.version}", "kind": one.kind}
+    meta = {"metadata": {"generateName": "made-", "labels": labels}}
+    needed: list[Document] = []
+    if isinstance(one, Description):
+        needed = [dict(one.probe), *(nested(each.path, True) for each in one.required)]
+    return [merged([head, meta, *deepcopy(needed), body]) for body in bodies(one, mark)]  # type: ignore[list-item]
+
+
+def has_label(key: str) -> Document:
+    return {"metadata": {"labels": {key: "x"}}}
+
+
+GATED: Document = {"spec": {"schedulingGates": [{"name": keys.GATE}]}}
+MARKS = {"the gate": GATED, **{key: has_label(key) for key in OUR_LABELS}}
+BY_KIND = pytest.mark.parametrize("one", ALL, ids=lambda one: one.kind)
+
+
+def marked(one: One) -> Iterator[tuple[str, Document]]:
+    """Each object with a mark of queuectl in one place."""
+    for what, mark in MARKS.items():
+        of_labels = [where for where in one.podsets if where.labels is not None]
+        made = documents(one, mark)
+        # The pods of these are gated by their labels; a gate is in a template alone.
+        skipped = len(of_labels) if mark is GATED else 0
+        for n, document in enumerate(made):
+            if n >= skipped:
+                yield f"{what} in place {n}", document
+    if one.group == SPARK:
+        for part in ("driver", "executor"):
+            document = documents(one)[0]
+            conf = {f"spark.kubernetes.{part}.label.{keys.WORKLOAD_LABEL}": "x"}
+            at = one.podsets[0].path.rpartition(".")[0]
+            yield f"a property of the {part}", merged([document, nested(at, {"sparkConf": conf})])
+
+
+@BY_KIND
+def test_an_object_outside_the_queues_has_no_mark_of_queuectl(plane: Plane, one: One) -> None:
+    accepted = []
+    for what, document in marked(one):
+        try:
+            plane.user.create(collection(one), document, dryRun="All")
+        except RequestError as error:
+            assert f"queuectl-unqueued-{one.plural}" in str(error), what  # noqa: PT017
+        else:
+            accepted.append(what)
+    assert accepted == []
+    for document in documents(one):
+        plane.user.create(collection(one), document, dryRun="All")
+
+
+@BY_KIND
+def test_no_update_marks_an_object_outside_the_queues(plane: Plane, one: One) -> None:
+    [first, *_] = documents(one)
+    made = plane.user.create(collection(one), first)
+    path = f"{collection(one)}/{made['metadata']['name']}"
+    for what, document in marked(one):
+        if one.kind == "Job" and "in place" in what:
+            continue  # a Job that runs keeps its template
+        changed = {**document, "metadata": made["metadata"]}
+        with pytest.raises(RequestError, match=f"queuectl-unqueued-{one.plural}"):
+            plane.user._request("PUT", path, changed)
+    plane.user.patch(path, {"metadata": {"annotations": {"mine": "x"}}})
+    plane.user.delete(path, propagationPolicy="Background")
+
+
+WITHOUT_OPERATORS = pytest.mark.parametrize(
+    "one",
+    [one for one in ALL if isinstance(one, Description) and one.patches is None],
+    ids=lambda one: one.kind,
+)
+
+
+@WITHOUT_OPERATORS
+def test_an_object_of_a_queued_job_is_changed_by_its_controller_alone(
+    plane: Plane, one: Description
+) -> None:
+    _, document = next(iter(marked(one)))
+    made = plane.operator.create(collection(one), document)
+    path = f"{collection(one)}/{made['metadata']['name']}"
+    refusals: list[tuple[str, Document, str]] = [
+        (
+            "PATCH",
+            {"spec": {"mine": 1}} if one.kind != "Job" else {"spec": {"parallelism": 2}},
+            "alone",
+        ),
+        ("PATCH", {"metadata": {"ownerReferences": [OWNER]}}, "alone"),
+        ("PATCH", {"metadata": {"labels": {"mine": "x"}}}, ""),
+        ("DELETE", {"propagationPolicy": "Orphan"}, "together with its pods"),
+        ("DELETE", {"propagationPolicy": "Background"}, ""),
+    ]
+    for method, body, message in refusals:
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        if not message:
+            plane.user._request(method, path, body, kind)
+            continue
+        with pytest.raises(RequestError, match=message):
+            plane.user._request(method, path, body, kind)
+
+
+OWNER = {"apiVersion": "batch/v1", "kind": "Job", "name": "x", "uid": "no-such", "controller": True}
+
+
+# ---- labels of queuectl in new jobs of a queue
+
+QUEUED = pytest.mark.parametrize(
+    "one", [one for one in ALL if one.kind in KINDS], ids=lambda one: one.kind
+)
+
+
+def labels_of(one: One, stored: Document) -> list[Document]:
+    """The labels of the pods of each place."""
+    found = []
+    for where in one.podsets:
+        value = field(stored, where.path)
+        if where.types:
+            value = value[where.types[0]]
+        elif where.key:
+            value = value[0]
+        in_template = f"{where.template}.metadata.labels".removeprefix(".")
+        path = where.labels.path if where.labels else in_template
+        found.append(field(value, path))
+    return found
+
+
+@QUEUED
+def test_a_new_job_of_a_queue_has_no_label_of_a_start(plane: Plane, one: One) -> None:
+    """The manifest can be that of a running job, so admission removes them."""
+    for key in LATER:
+        for document in documents(one, has_label(key), queue="main")[: len(one.podsets)]:
+            stored = plane.user.create(collection(one), document, dryRun="All")
+            for labels in labels_of(one, stored):
+                assert labels[keys.ATTEMPT_LABEL] == "0"
+                assert not set(labels) & set(LATER)
+
+
+@QUEUED
+def test_a_new_job_of_a_queue_belongs_to_no_other_job(plane: Plane, one: One) -> None:
+    if not isinstance(one, Description) or one.children or one.group == SPARK or not one.podsets:
+        pytest.skip("admission writes the label, or the object has no templates")
+    for document in documents(one, has_label(keys.KIND_LABEL), queue="main"):
+        with pytest.raises(RequestError, match="written by queuectl alone"):
+            plane.user.create(collection(one), document, dryRun="All")
+
+
+def test_a_queued_sparkapplication_marks_its_pods_in_no_other_way(plane: Plane) -> None:
+    [one] = [each for each in DESCRIPTIONS if each.kind == "SparkApplication"]
+    for key in OUR_LABELS:
+        for document in documents(one, has_label(key), queue="main")[len(one.podsets) :]:
+            with pytest.raises(RequestError, match="labels of queuectl are not in a template"):
+                plane.user.create(collection(one), document, dryRun="All")
+    document = documents(one, queue="main")[0]
+    document["spec"]["sparkConf"] = {f"spark.kubernetes.driver.label.{keys.WORKLOAD_LABEL}": "x"}
+    with pytest.raises(RequestError, match="labels of queuectl are not in a template"):
+        plane.user.create(collection(one), document, dryRun="All")
+
+
+# ---- the default queue
+
+
+@pytest.fixture(scope="module")
+def with_default(plane: Plane) -> str:
+    """A namespace with a LocalQueue "default", in force for each policy."""
+    name = "with-default"
+    labels = {keys.DEFAULT_QUEUE_LABEL: "true"}
+    plane.cluster.client.create(
+        "/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}}
+    )
+
+    def acts() -> bool:
+        made = plane.user.create(collection(JOB, name), documents(JOB)[0], dryRun="All")
+        return bool(made["metadata"].get("labels", {}).get(keys.QUEUE_LABEL))
+
+    wait_until(acts, "the API server knows the namespace", 20)
+    return name
+
+
+KUEUE = keys.KUEUE_PREFIX + keys.QUEUE_NAME
+
+
+@QUEUED
+@pytest.mark.parametrize("label", [None, "theirs", "", "default"])
+def test_a_label_of_kueue_is_no_way_around_the_default_queue(
+    plane: Plane, with_default: str, one: One, label: str | None
+) -> None:
+    document = documents(one)[0]
+    document["metadata"]["labels"] |= {KUEUE: label} if label is not None else {}
+    stored = plane.user.create(collection(one, with_default), document, dryRun="All")
+    assert stored["metadata"]["labels"][keys.QUEUE_LABEL] == "default"
+    assert stored["metadata"]["annotations"][keys.SUBMITTED_BY] == "alice"
+    assert isinstance(one, Description)
+    assert field(stored, one.suspend) is True
+    assert all(labels[keys.ATTEMPT_LABEL] == "0" for labels in labels_of(one, stored))
+
+
+@QUEUED
+def test_a_job_with_a_label_of_kueue_that_has_no_effect_can_be_changed(
+    plane: Plane, with_default: str, one: One
+) -> None:
+    document = documents(one)[0]
+    document["metadata"]["labels"][KUEUE] = "theirs"
+    made = plane.user.create(collection(one, with_default), document)
+    path = f"{collection(one, with_default)}/{made['metadata']['name']}"
+    plane.user.patch(path, {"metadata": {"labels": {"mine": "x"}}})
+    with pytest.raises(RequestError, match="name different queues"):
+        plane.user.patch(path, {"metadata": {"labels": {KUEUE: "others"}}})
+
+
+def test_a_job_that_names_two_queues_is_refused_elsewhere(plane: Plane) -> None:
+    document = documents(JOB, queue="default")[0]
+    document["metadata"]["labels"][KUEUE] = "theirs"
+    with pytest.raises(RequestError, match="name different queues"):
+        plane.user.create(collection(JOB), document, dryRun="All")
+
+
+# ---- the list of kinds
+
+
+def test_each_kind_has_a_policy_for_objects_outside_the_queues() -> None:
+    found = {
+        one["metadata"]["name"] for one in manifests() if one["kind"] == "ValidatingAdmissionPolicy"
+    }
+    assert {f"queuectl-unqueued-{one.plural}" for one in ALL} <= found
+    assert {one.plural for one in ALL} == set(unqueued(KINDS))
