@@ -363,7 +363,7 @@ def test_a_broken_connection_is_no_problem_of_policies(
     assert of_cluster == [("cluster", "ok"), *((check, "unknown") for check in unknown)]
 
 
-SERVERS = ("server", "versions", "metrics")
+SERVERS = ("server", "versions", "containment", "metrics")
 
 
 def test_it_reports_all_checks_and_fails_for_an_unreachable_cluster(
@@ -379,6 +379,7 @@ def test_it_reports_all_checks_and_fails_for_an_unreachable_cluster(
     assert [(one["check"], one["level"]) for one in findings] == [
         ("server", "ok"),
         ("versions", "ok"),
+        ("containment", "ok"),
         ("metrics", "unknown"),
         ("cluster", "problem"),
     ]
