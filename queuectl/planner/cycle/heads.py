@@ -161,13 +161,13 @@ class HeadScheduler:
         if heads.head is not None and heads.considered >= self._part * self._rounds:
             self._ranking.drop(heads)
             self._over_their_part.append(heads)
-        elif self._never(heads):
+        elif self._never_starts(heads):
             self._ranking.drop(heads)
             self._at_once[heads.name] = heads
         else:
             self._ranking.put(heads)
 
-    def _never(self, heads: QueueHeads) -> bool:
+    def _never_starts(self, heads: QueueHeads) -> bool:
         """Whether the head never starts; not asked where all gangs are in one ClusterQueue."""
         if heads.head is None or len(self._queues) == 1:
             return False
