@@ -41,9 +41,11 @@ def resolved(
     for reference in podset.claims:
         what, spec, error = _found(namespace, reference, known)
         reasons += [Reason(code, text, where) for code, text in _faults(what, spec, error, known)]
+        if spec is None or not spec.requests:
+            continue  # a claim without requests needs no device, and any number of pods can use it
         if reference.claim is not None:
             shared.append(reference.claim)
-        elif spec is not None:
+        else:
             own.append(spec)
     devices = None if reasons else PodDevices(tuple(own), tuple(shared))
     return replace(podset, shape=replace(podset.shape, devices=devices)), tuple(reasons)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import traceback
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +19,7 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.objects.files.refused_plans import plan_bytes, read_plan
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.explain import diagnose_those
+from queuectl.planner.verify import verify
 from tests.corpus.features import features_of
 from tests.corpus.files import Entry, Recorded, canonical
 from tests.corpus.score import diagnosis_score, score_of
@@ -36,6 +39,10 @@ class Cut(Exception):
     """Planning or diagnosing took longer than it may."""
 
 
+class Defect(Exception):
+    """The planner raised an exception, or the verifier refuses its plan."""
+
+
 def without_clock(snapshot: Snapshot) -> Snapshot:
     """The snapshot with limits that are counted in the solver's deterministic time alone."""
     return replace(snapshot, limits=replace(snapshot.limits, wall_seconds=NO_CLOCK))
@@ -46,13 +53,19 @@ def answer(entry: Entry, *, seconds: float = 600.0, planner: Planner = plan) -> 
 
     Raises:
         Cut: it takes more than ``seconds``.
+        Defect: the planner or a diagnosis raises an exception.
     """
     snapshot = entry.snapshot()
     with _stopped_after(seconds) as stop:
-        made = planner(snapshot, stop)
-        if made.cut:
-            raise Cut(entry.key)
-        diagnoses = dict(_diagnoses(entry, snapshot, made, stop))
+        try:
+            made = planner(snapshot, stop)
+            if made.cut:
+                raise Cut(entry.key)
+            diagnoses = dict(_diagnoses(entry, snapshot, made, stop))
+        except Cut:
+            raise
+        except Exception as error:
+            raise Defect(_raised(error)) from error
     whole = plain(made)
     return Recorded(
         entry.key,
@@ -62,6 +75,23 @@ def answer(entry: Entry, *, seconds: float = 600.0, planner: Planner = plan) -> 
         features_of(snapshot, made),
         diagnoses,
     )
+
+
+def _raised(error: Exception) -> str:
+    """The exception and the line that raised it."""
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    return f"raises {type(error).__name__}: {error} ({Path(at.filename).name}:{at.lineno})"
+
+
+def verified(entry: Entry, recorded: Recorded) -> None:
+    """Verify an answer.
+
+    Raises:
+        Defect: the verifier refuses the plan.
+    """
+    broken = verify(entry.snapshot(), plan_of(recorded))
+    if broken:
+        raise Defect(f"the verifier refuses its plan: {broken[0]}")
 
 
 def plain(made: Plan) -> dict[str, Any]:

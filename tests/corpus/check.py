@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from queuectl.planner import plan
-from tests.corpus.answers import Planner, answer
+from tests.corpus.answers import Defect, Planner, answer, verified
 from tests.corpus.compare import (
     Difference,
     compare_diagnoses,
@@ -57,8 +57,23 @@ class Checked:
 
 def check(pair: Pair, *, score: bool, planner: Planner = plan) -> Checked:
     """Plan one snapshot and compare."""
+    return _compared(pair, answer(pair[0], planner=planner), score=score)
+
+
+def check_verified(pair: Pair, *, score: bool) -> Checked:
+    """The same; it is worse if the snapshot cannot be planned, or if the verifier refuses its plan."""
+    entry, _ = pair
+    try:
+        now = answer(entry)
+        verified(entry, now)
+    except Defect as defect:
+        found = Difference("plan", "made and verified", str(defect), worse=True)
+        return Checked(entry.key, entry.source, (found,), 0)
+    return _compared(pair, now, score=score)
+
+
+def _compared(pair: Pair, now: Recorded, *, score: bool) -> Checked:
     entry, was = pair
-    now = answer(entry, planner=planner)
     compare = _scores if score else _bytes
     return Checked(entry.key, entry.source, tuple(compare(was, now)), len(now.diagnoses))
 
@@ -100,7 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, default=DATA, help="directory of the two files")
     options = parser.parse_args(arguments)
     began = time.monotonic()
-    one = partial(check, score=options.score)
+    one = partial(check_verified, score=options.score)
     found = pairs(options.data, options.only)
     checked = (
         _in_processes(one, found, options.processes) if options.processes > 1 else map(one, found)

@@ -3,6 +3,9 @@
 Without an option it plans the snapshots that are kept again, and writes what the planner makes of them now. With
 ``--collect`` it first collects the snapshots again, from the tests, the documentation, the generators and the benchmarks. It prints
 how many plans are other than those recorded before.
+
+A snapshot that cannot be planned, or whose plan the verifier refuses, is a defect of the planner: the program names it and writes
+nothing. A collected snapshot that takes too long is left out.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -25,8 +28,7 @@ import msgspec
 
 from queuectl.domain.errors import BadInput
 from queuectl.domain.snapshot import SolverLimits
-from queuectl.planner.verify import verify
-from tests.corpus.answers import Cut, answer, plan_of, without_clock
+from tests.corpus.answers import Cut, Defect, answer, verified, without_clock
 from tests.corpus.collect import DIRECTORY
 from tests.corpus.files import (
     DATA,
@@ -51,20 +53,29 @@ _TOO_LONG: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of one snapshot: what is recorded, or why it is left out."""
+    """Of one snapshot: what is recorded, or why nothing is.
+
+    Attributes:
+        left_out: it takes too long.
+        defect: it cannot be planned, or its plan is refused.
+    """
 
     recorded: Recorded | None
     left_out: str = ""
+    defect: str = ""
     seconds: float = 0.0
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--collect", action="store_true", help="collect the snapshots, too")
-    entries = list(_collected() if parser.parse_args().collect else read_entries())
+    collect = parser.parse_args().collect
+    entries = list(_collected() if collect else read_entries())
     before = {one.key: one.digest for one in read_recorded()} if (DATA / PLANS).exists() else {}
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
         outcomes = list(pool.map(attempt, entries, chunksize=8))
+    if code := report_failures(zip(entries, outcomes, strict=True), collect=collect):
+        raise SystemExit(code)
     pairs = [(e, o) for e, o in zip(entries, outcomes, strict=True) if o.recorded is not None]
     write_entries(entry for entry, _ in pairs)
     write_recorded(outcome.recorded for _, outcome in pairs if outcome.recorded is not None)
@@ -76,14 +87,30 @@ def attempt(entry: Entry) -> Outcome:
     began = time.monotonic()
     try:
         recorded = answer(entry, seconds=SECONDS)
+        verified(entry, recorded)
     except Cut:
-        return Outcome(None, f"takes more than {SECONDS:.0f} s")
-    except Exception as error:  # noqa: BLE001  # tests give impossible snapshots, too
-        return Outcome(None, f"raises {type(error).__name__}")
-    broken = {v.rule for v in verify(entry.snapshot(), plan_of(recorded))}
-    if broken:
-        return Outcome(None, f"the verifier refuses it: {', '.join(sorted(broken))}")
+        return Outcome(None, left_out=f"takes more than {SECONDS:.0f} s")
+    except Defect as defect:
+        return Outcome(None, defect=str(defect))
     return Outcome(recorded, seconds=time.monotonic() - began)
+
+
+def report_failures(outcomes: Iterable[tuple[Entry, Outcome]], *, collect: bool) -> int:
+    """Print the snapshots for which nothing can be recorded; returns 1 if there are any.
+
+    Args:
+        outcomes: of each snapshot.
+        collect: the snapshots are new, so that one that takes too long can be left out.
+    """
+    failed = 0
+    for entry, outcome in outcomes:
+        why = outcome.defect or ("" if collect else outcome.left_out)
+        if why:
+            failed += 1
+            print(f"cannot be recorded: {entry.key}: {why}")
+    if failed:
+        print(f"{failed} snapshots cannot be recorded; the files are as they were")
+    return int(failed > 0)
 
 
 def _collected() -> Iterator[Entry]:

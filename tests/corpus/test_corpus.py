@@ -16,15 +16,18 @@ from queuectl.domain.plan import Plan, Proof
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import StopSignal, plan
-from tests.corpus.check import Checked, Pair, check, main, pairs, report
+from tests.corpus.answers import Planner, answer
+from tests.corpus.check import Checked, Pair, check, check_verified, main, pairs, report
 from tests.corpus.compare import compare_scores, differences
 from tests.corpus.files import (
     DATA,
+    Entry,
     Recorded,
     read_recorded,
     write_entries,
     write_recorded,
 )
+from tests.corpus.record import Outcome, attempt, report_failures
 
 MOST_BYTES: Final = 8_000_000  # of the files in the repository
 EVERY: Final = 50  # of the small snapshots, those that are planned here
@@ -211,3 +214,59 @@ def test_the_command_fails_when_a_recorded_plan_is_no_longer_made(
         write_recorded([written], tmp_path)
         assert main(["--data", str(tmp_path), "--processes", "1", *options]) == code
         assert (entry.key in capsys.readouterr().out) is bool(code)
+
+
+# Snapshots that cannot be planned, and refused plans.
+
+
+def raises(_: Snapshot, __: StopSignal) -> Plan:
+    raise IndexError("no domain")
+
+
+def twice_on_one_node(snapshot: Snapshot, stop: StopSignal) -> Plan:
+    """Its first gang starts with twice its pods."""
+    made = plan(snapshot, stop)
+    head, *rest = made.admitted
+    podset, *others = head.placement.podsets
+    more = replace(podset, nodes=tuple((name, 2 * count) for name, count in podset.nodes))
+    return replace(made, admitted=(replace(head, placement=replace(head.placement, podsets=(more, *others))), *rest))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("planner", "why"),
+    [
+        (raises, "raises IndexError: no domain (test_corpus.py:"),
+        (twice_on_one_node, "the verifier refuses its plan: Whole "),
+    ],
+    ids=["exception", "refused"],
+)
+def test_the_check_and_the_recording_fail_on_a_plan_that_is_not_made_or_is_refused_and_name_its_snapshot(
+    planner: Planner, why: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair = first(starts)
+
+    def answered(entry: Entry, *, seconds: float = 600.0) -> Recorded:
+        return answer(entry, seconds=seconds, planner=planner)
+
+    monkeypatch.setattr("tests.corpus.check.answer", answered)
+    monkeypatch.setattr("tests.corpus.record.answer", answered)
+    assert report([check_verified(pair, score=True)], score=True) == 1
+    printed = capsys.readouterr().out
+    assert f"worse: {pair[0].key}\n" in printed
+    assert why in printed
+    outcome = attempt(pair[0])
+    assert outcome.recorded is None
+    assert report_failures([(pair[0], outcome)], collect=True) == 1
+    printed = capsys.readouterr().out
+    assert f"cannot be recorded: {pair[0].key}: {why}" in printed
+
+
+def test_a_snapshot_that_takes_too_long_is_left_out_of_a_collection_and_never_of_the_corpus(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    entry, recorded = small()[0]
+    slow = [(entry, Outcome(None, left_out="takes more than 20 s")), (entry, Outcome(recorded))]
+    assert report_failures(slow, collect=True) == 0
+    assert capsys.readouterr().out == ""
+    assert report_failures(slow, collect=False) == 1
+    assert f"{entry.key}: takes more than 20 s" in capsys.readouterr().out

@@ -164,6 +164,11 @@ def _shared(draw: st.DrawFn) -> Snapshot:
     )
 
 
+def _never(cycle: AdmissionCycle, queue: str, head: Pending) -> bool:
+    """Whether a head asks for more than its ClusterQueue can ever use."""
+    return head.workload.requests[GPUS] > cycle.problem.pools[queue].most((FLAVOR, GPUS))
+
+
 def _tournament(cycle: AdmissionCycle, heads: Mapping[str, Pending]) -> str:
     """The winning queue, computed from scratch."""
     use, config = cycle.state.later.quota, cycle.problem.snapshot.config
@@ -217,8 +222,20 @@ def test_the_updated_tournament_equals_a_fresh_one(snapshot: Snapshot) -> None:
     prepared = begin(survey(snapshot))
     for pending in one_by_one(prepared):
         heads = {name: line[0] for name, line in lines.items() if line}
-        assert pending.workload.queue == _tournament(prepared.cycle, heads)
+        never = [name for name, head in heads.items() if _never(prepared.cycle, name, head)]
+        assert pending.workload.queue in (never or [_tournament(prepared.cycle, heads)])
         assert lines[pending.workload.queue].pop(0) is pending
+
+
+def test_a_refused_head_that_would_borrow_leaves_no_trace_on_the_heads_behind_it() -> None:
+    """Among cohorts that share no quota, a head that does not borrow is first: ``a1``, as soon as ``a0`` is decided."""
+    snapshot = quota_only(
+        [cq("a", 4), cq("lender", 4), cq("b", 4, "other"), cq("other-lender", 4, "other")],
+        [gpus("a0", 7, "a", priority=9), gpus("a1", 2, "a"), gpus("b0", 6, "b", priority=5)],
+        [running("r", 2, "lender")],
+        rules=FAIR,
+    )
+    assert looked_at(snapshot) == ["a0", "a1", "b0"]
 
 
 # Past use.

@@ -169,6 +169,27 @@ def test_a_gang_starts_where_the_devices_of_all_its_claims_are(planned):
     assert reasons(plan)["three"][0] == "TopologyPlacementFailed"
 
 
+def test_a_claim_without_requests_needs_no_device(planned):
+    """Of each pod, or shared by the pods of several jobs."""
+    meta = {"name": "nothing"}
+    of_each = {"apiVersion": RESOURCE_API, "kind": "ResourceClaimTemplate", "metadata": meta}
+    shared = {
+        "apiVersion": RESOURCE_API,
+        "kind": "ResourceClaim",
+        "metadata": {"name": "shared", "uid": "uid-shared"},
+        "spec": {"devices": {}},
+    }
+    plan = planned(
+        *map(node, ("n1", "n2")),
+        of_each,
+        shared,
+        job("alone", of("nothing"), 2),
+        job("one", {"resourceClaimName": "shared"}, 2),
+        job("other", {"resourceClaimName": "shared"}, 2),
+    )
+    assert placements(plan).keys() == {"alone", "one", "other"}
+
+
 def test_devices_that_other_pods_hold_are_not_used(planned):
     given = [
         node("n1"),

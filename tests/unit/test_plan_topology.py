@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import yaml
+from typer.testing import CliRunner
 
+from queuectl.cli.main import app
 from queuectl.domain.plan import Plan
 from queuectl.domain.reasons import Code
 from queuectl.objects.documents import read_documents
@@ -190,3 +193,29 @@ def test_a_master_and_its_sliced_workers_share_a_block() -> None:
     made = planned(fleet, body)
     assert nodes_of(made, "worker") == ["b0"] * 4 + ["b1"] * 4 + ["b2"] * 4
     assert nodes_of(made, "master")[0] in ("b0", "b1")
+
+
+def test_racks_that_are_not_labeled_yet_keep_only_the_job_that_requires_one(tmp_path: Path) -> None:
+    """As ``queuectl plan`` shows it, with the explanation. The GPU nodes are there; the agent that labels racks has not run."""
+    fleet = nodes({"b/r1/n1": 8})
+    del fleet[0]["metadata"]["labels"][RACK]
+    plain = {**job("x", 1), "metadata": {**job("x", 1)["metadata"], "name": "x"}}
+    plain["spec"]["template"]["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "1"}}
+    ignoring = {
+        "apiVersion": "queuectl.dev/v1",
+        "kind": "Configuration",
+        "resources": {"quotaCheckStrategy": "IgnoreUndeclared"},
+    }
+    gangs = [job("w", 1, required_topology=RACK), plain]
+    file = tmp_path / "in.yaml"
+    file.write_text(
+        "---\n".join([QUEUES, *(yaml.safe_dump(one) for one in (*fleet, ignoring, *gangs))])
+    )
+    command = ["plan", "-f", str(file), "-o", "json", "--explain", "2"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    made = json.loads(result.stdout)
+    assert [start["workload"] for start in made["admitted"]] == ["team/x"]
+    (waits,) = made["pending"]
+    assert waits["reasons"][0]["code"] == Code.SHAPE_NEVER_FITS
+    assert waits["reasons"][0]["message"].endswith("no rack has an eligible node")

@@ -80,6 +80,13 @@ class QuotaState:
         """Whether the gang may use more than its ClusterQueue's nominal quota in this plan."""
         return request.pending.may_borrow(self.problem.snapshot.now)
 
+    def ever(self, request: GangRequest) -> bool:
+        """Whether a request's charges fit its quota if nothing were used."""
+        if request.queue is None:
+            return True
+        pool = self.problem.pools[request.queue]
+        return all(need <= pool.most(row) for row, need in request.charges.items())
+
     def allows(self, request: GangRequest, used: QuotaUse) -> bool:
         """Whether a request's charges fit its quota, borrowed quota if it may borrow, beside ``used``."""
         borrows = self.may_borrow(request)

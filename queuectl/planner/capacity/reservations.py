@@ -34,7 +34,7 @@ from queuectl.planner.capacity.node_counts import (
 from queuectl.planner.capacity.placements import node_counts_of
 from queuectl.planner.capacity.state import State
 from queuectl.planner.order.queue_order import QueueOrder, inadmissible, place
-from queuectl.planner.problem.flavors import flavors_of
+from queuectl.planner.problem.flavors import admits, flavors_of
 from queuectl.planner.problem.parts import as_placed
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import GangRequest, quota_only, request_of
@@ -278,17 +278,14 @@ def _read(problem: Problem, pending: Pending, lease: CapacityLease) -> _ValidLea
     workload = pending.workload
     placed = [p for s in workload.podsets if (p := lease.placement.of(s.name)) is not None]
     flavors = flavors_of(workload, lease.placement)
-    known = problem.snapshot.config.flavors
-    if len(placed) < len(workload.podsets) or any(
-        name not in known for row in flavors for name in row.values()
-    ):
+    queue = problem.snapshot.queue_of(workload)
+    if len(placed) < len(workload.podsets) or not admits(problem, workload, queue, flavors):
         return None  # the configuration has changed since the lease was given
     within = {
         number: _mask(problem, [name for name, _ in p.nodes])
         for number, p in enumerate(placed)
         if p.nodes
     }
-    queue = problem.snapshot.queue_of(workload)
     request = request_of(problem, pending, queue, flavors, within=within)
     if lease.placement.awaits_nodes:
         return _ValidLease(lease, quota_only(request), ())

@@ -23,6 +23,7 @@ from queuectl.domain.reasons import NEVER_FITS, Code
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.cycle.positions import Position, all_of
+from queuectl.planner.cycle.provision import makes_nodes
 from queuectl.planner.cycle.ranking import ByBorrowing, ByShare, Ranking
 from queuectl.planner.cycle.refutations import Refutations
 from queuectl.planner.order.pending_gangs import EqualGangs, PendingGangs, length_of
@@ -114,6 +115,7 @@ class HeadScheduler:
         self._refuted = None if singly else Refutations(cycle)
         self._released = 0  # releases of quota that the ranking knows of
         self._reopened = cycle.classes.reopened
+        self._at_once: dict[str | None, QueueHeads] = {}  # by name, those whose head never starts
         self._over_their_part: list[QueueHeads] = []
         window, pending = snapshot.limits.window, len(gangs.in_order)
         scarce = pending > window and len(self._queues) > 1
@@ -139,6 +141,8 @@ class HeadScheduler:
 
     def _next(self) -> QueueHeads | None:
         """The ClusterQueue whose head is next; None when each gang is decided."""
+        if self._at_once:
+            return self._at_once.pop(next(iter(self._at_once)))
         heads = self._ranking.take()
         if heads is None and self._over_their_part:
             self._rounds += 1
@@ -149,12 +153,26 @@ class HeadScheduler:
         return heads
 
     def _enter(self, heads: QueueHeads) -> None:
-        """Rank the head of a ClusterQueue, unless there is none or its part of the window is used."""
+        """Rank the head of a ClusterQueue, unless there is none or its part of the window is used.
+
+        A head that never starts is not ranked: it is refused at once, so that it does not delay the gangs behind it.
+        """
+        self._at_once.pop(heads.name, None)
         if heads.head is not None and heads.considered >= self._part * self._rounds:
             self._ranking.drop(heads)
             self._over_their_part.append(heads)
+        elif self._never_starts(heads):
+            self._ranking.drop(heads)
+            self._at_once[heads.name] = heads
         else:
             self._ranking.put(heads)
+
+    def _never_starts(self, heads: QueueHeads) -> bool:
+        """Whether the head never starts; not asked where all gangs are in one ClusterQueue."""
+        if heads.head is None or len(self._queues) == 1:
+            return False
+        gang = self._cycle.classes.candidate(heads.head, heads.queue)
+        return self._cycle.sizing.never(gang, nodes=not makes_nodes(heads.queue))
 
     def _turn(self, heads: QueueHeads) -> Iterator[Pending]:
         """Consider the head of a ClusterQueue, and apply its answer to equal gangs."""

@@ -173,6 +173,7 @@ class _Entrant(Generic[R]):
     Attributes:
         pool: None at the top, where those without a parent meet, and for gangs without a ClusterQueue.
         ranked: whose head it enters; None = of no ClusterQueue.
+        place: of that head in the queue order, as it was put.
         rows: flavors and resources that head asks.
         charges: by how much the use of this pool grows when that head starts.
         borrows: whether the head borrows, here or further down.
@@ -183,6 +184,7 @@ class _Entrant(Generic[R]):
     pool: Pool | None
     parent: _Entrant[R] | None
     ranked: R | None = None
+    place: Rank = ()
     rows: frozenset[FlavorResource] = frozenset()
     charges: Mapping[FlavorResource, int] = field(default_factory=dict)
     borrows: bool = False
@@ -209,7 +211,8 @@ class ByShare(Generic[R]):
             pool = self._heads.use.pools[ranked.name] if ranked.name is not None else None
             entrant = self._queues[ranked.name] = _Entrant(pool, self._above(pool))
         request, _ = self._heads.asks(ranked)
-        entrant.ranked = ranked
+        entrant.ranked, entrant.place = ranked, place(ranked.head.workload)
+        entrant.borrows = False
         entrant.charges = request.charges if request is not None else _NO_CHARGES
         entrant.rows = frozenset(row for row, need in entrant.charges.items() if need)
         self._enter(entrant)
@@ -250,22 +253,20 @@ class ByShare(Generic[R]):
             winner = parent.entries[0][2] if parent.entries else None
             parent.ranked = winner.ranked if winner is not None else None
             if winner is not None:
+                parent.place = winner.place
                 parent.rows, parent.borrows = winner.rows, winner.borrows
                 if winner.pool is not None:
                     parent.charges = passed_up(winner.pool, self._heads.use, winner.charges)
             entrant = parent
 
     def _key(self, entrant: _Entrant[R]) -> _Entry:
-        pool, ranked = entrant.pool, entrant.ranked
-        assert ranked is not None
-        assert ranked.head is not None
-        at = place(ranked.head.workload)
+        pool = entrant.pool
         if pool is None or pool.parent is None:
-            return entrant.borrows, False, _NO_SHARE, at
+            return entrant.borrows, False, _NO_SHARE, entrant.place
         share = share_of(pool, self._heads.use, entrant.charges)
         beyond = share.borrows_any(entrant.rows)
         entrant.borrows |= beyond
-        return beyond, share.endless, share.ratio, at
+        return beyond, share.endless, share.ratio, entrant.place
 
 
 _NO_SHARE: Final = Fraction(0)

@@ -74,13 +74,12 @@ def fits_apart(request: GangRequest, free: Ints) -> bool:
         if group.sliced:
             return False
         fits = np.stack([caps(free, pods.shape) for pods in group.items])
-        nodes: Mask = (fits > 0).all(axis=0) & unused
-        if not group.on_one_node and group.required != ANYWHERE:
-            roomiest = np.argmax(group.tree.sums(group.required, nodes.astype(np.int64)))
-            nodes &= group.tree.domain[group.required] == roomiest
-        these = np.flatnonzero(nodes)
+        these = np.flatnonzero((fits > 0).all(axis=0) & unused)
         if not len(these):
             return False
+        if not group.on_one_node and group.required != ANYWHERE:
+            domain = group.tree.domain[group.required][these]
+            these = these[domain == np.bincount(domain).argmax()]
         least = fits[:, these].min(axis=1).tolist()
         needed = sum(-(-p.count // most) for p, most in zip(group.items, least, strict=True))
         if needed > len(these):

@@ -193,6 +193,22 @@ def _no_level(
     return next(filter(None, (misfit(r, topology) for r in requests if r is not None)), None)
 
 
+def admits(
+    problem: Problem, workload: Workload, queue: ClusterQueue | None, flavors: Flavors
+) -> bool:
+    """Whether a gang could be admitted to its ClusterQueue with these flavors, without regard to quota."""
+    if queue is None:
+        return True
+    options = options_of(workload, queue, problem)
+    return not options.impossible and all(
+        flavors[i].get(resource) in names
+        for (members, group), names in options.allowed.items()
+        for i in options.members[members]
+        for resource in options.charged[i]
+        if workload.podsets[i].count and resource in queue.groups[group].covered
+    )
+
+
 def flavors_of(workload: Workload, placement: Placement) -> Flavors:
     """Per podset of a gang, the flavors it was placed with; none for a podset that was not placed."""
     placed = (placement.of(podset.name) for podset in workload.podsets)

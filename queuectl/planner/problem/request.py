@@ -142,6 +142,7 @@ def request_of(
     *,
     lasting: bool = False,
     within: Mapping[int, Mask] | None = None,
+    placed: bool = False,
 ) -> GangRequest:
     """The request of a gang once its flavors are chosen.
 
@@ -152,6 +153,7 @@ def request_of(
         flavors: per podset, resource to flavor.
         lasting: see nodes as if all were healthy, uncordoned and never refused: to prove that a gang never fits.
         within: podset number to the nodes it is confined to, beyond what it asks itself.
+        placed: its pods were on nodes. They need nodes even if its flavors are quota only by now, or all nodes are gone.
     """
     workload = pending.workload
     charges: dict[tuple[str, str], int] = {}
@@ -163,7 +165,7 @@ def request_of(
                 row = (flavor, resource)
                 charges[row] = charges.get(row, 0) + per_pod[resource] * podset.count
     excluded = frozenset[str]() if lasting else pending.excluded
-    builder = _PodSetGroups(problem, workload, flavors, excluded, lasting, within or {})
+    builder = _PodSetGroups(problem, workload, flavors, excluded, lasting, within or {}, placed)
     podset_groups = (builder.podset_group(members) for members in members_of(workload))
     return GangRequest(
         pending,
@@ -206,6 +208,7 @@ class _PodSetGroups:
     excluded: frozenset[str]
     lasting: bool
     within: Mapping[int, Mask]
+    placed: bool
 
     def podset_group(self, members: Members) -> PodSetGroup | None:
         """One podset group, or None when none of its pods needs a node."""
@@ -224,10 +227,14 @@ class _PodSetGroups:
         return PodSetGroup(tree, pods, required, preferred, bundle)
 
     def _takes_nodes(self, number: int) -> bool:
-        if not self.problem.size or not self.workload.podsets[number].count:
+        if not self.workload.podsets[number].count:
             return False
+        if self.placed:
+            return True
         chosen = self._chosen((number,))
-        return not chosen or any(f.topology is not None for f in chosen)
+        return bool(self.problem.size) and (
+            not chosen or any(f.topology is not None for f in chosen)
+        )
 
     def _chosen(self, numbers: Iterable[int]) -> list[ResourceFlavor]:
         known = self.problem.snapshot.config.flavors

@@ -19,7 +19,7 @@ from queuectl.planner.order.queue_order import inadmissible
 from queuectl.planner.placement.feasible import place
 from queuectl.planner.preempt.candidates import CandidateTable, table_of
 from queuectl.planner.preempt.protections import protected_until
-from queuectl.planner.problem.flavors import flavors_of
+from queuectl.planner.problem.flavors import admits, flavors_of
 from queuectl.planner.problem.parts import as_placed
 from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.problem.topology import Ints
@@ -152,7 +152,10 @@ class _Gate:
             return workload.preemptible and gang.evictable
         if protected_until(gang, queue, snapshot.now) is not None:
             return False
-        return all(self._lasts(row) for row, _ in self.state.problem.usage.charges(gang))
+        problem = self.state.problem
+        return all(self._lasts(row) for row, _ in problem.usage.charges(gang)) and admits(
+            problem, workload, queue, flavors_of(workload, gang.placement)
+        )
 
     def _lasts(self, row: QuotaRow) -> bool:
         """Whether a charge could be made again: the flavor is still there, and its quota is not overdrawn."""

@@ -26,6 +26,7 @@ from queuectl.domain.snapshot import Admitted
 from queuectl.planner.capacity.node_counts import NodeCounts, take
 from queuectl.planner.capacity.state import State
 from queuectl.planner.model.builder import stages
+from queuectl.planner.placement.feasible import refuted_by_sums
 from queuectl.planner.placement.joint import arrange
 from queuectl.planner.placement.several import find
 from queuectl.planner.preempt.cost import Goal
@@ -85,10 +86,12 @@ def find_moves(
     """
     if not state.quota.allows(request, state.later.quota) or not request.podset_groups:
         return None
+    free, table = state.later.free, candidates.table
     if not candidates.size or _more_than_free(state, request):
         return None
-    search = MoveSearch(request, candidates, state.later.free, solver)
-    return search.run()
+    if refuted_by_sums(request, free + table.freed(free.shape[1])):
+        return None  # not even if all candidates were elsewhere
+    return MoveSearch(request, candidates, free, solver).run()
 
 
 def _more_than_free(state: State, request: GangRequest) -> bool:

@@ -101,6 +101,7 @@ class Broken:
             None,
             tuple(flavors[number] for number, _, _ in pieces),
             within={i: mask for i, (_, _, mask) in enumerate(pieces) if mask is not None},
+            placed=True,
         )
         podset_groups = tuple(
             replace(

@@ -30,6 +30,7 @@ class GangClass:
     Attributes:
         requests: what they ask under each choice of flavors, in order of preference.
         flavors: all flavors of these choices; in a StrictFIFO queue, those of which it could ever get enough.
+        never: whether none of them would fit empty nodes and unused quota; None = not asked yet.
         refusal: why none of them fits, once proved.
         delays: why none of them that runs for at least ``delayed`` seconds starts beside the planned starts, once proved.
         undecided: the largest budget under which the search ended without an answer, -1 if none did.
@@ -40,6 +41,7 @@ class GangClass:
     options: Options
     requests: list[tuple[Choice, GangRequest]]
     flavors: frozenset[str]
+    never: bool | None = None
     refusal: tuple[Reason, ...] | None = None
     delays: tuple[Reason, ...] = ()
     delayed: float = inf
@@ -140,7 +142,7 @@ class GangClasses:
         flavors = alike.flavors
         if queue.strategy is QueueingStrategy.STRICT_FIFO and not queue.split_flavors:
             flavors &= self._usable(pending.workload, queue, alike.options)
-        return GangClass(alike.options, requests, flavors, refusal)
+        return GangClass(alike.options, requests, flavors, refusal=refusal)
 
     def _usable(self, workload: Workload, queue: ClusterQueue, options: Options) -> frozenset[str]:
         """Flavors of which some podset, with the fewest pods it may start with, would get enough if nothing were used."""
@@ -172,14 +174,13 @@ class GangClasses:
         return GangClass(options, requests, taken)
 
     def set_aside(self) -> dict[ClassKey, Proved]:
-        """Take out what was proved on the present capacity, to search with more of it."""
-        proved = {
-            kind: (known.refusal, known.delays, known.delayed)
-            for kind, known in self._known.items()
-            if known.refusal is not None or known.delays
-        }
-        for kind in proved:
-            self._known[kind].refusal, self._known[kind].delays = None, ()
+        """Take out what was proved on the present capacity, to search with more of it; what never fits stays refused."""
+        proved: dict[ClassKey, Proved] = {}
+        for kind, known in self._known.items():
+            never = known.refusal is not None and known.refusal[0].code in NEVER_FITS
+            if not never and (known.refusal is not None or known.delays):
+                proved[kind] = known.refusal, known.delays, known.delayed
+                known.refusal, known.delays = None, ()
         return proved
 
     def put_back(self, proved: Mapping[ClassKey, Proved]) -> None:
@@ -189,12 +190,9 @@ class GangClasses:
             known.refusal, known.delays, known.delayed = refusal, delays, delayed
 
     def forget_refusals(self) -> None:
-        """Drop what was proved on less capacity than there is now; what never fits stays refused."""
+        """Drop what was proved on less capacity than there is now."""
         self.reopened += 1
-        for known in self._known.values():
-            known.delays = ()
-            if known.refusal is not None and known.refusal[0].code not in NEVER_FITS:
-                known.refusal = None
+        self.set_aside()
 
 
 def _by_offers(_: Problem) -> dict[Hashable, GangClass]:

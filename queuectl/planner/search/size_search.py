@@ -6,14 +6,22 @@ A proof for one gang is kept for the equal ones that follow.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.order.limits import Limits
 from queuectl.planner.order.pending_gangs import length_of
 from queuectl.planner.order.queue_order import StrictFifoHeads
 from queuectl.planner.problem.flavors import Choice
-from queuectl.planner.problem.parts import admissible, at_least, shrinks, with_counts
+from queuectl.planner.problem.parts import (
+    admissible,
+    at_least,
+    shrinks,
+    smallest,
+    with_counts,
+)
+from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.search.count_search import Largest, PodCounts
 from queuectl.planner.search.flavor_choice import (
     Fit,
@@ -52,6 +60,32 @@ class SizeSearch:
             return self._largest(gang)
         outcome = self._ask(gang)
         return self._largest(gang) if isinstance(outcome, Refuted) else outcome
+
+    def never(self, gang: Candidate, *, nodes: bool) -> bool:
+        """Whether not even the fewest pods of a gang would start on empty nodes and with unused quota.
+
+        Args:
+            gang: a pending gang.
+            nodes: whether the nodes count; else quota alone does.
+        """
+        pending, queue = gang.pending, gang.queue
+        if shrinks(pending.workload):
+            pending = replace(pending, workload=smallest(pending.workload))
+            gang = self.classes.candidate(pending, queue)
+        kind = gang.known
+        if kind.never is None:
+            all_choices = kind.options.complete and not (queue is not None and queue.split_flavors)
+            asked = (replace(template, pending=pending) for _, template in kind.requests)
+            kind.never = not kind.requests or (
+                all_choices and all(self._beyond(one, queue, nodes=nodes) for one in asked)
+            )
+        return kind.never
+
+    def _beyond(self, request: GangRequest, queue: ClusterQueue | None, *, nodes: bool) -> bool:
+        """Whether one choice of flavors has never enough quota, or never a place."""
+        if not self.chooser.state.quota.ever(request):
+            return True
+        return nodes and self.chooser.never(request, queue) is not None
 
     def _ask(self, gang: Candidate) -> Outcome:
         """The outcome of a gang with exactly these pods."""

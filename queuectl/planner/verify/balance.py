@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 
 from queuectl.domain.fleet import HOSTNAME
@@ -38,22 +38,23 @@ def _amounts(
     members = [p for p, _ in group]
     levels = _levels(index, placed, members)
     names = {name for _, own in group for name, _ in own.nodes}
-    holding = _holding(index, placed, levels, members, names)
+    topologies = index.topologies_for(placed, levels_asked(members))
+    holding = _holding(index, topologies, levels, members, names)
     if holding == len(levels) - 1:
         return []
     slices = podset.topology.slices if podset.topology is not None else ()
     finer = [layer.size for layer in slices if layer.level in levels[holding + 1 :]]
     counts: dict[tuple[str, ...] | str | None, int] = {}
     for name, count in placed.nodes:
-        domain = _domain(index, placed, name, levels[holding + 1])
+        domain = _domain(index, topologies, name, levels[holding + 1])
         counts[domain] = counts.get(domain, 0) + count
     return [Fraction(count, max(finer, default=1)) for count in counts.values()]
 
 
 def _levels(index: PlanIndex, placed: PodSetPlacement, members: Sequence[PodSet]) -> list[str]:
     """The levels of the topology that count for a group, coarse to fine; the node is the last."""
-    asked = [level for p in members if p.topology is not None for level in p.topology.levels]
-    known = [t for t in index.topologies_for(placed) if set(asked) <= set(t.levels)]
+    asked = levels_asked(members)
+    known = [t for t in index.topologies_for(placed, asked) if set(asked) <= set(t.levels)]
     if not asked and not index.flavors_of(placed):
         known = [t for t in known if _shows_all(index, t)]
     levels = known[0].levels if known else tuple(dict.fromkeys(asked))
@@ -64,9 +65,14 @@ def _shows_all(index: PlanIndex, topology: Topology) -> bool:
     return all(set(topology.levels) <= node.labels.keys() for node in index.nodes.values())
 
 
+def levels_asked(members: Iterable[PodSet]) -> list[str]:
+    """Every level that podsets of a group name."""
+    return [level for p in members if p.topology is not None for level in p.topology.levels]
+
+
 def _holding(
     index: PlanIndex,
-    placed: PodSetPlacement,
+    topologies: list[Topology],
     levels: Sequence[str],
     members: Sequence[PodSet],
     names: set[str],
@@ -79,16 +85,16 @@ def _holding(
             finest[request.mode] = max(finest[request.mode], levels.index(request.level))
     required = finest[TopologyMode.REQUIRED]
     for level in range(finest[TopologyMode.PREFERRED], required, -1):
-        if len({_domain(index, placed, name, levels[level]) for name in names}) <= 1:
+        if len({_domain(index, topologies, name, levels[level]) for name in names}) <= 1:
             return level
     return required
 
 
 def _domain(
-    index: PlanIndex, placed: PodSetPlacement, name: str, level: str
+    index: PlanIndex, topologies: list[Topology], name: str, level: str
 ) -> tuple[str, ...] | str | None:
     """Every node is a domain of its own at the last level."""
     node = index.nodes.get(name)
     if level == HOSTNAME or node is None:
         return name
-    return index.domain(node, level, index.topologies_for(placed))
+    return index.domain(node, level, topologies)

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from random import Random
 from typing import Final, TypeAlias
 
-from queuectl.domain.devices import ClaimSpec, DeviceOption, NodeDevices
+from queuectl.domain.devices import ClaimSpec, DeviceOption, DeviceRequest, NodeDevices
+from queuectl.domain.fleet import Node as FleetNode
 from queuectl.domain.workload import Placement, Workload
 from queuectl.planner.verify.allocations import Node, Selects, TooMany, Used
 from queuectl.planner.verify.plan_index import PlanIndex, Rule, Violation
@@ -102,17 +103,22 @@ def _by_node(workload: Workload, placement: Placement) -> dict[str, Pods]:
 
 
 def _by_claims(pod: Pod, node: Node, index: PlanIndex, name: str) -> Pod:
-    """The claims of a pod without those that stand for a resource of the node's device plugin.
-
-    Such a claim has the resource as the name of its request. The plugin serves it if the node has more of it than devices.
-    """
+    """The claims of a pod for devices, without those that the node's device plugin serves."""
     on = index.nodes.get(name)
     return tuple(
         claim
         for claim in pod
-        if on is None
-        or on.allocatable[claim.requests[0].name]
-        <= len(node.selected(claim.requests[0].options[0]))
+        if claim.requests and (on is None or not _by_plugin(claim.requests[0], node, on))
+    )
+
+
+def _by_plugin(request: DeviceRequest, node: Node, on: FleetNode) -> bool:
+    """Whether a request stands for an extended resource of which the node has more than devices.
+
+    Such a request has the resource as its name, which has a slash; names in claims of users have none.
+    """
+    return "/" in request.name and on.allocatable[request.name] > len(
+        node.selected(request.options[0])
     )
 
 

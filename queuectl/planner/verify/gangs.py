@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeAlias
 
 from queuectl.domain.fleet import Node, NodeRules
-from queuectl.domain.queues import ResourceFlavor
+from queuectl.domain.queues import ResourceFlavor, Topology
 from queuectl.domain.workload import PodSet, PodSetPlacement, Slice, TopologyMode
-from queuectl.planner.verify.balance import check_balance
+from queuectl.planner.verify.balance import check_balance, levels_asked
 from queuectl.planner.verify.plan_index import Claim, PlanIndex, Rule, Violation
+
+_Domains: TypeAlias = set[tuple[str, ...] | None]
 
 
 def check_gangs(index: PlanIndex) -> Iterator[Violation]:
@@ -44,6 +47,9 @@ def _whole(index: PlanIndex, claim: Claim) -> Iterator[Violation]:
             text = f"podset {podset.name}: {pods} pods, may start with {least} to {podset.count}"
             yield Violation(Rule.WHOLE, uid, text)
         expected = pods if index.takes_nodes(placed) else 0
+        if claim.running is not None:  # its flavors can have become quota only since it started
+            before = claim.running.placement.of(podset.name)
+            expected = before.count if before is not None else 0
         if placed.count != expected or any(count <= 0 for _, count in placed.nodes):
             yield Violation(
                 Rule.WHOLE, uid, f"podset {podset.name}: {placed.count} of {expected} pods placed"
@@ -101,38 +107,51 @@ def _flavor_refusal(index: PlanIndex, flavor: ResourceFlavor, node: Node) -> str
     return None
 
 
-def _topology(index: PlanIndex, claim: Claim) -> Iterator[Violation]:
-    """A podset alone is a group of one; all of a group share one domain at each level a member requires."""
+def _groups(claim: Claim) -> Iterator[tuple[str, list[tuple[PodSet, PodSetPlacement]]]]:
+    """The name of each group with the shares of its podsets."""
     groups: dict[tuple[str, str], list[tuple[PodSet, PodSetPlacement]]] = {}
     for podset, placed in _shares(claim):
         key = ("group", podset.group) if podset.group is not None else ("podset", podset.name)
         groups.setdefault(key, []).append((podset, placed))
     for (_, name), members in groups.items():
+        yield name, members
+
+
+def _topology(index: PlanIndex, claim: Claim) -> Iterator[Violation]:
+    """A podset alone is a group of one; all of a group share one domain at each level a member requires.
+
+    The labels of nodes can have changed since a gang started. What is placed for a repaired gang joins the pods that stay.
+    """
+    for name, members in _groups(claim):
         required = {
             podset.topology.level
             for podset, _ in members
             if podset.topology is not None and podset.topology.mode is TopologyMode.REQUIRED
         }
         for level in sorted(level for level in required if level is not None):
-            domains = _domains(index, members, level)
-            if len(domains) > 1 or None in domains:
-                text = f"{name} requires one {level}, placed in {sorted(map(str, domains))}"
+            stay, come = _domains(index, claim, members, level)
+            joined = come <= stay if stay else len(come) <= 1
+            if not joined or None in come:
+                text = f"{name} requires one {level}, placed in {sorted(map(str, stay | come))}"
                 yield Violation(Rule.TOPOLOGY, claim.workload.uid, text)
 
 
 def _slices(index: PlanIndex, claim: Claim) -> Iterator[Violation]:
     """Ranks are handed out in the order of the nodes, so the domain must change only where a slice ends."""
-    for podset, placed in _shares(claim):
+    shares = ((members, *share) for _, members in _groups(claim) for share in members)
+    for members, podset, placed in shares:
+        topologies = index.topologies_for(placed, levels_asked(p for p, _ in members))
         for layer in podset.topology.slices if podset.topology is not None else ():
-            split = _split_slice(index, placed, layer)
+            split = _split_slice(index, placed, layer, topologies)
             if split is not None:
                 text = f"podset {podset.name}: the slice of {layer.size} pods from rank {split} is not in one {layer.level}"
                 yield Violation(Rule.TOPOLOGY, claim.workload.uid, text)
 
 
-def _split_slice(index: PlanIndex, placed: PodSetPlacement, layer: Slice) -> int | None:
+def _split_slice(
+    index: PlanIndex, placed: PodSetPlacement, layer: Slice, topologies: list[Topology]
+) -> int | None:
     """First rank of the first slice that does not lie in one domain, None when all do."""
-    topologies = index.topologies_for(placed)
     before: tuple[str, ...] | None = None
     rank = 0
     for name, count in placed.nodes:
@@ -146,15 +165,23 @@ def _split_slice(index: PlanIndex, placed: PodSetPlacement, layer: Slice) -> int
 
 
 def _domains(
-    index: PlanIndex, members: list[tuple[PodSet, PodSetPlacement]], level: str
-) -> set[tuple[str, ...] | None]:
-    found: set[tuple[str, ...] | None] = set()
-    for _, placed in members:
-        topologies = index.topologies_for(placed)
-        for name, _ in placed.nodes:
+    index: PlanIndex, claim: Claim, members: list[tuple[PodSet, PodSetPlacement]], level: str
+) -> tuple[_Domains, _Domains]:
+    """The domains of pods that stay where they are, and of pods that are placed."""
+    stay: _Domains = set()
+    come: _Domains = set()
+    asked = levels_asked(podset for podset, _ in members)
+    for podset, placed in members:
+        topologies = index.topologies_for(placed, asked)
+        kept = _kept_slots(claim, podset.name)
+        for name, count in placed.nodes:
             node = index.nodes.get(name)
-            found.add(index.domain(node, level, topologies) if node is not None else None)
-    return found
+            domain = index.domain(node, level, topologies) if node is not None else None
+            if kept.get(name, 0) > 0:
+                stay.add(domain)
+            if count > kept.get(name, 0):
+                come.add(domain)
+    return stay, come
 
 
 def _kept_slots(claim: Claim, podset: str) -> dict[str, int]:
@@ -240,7 +267,8 @@ def _torn(index: PlanIndex, podset: PodSet, placed: PodSetPlacement) -> str | No
     if len({index.takes_nodes(part) for part in parts}) > 1:
         return "some shares need nodes and others do not"
     required = podset.topology is not None and podset.topology.mode is TopologyMode.REQUIRED
-    named = [[topology.name for topology in index.topologies_for(part)] for part in parts]
+    asked = levels_asked((podset,))
+    named = [[topology.name for topology in index.topologies_for(part, asked)] for part in parts]
     if required and any(names != named[0] for names in named):
         return f"requires one domain, but its flavors name the topologies {named}"
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -140,12 +140,12 @@ class PlanIndex:
         """How many pods count against quota: what is placed, or all of a podset that needs no node."""
         return placed.count if self.takes_nodes(placed) else placed.pods_of(podset)
 
-    def topologies_for(self, placed: PodSetPlacement) -> list[Topology]:
-        """The topologies of its flavors; any of the configuration when it has no flavor."""
+    def topologies_for(self, placed: PodSetPlacement, asked: Iterable[str]) -> list[Topology]:
+        """The topologies of its flavors; when it has no flavor, those with all levels that its group asks for."""
         known = self.snapshot.config.topologies
         flavors = self.flavors_of(placed)
         if not flavors:
-            return list(known.values())
+            return [t for t in known.values() if set(asked) <= set(t.levels)]
         return [
             known[f.topology] for f in flavors if f.topology is not None and f.topology in known
         ]

@@ -1,0 +1,152 @@
+"""A gang that can never start changes nothing for the other gangs, whatever its priority and its ClusterQueue."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from queuectl.domain.checks import CheckRule
+from queuectl.domain.plan import Plan
+from queuectl.domain.quantity import GPU
+from queuectl.domain.queues import (
+    Cohort,
+    QueueingStrategy,
+)
+from queuectl.domain.reasons import Code
+from queuectl.domain.rules import FairStrategy, Rules
+from queuectl.domain.snapshot import Pending, Snapshot
+from queuectl.domain.workload import PodSet, Workload
+from queuectl.planner import plan
+from queuectl.planner.explain import diagnose
+from queuectl.planner.plan_cycle import begin, one_by_one
+from queuectl.planner.problem.problem import survey
+from queuectl.planner.verify import verify
+from tests.planner.build import gang, node, podset, queue, world
+from tests.planner.generate_cohorts import cohorts, contest
+from tests.planner.mixed import mixed
+from tests.support.examples import examples
+
+SEEDS: Final = examples(720)
+NEVER: Final = {
+    "quota": (podset(gpu=100), Code.EXCEEDS_MAX_QUOTA),
+    "nodes": (podset(count=2, required="rack", gpu=8), Code.SHAPE_NEVER_FITS),
+    "resource": (podset(gpu=1, fpga=1), Code.NO_MATCHING_FLAVOR),
+    "quota, with fewer pods": (
+        replace(podset(count=9, gpu=50), min_count=2),
+        Code.EXCEEDS_MAX_QUOTA,
+    ),
+}
+
+
+def planned(snapshot: Snapshot) -> Plan:
+    made = plan(snapshot)
+    assert verify(snapshot, made) == ()
+    return made
+
+
+def two_queues(pending: Sequence[Workload], fair: bool, **fields: Any) -> Snapshot:
+    """Each has a nominal quota of 8; the only node has 8 GPUs."""
+    queues = [replace(queue(name, gpu=8), cohort="all", **fields) for name in "ab"]
+    snapshot = world([node("n0", gpu=8)], pending, [], *queues)
+    rules = Rules(fair_sharing=tuple(FairStrategy) if fair else ())
+    config = replace(snapshot.config, cohorts={"all": Cohort("all")}, rules=rules)
+    return replace(snapshot, config=config)
+
+
+@pytest.mark.parametrize("strategy", list(QueueingStrategy))
+@pytest.mark.parametrize("fair", [False, True], ids=["classic", "fair sharing"])
+@pytest.mark.parametrize(("pods", "code"), NEVER.values(), ids=NEVER.keys())
+def test_a_gang_that_never_fits_does_not_give_its_place_to_another_queue(
+    pods: PodSet, code: Code, fair: bool, strategy: QueueingStrategy
+) -> None:
+    """Its request would borrow, so that heads of other queues would be before it."""
+    huge = gang("huge", pods, priority=10, queue="a")
+    others = [
+        gang("a", podset(gpu=8), priority=9, queue="a"),
+        gang("b", podset(gpu=8), priority=1, queue="b"),
+    ]
+    snapshot = two_queues([huge, *others], fair, strategy=strategy)
+    made = planned(snapshot)
+    assert [start.uid for start in made.admitted] == ["a"]
+    assert {r.uid: r.reasons[0].code for r in made.pending}["huge"] is code
+    (obstacle,) = diagnose(snapshot, "b", plan=made).conflict
+    assert obstacle.details.get("before") == ["team/a"]
+
+
+def test_a_gang_for_which_nodes_can_be_made_keeps_its_place_in_the_order() -> None:
+    """The nodes that exist never fit it."""
+    check = CheckRule("nodes", provisions=True)
+    pods = podset(count=2, required="rack", gpu=8)
+    first = gang("first", pods, priority=10, queue="a")
+    second = gang("second", podset(gpu=8), priority=1, queue="b")
+    snapshot = two_queues([first, second], fair=False, admission_checks=(check,))
+    order = [pending.workload.uid for pending in one_by_one(begin(survey(snapshot)))]
+    assert order == ["second", "first"]
+
+
+# On random clusters.
+
+
+def too_large(rng: random.Random, like: PodSet) -> PodSet:
+    """More than any node, or than any quota."""
+    amount = rng.choice((9, 10**5, 10**5))
+    requests = type(like.shape.requests)({**like.shape.requests, GPU: amount})
+    return replace(like, shape=replace(like.shape, requests=requests))
+
+
+def unknown(_: random.Random, like: PodSet) -> PodSet:
+    """A resource that no queue covers."""
+    requests = type(like.shape.requests)({**like.shape.requests, "example.com/card": 1})
+    return replace(like, shape=replace(like.shape, requests=requests))
+
+
+def hopeless(rng: random.Random, snapshot: Snapshot, uid: str) -> Pending:
+    """A gang of some queue that never fits, at any place of the order."""
+    change: Callable[[random.Random, PodSet], PodSet] = rng.choice((too_large, too_large, unknown))
+    like = rng.choice(snapshot.pending).workload
+    pods = replace(like.podsets[0], count=1, min_count=None, topology=None, group=None)
+    workload = replace(
+        like,
+        uid=uid,
+        name=uid,
+        podsets=(change(rng, pods),),
+        priority=rng.randint(2, 6),
+        queued_at=float(rng.randint(0, 9)),
+    )
+    return Pending(workload)
+
+
+def drawn(seed: int) -> Snapshot:
+    sorts = {"fair": bool(seed & 1), "nodes": bool(seed & 2)}
+    return (mixed(seed), cohorts(seed, **sorts), contest(seed, **sorts))[seed % 3]
+
+
+def answers(made: Plan, without: Sequence[Pending]) -> tuple[object, ...]:
+    """Everything that is decided about all other gangs, in the order of their uids."""
+    left_out = {pending.workload.uid for pending in without}
+    return (
+        {start.uid: start.placement for start in made.admitted},
+        sorted((gone.victim, gone.preemptor) for gone in made.preempted),
+        {
+            waits.uid: (waits.lease, [reason.code for reason in waits.reasons])
+            for waits in made.pending
+            if waits.uid not in left_out
+        },
+    )
+
+
+@pytest.mark.parametrize("part", range(6))
+def test_gangs_that_never_fit_change_nothing(part: int) -> None:
+    for seed in range(part, SEEDS, 6):
+        rng, snapshot = random.Random(seed), drawn(seed)
+        if not snapshot.pending:
+            continue
+        more = [hopeless(rng, snapshot, f"never{i}") for i in range(rng.randint(1, 3))]
+        pending = [*snapshot.pending, *more]
+        rng.shuffle(pending)
+        made = planned(replace(snapshot, pending=tuple(pending)))
+        assert answers(made, more) == answers(plan(snapshot), more), seed
