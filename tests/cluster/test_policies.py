@@ -439,7 +439,6 @@ async def test_a_wrong_name_of_an_admission_gate_is_refused(
     document["metadata"]["annotations"] = {key: "example.com/a/b:c, data,"}
     job = await submitted(world, document)
     assert job.gates == ("example.com/a/b:c", "data")
-    resource = KINDS[kind].plural
     with pytest.raises(WriteRefused, match="admission-gated-by is a list of names"):
-        await world.user_patch(resource, "mine", {"metadata": {"annotations": {key: "a b"}}})
-    await world.user_patch(resource, "mine", {"metadata": {"annotations": {key: "data"}}})
+        await world.user_patch(kind, "mine", {"metadata": {"annotations": {key: "a b"}}})
+    await world.user_patch(kind, "mine", {"metadata": {"annotations": {key: "data"}}})
