@@ -12,9 +12,11 @@ import pytest
 from queuectl.cluster.identity import identify
 from queuectl.cluster.nesting import LEVELS, decoded
 from queuectl.cluster.resources import watched
+from queuectl.cluster.stream import Feed
+from queuectl.domain.containment import Containment
 from queuectl.domain.job_records import JobRecord
 from queuectl.domain.pod_records import PodRecord
-from queuectl.domain.records import Record
+from queuectl.domain.records import Record, Upserted
 from queuectl.objects.errors import UNREADABLE
 from tests.support.mutations import Path, mutations, paths_of, sampled
 from tests.support.readable import READABLE, Document
@@ -28,7 +30,7 @@ def read(resource: str, document: bytes) -> Record | None:
     return decoded(RESOURCES[resource].read, document, LEVELS)
 
 
-def test_each_watched_resource_has_a_readable_object() -> None:
+def test_each_streamedresource_has_a_readable_object() -> None:
     assert RESOURCES.keys() == READABLE.keys()
     for name, (_, documents) in READABLE.items():
         for document in documents:
@@ -240,3 +242,39 @@ def test_a_component_without_pods_can_nest_deep() -> None:
     assert read("appwrappers", nested.encode()) == read(
         "appwrappers", msgspec.json.encode(document)
     )
+
+
+# ---- through a list and a watch: no object is set aside, and the others are not affected
+
+
+def _hostile() -> dict[str, tuple[str, bytes]]:
+    deep = "[" * 10_000 + "]" * 10_000
+    found = {what: (name, json.dumps(one).encode()) for what, (name, one) in SCHEMALESS.items()}
+    for resource in ("resourceclaims", "resourceclaimtemplates", "jobs", "pods", "nodes"):
+        document = READABLE[resource][1][0]
+        meta = {**document["metadata"], "managedFields": [{"fieldsV1": {"f:a": "@"}}]}
+        text = json.dumps({**document, "metadata": meta})
+        found[f"{resource} with deep owners"] = (resource, text.replace('"@"', deep).encode())
+    claim = json.dumps(READABLE["resourceclaims"][1][0])
+    found["parameters"] = ("resourceclaims", claim.replace('{"a": "b"}', deep).encode())
+    return found
+
+
+HOSTILE: Final = _hostile()
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_object_is_listed_and_streamedlike_its_neighbors(case: str) -> None:
+    resource, document = HOSTILE[case]
+    neighbor = json.dumps(READABLE[resource][1][-1]).encode()
+    metadata = b'{"metadata":{"resourceVersion":"9"},"items":['
+    containment = Containment(lambda: 0.0)
+    listed, _ = Feed(RESOURCES[resource], containment).page(
+        metadata + b",".join((neighbor, document, neighbor)) + b"]}"
+    )
+    lines = [b'{"type":"ADDED","object":%b}' % one for one in (neighbor, document, neighbor)]
+    streamed = Feed(RESOURCES[resource], containment).events(lines)
+    for batch in (listed, streamed):
+        assert batch.error is None
+        assert [type(one) for one in batch.deltas[:3]] == 3 * [Upserted]
+    assert containment.empty
