@@ -64,7 +64,8 @@ class Resource:
     Attributes:
         name: plural, as in deltas.
         path: of the collection, all namespaces.
-        read: bytes of one object to its record; None if queuectl does not manage it. Raises MsgspecError or RequestError.
+        read: bytes of one object to its record; None if queuectl does not manage it. Raises one of
+            :data:`~queuectl.objects.errors.UNREADABLE`.
         by_uid: deltas identify the object by uid, not by name.
         optional: its API can be absent (a CustomResourceDefinition that is not installed, an older API server).
         since: the release of Kubernetes whose API server serves it; empty = it does not depend on the release.

@@ -16,6 +16,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 import asyncpg
+import msgspec
 import orjson
 from sqlalchemy import URL, event, func, make_url, select
 from sqlalchemy.engine import Engine
@@ -237,9 +238,9 @@ async def _password(file: Path) -> str:
 
 def encode_json(value: Any) -> str:
     """JSON text for a jsonb column, without the one character that Postgres cannot hold."""
-    encoded = orjson.dumps(value)
+    encoded = msgspec.json.encode(value)  # also integers of more than 64 bits, as jsonb has them
     if b"\\u0000" in encoded:
-        encoded = orjson.dumps(_scrubbed(value))
+        encoded = msgspec.json.encode(_scrubbed(value))
     return encoded.decode()
 
 

@@ -86,6 +86,10 @@ that a GPU is divided into. Another fraction is rounded to the nearest part.
 """
 
 
+MOST_GPUS: Final = 10**9
+"""A gang is smaller than this. Its number of :data:`PARTS` has 64 bits, also in sums over gangs."""
+
+
 @dataclass(frozen=True, slots=True)
 class PodGpus:
     """The size of the pods of a podset.

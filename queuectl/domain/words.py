@@ -16,6 +16,11 @@ def counted(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
+def shortened(text: str, most: int = 100) -> str:
+    """The text, or its beginning and an ellipsis if it has more characters."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def gpu_count(gpus: float | Fraction) -> str:
     """A number of GPUs with at most two digits after the point: ``8``, ``0.14``; ``<0.01`` if it is smaller and not 0."""
     if 0 < gpus < _LEAST:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fractions import Fraction
@@ -10,7 +10,7 @@ from fractions import Fraction
 from queuectl.domain.devices import ClaimReference, PodDevices, stands_for_claims
 from queuectl.domain.fleet import NodeRules
 from queuectl.domain.gpu_fractions import GpuFraction
-from queuectl.domain.gpus import BY_NAME, PodGpus, SharedGpus
+from queuectl.domain.gpus import BY_NAME, MOST_GPUS, GpuWeights, PodGpus, SharedGpus
 from queuectl.domain.needs import PodNeeds
 from queuectl.domain.quantity import NOTHING, Resources, total
 
@@ -206,7 +206,7 @@ class Workload:
 
 
 def gpus_of(podsets: Iterable[tuple[PodSet, int]]) -> Fraction:
-    """GPUs of a gang with so many pods of each podset. Claims that pods share count once."""
+    """GPUs of a gang with so many pods of each podset, up to ``MOST_GPUS``. Claims that pods share count once."""
     total = Fraction()
     claims: dict[str, Fraction] = {}
     for podset, pods in podsets:
@@ -214,7 +214,16 @@ def gpus_of(podsets: Iterable[tuple[PodSet, int]]) -> Fraction:
             size = podset.gpus
             total += size.each * pods
             claims.update(size.claims)
-    return sum(claims.values(), total)
+    return min(sum(claims.values(), total), Fraction(MOST_GPUS))
+
+
+def too_many_gpus(podsets: Sequence[PodSet], weights: GpuWeights) -> str | None:
+    """The error of a gang that is larger than sizes can state; None if it is not."""
+    if gpus_of((podset, podset.count) for podset in podsets) < MOST_GPUS:
+        return None
+    named = {name for one in podsets for name, _ in weights.by_resource(one.shape.requests)}
+    what = ", ".join(sorted(named)) or "resource claims"
+    return f"its pods ask for {MOST_GPUS:,} GPUs or more ({what})"
 
 
 def fraction_of(podsets: Iterable[PodSet]) -> GpuFraction | None:

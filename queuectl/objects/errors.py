@@ -1,7 +1,11 @@
-"""The two classes of errors in documents.
+"""The classes of errors in documents.
 
 An error in a user's job must not stop the watch: the kinds turn :class:`RequestError` into ``JobRecord.error``. A document of
 the configuration, or of ``queuectl plan -f``, is refused with :class:`DocumentError`.
+
+A reader of an object of the API server raises :data:`UNREADABLE`, and no other error for any bytes
+(``tests/cluster/test_reader_contract.py``), except RecursionError for a document that nests deeper than msgspec can decode: see
+:mod:`queuectl.cluster.nesting`.
 """
 
 from __future__ import annotations
@@ -34,6 +38,10 @@ class RequestError(ValueError):
         return type(self)(f"{path}{separator}{self}", unsupported=self.unsupported)
 
 
+UNREADABLE: Final = (msgspec.MsgspecError, RequestError)
+"""The errors of a reader. The API server refuses nearly all objects with such an error."""
+
+
 class under:  # noqa: N801 - it is used as a function
     """Adds a path to errors that are raised inside: ``with under("status.allocatable"): ...``."""
 
@@ -49,6 +57,13 @@ class under:  # noqa: N801 - it is used as a function
     ) -> None:
         if isinstance(error, RequestError):
             raise error.under(self._path, self._separator) from None
+
+
+def invalid(error: msgspec.ValidationError, path: str) -> RequestError:
+    """The error of a part of an object for which the API server has no schema. ``path``: of the part."""
+    where, reason = explain(error)
+    separator = "" if where.startswith("[") or not where else "."
+    return RequestError(f"{path}{separator}{where}: {reason}")
 
 
 class MalformedError(RequestError):

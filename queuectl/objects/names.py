@@ -10,6 +10,11 @@ _NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,251}[A-Za-z0-9])?")
 _LABEL_KEY: Final = re.compile(
     r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 )
+_GATE: Final = re.compile(
+    r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9/._~%!$&'()*+;=:@-]+|[A-Za-z0-9._~%!$&'()*+;=:@-]+)"
+)
+LONGEST_GATE: Final = 63
+"""Characters in the name of an admission gate, as in Kueue."""
 
 
 def is_name(text: str) -> bool:
@@ -23,6 +28,11 @@ def is_name(text: str) -> bool:
 def is_label_key(text: str) -> bool:
     """Whether Kubernetes takes it as a label's key."""
     return bool(_LABEL_KEY.fullmatch(text))
+
+
+def is_gate(text: str) -> bool:
+    """Whether Kueue accepts it as the name of an admission gate. The domain before the slash is optional here."""
+    return len(text) <= LONGEST_GATE and bool(_GATE.fullmatch(text))
 
 
 def is_time_zone(text: str) -> bool:

@@ -12,7 +12,6 @@ from queuectl.domain.checks import PodSetUpdate, updated
 from queuectl.domain.containment import Boundary, SetAside
 from queuectl.domain.devices import Claim
 from queuectl.domain.fleet import Fleet
-from queuectl.domain.gpu_fractions import why_refused
 from queuectl.domain.growth import beside
 from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, State, queues_again_at_once
@@ -26,15 +25,8 @@ from queuectl.domain.records import NamespaceRecord
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot, SolverLimits
 from queuectl.domain.utilization import GangUse, UseState
-from queuectl.domain.workload import (
-    Duration,
-    Placement,
-    PodSet,
-    PodShape,
-    Workload,
-    fraction_of,
-)
-from queuectl.objects.configuration.admissibility import inadmissible_reason, too_long
+from queuectl.domain.workload import Duration, Placement, PodSet, PodShape, Workload
+from queuectl.objects.configuration.admissibility import inadmissible_reason, refused_gpus, too_long
 from queuectl.state.claims import checkpoint_of
 from queuectl.state.durations import Durations
 from queuectl.state.growth import (
@@ -336,9 +328,8 @@ class SnapshotBuilder:
             return Reason(Code.QUEUE_SET, text)
         if job.error is not None:
             return Reason(Code.UNSUPPORTED if job.unsupported else Code.MISCONFIGURED, job.error)
-        if (asked := fraction_of(job.podsets)) is not None:
-            weights = config.rules.accounting.gpus
-            return Reason(Code.UNSUPPORTED, why_refused(asked, self._mirror.fleet, weights))
+        if why := refused_gpus(job.podsets, self._mirror.fleet, config.rules.accounting.gpus):
+            return why
         if job.forbidden is not None:
             return job.forbidden
         if job.awaits:

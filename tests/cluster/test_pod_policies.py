@@ -115,6 +115,15 @@ FORGED = {
         ),
         "which would wait for itself",
     ),
+    "an admission gate with spaces": (
+        a_pod(
+            labels=QUEUE,
+            annotations={
+                keys.PREFIX + keys.ADMISSION_GATED_BY: "example.com/data,after the review"
+            },
+        ),
+        "admission-gated-by is a list of names",
+    ),
     "a node": (a_pod({"nodeName": "n"}, labels=QUEUE), "nodeName"),
     "a gate and a job as its owner": (
         a_pod({"schedulingGates": [{"name": keys.GATE}]}, labels=QUEUE, ownerReferences=[owner()]),

@@ -412,3 +412,33 @@ async def test_queuectl_may_create_only_by_dry_run(own: Api, kind: str) -> None:
         path = kind_path(KINDS[kind], SYSTEM_NAMESPACE)
         body = a_job(kind, "made", namespace=SYSTEM_NAMESPACE)
     await refused_to_us(own, "POST", path, body)
+
+
+NO_GATES = (
+    "after the review",
+    "example.com/data,after Job/x:ok",
+    "x\x1b[31mred",
+    "a" * 64,
+    "/x",
+    "UPPER/x",
+    "x," * 4_001,
+)
+
+
+@ALL_KINDS
+@pytest.mark.parametrize("prefix", [keys.PREFIX, keys.KUEUE_PREFIX])
+async def test_a_wrong_name_of_an_admission_gate_is_refused(
+    world: KubernetesWorld, kind: str, prefix: str
+) -> None:
+    key = prefix + keys.ADMISSION_GATED_BY
+    for listed in NO_GATES:
+        document = a_job(kind, "mine", namespace=world.namespace)
+        document["metadata"]["annotations"] = {key: listed}
+        with pytest.raises(WriteRefused, match="admission-gated-by is a list of names"):
+            await world.submit(document)
+    document["metadata"]["annotations"] = {key: "example.com/a/b:c, data,"}
+    job = await submitted(world, document)
+    assert job.gates == ("example.com/a/b:c", "data")
+    with pytest.raises(WriteRefused, match="admission-gated-by is a list of names"):
+        await world.user_patch(kind, "mine", {"metadata": {"annotations": {key: "a b"}}})
+    await world.user_patch(kind, "mine", {"metadata": {"annotations": {key: "data"}}})

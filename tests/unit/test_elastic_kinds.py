@@ -210,7 +210,6 @@ def of_workers(document: Document, **changes: Any) -> Document:
         ({"podFailurePolicy": None}, "spec.replicatedJobs[1].template.spec.podFailurePolicy has no rule with action Ignore"),
         ({"successPolicy": None}, "successPolicy has no rule that the first 2 indexes can fulfil"),
         ({"successPolicy": {"rules": [{"succeededIndexes": "3"}]}}, "no rule that the first 2 indexes"),
-        ({"successPolicy": {"rules": 1}}, "spec.replicatedJobs[1].template.spec: "),
     ],
 )  # fmt: skip
 def test_what_an_elastic_jobset_cannot_keep_is_refused(

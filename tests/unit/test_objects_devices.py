@@ -308,6 +308,15 @@ def test_a_pod_can_have_claims_of_its_own_and_share_others():
 
 # ---- requests that cannot be planned
 
+SEVENTEEN: Body = {"name": "s", "exactly": {"deviceClassName": "gpu", "count": 17}}
+COUNTLESS: Body = {
+    "name": "r",
+    "firstAvailable": [
+        {"name": "few", "deviceClassName": "gpu", "count": 1},
+        {"name": "many", "deviceClassName": "gpu", "count": 2**63 - 1},
+    ],
+}
+
 
 @pytest.mark.parametrize(
     ("bodies", "code", "message"),
@@ -340,9 +349,23 @@ def test_a_pod_can_have_claims_of_its_own_and_share_others():
         pytest.param(
             [CLASS, template(request(count=33)), job(ONE)],
             Code.UNSUPPORTED,
-            "ResourceClaimTemplate default/one: spec.spec.devices.requests: 33 devices: a claim can"
-            " have at most 32",
+            "ResourceClaimTemplate default/one: spec.spec.devices.requests[0].exactly.count: 33"
+            " devices: a claim can have at most 32",
             id="too many devices",
+        ),
+        pytest.param(
+            [CLASS, template({"requests": [*request(count=17)["requests"], SEVENTEEN]}), job(ONE)],
+            Code.UNSUPPORTED,
+            "ResourceClaimTemplate default/one: spec.spec.devices.requests: 34 devices: a claim can"
+            " have at most 32",
+            id="too many devices together",
+        ),
+        pytest.param(
+            [CLASS, template({"requests": [COUNTLESS]}), job(ONE)],
+            Code.UNSUPPORTED,
+            "ResourceClaimTemplate default/one: spec.spec.devices.requests[0].firstAvailable[1]"
+            ".count: 9223372036854775807 devices: a claim can have at most 32",
+            id="too many devices in an option",
         ),
         pytest.param(
             [CLASS, claim("shared", owner="p"), job(NAMED)],

@@ -171,8 +171,8 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         "spec.completionMode: 'Ordered' is neither NonIndexed nor Indexed",
     ),
     "more than can be counted": (
-        job(parallelism=2**31 - 1, template={"spec": {"containers": [{"resources": {"requests": {"memory": "1Ei"}}}]}}),
-        f"spec.template.spec: 2147483647 pods ask for too much memory: {(2**31 - 1) * 2**60}",
+        job(parallelism=2**31 - 1, template={"spec": {"containers": [{"resources": {"requests": {"memory": "512Ti"}}}]}}),
+        f"all pods together ask for {(2**31 - 1) * 2**9}Ti memory; the largest amount is 1048576Ti",
     ),
     "bad quantity": (
         job_with({"containers": [{"resources": {"requests": {"cpu": "12 cores"}}}]}),
@@ -380,6 +380,13 @@ def test_admission_gates_are_a_list_of_names(prefix: str) -> None:
     assert read(body).error is None
     if prefix.startswith("kueue"):
         assert read(body, kueue=False).gates == ()
+
+
+@pytest.mark.parametrize("gate", ["example.com/data", "data", "example.com/a/b:c", "a.b-c_d"])
+def test_a_gate_has_a_name_that_kueue_accepts_or_one_without_a_domain(gate: str) -> None:
+    body = job()
+    body["metadata"]["annotations"] = {"queuectl.dev/admission-gated-by": gate}
+    assert (read(body).gates, read(body).error) == ((gate,), None)
 
 
 def test_gates_under_both_keys_that_differ_are_a_mistake_and_hold_it_all() -> None:

@@ -723,3 +723,18 @@ matchExpressions:
   operator: NotIn
   values: {{- append .Values.preemption.namespaces .Release.Namespace | uniq | toYaml | nindent 2 }}
 {{- end }}
+
+{{/* Whether each admission gate that a request writes has a name. */}}
+{{- define "queuectl.gateNames" -}}
+['queuectl.dev/admission-gated-by', 'kueue.x-k8s.io/admission-gated-by'].all(key,
+  oldObject != null && object.metadata.?annotations[?key] == oldObject.metadata.?annotations[?key]
+  || object.metadata.?annotations[?key].orValue('').size() < 8000
+    && object.metadata.?annotations[?key].orValue('').split(',').all(name, name.trim() == ''
+      || name.trim().size() <= 63 && name.trim().matches(
+        "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9/._~%!$&'()*+;=:@-]+|[A-Za-z0-9._~%!$&'()*+;=:@-]+)$")))
+{{- end }}
+
+{{- define "queuectl.gateNamesMessage" -}}
+the annotation admission-gated-by is a list of names with commas between them, such as example.com/data: a name has at most 63 characters
+and no spaces
+{{- end }}

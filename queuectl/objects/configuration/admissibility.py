@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from queuectl.domain.checks import inactive
+from queuectl.domain.fleet import Fleet
+from queuectl.domain.gpu_fractions import why_refused
+from queuectl.domain.gpus import GpuWeights
 from queuectl.domain.queues import ClusterQueue, LocalQueue, QueueConfig, StopPolicy
 from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.workload import PodSet, fraction_of, too_many_gpus
 from queuectl.objects.keys import MAX_EXECUTION
 
 
@@ -28,6 +32,15 @@ def inadmissible_reason(
         if stopped is not None:
             return stopped
     return closed(namespace, queue, config, labels)
+
+
+def refused_gpus(podsets: Sequence[PodSet], fleet: Fleet, weights: GpuWeights) -> Reason | None:
+    """The reason for which no gang can have the GPUs that these podsets request, or None."""
+    if (excess := too_many_gpus(podsets, weights)) is not None:
+        return Reason(Code.MISCONFIGURED, excess)
+    if (asked := fraction_of(podsets)) is not None:
+        return Reason(Code.UNSUPPORTED, why_refused(asked, fleet, weights))
+    return None
 
 
 def too_long(

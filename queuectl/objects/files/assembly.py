@@ -9,7 +9,6 @@ from typing import Final
 from queuectl.devices.numa import with_numa_nodes_of_others
 from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.gates import JobName, held_by, remaining, statuses_of
-from queuectl.domain.gpu_fractions import why_refused
 from queuectl.domain.growth import beside
 from queuectl.domain.job_records import user_of
 from queuectl.domain.quantity import NOTHING, Resources
@@ -23,9 +22,8 @@ from queuectl.domain.workload import (
     PodSet,
     PodSetPlacement,
     Workload,
-    fraction_of,
 )
-from queuectl.objects.configuration.admissibility import inadmissible_reason, too_long
+from queuectl.objects.configuration.admissibility import inadmissible_reason, refused_gpus, too_long
 from queuectl.objects.files.assignments import Assigned
 from queuectl.objects.files.charging import charge
 from queuectl.objects.files.cycles import found_jobs
@@ -319,9 +317,8 @@ class Assembly:
     def _blocked(self, gang: Gang) -> Reason | None:
         if gang.error is not None:
             return Reason(Code.UNSUPPORTED if gang.unsupported else Code.MISCONFIGURED, gang.error)
-        if (asked := fraction_of(gang.podsets)) is not None:
-            weights = self._queues.rules.accounting.gpus
-            return Reason(Code.UNSUPPORTED, why_refused(asked, self._fleet, weights))
+        if why := refused_gpus(gang.podsets, self._fleet, self._queues.rules.accounting.gpus):
+            return why
         if gang.forbidden is not None:
             return gang.forbidden
         if awaits := self._awaits(gang):

@@ -7,16 +7,16 @@ templates. Nothing of a component changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
 from queuectl.domain.job_records import JobRecord
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
-from queuectl.objects.errors import RequestError, explain
+from queuectl.objects.errors import RequestError, invalid
 from queuectl.objects.kinds.common import SpecFields
 from queuectl.objects.kinds.described import DescribedKind
 from queuectl.objects.kinds.description import (
@@ -36,7 +36,13 @@ from queuectl.objects.kinds.ray import RAYCLUSTER
 from queuectl.objects.kinds.training import PYTORCHJOB
 from queuectl.objects.kinds.wires import field
 from queuectl.objects.kubernetes.templates import check_groups, read_podset
-from queuectl.objects.kubernetes.wire import Template
+from queuectl.objects.kubernetes.wire import (
+    Gate,
+    Template,
+    TemplateMeta,
+    TemplateSpec,
+    Wire,
+)
 
 _COMPONENTS: Final = "spec.components"
 _INFOS, _PODSETS = "podSetInfos", "podSets"
@@ -45,6 +51,24 @@ _WRAPPED: Final[dict[tuple[str, str], Any]] = {
     (f"{one.group}/{one.version}", one.kind): one
     for one in (BatchJob(), JOBSET, PYTORCHJOB, RAYCLUSTER)
 }
+
+
+class _PodSet(Wire):
+    path: str = ""
+    replicas: int | None = None
+
+
+class _Info(Wire):
+    labels: dict[str, str] | None = None
+    scheduling_gates: list[Gate] | None = None
+
+
+class _Entry(Wire):
+    """``template``: the object of the component, for which the definition has no schema."""
+
+    template: Any = None
+    pod_sets: list[_PodSet] | None = None
+    pod_set_infos: list[_Info] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +83,7 @@ class _Component:
 class AppWrapper(DescribedKind):
     """Adds the components. The names of the podsets end with the index of the component, if several have pods."""
 
-    more = (_COMPONENTS,)
+    more: ClassVar[Mapping[str, object]] = {_COMPONENTS: list[_Entry] | None}
 
     def __init__(self, description: Description, with_pods: frozenset[str]) -> None:
         """``with_pods``: kinds whose pods would run outside the gang, beside those of which a component has containers."""
@@ -73,18 +97,29 @@ class AppWrapper(DescribedKind):
 
     def templates(self, document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         """The additions of the operator to the templates; none before the first start, because admission changes no template."""
-        return [_as_template(info) for info in _infos(document)]
+        return [
+            {
+                "metadata": {"labels": info["labels"]},
+                "spec": {"schedulingGates": info["schedulingGates"]},
+            }
+            for one in document["spec"]["components"]
+            for info in one.get(_INFOS) or ()
+        ]
 
     def written(self, document: Any) -> list[Template | None]:
         """The labels and the gate that the operator adds to the pods."""
-        try:
-            return [msgspec.convert(_as_template(info), Template) for info in _infos(document)]
-        except (msgspec.ValidationError, AttributeError, TypeError):
-            return []  # of another writer
+        return [
+            Template(
+                TemplateMeta(labels=info.labels),
+                TemplateSpec(scheduling_gates=info.scheduling_gates),
+            )
+            for one in field(document, _COMPONENTS) or ()
+            for info in one.pod_set_infos or ()
+        ]
 
     def _ask(self, document: Any, kueue: bool) -> SpecFields:
         self._check_fields(document)
-        found = list(self._components(field(document, _COMPONENTS), kueue))
+        found = list(self._components(field(document, _COMPONENTS) or (), kueue))
         if not found:
             raise RequestError(f"{_COMPONENTS}: no component has pods")
         names = {
@@ -126,14 +161,14 @@ class AppWrapper(DescribedKind):
             missing=tuple(self._missing(document, ())),
         )
 
-    def _components(self, components: Any, kueue: bool) -> Iterator[_Component]:
+    def _components(self, components: Sequence[_Entry], kueue: bool) -> Iterator[_Component]:
         """The components with pods. Raises RequestError."""
-        for index, one in enumerate(components or ()):
+        for index, one in enumerate(components):
             at = f"{_COMPONENTS}[{index}]"
-            body = one.get("template") if isinstance(one, dict) else None
+            body = one.template
             if not isinstance(body, dict):
                 raise RequestError(f"{at}.template: is no object")
-            declared = one.get(_PODSETS) or ()
+            declared = one.pod_sets or ()
             found = _component(index, body, at, kueue)
             if found is not None:
                 _check_declared(declared, found, at)
@@ -159,19 +194,6 @@ class AppWrapper(DescribedKind):
         return nested(_COMPONENTS, {index: {_INFOS: found} for index, found in infos.items()})
 
 
-def _infos(document: Any) -> list[dict[str, Any]]:
-    return [
-        info
-        for one in field(document, _COMPONENTS) or ()
-        for info in (one.get(_INFOS) if isinstance(one, dict) else None) or ()
-    ]
-
-
-def _as_template(info: dict[str, Any]) -> dict[str, Any]:
-    gates = {"schedulingGates": info.get("schedulingGates") or []}
-    return {"metadata": {"labels": info.get("labels") or {}}, "spec": gates}
-
-
 def _component(index: int, body: dict[str, Any], at: str, kueue: bool) -> _Component | None:
     """The component, if its kind is supported. Raises RequestError."""
     api, kind = str(body.get("apiVersion", "")), str(body.get("kind", ""))
@@ -181,8 +203,7 @@ def _component(index: int, body: dict[str, Any], at: str, kueue: bool) -> _Compo
         if (api, kind) in _WRAPPED:
             return _job(index, body, at, kueue)
     except msgspec.ValidationError as error:
-        where, reason = explain(error)
-        raise RequestError(f"{at}.template.{where}: {reason}") from None
+        raise invalid(error, f"{at}.template") from None
     return None
 
 
@@ -245,9 +266,9 @@ def _check_class(name: str | None, at: str) -> None:
         )
 
 
-def _check_declared(declared: Any, component: _Component, at: str) -> None:
+def _check_declared(declared: Sequence[_PodSet], component: _Component, at: str) -> None:
     """The podsets that the user states are those of the kind. Raises RequestError."""
-    stated = [(one.get("path"), one.get("replicas", 1)) for one in declared]
+    stated = [(one.path, 1 if one.replicas is None else one.replicas) for one in declared]
     wanted = [
         (path, podset.count)
         for path, podset in zip(component.templates, component.job.podsets, strict=True)

@@ -10,16 +10,25 @@ from typing import Any, Final
 
 from queuectl.domain.gates import Dependency
 from queuectl.domain.job_records import ArrayStatus, JobRecord, Outcome, Parallelism
+from queuectl.domain.words import shortened
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.errors import MalformedError, RequestError
 from queuectl.objects.kubernetes.nodes import version_of
 from queuectl.objects.kubernetes.pods import NO_FIELD_OWNERS, read_count
+from queuectl.objects.kubernetes.templates import too_much
 from queuectl.objects.kubernetes.wire import Condition, Meta, Template
+from queuectl.objects.names import is_gate
 from queuectl.objects.times import parse_time, time_or_none
 
 LONGEST_WARMUP: Final = 86_400
 """The longest warm-up, in seconds, that a job can request."""
+
+MOST_GATES: Final = 100
+"""The most names of admission gates in the annotations of a job."""
+
+LONGEST_ERROR: Final = 1_000
+"""Characters of an error that are kept: it can quote a value of 256 KiB, and becomes an annotation."""
 
 NO_COUNTS: Final[Mapping[str, int]] = MappingProxyType({})
 
@@ -75,13 +84,13 @@ def read_job(
     error: RequestError | None = None
     asked = SpecFields()
     try:
-        asked = ask()
+        asked = _bounded(ask())
         _check_labels(kind, meta, kueue)
         _check_elastic(kind, meta, asked, kueue)
-    except RequestError as found:
-        if strict and isinstance(found, MalformedError):
+    except RequestError as raised:
+        if strict and isinstance(raised, MalformedError):
             raise
-        error = found
+        error = raised
     return JobRecord(
         kind=kind,
         namespace=meta.namespace or "default",
@@ -93,7 +102,7 @@ def read_job(
         podsets=asked.podsets,
         priority_class=lenient(meta.labels, keys.PRIORITY_CLASS, kueue),
         pod_priority_class=_pod_priority_class(meta, templates, own_priority_class),
-        error=str(error) if error else None,
+        error=shortened(str(error), LONGEST_ERROR) if error else None,
         unsupported=error is not None and error.unsupported,
         preemptible=_is_true(meta, keys.PREEMPTIBLE),
         suspended=suspended,
@@ -129,6 +138,12 @@ def read_job(
         parent=_parent(meta),
         applied=any(owner.operation == "Apply" for owner in meta.managed_fields or ()),
     )
+
+
+def _bounded(asked: SpecFields) -> SpecFields:
+    if excess := too_much(asked.podsets):
+        raise RequestError(excess)
+    return asked
 
 
 def _parent(meta: Meta) -> str:
@@ -179,7 +194,7 @@ def _check_labels(kind: str, meta: Meta, kueue: bool) -> None:
             f"metadata.annotations: {keys.PREFIX}{keys.WARMUP}: {warmup!r} is not a number of seconds up to "
             f"{LONGEST_WARMUP}"
         )
-    keys.either(meta.annotations, keys.ADMISSION_GATED_BY, kueue=kueue)
+    _check_gates(meta, kueue)
     if wrong := [one for one in _after(meta) if isinstance(one, RequestError)]:
         raise wrong[0]
     limit = keys.either(meta.labels, keys.MAX_EXECUTION, kueue=kueue)
@@ -225,13 +240,36 @@ def _warmup(meta: Meta) -> float | None:
 
 
 def _gates(meta: Meta, kueue: bool) -> tuple[str, ...]:
-    """The gates under both keys, and those of its dependencies. While the keys differ, all of them hold the job."""
-    annotations = meta.annotations or {}
-    prefixes = (keys.PREFIX, keys.KUEUE_PREFIX) if kueue else (keys.PREFIX,)
-    listed = (annotations.get(prefix + keys.ADMISSION_GATED_BY, "") for prefix in prefixes)
-    names = (name.strip() for text in listed for name in text.split(","))
+    """The gates under both keys, and those of its dependencies. While the keys differ, all of them hold the job.
+
+    If an admission gate is wrong, the record has an error, which holds the job, too.
+    """
+    named = [name for _, name in _admission_gates(meta, kueue)]
+    valid = len(named) <= MOST_GATES and all(map(is_gate, named))
     jobs = (one.gate for one in _after(meta) if isinstance(one, Dependency))
-    return tuple(dict.fromkeys((*(name for name in names if name), *jobs)))
+    return tuple(dict.fromkeys((*(named if valid else ()), *jobs)))
+
+
+def _admission_gates(meta: Meta, kueue: bool) -> Iterator[tuple[str, str]]:
+    """The keys of annotations and the names in their values, as written."""
+    for prefix in (keys.PREFIX, keys.KUEUE_PREFIX)[: 1 + kueue]:
+        key = prefix + keys.ADMISSION_GATED_BY
+        names = map(str.strip, (meta.annotations or {}).get(key, "").split(","))
+        yield from ((key, name) for name in names if name)
+
+
+def _check_gates(meta: Meta, kueue: bool) -> None:
+    keys.either(meta.annotations, keys.ADMISSION_GATED_BY, kueue=kueue)
+    for number, (key, name) in enumerate(_admission_gates(meta, kueue)):
+        if not is_gate(name):
+            raise RequestError(
+                f"metadata.annotations: {key}: {shortened(repr(name))} is not the name of an admission gate, such as "
+                "example.com/data"
+            )
+        if number == MOST_GATES:
+            raise RequestError(
+                f"metadata.annotations: {key}: a job can have at most {MOST_GATES} admission gates"
+            )
 
 
 def _after(meta: Meta) -> Iterator[Dependency | RequestError]:

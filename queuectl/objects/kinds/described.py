@@ -42,10 +42,10 @@ from queuectl.objects.kubernetes.wire import Condition, Meta, Template
 class DescribedKind:
     """See :class:`queuectl.objects.kinds.JobKind`."""
 
-    more: ClassVar[tuple[str, ...]] = ()
-    """Paths of other fields that a subclass reads."""
-    more_of_entries: ClassVar[tuple[str, ...]] = ()
-    """Paths of other fields in an entry of a podset that a subclass reads."""
+    more: ClassVar[Mapping[str, object]] = {}
+    """Other fields that a subclass reads: the types by path."""
+    more_of_entries: ClassVar[Mapping[str, object]] = {}
+    """Other fields in an entry of a podset that a subclass reads."""
 
     def __init__(self, description: Description) -> None:
         self.description = description

@@ -18,6 +18,7 @@ from queuectl.domain.words import counted
 from queuectl.domain.workload import PodSet, PodShape
 from queuectl.objects.kinds.leaderworkerset import KIND as SET
 from queuectl.objects.kinds.pods import POD, POD_GROUP
+from queuectl.objects.kubernetes.templates import too_much
 
 
 class GroupKey(NamedTuple):
@@ -98,6 +99,7 @@ class Group:
         if not podsets and self.record is not None:
             podsets = list(self.record.podsets)  # all its pods have ended
         error, unsupported = self._error(current)
+        error = error or too_much(podsets)
         self.record = replace(
             first.job,
             kind=self.key.kind,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -18,6 +19,7 @@ from queuectl.objects.kubernetes.wire import Meta
 
 PODSET: Final = keys.JOB_PODSET
 _TEMPLATE: Final = "spec.template"
+_RANGE: Final = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?")  # indexes have 31 bits
 
 
 def pods_of(spec: JobSpec, count: int, kueue: bool) -> PodSet:
@@ -158,7 +160,13 @@ def read_indexes(text: str, completions: int) -> frozenset[int]:
 
 
 def _ranges(text: str) -> Iterator[range]:
+    """The ranges in rising order, as the Job controller writes them, so that no index occurs twice."""
+    least = 0
     for part in text.split(","):
-        first, _, last = part.partition("-")
-        if first.isdecimal() and (not last or last.isdecimal()):
-            yield range(int(first), int(last or first) + 1)
+        found = _RANGE.fullmatch(part)
+        if found is None:
+            continue
+        one = range(int(found[1]), int(found[2] or found[1]) + 1)
+        if one.start >= least:
+            least = max(least, one.stop)
+            yield one

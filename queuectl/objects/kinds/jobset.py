@@ -6,10 +6,9 @@ Job, and from its index inside the Job.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
-
-import msgspec
+from typing import Any, ClassVar, Final
 
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds.common import SpecFields
@@ -24,9 +23,10 @@ from queuectl.objects.kinds.description import (
 )
 from queuectl.objects.kinds.elastic import KEY
 from queuectl.objects.kinds.job_indexes import check_disruption, ends_with
-from queuectl.objects.kinds.job_wire import JobSpec
+from queuectl.objects.kinds.job_wire import JobSpec, PodFailurePolicy, SuccessPolicy
 from queuectl.objects.kinds.places import Entry, entries
 from queuectl.objects.kinds.wires import field
+from queuectl.objects.kubernetes.wire import Wire
 
 _PARALLELISM, _COMPLETIONS = "template.spec.parallelism", "template.spec.completions"
 _AT_ONCE: Final = (_PARALLELISM, _COMPLETIONS)
@@ -42,31 +42,55 @@ _FAILURE: Final = "template.spec.podFailurePolicy"
 _SUCCESS: Final = "template.spec.successPolicy"
 
 
+class _Status(Wire):
+    """The pods of the Jobs of an entry, by their state."""
+
+    name: str = ""
+    ready: int | None = None
+    active: int | None = None
+    succeeded: int | None = None
+    failed: int | None = None
+
+    @property
+    def has_started(self) -> bool:
+        return any((self.ready, self.active, self.succeeded, self.failed))
+
+
+class _DependsOn(Wire):
+    name: str = ""
+    status: str = ""
+
+
 class JobSet(DescribedKind):
     """Adds which pods replace finished pods, which pods come only after the end of others, and elastic JobSets."""
 
-    more = (_STATUSES, _ORDER, _TARGETS)
-    more_of_entries = (_DEPENDS, _FAILURE, _SUCCESS)
+    more: ClassVar[Mapping[str, object]] = {
+        _STATUSES: list[_Status] | None,
+        _ORDER: str | None,
+        _TARGETS: list[str] | None,
+    }
+    more_of_entries: ClassVar[Mapping[str, object]] = {
+        _DEPENDS: list[_DependsOn] | None,
+        _FAILURE: PodFailurePolicy | None,
+        _SUCCESS: SuccessPolicy | None,
+    }
 
     def can_grow(self, document: Any, entry: Entry) -> bool:  # noqa: ARG002 - of Growing
         return bool(field(entry.content, "replicas") in (None, 1))
 
     def check_growth(self, document: Any, entry: Entry, base: int) -> None:
         parallelism, completions = (field(entry.content, path) for path in _AT_ONCE)
+        parallelism = 1 if parallelism is None else parallelism
         if completions is not None and completions != parallelism:
             raise RequestError(
                 f"{KEY}: {entry.path}.{_COMPLETIONS} is {completions} and {_PARALLELISM} is {parallelism}: they must be equal, so "
                 "that each index is a pod of the gang"
             )
-        given = {
-            "completions": parallelism,
-            "podFailurePolicy": field(entry.content, _FAILURE),
-            "successPolicy": field(entry.content, _SUCCESS),
-        }
-        try:
-            spec = msgspec.convert(given, JobSpec)
-        except msgspec.ValidationError as error:
-            raise RequestError(f"{entry.path}.template.spec: {error}") from None
+        spec = JobSpec(
+            completions=parallelism,
+            pod_failure_policy=field(entry.content, _FAILURE),
+            success_policy=field(entry.content, _SUCCESS),
+        )
         if self._is_awaited(document, entry):
             raise RequestError(
                 f"{KEY}: the operator creates other Jobs only when all pods of {entry.path} are ready: remove "
@@ -87,14 +111,14 @@ class JobSet(DescribedKind):
         """Whether other Jobs come only when all pods of this entry are ready."""
         found = entries(self.description.podsets, document)
         awaited = (one for other in found for one in field(other.content, _DEPENDS) or ())
-        named = {"name": entry.content.name, "status": "Ready"}
+        named = _DependsOn(entry.content.name, "Ready")
         return field(document, _ORDER) == "InOrder" or named in awaited
 
     def asked(self, document: Any, fields: SpecFields) -> SpecFields:
         found = list(entries(self.description.podsets, document))
         followed = fields.followed or any(map(_queues_pods, found))
         late = [one.podset for one in found if field(one.content, _DEPENDS)]
-        started = {one["name"] for one in field(document, _STATUSES) or () if _has_started(one)}
+        started = {one.name for one in field(document, _STATUSES) or () if one.has_started}
         unborn = tuple(name for name in late if name not in started)
         if field(document, _ORDER) == "InOrder":
             # The next Job starts as soon as the pods of the last one are ready, so the gang is ready when all are.
@@ -106,10 +130,6 @@ def _queues_pods(entry: Entry) -> bool:
     """Whether its Jobs have more completions than pods at once."""
     at_once, completions = (field(entry.content, path) for path in _AT_ONCE)
     return completions is not None and completions > (1 if at_once is None else at_once)
-
-
-def _has_started(status: dict[str, Any]) -> bool:
-    return any(status.get(name) for name in ("ready", "active", "succeeded", "failed"))
 
 
 JOBSET: Final = JobSet(

@@ -5,8 +5,9 @@ The operator creates a Job for the launcher, whose pod the Job controller create
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds.common import SpecFields
@@ -26,7 +27,11 @@ _REPLICAS: Final = "replicas"
 class MPIJob(DescribedKind):
     """Adds the numbers of pods that the operator accepts, a launcher that comes late, and how the operator counts and keeps workers."""
 
-    more = (_LAUNCHER_WORKS, _LAUNCHER_CREATION, _CLEANING)
+    more: ClassVar[Mapping[str, object]] = {
+        _LAUNCHER_WORKS: bool | None,
+        _LAUNCHER_CREATION: str | None,
+        _CLEANING: str | None,
+    }
 
     def asked(self, document: Any, fields: SpecFields) -> SpecFields:
         _check({one.podset: one for one in entries(self.description.podsets, document)})

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from queuectl.domain.needs import ContainerNeeds
 from queuectl.domain.quantity import CPU, MEMORY
@@ -131,7 +131,7 @@ class RayCluster(RayKind):
 class RayJob(RayKind):
     """Adds the container that submits the entrypoint. Its podset comes after the others, and a RayJob can end in two ways without success."""
 
-    more = (_JOB_STATUS,)
+    more: ClassVar[Mapping[str, object]] = {_JOB_STATUS: str | None}
 
     def status(self, document: Any) -> tuple[bool, bool, bool]:
         succeeded, failed, drained = super().status(document)

@@ -12,12 +12,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from math import nan
+from typing import Any, ClassVar, Final
 
 import msgspec
 
+from queuectl.domain.words import shortened
 from queuectl.objects import keys
-from queuectl.objects.errors import MalformedError, RequestError
+from queuectl.objects.errors import MalformedError, RequestError, invalid
 from queuectl.objects.kinds.common import SpecFields
 from queuectl.objects.kinds.described import DescribedKind
 from queuectl.objects.kinds.description import (
@@ -50,14 +52,14 @@ _REFUSED: Final = {
 }
 """Properties of Spark, with the only value that is accepted and the reason."""
 
-_MEBIBYTES: Final = {unit: 1024.0**power for power, unit in enumerate("bkmgtp", -2)}
+_BYTES: Final[Mapping[str, int]] = {unit: 1024**power for power, unit in enumerate("bkmgtp")}
 _NOT_JAVA: Final = ("Python", "R")
 _LEAST_OVERHEAD: Final = 384  # MiB
+_LARGEST_FACTOR: Final = 1_000
 
 _POD_FIELDS: Final = ("affinity", "tolerations", "hostNetwork", "initContainers")
 """Fields of ``spec.driver`` and ``spec.executor`` as in a PodSpec."""
-_OF_WEBHOOK: Final = (*_POD_FIELDS, "nodeSelector", "sidecars", "gpu")
-"""Fields that the webhook of the operator writes to pods without a template."""
+_CONTAINERS: Final = ("initContainers", "sidecars")
 _PROPERTIES: Final = {
     "cores": "spark.{}.cores",
     "memory": "spark.{}.memory",
@@ -68,20 +70,42 @@ _PROPERTIES: Final = {
 """Other fields, and the properties of Spark that they set, for a podset."""
 
 
+class _Gpu(msgspec.Struct, gc=False):
+    name: str | None = None
+    quantity: int | None = None
+
+
 class SparkApplication(DescribedKind):
     """Adds the pod templates that the operator and Spark derive from the object."""
 
-    more = (_CONF, _TYPE, _MODE, _SELECTOR, _FACTOR)
-    more_of_entries = (
-        *_OF_WEBHOOK,
-        *_PROPERTIES,
-        "labels",
-        "annotations",
-        "priorityClassName",
-    )
+    more: ClassVar[Mapping[str, object]] = {
+        _CONF: dict[str, str | int | float | bool] | None,
+        _TYPE: str | None,
+        _MODE: str | None,
+        _SELECTOR: dict[str, str] | None,
+        _FACTOR: str | None,
+    }
+    more_of_entries: ClassVar[Mapping[str, object]] = {
+        **dict.fromkeys(_PROPERTIES, str | int | None),
+        **dict.fromkeys(("labels", "annotations", "nodeSelector"), dict[str, str] | None),
+        **dict.fromkeys(("tolerations", *_CONTAINERS), list[dict[str, Any]] | None),
+        "affinity": dict[str, Any] | None,
+        "hostNetwork": bool | None,
+        "gpu": _Gpu | None,
+        "priorityClassName": str | None,
+    }
 
     def template_of(self, document: Any, entry: Entry) -> Template | None:
-        return msgspec.convert(_template(document, entry), Template)
+        own = f"{entry.path}.template"
+        try:
+            # The definition has no schema for a template.
+            given = msgspec.convert(field(entry.content, "template"), Template | None)
+        except msgspec.ValidationError as error:
+            raise invalid(error, own) from None
+        try:
+            return msgspec.convert(_template(document, entry), Template)
+        except msgspec.ValidationError as error:
+            raise invalid(error, entry.path if given is None else own) from None
 
     def written(self, document: Any) -> list[Template | None]:
         return [_marked(entry) for entry in self._asking(document)]
@@ -144,9 +168,9 @@ def _template(document: Any, entry: Entry) -> dict[str, Any]:
         values = {name: field(entry.content, name) for name in _POD_FIELDS}
         spec |= {name: value for name, value in values.items() if value}
         containers += field(entry.content, "sidecars") or []
-        gpu = field(entry.content, "gpu") or {}
-        if gpu.get("name") and gpu.get("quantity", 0) > 0:
-            resources["limits"][gpu["name"]] = gpu["quantity"]
+        name, quantity = (field(entry.content, f"gpu.{one}") for one in ("name", "quantity"))
+        if name and quantity and quantity > 0:
+            resources["limits"][name] = quantity
     present = containers[at].get("resources") or {}
     merged = {kind: (present.get(kind) or {}) | amounts for kind, amounts in resources.items()}
     containers[at] = containers[at] | {"resources": present | merged}
@@ -224,18 +248,25 @@ def _memory(document: Any, role: str, properties: Mapping[str, str]) -> int:
 
 def _mebibytes(text: str, name: str, unit: str) -> int:
     """An amount of memory as Spark writes it. ``unit``: of a number without one. Raises MalformedError."""
-    found = re.fullmatch(r"([0-9]+)([bkmgtp]?)b?", text.strip().lower())
+    found = re.fullmatch(r"([0-9]{1,18})([bkmgtp]?)b?", text.strip().lower())
     if found is None:
-        raise MalformedError(f"{name}: {text!r} is not an amount of memory, such as 512m or 4g")
+        raise MalformedError(
+            f"{name}: {shortened(repr(text))} is not an amount of memory of up to 18 digits, such as 512m or 4g"
+        )
     number, given = found.groups()
-    return int(int(number) * _MEBIBYTES[given or unit])
+    return int(number) * _BYTES[given or unit] // _BYTES["m"]
 
 
 def _factor(text: str, name: str) -> float:
     try:
-        return float(text)
+        factor = float(text)
     except ValueError:
-        raise MalformedError(f"{name}: {text!r} is not a number") from None
+        factor = nan
+    if not 0 <= factor <= _LARGEST_FACTOR:
+        raise MalformedError(
+            f"{name}: {shortened(repr(text))} is not a number from 0 to {_LARGEST_FACTOR}"
+        )
+    return factor
 
 
 def _place(name: str, count: tuple[tuple[str, ...], ...]) -> PodSets:

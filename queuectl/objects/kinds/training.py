@@ -5,7 +5,8 @@ The operator names pods by replica type and index. An index counts inside its ty
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
 
 from queuectl.domain.needs import ContainerNeeds
 from queuectl.domain.quantity import CPU, MEMORY
@@ -69,8 +70,8 @@ def _changes_workers(path: str) -> Unsupported:
 class PyTorchJob(DescribedKind):
     """Adds the init container of workers, which the operator adds to no other kind, and elastic jobs of `torchrun`."""
 
-    more = (_LEAST, _BACKOFF)
-    more_of_entries = (_RESTART,)
+    more: ClassVar[Mapping[str, object]] = {_LEAST: int | None, _BACKOFF: int | None}
+    more_of_entries: ClassVar[Mapping[str, object]] = {_RESTART: str | None}
 
     def can_grow(self, document: Any, entry: Entry) -> bool:  # noqa: ARG002 - of Growing
         return entry.podset == _WORKER.lower()
@@ -91,8 +92,7 @@ class PyTorchJob(DescribedKind):
             )
 
     def stated_least(self, document: Any, entry: Entry) -> int | None:
-        least = field(document, _LEAST) if entry.podset == _WORKER.lower() else None
-        return least if isinstance(least, int) else None
+        return field(document, _LEAST) if entry.podset == _WORKER.lower() else None
 
     def complete(self, podsets: list[PodSet]) -> list[PodSet]:
         if podsets[0].name != _MASTER.lower():

@@ -7,11 +7,9 @@ writes its labels and its gate into an entry of ``runtimePatches``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final
-
-import msgspec
+from typing import Any, ClassVar, Final
 
 from queuectl.domain.job_records import JobRecord
 from queuectl.objects import keys
@@ -36,7 +34,7 @@ from queuectl.objects.kinds.description import (
 )
 from queuectl.objects.kinds.patches import Absent, Items
 from queuectl.objects.kinds.wires import field
-from queuectl.objects.kubernetes.wire import Template
+from queuectl.objects.kubernetes.wire import Template, TemplateMeta, Wire
 
 _PATCHES: Final = Patches(
     path="spec.runtimePatches", owner="manager", changes="trainingRuntimeSpec.template"
@@ -47,23 +45,35 @@ _DEFAULT_RUNTIME: Final = "ClusterTrainingRuntime"
 _STATUSES: Final = "status.jobsStatus"
 
 
+class _Runtime(Wire):
+    kind: str | None = None
+    name: str | None = None
+
+
+class _JobStatus(Wire):
+    active: int | None = None
+
+
 class TrainJob(DescribedKind):
     """Adds the entry of ``runtimePatches``. It is drained when no Job is active: until then the trainer refuses other patches."""
 
-    more = (_RUNTIME, _STATUSES)
+    more: ClassVar[Mapping[str, object]] = {
+        _RUNTIME: _Runtime | None,
+        _STATUSES: list[_JobStatus] | None,
+    }
 
     def status(self, document: Any) -> tuple[bool, bool, bool]:
         succeeded, failed, drained = super().status(document)
-        active = any(one.get("active") for one in field(document, _STATUSES) or ())
+        active = any(one.active for one in field(document, _STATUSES) or ())
         return succeeded, failed, drained and not active
 
     def written(self, document: Any) -> list[Template | None]:
-        found = [one for one in _entries(document) if one.get(_PATCHES.owner) == keys.PATCHES_OWNER]
-        labels = [field(one, f"{_PATCHES.changes}.metadata.labels") for one in found]
-        return [msgspec.convert({"metadata": {"labels": one}}, Template) for one in labels]
+        found = (one for one, owner in _entries(document) if owner == keys.PATCHES_OWNER)
+        labels = (field(one, f"{_PATCHES.changes}.metadata.labels") for one in found)
+        return [Template(TemplateMeta(labels=one)) for one in labels]
 
     def asked(self, document: Any, fields: SpecFields) -> SpecFields:
-        owners = [one.get(_PATCHES.owner) for one in _entries(document)]
+        owners = [owner for _, owner in _entries(document)]
         own = [(name, n) for n, name in enumerate(owners) if name == keys.PATCHES_OWNER]
         meta = document.metadata
         without = [n for n in ("annotations", "labels") if getattr(meta, n) is None]
@@ -149,12 +159,14 @@ def composed(job: JobRecord, child: JobRecord | None) -> JobRecord:
 
 def runtime_of(document: Any) -> tuple[str, str]:
     """Kind and name of the runtime of a TrainJob. ``document``: a struct or a document."""
-    named = field(document, _RUNTIME) or {}
-    return named.get("kind") or _DEFAULT_RUNTIME, named.get("name") or ""
+    named = field(document, _RUNTIME)
+    return field(named, "kind") or _DEFAULT_RUNTIME, field(named, "name") or ""
 
 
-def _entries(document: Any) -> list[dict[str, Any]]:
-    return field(document, _PATCHES.path) or []
+def _entries(document: Any) -> Iterator[tuple[object, str | None]]:
+    """The entries of the list, with their owners."""
+    for one in field(document, _PATCHES.path) or ():
+        yield one, field(one, _PATCHES.owner)
 
 
 def _with_maps(record: JobRecord, *parts: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,14 @@ from typing import Any, Final
 
 import msgspec
 
-from queuectl.objects.kinds.description import Description, PodSets, Unsupported, merged, nested
+from queuectl.objects.kinds.description import (
+    Description,
+    Patches,
+    PodSets,
+    Unsupported,
+    merged,
+    nested,
+)
 from queuectl.objects.kubernetes.wire import Condition, Meta, Template
 
 CONDITIONS: Final = "status.conditions"
@@ -25,11 +32,11 @@ def field(document: Any, path: str) -> Any:
 
 
 def wire(
-    one: Description, more: Iterable[str], more_of_entries: Iterable[str]
+    one: Description, more: Mapping[str, object], more_of_entries: Mapping[str, object]
 ) -> type[msgspec.Struct]:
-    """The struct of a kind. ``more``, ``more_of_entries``: paths of other fields, and of those of an entry of a podset."""
+    """The struct of a kind. ``more``, ``more_of_entries``: types of other fields, and of those of an entry of a podset, by path."""
     leaves: dict[str, object] = {one.replaces_finished: Any} if one.replaces_finished else {}
-    leaves |= dict.fromkeys((*_paths(one.unsupported), *more), Any)
+    leaves |= {**dict.fromkeys(_paths(one.unsupported), Any), **more}
     leaves[one.suspend] = bool | None
     leaves |= dict.fromkeys((required.path for required in one.required), bool | None)
     if one.phase is not None:
@@ -40,7 +47,8 @@ def wire(
         if where.only is not None:
             leaves[where.only.path] = str | None
     if one.patches is not None:
-        leaves[one.patches.path] = list[dict[str, Any]] | None
+        patch = _patch(one.patches)
+        leaves[one.patches.path] = list[patch] | None  # type: ignore[valid-type]
     if one.priority_class:
         leaves[one.priority_class] = str | None
     if one.manager is not None:
@@ -50,10 +58,15 @@ def wire(
     return _struct(one.kind, {"metadata": Meta, **tree})
 
 
-def _entries(where: PodSets, more: Iterable[str]) -> object:
+def _patch(one: Patches) -> type[msgspec.Struct]:
+    labels = nested(f"{one.changes}.metadata.labels", dict[str, str] | None)
+    return _struct("Patch", merged([nested(one.owner, str | None), labels]))
+
+
+def _entries(where: PodSets, more: Mapping[str, object]) -> object:
     if not where.template:
         return Template | None
-    leaves: dict[str, object] = dict.fromkeys((*_paths(where.unsupported), *more), Any)
+    leaves: dict[str, object] = {**dict.fromkeys(_paths(where.unsupported), Any), **more}
     numbers = [path for factor in where.count for path in factor]
     leaves |= dict.fromkeys([*numbers, *([where.least] if where.least else [])], int | None)
     leaves[where.template] = Any if where.labels else Template | None

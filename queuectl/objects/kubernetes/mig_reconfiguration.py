@@ -45,7 +45,7 @@ def read_mig_reconfiguration(text: str) -> MigReconfiguration | None:
     try:
         wire = _decode(text)
         begun, since = parse_time(wire.begun), parse_time(wire.since)
-    except (msgspec.MsgspecError, ValueError):
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
     return MigReconfiguration(
         _geometry(wire.source),

@@ -20,10 +20,17 @@ from queuectl.domain.quantity import (
     is_quantity,
     parse_quantity,
 )
+from queuectl.domain.words import shortened
 from queuectl.objects.errors import MalformedError, RequestError, under
 from queuectl.objects.kubernetes.wire import Container, Needs, Quantity
 
-_LARGEST: Final = 2**63 - 1
+LARGEST: Final = 2**50
+"""The most of a resource with which a pod or a node counts, in the units of :mod:`queuectl.domain.quantity`: more than any machine has.
+
+The API server accepts 2^63 - 1 of each. With this limit, the sums over the pods of a node and over the nodes of a cluster have 64 bits.
+"""
+
+_LARGEST_SUM: Final = 2**63 - 1
 
 
 class PodLike(Protocol):
@@ -45,6 +52,22 @@ def read_amount(resource: str, text: Quantity, *, round_up: bool) -> int:
     Raises:
         MalformedError: naming the resource and the text; RequestError where it is a quantity, but too large to count.
     """
+    amount = _unbounded(resource, text, round_up=round_up)
+    if amount > _LARGEST_SUM:
+        raise RequestError(f"{resource}: {shortened(repr(text))} is too large")
+    return amount
+
+
+def read_limit(resource: str, text: Quantity, *, round_up: bool) -> int:
+    """One quantity of a ResourceQuota, not negative; 2^63 - 1 if it is larger.
+
+    Raises:
+        MalformedError: naming the resource and the text.
+    """
+    return min(_unbounded(resource, text, round_up=round_up), _LARGEST_SUM)
+
+
+def _unbounded(resource: str, text: Quantity, *, round_up: bool) -> int:
     written = _quantity(resource, text)
     try:
         amount = parse_quantity(resource, written, round_up=round_up)
@@ -52,9 +75,11 @@ def read_amount(resource: str, text: Quantity, *, round_up: bool) -> int:
         raise MalformedError(str(error)) from None
     if amount < 0:
         raise MalformedError(f"{resource}: {written!r} is negative")
-    if amount > _LARGEST:
-        raise RequestError(f"{resource}: {written!r} is too large")
     return amount
+
+
+def _counted(resource: str, text: Quantity, *, round_up: bool) -> int:
+    return min(_unbounded(resource, text, round_up=round_up), LARGEST)
 
 
 def read_factor(resource: str, text: Quantity) -> Fraction:
@@ -69,12 +94,12 @@ def read_factor(resource: str, text: Quantity) -> Fraction:
 def _quantity(resource: str, text: Quantity) -> str:
     written = str(text)
     if not is_quantity(written):
-        raise MalformedError(f"{resource}: {written!r} is not a quantity")
+        raise MalformedError(f"{resource}: {shortened(repr(written))} is not a quantity")
     return written
 
 
 def read_amounts(amounts: Mapping[str, Quantity] | None) -> Amounts:
-    """A resource list, rounded up, with zeros; equal lists share one value.
+    """A resource list of a pod, rounded up, with zeros, up to :data:`LARGEST`; equal lists share one value.
 
     Raises:
         MalformedError: naming the resource and the text.
@@ -84,16 +109,16 @@ def read_amounts(amounts: Mapping[str, Quantity] | None) -> Amounts:
 
 @lru_cache(maxsize=4096)
 def _amounts(amounts: tuple[tuple[str, Quantity], ...]) -> Amounts:
-    return tuple((name, read_amount(name, text, round_up=True)) for name, text in amounts)
+    return tuple((name, _counted(name, text, round_up=True)) for name, text in amounts)
 
 
 @lru_cache(maxsize=4096)
 def _vector(amounts: tuple[tuple[str, Quantity], ...], round_up: bool) -> Resources:
-    return Resources([(name, read_amount(name, text, round_up=round_up)) for name, text in amounts])
+    return Resources([(name, _counted(name, text, round_up=round_up)) for name, text in amounts])
 
 
 def read_vector(amounts: Mapping[str, Quantity] | None, *, round_up: bool) -> Resources:
-    """A resource list; equal lists share one value.
+    """A resource list of a pod or a node, up to :data:`LARGEST`; equal lists share one value.
 
     Raises:
         MalformedError: naming the resource and the text.

@@ -194,6 +194,11 @@ def _option(option: WireOption, path: str) -> DeviceOption:
         raise MalformedError(f"{path}.count: is not allowed with allocationMode {_ALL}")
     if mode == _EXACT and (count is None or count < 1):
         raise MalformedError(f"{path}.count: {count} is not a positive number")
+    if count is not None and count > MOST_DEVICES:
+        raise RequestError(
+            f"{path}.count: {count} devices: a claim can have at most {MOST_DEVICES}",
+            unsupported=True,
+        )
     requested = option.capacity.requests if option.capacity is not None else None
     return DeviceOption(
         device_class=option.device_class_name,

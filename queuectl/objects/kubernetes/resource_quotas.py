@@ -17,7 +17,7 @@ from queuectl.domain.resource_quota import Allowance, Limit
 from queuectl.objects import keys
 from queuectl.objects.errors import under
 from queuectl.objects.kubernetes.nodes import version_of
-from queuectl.objects.kubernetes.requests import read_amount
+from queuectl.objects.kubernetes.requests import read_limit
 from queuectl.objects.kubernetes.wire import ScopeRequirement, WireResourceQuota
 
 _REQUESTS: Final = "requests."
@@ -42,9 +42,9 @@ def read_resource_quota(wire: WireResourceQuota) -> ResourceQuotaRecord:
         if resource is None:
             continue
         with under(where):
-            most = read_amount(resource, (hard or {})[key], round_up=False)
+            most = read_limit(resource, (hard or {})[key], round_up=False)
         with under("status.used"):
-            amount = read_amount(resource, (used or {}).get(key, 0), round_up=True)
+            amount = read_limit(resource, (used or {}).get(key, 0), round_up=True)
         of_limits = key.startswith(_LIMITS)
         limits.append(Limit(intern(key), intern(resource), most, amount, of_limits))
     applies, best_effort = _scope(wire)

@@ -21,11 +21,12 @@ from queuectl.domain.gpu_fractions import annotated_fraction, requested_fraction
 from queuectl.domain.gpus import SharedGpus
 from queuectl.domain.needs import PodNeeds, limited
 from queuectl.domain.numa import SINGLE_NUMA_NODE
+from queuectl.domain.quantity import format_quantity, total
 from queuectl.domain.workload import PodSet, PodShape, Slice, TopologyMode, TopologyRequest
 from queuectl.objects import keys
 from queuectl.objects.errors import MalformedError, RequestError, under
 from queuectl.objects.kubernetes.pod_claims import read_pod_claims
-from queuectl.objects.kubernetes.requests import pod_requests, read_needs
+from queuectl.objects.kubernetes.requests import LARGEST, pod_requests, read_needs
 from queuectl.objects.kubernetes.slices import annotated_slices, check_below
 from queuectl.objects.kubernetes.wire import (
     Affinity,
@@ -40,7 +41,7 @@ from queuectl.objects.names import is_label_key
 _OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"})
 _BOOLEANS: Final = {"true": True, "false": False}
 _LARGEST_COUNT: Final = 2**31 - 1
-_LARGEST_TOTAL: Final = 2**60  # so that sums over a cluster stay within 64 bits
+_LARGEST_TOTAL: Final = 2**60  # so that sums over some gangs have 64 bits
 
 
 def read_podset(
@@ -82,10 +83,22 @@ def read_podset(
         labels=_pairs(template.metadata.labels if template.metadata else None),
         annotations=_pairs(annotations),
     )
-    for resource, amount in podset.requests.items():
-        if amount > _LARGEST_TOTAL:
-            raise RequestError(f"{path}.spec: {count} pods ask for too much {resource}: {amount}")
+    for resource, amount in shape.requests.items():
+        if amount >= LARGEST:
+            most = format_quantity(resource, LARGEST)
+            raise RequestError(
+                f"{path}.spec: {resource} is too large: each pod asks for {most} or more"
+            )
     return podset
+
+
+def too_much(podsets: Iterable[PodSet]) -> str | None:
+    """The error of a gang whose pods ask for more of a resource than amounts with 64 bits can state; None if they do not."""
+    for resource, amount in total(podset.requests for podset in podsets).items():
+        if amount > _LARGEST_TOTAL:
+            most, asked = (format_quantity(resource, n) for n in (_LARGEST_TOTAL, amount))
+            return f"all pods together ask for {asked} {resource}; the largest amount is {most}"
+    return None
 
 
 def _pairs(values: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
