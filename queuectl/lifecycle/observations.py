@@ -101,7 +101,7 @@ class Observer:
         touched, mirror.touched = mirror.touched, set()
         touched.update(self._resized(config))
         edited, mirror.edited = mirror.edited, set()
-        touched |= self._dependents.of(touched, indirect=bool(edited))
+        touched |= self._dependents.of(touched)
         self._plan_again = self._counted(moved) or mirror.planning_changed
         self._plan_again |= any(map(self._waits, edited))
         mirror.planning_changed = False

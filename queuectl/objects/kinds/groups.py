@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from queuectl.domain.gates import MOST_DEPENDENCIES, distinct_gates
 from queuectl.domain.job_records import JobRecord, Outcome
 from queuectl.domain.ledger import Entry
 from queuectl.domain.pod_records import Member, PodPhase, PodRecord
@@ -98,6 +99,9 @@ class Group:
         if not podsets and self.record is not None:
             podsets = list(self.record.podsets)  # all its pods have ended
         error, unsupported = self._error(current)
+        gates = _gates(current)
+        if error is None and len(gates) > MOST_DEPENDENCIES:
+            error = _too_many(self.key.name, len(gates))
         self.record = replace(
             first.job,
             kind=self.key.kind,
@@ -112,7 +116,7 @@ class Group:
             deleting=all(pod.terminating for pod in current),
             staged=first.fast,
             awaits=awaits,
-            gates=_gates(current),
+            gates=gates[:MOST_DEPENDENCIES],
             preempt_requested=common(pod.preempt_requested for pod in released),
             preempt_ready=bool(released) and all(pod.preempt_ready for pod in released),
             error=error,
@@ -276,7 +280,14 @@ def _remembered(entry: Entry) -> JobRecord:
 
 def _gates(pods: Iterable[PodRecord]) -> tuple[str, ...]:
     """The gates of all pods: any pod of a group can name what the group waits for."""
-    return tuple(dict.fromkeys(gate for pod in pods for gate in member_of(pod).job.gates))
+    return distinct_gates(gate for pod in pods for gate in member_of(pod).job.gates)
+
+
+def _too_many(group: str, gates: int) -> str:
+    return (
+        f"the pods of group {group} have {gates} different gates and jobs in queuectl.dev/after; at most {MOST_DEPENDENCIES} are "
+        "possible"
+    )
 
 
 def common(values: Iterable[str]) -> str:
