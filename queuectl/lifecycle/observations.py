@@ -195,7 +195,10 @@ class Observer:
         late = late_pods(pods, before.attempt, self._late.pop(uid, {}), now)
         if late and before.state is State.STARTING:
             self._late[uid] = late
-            self._mirror.unschedulable.add(uid)  # to observe it again later
+        if uid in self._refused or uid in self._late:
+            self._mirror.unschedulable.add(uid)
+        else:
+            self._mirror.unschedulable.discard(uid)
         terms = replace(self._terms(before, job, config, now), refused=refused, late=late)
         if refused:
             stuck = [pod for pod in pods if pod.uid in refused and pod.attempt == before.attempt]

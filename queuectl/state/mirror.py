@@ -136,6 +136,8 @@ class Mirror:
         edited: uids of new jobs, and of jobs with another request than before.
         moved_pods: uids of pods that changed or were deleted.
         kinds: the job kinds.
+        unschedulable: owners of pods that cannot start now, to observe them again as time passes. An observation that finds no such pod
+            removes its owner.
         planning_changed: a node, its conditions, a namespace, priority class, ResourceQuota, device or unmanaged pod changed, or an ended pod was deleted, so plans can differ.
         devices: the objects of dynamic resource allocation.
         provisioning: the requests for nodes that queuectl made.
@@ -189,7 +191,7 @@ class Mirror:
         self.moved_pods: set[str] = set()
         self.planning_changed = True
         self.edited: set[str] = set()
-        self.unschedulable: set[str] = set()  # owners to observe again later
+        self.unschedulable: set[str] = set()
         self.devices = DeviceMirror(self._in_queue)
         self.provisioning = ProvisioningRequests()
         self._gpus: GpuSizes | None = None
