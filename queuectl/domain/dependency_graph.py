@@ -15,12 +15,15 @@ from queuectl.domain.gates import (
     DependencyStatus,
     JobName,
     Standing,
-    dependencies,
+    parsed,
 )
 from queuectl.domain.job_records import Outcome
 
 _NAMED: Final = 10  # jobs of a cycle in a sentence
 _STEPS: Final = 1_000  # edges that are followed to name them
+_MISSING: Final = Standing(DependencyStatus.MISSING)
+_UNFINISHED: Final = Standing(DependencyStatus.UNFINISHED)
+_CYCLE: Final = Standing(DependencyStatus.CYCLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,26 +82,26 @@ class DependencyGraph:
         cycle = self._cycles.get(job, frozenset())
         named: tuple[str, ...] | None = None  # the cycle of its first dependency that is in one
         found = {}
-        for one in dependencies(gates):
+        for gate, one in parsed(gates).items():
             other = JobName.of(one.kind, job.namespace, one.name)
             known = self._jobs.get(other)
             if known is None:
-                found[one.gate] = Standing(DependencyStatus.MISSING)
+                found[gate] = _MISSING
             elif known.outcome is not None:
-                found[one.gate] = Standing(ENDED[known.outcome])
+                found[gate] = Standing(ENDED[known.outcome])
             elif other not in cycle:
-                found[one.gate] = Standing(DependencyStatus.UNFINISHED)
+                found[gate] = _UNFINISHED
             elif named is None:
                 named = self._way(other, one.job, job, cycle)
-                found[one.gate] = Standing(DependencyStatus.CYCLE, named)
+                found[gate] = Standing(DependencyStatus.CYCLE, named)
             else:
-                found[one.gate] = Standing(DependencyStatus.CYCLE)
+                found[gate] = _CYCLE
         return found
 
     def _keep(self, name: JobName, job: JobFound | None) -> None:
         gates = job.gates if job is not None and job.outcome is None else ()
         waits_for: dict[JobName, str] = {}
-        for one in dependencies(gates):
+        for one in parsed(gates).values():
             waits_for.setdefault(JobName.of(one.kind, name.namespace, one.name), one.job)
         for other in self._waits_for.pop(name, {}):
             del self._dependents[other][name]

@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Self
+from functools import lru_cache
+from typing import Final, NamedTuple, Self
 
 from queuectl.domain.job_records import Outcome
 from queuectl.domain.reasons import Code, Reason
@@ -83,8 +84,7 @@ ENDED: Final = {
 _UNFINISHED: Final = Standing(DependencyStatus.UNFINISHED)
 
 
-@dataclass(frozen=True, slots=True)
-class JobName:
+class JobName(NamedTuple):
     """A job by its names. Kinds are equal without regard to case, so ``kind`` is in lower case."""
 
     kind: str
@@ -138,13 +138,14 @@ class Dependency:
         return f"{self.job}:{self.ends}"
 
     def satisfied(self, status: DependencyStatus) -> bool:
-        ended = status in ENDED.values()
-        return ended and (self.ends is Ends.ANY or status == self.ends_as)
+        ended = status is DependencyStatus.SUCCEEDED or status is DependencyStatus.FAILED
+        return ended and (self.ends is Ends.ANY or status is self.ends_as)
 
     def never_satisfied(self, status: DependencyStatus) -> bool:
         """Whether it waits without end unless a user acts. A job that does not exist can be created later."""
-        ended = status in ENDED.values()
-        return status is DependencyStatus.CYCLE or (ended and not self.satisfied(status))
+        if status is DependencyStatus.UNFINISHED or status is DependencyStatus.MISSING:
+            return False
+        return status is DependencyStatus.CYCLE or not self.satisfied(status)
 
     @property
     def ends_as(self) -> DependencyStatus:
@@ -166,22 +167,30 @@ class Dependency:
 
 def admission_gates(gates: tuple[str, ...]) -> list[str]:
     """The gates that other controllers remove."""
-    return [gate for gate in gates if Dependency.of_gate(gate) is None]
+    known = parsed(gates)
+    return [gate for gate in gates if gate not in known]
 
 
 def dependencies(gates: tuple[str, ...]) -> list[Dependency]:
     """The gates that queuectl removes when other jobs have ended."""
-    return [found for gate in gates if (found := Dependency.of_gate(gate)) is not None]
+    return list(parsed(gates).values())
+
+
+@lru_cache(maxsize=1 << 14)
+def parsed(gates: tuple[str, ...]) -> Mapping[str, Dependency]:
+    """The dependencies by gate. The gates of a job are read several times in each observation of it."""
+    return {gate: one for gate in gates if (one := Dependency.of_gate(gate)) is not None}
 
 
 def remaining(gates: tuple[str, ...], statuses: Mapping[str, Standing]) -> tuple[str, ...]:
     """The gates without satisfied dependencies. ``statuses``: by gate; a dependency without one is kept."""
-    satisfied = {
-        one.gate
-        for one in dependencies(gates)
-        if one.satisfied(statuses.get(one.gate, _UNFINISHED).status)
-    }
-    return tuple(gate for gate in gates if gate not in satisfied)
+    known = parsed(gates)
+    kept = [
+        gate
+        for gate in gates
+        if gate not in known or not known[gate].satisfied(statuses.get(gate, _UNFINISHED).status)
+    ]
+    return tuple(kept)
 
 
 def same_gates(gates: Iterable[str], others: Iterable[str]) -> tuple[str, ...]:
@@ -217,13 +226,13 @@ def held_by(
         statuses: by gate, as far as they are known.
         error: why the gang cannot start without its gates either.
     """
-    names, jobs = admission_gates(gates), dependencies(gates)
-    known = {one: (statuses or {}).get(one.gate, _UNFINISHED) for one in jobs}
-    never = {one for one, standing in known.items() if one.never_satisfied(standing.status)}
-    first = sorted(known, key=lambda one: one not in never) if len(known) > _NAMED else [*known]
+    names, jobs, known = admission_gates(gates), parsed(gates), statuses or {}
+    found = {gate: known.get(gate, _UNFINISHED) for gate in jobs}
+    never = {gate for gate in jobs if jobs[gate].never_satisfied(found[gate].status)}
+    first = sorted(jobs, key=lambda gate: gate not in never) if len(jobs) > _NAMED else [*jobs]
     more = len(first[_NAMED:])
     parts = [f"these admission gates are removed: {', '.join(names)}"] if names else []
-    parts += [one.explained(known[one]) for one in first[:_NAMED]]
+    parts += [jobs[gate].explained(found[gate]) for gate in first[:_NAMED]]
     parts += [f"{more} other jobs end as it requires"] if more else []
     if never:
         code = Code.DEPENDENCY_NEVER_SATISFIED
@@ -231,7 +240,7 @@ def held_by(
         code = Code.ADMISSION_GATED if names else Code.DEPENDENCY
     details: dict[str, object] = {"gates": names} if names else {}
     if jobs:
-        details["after"] = {str(one): str(known[one].status) for one in first[:_NAMED]}
+        details["after"] = {str(jobs[gate]): str(found[gate].status) for gate in first[:_NAMED]}
     if more:
         details["moreAfter"] = more
     but = f"; it cannot start then either: {error}" if error is not None else ""

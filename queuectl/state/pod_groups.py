@@ -75,15 +75,17 @@ class PodGroups:
         if key.kind == SET:
             self._of_set[set_key(key)].discard(key)
 
-    def put(self, pod: PodRecord) -> None:
-        """A pod that is new or has changed."""
+    def put(self, pod: PodRecord) -> bool:
+        """A pod that is new or has changed. Returns whether it differs from before in more than its version and its labels."""
         key = key_of(pod)
         if self._keys.get(pod.uid, key) != key:
             self.remove(pod.uid)
         self._keys[pod.uid] = key
         group = self._group(key)
+        before = group.pods.get(pod.uid)
         group.pods.put(pod)
         self._changed.setdefault(key, {})[pod.uid] = None
+        return before is None or not _same(before, pod)
 
     def remove(self, uid: str) -> None:
         """A pod that does not exist any more, by uid; without effect for other pods."""
@@ -155,3 +157,12 @@ class PodGroups:
     def waiting(self) -> bool:
         """Whether any group has changed since they were settled."""
         return bool(self._changed)
+
+
+def _same(before: PodRecord, pod: PodRecord) -> bool:
+    """Whether two states of a pod differ only in their versions and labels."""
+    known, member = member_of(before), member_of(pod)
+    job = replace(
+        member.job, version=known.job.version, face=known.job.face, labels=known.job.labels
+    )
+    return before == replace(pod, version=before.version, member=replace(member, job=job))

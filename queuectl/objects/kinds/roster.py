@@ -114,6 +114,10 @@ class Roster:
     def __getitem__(self, uid: str) -> PodRecord:
         return self._pods[uid]
 
+    def get(self, uid: str) -> PodRecord | None:
+        """A pod; None if there is none."""
+        return self._pods.get(uid)
+
     def put(self, pod: PodRecord) -> None:
         """A pod that is new or has changed."""
         self.version = max(self.version, pod.version)
