@@ -405,8 +405,8 @@ class Mirror:
         if not self._groups.waiting:
             return
         for before, record, pods in self._groups.settle():
-            if before and (record is None or record.uid != before):
-                self._forget_job(before)
+            if before is not None and (record is None or record.uid != before.uid):
+                self._forget_job(before.uid)
             differs = False
             for uid, pod in pods.items():
                 if self.pods[uid] != pod:
@@ -416,13 +416,13 @@ class Mirror:
                 continue
             self._appeared.setdefault(record.uid, record.version)
             known = self.jobs.get(record.uid)
-            if differs or known is None or _asks(known) != _asks(record):
+            if differs or before is None or known is None or asked_of(before) != asked_of(record):
                 self._keep_job(record, known)
             else:
-                self._newer.add(record.uid)
                 self.jobs[record.uid] = replace(
                     known, version=record.version, status=record.status, face=record.face
                 )
+                self._newer.add(record.uid)
 
     def take_over(self, admissions: Iterable[PriorAdmission]) -> None:
         """Add the admissions of a Kueue, for jobs without an entry in the ledger."""

@@ -24,7 +24,7 @@ class PodGroups:
         self._known: dict[GroupKey, str] = {}  # uids of the ledger
         self._changed: dict[GroupKey, dict[str, None]] = {}  # uids of their pods that changed
         self._reseated: set[GroupKey] = set()  # those whose pods all can have changed
-        self._shown: dict[GroupKey, str] = {}  # uids of the last records
+        self._shown: dict[GroupKey, JobRecord] = {}  # the last records
         self.sets: dict[str, JobRecord] = {}  # by uid
         self._sets: dict[tuple[str, str], JobRecord] = {}  # by namespace and name
         self._of_set: dict[tuple[str, str], set[GroupKey]] = {}
@@ -129,20 +129,22 @@ class PodGroups:
             self._mark(key)
         self._known[key] = entry.uid
 
-    def settle(self) -> Iterator[tuple[str, JobRecord | None, Mapping[str, PodRecord]]]:
-        """For each group that changed: its uid before, its record, and its changed pods with their owner and podset."""
+    def settle(
+        self,
+    ) -> Iterator[tuple[JobRecord | None, JobRecord | None, Mapping[str, PodRecord]]]:
+        """For each group that changed: its record before and now, and its changed pods with their owner and podset."""
         changed, self._changed = self._changed, {}
         reseated, self._reseated = self._reseated, set()
         for key, uids in changed.items():
             group = self._groups.get(key)
             if group is None:
                 continue
-            before = self._shown.pop(key, "")
+            before = self._shown.pop(key, None)
             record = group.assemble(known=self._known.get(key, "") == group.uid != "")
             if not group.pods and key not in self._known:
                 self._drop(key)
                 record = None
-            everyone = key in reseated or before != group.uid
+            everyone = key in reseated or (before.uid if before else "") != group.uid
             pods = group.pods if everyone else (group.pods[uid] for uid in uids)
             owned = {
                 pod.uid: replace(group.seated(pod), owner=group.uid, owner_kind=key.kind)
@@ -150,7 +152,7 @@ class PodGroups:
                 if member_of(pod).workload in ("", group.uid)
             }
             if record is not None:
-                self._shown[key] = record.uid
+                self._shown[key] = record
             yield before, record, owned
 
     @property
