@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from queuectl.devices.numa_devices import NUMA_CLASSES, numa_label
-from queuectl.devices.selectors import MOST_BYTES
 from queuectl.domain.devices import (
+    MOST_SELECTOR_BYTES,
     ClaimSpec,
     DeviceConstraint,
     DeviceOption,
@@ -103,10 +103,10 @@ def atoms_of(devices: PodDevices) -> Atoms:
     if len(admin) > 1:
         return Atoms({}, "requests for administration beside other requests for devices")
     size = sum(len(s.encode()) for s in {s for option in options for s in option.selectors})
-    if size > MOST_BYTES:
+    if size > MOST_SELECTOR_BYTES:
         return Atoms(
             {},
-            f"selectors of {size} bytes in the claims of a pod, at most {MOST_BYTES} are possible",
+            f"selectors of {size} bytes in the claims of a pod, at most {MOST_SELECTOR_BYTES} are possible",
         )
     counts: Counter[Atom] = Counter()
     for claim in devices.claims:

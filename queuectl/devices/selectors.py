@@ -22,14 +22,13 @@ from queuectl.cel.functions import Function, declared, implemented
 from queuectl.cel.kubernetes import KUBERNETES
 from queuectl.cel.values import POOL, QUANTITY, published, quantity, semver
 from queuectl.devices.adaptation import ADDED, adapted, attributes_read, refuse_presence
-from queuectl.domain.devices import AttributeValue, DeviceKind, Scalar, Version
+from queuectl.domain.devices import MOST_SELECTOR_BYTES, AttributeValue, DeviceKind, Scalar, Version
 from queuectl.domain.errors import BadInput
 from queuectl.domain.semver import read_semver
 
 MOST_OPERATIONS: Final = 100_000
 """Operations of one evaluation of a selector, and of one evaluation of all selectors of a request."""
-MOST_BYTES: Final = 10 * 1024
-"""Of a selector, as in the API server, and of all selectors in the claims of a pod."""
+
 
 _T: Final = cel.Type
 _MOST_VALUES: Final = 48  # of a list in a ResourceSlice
@@ -91,8 +90,8 @@ class Selector:
         Raises:
             BadInput: it is not valid, it uses something that is not available here, or it takes too many operations.
         """
-        if len(source.encode()) > MOST_BYTES:
-            raise BadInput(f"CEL: the expression has more than {MOST_BYTES} bytes")
+        if len(source.encode()) > MOST_SELECTOR_BYTES:
+            raise BadInput(f"CEL: the expression has more than {MOST_SELECTOR_BYTES} bytes")
         untyped = compiled(_CHECKING, source, types=False)
         refuse_presence(checked.parse(untyped.serialize()), source)
         tree = checked.parse(compiled(_CHECKING, source).serialize())

@@ -121,16 +121,18 @@ def waits_for(jobs: Mapping[JobName, JobFound], first: JobName, target: JobName)
     seen, queue = {first}, [first]
     for job in queue:
         known = jobs.get(job)
-        for number in range(8) if known is not None and known.outcome is None else ():
-            if after(number)[0] in known.gates and name(number) not in seen:
-                seen.add(name(number))
-                queue.append(name(number))
-            if after(number)[0] in known.gates and name(number) == target:
-                return True
+        gates = known.gates if known is not None and known.outcome is None else ()
+        named = [name(number) for number in range(8) if after(number)[0] in gates]
+        if target in named:
+            return True
+        queue += [one for one in named if one not in seen]
+        seen.update(named)
     return False
 
 
-def all_statuses(graph: DependencyGraph, jobs: Mapping[JobName, JobFound]) -> dict[JobName, object]:
+def all_statuses(
+    graph: DependencyGraph, jobs: Mapping[JobName, JobFound]
+) -> dict[JobName, dict[str, DependencyStatus]]:
     return {
         job: {gate: one.status for gate, one in graph.statuses(job, known.gates).items()}
         for job, known in jobs.items()
@@ -153,7 +155,7 @@ def test_after_any_changes_the_cycles_are_those_that_a_search_from_each_job_find
         missed = {j for j in now if now[j] != before.get(j) and j not in change} - affected
         assert not missed
         for job in now:
-            for gate, status in now[job].items():  # type: ignore[attr-defined]
+            for gate, status in now[job].items():
                 other = name(int(gate.rpartition("-")[2].partition(":")[0]))
                 ended = other not in jobs or jobs[other].outcome is not None
                 cycle = not ended and (other == job or waits_for(jobs, other, job))
