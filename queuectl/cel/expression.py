@@ -34,9 +34,12 @@ class Expression:
             data: a value for each variable of the environment.
 
         Raises:
-            EvaluationError: the value is an error.
+            EvaluationError: the value is an error, or the library cannot evaluate the expression.
         """
-        found = self._compiled.eval(data=dict(data))
+        try:
+            found = self._compiled.eval(data=dict(data))
+        except Exception as error:  # the library has no class of its own
+            raise EvaluationError(str(error)) from error
         if found.type() == cel.Type.ERROR:
             raise EvaluationError(str(found.value()))
         return _plain(found.plain_value())

@@ -18,10 +18,11 @@ from queuectl.demo.findings import Finding, opens
 from queuectl.demo.replay import ObservedState, Step
 from queuectl.domain.job_records import JobRecord
 from queuectl.domain.pod_records import PodPhase, PodRecord
-from queuectl.objects.kinds.groups import GroupKey, key_of, member_of
+from queuectl.objects.kinds.groups import GroupKey, key_of
 from queuectl.objects.kinds.leaderworkerset import KIND as SET
 from queuectl.objects.kinds.leaderworkerset import set_name
 from queuectl.objects.kinds.pods import POD
+from queuectl.objects.kinds.roster import member_of
 
 
 class StartKey(NamedTuple):

@@ -14,6 +14,7 @@ from typing import Final
 
 from queuectl.devices.numa_devices import NUMA_CLASSES, numa_label
 from queuectl.domain.devices import (
+    MOST_SELECTOR_BYTES,
     ClaimSpec,
     DeviceConstraint,
     DeviceOption,
@@ -101,6 +102,12 @@ def atoms_of(devices: PodDevices) -> Atoms:
     admin = {option.admin for option in options}
     if len(admin) > 1:
         return Atoms({}, "requests for administration beside other requests for devices")
+    size = sum(len(s.encode()) for s in {s for option in options for s in option.selectors})
+    if size > MOST_SELECTOR_BYTES:
+        return Atoms(
+            {},
+            f"selectors of {size} bytes in the claims of a pod, at most {MOST_SELECTOR_BYTES} are possible",
+        )
     counts: Counter[Atom] = Counter()
     for claim in devices.claims:
         if admin == {True}:

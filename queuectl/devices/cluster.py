@@ -76,6 +76,7 @@ class NodeCache:
         if (atoms, classes) != (self._atoms, self._classes):
             self._atoms, self._classes = atoms, classes
             self._made = {}
+            self.matching.limit(option for atom in atoms for option in atom.options)
             own = read_by(atoms, self.matching)
             self._reads = [own, *self._reads][:_READS]
             read = reduce(or_, self._reads)

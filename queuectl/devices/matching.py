@@ -6,15 +6,23 @@ fails the pod. A request can therefore use a node only if no device of the node 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from queuectl.devices.numa_devices import NUMA_CLASSES, NUMA_DRIVER, SERVES, serves
-from queuectl.devices.selectors import outcome, selector
+from queuectl.devices.selectors import MOST_OPERATIONS, outcome, selector
 from queuectl.domain.devices import DeviceClass, DeviceKind, DeviceOption, NodeDevices
 from queuectl.domain.errors import BadInput, QueuectlError
 
+MOST_BYTES_OF_PLAN: Final = 256 * 1024
+"""Of the different selectors of all requests."""
+MOST_OPERATIONS_OF_PLAN: Final = 500_000
+"""Operations of one evaluation of each of them. There is one for each kind of device."""
 _MOST_KINDS: Final = 1 << 18
+_BEYOND: Final = (
+    f"the selectors of all requests together have more than {MOST_BYTES_OF_PLAN} bytes or can take more than {MOST_OPERATIONS_OF_PLAN} operations for one device, and those of this "
+    "request are among the most expensive ones"
+)
 
 
 class NotMatched(QueuectlError):
@@ -31,6 +39,14 @@ class Matching:
             tuple[str, tuple[str, ...]], dict[int, tuple[DeviceKind, bool | str]]
         ] = {}
         self._attributes: dict[tuple[str, tuple[str, ...]], frozenset[str] | None] = {}
+        self._beyond: frozenset[tuple[str, ...]] = frozenset()
+
+    def limit(self, options: Iterable[DeviceOption]) -> None:
+        """Refuse those of the options of a plan whose selectors take too much work together. The cheapest are kept."""
+        lists = sorted({o.selectors for o in options}, key=lambda each: (_bytes(each), each))
+        compiled = _within(lists, MOST_BYTES_OF_PLAN, lambda source: len(source.encode()))
+        cheap = sorted(compiled, key=lambda each: (sum(map(_operations, each)), each))
+        self._beyond = frozenset(lists) - _within(cheap, MOST_OPERATIONS_OF_PLAN, _operations)
 
     def __call__(self, option: DeviceOption, node: NodeDevices) -> tuple[int, ...]:
         """The positions of the selected devices. Taints and capacity do not count.
@@ -38,6 +54,8 @@ class Matching:
         Raises:
             NotMatched: a selector cannot be evaluated, or kube-scheduler can allocate a device that is left out.
         """
+        if option.selectors in self._beyond:
+            raise NotMatched(_BEYOND)
         if option.count is None and node.unsupported:
             raise NotMatched(f"a request for all devices cannot be planned: {node.unsupported[0]}")
         if any(self._selects(option, kind) for kind in node.left_out):
@@ -77,14 +95,22 @@ class Matching:
         chosen = self.classes.get(option.device_class)
         if chosen is None:
             return f"DeviceClass {option.device_class} does not exist"
+        if option.selectors in self._beyond:
+            return _BEYOND
+        operations = 0
         for whose, number, source in _selectors(chosen, option):
             try:
-                selector(source)
+                operations += selector(source).operations
             except BadInput as error:
                 return f"{whose}: selectors[{number}]: {error}"
+        if operations > MOST_OPERATIONS:
+            text = f"an evaluation of all selectors can take {operations} operations"
+            return f"request: {text}, and at most {MOST_OPERATIONS} are supported"
         return None
 
     def _selects(self, option: DeviceOption, kind: DeviceKind) -> bool:
+        if option.selectors in self._beyond:
+            raise NotMatched(_BEYOND)
         known = self._known_of(option)
         found = known.get(id(kind))
         if found is None:
@@ -100,6 +126,8 @@ class Matching:
 
     def attributes(self, option: DeviceOption) -> frozenset[str] | None:
         """The names of the attributes that the selectors read, without domains; None = they can read all."""
+        if option.selectors in self._beyond:
+            return frozenset()
         key = (option.device_class, option.selectors)
         if key not in self._attributes:
             self._attributes[key] = self._read(option)
@@ -136,3 +164,31 @@ def _selectors(chosen: DeviceClass, option: DeviceOption) -> Iterator[tuple[str,
     ):
         for number, source in enumerate(sources):
             yield whose, number, source
+
+
+def _bytes(sources: Iterable[str]) -> int:
+    return sum(len(source.encode()) for source in sources)
+
+
+def _operations(source: str) -> int:
+    """Of one evaluation; 0 for a selector that is refused."""
+    try:
+        return selector(source).operations
+    except BadInput:
+        return 0
+
+
+def _within(
+    lists: Iterable[tuple[str, ...]], most: int, cost: Callable[[str], int]
+) -> frozenset[tuple[str, ...]]:
+    """The first lists of selectors that cost at most so much together. A selector counts once."""
+    found: set[tuple[str, ...]] = set()
+    counted: set[str] = set()
+    spent = 0
+    for each in lists:
+        spent += sum(cost(source) for source in set(each) - counted)
+        if spent > most:
+            break
+        counted.update(each)
+        found.add(each)
+    return frozenset(found)

@@ -16,13 +16,19 @@ from google.protobuf.message import Message
 
 from queuectl.cel import checked
 from queuectl.cel.comparisons import evaluation, same
+from queuectl.cel.cost import Costs, Size
 from queuectl.cel.expression import EvaluationError, Expression, compiled
 from queuectl.cel.functions import Function, declared, implemented
 from queuectl.cel.kubernetes import KUBERNETES
 from queuectl.cel.values import POOL, QUANTITY, published, quantity, semver
 from queuectl.devices.adaptation import ADDED, adapted, attributes_read, refuse_presence
-from queuectl.domain.devices import AttributeValue, DeviceKind, Scalar, Version
+from queuectl.domain.devices import MOST_SELECTOR_BYTES, AttributeValue, DeviceKind, Scalar, Version
+from queuectl.domain.errors import BadInput
 from queuectl.domain.semver import read_semver
+
+MOST_OPERATIONS: Final = 100_000
+"""Operations of one evaluation of a selector, and of one evaluation of all selectors of a request."""
+
 
 _T: Final = cel.Type
 _MOST_VALUES: Final = 48  # of a list in a ResourceSlice
@@ -49,6 +55,18 @@ _FUNCTIONS: Final = (
 )
 
 
+# The sizes of a large device. Its driver decides them; a user decides only what the expression does with them.
+_TEXT: Final = Size(64)
+_COSTS: Final = Costs(
+    {
+        "device.driver": _TEXT,
+        "device.attributes": Size(8, Size(32, Size(16, _TEXT))),
+        "device.capacity": Size(8, Size(32, _TEXT)),
+    },
+    {function.name for function in (*_FUNCTIONS, *ADDED)},
+)
+
+
 def _environment(functions: cel.CelExtension) -> cel.Env:
     libraries = [ext_optional.ExtOptional(), ext_strings.ExtStrings(), ext_bindings.ExtBindings()]
     return cel.NewEnv(POOL, variables=_VARIABLES, extensions=[*libraries, functions])
@@ -63,19 +81,26 @@ class Selector:
 
     Attributes:
         attributes: the names, without domains, of the attributes that it can read; None = it can read all.
+        operations: of one evaluation, at most.
     """
 
     def __init__(self, source: str) -> None:
         """Compile it.
 
         Raises:
-            BadInput: it is not valid, or it uses something that is not available here.
+            BadInput: it is not valid, it uses something that is not available here, or it takes too many operations.
         """
+        if len(source.encode()) > MOST_SELECTOR_BYTES:
+            raise BadInput(f"CEL: the expression has more than {MOST_SELECTOR_BYTES} bytes")
         untyped = compiled(_CHECKING, source, types=False)
         refuse_presence(checked.parse(untyped.serialize()), source)
         tree = checked.parse(compiled(_CHECKING, source).serialize())
         self.attributes = attributes_read(tree)
         tree.expr.CopyFrom(adapted(tree, source))
+        self.operations = _COSTS.operations(tree.expr)
+        if self.operations > MOST_OPERATIONS:
+            text = f"an evaluation can take {self.operations} operations, and at most {MOST_OPERATIONS} are supported"
+            raise BadInput(f"CEL: {text}: {source if len(source) < 100 else f'{source[:100]}…'}")
         self._expression = Expression(_EVALUATING.deserialize(checked.serialize(tree)))
 
     def matches(self, kind: DeviceKind) -> bool:
@@ -91,14 +116,24 @@ class Selector:
         return value
 
 
-@lru_cache(maxsize=4096)
 def selector(source: str) -> Selector:
     """The compiled selector; equal ones are compiled once.
 
     Raises:
-        BadInput: it is not valid, or it uses something that is not available here.
+        BadInput: as :class:`Selector`.
     """
-    return Selector(source)
+    found = _compiled(source)
+    if isinstance(found, str):
+        raise BadInput(found)
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _compiled(source: str) -> Selector | str:
+    try:
+        return Selector(source)
+    except BadInput as error:
+        return str(error)
 
 
 @lru_cache(maxsize=1 << 17)
@@ -106,7 +141,7 @@ def outcome(source: str, kind: DeviceKind) -> bool | str:
     """Whether devices of this kind fulfil a selector, or the error of its evaluation. Kept per selector and kind.
 
     Raises:
-        BadInput: the selector is not valid, or it uses something that is not available here.
+        BadInput: as :class:`Selector`.
     """
     try:
         return selector(source).matches(kind)

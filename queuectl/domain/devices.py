@@ -17,6 +17,10 @@ from typing import Final, TypeAlias
 from queuectl.domain.fleet import SelectorTerm
 from queuectl.domain.numa import ONE_NUMA_NODE, OTHER_PODS, NodeZones
 
+MOST_SELECTOR_BYTES: Final = 10 * 1024
+"""Of a selector, as in the API server, and of all selectors in the claims of a pod."""
+
+
 IMPLICIT_RESOURCE: Final = "deviceclass.resource.kubernetes.io/"
 """A container requests devices of each DeviceClass by this prefix and the name of the class."""
 

@@ -179,11 +179,14 @@ class PodsDone:
 class GatesChanged:
     """Gates as the object lists them now; those that it did not have when it was submitted do not count.
 
-    ``statuses``: of the jobs that it depends on, by gate.
+    Attributes:
+        statuses: of the jobs that it depends on, by gate.
+        error: why the job cannot start without gates either.
     """
 
     gates: tuple[str, ...]
     statuses: Mapping[str, Standing] = field(default_factory=dict)
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,18 +7,24 @@ that no admission gate can have: the names of these contain no space.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Self
+from functools import lru_cache
+from typing import Final, NamedTuple, Self
 
 from queuectl.domain.job_records import Outcome
 from queuectl.domain.reasons import Code, Reason
 
+MOST_DEPENDENCIES: Final = 100
+"""Jobs that one job can depend on."""
+
+
 _PREFIX: Final = "after "
 _DEPENDENCY: Final = re.compile(
-    r"(?P<kind>[A-Za-z][A-Za-z0-9]*)/(?P<name>[a-z0-9]([-a-z0-9.]*[a-z0-9])?)(:(?P<ends>[a-z]+))?"
+    r"(?P<kind>[A-Za-z][A-Za-z0-9]{0,62})/(?P<name>[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)(:(?P<ends>[a-z]+))?"
 )
+_NAMED: Final = 10  # jobs in a sentence
 
 
 ENDLESS: Final = frozenset(
@@ -52,24 +58,33 @@ class DependencyStatus(StrEnum):
 class Standing:
     """The state of the job that another one depends on, and why it is a cycle.
 
-    ``cycle``: the jobs of it, from the other job to the one that depends on it, as users wrote them. Each waits for the next.
+    Attributes:
+        cycle: the jobs of it, from the other job to the one that depends on it, as users wrote them. Each waits for the next.
+            Empty if another dependency names one, and if the cycle is too long.
     """
 
     status: DependencyStatus
     cycle: tuple[str, ...] = ()
 
+    @property
+    def cycle_text(self) -> str:
+        """The cycle, from the job that depends on the other one, in the order of its jobs."""
+        if not self.cycle:
+            return "a cycle"
+        return f"a cycle: {' waits for '.join([self.cycle[-1], ', which waits for '.join(self.cycle)])}"
 
-_ENDED: Final = {
+
+ENDED: Final = {
     Outcome.SUCCEEDED: DependencyStatus.SUCCEEDED,
     Outcome.FAILED: DependencyStatus.FAILED,
 }
+"""The status of a job that has ended."""
 
 
 _UNFINISHED: Final = Standing(DependencyStatus.UNFINISHED)
 
 
-@dataclass(frozen=True, slots=True)
-class JobName:
+class JobName(NamedTuple):
     """A job by its names. Kinds are equal without regard to case, so ``kind`` is in lower case."""
 
     kind: str
@@ -123,13 +138,14 @@ class Dependency:
         return f"{self.job}:{self.ends}"
 
     def satisfied(self, status: DependencyStatus) -> bool:
-        ended = status in _ENDED.values()
-        return ended and (self.ends is Ends.ANY or status == self.ends_as)
+        ended = status is DependencyStatus.SUCCEEDED or status is DependencyStatus.FAILED
+        return ended and (self.ends is Ends.ANY or status is self.ends_as)
 
     def never_satisfied(self, status: DependencyStatus) -> bool:
         """Whether it waits without end unless a user acts. A job that does not exist can be created later."""
-        ended = status in _ENDED.values()
-        return status is DependencyStatus.CYCLE or (ended and not self.satisfied(status))
+        if status is DependencyStatus.UNFINISHED or status is DependencyStatus.MISSING:
+            return False
+        return status is DependencyStatus.CYCLE or not self.satisfied(status)
 
     @property
     def ends_as(self) -> DependencyStatus:
@@ -142,98 +158,90 @@ class Dependency:
             case DependencyStatus.MISSING:
                 return f"{clause} (no such job with a queue is in its namespace)"
             case DependencyStatus.CYCLE:
-                return f"{clause} (a cycle: {cycle_text(standing.cycle)})"
+                return f"{clause} ({standing.cycle_text})"
             case DependencyStatus.SUCCEEDED | DependencyStatus.FAILED:
                 return f"{clause} (it {standing.status.lower()})"
             case _:
                 return clause
 
 
-@dataclass(frozen=True, slots=True)
-class JobFound:
-    """A job that others may depend on.
-
-    Attributes:
-        outcome: None while it has not ended.
-        gates: those that still hold it.
-    """
-
-    outcome: Outcome | None
-    gates: tuple[str, ...]
-
-
-def statuses_of(
-    job: JobName, gates: tuple[str, ...], find: Callable[[JobName], JobFound | None]
-) -> dict[str, Standing]:
-    """The states of all jobs that a job depends on, by gate. ``find``: a job by its names, None if it does not exist."""
-    found = {}
-    for one in dependencies(gates):
-        other = JobName.of(one.kind, job.namespace, one.name)
-        known = find(other)
-        if known is None:
-            found[one.gate] = Standing(DependencyStatus.MISSING)
-        elif known.outcome is not None:
-            found[one.gate] = Standing(_ENDED[known.outcome])
-        elif cycle := _way(other, one.job, job, find):
-            found[one.gate] = Standing(DependencyStatus.CYCLE, cycle)
-        else:
-            found[one.gate] = Standing(DependencyStatus.UNFINISHED)
-    return found
-
-
-def _way(
-    first: JobName, written: str, target: JobName, find: Callable[[JobName], JobFound | None]
-) -> tuple[str, ...]:
-    """The shortest way from a job, which a user wrote so, to another one, over what each waits for; empty if there is none."""
-    ways: dict[JobName, tuple[str, ...]] = {first: (written,)}
-    for job in (queue := [first]):
-        if job == target:
-            return ways[job]
-        known = find(job)
-        for one in dependencies(known.gates) if known is not None and known.outcome is None else ():
-            other = JobName.of(one.kind, job.namespace, one.name)
-            if other not in ways:
-                ways[other] = (*ways[job], one.job)
-                queue.append(other)
-    return ()
-
-
-def cycle_text(cycle: tuple[str, ...]) -> str:
-    """The jobs of a cycle (:class:`Standing`), from the one that depends on the first, in their order."""
-    return " waits for ".join([cycle[-1], ", which waits for ".join(cycle)])
-
-
 def admission_gates(gates: tuple[str, ...]) -> list[str]:
     """The gates that other controllers remove."""
-    return [gate for gate in gates if Dependency.of_gate(gate) is None]
+    known = parsed(gates)
+    return [gate for gate in gates if gate not in known]
 
 
 def dependencies(gates: tuple[str, ...]) -> list[Dependency]:
     """The gates that queuectl removes when other jobs have ended."""
-    return [found for gate in gates if (found := Dependency.of_gate(gate)) is not None]
+    return list(parsed(gates).values())
+
+
+@lru_cache(maxsize=1 << 14)
+def parsed(gates: tuple[str, ...]) -> Mapping[str, Dependency]:
+    """The dependencies by gate. The gates of a job are read several times in each observation of it."""
+    return {gate: one for gate in gates if (one := Dependency.of_gate(gate)) is not None}
 
 
 def remaining(gates: tuple[str, ...], statuses: Mapping[str, Standing]) -> tuple[str, ...]:
     """The gates without satisfied dependencies. ``statuses``: by gate; a dependency without one is kept."""
-    satisfied = {
-        one.gate
-        for one in dependencies(gates)
-        if one.satisfied(statuses.get(one.gate, _UNFINISHED).status)
-    }
-    return tuple(gate for gate in gates if gate not in satisfied)
+    known = parsed(gates)
+    kept = [
+        gate
+        for gate in gates
+        if gate not in known or not known[gate].satisfied(statuses.get(gate, _UNFINISHED).status)
+    ]
+    return tuple(kept)
 
 
-def held_by(gates: tuple[str, ...], statuses: Mapping[str, Standing] | None = None) -> Reason:
-    """The reason for which a gang with these gates is held. ``statuses``: by gate, as far as they are known."""
-    names, jobs = admission_gates(gates), dependencies(gates)
-    known = {one: (statuses or {}).get(one.gate, _UNFINISHED) for one in jobs}
+def same_gates(gates: Iterable[str], others: Iterable[str]) -> tuple[str, ...]:
+    """The gates that are among the others, too. Kinds are equal without regard to case."""
+    known = {_key(gate) for gate in others}
+    return tuple(gate for gate in gates if _key(gate) in known)
+
+
+def distinct_gates(gates: Iterable[str]) -> tuple[str, ...]:
+    """The first of those that are equal: kinds are, without regard to case."""
+    first: dict[str, str] = {}
+    for gate in gates:
+        first.setdefault(_key(gate), gate)
+    return tuple(first.values())
+
+
+def _key(gate: str) -> str:
+    """Only the kind of a dependency has upper case; the names of admission gates are equal as they are written."""
+    return gate.lower() if gate.startswith(_PREFIX) else gate
+
+
+def held_by(
+    gates: tuple[str, ...],
+    statuses: Mapping[str, Standing] | None = None,
+    error: str | None = None,
+) -> Reason:
+    """The reason for which a gang with these gates is held.
+
+    It names some of many jobs, and those first that never end as required.
+
+    Args:
+        gates: of the gang.
+        statuses: by gate, as far as they are known.
+        error: why the gang cannot start without its gates either.
+    """
+    names, jobs, known = admission_gates(gates), parsed(gates), statuses or {}
+    found = {gate: known.get(gate, _UNFINISHED) for gate in jobs}
+    never = {gate for gate in jobs if jobs[gate].never_satisfied(found[gate].status)}
+    first = sorted(jobs, key=lambda gate: gate not in never) if len(jobs) > _NAMED else [*jobs]
+    more = len(first[_NAMED:])
     parts = [f"these admission gates are removed: {', '.join(names)}"] if names else []
-    parts += [one.explained(standing) for one, standing in known.items()]
-    if any(one.never_satisfied(standing.status) for one, standing in known.items()):
+    parts += [jobs[gate].explained(found[gate]) for gate in first[:_NAMED]]
+    parts += [f"{more} other jobs end as it requires"] if more else []
+    if never:
         code = Code.DEPENDENCY_NEVER_SATISFIED
     else:
         code = Code.ADMISSION_GATED if names else Code.DEPENDENCY
     details: dict[str, object] = {"gates": names} if names else {}
     if jobs:
-        details["after"] = {str(one): str(standing.status) for one, standing in known.items()}
-    return Reason(code, f"held until {', and until '.join(parts)}", details)
+        details["after"] = {str(jobs[gate]): str(found[gate].status) for gate in first[:_NAMED]}
+    if more:
+        details["moreAfter"] = more
+    but = f"; it cannot start then either: {error}" if error is not None else ""
+    return Reason(code, f"held until {', and until '.join(parts)}{but}", details)

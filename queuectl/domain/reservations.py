@@ -5,9 +5,9 @@ A Reservation has one occurrence, or repeats by a rule of RFC 5545. Only its cur
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -22,6 +22,21 @@ if TYPE_CHECKING:
 
 FREQUENCIES: Final = ("HOURLY", "DAILY", "WEEKLY", "MONTHLY", "YEARLY")
 """The values of FREQ that a recurrence can have."""
+
+
+LARGEST_PART: Final = 10_000
+"""The largest COUNT and INTERVAL of a recurrence."""
+
+
+_STEP: Final = 16  # periods of a rule
+_LENGTHS: Final = {
+    "HOURLY": timedelta(hours=1),
+    "DAILY": timedelta(days=1),
+    "WEEKLY": timedelta(weeks=1),
+}
+_MONTHS: Final = {"MONTHLY": 1, "YEARLY": 12}
+_DAYS: Final = frozenset({"BYDAY", "BYWEEKDAY", "BYMONTHDAY", "BYYEARDAY", "BYWEEKNO", "BYEASTER"})
+"""Parts of a rule that state its days."""
 
 
 REQUESTS: Final = "spec.capacity.requests"
@@ -91,9 +106,7 @@ class AdvanceReservation:
         length = self.ends - self.begins
         begins: float | None = self.begins
         if self.recurrence:
-            rule = recurrence_rule(self.recurrence, self.begins, self.time_zone)
-            found = rule.after(_moment(now - length))
-            begins = found.timestamp() if found is not None else None
+            begins = next_start(self.recurrence, self.begins, self.time_zone, now - length)
         return None if begins is None or begins + length <= now else (begins, begins + length)
 
 
@@ -112,8 +125,72 @@ def recurrence_rule(text: str, begins: float, time_zone: str = "UTC") -> rrule:
     raise ValueError("more than one rule")
 
 
-def _moment(at: float) -> datetime:
-    return datetime.fromtimestamp(at, UTC)
+def next_start(text: str, begins: float, time_zone: str, after: float) -> float | None:
+    """The start (unix seconds) of the first occurrence of a recurrence that begins after a time; None after the last.
+
+    The search begins a few periods of the rule before that time, however long ago the first occurrence was. As
+    :func:`recurrence_rule`, which has the other arguments.
+    """
+    parts = parts_of(text)
+    first = datetime.fromtimestamp(begins, ZoneInfo(time_zone))
+    last = _last_start(text, begins, time_zone) if "COUNT" in parts else None
+    if last is not None and after >= last:
+        return None
+    skipped = _skipped(first, parts, datetime.fromtimestamp(after, first.tzinfo))
+    if skipped is not None:
+        stated = {**_implied(first, parts), **parts}
+        stated.pop("COUNT", None)
+        text = ";".join(f"{key}={value}" for key, value in stated.items())
+        begins = skipped
+    found = recurrence_rule(text, begins, time_zone).after(datetime.fromtimestamp(after, UTC))
+    return found.timestamp() if found is not None else None
+
+
+def parts_of(recurrence: str) -> dict[str, str]:
+    """The parts of a rule by their names, in upper case."""
+    listed = recurrence.removeprefix("RRULE:").upper().split(";")
+    return dict(part.partition("=")[::2] for part in listed)
+
+
+def _skipped(first: datetime, parts: Mapping[str, str], after: datetime) -> float | None:
+    """A time (unix seconds) at which the rule can begin instead, with the same occurrences after ``after``; None if it is not long ago.
+
+    It moves in steps of many periods, so that few rules are made.
+    """
+    interval = int(parts.get("INTERVAL", 1))
+    wall, goal = first.replace(tzinfo=None, fold=0), after.replace(tzinfo=None, fold=0)
+    months = _MONTHS.get(parts["FREQ"], 0) * interval
+    length = _LENGTHS.get(parts["FREQ"], timedelta()) * interval
+    passed = (goal.year - wall.year) * 12 + goal.month - wall.month
+    steps = (passed // months if months else (goal - wall) // length) // _STEP
+    # The period in which a rule begins can be incomplete, so at least one whole step is not left out.
+    for periods in range((steps - 1) * _STEP, 0, -_STEP):
+        if months:
+            at = wall.year * 12 + wall.month - 1 + periods * months
+            moved = wall.replace(year=at // 12, month=at % 12 + 1, day=1)
+        else:
+            moved = wall + periods * length
+        begins = moved.replace(tzinfo=first.tzinfo).timestamp()
+        if datetime.fromtimestamp(begins, first.tzinfo).replace(tzinfo=None) == moved:
+            return begins  # clocks show this time
+    return None
+
+
+def _implied(first: datetime, parts: Mapping[str, str]) -> dict[str, str]:
+    """The parts of a rule that follow from the day of its first occurrence, which the rule does not begin with any more."""
+    if parts["FREQ"] not in _MONTHS or parts.keys() & _DAYS:
+        return {}
+    month = {"BYMONTH": str(first.month)} if parts["FREQ"] == "YEARLY" else {}
+    return {**month, "BYMONTHDAY": str(first.day)}
+
+
+@lru_cache(maxsize=1024)
+def _last_start(text: str, begins: float, time_zone: str) -> float:
+    """The start of the last occurrence of a rule with COUNT."""
+    last = begins
+    for at in recurrence_rule(text, begins, time_zone):
+        last = at.timestamp()
+    return last
 
 
 class ReservationPhase(StrEnum):

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from queuectl.domain.arrays import has_begun, object_of
-from queuectl.domain.gates import JobFound, JobName, Standing, dependencies, statuses_of
+from queuectl.domain.dependency_graph import DependencyGraph, JobFound
+from queuectl.domain.gates import JobName, Standing
 from queuectl.domain.job_records import JobRecord
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 
 
 class Dependents:
-    """An index of the jobs of the mirror by name, and of the jobs that depend on each name.
+    """An index of the jobs of the mirror by name, and the graph of their dependencies.
 
     It follows from the mirror and the ledger, so a new leader has it after its first observation, which is of all jobs.
     """
@@ -22,36 +23,31 @@ class Dependents:
         self._ledger = ledger
         self._names: dict[str, JobName] = {}  # by uid
         self._uids: dict[JobName, str] = {}  # if a job was created again: the last observed
-        self._waiting: dict[JobName, set[str]] = {}  # uids of the jobs that depend on a name
-        self._depends: dict[str, set[JobName]] = {}  # the same the other way round
+        self._graph = DependencyGraph()
 
-    def of(self, touched: Collection[str], *, indirect: bool) -> set[str]:
-        """The uids of the jobs that depend on changed ones.
+    def of(self, touched: Collection[str]) -> set[str]:
+        """The uids of the jobs that depend on changed ones: directly, or in a cycle that begins or ends with the change.
 
-        Args:
-            touched: uids of changed and deleted jobs, new ones too.
-            indirect: those that depend on a dependent too: a new or edited job can close or open a cycle.
+        ``touched``: uids of changed and deleted jobs, new ones too.
         """
-        names = [name for uid in touched if (name := self._indexed(uid)) is not None]
-        found: set[str] = set()
-        if not self._waiting:
-            return found
-        while names:
-            for uid in self._waiting.get(names.pop(), set()) - found:
-                found.add(uid)
-                names.extend([self._names[uid]] if indirect else [])
-        return found
+        names = {name: None for uid in touched if (name := self._indexed(uid)) is not None}
+        affected = self._put(names)
+        # The ledger has removed satisfied dependencies since their last observation.
+        affected |= self._put(dict.fromkeys(affected))
+        return {uid for name in affected if (uid := self._uids.get(name)) is not None}
 
     def statuses(self, job: JobRecord, gates: tuple[str, ...]) -> Mapping[str, Standing]:
         """Of those of these gates of a job that are dependencies, by gate."""
         name = JobName.of(job.kind, job.namespace, object_of(job).name)
-        return statuses_of(name, gates, self._find)
+        return self._graph.statuses(name, gates)
+
+    def _put(self, names: Collection[JobName]) -> set[JobName]:
+        return self._graph.put({name: self._found(name) for name in names})
 
     def _indexed(self, uid: str) -> JobName | None:
-        """The name of a job, after its index is up to date; None for one that was never there."""
+        """The name of a job, after the index by name is up to date; None for one that was never there."""
         job = self._mirror.jobs.get(uid) or self._mirror.arrays.get(uid)
         if job is None:
-            self._depend(uid, set())
             name = self._names.pop(uid, None)
             if name is not None and self._uids.get(name) == uid:
                 del self._uids[name]
@@ -59,22 +55,9 @@ class Dependents:
         name = JobName.of(job.kind, job.namespace, job.name)
         self._names[uid] = name
         self._uids[name] = uid
-        gates = dependencies(job.gates) if job.gates and job.outcome is None else ()
-        self._depend(uid, {JobName.of(one.kind, job.namespace, one.name) for one in gates})
         return name
 
-    def _depend(self, uid: str, names: set[JobName]) -> None:
-        before = self._depends.pop(uid, set())
-        if names:
-            self._depends[uid] = names
-        for name in before - names:
-            self._waiting[name].discard(uid)
-            if not self._waiting[name]:
-                del self._waiting[name]
-        for name in names - before:
-            self._waiting.setdefault(name, set()).add(uid)
-
-    def _find(self, name: JobName) -> JobFound | None:
+    def _found(self, name: JobName) -> JobFound | None:
         uid = self._uids.get(name)
         if uid is None:
             return None

@@ -51,7 +51,7 @@ from queuectl.domain.events import (
     WriteAccepted,
     WriteRefused,
 )
-from queuectl.domain.gates import held_by, remaining
+from queuectl.domain.gates import held_by, remaining, same_gates
 from queuectl.domain.job_records import Outcome
 from queuectl.domain.ledger import REFUSED_WRITE, Entry, EntryChange, Intent, Note, State
 from queuectl.domain.plan import SLIPS, SlipCause
@@ -170,7 +170,7 @@ def _submitted(entry: Entry | None, event: Submitted, now: float) -> EntryChange
     job = event.job
     gates = remaining(job.gates, event.statuses)
     reason = (
-        held_by(gates, event.statuses)
+        held_by(gates, event.statuses, job.error)
         if gates
         else Reason(Code.QUEUED, f"queued in LocalQueue {job.queue}")
     )
@@ -423,7 +423,7 @@ def _done(entry: Entry, event: PodsDone, now: float) -> EntryChange | None:
 
 
 def _gated(entry: Entry, event: GatesChanged, now: float) -> EntryChange | None:
-    listed = tuple(gate for gate in entry.gates if gate in event.gates)
+    listed = same_gates(entry.gates, event.gates)
     gates = remaining(listed, event.statuses)
     if entry.state is not State.HELD or entry.parked is not None:
         same = gates == entry.gates
@@ -432,7 +432,7 @@ def _gated(entry: Entry, event: GatesChanged, now: float) -> EntryChange | None:
         satisfied = gates != listed
         text = "the jobs that it depends on have ended" if satisfied else "its gates were removed"
         return rejoin(entry, now, Reason(Code.QUEUED, text), gates=gates)
-    reason = held_by(gates, event.statuses)
+    reason = held_by(gates, event.statuses, event.error)
     if gates == entry.gates and reason == entry.reason:
         return None
     changed = next_of(entry, gates=gates, reason=reason)

@@ -101,7 +101,7 @@ class Observer:
         touched, mirror.touched = mirror.touched, set()
         touched.update(self._resized(config))
         edited, mirror.edited = mirror.edited, set()
-        touched |= self._dependents.of(touched, indirect=bool(edited))
+        touched |= self._dependents.of(touched)
         self._plan_again = self._counted(moved) or mirror.planning_changed
         self._plan_again |= any(map(self._waits, edited))
         mirror.planning_changed = False
@@ -195,7 +195,10 @@ class Observer:
         late = late_pods(pods, before.attempt, self._late.pop(uid, {}), now)
         if late and before.state is State.STARTING:
             self._late[uid] = late
-            self._mirror.unschedulable.add(uid)  # to observe it again later
+        if uid in self._refused or uid in self._late:
+            self._mirror.unschedulable.add(uid)
+        else:
+            self._mirror.unschedulable.discard(uid)
         terms = replace(self._terms(before, job, config, now), refused=refused, late=late)
         if refused:
             stuck = [pod for pod in pods if pod.uid in refused and pod.attempt == before.attempt]

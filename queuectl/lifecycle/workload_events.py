@@ -129,7 +129,7 @@ def _waiting(
     elif entry.awaits_checks and terms.provisioned:
         yield ChecksReported(terms.provisioned)
     if entry.gates:
-        yield GatesChanged(job.gates, terms.statuses)
+        yield GatesChanged(job.gates, terms.statuses, job.error)
     if entry.state is State.BACKOFF and entry.requeue_at is not None and now >= entry.requeue_at:
         yield RetryDue()
     if entry.checks.asking(now) is not entry.checks:

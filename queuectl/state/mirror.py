@@ -136,6 +136,8 @@ class Mirror:
         edited: uids of new jobs, and of jobs with another request than before.
         moved_pods: uids of pods that changed or were deleted.
         kinds: the job kinds.
+        unschedulable: owners of pods that cannot start now, to observe them again as time passes. An observation that finds no such pod
+            removes its owner.
         planning_changed: a node, its conditions, a namespace, priority class, ResourceQuota, device or unmanaged pod changed, or an ended pod was deleted, so plans can differ.
         devices: the objects of dynamic resource allocation.
         provisioning: the requests for nodes that queuectl made.
@@ -189,7 +191,8 @@ class Mirror:
         self.moved_pods: set[str] = set()
         self.planning_changed = True
         self.edited: set[str] = set()
-        self.unschedulable: set[str] = set()  # owners to observe again later
+        self.unschedulable: set[str] = set()
+        self._newer: set[str] = set()  # jobs with an object that is newer, and as before otherwise
         self.devices = DeviceMirror(self._in_queue)
         self.provisioning = ProvisioningRequests()
         self._gpus: GpuSizes | None = None
@@ -230,7 +233,8 @@ class Mirror:
         """Apply a batch of watch events.
 
         Returns:
-            The uids of the jobs that it touches; they are in ``touched`` too.
+            The uids of the jobs that it touches, which are in ``touched`` too, and of those with an object that is newer and otherwise
+            as before: a write that met an older one can succeed now.
         """
         earlier, self.touched = self.touched, set()
         tried = [self._if_kept(delta) for delta in deltas]
@@ -246,10 +250,9 @@ class Mirror:
             if never_contained(error):
                 raise
             self._build_again()
-        fresh = self.touched
-        earlier |= fresh
-        self.touched = earlier
-        return fresh
+        fresh, newer = self.touched, self._newer
+        self.touched, self._newer = earlier | fresh, set()
+        return fresh | newer
 
     def _apply(self, delta: Delta) -> None:
         match delta:
@@ -402,14 +405,24 @@ class Mirror:
         if not self._groups.waiting:
             return
         for before, record, pods in self._groups.settle():
-            if before and (record is None or record.uid != before):
-                self._forget_job(before)
+            if before is not None and (record is None or record.uid != before.uid):
+                self._forget_job(before.uid)
+            differs = False
             for uid, pod in pods.items():
                 if self.pods[uid] != pod:
                     self._index(self.pods[uid], pod)
-            if record is not None:
-                self._appeared.setdefault(record.uid, record.version)
-                self._keep_job(record, self.jobs.get(record.uid))
+                    differs = True
+            if record is None:
+                continue
+            self._appeared.setdefault(record.uid, record.version)
+            known = self.jobs.get(record.uid)
+            if differs or before is None or known is None or asked_of(before) != asked_of(record):
+                self._keep_job(record, known)
+            else:
+                self.jobs[record.uid] = replace(
+                    known, version=record.version, status=record.status, face=record.face
+                )
+                self._newer.add(record.uid)
 
     def take_over(self, admissions: Iterable[PriorAdmission]) -> None:
         """Add the admissions of a Kueue, for jobs without an entry in the ledger."""
@@ -643,8 +656,25 @@ class Mirror:
         if old is not None and pod.version <= old.version:
             return
         if pod.member is not None:
-            self._groups.put(pod)
-        self._index(old, self._arrays.owner(pod))
+            differs = self._groups.put(pod)
+            owned = pod if old is None else replace(old, version=pod.version, member=pod.member)
+            owned = pod if differs else owned
+        else:
+            owned = self._arrays.owner(pod)
+            differs = old is None or old != replace(owned, version=old.version)
+        if differs:
+            self._index(old, owned)
+        else:
+            self._store(owned)
+            self._newer.add(owned.owner)
+
+    def _store(self, pod: PodRecord) -> None:
+        """A pod of which only the version is newer, so that no observation of its workload differs."""
+        self.pods[pod.uid] = pod
+        key = pod.owned_by
+        for table in (self._by_owner, self._savers):
+            if pod.uid in table.get(key, {}):
+                table[key][pod.uid] = pod
 
     def _index(self, old: PodRecord | None, pod: PodRecord) -> None:
         self.pods[pod.uid] = pod

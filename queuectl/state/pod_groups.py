@@ -8,9 +8,10 @@ from dataclasses import replace
 from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.pod_records import PodPhase, PodRecord
-from queuectl.objects.kinds.groups import Group, GroupKey, key_of, member_of
+from queuectl.objects.kinds.groups import Group, GroupKey, key_of
 from queuectl.objects.kinds.leaderworkerset import KIND as SET
 from queuectl.objects.kinds.pods import POD_GROUP
+from queuectl.objects.kinds.roster import member_of
 from queuectl.objects.kinds.sets import SetGroup, new_group, set_key
 
 
@@ -21,8 +22,9 @@ class PodGroups:
         self._groups: dict[GroupKey, Group] = {}
         self._keys: dict[str, GroupKey] = {}  # by uid of the pod
         self._known: dict[GroupKey, str] = {}  # uids of the ledger
-        self._changed: dict[GroupKey, None] = {}
-        self._shown: dict[GroupKey, str] = {}  # uids of the last records
+        self._changed: dict[GroupKey, dict[str, None]] = {}  # uids of their pods that changed
+        self._reseated: set[GroupKey] = set()  # those whose pods all can have changed
+        self._shown: dict[GroupKey, JobRecord] = {}  # the last records
         self.sets: dict[str, JobRecord] = {}  # by uid
         self._sets: dict[tuple[str, str], JobRecord] = {}  # by namespace and name
         self._of_set: dict[tuple[str, str], set[GroupKey]] = {}
@@ -54,7 +56,11 @@ class PodGroups:
             group = self._groups[key]
             assert isinstance(group, SetGroup)
             group.parent = record
-            self._changed[key] = None
+            self._mark(key)
+
+    def _mark(self, key: GroupKey) -> None:
+        self._changed.setdefault(key, {})
+        self._reseated.add(key)
 
     def _group(self, key: GroupKey) -> Group:
         group = self._groups.get(key)
@@ -69,15 +75,17 @@ class PodGroups:
         if key.kind == SET:
             self._of_set[set_key(key)].discard(key)
 
-    def put(self, pod: PodRecord) -> None:
-        """A pod that is new or has changed."""
+    def put(self, pod: PodRecord) -> bool:
+        """A pod that is new or has changed. Returns whether it differs from before in more than its version and its labels."""
         key = key_of(pod)
         if self._keys.get(pod.uid, key) != key:
             self.remove(pod.uid)
         self._keys[pod.uid] = key
         group = self._group(key)
-        group.pods[pod.uid] = pod
-        self._changed[key] = None
+        before = group.pods.get(pod.uid)
+        group.pods.put(pod)
+        self._changed.setdefault(key, {})[pod.uid] = None
+        return before is None or not _same(before, pod)
 
     def remove(self, uid: str) -> None:
         """A pod that does not exist any more, by uid; without effect for other pods."""
@@ -88,7 +96,7 @@ class PodGroups:
         pod = group.pods.pop(uid)
         if pod.phase is PodPhase.SUCCEEDED and member_of(pod).workload in ("", group.uid):
             group.vanished[pod.podset] += 1
-        self._changed[key] = None
+        self._changed.setdefault(key, {}).pop(uid, None)
 
     def recognize(
         self, entries: Iterable[Entry], *, read: bool = False, all_of_them: bool = False
@@ -106,43 +114,57 @@ class PodGroups:
                 left.add(key)
         for key in left:
             del self._known[key]
-            self._changed[key] = None
+            self._mark(key)
             if key in self._groups:
                 self._groups[key].end()
 
     def _learn(self, key: GroupKey, entry: Entry, read: bool) -> None:
         group = self._group(key)
         if group.follow(entry):
-            self._changed[key] = None
+            self._mark(key)
         if read:
             group.entry, group.started = entry, {}
         if read or group.uid != entry.uid:
             group.uid = entry.uid
-            self._changed[key] = None
+            self._mark(key)
         self._known[key] = entry.uid
 
-    def settle(self) -> Iterator[tuple[str, JobRecord | None, Mapping[str, PodRecord]]]:
-        """For each group that changed: its uid before, its record, and its pods with their owner and podset."""
+    def settle(
+        self,
+    ) -> Iterator[tuple[JobRecord | None, JobRecord | None, Mapping[str, PodRecord]]]:
+        """For each group that changed: its record before and now, and its changed pods with their owner and podset."""
         changed, self._changed = self._changed, {}
-        for key in changed:
+        reseated, self._reseated = self._reseated, set()
+        for key, uids in changed.items():
             group = self._groups.get(key)
             if group is None:
                 continue
-            before = self._shown.pop(key, "")
+            before = self._shown.pop(key, None)
             record = group.assemble(known=self._known.get(key, "") == group.uid != "")
             if not group.pods and key not in self._known:
                 self._drop(key)
                 record = None
+            everyone = key in reseated or (before.uid if before else "") != group.uid
+            pods = group.pods if everyone else (group.pods[uid] for uid in uids)
             owned = {
-                uid: replace(group.seated(pod), owner=group.uid, owner_kind=key.kind)
-                for uid, pod in group.pods.items()
+                pod.uid: replace(group.seated(pod), owner=group.uid, owner_kind=key.kind)
+                for pod in pods
                 if member_of(pod).workload in ("", group.uid)
             }
             if record is not None:
-                self._shown[key] = record.uid
+                self._shown[key] = record
             yield before, record, owned
 
     @property
     def waiting(self) -> bool:
         """Whether any group has changed since they were settled."""
         return bool(self._changed)
+
+
+def _same(before: PodRecord, pod: PodRecord) -> bool:
+    """Whether two states of a pod differ only in their versions and labels."""
+    known, member = member_of(before), member_of(pod)
+    job = replace(
+        member.job, version=known.job.version, face=known.job.face, labels=known.job.labels
+    )
+    return before == replace(pod, version=before.version, member=replace(member, job=job))

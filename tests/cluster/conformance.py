@@ -155,6 +155,16 @@ class ClusterConformance:
                 await world.submit(document)
 
     @ALL_KINDS
+    async def test_a_job_that_depends_on_too_many_jobs_is_refused(
+        self, world: World, kind: str
+    ) -> None:
+        document = job_of(kind, "mine", pods=2, namespace=world.namespace)
+        listed = ",".join(f"Job/step-{number}" for number in range(101))
+        document["metadata"]["annotations"] = {keys.PREFIX + keys.AFTER: listed}
+        with pytest.raises(WriteRefused, match="lists more than 100 jobs"):
+            await world.submit(document)
+
+    @ALL_KINDS
     async def test_a_new_job_is_suspended_and_has_no_pods(self, world: World, kind: str) -> None:
         document = job_of(kind, "born", pods=3, namespace=world.namespace)
         document["spec"].setdefault("suspend", False)

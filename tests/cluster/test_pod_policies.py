@@ -108,6 +108,10 @@ FORGED = {
         a_pod(labels=QUEUE, annotations={keys.PREFIX + keys.AFTER: "Job/a, pod/forged:any"}),
         "which would wait for itself",
     ),
+    "a wait for too many jobs": (
+        a_pod(labels=QUEUE, annotations={keys.PREFIX + keys.AFTER: ",".join(["Job/a"] * 101)}),
+        "lists more than 100 jobs",
+    ),
     "a wait for its group": (
         a_pod(
             labels={**QUEUE, keys.PREFIX + keys.POD_GROUP: "team"},

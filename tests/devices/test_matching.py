@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from math import isqrt
+
 import pytest
 
-from queuectl.devices.matching import Matching, NotMatched
+from queuectl.devices.matching import MOST_BYTES_OF_PLAN, Matching, NotMatched
 from queuectl.devices.selectors import selector
 from queuectl.domain.devices import (
     Device,
@@ -16,6 +18,7 @@ from queuectl.domain.devices import (
     DeviceTaint,
     NodeDevices,
 )
+from tests.support.work import lines_run
 
 GPU = DeviceClass("gpu", ('device.driver == "gpu.example"',))
 SMALL = 'device.attributes["gpu.example"].size == "small"'
@@ -132,3 +135,44 @@ def test_a_request_for_all_devices_is_refused_where_the_node_has_devices_that_do
 )
 def test_attributes_that_a_selector_reads(source: str, names: set[str] | None) -> None:
     assert selector(source).attributes == names
+
+
+def costing(operations: int) -> str:
+    """A selector of so many operations, about."""
+    items = f"[{', '.join('0' * isqrt(operations // 16))}]"
+    return f"{items}.all(a, {items}.all(b, a <= b))"
+
+
+def test_the_selectors_of_a_request_are_bounded_together():
+    one = costing(30_000)
+    assert selector(one).operations < 100_000
+    option = DeviceOption("any", (one, f"{one} ", f"{one}  ", f"{one}   "))
+    assert "can take" in (MATCHING.check(option) or "")
+    with pytest.raises(NotMatched, match="operations, and at most 100000 are supported"):
+        MATCHING(option, NODE)
+
+
+def test_the_most_expensive_selectors_of_a_plan_are_refused_and_no_other_ones():
+    matching = Matching({"any": DeviceClass("any")})
+    cheap = [DeviceOption("any", (f"device.driver != '{n}'",)) for n in range(100)]
+    expensive = [DeviceOption("any", (costing(20_000) + " " * n,)) for n in range(30)]
+    matching.limit([*expensive, *cheap])
+    assert [matching.check(one) for one in cheap] == [None] * 100
+    refused = [one for one in expensive if matching.check(one) is not None]
+    assert 0 < len(refused) < 30
+    for one in refused:
+        assert matching.attributes(one) == frozenset()
+        assert not matching.selects(one, NODE.devices[0].kind)
+        with pytest.raises(NotMatched, match="the selectors of all requests together"):
+            matching(one, NODE)
+    matching.limit(refused)
+    assert matching.check(refused[0]) is None
+
+
+def test_the_bytes_of_all_selectors_of_a_plan_are_bounded_before_they_are_compiled():
+    matching = Matching({"any": DeviceClass("any")})
+    long = [DeviceOption("any", (f"device.driver != '{n:09000}'",)) for n in range(40)]
+    matching.limit(long)
+    refused = [one for one in long if matching.check(one) is not None]
+    assert len(refused) == 40 - MOST_BYTES_OF_PLAN // len(long[0].selectors[0])
+    assert lines_run(lambda: matching.check(refused[0])) < 20

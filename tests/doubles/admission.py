@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from queuectl.domain.gates import MOST_DEPENDENCIES
 from queuectl.domain.mig import CONFIG, STATE
 from queuectl.domain.mig_reconfiguration import ANNOTATION
 from queuectl.objects import keys
@@ -99,6 +100,7 @@ def born(document: Document, namespace: Document | None = None, user: str = "ali
     refuse(differ, "the labels queue-name name different queues: keep one of them")
     refuse(queue_of(job) == "", "the label queue-name is empty")
     refuse(_after_itself(job), "names this job, which would wait for itself")
+    refuse(len(_after(job).split(",")) > MOST_DEPENDENCIES, "lists more than 100 jobs")
     suspender(job)["suspend"] = True
     job["metadata"].setdefault("annotations", {})[keys.SUBMITTED_BY] = user
     parent = job["kind"] if job["kind"] != "Job" and description_of(job).children else ""
@@ -112,8 +114,13 @@ def born(document: Document, namespace: Document | None = None, user: str = "ali
     return job
 
 
+def _after(job: Document) -> str:
+    value: str = job["metadata"].get("annotations", {}).get(keys.PREFIX + keys.AFTER, "")
+    return value
+
+
 def _after_itself(job: Document) -> bool:
-    listed = job["metadata"].get("annotations", {}).get(keys.PREFIX + keys.AFTER, "")
+    listed = _after(job)
     own = f"{job['kind']}/{job['metadata']['name']}".lower()
     return any(one.strip().lower().split(":")[0] == own for one in listed.split(","))
 

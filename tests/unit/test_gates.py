@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from queuectl.domain.dependency_graph import DependencyGraph, JobFound
 from queuectl.domain.gates import (
     Dependency,
     DependencyStatus,
     Ends,
-    JobFound,
     JobName,
     Standing,
+    distinct_gates,
     held_by,
     remaining,
-    statuses_of,
+    same_gates,
 )
 from queuectl.domain.job_records import Outcome
 from queuectl.domain.reasons import Code
@@ -74,6 +75,10 @@ def found(**jobs: JobFound) -> dict[JobName, JobFound]:
     return {JobName.of("Job", "team-a", name): job for name, job in jobs.items()}
 
 
+def statuses_of(gates: tuple[str, ...], jobs: dict[JobName, JobFound]) -> dict[str, Standing]:
+    return DependencyGraph({**jobs, ME: JobFound(None, gates)}).statuses(ME, gates)
+
+
 def after(*names: str) -> tuple[str, ...]:
     return tuple(Dependency("Job", name).gate for name in names)
 
@@ -100,7 +105,7 @@ def test_a_dependency_has_the_status_of_the_job(
     jobs: dict[JobName, JobFound], status: DependencyStatus
 ) -> None:
     gates = ("example.com/data", *after("prep"))
-    statuses = {gate: one.status for gate, one in statuses_of(ME, gates, jobs.get).items()}
+    statuses = {gate: one.status for gate, one in statuses_of(gates, jobs).items()}
     assert statuses == {after("prep")[0]: status}
 
 
@@ -120,7 +125,7 @@ WAYS = [
 def test_the_reason_names_the_jobs_of_a_cycle_in_their_order(
     jobs: dict[JobName, JobFound], name: str, message: str
 ) -> None:
-    reason = held_by(after(name), statuses_of(ME, after(name), jobs.get))
+    reason = held_by(after(name), statuses_of(after(name), jobs))
     assert (reason.code, reason.message) == (Code.DEPENDENCY_NEVER_SATISFIED, message)
 
 
@@ -129,7 +134,7 @@ def test_a_job_of_another_namespace_or_kind_is_not_meant() -> None:
         JobName.of("Job", "team-b", "prep"): OPEN,
         JobName.of("PyTorchJob", "team-a", "prep"): OPEN,
     }
-    assert statuses_of(ME, after("prep"), others.get) == {
+    assert statuses_of(after("prep"), others) == {
         after("prep")[0]: Standing(DependencyStatus.MISSING)
     }
 
@@ -154,3 +159,39 @@ def test_the_reason_of_a_held_job_states_what_is_missing(
     statuses = {gates[-1]: Standing(status)} if status is not None else {}
     reason = held_by(gates, statuses)
     assert (reason.code, reason.message) == (code, message)
+
+
+def test_the_reason_names_ten_of_many_jobs_and_first_those_that_never_end_as_required() -> None:
+    gates = after(*(f"step-{n:02}" for n in range(20)))
+    failed = {gates[15]: Standing(DependencyStatus.FAILED)}
+    reason = held_by(gates, failed)
+    first = (
+        "held until Job/step-15 succeeds (it failed), and until Job/step-00 succeeds, and until "
+    )
+    assert reason.message.startswith(first)
+    assert reason.message.endswith(
+        ", and until Job/step-08 succeeds, and until 10 other jobs end as it requires"
+    )
+    assert len(reason.details["after"]) == 10
+    assert reason.details["moreAfter"] == 10
+
+
+def test_the_reason_of_a_held_job_has_its_error() -> None:
+    reason = held_by(after("prep"), error="spec: is wrong")
+    assert (
+        reason.message
+        == "held until Job/prep succeeds; it cannot start then either: spec: is wrong"
+    )
+
+
+def test_gates_are_equal_without_regard_to_the_case_of_kinds() -> None:
+    written = (
+        "Example.com/x",
+        "after Job/a:ok",
+        "after jOb/a:ok",
+        "after job/a:any",
+        "example.com/x",
+    )
+    kept = distinct_gates(written)
+    assert kept == ("Example.com/x", "after Job/a:ok", "after job/a:any", "example.com/x")
+    assert same_gates(kept, ("after JOB/a:any", "example.com/x")) == kept[2:]

@@ -14,6 +14,7 @@ from queuectl.cli.main import app
 
 DRIVER = "gpu.example.com"
 H100 = f'device.attributes["{DRIVER}"].model == "H100"'
+MANY = f"[{', '.join('0' * 100)}]"
 CLASS = "deviceclass.resource.kubernetes.io/gpu"
 RESOURCE_API = "resource.k8s.io/v1"
 
@@ -255,6 +256,18 @@ def test_only_the_newest_complete_generation_of_a_pool_counts(planned):
             "request: selectors[0]: error for a device of driver gpu.example.com",
             id="a selector that fails on the devices",
         ),
+        pytest.param(
+            of("costly"),
+            "UnsupportedConstraint",
+            "request: selectors[0]: CEL: an evaluation can take 171564 operations, and at most 100000 are supported",
+            id="a selector that takes too many operations",
+        ),
+        pytest.param(
+            of("long"),
+            "UnsupportedConstraint",
+            "selectors of 10269 bytes in the claims of a pod, at most 10240 are possible",
+            id="selectors of too many bytes",
+        ),
     ],
 )
 def test_a_request_that_cannot_be_planned_has_its_reason(planned, claim, code, message):
@@ -263,8 +276,13 @@ def test_a_request_that_cannot_be_planned_has_its_reason(planned, claim, code, m
         devices("n1", "H100"),
         template("sorted", "[2, 1].sort() == [1, 2]"),
         template("broken", f'device.attributes["{DRIVER}"].missing == 1'),
+        template("costly", f"{MANY}.all(a, {MANY}.all(b, a <= b))"),
+        template("long", f"device.driver != '{'x' * 10_250}'"),
+        template("one", H100),
         job("a", claim),
+        job("b", of("one")),
     )
+    assert placements(plan) == {"b": {"n1": 1}}
     found = reasons(plan)["a"]
     assert found[0] == code
     assert message in found[1]

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from queuectl.domain.reservations import AdvanceReservation
+from queuectl.domain.reservations import (
+    FREQUENCIES,
+    AdvanceReservation,
+    next_start,
+    recurrence_rule,
+)
 from queuectl.objects.times import format_time, parse_time
+from tests.support.work import lines_run
 
 HOUR: Final = 3600.0
 
@@ -60,3 +70,51 @@ def test_an_occurrence_in_the_hour_that_is_shown_twice_counts_until_its_end(minu
     times = each.occurrence(now)
     assert times is not None
     assert times[0] == expected
+
+
+RULES = st.one_of(
+    st.sampled_from(["FREQ=DAILY", "FREQ=WEEKLY", "FREQ=MONTHLY", "FREQ=YEARLY"]),
+    st.sampled_from(["FREQ=WEEKLY;BYDAY=MO,TH,SU;WKST=SU", "FREQ=WEEKLY;BYDAY=MO,WE,SU;BYSETPOS=-1", "freq=daily;bymonth=1,3"]),
+    st.sampled_from(["FREQ=MONTHLY;BYDAY=2TU", "FREQ=MONTHLY;BYDAY=MO,TU,WE;BYSETPOS=2", "FREQ=MONTHLY;BYMONTHDAY=-1"]),
+    st.sampled_from(["FREQ=YEARLY;BYDAY=20MO", "FREQ=YEARLY;BYWEEKNO=20", "FREQ=YEARLY;BYMONTH=2,3;BYMONTHDAY=28"]),
+)  # fmt: skip
+
+
+@given(
+    rule=RULES,
+    parts=st.sampled_from(["", ";INTERVAL=2", ";INTERVAL=7", ";COUNT=90", ";UNTIL=20260901T000000Z"]),
+    zone=st.sampled_from(["UTC", BERLIN, NEW_YORK, "Asia/Kolkata"]),
+    first=st.integers(0, 40_000),
+    later=st.integers(-10_000, 400_000),
+)  # fmt: skip
+def test_an_occurrence_is_that_of_a_search_from_the_first_one(
+    rule: str, parts: str, zone: str, first: int, later: int
+) -> None:
+    begins = parse_time("2019-11-01T00:30:00Z") + first * HOUR / 2
+    after = begins + later * HOUR / 4
+    searched = recurrence_rule(rule + parts, begins, zone).after(datetime.fromtimestamp(after, UTC))
+    expected = searched.timestamp() if searched is not None else None
+    assert next_start(rule + parts, begins, zone, after) == expected
+
+
+@given(st.sampled_from(["", ";INTERVAL=5", ";BYDAY=MO,FR", ";COUNT=2000"]), st.integers(-10, 9_000))
+def test_an_hourly_occurrence_is_that_of_a_search_from_the_first_one(
+    parts: str, later: int
+) -> None:
+    begins, text = parse_time("2026-01-02T03:00:00Z"), f"FREQ=HOURLY{parts}"
+    after = begins + later * HOUR / 2
+    searched = recurrence_rule(text, begins).after(datetime.fromtimestamp(after, UTC))
+    expected = searched.timestamp() if searched is not None else None
+    assert next_start(text, begins, "UTC", after) == expected
+
+
+@pytest.mark.parametrize("frequency", FREQUENCIES)
+def test_the_search_of_an_occurrence_costs_the_same_however_long_ago_the_first_one_was(
+    frequency: str,
+) -> None:
+    def search(years: int) -> int:
+        begins = parse_time(f"{2026 - years}-01-01T00:00:00Z")
+        now = parse_time("2026-11-26T00:00:00Z")
+        return lines_run(partial(next_start, f"FREQ={frequency}", begins, "UTC", now))
+
+    assert search(48) < 3 * search(16)

@@ -54,6 +54,11 @@ object.metadata.?annotations[?'queuectl.dev/after'].orValue('').split(',')
   .exists(one, one.trim().lowerAscii().split(':')[0] == '{{ lower (first .) }}/' + {{ last . }})
 {{- end }}
 
+{{/* Whether a new object lists more jobs in the annotation queuectl.dev/after than it can depend on. */}}
+{{- define "queuectl.afterTooMany" -}}
+object.metadata.?annotations[?'queuectl.dev/after'].orValue('').split(',').size() > 100
+{{- end }}
+
 {{/* The kind whose pod templates are in the objects of a kind, as YAML; empty if there is none. Arguments: the root, and the kind. */}}
 {{- define "queuectl.parent" -}}
 {{- $kind := last . -}}

@@ -438,9 +438,9 @@ class Loop:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now = self._clock()
-            due = self.leader_state.observer.alarms.due(now) | self._mirror.unschedulable
             ledger = self.leader_state.ledger
-            self._mirror.unschedulable.intersection_update(ledger.uids(*State))
+            due = self.leader_state.observer.alarms.due(now) | self._mirror.unschedulable
+            self._mirror.unschedulable -= {uid for uid in due if ledger.get(uid) is None}
             if any(e.lease and e.lease.expires_at <= now for e in ledger.entries(State.RESERVED)):
                 self._wakeup.plan()
             if (

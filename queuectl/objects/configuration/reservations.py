@@ -9,16 +9,19 @@ from queuectl.domain.devices import IMPLICIT_RESOURCE
 from queuectl.domain.quantity import PODS, Resources
 from queuectl.domain.reservations import (
     FREQUENCIES,
+    LARGEST_PART,
     REQUESTS,
     AdvanceReservation,
     ReservedCapacity,
     no_amount,
+    parts_of,
     recurrence_rule,
 )
 from queuectl.domain.workload import TopologyMode, TopologyRequest
 from queuectl.objects.configuration import wire
 from queuectl.objects.configuration.groups import once
 from queuectl.objects.errors import RequestError
+from queuectl.objects.kubernetes.pods import read_count
 from queuectl.objects.kubernetes.requests import read_amount
 from queuectl.objects.names import is_label_key, is_name, is_time_zone
 from queuectl.objects.times import parse_time
@@ -78,13 +81,18 @@ def _moment(text: str, field: str) -> float:
 
 def _check_recurrence(text: str, zone: str, begins: float, length: float) -> None:
     path = "spec.recurrence:"
-    parts = dict(part.partition("=")[::2] for part in text.removeprefix("RRULE:").split(";"))
+    parts = parts_of(text)
     if parts.get("FREQ") not in FREQUENCIES:
         raise RequestError(f"{path} FREQ of {text!r} is not one of {', '.join(FREQUENCIES)}")
     if parts["FREQ"] == "HOURLY" and zone != "UTC":
         raise RequestError(
             "spec.timeZone: FREQ=HOURLY has no time zone: clocks repeat and skip hours"
         )
+    for name in ("COUNT", "INTERVAL"):
+        if not 1 <= (read_count(parts.get(name, "1")) or 0) <= LARGEST_PART:
+            raise RequestError(
+                f"{path} {name} of {text!r} is not a number from 1 to {LARGEST_PART}"
+            )
     try:
         first = [
             at.timestamp()

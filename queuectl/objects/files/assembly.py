@@ -8,7 +8,7 @@ from typing import Final
 
 from queuectl.devices.numa import with_numa_nodes_of_others
 from queuectl.domain.fleet import Fleet, Node
-from queuectl.domain.gates import JobName, held_by, remaining, statuses_of
+from queuectl.domain.gates import JobName, held_by, remaining
 from queuectl.domain.growth import beside
 from queuectl.domain.job_records import user_of
 from queuectl.domain.quantity import NOTHING, Resources
@@ -26,7 +26,7 @@ from queuectl.domain.workload import (
 from queuectl.objects.configuration.admissibility import inadmissible_reason, refused_gpus, too_long
 from queuectl.objects.files.assignments import Assigned
 from queuectl.objects.files.charging import charge
-from queuectl.objects.files.cycles import found_jobs
+from queuectl.objects.files.cycles import graph_of
 from queuectl.objects.files.devices import GivenDevices, left_out, named_by
 from queuectl.objects.files.durations import attempt, end
 from queuectl.objects.files.gangs import Gang, merged, owned
@@ -68,7 +68,7 @@ class Assembly:
         self._hosts = {node.hostname: node.name for node in self._fleet.nodes}
         self._offered = frozenset(name for node in parts.nodes for name in node.allocatable)
         joined, self._workload_names = self._join()
-        self._jobs = found_jobs(parts.gangs)
+        self._graph = graph_of(parts.gangs)
         self._owners = Owners(joined, self._workload_names)
         self._placements: dict[str, Placement] = {}  # of running gangs, by uid
         self._gangs, self._queues = charge(self._with_drafts_waiting(joined), queues)
@@ -330,8 +330,7 @@ class Assembly:
         if gang.priority is None and name and name not in self._queues.priority_classes:
             return Reason(Code.MISCONFIGURED, f"WorkloadPriorityClass {name} does not exist")
         if gang.gates:
-            own = JobName.of(*gang.job)
-            statuses = statuses_of(own, gang.gates, self._jobs.get)
+            statuses = self._graph.statuses(JobName.of(*gang.job), gang.gates)
             if remaining(gang.gates, statuses):
                 return held_by(gang.gates, statuses)
         if gang.inactive:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from queuectl.domain.gates import DependencyStatus, JobFound, JobName, cycle_text, statuses_of
+from queuectl.domain.dependency_graph import DependencyGraph, JobFound
+from queuectl.domain.gates import DependencyStatus, JobName
 from queuectl.objects import keys
 from queuectl.objects.files.gangs import Gang, unseen
 from queuectl.objects.files.workloads import KIND as WORKLOAD
 
 
-def found_jobs(gangs: Iterable[Gang]) -> Mapping[JobName, JobFound]:
-    """The jobs of the input that others can depend on."""
-    return {
-        JobName.of(*gang.job): JobFound(gang.outcome, gang.gates)
-        for gang in gangs
-        if gang.kind != WORKLOAD
-    }
+def graph_of(gangs: Iterable[Gang]) -> DependencyGraph:
+    """The dependencies of the jobs of the input."""
+    return DependencyGraph(
+        {
+            JobName.of(*gang.job): JobFound(gang.outcome, gang.gates)
+            for gang in gangs
+            if gang.kind != WORKLOAD
+        }
+    )
 
 
 def refuse_cycles(gangs: Iterable[Gang]) -> None:
@@ -28,11 +31,11 @@ def refuse_cycles(gangs: Iterable[Gang]) -> None:
         DocumentError: naming the jobs of the cycle in their order.
     """
     listed = list(gangs)
-    jobs = found_jobs(listed)
+    graph = graph_of(listed)
     for gang in listed:
         if not gang.gates or not unseen(gang.document, gang.document.body["metadata"].get("uid")):
             continue
-        for one in statuses_of(JobName.of(*gang.job), gang.gates, jobs.get).values():
+        for one in graph.statuses(JobName.of(*gang.job), gang.gates).values():
             if one.status is DependencyStatus.CYCLE:
                 field = f"metadata.annotations: {keys.PREFIX}{keys.AFTER}"
-                raise gang.document.error(field, f"is a cycle: {cycle_text(one.cycle)}")
+                raise gang.document.error(field, f"is {one.cycle_text}")

@@ -21,7 +21,7 @@ from queuectl.objects.files.slots import GivenPod
 from queuectl.objects.kinds import KINDS, JobKinds
 from queuectl.objects.kinds.groups import Group, key_of
 from queuectl.objects.kinds.leaderworkerset import WireSet, labels_of, read_set
-from queuectl.objects.kinds.pods import WireMember, read_member, takes
+from queuectl.objects.kinds.pods import MOST_PODS, WireMember, read_member, takes
 from queuectl.objects.kinds.sets import new_group
 from queuectl.objects.kubernetes.wire import PodMeta, PodNotes, WirePod
 
@@ -44,7 +44,7 @@ def pod_gangs(
         if pod is not None:
             documents.setdefault(pod.uid, document)
             key = key_of(pod)
-            groups.setdefault(key, new_group(key, by_name)).pods[pod.uid] = pod
+            groups.setdefault(key, new_group(key, by_name)).pods.put(pod)
     for group in groups.values():
         record = group.assemble(known=False)
         if record is not None and record.face is not None:
@@ -74,6 +74,8 @@ def pods_of_owner(document: Document) -> Iterator[Document]:
     replicas = spec.get("replicas", 1)
     if not isinstance(replicas, int) or isinstance(replicas, bool):
         raise document.error("spec.replicas", f"{replicas!r} is not a number of pods")
+    if replicas > MOST_PODS:
+        raise document.error("spec.replicas", f"{replicas}: at most {MOST_PODS} pods are planned")
     annotations: dict[str, str] = {}
     if document.kind == "StatefulSet":
         labels[keys.PREFIX + keys.POD_GROUP] = name
@@ -101,6 +103,8 @@ def pods_of_set(document: Document, record: JobRecord) -> Iterator[Document]:
         return
     templates = document.body["spec"].get("leaderWorkerTemplate") or {}
     own = _queue_labels(document.body["metadata"].get("labels") or {})
+    if (pods := (record.groups or 0) * record.pods) > MOST_PODS:
+        raise document.error("spec", f"{pods} pods: at most {MOST_PODS} are planned")
     for group in range(record.groups or 0):
         for index in range(record.pods):
             leads = index == 0 and templates.get("leaderTemplate")

@@ -8,7 +8,7 @@ from sys import intern
 from types import MappingProxyType
 from typing import Any, Final
 
-from queuectl.domain.gates import Dependency
+from queuectl.domain.gates import MOST_DEPENDENCIES, Dependency, distinct_gates
 from queuectl.domain.job_records import ArrayStatus, JobRecord, Outcome, Parallelism
 from queuectl.domain.words import shortened
 from queuectl.domain.workload import PodSet
@@ -247,7 +247,7 @@ def _gates(meta: Meta, kueue: bool) -> tuple[str, ...]:
     named = [name for _, name in _admission_gates(meta, kueue)]
     valid = len(named) <= MOST_GATES and all(map(is_gate, named))
     jobs = (one.gate for one in _after(meta) if isinstance(one, Dependency))
-    return tuple(dict.fromkeys((*(named if valid else ()), *jobs)))
+    return distinct_gates((*(named if valid else ()), *jobs))
 
 
 def _admission_gates(meta: Meta, kueue: bool) -> Iterator[tuple[str, str]]:
@@ -273,9 +273,14 @@ def _check_gates(meta: Meta, kueue: bool) -> None:
 
 
 def _after(meta: Meta) -> Iterator[Dependency | RequestError]:
-    """The jobs that must end first. For an invalid part, its error."""
+    """The jobs that must end first, as far as their number is allowed. For an invalid part, its error."""
     key = keys.PREFIX + keys.AFTER
-    for part in (meta.annotations or {}).get(key, "").split(","):
+    value = (meta.annotations or {}).get(key, "")
+    listed = value.count(",") + 1
+    if listed > MOST_DEPENDENCIES:
+        text = f"{listed} jobs are listed; a job can depend on {MOST_DEPENDENCIES} at most"
+        yield RequestError(f"metadata.annotations: {key}: {text}")
+    for part in value.split(",", MOST_DEPENDENCIES)[:MOST_DEPENDENCIES]:
         text = part.strip()
         try:
             if text:

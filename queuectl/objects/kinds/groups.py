@@ -7,18 +7,23 @@ maker creates its pods again after an eviction.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from itertools import islice
+from typing import Final, NamedTuple, cast
 
+from queuectl.domain.gates import MOST_DEPENDENCIES, distinct_gates
 from queuectl.domain.job_records import JobRecord, Outcome
 from queuectl.domain.ledger import Entry
-from queuectl.domain.pod_records import Member, PodPhase, PodRecord
+from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.domain.words import counted
 from queuectl.domain.workload import PodSet, PodShape
 from queuectl.objects.kinds.leaderworkerset import KIND as SET
-from queuectl.objects.kinds.pods import POD, POD_GROUP
+from queuectl.objects.kinds.pods import MOST_PODS, POD, POD_GROUP
+from queuectl.objects.kinds.roster import Fact, Roster, member_of
 from queuectl.objects.kubernetes.templates import too_much
+
+_NAMED: Final = 10  # values in a message
 
 
 class GroupKey(NamedTuple):
@@ -39,12 +44,6 @@ def key_of(pod: PodRecord) -> GroupKey:
     return GroupKey(POD, pod.namespace, pod.uid)
 
 
-def member_of(pod: PodRecord) -> Member:
-    """The request of a pod of a workload."""
-    assert pod.member is not None
-    return pod.member
-
-
 @dataclass(slots=True)
 class Group:
     """One workload.
@@ -52,7 +51,7 @@ class Group:
     Attributes:
         key: its identity in the cluster.
         uid: its identity in the ledger; "" before its first record.
-        pods: by uid.
+        pods: all that it has, those of an earlier workload of the same name too.
         total: the number of pods that it requests.
         started: the podsets with which it started, while any of its pods is released.
         vanished: pods by podset that succeeded and were deleted since.
@@ -62,7 +61,7 @@ class Group:
 
     key: GroupKey
     uid: str = ""
-    pods: dict[str, PodRecord] = field(default_factory=dict)
+    pods: Roster = field(default_factory=Roster)
     total: int = 1
     started: dict[str, PodSet] = field(default_factory=dict)
     vanished: Counter[str] = field(default_factory=Counter)
@@ -85,10 +84,10 @@ class Group:
         current = self._current(known)
         if not current:
             return self._absent()
-        first = member_of(next((pod for pod in current if not pod.terminal), current[0]))
+        first = member_of(current.first(Fact.ALIVE) or current.oldest)
         self.total = first.total or 1
-        done = Counter(p.podset for p in current if p.phase is PodPhase.SUCCEEDED)
-        released = [pod for pod in current if not (pod.gated or pod.terminal)]
+        done = Counter({str(name): n for name, n in current.counts(Fact.DONE).items()})
+        released = current.count(Fact.RELEASED)
         awaits = ""
         if released:
             podsets = self._running_podsets(current, done)
@@ -98,25 +97,27 @@ class Group:
         self.entry = None
         if not podsets and self.record is not None:
             podsets = list(self.record.podsets)  # all its pods have ended
-        error, unsupported = self._error(current)
+        shown = current.first(Fact.STATUS)
+        gates, too_many = self._gates(current)
+        error, unsupported = (too_many, False) if too_many else self._error(current)
         error = error or too_much(podsets)
         self.record = replace(
             first.job,
             kind=self.key.kind,
             name=first.job.name if self.key.kind == POD else self.key.name,
             uid=self.uid,
-            version=max(pod.version for pod in current),
+            version=current.version,
             podsets=tuple(podsets),
             suspended=not released,
-            attempt=max(pod.attempt for pod in current),
+            attempt=max(cast(Counter[int], current.counts(Fact.ATTEMPT))),
             outcome=self._outcome(current, done),
-            status=next((s for pod in current if (s := member_of(pod).job.status)), ""),
-            deleting=all(pod.terminating for pod in current),
+            status=member_of(shown).job.status if shown is not None else "",
+            deleting=current.count(Fact.TERMINATING) == len(current),
             staged=first.fast,
             awaits=awaits,
-            gates=_gates(current),
-            preempt_requested=common(pod.preempt_requested for pod in released),
-            preempt_ready=bool(released) and all(pod.preempt_ready for pod in released),
+            gates=gates,
+            preempt_requested=common(map(str, current.counts(Fact.NOTICE))),
+            preempt_ready=0 < released == current.count(Fact.READY_TO_STOP),
             error=error,
             unsupported=unsupported,
         )
@@ -136,21 +137,30 @@ class Group:
         )
         return self.record
 
-    def _current(self, known: bool) -> list[PodRecord]:
-        """Its pods in the order of their creation, without those of an earlier workload of the same name."""
-        pods = sorted(
-            self.pods.values(), key=lambda p: (member_of(p).job.created_at, p.name, p.uid)
-        )
-        new = [pod for pod in pods if pod.gated and not member_of(pod).workload]
+    def _current(self, known: bool) -> Roster:
+        """Its pods, without those of an earlier workload of the same name."""
+        new = self.pods.first(Fact.NEW)
         if self.record is not None and self.record.outcome is not None and new and not known:
-            self._begin_again(new[0].uid)
-        if not self.uid:
-            labelled = [pod for pod in pods if member_of(pod).workload]
-            live = next((p for p in labelled if not _ended(p, labelled)), None)
+            self._begin_again(new.uid)
+        if not self.uid and self.pods:
+            live = self._live()
             named = member_of(live).workload if live is not None else ""
-            beginning = (new or pods)[:1]
-            self.uid = named or next((self._uid_of(pod) for pod in beginning), "")
-        return [pod for pod in pods if member_of(pod).workload in ("", self.uid)]
+            self.uid = named or self._uid_of(new or self.pods.oldest)
+        return self.pods.of(self.uid)
+
+    def _live(self) -> PodRecord | None:
+        """The first pod of a workload that has not ended."""
+        for workload in self.pods.values(Fact.MEMBER):
+            first = self.pods.first(Fact.MEMBER, workload)
+            ended = self.pods.count(Fact.MEMBER, workload) == self.pods.count(
+                Fact.ENDED_MEMBER, workload
+            )
+            if first is None or workload == "":
+                continue
+            done = self.pods.count(Fact.DONE_MEMBER, workload)
+            if not ended or done < (member_of(first).total or 1):
+                return first
+        return None
 
     def _uid_of(self, first: PodRecord) -> str:
         return first.uid
@@ -159,7 +169,7 @@ class Group:
         self.uid, self.record, self.entry = uid, None, None
         self.started, self.vanished = {}, Counter()
 
-    def _running_podsets(self, pods: Sequence[PodRecord], done: Counter[str]) -> list[PodSet]:
+    def _running_podsets(self, pods: Iterable[PodRecord], done: Counter[str]) -> list[PodSet]:
         if not self.started:
             before = self.record
             if self.entry is not None and self.entry.placement is not None:
@@ -174,21 +184,23 @@ class Group:
             if podset.count > self.vanished[name]
         ]
 
-    def _waiting_podsets(
-        self, pods: Sequence[PodRecord], done: Counter[str]
-    ) -> tuple[list[PodSet], str]:
+    def _waiting_podsets(self, pods: Roster, done: Counter[str]) -> tuple[list[PodSet], str]:
         """The podsets that it requests, and the pods for which it waits. Pods beyond its number stay gated."""
         self._recall(done)
         needed = max(0, self.total - done.total() - self.vanished.total())
-        waiting = [pod for pod in pods if pod.gated and not (pod.terminal or pod.terminating)]
-        counts = _grouped(waiting[:needed])
-        short = needed - min(needed, len(waiting))
+        waiting = pods.counts(Fact.WAITING).total()
+        if waiting > needed:
+            gated = (p for p in pods if p.gated and not (p.terminal or p.terminating))
+            counts = _grouped(islice(gated, needed))
+        else:
+            counts = _waiting(pods)
+        short = needed - min(needed, waiting)
         if short and counts:
             name = next(iter(counts))
             counts[name] = replace(counts[name], count=counts[name].count + short)
         podsets = list(counts.values()) or list(self.record.podsets if self.record else ())
-        complete = not short or (member_of(pods[0]).fast and bool(waiting))
-        text = f"{len(waiting[:needed])} of {counted(needed, 'pod')} of the group exist"
+        complete = not short or (member_of(pods.oldest).fast and waiting > 0)
+        text = f"{min(waiting, needed)} of {counted(needed, 'pod')} of the group exist"
         return podsets, "" if complete else text
 
     def _recall(self, done: Counter[str]) -> None:
@@ -197,49 +209,69 @@ class Group:
             gone = self.total - self.entry.pods - done.total()
             self.vanished = Counter({"": max(0, gone)})
 
-    def _outcome(self, pods: Sequence[PodRecord], done: Counter[str]) -> Outcome | None:
+    def _outcome(self, pods: Roster, done: Counter[str]) -> Outcome | None:
         if done.total() + self.vanished.total() >= self.total:
             return Outcome.SUCCEEDED
-        final = any(not member_of(pod).retriable for pod in pods)
-        return Outcome.FAILED if final and all(pod.terminal for pod in pods) else None
+        ended = pods.count(Fact.ENDED) == len(pods)
+        return Outcome.FAILED if ended and pods.count(Fact.FINAL) else None
 
-    def _error(self, pods: Sequence[PodRecord]) -> tuple[str | None, bool]:
+    def _gates(self, pods: Roster) -> tuple[tuple[str, ...], str | None]:
+        """The gates of all pods, and the error if they are too many: any pod of a group can name what the group waits for."""
+        lists = cast(list[tuple[str, ...]], pods.values(Fact.GATES))
+        gates = distinct_gates(gate for each in lists[:MOST_DEPENDENCIES] for gate in each)
+        number = max(len(gates), len(lists))
+        if number <= MOST_DEPENDENCIES:
+            return gates, None
+        error = (
+            f"the pods of group {self.key.name} have {number} different gates or lists of gates and of jobs in queuectl.dev/after; "
+            f"at most {MOST_DEPENDENCIES} are possible"
+        )
+        return gates[:MOST_DEPENDENCIES], error
+
+    def _error(self, pods: Roster) -> tuple[str | None, bool]:
         """The error of the first wrong pod, or of pods that contradict each other, and whether it is about a missing feature."""
-        alive = [pod for pod in pods if not pod.terminal]
-        wrong = next((p for p in alive if member_of(p).job.error is not None), None)
+        wrong = pods.first(Fact.ERROR)
         if wrong is not None:
             job = member_of(wrong).job
             text = f"pod {wrong.name}: {job.error}" if member_of(wrong).group else job.error
             return text, job.unsupported
-        for what, values in (
-            ("queues", {str(member_of(pod).job.queue) for pod in alive}),
-            ("values of pod-group-total-count", {str(member_of(pod).total) for pod in alive}),
+        if len(pods) > MOST_PODS:
+            text = f"the group has {len(pods)} pods; at most {MOST_PODS} are possible"
+            return text, False
+        for what, fact in (
+            ("queues", Fact.QUEUE),
+            ("values of pod-group-total-count", Fact.TOTAL),
         ):
+            values = sorted(map(str, pods.counts(fact)))
             if len(values) > 1:
-                text = f"the pods of group {self.key.name} have different {what}: {', '.join(sorted(values))}"
+                text = f"the pods of group {self.key.name} have different {what}: {', '.join(values[:_NAMED])}"
                 return text, False
         return None, False
 
 
-def _ended(pod: PodRecord, pods: Iterable[PodRecord]) -> bool:
-    """Whether the workload of a pod has ended, so that new pods of this name are another workload."""
-    own = [p for p in pods if member_of(p).workload == member_of(pod).workload]
-    done = sum(p.phase is PodPhase.SUCCEEDED for p in own)
-    return all(p.terminal for p in own) and done >= (member_of(pod).total or 1)
+def _waiting(pods: Roster) -> dict[str, PodSet]:
+    """The podsets of the pods that wait, in the order of their first pods."""
+    found: dict[str, PodSet] = {}
+    for name in pods.values(Fact.WAITING):
+        first = pods.first(Fact.WAITING, name)
+        for podset in member_of(first).job.podsets if first is not None else ():
+            found[podset.name] = replace(podset, count=pods.count(Fact.WAITING, name))
+    return found
 
 
 def _grouped(pods: Iterable[PodRecord]) -> dict[str, PodSet]:
     """The podsets of these pods, in the order of their first pods."""
     found: dict[str, PodSet] = {}
+    counts: Counter[str] = Counter()
     for pod in pods:
         for podset in member_of(pod).job.podsets:
-            known = found.get(podset.name)
-            found[podset.name] = podset if known is None else replace(known, count=known.count + 1)
-    return found
+            found.setdefault(podset.name, podset)
+            counts[podset.name] += 1
+    return {name: replace(podset, count=counts[name]) for name, podset in found.items()}
 
 
 def _placed(
-    entry: Entry, pods: Sequence[PodRecord], done: Counter[str], total: int
+    entry: Entry, pods: Iterable[PodRecord], done: Counter[str], total: int
 ) -> dict[str, PodSet]:
     """The podsets of a running gang, as its placement has them. Slots of pods that succeeded are possibly free already."""
     assert entry.placement is not None
@@ -274,11 +306,6 @@ def _remembered(entry: Entry) -> JobRecord:
         followed=False,
         of_pods=True,
     )
-
-
-def _gates(pods: Iterable[PodRecord]) -> tuple[str, ...]:
-    """The gates of all pods: any pod of a group can name what the group waits for."""
-    return tuple(dict.fromkeys(gate for pod in pods for gate in member_of(pod).job.gates))
 
 
 def common(values: Iterable[str]) -> str:

@@ -35,6 +35,8 @@ from queuectl.objects.kubernetes.wire import (
 
 POD: Final = "Pod"
 POD_GROUP: Final = "PodGroup"
+MOST_PODS: Final = 10_000
+"""Pods that a group can have."""
 
 Bytes = bytes | msgspec.Raw
 """An object in JSON."""
@@ -172,6 +174,10 @@ def _check(meta: Meta, kueue: bool) -> None:
     if not read_count(total):
         raise RequestError(
             f"metadata.annotations: {keys.POD_GROUP_TOTAL}: {total!r} is not a number of pods from 1"
+        )
+    if (read_count(total) or 0) > MOST_PODS:
+        raise RequestError(
+            f"metadata.annotations: {keys.POD_GROUP_TOTAL}: {total}: a group has at most {MOST_PODS} pods"
         )
     for suffix in (keys.POD_GROUP_FAST, keys.RETRIABLE):
         value = keys.either(meta.annotations, suffix, kueue=kueue)

@@ -14,8 +14,9 @@ from queuectl.domain.ledger import Entry, Intent
 from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.words import counted
 from queuectl.domain.workload import PodSet
-from queuectl.objects.kinds.groups import Group, GroupKey, common, member_of
+from queuectl.objects.kinds.groups import Group, GroupKey, common
 from queuectl.objects.kinds.leaderworkerset import KIND, LEADER, WORKER, set_name
+from queuectl.objects.kinds.roster import member_of
 
 
 @dataclass(slots=True)
@@ -53,7 +54,8 @@ class SetGroup(Group):
         return replace(pod, podset=name, rank=rank)
 
     def assemble(self, *, known: bool) -> JobRecord | None:
-        current = [self.seated(pod) for pod in self._current(known)]
+        roster = self._current(known)
+        current = [self.seated(pod) for pod in roster]
         if not self.uid or not (current or self.wanted):
             self.record = None
             return None
@@ -63,7 +65,7 @@ class SetGroup(Group):
         runs = bool(released) or kept > 0
         podsets = tuple(self._requests(alive, runs=runs))
         base = self._base(alive or current)
-        error, unsupported = self._error(alive)
+        error, unsupported = self._error(roster)
         self.record = replace(
             base,
             kind=self.key.kind,
