@@ -78,7 +78,7 @@ class PodSetGroup:
         return (self.bundle,) if self.on_one_node and self.bundle is not None else self.pods
 
     def only(self, shape: Shape) -> PodSetGroup | None:
-        """What must be placed of it if it had no other pods than those of one shape, and no preference; None without any."""
+        """It with no other pods than those of one shape, and without a preference; None without any."""
         if self.on_one_node:
             return self if self.items[0].shape is shape else None
         pods = tuple(p for p in self.pods if p.shape is shape)
