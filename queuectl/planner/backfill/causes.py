@@ -131,7 +131,7 @@ class Lateness:
                 if bool(np.isin(nodes, self._planned_nodes).any()):
                     yield SlipCause.OVERRUN  # it takes longer to stop
                 continue
-            if gang.workload.uid in ended or gang.workload.uid in state.gone:
+            if gang.workload.uid in ended | state.evicted | state.repairing:
                 continue
             quota = any(row[1:] in self._short_quota for row, _ in usage.charges(gang))
             if not quota and not bool(np.isin(nodes, self._short_nodes).any()):
@@ -157,7 +157,7 @@ class Lateness:
             if timeline.holds(admission.request, self._then) and self._uses(
                 admission.request, admission.node_counts
             ):
-                repaired = workload.uid in timeline.state.gone
+                repaired = workload.uid in timeline.state.repairing
                 yield SlipCause.LOST_NODE if repaired else self._passed_by(workload)
 
     def _of_reserved(self) -> Iterator[SlipCause]:

@@ -131,7 +131,8 @@ class PlannedStarts:
         if (first := whole_node_kept_for(self.state, request, decision, ahead)) is not None:
             return self._keeps_whole_node(first)
         duration = request.pending.workload.duration
-        delays = len(ahead) == 1 and duration is not None and duration.enforced
+        sure = duration is not None and duration.enforced and not request.awaited_checks
+        delays = len(ahead) == 1 and sure
         if not delays and self.settle():
             ahead = self.respected(request)
         if delays:
@@ -297,8 +298,7 @@ class PlannedStarts:
         in_the_way = (gang for gang in ahead if self.timeline.holds(request, gang.at))
         first = next(in_the_way, ahead[0])
         longest = min(gang.at for gang in ahead) - self.timeline.now
-        workload = first.request.pending.workload
-        return refusals.delays(workload.ref, first.at, longest, request.pending.workload.duration)
+        return refusals.delays(first.request.pending.workload.ref, first.at, longest, request)
 
     def _keeps_whole_node(self, first: PlannedGang) -> Reason:
         return refusals.keeps_whole_node(first.request.pending.workload.ref, first.at)

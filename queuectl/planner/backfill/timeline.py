@@ -28,14 +28,15 @@ SOON: Final = 1.0
 """Seconds until a gang leaves that is past its end, and of the shortest run that is planned."""
 
 
-def length(workload: Workload) -> float:
-    """Seconds for which it holds its room from its start, as far as planning knows."""
-    return inf if workload.duration is None else max(workload.duration.seconds, SOON)
+def length(request: GangRequest) -> float:
+    """Seconds for which a gang holds its room, as far as planning knows. A gang that is held for its checks has no known end."""
+    duration = request.pending.workload.duration
+    return inf if duration is None or request.awaited_checks else max(duration.seconds, SOON)
 
 
 def end_of(request: GangRequest, at: float) -> float:
     """The unix seconds at which a gang has left that starts at ``at``."""
-    return at + length(request.pending.workload)
+    return at + length(request)
 
 
 @dataclass(eq=False, slots=True)
@@ -62,7 +63,7 @@ class Timeline:
     state: State
     guarded: dict[float, list[Workload]] = field(default_factory=dict)
     _ends: _Ends | None = None
-    _of: tuple[int, int] = (-1, -1)
+    _of: int = -1  # departures of the state
 
     @property
     def now(self) -> float:
@@ -71,11 +72,10 @@ class Timeline:
 
     def until(self, request: GangRequest) -> float:
         """The end of a gang that starts now, or that is repaired now."""
-        workload = request.pending.workload
-        repaired = self._repaired(workload)
+        repaired = self._repaired(request.pending.workload)
         if repaired is not None:
             return inf if repaired.ends_at is None else max(repaired.ends_at, self.now + SOON)
-        return self.now + length(workload)
+        return self.now + length(request)
 
     def holds(self, request: GangRequest, at: float) -> bool:
         """Whether a gang that starts now must count at a later time."""
@@ -133,9 +133,8 @@ class Timeline:
         return [a for a in self.state.admissions if not self.holds(a.request, at)]
 
     def _sorted(self) -> _Ends:
-        version = len(self.state.gone), len(self.state.leaving)
-        if self._ends is None or self._of != version:
-            self._ends, self._of = self._sort(), version
+        if self._ends is None or self._of != self.state.departures:
+            self._ends, self._of = self._sort(), self.state.departures
         return self._ends
 
     def _sort(self) -> _Ends:
@@ -159,7 +158,7 @@ class Timeline:
 
     def _repaired(self, workload: Workload) -> Admitted | None:
         """The gang that runs and is repaired: its attempt ends when it would have ended."""
-        if workload.uid not in self.state.gone:
+        if workload.uid not in self.state.repairing:
             return None
         broken = self.state.problem.usage.broken
         return next((gang for gang in broken if gang.workload.uid == workload.uid), None)

@@ -54,7 +54,9 @@ def reserve(
         victims: uids of the gangs it waits for; those that do not leave hold nothing.
     """
     state.hold(request, node_counts)
-    still = [state.leaving[uid] for uid in dict.fromkeys(victims) if uid in state.leaving]
+    named = tuple(dict.fromkeys(victims))
+    state.awaited[request.pending.workload.uid] = named
+    still = [state.leaving[uid] for uid in named if uid in state.leaving]
     if _enough(state, request, node_counts, still):
         state.keep(reservation_of(state.problem, request, node_counts, still))
 
@@ -62,6 +64,7 @@ def reserve(
 def release(state: State, request: GangRequest, node_counts: NodeCounts) -> None:
     """End a reservation."""
     state.hold(request, node_counts, -1)
+    state.awaited.pop(request.pending.workload.uid, None)
     state.disown(request.pending.workload.uid)
 
 

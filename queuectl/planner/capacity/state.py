@@ -46,21 +46,29 @@ class State:
     Attributes:
         instants: in the order of time. While ``free`` is the same at all of them, it is one matrix.
         admissions: gangs that this plan starts.
-        gone: uids that this plan evicts or repairs.
+        evicted: uids that this plan evicts.
+        repairing: uids of running gangs that lost nodes and that this plan repairs, now or once other gangs have left.
         leaving: gangs that leave, by uid; those that this plan evicts are among them.
+        held: by uid of the gang that waits, the requests of all reservations.
+        awaited: by uid of the gang that waits, the uids of the gangs that must leave for its reservation.
         reservations: by uid of the gang that waits; only those for which a part of the free capacity is kept now.
         kept: the amounts kept for them on each node, (R, N); None = nothing.
         quota: the use of quota at each instant.
         turns: ClusterQueues with a gang that waits: gangs behind it get no time slice before it.
+        departures: how often a running gang was evicted or its repair begun, and how often that was undone.
     """
 
     problem: Problem
     instants: Sequence[Instant]
     admissions: list[TentativeAdmission] = field(default_factory=list)
-    gone: set[str] = field(default_factory=set)
+    evicted: set[str] = field(default_factory=set)
+    repairing: set[str] = field(default_factory=set)
     leaving: dict[str, Admitted] = field(init=False)
+    held: dict[str, GangRequest] = field(default_factory=dict)
+    awaited: dict[str, tuple[str, ...]] = field(default_factory=dict)
     reservations: dict[str, Reservation] = field(default_factory=dict)
     turns: set[str] = field(default_factory=set)
+    departures: int = 0
     kept: Ints | None = None
     quota: QuotaState = field(init=False)
     _moved: Ints | None = None  # use of the admitted gangs that can move, once asked for
@@ -135,10 +143,14 @@ class State:
     # Gangs that can leave.
 
     def evictable(self) -> Iterator[Admitted]:
-        """Gangs that neither leave nor are evicted or repaired by this plan; policy is not judged."""
+        """Gangs that neither leave nor are repaired by this plan; policy is not judged."""
         for gang in self.problem.snapshot.admitted:
-            if not gang.leaving and gang.workload.uid not in self.gone:
+            if not self.leaves(gang) and gang.workload.uid not in self.repairing:
                 yield gang
+
+    def leaves(self, gang: Admitted) -> bool:
+        """Whether a running gang leaves, also by this plan."""
+        return gang.leaving or gang.workload.uid in self.evicted
 
     # Gangs that start.
 
@@ -178,21 +190,33 @@ class State:
 
     def evict(self, gang: Admitted) -> None:
         """Count a gang as leaving."""
-        self.gone.add(gang.workload.uid)
+        self.departures += 1
+        self.evicted.add(gang.workload.uid)
         self.leaving[gang.workload.uid] = gang
         self._stay(gang, 1)
         self.quota.released.extend({row[0] for row, _ in self.problem.usage.charges(gang)})
 
     def undo_evict(self, gang: Admitted) -> None:
         """The opposite: a gang that was to be evicted stays."""
-        self.gone.discard(gang.workload.uid)
+        self.departures += 1
+        self.evicted.discard(gang.workload.uid)
         del self.leaving[gang.workload.uid]
         self._stay(gang, -1)
+
+    def repair(self, gang: Admitted) -> None:
+        """Count a gang as one that is repaired: it stays, and no gang evicts it."""
+        self.departures += 1
+        self.repairing.add(gang.workload.uid)
+
+    def undo_repair(self, gang: Admitted) -> None:
+        """The opposite: its repair is not decided."""
+        self.departures += 1
+        self.repairing.discard(gang.workload.uid)
 
     def forget(self, gang: Admitted) -> None:
         """Use nothing for a running gang, at any instant: as if it had ended."""
         nodes, amounts = self.problem.use_of(gang)
-        if not gang.leaving and gang.workload.uid not in self.gone:
+        if not self.leaves(gang):
             self._stay(gang, 1)
         self._part_from_now()
         add_at(self.now.free, nodes, amounts)
@@ -203,6 +227,10 @@ class State:
 
     def hold(self, request: GangRequest, node_counts: NodeCounts, sign: int = 1) -> None:
         """Use capacity and quota later, or, with ``sign`` -1, give it back."""
+        if sign > 0:
+            self.held[request.pending.workload.uid] = request
+        else:
+            self.held.pop(request.pending.workload.uid, None)
         for nodes, amounts in use_of_counts(request.pods, node_counts):
             self._change(self.instants[-1:], nodes, -sign * amounts)
         self.quota.charge(request, sign, self.quota.instants[-1:])

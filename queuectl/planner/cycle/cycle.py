@@ -85,6 +85,7 @@ class AdmissionCycle:
         considered: gangs that were searched for and not refuted; the window limits them.
         planned: the planned starts of gangs that wait.
         stunted: by uid of an elastic gang, the lowest rank that is not added to it.
+        held: by uid of an elastic gang, the lowest rank that is held for its admission checks.
         without_repairs: searches again for a refuted gang, without the repairs of gangs that it may evict
             (:mod:`queuectl.planner.cycle.repair_precedence`).
     """
@@ -111,6 +112,7 @@ class AdmissionCycle:
     considered: int = 0
     planned: PlannedStarts = field(init=False)
     stunted: dict[str, Workload] = field(default_factory=dict)
+    held: dict[str, Workload] = field(default_factory=dict)
     without_repairs: Callable[[Candidate, Refuted], Outcome] | None = None
 
     def __post_init__(self) -> None:
@@ -131,10 +133,8 @@ class AdmissionCycle:
                 self._keep_place(pending)
             self._refuse(pending, (reason,), lease=pending.lease if reason is _NOT_YET else None)
             return
-        uid, growth = pending.workload.uid, pending.workload.growth
-        lower = self.stunted.get(growth.base) if growth is not None else None
-        if lower is not None and _rank(lower) < _rank(pending.workload):
-            self._refuse(pending, (after_rank(lower.ref),))
+        uid = pending.workload.uid
+        if self._after_lower_rank(pending):
             return
         queue = self.problem.snapshot.queue_of(pending.workload)
         over = self.limits.refusal(smallest(pending.workload), queue, self.heads)
@@ -164,6 +164,25 @@ class AdmissionCycle:
     def over(self) -> bool:
         """Whether no other gang is searched for: the window is full, or the solver was stopped."""
         return self.considered >= self.problem.snapshot.limits.window or self.solver.ended()
+
+    def _after_lower_rank(self, pending: Pending) -> bool:
+        """Refuse a pod of an elastic gang while one of a lower rank is not added to the gang; whether it is refused."""
+        refused = self._lower(pending.workload, self.stunted)
+        held = self._lower(pending.workload, self.held)
+        if refused is None and held is not None:
+            queue = self.problem.snapshot.queue_of(pending.workload)
+            held = held if self.classes.candidate(pending, queue).ready else None
+        lower = refused or held
+        if lower is not None:
+            keeps = refused is None and self.leases.holds(pending.workload.uid)
+            lease = pending.lease if keeps else None
+            self._refuse(pending, (after_rank(lower.ref),), lease=lease)
+        return lower is not None
+
+    def _lower(self, workload: Workload, among: dict[str, Workload]) -> Workload | None:
+        """The pod among some pods of elastic gangs that has a lower rank of the same gang; None for all other gangs."""
+        lower = among.get(workload.growth.base) if workload.growth is not None else None
+        return lower if lower is not None and _rank(lower) < _rank(workload) else None
 
     def waits(self, found: FitsAfterEviction, queue: ClusterQueue | None) -> Reason | None:
         """Why a gang does not evict yet; None when it does."""
@@ -283,8 +302,11 @@ class AdmissionCycle:
         self.heads.order.start(workload, admission.request.charges)
         if self.planned.starts(workload.uid):
             self.classes.forget_refusals()  # they were for earlier planned starts
-        if workload.growth is not None and self.stunted.get(workload.growth.base) == workload:
-            del self.stunted[workload.growth.base]
+        if workload.growth is not None:
+            if self.stunted.get(workload.growth.base) == workload:
+                del self.stunted[workload.growth.base]
+            if admission.request.awaited_checks:
+                self.held.setdefault(workload.growth.base, workload)
         self.refused.pop(workload.uid, None)  # refuted before, and considered again
         self.starting[workload.uid] = admission
         self.considered += 1

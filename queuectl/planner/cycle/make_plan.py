@@ -29,7 +29,13 @@ from queuectl.planner.placement.several import levels_to_try
 from queuectl.planner.problem.flavors import flavors_of
 from queuectl.planner.problem.parts import as_placed
 from queuectl.planner.problem.problem import Problem
-from queuectl.planner.problem.request import ANYWHERE, Pods, PodSetGroup, request_of
+from queuectl.planner.problem.request import (
+    ANYWHERE,
+    GangRequest,
+    Pods,
+    PodSetGroup,
+    request_of,
+)
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.repair.repair import Repaired
 
@@ -44,7 +50,7 @@ def make_plan(
     held = {
         k.request.pending.workload.uid: refusal
         for k, placement in placed
-        if (refusal := _awaits_checks(cycle, k.request.pending, placement)) is not None
+        if (refusal := _awaits_checks(cycle, k.request, placement)) is not None
     }
     started = [
         Admission(uid, placement, proof=_sure(cycle, uid))
@@ -68,21 +74,22 @@ def make_plan(
     )
 
 
-def _awaits_checks(cycle: AdmissionCycle, pending: Pending, placement: Placement) -> Refusal | None:
-    """A gang that fits and needs admission checks: its capacity is reserved until they are ready. None if they are."""
+def _awaits_checks(
+    cycle: AdmissionCycle, request: GangRequest, placement: Placement
+) -> Refusal | None:
+    """A gang that fits and is held for its admission checks: its capacity is reserved until they are ready. None if they are."""
+    pending, missing = request.pending, list(request.awaited_checks)
     snapshot, uid = cycle.problem.snapshot, pending.workload.uid
     queue = snapshot.queue_of(pending.workload)
-    ready = pending.ready_checks
-    needed = needed_checks(queue, placement, ready) if queue is not None else ()
-    missing = [name for name in needed if name not in ready]
-    if not missing:
+    if queue is None or not missing:
         return None
     lease = pending.lease
     if lease is None or lease.victims or lease.placement != placement:
         lease = CapacityLease(placement, (), snapshot.now, NO_END)
     text = f"it fits, and waits for its admission checks: {', '.join(missing)}"
-    prices = queue.shown_prices if queue is not None else {}
-    reason = Reason(Code.WAITING_FOR_CHECKS, text, {"admissionChecks": missing, **prices})
+    details = {"admissionChecks": missing, **queue.shown_prices}
+    needed = needed_checks(queue, placement, pending.ready_checks)
+    reason = Reason(Code.WAITING_FOR_CHECKS, text, details)
     return Refusal(uid, (reason,), lease, _sure(cycle, uid), checks=needed)
 
 

@@ -10,11 +10,9 @@ evicted for a known preemptor in the next.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from queuectl.domain.plan import Eviction, Proof
-from queuectl.domain.snapshot import Admitted
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.preempt.candidates import may_evict
 from queuectl.planner.preempt.rules import evictable
@@ -34,8 +32,8 @@ class Repairs:
         """Repair every broken gang; from here on the cycle can undo repairs."""
         self._cycle = cycle
         self._done: dict[str, Repaired | Awaiting] = {}
-        self._again: list[Admitted] = []
-        self._repair(cycle.problem.usage.broken)
+        self._undone = False
+        self._repair()
         if self._done:
             cycle.without_repairs = self._without_repairs
 
@@ -44,13 +42,17 @@ class Repairs:
         return [done for done in self._done.values() if isinstance(done, Repaired)]
 
     def resume(self) -> None:
-        """Repair on the remaining capacity the gangs whose repairs were undone for the last considered gang."""
-        again, self._again = self._again, []
-        self._repair([g for g in again if g.workload.uid not in self._cycle.state.gone])
+        """Repair the other gangs on the remaining capacity, if repairs were undone for the last considered gang."""
+        if self._undone:
+            self._undone = False
+            self._repair()
 
-    def _repair(self, broken: Sequence[Admitted]) -> None:
+    def _repair(self) -> None:
+        """Repair each broken gang that neither has a repair nor leaves: a repair can evict broken gangs, too."""
         cycle = self._cycle
-        for gang in repair_order(broken):
+        for gang in repair_order(cycle.problem.usage.broken):
+            if gang.workload.uid in self._done or cycle.state.leaves(gang):
+                continue
             done = repair(cycle.problem, cycle.state, gang, cycle.solver)
             if done is None:
                 cycle.undecided = True
@@ -68,7 +70,7 @@ class Repairs:
 
     def _without_repairs(self, gang: Candidate, refuted: Refuted) -> Outcome:
         """The outcome for a gang that was refuted beside the repairs."""
-        yielding = self._evictable(gang)
+        yielding = self._undoable(self._evictable(gang))
         if not yielding:
             return refuted
         cycle = self._cycle
@@ -83,13 +85,20 @@ class Repairs:
         if isinstance(outcome, Fit | FitsAfterEviction) and not waits:
             self._forget(undone)
             cycle.classes.forget_refusals()
-            self._again = [done.gang for done in undone.values()]
+            self._undone = True
             return outcome
         cycle.classes.put_back(known)
         for done in undone.values():
             done.apply(cycle.state)
         cycle.unproved |= isinstance(outcome, Unknown)
         return refuted
+
+    def _undoable(self, uids: list[str]) -> list[str]:
+        """Of some repairs, those that can be undone together: no reservation of another gang needs their victims to leave."""
+        others = {uid: named for uid, named in self._cycle.state.awaited.items() if uid not in uids}
+        needed = {victim for named in others.values() for victim in named}
+        found = [uid for uid in uids if needed.isdisjoint(self._done[uid].evicts)]
+        return found if len(found) == len(uids) else self._undoable(found)
 
     def _forget(self, undone: dict[str, Repaired | Awaiting]) -> None:
         cycle = self._cycle
@@ -106,10 +115,9 @@ class Repairs:
         if queue is None or not may_evict(self._cycle.problem, pending.workload, queue):
             return []
         state = self._cycle.state
-        mine = self._done.keys() & state.gone
-        state.gone -= mine
+        repairing, state.repairing = state.repairing, set()
         legal: set[str] = set()
         for _, request in candidate.known.requests:
             legal |= evictable(state, replace(request, pending=pending), queue)
-        state.gone |= mine
+        state.repairing = repairing
         return [uid for uid in self._done if uid in legal]

@@ -145,7 +145,7 @@ class Context:
             free = problem.index.allocatable - sum(part.nodes[at] for part in parts)
             instants.append(Instant(free, use_of(problem.pools, quota)))
         state = State(problem, instants)
-        state.gone.update(gang.workload.uid for gang in _evicted(self.cycle))
+        state.evicted.update(gang.workload.uid for gang in _evicted(self.cycle))
         if Limit.ORDER in holders:
             state.admissions.extend(self.cycle.state.admissions)
         out = {gang.workload.uid for gang in gone}

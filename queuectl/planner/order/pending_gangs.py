@@ -64,8 +64,11 @@ def class_key(pending: Pending, queue: str | None, lines: Lines) -> ClassKey:
     duration = pending.workload.duration if lines else None
     end = None if duration is None else (duration.enforced, duration.longest is None)
     grows = pending.workload.growth is not None  # it evicts no gang
+    checks = (
+        pending.ready_checks if lines else None
+    )  # the end of a gang that is held for checks is unknown
     limits = (pending.excluded, pending.borrows_at, pending.unasked)
-    return ClassKey(queue, (asks, limits, end, grows))
+    return ClassKey(queue, (asks, limits, end, checks, grows))
 
 
 def length_of(workload: Workload) -> float:

@@ -248,9 +248,10 @@ class CandidateTable:
 
 def staying(state: State, running: RunningGangs) -> Mask:
     """The running gangs that this plan has not evicted or repaired. Shape (C,)."""
-    if not state.gone:
+    gone = state.evicted | state.repairing
+    if not gone:
         return np.ones(len(running.gangs), dtype=np.bool_)
-    return np.array([g.workload.uid not in state.gone for g in running.gangs], dtype=np.bool_)
+    return np.array([g.workload.uid not in gone for g in running.gangs], dtype=np.bool_)
 
 
 def running_gangs(problem: Problem, queues: tuple[str, ...]) -> RunningGangs:

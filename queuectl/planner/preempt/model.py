@@ -171,9 +171,10 @@ class Stage:
         return first(request, free) is not None
 
     def place(self, victims: Mask) -> NodeCounts | None:
-        """Where the gang runs then, drawn together, by nodes of the fleet; None when nothing is found."""
+        """Where the gang runs then, by nodes of the fleet, drawn together if that is found; None when nothing is found."""
         free = self.after(victims)
         found = find(self.request, free, lambda shape: caps(free, shape))
+        found = first(self.request, free) if found is None else found
         return None if found is None else on_fleet(self.nodes, found)
 
     def decide(self, victims: Mask, solver: Solver) -> tuple[Status, NodeCounts | None]:

@@ -148,7 +148,7 @@ class Returning:
         return {row: amount for row, amount in found.items() if amount}
 
     def _since(self, queue: str) -> list[tuple[Place, int, _Charges]]:
-        """The gangs of a ClusterQueue that this plan starts or evicts."""
+        """The gangs of a ClusterQueue that this plan starts, keeps capacity for, or evicts."""
         if self._changes is None:
             self._changes = {}
             for workload, sign, rows in self._changed():
@@ -159,9 +159,10 @@ class Returning:
 
     def _changed(self) -> Iterator[tuple[Workload, int, list[tuple[QuotaRow, int]]]]:
         state = self.state
-        for admission in state.admissions:
-            yield admission.request.pending.workload, 1, list(admission.request.rows())
-        for uid in sorted(state.gone & state.leaving.keys()):
+        starting = (admission.request for admission in state.admissions)
+        for request in (*starting, *state.held.values()):  # a gang with a reservation starts soon
+            yield request.pending.workload, 1, list(request.rows())
+        for uid in sorted(state.evicted & state.leaving.keys()):
             gang = state.leaving[uid]
             if gang.evictable:
                 yield gang.workload, -1, list(state.problem.usage.charges(gang))

@@ -159,9 +159,10 @@ class QuotaShortfall:
             if key not in found or found[key][0] < short.amount:
                 found[key] = (short.amount, frees)
         deficits = list(found.values())
+        repairs = not any(self.needs.values())  # its charges are part of what is used
         for asked, need in self.needs.items() if not borrows else ():
             amount = need + self.use.beyond(self.path[0], asked)
-            if need and amount > 0:
+            if (need or repairs) and amount > 0:
                 frees = quota.get((self.queue, *asked), np.zeros(size, dtype=np.int64))
                 deficits.append((amount, frees))
         return deficits

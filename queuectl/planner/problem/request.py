@@ -78,11 +78,11 @@ class PodSetGroup:
         return (self.bundle,) if self.on_one_node and self.bundle is not None else self.pods
 
     def only(self, shape: Shape) -> PodSetGroup | None:
-        """With no other pods than those of one shape, where they are asked for one by one; None without any."""
+        """It with no other pods than those of one shape, and without a preference; None without any."""
         if self.on_one_node:
             return self if self.items[0].shape is shape else None
         pods = tuple(p for p in self.pods if p.shape is shape)
-        return replace(self, pods=pods, bundle=None) if pods else None
+        return PodSetGroup(self.tree, pods, self.required) if pods else None
 
     @property
     def sliced(self) -> bool:
@@ -100,6 +100,7 @@ class GangRequest:
         flavors: per podset of the gang, resource to flavor.
         queue: ClusterQueue charged, None when the gang has no quota.
         cut: set where podsets of the gang are asked in parts; ``pending`` is the gang of the parts then.
+        checks: names of the admission checks that it needs with these flavors, on nodes that exist.
     """
 
     pending: Pending
@@ -108,6 +109,12 @@ class GangRequest:
     flavors: tuple[Mapping[str, str], ...] = ()
     queue: str | None = None
     cut: SplitGang | None = None
+    checks: tuple[str, ...] = ()
+
+    @property
+    def awaited_checks(self) -> tuple[str, ...]:
+        """The checks that are not ready. With one, the gang does not start: it is held on its capacity, for an unknown time."""
+        return tuple(name for name in self.checks if name not in self.pending.ready_checks)
 
     @property
     def pods(self) -> tuple[Pods, ...]:
@@ -167,13 +174,18 @@ def request_of(
     excluded = frozenset[str]() if lasting else pending.excluded
     builder = _PodSetGroups(problem, workload, flavors, excluded, lasting, within or {}, placed)
     podset_groups = (builder.podset_group(members) for members in members_of(workload))
-    return GangRequest(
-        pending,
-        tuple(podset_group for podset_group in podset_groups if podset_group is not None),
-        charges,
-        flavors,
-        queue.name if queue is not None else None,
-    )
+    found = tuple(podset_group for podset_group in podset_groups if podset_group is not None)
+    request = GangRequest(pending, found, charges, flavors)
+    return request if queue is None else charged_to(request, queue)
+
+
+def charged_to(request: GangRequest, queue: ClusterQueue) -> GangRequest:
+    """A request with the same flavors, charged to this ClusterQueue."""
+    flavors = {name for chosen in request.flavors for name in chosen.values()}
+    on_nodes = bool(request.podset_groups)
+    rules = (rule for rule in queue.admission_checks if rule.applies(flavors))
+    checks = tuple(rule.name for rule in rules if not (rule.provisions and on_nodes))
+    return replace(request, queue=queue.name, checks=checks)
 
 
 def quota_only(request: GangRequest) -> GangRequest:

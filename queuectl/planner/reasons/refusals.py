@@ -15,7 +15,6 @@ from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.reservations import Occurrence
 from queuectl.domain.words import format_time, is_or_are
-from queuectl.domain.workload import Duration
 from queuectl.planner.capacity.state import State
 from queuectl.planner.placement import several
 from queuectl.planner.problem.flavors import Options
@@ -65,27 +64,25 @@ def undecided(budget: int, alarm: str = "") -> Reason:
 # Planned starts.
 
 
-def delays(ref: str, at: float, longest: float, duration: Duration | None) -> Reason:
+def delays(ref: str, at: float, longest: float, request: GangRequest) -> Reason:
     """It fits now, and would take what a planned start needs.
 
     Args:
         ref: of the gang with the planned start, as ``namespace/name``.
         at: unix seconds of that start.
         longest: seconds that a gang can run without any effect on planned starts.
-        duration: of this gang.
+        request: of this gang.
     """
     until = format_time(at)
-    runs = "and the end of its run is unknown" if duration is None else "and would still run then"
-    text = (
-        f"it would delay {ref}, which has a planned start at {until}: it fits now, {runs}; "
-        f"a run of at most {max(0, int(longest))} s would not"
-    )
-    details = {
-        "behind": ref,
-        "plannedStart": until,
-        "mostSeconds": max(0.0, longest),
-    }
-    return Reason(Code.WOULD_DELAY, text, details)
+    delays = f"it would delay {ref}, which has a planned start at {until}: it fits now"
+    details: dict[str, Any] = {"behind": ref, "plannedStart": until}
+    if checks := request.awaited_checks:
+        text = f"{delays}, and it would hold its nodes for an unknown time, until its admission checks are ready: {', '.join(checks)}"
+        return Reason(Code.WOULD_DELAY, text, details | {"admissionChecks": list(checks)})
+    unknown = request.pending.workload.duration is None
+    runs = "and the end of its run is unknown" if unknown else "and would still run then"
+    text = f"{delays}, {runs}; a run of at most {max(0, int(longest))} s would not"
+    return Reason(Code.WOULD_DELAY, text, details | {"mostSeconds": max(0.0, longest)})
 
 
 def keeps_whole_node(ref: str, at: float) -> Reason:

@@ -47,15 +47,20 @@ class Repaired:
     def gang(self) -> Admitted:
         return self.broken.gang
 
+    @property
+    def evicts(self) -> frozenset[str]:
+        """Uids of the gangs that are evicted for it."""
+        return frozenset()
+
     def apply(self, state: State) -> None:
         """Take the room for its lost pods."""
         state.admit(self.replacement)
-        state.gone.add(self.gang.workload.uid)
+        state.repair(self.gang)
 
     def undo(self, state: State) -> None:
         """Give the room back."""
         state.withdraw(self.replacement)
-        state.gone.discard(self.gang.workload.uid)
+        state.undo_repair(self.gang)
 
     def admission(self, problem: Problem) -> Admission:
         """The whole new placement."""
@@ -76,6 +81,11 @@ class Awaiting:
     replacement: TentativeAdmission
     awaited: tuple[str, ...]  # uids of all whose leaving it waits for
 
+    @property
+    def evicts(self) -> frozenset[str]:
+        """Uids of the gangs that are evicted for it."""
+        return frozenset(p.victim for p in self.victims)
+
     def apply(self, state: State) -> None:
         """Count its victims as leaving, and hold the room that there will be."""
         for victim in self._leaving(state):
@@ -83,17 +93,17 @@ class Awaiting:
         reservations.reserve(
             state, self.replacement.request, self.replacement.node_counts, self.awaited
         )
-        state.gone.add(self.gang.workload.uid)
+        state.repair(self.gang)
 
     def undo(self, state: State) -> None:
         """Let its victims stay, and the room go."""
         reservations.release(state, self.replacement.request, self.replacement.node_counts)
         for victim in self._leaving(state):
             state.undo_evict(victim)
-        state.gone.discard(self.gang.workload.uid)
+        state.undo_repair(self.gang)
 
     def _leaving(self, state: State) -> list[Admitted]:
-        return state.problem.snapshot.admitted_of({p.victim for p in self.victims})
+        return state.problem.snapshot.admitted_of(self.evicts)
 
     def refusal(self, problem: Problem) -> Refusal:
         """It is among the gangs that wait, with the whole placement that it will have."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 from typing import TypeAlias
 
@@ -16,7 +16,7 @@ from queuectl.planner.order.pending_gangs import ClassKey, class_key, length_of
 from queuectl.planner.problem.flavors import Choice, Options, options_of
 from queuectl.planner.problem.parts import admissible
 from queuectl.planner.problem.problem import Problem
-from queuectl.planner.problem.request import GangRequest, request_of
+from queuectl.planner.problem.request import GangRequest, charged_to, request_of
 from queuectl.planner.reasons import refusals
 
 Proved: TypeAlias = tuple[tuple[Reason, ...] | None, tuple[Reason, ...], float]
@@ -91,6 +91,11 @@ class Candidate:
         return self.pending.workload.uid
 
     @property
+    def ready(self) -> bool:
+        """Whether its admission checks are ready under some choice of flavors, so that it starts if it fits."""
+        return any(set(r.checks) <= self.pending.ready_checks for _, r in self.known.requests)
+
+    @property
     def refusal(self) -> tuple[Reason, ...] | None:
         """Why it does not start, as far as that is proved."""
         return self.known.refuted(self.pending.workload)
@@ -136,7 +141,7 @@ class GangClasses:
         alike = known.get((kind.asks, offers))
         if alike is None:
             alike = known[kind.asks, offers] = self._charged(pending, queue)
-        requests = [(choice, replace(d, queue=queue.name)) for choice, d in alike.requests]
+        requests = [(choice, charged_to(d, queue)) for choice, d in alike.requests]
         impossible = alike.options.impossible
         refusal = (refusals.no_flavor(queue, alike.options),) if impossible else None
         flavors = alike.flavors

@@ -13,6 +13,7 @@ from queuectl.domain.plan import Plan
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.verify.allocations import Selects
+from queuectl.planner.verify.balance import check_balance
 from queuectl.planner.verify.capacity import check_capacity
 from queuectl.planner.verify.devices import check_devices
 from queuectl.planner.verify.gangs import check_gangs, check_shares
@@ -42,7 +43,7 @@ def verify(snapshot: Snapshot, plan: Plan, selects: Selects | None = None) -> tu
     """
     index = PlanIndex(snapshot, plan)
     checks = (
-        *(check_gangs, check_shares, check_capacity, check_quota),
+        *(check_gangs, check_balance, check_shares, check_capacity, check_quota),
         *(check_order, check_victims, check_kept, check_moves, check_allowances),
         *(check_users, check_budgets, check_spared, check_shared_gpus),
         *(check_planned, check_whole_nodes, check_reserved),

@@ -11,8 +11,13 @@ from queuectl.domain.workload import PodSet, PodSetPlacement, TopologyMode
 from queuectl.planner.verify.plan_index import Claim, PlanIndex, Rule, Violation
 
 
-def check_balance(index: PlanIndex, claim: Claim) -> Iterator[Violation]:
-    """Of one placement: the numbers of pods in the domains used differ by at most one, or it is listed as uneven."""
+def check_balance(index: PlanIndex) -> Iterator[Violation]:
+    """Of each placement: the numbers of pods in the domains used differ by at most one, or it is listed as uneven."""
+    for claim in index.claims:
+        yield from _of(index, claim)
+
+
+def _of(index: PlanIndex, claim: Claim) -> Iterator[Violation]:
     for podset, placed in claim.parts():
         if podset.topology is None or not podset.topology.balanced:
             continue
@@ -36,7 +41,7 @@ def _amounts(
         if p.name == podset.name or (p.group is not None and p.group == podset.group)
     ]
     members = [p for p, _ in group]
-    levels = _levels(index, placed, members)
+    levels = _levels(index, claim, placed, members)
     names = {name for _, own in group for name, _ in own.nodes}
     topologies = index.topologies_for(placed, levels_asked(members))
     holding = _holding(index, topologies, levels, members, names)
@@ -51,9 +56,11 @@ def _amounts(
     return [Fraction(count, max(finer, default=1)) for count in counts.values()]
 
 
-def _levels(index: PlanIndex, placed: PodSetPlacement, members: Sequence[PodSet]) -> list[str]:
+def _levels(
+    index: PlanIndex, claim: Claim, placed: PodSetPlacement, members: Sequence[PodSet]
+) -> list[str]:
     """The levels of the topology that count for a group, coarse to fine; the node is the last."""
-    asked = levels_asked(members)
+    asked = [level for level in levels_asked(members) if index.counts(claim, placed, level)]
     known = [t for t in index.topologies_for(placed, asked) if set(asked) <= set(t.levels)]
     if not asked and not index.flavors_of(placed):
         known = [t for t in known if _shows_all(index, t)]
@@ -81,7 +88,7 @@ def _holding(
     finest = {TopologyMode.REQUIRED: -1, TopologyMode.PREFERRED: -1}
     for podset in members:
         request = podset.topology
-        if request is not None and request.level is not None and request.mode in finest:
+        if request is not None and request.level in levels and request.mode in finest:
             finest[request.mode] = max(finest[request.mode], levels.index(request.level))
     required = finest[TopologyMode.REQUIRED]
     for level in range(finest[TopologyMode.PREFERRED], required, -1):

@@ -1,8 +1,9 @@
 """One preemptor and its victims in other ClusterQueues, for the check: their places in the tree, and the use.
 
 A plan does not state the use at the moment a gang was considered, only the use before and after. So use is taken as
-two bounds, each where it lets more pass: *high* on the side of the victims (whatever the plan starts or leases is counted),
-*low* on the side of the preemptor. A plan that fails by them was illegal in any case.
+two bounds, each where it lets more pass: *high* on the side of the victims (all that counted at some time of the plan: what
+runs and is evicted later or at a time that the plan does not state, what starts, and leases, those that end among them), *low* on the
+side of the preemptor. A plan that fails by them was illegal in any case.
 """
 
 from __future__ import annotations
@@ -87,34 +88,34 @@ class Case:
     @cached_property
     def high(self) -> Use:
         use: Use = {}
-        for workload, placement in self._running(self._gone_before):
+        for workload, placement in self._counted(self._gone_before):
             _add(use, charges(self.index, workload, placement))
-        for claim in self.index.claims:
-            if claim.running is None and not claim.now and claim.workload.uid != self.uid:
-                _add(use, charges(self.index, claim.workload, claim.placement))
         return use
 
-    def _running(self, gone: Iterable[str]) -> Iterator[tuple[Workload, Placement]]:
-        """All gangs that run and stay, and all that the plan starts."""
+    def _counted(self, gone: Iterable[str]) -> Iterator[tuple[Workload, Placement]]:
+        """All gangs that run and stay, and all that the plan starts or that have a lease before or after it."""
         for gang in self._members_that_stay(gone):
             yield gang.workload, gang.placement
         for claim in self.index.claims:
-            if claim.running is None and claim.now:
+            if claim.running is None and claim.workload.uid != self.uid:
                 yield claim.workload, claim.placement
+        for uid, entry in self.index.pending.items():
+            refusal = self.index.refused.get(uid)
+            if entry.lease is not None and refusal is not None and refusal.lease is None:
+                yield entry.workload, entry.lease.placement
 
     @cached_property
     def low(self) -> Use:
-        gone = {p.victim for p in self.index.plan.preempted if p.preemptor != self.uid}
-        return self._staying(gone | {m.uid for m in self.index.plan.moved})
-
-    def _staying(self, gone: Iterable[str]) -> Use:
+        plan = self.index.plan
+        gone = {p.victim for p in plan.preempted if p.preemptor != self.uid}
+        gone |= {m.uid for m in plan.moved} | {e.uid for e in plan.evicted}
         use: Use = {}
         for gang in self._members_that_stay(gone):
             _add(use, charges(self.index, gang.workload, gang.placement))
         return use
 
     def _members_that_stay(self, gone: Iterable[str]) -> Iterator[Admitted]:
-        out = {*gone, *(e.uid for e in self.index.plan.evicted)}
+        out = set(gone)
         for uid, gang in self.index.running.items():
             if not gang.leaving and uid not in out:
                 yield gang
@@ -178,7 +179,7 @@ class Case:
         use = self.without(self.high, (v for v in theirs if v != uid))
         if queue is None or not self.threatens(uid):
             return use
-        for workload, placement in self._running({*self._gone_before, *theirs}):
+        for workload, placement in self._counted({*self._gone_before, *theirs}):
             if self.index.queue_of(workload) is queue and self._yields(queue, workload, victim):
                 _add(use, charges(self.index, workload, placement), -1)
         return use

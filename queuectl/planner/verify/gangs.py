@@ -1,4 +1,7 @@
-"""Checks of one placement by itself: whole, on eligible nodes, inside its domains, slices whole, healthy slots kept."""
+"""Checks of one placement by itself: whole, on eligible nodes, inside its domains, slices whole, healthy slots kept.
+
+A repaired gang keeps its pods where they are, so its request counts as far as its topologies still have the levels.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import TypeAlias
 from queuectl.domain.fleet import Node, NodeRules
 from queuectl.domain.queues import ResourceFlavor, Topology
 from queuectl.domain.workload import PodSet, PodSetPlacement, Slice, TopologyMode
-from queuectl.planner.verify.balance import check_balance, levels_asked
+from queuectl.planner.verify.balance import levels_asked
 from queuectl.planner.verify.plan_index import Claim, PlanIndex, Rule, Violation
 
 _Domains: TypeAlias = set[tuple[str, ...] | None]
@@ -22,7 +25,6 @@ def check_gangs(index: PlanIndex) -> Iterator[Violation]:
         yield from _eligible(index, claim, verdicts)
         yield from _topology(index, claim)
         yield from _slices(index, claim)
-        yield from check_balance(index, claim)
         if claim.running is not None:
             yield from _repaired(claim)
 
@@ -125,8 +127,10 @@ def _topology(index: PlanIndex, claim: Claim) -> Iterator[Violation]:
     for name, members in _groups(claim):
         required = {
             podset.topology.level
-            for podset, _ in members
-            if podset.topology is not None and podset.topology.mode is TopologyMode.REQUIRED
+            for podset, placed in members
+            if podset.topology is not None
+            and podset.topology.mode is TopologyMode.REQUIRED
+            and index.counts(claim, placed, podset.topology.level)
         }
         for level in sorted(level for level in required if level is not None):
             stay, come = _domains(index, claim, members, level)
@@ -143,7 +147,7 @@ def _slices(index: PlanIndex, claim: Claim) -> Iterator[Violation]:
         topologies = index.topologies_for(placed, levels_asked(p for p, _ in members))
         for layer in podset.topology.slices if podset.topology is not None else ():
             split = _split_slice(index, placed, layer, topologies)
-            if split is not None:
+            if split is not None and index.counts(claim, placed, layer.level):
                 text = f"podset {podset.name}: the slice of {layer.size} pods from rank {split} is not in one {layer.level}"
                 yield Violation(Rule.TOPOLOGY, claim.workload.uid, text)
 

@@ -48,16 +48,16 @@ def _best_effort(podset: PodSet) -> bool:
 
 
 def check_budgets(index: PlanIndex) -> Iterator[Violation]:
-    """No gang starts that a budget cannot pay beside the others, in whatever order they start.
+    """No gang starts, or gets a lease, that a budget cannot pay beside the others, in whatever order they are decided.
 
-    The last gang to start under ``wholeRun: false`` needs a rest of any size. Therefore all but the largest such gang must leave one.
+    The last of them under ``wholeRun: false`` needs a rest of any size. Therefore all but the largest such gang must leave one.
     """
     snapshot = index.snapshot
     spending = Spending(snapshot)
     for balance in snapshot.budgets:
         if balance.budget.when_spent is not WhenSpent.HOLD:
             continue
-        name, starts = balance.budget.name, []
+        name, added = balance.budget.name, []
         held = balance.spent + balance.ended
         for gang in snapshot.admitted:
             if balance in spending.of(gang.workload):
@@ -67,16 +67,21 @@ def check_budgets(index: PlanIndex) -> Iterator[Violation]:
                 ends = snapshot.now if gang.leaving else ends
                 held += balance.cost(gang.gpus, max(gang.started_at, balance.counted), ends)
         for claim in index.claims:
-            if claim.running is None and balance in spending.of(claim.workload):
-                cost = _cost(index, balance, claim)
-                held += 0 if claim.now else cost
-                starts += [cost] if claim.now and cost else []
-        spare = 0 if balance.budget.whole_run else max(starts, default=0) - 1
-        if starts and held + sum(starts) - spare > balance.granted:
-            text = (
-                f"{held} + {sum(starts)} units for gangs that start, {balance.granted} are granted"
-            )
+            if claim.workload.uid in index.running or balance not in spending.of(claim.workload):
+                continue  # counted where it is
+            cost = _cost(index, balance, claim)
+            held += cost if _had(index, claim) else 0
+            added += [cost] if cost and not _had(index, claim) else []
+        spare = 0 if balance.budget.whole_run else max(added, default=0) - 1
+        if added and held + sum(added) - spare > balance.granted:
+            text = f"{held} + {sum(added)} units for gangs that start, or get a lease, {balance.granted} are granted"
             yield Violation(Rule.BUDGET, name, text)
+
+
+def _had(index: PlanIndex, claim: Claim) -> bool:
+    """Whether it is a lease that its gang had before this plan."""
+    lease = index.pending[claim.workload.uid].lease
+    return not claim.now and lease is not None and lease.placement == claim.placement
 
 
 def _cost(index: PlanIndex, balance: BudgetBalance, claim: Claim) -> int:

@@ -233,10 +233,11 @@ def _waits_for_room(index: PlanIndex, entry: Pending) -> bool:
 
 
 def _ask_the_same(one: Pending, other: Pending) -> bool:
-    """Whether they have the same request; a shorter gang can start where a longer one delays a planned start."""
+    """Whether they have the same request; a shorter gang can start where a longer one, or one held for its checks, delays a planned start."""
     ours, theirs = one.workload.podsets, other.workload.podsets
     same = one.excluded == other.excluded and (ours is theirs or ours == theirs)
-    return same and one.workload.duration == other.workload.duration
+    checks = one.ready_checks == other.ready_checks
+    return same and checks and one.workload.duration == other.workload.duration
 
 
 def never(refusal: Refusal) -> bool:

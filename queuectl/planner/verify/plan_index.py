@@ -150,6 +150,16 @@ class PlanIndex:
             known[f.topology] for f in flavors if f.topology is not None and f.topology in known
         ]
 
+    def counts(self, claim: Claim, placed: PodSetPlacement, level: str | None) -> bool:
+        """Whether a level that a gang names binds its placement: for one that is repaired, only while its topologies have it."""
+        if claim.running is None:
+            return True
+        names = {flavor.topology for flavor in self.flavors_of(placed)}
+        known = self.snapshot.config.topologies.items()
+        return any(
+            level in topology.levels for name, topology in known if not names or name in names
+        )
+
     def domain(self, node: Node, level: str, topologies: list[Topology]) -> tuple[str, ...] | None:
         """The domain of ``node`` at ``level`` as the path of label values down to it; None if a label is missing."""
         levels: tuple[str, ...] = (level,)

@@ -68,12 +68,31 @@ def flavor_refusal(
     for key, value in rules.selector:
         if labels.get(key, value) != value:
             return f"flavor {flavor.name}: the podset selects {key}={value}"
+    if index.snapshot.fleet.nodes and not _has_levels(group, flavor, podset, index):
+        return f"flavor {flavor.name}: it has no topology with the levels of the podset, in their order"
     if podset.topology is None and flavor.topology is not None:
         known = index.snapshot.config.flavors
         others = [known[quotas.flavor] for quotas in group.flavors if quotas.flavor in known]
         if any(other.topology is None for other in others):
             return f"flavor {flavor.name}: the podset asks for no topology, and others have none"
     return None
+
+
+def _has_levels(
+    group: ResourceGroup, flavor: ResourceFlavor, podset: PodSet, index: PlanIndex
+) -> bool:
+    request = podset.topology
+    if request is None or not request.levels:
+        return True
+    topology = index.snapshot.config.topologies.get(flavor.topology or "")
+    if topology is None:  # resources that only a transformation charges need no node
+        return not any(r in group.covered for r in podset.shape.requests if r != PODS)
+    known = topology.levels
+    if not set(request.levels) <= set(known):
+        return False
+    order = [known.index(layer.level) for layer in request.slices]
+    first = known.index(request.level) if request.level is not None else 0
+    return order == sorted(set(order)) and all(first <= at for at in order)
 
 
 def _rows(index: PlanIndex) -> Iterator[Violation]:

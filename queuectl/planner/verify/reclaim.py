@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from queuectl.domain.plan import Preemption, PreemptionReason
 from queuectl.domain.queues import ReclaimWithinCohort
-from queuectl.domain.workload import Workload
+from queuectl.domain.workload import Placement, Workload
 from queuectl.planner.verify.cohorts import Member
 from queuectl.planner.verify.exits import Case, Key
 from queuectl.planner.verify.fairness import unfair
@@ -63,10 +63,13 @@ def across_queues(index: PlanIndex, uid: str) -> str | None:
     queue = index.queue_of(entry.workload)
     if queue is None or queue.name not in index.members:
         return None
+    placement, repaired = refusal.lease.placement, uid in index.running
+    if repaired:  # only its lost pods need room
+        lost = {name for name, _, _ in index.running[uid].lost}
+        placement = Placement(tuple(p for p in placement.podsets if p.podset in lost))
     asked: dict[Key, int] = {}
-    for (_, flavor, resource), amount in charges(index, entry.workload, refusal.lease.placement):
+    for (_, flavor, resource), amount in charges(index, entry.workload, placement):
         asked[flavor, resource] = asked.get((flavor, resource), 0) + amount
-    repaired = uid in index.running
     case = Case(index, uid, queue, asked, repaired)
     if not case.foreign:
         return None
