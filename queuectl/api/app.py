@@ -1,4 +1,4 @@
-"""The two applications: the REST API, and metrics with health alone.
+"""The applications: the REST API, metrics alone, and health alone.
 
 The middleware before the routes is in :mod:`queuectl.api.auth.layers`. Without authentication each caller has all rights, and
 only programs of this machine get answers.
@@ -48,6 +48,7 @@ from queuectl.api.routes import (
     workloads,
 )
 from queuectl.api.routes import health as health_routes
+from queuectl.api.routes.events import StreamLimit
 from queuectl.api.usage_history import UsageHistory
 
 _ABOUT: Final = """Configuration and workloads of queuectl.
@@ -67,6 +68,7 @@ def create_app(
     *,
     cluster_reader: ClusterReader | None = None,
     authenticated: AuthenticationLayer | None = None,
+    streams: StreamLimit | None = None,
 ) -> FastAPI:
     """The REST API with metrics and health. ``app.state`` has the parts that added routes share.
 
@@ -77,6 +79,7 @@ def create_app(
         diagnoser: None where no controller runs.
         cluster_reader: likewise.
         authenticated: how callers authenticate; None = they do not, for loopback only.
+        streams: limit of event streams; None = the default.
     """
     app = _bare("queuectl")
     guard = app.state.guard = Guard(authenticated.access if authenticated else None)
@@ -102,7 +105,7 @@ def create_app(
     efficiency.add_routes(app.router, guard, cluster_reader)
     recorded_jobs.add_routes(app.router, guard, store)
     feed = app.state.feed = Feed(store)
-    events.add_routes(app.router, guard, store, feed)
+    events.add_routes(app.router, guard, store, feed, streams or StreamLimit())
     nodes.add_routes(app.router, guard, cluster_reader)
     plans.add_routes(app.router, guard, bodies, cluster_reader)
     decisions.add_routes(app.router, guard, store)
@@ -111,7 +114,8 @@ def create_app(
     session.add_routes(app.router, session_service)
     audit.add_routes(app.router, guard, store)
     invariants.add_routes(app.router, guard, diagnoser)
-    health_routes.add_routes(app.router, guard, health, registry)
+    health_routes.add_health(app.router, health)
+    health_routes.add_metrics(app.router, guard, registry)
     app.openapi = partial(describe, app)  # type: ignore[method-assign]  # FastAPI's documented way
     _add_description(app)
     return app
@@ -133,10 +137,17 @@ def _add_description(app: FastAPI) -> None:
     app.add_route(f"{PREFIX}/openapi.json", description, include_in_schema=False)
 
 
-def create_metrics_app(health: Health, registry: CollectorRegistry) -> FastAPI:
-    """Metrics and health alone: nothing in it can be changed, so others may reach it."""
-    app = _bare("queuectl metrics and health")
-    health_routes.add_routes(app.router, Guard(), health, registry)
+def create_metrics_app(registry: CollectorRegistry) -> FastAPI:
+    """Metrics alone: nothing in it can be changed, so others may reach it."""
+    app = _bare("queuectl metrics")
+    health_routes.add_metrics(app.router, Guard(), registry)
+    return app
+
+
+def create_health_app(health: Health) -> FastAPI:
+    """Health alone."""
+    app = _bare("queuectl health")
+    health_routes.add_health(app.router, health)
     return app
 
 

@@ -13,7 +13,6 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from queuectl.api import merge
-from queuectl.api.access import caller_of
 from queuectl.api.problems import RETRY_SECONDS, Problem, ProblemType, wrong_members
 from queuectl.api.reading import MAX_VALUES, malformed, read_json, read_yaml
 from queuectl.control.questions.throttle import PlannerThrottle
@@ -85,35 +84,33 @@ class Bodies:
         body = await read_bytes(request, MAX_LIST_BYTES)
         if not body:
             raise missing()
-        return await self._read(
-            request, body, lambda: _modelled(read_json(body, _LIST_VALUES), model)
-        )
+        return await self._read(body, lambda: _modelled(read_json(body, _LIST_VALUES), model))
 
     async def patch(self, request: Request) -> dict[str, Any]:
         """The body as a merge patch of a mapping. Raises as :meth:`document`."""
         _media(request, (merge.MEDIA_TYPE,), "Accept-Patch", default="")
         body = await read_bytes(request, MAX_BYTES)
-        patch = await self._read(request, body, lambda: read_json(body))
+        patch = await self._read(body, lambda: read_json(body))
         if not isinstance(patch, dict):
             raise malformed("a patch must be a mapping of what changes")
         return patch
 
-    async def yaml(self, request: Request, text: str) -> dict[str, Any]:
+    async def yaml(self, text: str) -> dict[str, Any]:
         """A text of a form, as one mapping.
 
         Raises:
             Problem: malformed-body or took-too-long.
         """
-        return _mapping(await self.work(request, lambda: read_yaml(text.encode())))
+        return _mapping(await self.work(lambda: read_yaml(text.encode())))
 
-    async def work(self, request: Request, work: Callable[[], _Answer]) -> _Answer:
+    async def work(self, work: Callable[[], _Answer]) -> _Answer:
         """The result of ``work``, which runs when the requests before it are done. Raises the errors of ``work``.
 
         Raises:
             Problem: took-too-long, if too many requests wait.
         """
         try:
-            async with self._throttle.turn(caller_of(request).name):
+            async with self._throttle.turn():
                 return await self._throttle.work_out(lambda _: work(), _PATIENCE)
         except TookTooLong as error:
             retry = {"Retry-After": str(RETRY_SECONDS)}
@@ -129,13 +126,13 @@ class Bodies:
         media = _media(request, JSON_TYPES + YAML_TYPES)
         if media in JSON_TYPES:
             body = await read_bytes(request, most)
-            return await self._read(request, body, lambda: made(_mapping(read_json(body, values))))
+            return await self._read(body, lambda: made(_mapping(read_json(body, values))))
         body = await read_bytes(request, MAX_BYTES)
-        return await self.work(request, lambda: made(_mapping(read_yaml(body))))
+        return await self.work(lambda: made(_mapping(read_yaml(body))))
 
-    async def _read(self, request: Request, body: bytes, read: Callable[[], _Answer]) -> _Answer:
+    async def _read(self, body: bytes, read: Callable[[], _Answer]) -> _Answer:
         """Decode small JSON here, because a wait would cost more."""
-        return read() if len(body) <= MAX_SMALL else await self.work(request, read)
+        return read() if len(body) <= MAX_SMALL else await self.work(read)
 
 
 async def read_bytes(request: Request, most: int) -> bytes:

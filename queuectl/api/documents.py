@@ -105,7 +105,7 @@ class Documents:
     ) -> Response:
         """Store a document that was parsed before."""
         given = _addressed(given, key)
-        document, warnings = await self._checked(request, given)
+        document, warnings = await self._checked(given)
         stored = await self._present(key, if_match, if_none_match)
         conditional = if_match is not None or if_none_match is not None
         await self._take_over_use(given)
@@ -126,17 +126,15 @@ class Documents:
         given = _addressed(merged(stored.document, patch), key)
         if dry_run:
             return JSONResponse(await self._dry_run(request, given))
-        document, warnings = await self._checked(request, given)
+        document, warnings = await self._checked(given)
         return await self._keep(request, key, document, warnings, stored, conditional=True)
 
-    async def _checked(
-        self, request: Request, given: dict[str, Any]
-    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+    async def _checked(self, given: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
         """The stored form of the document, and warnings."""
         if len(orjson.dumps(given)) <= MAX_SMALL:
             document, warnings = validate(given)
         else:
-            document, warnings = await self._bodies.work(request, partial(validate, given))
+            document, warnings = await self._bodies.work(partial(validate, given))
         if document["kind"] == "Cohort":
             refuse_circular_cohorts([document], await self._parents(document))
         if document["kind"] == "Reservation" and self._diagnoser is not None:
@@ -205,9 +203,7 @@ class Documents:
         return await self._dry_run(request, document)
 
     async def _dry_run(self, request: Request, document: dict[str, Any]) -> dict[str, Any]:
-        checked = await dry_run_documents(
-            request, [document], self._store, self._diagnoser, self._bodies
-        )
+        checked = await dry_run_documents([document], self._store, self._diagnoser, self._bodies)
         (one,) = checked.objects
         over = excess_views(await seen_excesses(self._guard, request, checked.excesses))
         return {**applied(one), "overQuota": over}

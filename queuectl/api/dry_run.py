@@ -61,7 +61,6 @@ class Removal:
 
 
 async def dry_run_documents(
-    request: Request,
     documents: Sequence[Body],
     store: ApiStore,
     diagnoser: Diagnoser | None,
@@ -77,7 +76,7 @@ async def dry_run_documents(
         checked = [validate(document)[0] for document in documents]
         refuse_reserved_devices(checked, await diagnoser.device_resources())
     revision, stored = await store.configuration()
-    objects, config = await bodies.work(request, partial(_tried, documents, stored, revision))
+    objects, config = await bodies.work(partial(_tried, documents, stored, revision))
     if config is None or diagnoser is None:
         return DryRun(objects, None)
     return DryRun(objects, await diagnoser.over_quota(config))

@@ -2,7 +2,8 @@
 
 One task waits for a notification of new lines, and reads them. They stay in a window, from which each stream reads at its own speed. A
 stream reads lines that are older than the window from the database, to catch up after a pause. There is no buffer for each stream, so
-a stream that does not read costs nothing.
+a stream that does not read costs nothing. Pages of older lines are read one at a time for all streams, with pauses, so that streams
+which begin far in the past do not take the event loop and the database from others.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from queuectl.domain.redaction import namespaces_in
 
 WINDOW: Final = 4096  # lines kept at least
 RETRY_SECONDS: Final = 1.0
+REPLAY_SHARE: Final = 0.25  # largest part of the time in which older lines are read
 
 _id_of: Final = attrgetter("id")
 _log = structlog.get_logger(source="queuectl.api")
@@ -61,6 +63,7 @@ class Feed:
         self._changed = asyncio.Event()
         self._listening = 0
         self._reader: asyncio.Task[None] | None = None
+        self._replaying = asyncio.Lock()
         self.closing = asyncio.Event()
         self.restored = 0
 
@@ -107,9 +110,21 @@ class Feed:
         if self._floor is None:
             return ()
         if after < self._floor:
-            return tuple(map(feed_line, await self._store.history(None, after, LONGEST_PAGE)))
+            return await self._older(after)
         first = bisect_right(self._window, after, key=_id_of)
         return self._window[first : first + LONGEST_PAGE]
+
+    async def _older(self, after: int) -> tuple[FeedLine, ...]:
+        """A page of lines that are older than the window."""
+        clock = asyncio.get_running_loop().time
+        async with self._replaying:
+            began = clock()
+            page = await self._store.history(None, after, LONGEST_PAGE)
+            lines = tuple([feed_line(line) for line in page])
+            pause = (clock() - began) * (1.0 - REPLAY_SHARE) / REPLAY_SHARE
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.closing.wait(), pause)
+        return lines
 
     async def _read(self) -> None:
         while True:

@@ -3,6 +3,9 @@
 By default, uvicorn has its own loop, signal handlers and logging; the controller has those already. The socket is bound when the server
 is created, so that a port in use is an error of the start, and ``address`` is known before the first request. The server reloads a
 certificate that is renewed on disk.
+
+The server accepts connections itself. asyncio would accept all that wait at once, do their TLS handshakes before uvicorn knows them, and
+log each failure of a flood that uses up all file descriptors.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ import contextlib
 import ipaddress
 import socket
 import ssl
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,14 +26,24 @@ import structlog
 import uvicorn
 from starlette.types import ASGIApp
 
+from queuectl.api.connections import (
+    DEFAULT_LIMITS,
+    Closed,
+    Connection,
+    ConnectionLimits,
+    Connections,
+)
+from queuectl.api.protocol import BoundedProtocol
 from queuectl.domain.errors import BadInput, QueuectlError
 
 STOP_SECONDS: Final = 5  # for requests in progress when the server stops
-# An idle connection stays open longer than the usual pause of clients and proxies: a close while the next request is on its way breaks
-# that request, and each new connection costs a handshake.
-IDLE_SECONDS: Final = 75
 RENEWED_SECONDS: Final = 10.0  # between checks for a renewed certificate
-
+UNSEEN_SECONDS: Final = 60.0  # after which a peer that confirms no data is taken for lost
+_SHUTDOWN_SECONDS: Final = 5.0  # for the end of TLS, which a peer need not answer
+_USER_TIMEOUT: Final = getattr(socket, "TCP_USER_TIMEOUT", 18)  # of Linux
+_RETRY_SECONDS: Final = (
+    0.2  # after a failure to accept a connection, which another program can cause
+)
 
 _log = structlog.get_logger(source="queuectl.api")
 
@@ -114,6 +129,8 @@ class WebServer:
         address: Address,
         certificate: Certificate | None = None,
         proxies: Sequence[str] = (),
+        limits: ConnectionLimits = DEFAULT_LIMITS,
+        on_close: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Listen.
 
@@ -121,7 +138,9 @@ class WebServer:
             app: what is served.
             address: where.
             certificate: None = without TLS.
-            proxies: addresses and networks whose X-Forwarded-For is trusted.
+            proxies: addresses and networks whose X-Forwarded-For is trusted. They have no limit of an address.
+            limits: of its connections.
+            on_close: called with the reason of each connection that the server closes.
 
         Raises:
             CannotListen: the address cannot be used.
@@ -143,23 +162,36 @@ class WebServer:
                 proxy_headers=bool(proxies),
                 forwarded_allow_ips=list(proxies),
                 timeout_graceful_shutdown=STOP_SECONDS,
-                timeout_keep_alive=IDLE_SECONDS,
-                ssl_context_factory=self._context if certificate is not None else None,
+                timeout_keep_alive=limits.idle_seconds,
             )
         )
+        networks = [ipaddress.ip_network(one) for one in proxies]
+        self.connections = Connections(
+            limits,
+            time.monotonic,
+            lambda host: any(_within(host, one) for one in networks),
+            on_close,
+        )
+        self._opening: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Serve. Cancelling it finishes requests in flight first, for at most ``STOP_SECONDS``."""
-        serving = asyncio.create_task(
-            self._server.serve(sockets=[self._socket]), name=f"http {self.address}"
-        )
+        serving = asyncio.create_task(self._server.serve(sockets=[]), name=f"http {self.address}")
         renewing = asyncio.create_task(self._renew(), name=f"certificate {self.address}")
+        accepting = asyncio.create_task(self._accept(), name=f"connections {self.address}")
         try:
-            await asyncio.shield(serving)
+            await asyncio.wait({serving, accepting}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             renewing.cancel()
+            accepting.cancel()
             self.stop()
+            with suppress(asyncio.CancelledError):
+                await accepting
+            self._socket.close()
+            for task in list(self._opening):
+                task.cancel()
             await serving
+            self.connections.close_waiting()
 
     def stop(self) -> None:
         """Make :meth:`run` return soon."""
@@ -180,10 +212,53 @@ class WebServer:
             except (OSError, BadInput) as error:  # the old certificate stays in use
                 _log.warning("certificate_not_renewed", error=str(error))
 
-    def _context(self, *_: object) -> ssl.SSLContext:
-        """For uvicorn, which would read the files once."""
-        assert self._tls is not None
-        return self._tls
+    async def _accept(self) -> None:
+        """Accept one connection in each turn of the event loop, so that a flood does not delay what else the loop does."""
+        loop = asyncio.get_running_loop()
+        reported = -1.0
+        while True:
+            try:
+                accepted, peer = await loop.sock_accept(self._socket)
+            except OSError as error:  # for example, no file descriptor is left
+                if loop.time() - reported >= 1.0:
+                    reported = loop.time()
+                    _log.warning("connection_not_accepted", error=str(error))
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            connection = self.connections.admit(str(peer[0]))
+            if connection is None:
+                accepted.close()
+            else:
+                self._open(loop, accepted, connection)
+            await asyncio.sleep(0)
+
+    def _open(
+        self, loop: asyncio.AbstractEventLoop, accepted: socket.socket, connection: Connection
+    ) -> None:
+        task = loop.create_task(self._handshake(loop, accepted, connection))
+        connection.abort = task.cancel
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    async def _handshake(
+        self, loop: asyncio.AbstractEventLoop, accepted: socket.socket, connection: Connection
+    ) -> None:
+        config, state = self._server.config, self._server.server_state
+        encrypted = self._tls is not None
+        try:
+            accepted.setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, int(UNSEEN_SECONDS * 1000))
+            await loop.connect_accepted_socket(
+                lambda: BoundedProtocol(config, state, connection),
+                accepted,
+                ssl=self._tls,
+                ssl_handshake_timeout=self.connections.limits.head_seconds if encrypted else None,
+                ssl_shutdown_timeout=_SHUTDOWN_SECONDS if encrypted else None,
+            )
+        except (OSError, asyncio.CancelledError) as error:
+            accepted.close()
+            if isinstance(error, OSError):
+                self.connections.count(Closed.HANDSHAKE)
+            self.connections.remove(connection)
 
     def close(self) -> None:
         """Give the port back without ever having served."""
@@ -195,6 +270,13 @@ class _Uvicorn(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave SIGTERM and SIGINT to the supervisor."""
         yield
+
+
+def _within(host: str, network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:
+    try:
+        return ipaddress.ip_address(host) in network
+    except ValueError:
+        return False
 
 
 def _listen(address: Address) -> socket.socket:

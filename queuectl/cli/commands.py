@@ -133,12 +133,14 @@ COMMANDS: Final = {
         "Run the controller, its REST API and its metrics.",
         Reader.ADMINISTRATOR,
         extra=Extra.SERVER,
+        own_text=True,
     ),
     "webhook": LazyCommand(
         "queuectl.cli.webhook:webhook_command",
         "Serve the mutating webhook that Kubernetes before 1.36 needs.",
         Reader.ADMINISTRATOR,
         extra=Extra.SERVER,
+        own_text=True,
     ),
     "db": LazyCommand(
         "queuectl.cli.db:app",
@@ -172,12 +174,14 @@ COMMANDS: Final = {
         "Run a local control plane and a minute of gangs.",
         Reader.NEWCOMER,
         extra=Extra.DEMO,
+        own_text=True,
     ),
     "localcluster": LazyCommand(
         "queuectl.localcluster.commands:app",
         "Run a Kubernetes control plane on this machine.",
         Reader.NEWCOMER,
         extra=Extra.DEMO,
+        own_text=True,
     ),
     "completion": LazyCommand(
         "queuectl.cli.completion:completion_command",

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
 
 from queuectl.api.kinds import BY_KIND, CONFIG_KINDS, ONLY_NAME, PREFIX
 from queuectl.cli.client import DEFAULT_SERVER, Client, Json, Server, connect
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.opencost import read_prices
+from queuectl.cli.render import as_yaml
 from queuectl.cli.targets import ORDER, Files, Target, addressed, check, read
 from queuectl.objects.configuration.diff import Difference
 
@@ -31,7 +31,7 @@ def export(server: Server = DEFAULT_SERVER) -> None:
     """
     with connect(server) as client:
         documents = stored(client)
-    typer.echo(yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True), nl=False)
+    typer.echo(as_yaml(*documents), nl=False)
 
 
 @app.command()
@@ -98,7 +98,7 @@ def prices(
     settings = document.setdefault("queuectl", None) or {}
     accounting = {**(settings.get("accounting") or {}), "prices": list(found.prices)}
     document["queuectl"] = {**settings, "accounting": accounting}
-    typer.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), nl=False)
+    typer.echo(as_yaml(document), nl=False)
 
 
 def _configuration(client: Client) -> Json:

@@ -17,6 +17,7 @@ from typer.main import get_command
 from queuectl.cli import extras, program
 from queuectl.cli.coercion import QuickCommand, convert_only_if_needed
 from queuectl.cli.errors import CommandFailed
+from queuectl.cli.terminal import printable_output
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,6 +46,7 @@ class LazyCommand:
         reader: the section of the help.
         extra: the extra that it needs; None = the base package is enough.
         client: it calls the REST API, and has the options of a connection.
+        own_text: it prints no text of a server, a cluster or a file, and its terminal can show all of it.
     """
 
     def __init__(
@@ -55,12 +57,14 @@ class LazyCommand:
         *,
         extra: Extra | None = None,
         client: bool = True,
+        own_text: bool = False,
     ) -> None:
         self.target: Final = target
         self.text: Final = text
         self.reader: Final = reader
         self.extra: Final = extra
         self.client: Final = client and extra is None
+        self.own_text: Final = own_text
 
     def load(self, name: str) -> TyperCommand | TyperGroup:
         """Import the command, under this name.
@@ -103,7 +107,10 @@ class _Deferred(TyperCommand):
             if extra.get("resilient_parsing"):
                 return super().make_context(info_name, args, *more, **extra)
             raise
-        return command.make_context(info_name, args, *more, **extra)
+        context = command.make_context(info_name, args, *more, **extra)
+        if not self.mount.own_text:
+            context.with_resource(printable_output())
+        return context
 
 
 def lazy_group(mounts: Mapping[str, LazyCommand], first: Sequence[str]) -> type[TyperGroup]:

@@ -14,6 +14,7 @@ from queuectl.cli.interpreter import tune_interpreter
 from queuectl.cli.lazy import lazy_group
 from queuectl.cli.version import version_line
 from queuectl.domain.errors import BadInput, QueuectlError
+from queuectl.domain.printable import printable
 
 app = typer.Typer(
     cls=lazy_group(COMMANDS, FIRST), pretty_exceptions_enable=False, rich_markup_mode=None
@@ -44,7 +45,7 @@ def run() -> None:
     try:
         app(prog_name=program.called())
     except QueuectlError as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(printable(f"error: {error}"), err=True)
         sys.exit(exit_code(error))
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 
+from queuectl.cli import terminal
 from queuectl.cli.render import natural_width
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def print_tables(document: dict[str, Any]) -> None:
     """Print what the plan decides, then the diagnoses, a summary and the warnings."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = terminal.console(soft_wrap=True)
     tables = [table for table in _tables(document) if table.row_count]
     if not console.is_terminal:
         # A terminal folds the last column; a program reads one line for each row.
@@ -24,14 +27,14 @@ def print_tables(document: dict[str, Any]) -> None:
     if document.get("moves") == []:
         proved = document["proof"] == "optimal"
         text = "no migration of running gangs makes room" + ("" if proved else " (not proved)")
-        console.print(text, markup=False)
+        console.print(text)
     if document.get("mig") == []:
-        console.print("no reconfiguration of MIG lets a pending gang start", markup=False)
+        console.print("no reconfiguration of MIG lets a pending gang start")
     for gang in document["pending"]:
         _print_diagnosis(console, gang)
-    console.print(_summary(document), markup=False)
+    console.print(_summary(document))
     for warning in document["warnings"]:
-        console.print(f"warning: {warning}", markup=False)
+        console.print(f"warning: {warning}")
 
 
 def _tables(document: dict[str, Any]) -> Iterator[Table]:
@@ -109,13 +112,13 @@ def _print_diagnosis(console: Console, gang: dict[str, Any]) -> None:
     """Blocking constraints and suggested fixes of one gang, if it was explained."""
     if not gang["conflict"]:
         return
-    console.print(f"{gang['workload']}: blocking constraints", markup=False)
+    console.print(f"{gang['workload']}: blocking constraints")
     for obstacle in gang["conflict"]:
-        console.print(f"  - {obstacle['message']}", markup=False)
+        console.print(f"  - {obstacle['message']}")
     fixes = [fix["message"] for fix in gang["suggestedFixes"]]
-    console.print("  suggested fixes, each enough by itself:" if fixes else "", markup=False)
+    console.print("  suggested fixes, each enough by itself:" if fixes else "")
     for message in fixes:
-        console.print(f"    - {message}", markup=False)
+        console.print(f"    - {message}")
 
 
 def _where(podset: dict[str, Any]) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from typing import Final
 
 from queuectl.cli import program
 from queuectl.cli.main import app
+from queuectl.domain.printable import printable
 
 _COMPLETE_FILES: Final = 0  # cobra.ShellCompDirectiveDefault
 _NO_FILES: Final = 4  # cobra.ShellCompDirectiveNoFileComp
@@ -32,5 +33,5 @@ def complete() -> None:
     with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
         app(prog_name=program.NAME)
     candidates = printed.getvalue().split()
-    sys.stdout.writelines(f"{each}\n" for each in candidates)
+    sys.stdout.writelines(f"{printable(each)}\n" for each in candidates)
     sys.stdout.write(f":{_NO_FILES if candidates else _COMPLETE_FILES}\n")

@@ -10,6 +10,9 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from queuectl.cli import terminal
+from queuectl.domain.printable import has_controls
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -68,20 +71,38 @@ def emit_json(body: object) -> None:
 
 def emit_yaml(body: object) -> None:
     """Print the answer of the server as YAML, which ``queuectl apply`` can read."""
+    sys.stdout.write(as_yaml(body))
+
+
+def as_yaml(*documents: object) -> str:
+    """YAML documents. A text with control characters is quoted, so that it is the same after they are printed as escapes."""
     import yaml
 
-    sys.stdout.write(yaml.safe_dump(body, sort_keys=False, allow_unicode=True))
+    class Dumper(yaml.SafeDumper):
+        pass
+
+    def text(dumper: Any, value: str) -> Any:
+        style = '"' if has_controls(value.replace("\n", "")) else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style)
+
+    Dumper.add_representer(str, text)
+    made: str = yaml.dump_all(
+        documents,
+        Dumper=Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        explicit_start=len(documents) > 1,
+    )
+    return made
 
 
 def emit_table(columns: Sequence[Column], rows: Iterable[Json], *, wide: bool) -> None:
     """Print a table. It fits the width of a terminal; in a pipe, for programs, it is complete."""
-    from rich.console import Console
-
-    console = Console(highlight=False)
+    console = terminal.console()
     shown = [column for column in columns if wide or not column.wide]
     room = console.width if console.is_terminal else None
     table, omitted = laid_out(shown, rows, room)
-    Console(width=natural_width(table), highlight=False).print(table)
+    terminal.console(width=natural_width(table)).print(table)
     if omitted:
         titles = ", ".join(column.title for column in omitted)
         sys.stderr.write(f"(omitted for lack of width: {titles}; `| less -S` shows all columns)\n")

@@ -12,10 +12,10 @@ from enum import StrEnum
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from queuectl.api.kinds import PREFIX
+from queuectl.cli import terminal
 from queuectl.cli.client import DEFAULT_SERVER, Server, connect
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.render import Column, emit_json, natural_width
@@ -269,7 +269,7 @@ def _emit(
         table.add_column(column.title, footer=footer, justify="right", no_wrap=True)
     for item in items:
         table.add_row(*(str(column.value(item)) for column in (*names, *figures)))
-    Console(width=natural_width(table), highlight=False, markup=False).print(table)
+    terminal.console(width=natural_width(table)).print(table)
 
 
 # -- CSV --------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,9 @@ from queuectl.cli.logs import FormatOption, LevelOption, configure_log
 if TYPE_CHECKING:
     from queuectl.api.auth.layers import AuthenticationLayer
     from queuectl.api.auth.start import Offer
+    from queuectl.api.connections import ConnectionLimits
     from queuectl.control.settings import Settings
+    from queuectl.telemetry.metrics import Metrics
 
 
 def serve_command(log_format: FormatOption = "auto", log_level: LevelOption = "info") -> None:
@@ -27,6 +29,7 @@ def serve_command(log_format: FormatOption = "auto", log_level: LevelOption = "i
     from queuectl.control.environment import unknown_variables
     from queuectl.control.settings import Settings
     from queuectl.domain.errors import QueuectlError
+    from queuectl.domain.printable import printable
 
     unknown = unknown_variables(os.environ)
     for sentence in unknown:
@@ -50,7 +53,7 @@ def serve_command(log_format: FormatOption = "auto", log_level: LevelOption = "i
     except* QueuectlError as group:
         failures = _leaves(group)
     for failure in failures:
-        typer.echo(f"queuectl serve: {failure}", err=True)
+        typer.echo(printable(f"queuectl serve: {failure}"), err=True)
     if failures:
         raise typer.Exit(1)
 
@@ -65,6 +68,8 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
 async def _serve(settings: Settings) -> None:
     from queuectl.api.app import create_app, create_metrics_app
     from queuectl.api.auth.audit import forget_old
+    from queuectl.api.health_thread import HealthListener
+    from queuectl.api.routes.events import StreamLimit
     from queuectl.api.server import Address, WebServer
     from queuectl.control.composition import controller
     from queuectl.control.leader.supervised import Job, supervised
@@ -76,18 +81,35 @@ async def _serve(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with controller(settings) as parts, _authenticated(settings, offered) as authenticated:
+    async with (
+        controller(settings) as parts,
+        _authenticated(settings, offered, parts.metrics) as authenticated,
+    ):
         registry = parts.metrics.registry
         app = create_app(
-            parts.store, parts, registry, parts, cluster_reader=parts, authenticated=authenticated
+            parts.store,
+            parts,
+            registry,
+            parts,
+            cluster_reader=parts,
+            authenticated=authenticated,
+            streams=StreamLimit(settings.streams, settings.streams_per_caller),
         )
         signs_in = authenticated is not None
         add_dashboard(app, parts.store, app.state.guard, parts, parts, signs_in=signs_in)
         servers = [
-            WebServer(app, offered.address, offered.certificate, offered.proxies),
-            WebServer(create_metrics_app(parts, registry), Address.parse(settings.metrics_listen)),
+            WebServer(
+                app,
+                offered.address,
+                offered.certificate,
+                offered.proxies,
+                _limits(settings),
+                parts.metrics.callers.closed,
+            ),
+            WebServer(create_metrics_app(registry), Address.parse(settings.metrics_listen)),
         ]
-        async with asyncio.TaskGroup() as group:
+        health = HealthListener(Address.parse(settings.health_listen), parts)
+        async with health.serving(), asyncio.TaskGroup() as group:
             tasks = [group.create_task(server.run()) for server in servers]
             jobs: dict[str, Job] = {
                 "audit": lambda: forget_old(parts.store.audit, settings.audit_days),
@@ -98,11 +120,24 @@ async def _serve(settings: Settings) -> None:
                 supervising = supervised(name, job, parts.supervisor.containment)
                 tasks.append(group.create_task(supervising, name=name))
             tune_interpreter()
-            typer.echo(f"API {servers[0].url}  metrics {servers[1].url}", err=True)
+            listening = f"API {servers[0].url}  metrics {servers[1].url}  health {health.url}"
+            typer.echo(listening, err=True)
             await parts.supervisor.run(stop)
             app.state.feed.close()
             for task in tasks:
                 task.cancel()
+
+
+def _limits(settings: Settings) -> ConnectionLimits:
+    """Of the connections to the REST API. Raises the limit of open files of this process."""
+    from queuectl.api.connections import ConnectionLimits
+    from queuectl.api.descriptors import connections_within, raise_limit
+
+    return ConnectionLimits(
+        most=connections_within(raise_limit(), settings.connections),
+        of_address=settings.connections_per_address,
+        of_caller=settings.connections_per_caller,
+    )
 
 
 def _offer(settings: Settings) -> Offer:
@@ -121,7 +156,7 @@ def _offer(settings: Settings) -> Offer:
 
 @asynccontextmanager
 async def _authenticated(
-    settings: Settings, offered: Offer
+    settings: Settings, offered: Offer, metrics: Metrics
 ) -> AsyncIterator[AuthenticationLayer | None]:
     """Authentication of callers; None = the API has none."""
     from queuectl.api.auth.authentication import OpenPaths
@@ -141,4 +176,5 @@ async def _authenticated(
             per_second=settings.requests_per_second,
             burst=settings.request_burst,
             open_paths=OpenPaths(OPEN, SIGN_IN),
+            seen=metrics.callers.seen,
         )

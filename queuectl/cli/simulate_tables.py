@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 
+from queuectl.cli import terminal
 from queuectl.cli.render import natural_width
 from queuectl.simulate.amounts import over_time_table, tables
 
@@ -25,7 +25,7 @@ def print_outcomes(outcomes: list[Outcome]) -> None:
 
 def print_tables(listed: list[Titled]) -> None:
     """Print tables of texts, the first column at the left."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = terminal.console(soft_wrap=True)
     made = []
     for title, columns, rows in listed:
         table = Table(title=title, box=None, title_justify="left")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from queuectl.cli import terminal
 from queuectl.cli.client import connect
 from queuectl.cli.input_files import read_bytes, read_objects
 from queuectl.cli.recorded_trace import recorded_trace
@@ -187,7 +188,6 @@ def read_jobs(
 @contextmanager
 def progress_bar(name: str, jobs: int) -> Iterator[Callable[[World], None]]:
     """A bar of finished jobs on a terminal."""
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -196,9 +196,9 @@ def progress_bar(name: str, jobs: int) -> Iterator[Callable[[World], None]]:
         TimeRemainingColumn,
     )
 
-    console = Console(stderr=True)
+    console = terminal.console(stderr=True)
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
 from queuectl.api.kinds import BY_KIND
-from queuectl.cli import program
+from queuectl.cli import program, terminal
 from queuectl.cli.client import DEFAULT_SERVER, Client, Json, Namespace, Server, connect
 from queuectl.cli.render import Column, age, emit_table, expected, laid_out, used
 from queuectl.domain.gpus import BY_NAME
@@ -201,7 +201,7 @@ def screen(
 
 
 def _live(client: Client, namespace: str | None, interval: float) -> None:
-    console = Console(highlight=False)
+    console = terminal.console()
     with _single_keys(), Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             seen = current(client, namespace)

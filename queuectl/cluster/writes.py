@@ -28,6 +28,7 @@ from queuectl.domain.errors import (
     WriteRefused,
 )
 from queuectl.domain.job_records import JobRecord
+from queuectl.domain.printable import printable
 from queuectl.objects.kinds import KINDS, JobKinds, path
 from queuectl.objects.kinds.patches import encoded
 from queuectl.objects.kubernetes.nodes import version_of
@@ -271,7 +272,7 @@ class Events:
             "action": reason,
             "reason": reason,
             "type": kind,
-            "note": _shorten(message, 1024),
+            "note": _shorten(printable(message), 1024),  # kubectl prints it as it is
             "regarding": self._regarding(job),
         }
         body = await self._api.request(

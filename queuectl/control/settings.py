@@ -220,6 +220,23 @@ class Settings(BaseSettings):
     request_burst: int = Field(
         500, ge=1, description="number of requests that one caller can send at once"
     )
+    connections: int = Field(
+        1000,
+        ge=10,
+        description="number of open connections to the REST API; fewer if the limit of open files is lower",
+    )
+    connections_per_address: int = Field(
+        200,
+        ge=1,
+        description="number of open connections from one address whose callers are not known; trusted proxies have no such limit",
+    )
+    connections_per_caller: int = Field(
+        100, ge=1, description="number of open connections of one caller"
+    )
+    streams: int = Field(200, ge=1, description="number of open event streams")
+    streams_per_caller: int = Field(
+        10, ge=1, description="number of open event streams of one caller"
+    )
     trusted_proxies: str = Field(
         "",
         description="addresses and networks, separated by commas, of proxies whose X-Forwarded-For header is trusted",
@@ -227,8 +244,10 @@ class Settings(BaseSettings):
     audit_days: float = Field(
         400.0, gt=0, description="how long entries of the audit log are kept, in days"
     )
-    metrics_listen: str = Field(
-        "127.0.0.1:8080", description="address of /metrics, /healthz and /readyz"
+    metrics_listen: str = Field("127.0.0.1:8080", description="address of /metrics")
+    health_listen: str = Field(
+        "127.0.0.1:8081",
+        description="address of /healthz and /readyz, which a thread of its own answers",
     )
 
     debounce_seconds: float = Field(

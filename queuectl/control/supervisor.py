@@ -102,6 +102,7 @@ class Supervisor:
         fresh = max(settings.utilization.fresh_seconds, 2 * estimates.EVERY_SECONDS)
         self._broadcast = Broadcast(store, clock, fresh)
         self._throttle = PlannerThrottle(settings.planning_share)
+        self._what_ifs = PlannerThrottle(settings.planning_share)  # long ones delay no explanation
         self.viewer = Viewer(
             store,
             self._mirror,
@@ -114,7 +115,7 @@ class Supervisor:
             cache=self.cache,
         )
         self.what_if = WhatIfPlanner(
-            self.viewer.latest, store, self._mirror, self._throttle, self.cache
+            self.viewer.latest, store, self._mirror, self._what_ifs, self.cache
         )
         self.previewer = Previewer(self.viewer.latest, self._throttle, self.cache)
         self._leadership = Leadership(
@@ -181,6 +182,7 @@ class Supervisor:
             await stop.wait()
             log.info("shutdown_started")
             self._throttle.stop()
+            self._what_ifs.stop()
             if self._leading is not None:
                 await self._leading.wind_down(self._settings.shutdown_seconds)
             for task in (lead, follow_broadcast, watch):

@@ -81,7 +81,8 @@ class Controller:
     Attributes:
         home: its folder.
         api: URL of the REST API.
-        metrics: URL of /metrics, /healthz and /readyz.
+        metrics: URL of /metrics.
+        health: URL of /healthz and /readyz.
     """
 
     def __init__(self, home: Path, supervisor: Supervisor, environment: Mapping[str, str]) -> None:
@@ -90,6 +91,7 @@ class Controller:
         self._environment = environment
         self.api = f"http://{environment['QUEUECTL_LISTEN']}"
         self.metrics = f"http://{environment['QUEUECTL_METRICS_LISTEN']}"
+        self.health = f"http://{environment['QUEUECTL_HEALTH_LISTEN']}"
 
     @classmethod
     def start(
@@ -117,7 +119,7 @@ class Controller:
             home.mkdir()
             home.chmod(0o755)  # independent of the umask
             account = cluster.kubeconfig_for_service_account(SYSTEM_NAMESPACE, ACCOUNT)
-            api, metrics = (f"{LOOPBACK}:{port}" for port in free_ports(2))
+            api, metrics, health = (f"{LOOPBACK}:{port}" for port in free_ports(3))
             environment = {
                 "PATH": os.environ.get("PATH", os.defpath),
                 "HOME": str(home),
@@ -127,6 +129,7 @@ class Controller:
                 "QUEUECTL_HOLDER": home.name,  # several processes on one machine are several candidates
                 "QUEUECTL_LISTEN": api,
                 "QUEUECTL_METRICS_LISTEN": metrics,
+                "QUEUECTL_HEALTH_LISTEN": health,
             }
             supervisor = Supervisor.spawn(home, remove=True)
             controller = cls(home, supervisor, environment | dict(settings or {}))
@@ -178,7 +181,7 @@ class Controller:
 
     def _problem(self) -> str | None:
         try:
-            answer = get_plain(f"{self.metrics}/readyz")
+            answer = get_plain(f"{self.health}/readyz")
         except httpx2.HTTPError as error:
             return str(error) or type(error).__name__
         return None if answer.is_success else answer.text

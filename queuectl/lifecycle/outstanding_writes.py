@@ -30,6 +30,7 @@ from queuectl.domain.fleet import Node
 from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, Intent, Purpose, State
 from queuectl.domain.pod_records import PodRecord
+from queuectl.domain.printable import printable
 from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.redaction import redacted_for
 from queuectl.domain.workload import Planned
@@ -283,9 +284,9 @@ def _public_status(entry: Entry) -> str:
 
 
 def status_text(entry: Entry) -> str:
-    """Text of the status annotation: ``State: Reason: sentence``."""
+    """Text of the status annotation: ``State: Reason: sentence``. A terminal can show it."""
     reason = f"{entry.state}: {entry.reason.code}"
-    return f"{reason}: {entry.reason.message}" if entry.reason.message else reason
+    return printable(f"{reason}: {entry.reason.message}" if entry.reason.message else reason)
 
 
 def _place(

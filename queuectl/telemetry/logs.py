@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from enum import StrEnum
+from io import StringIO
 from typing import Any, Final, TextIO
 
 import orjson
 import structlog
 from structlog.contextvars import bound_contextvars, merge_contextvars
-from structlog.typing import EventDict, FilteringBoundLogger, Processor
+from structlog.typing import EventDict, ExcInfo, FilteringBoundLogger, Processor
 
+from queuectl.domain.printable import printable
+
+_CLIENTS: Final = ("asyncio", "uvicorn")
+_FLOOD_SECONDS: Final = 1.0
+_MOST_MESSAGES: Final = 1000
 # Chatty at INFO with nothing an operator acts on; their warnings still come through.
 _QUIET: Final = ("alembic", "asyncio", "httpx2", "sqlalchemy.engine", "uvicorn")
 
@@ -84,13 +91,28 @@ def _chain(*, console: bool) -> list[Processor]:
 
 
 def _console(target: TextIO) -> Processor:
-    return structlog.dev.ConsoleRenderer(
-        colors=target.isatty(), exception_formatter=structlog.dev.plain_traceback
+    render = structlog.dev.ConsoleRenderer(
+        colors=target.isatty(), exception_formatter=_printable_traceback
     )
+
+    def line(logger: Any, method: str, event: EventDict) -> str:
+        """A line whose values control no terminal: only the renderer writes escape sequences, for colors."""
+        safe = {key: printable(v) if isinstance(v, str) else v for key, v in event.items()}
+        return str(render(logger, method, safe))
+
+    return line
+
+
+def _printable_traceback(stream: TextIO, exc_info: ExcInfo) -> None:
+    text = StringIO()
+    structlog.dev.plain_traceback(text, exc_info)
+    stream.write(printable(text.getvalue()))
 
 
 def _json(_logger: Any, _method: str, event: EventDict) -> str:
-    return orjson.dumps(event, default=_plain, option=orjson.OPT_NON_STR_KEYS).decode()
+    """A line that a terminal can show, for example from ``kubectl logs``; JSON reads the escapes as the characters."""
+    line = orjson.dumps(event, default=_plain, option=orjson.OPT_NON_STR_KEYS).decode()
+    return printable(line)
 
 
 def _plain(value: object) -> object:
@@ -106,6 +128,27 @@ def _source(_logger: Any, _method: str, event: EventDict) -> EventDict:
     return event
 
 
+class _FewOfAFlood(logging.Filter):
+    """Lets one line of each message through in a second, of the libraries that log what a client sends."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._logged: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to write a line."""
+        if not record.name.startswith(_CLIENTS):
+            return True
+        now, message = self._clock(), str(record.msg)
+        if now - self._logged.get(message, -_FLOOD_SECONDS) < _FLOOD_SECONDS:
+            return False
+        if len(self._logged) > _MOST_MESSAGES:
+            self._logged.clear()
+        self._logged[message] = now
+        return True
+
+
 def _route_stdlib(target: TextIO, level: int, chain: list[Processor], render: Processor) -> None:
     """Send what libraries log through the same processors."""
     handler = logging.StreamHandler(target)
@@ -115,6 +158,7 @@ def _route_stdlib(target: TextIO, level: int, chain: list[Processor], render: Pr
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, render],
         )
     )
+    handler.addFilter(_FewOfAFlood())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)

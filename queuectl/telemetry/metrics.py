@@ -31,6 +31,7 @@ from queuectl.domain.reservations import ReservationPhase, ReservationState
 from queuectl.domain.snapshot import Snapshot
 from queuectl.state.holdings import Holdings
 from queuectl.telemetry.budgets import BudgetMetrics
+from queuectl.telemetry.callers import CallerMetrics
 from queuectl.telemetry.containment import ContainmentMetrics
 from queuectl.telemetry.durations import DurationMetrics
 from queuectl.telemetry.estimates import EstimateMetrics
@@ -105,6 +106,7 @@ class Metrics:
         self.kinds = Kinds()
         for collector in (self._names, self._workload_gauges, self._quota, self.kinds):
             self.registry.register(collector)
+        self.callers = CallerMetrics(self.registry)
         self.gates = GateMetrics(self.registry)
         self.utilization = UseMetrics(self.registry)
         self.node_health = NodeHealthMetrics(self.registry)

@@ -66,7 +66,7 @@ async def form_of(request: Request, bodies: Bodies) -> dict[str, str]:
             ProblemType.UNSUPPORTED_MEDIA_TYPE, f"{media!r} is not supported: send {_FORM}"
         )
     body = await read_bytes(request, MAX_FORM_BYTES)
-    return await bodies.work(request, partial(_fields, body))
+    return await bodies.work(partial(_fields, body))
 
 
 def _fields(body: bytes) -> dict[str, str]:

@@ -7,7 +7,9 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
+from queuectl.api.connections import ConnectionLimits
 from queuectl.api.server import Address, Certificate, WebServer
 from queuectl.cluster.apply import manifests
 from queuectl.cluster.client import Api
@@ -15,6 +17,8 @@ from queuectl.cluster.connection import Connection
 from queuectl.webhook.app import application
 from queuectl.webhook.keeper import Keeper
 from queuectl.webhook.mutations import mutations, read_mutations
+
+_LIMITS: Final = ConnectionLimits(of_address=None)  # its clients are a few API servers
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,10 @@ async def serve(
             keeper = Keeper(api, settings.namespace, settings.hosts, Path(folder))
             await keeper.start()
             server = WebServer(
-                application(known), settings.listen, Certificate(keeper.chain, keeper.key)
+                application(known),
+                settings.listen,
+                Certificate(keeper.chain, keeper.key),
+                limits=_LIMITS,
             )
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(server.run()), group.create_task(keeper.run())]

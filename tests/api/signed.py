@@ -13,6 +13,7 @@ from queuectl.api.access import Access
 from queuectl.api.app import create_app
 from queuectl.api.auth.authentication import OpenPaths
 from queuectl.api.auth.layers import AuthenticationLayer
+from queuectl.api.routes.events import StreamLimit
 from queuectl.telemetry.metrics import Metrics
 from tests.api.support import FixedDiagnoser, FixedHealth
 from tests.doubles.access import MemoryAccess
@@ -36,10 +37,12 @@ def people() -> MemoryAccess:
 def signed_app(
     store: Any, access: Access, diagnoser: FixedDiagnoser | None = None, **how: Any
 ) -> FastAPI:
+    """``how``: attributes of the layer, and ``streams``: the limit of event streams."""
+    streams: StreamLimit | None = how.pop("streams", None)
     known = AuthenticationLayer(access, **{"secure": True, "open_paths": OpenPaths(), **how})
     health, registry = FixedHealth(), Metrics().registry
     diagnoser = diagnoser or FixedDiagnoser()
-    return create_app(store, health, registry, diagnoser, authenticated=known)
+    return create_app(store, health, registry, diagnoser, authenticated=known, streams=streams)
 
 
 @asynccontextmanager

@@ -154,6 +154,45 @@ async def test_good_credentials_do_not_count_as_failures(memory: MemoryStore) ->
             assert {(await other.get(COHORTS)).status_code for _ in range(10)} == {503}
 
 
+async def test_callers_that_are_known_are_served_during_a_flood_of_their_address(
+    memory: MemoryStore,
+) -> None:
+    access = counting()
+    app = signed_app(memory, access, failures_per_second=SELDOM)
+    async with asking(app) as client:
+        assert (await client.get(COHORTS, headers=bearer(ADMIN))).status_code == 200
+        opened = await client.post(SESSION_PATH, json={"token": ADMIN})
+        cookie = {"Cookie": opened.headers["set-cookie"].partition(";")[0]}
+        for n in range(150):
+            answer = await client.get(COHORTS, headers=bearer(f"guess-{n}"))
+        assert answer.status_code == 429
+        assert answer.headers["connection"] == "close"
+        assert (await client.get(COHORTS, headers=bearer(ADMIN))).status_code == 200
+        assert (await client.get(COHORTS, headers=cookie)).status_code == 200
+
+
+async def test_credentials_that_were_withdrawn_are_tried_once(memory: MemoryStore) -> None:
+    access = counting()
+    app = signed_app(memory, access, failures_per_second=SELDOM, failure_burst=5)
+    async with asking(app) as client:
+        assert (await client.get(COHORTS, headers=bearer(ADMIN))).status_code == 200
+        for n in range(5):
+            await client.get(COHORTS, headers=bearer(f"guess-{n}"))
+        del access.callers[ADMIN]
+        before = access.reviews
+        answers = [(await client.get(COHORTS, headers=bearer(ADMIN))).status_code for _ in range(3)]
+        assert (answers, access.reviews - before) == ([401, 429, 429], 1)
+
+
+async def test_the_addresses_of_callers_are_counted(memory: MemoryStore) -> None:
+    seen: list[tuple[str, str]] = []
+    app = signed_app(memory, people(), seen=lambda *found: seen.append(found))
+    async with asking(app) as client:
+        await client.get(COHORTS, headers=bearer(ADMIN))
+        await client.get(COHORTS, headers=bearer("guess"))
+    assert seen == [("admin", "127.0.0.1")]
+
+
 @pytest.mark.parametrize(
     ("trusted", "headers", "alike"),
     [

@@ -40,7 +40,7 @@ def container(archive: Archive, tmp_path_factory: pytest.TempPathFactory) -> Con
 def test_it_runs_as_an_unprivileged_user_by_number(archive: Archive) -> None:
     assert archive.settings["User"] == "65532:65532"
     assert archive.settings["Entrypoint"] == ["queuectl"]
-    assert archive.settings["ExposedPorts"] == {"8080/tcp": {}, "8443/tcp": {}}
+    assert archive.settings["ExposedPorts"] == {"8080/tcp": {}, "8081/tcp": {}, "8443/tcp": {}}
 
 
 @pytest.mark.parametrize("name", [*COMPILERS, *DATABASE])

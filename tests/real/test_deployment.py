@@ -59,7 +59,7 @@ def test_the_image_runs_as_the_deployment_and_starts_a_gang(installation: RealIn
     cluster = installation.cluster
     with deployed(installation) as pod:
         address = pod["status"]["podIP"]
-        assert get_plain(f"http://{address}:8080/readyz").is_success
+        assert get_plain(f"http://{address}:8081/readyz").is_success
         check_restrictions(installation, pod)
 
         submit(cluster, address)

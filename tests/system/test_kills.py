@@ -126,7 +126,7 @@ def test_the_database_stops_and_starts_again(
             "the API answers 503",
         )
         workspace.until(
-            lambda: status(f"{installation.controller.metrics}/readyz") == 503, "it is not ready"
+            lambda: status(f"{installation.controller.health}/readyz") == 503, "it is not ready"
         )
         assert len(workspace.running("before")) == 2, "running work is untouched"
         assert workspace.pods("meanwhile") == [], "nothing new is admitted"

@@ -264,6 +264,25 @@ def test_units_that_internal_errors_set_aside_are_a_problem(gangs: float, level:
     assert ("gang 2" in found.message) is (level is PROBLEM)
 
 
+@pytest.mark.parametrize(
+    ("callers", "addresses", "warns"),
+    [(7, 1, True), (3, 1, True), (2, 1, False), (7, 2, False), (0, 0, False)],
+)
+def test_callers_that_share_one_address_are_reported(
+    callers: float, addresses: float, warns: bool
+) -> None:
+    samples = [
+        build("1.0"),
+        leads(1),
+        Sample("queuectl_api_callers", {}, callers),
+        Sample("queuectl_api_caller_addresses", {}, addresses),
+    ]
+    found = [one for one in of_metrics(samples, "1.0") if one.check == "callers"]
+    assert [one.level for one in found] == ([WARNING] if warns else [])
+    if warns:
+        assert "QUEUECTL_TRUSTED_PROXIES" in str(found[0].fix)
+
+
 @pytest.mark.parametrize("pods", [0, 3])
 def test_the_trusted_sources_of_gpu_metrics_are_shown(pods: float) -> None:
     trust = Sample("queuectl_utilization_trust_info", {"trusts": "scrape jobs a, b"}, 1)

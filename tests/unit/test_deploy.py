@@ -326,8 +326,19 @@ def test_the_controller_runs_with_as_little_as_it_can() -> None:
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
-    assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
-    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+
+
+def test_the_kubelet_probes_a_port_of_its_own() -> None:
+    [container] = named("Deployment", "queuectl")["spec"]["template"]["spec"]["containers"]
+    probes = {probe: container[f"{probe}Probe"] for probe in ("liveness", "readiness", "startup")}
+    assert {probe: given["httpGet"] for probe, given in probes.items()} == {
+        "liveness": {"path": "/healthz", "port": "health"},
+        "readiness": {"path": "/readyz", "port": "health"},
+        "startup": {"path": "/healthz", "port": "health"},
+    }
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    settings = {env["name"]: env.get("value") for env in container["env"]}
+    assert settings["QUEUECTL_HEALTH_LISTEN"] == f"0.0.0.0:{ports['health']}"
 
 
 def test_the_migration_the_leader_and_the_api_each_have_a_database_url_of_their_own() -> None:
@@ -371,7 +382,8 @@ def test_the_network_policy_selects_the_pods_and_limits_their_metrics_port() -> 
         for port in rule["ports"]
     }
     [container] = template["spec"]["containers"]
-    assert rules.keys() == {port["name"] for port in container["ports"]}
+    reachable = {port["name"] for port in container["ports"]} - {"health"}
+    assert rules.keys() == reachable, "the kubelet alone reaches the health port"
     assert rules["https"] is None
     assert rules["metrics"]
 

@@ -118,3 +118,35 @@ def test_requests_that_went_well_are_not_logged(stream: io.StringIO) -> None:
     logging.getLogger("sqlalchemy.engine").info("SELECT 1")
     logging.getLogger("sqlalchemy.engine").warning("slow")
     assert [line["event"] for line in lines(stream)] == ["slow"]
+
+
+HOSTILE = "x\x1b]0;PWNED\x07\x9b2J\u202eabc"
+SHOWN = r"x\u001b]0;PWNED\u0007\u009b2J\u202eabc"
+
+
+@pytest.mark.parametrize("form", [LogFormat.CONSOLE, LogFormat.JSON])
+def test_no_value_of_a_line_controls_a_terminal(form: LogFormat) -> None:
+    stream = io.StringIO()
+    configure(form, "info", stream)
+    for log in (get_logger("test"), logging.getLogger("library")):
+        try:
+            raise ValueError(HOSTILE)
+        except ValueError:
+            log.exception(HOSTILE)
+    get_logger("test").info("said", text=HOSTILE, several=[HOSTILE], error=ValueError(HOSTILE))
+    text = stream.getvalue()
+    assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(text)
+    assert SHOWN in text
+    if form is LogFormat.JSON:
+        assert lines(stream)[-1]["text"] == HOSTILE
+
+
+def test_a_message_about_clients_is_logged_once_a_second(stream: io.StringIO) -> None:
+    for number in range(100):
+        logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
+        logging.getLogger("library").warning("message %d", number)
+    logging.getLogger("uvicorn.error").warning("Unsupported upgrade request.")
+    events = [line["event"] for line in lines(stream)]
+    assert events.count("Invalid HTTP request received.") == 1
+    assert events.count("Unsupported upgrade request.") == 1
+    assert len(events) == 102

@@ -177,6 +177,8 @@ def busy() -> Metrics:
     metrics.wrote("Job", WriteResult.OK, 0.02)
     metrics.watched("pods", 3, 1000.0)
     metrics.relisted("pods")
+    metrics.callers.seen("ana", "10.0.0.1")
+    metrics.callers.closed("head")
     return metrics
 
 

@@ -14,7 +14,7 @@ from queuectl.objects.configuration.queue_config import build
 from queuectl.state.mirror import Mirror
 from queuectl.telemetry.metrics import Metrics
 from tests.api.conftest import talking_to
-from tests.api.support import LIVES, FixedHealth, job, live_through
+from tests.api.support import LIVES, job, live_through
 from tests.unit.test_state import CONFIG, ENTRY, JOB
 from tests.unit.test_telemetry_quota import documents, holdings
 
@@ -35,7 +35,7 @@ def misnamed(number: int) -> list[EntryChange]:
 
 
 async def scraped(metrics: Metrics) -> list[str]:
-    async with talking_to(create_metrics_app(FixedHealth(), metrics.registry)) as client:
+    async with talking_to(create_metrics_app(metrics.registry)) as client:
         answer = await client.get("/metrics")
     return [line for line in answer.text.splitlines() if not line.startswith("#")]
 

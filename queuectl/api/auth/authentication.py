@@ -8,6 +8,7 @@ such a page can set.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -21,10 +22,12 @@ from structlog.contextvars import bound_contextvars
 from queuectl.api import problems
 from queuectl.api.access import ANONYMOUS, set_caller, set_credential_check
 from queuectl.api.auth import origin
+from queuectl.api.auth.limits import address_of
 from queuectl.api.auth.sessions import SessionService
 from queuectl.api.auth.tokens import expiry
 from queuectl.api.kinds import PREFIX
 from queuectl.api.problems import Problem, ProblemType
+from queuectl.control.questions.throttle import asking
 from queuectl.domain.identity import Caller
 
 PROOF: Final = "X-Queuectl-Session"
@@ -62,8 +65,14 @@ class Authentication:
     """Determines the caller of each request, and refuses requests without one."""
 
     def __init__(
-        self, app: ASGIApp, session_service: SessionService, open_paths: OpenPaths
+        self,
+        app: ASGIApp,
+        session_service: SessionService,
+        open_paths: OpenPaths,
+        seen: Callable[[str, str], None] = lambda *_: None,
     ) -> None:
+        """``seen``: called with the name and the address of each caller."""
+        self._seen = seen
         self._app = app
         self._session_service = session_service
         self._open_paths = open_paths
@@ -84,6 +93,8 @@ class Authentication:
             set_caller(scope, caller)
             if caller is not ANONYMOUS:
                 set_credential_check(scope, partial(self._still, request, caller))
+                asking.set(caller.name)
+                self._seen(caller.name, address_of(request))
             named = {} if caller is ANONYMOUS else {"caller": caller.name}
             with bound_contextvars(**named):
                 await self._app(scope, receive, send)

@@ -8,6 +8,7 @@ checked rights.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,6 +42,7 @@ class AuthenticationLayer:
         per_second, burst: rate limit of one caller.
         failures_per_second, failure_burst: rate limit of invalid credentials from one address.
         open_paths: paths that need no authentication.
+        seen: called with the name and the address of the caller of each request.
         login: logins in the browser through an OpenID Connect issuer; None = sessions begin with a token.
     """
 
@@ -52,6 +54,7 @@ class AuthenticationLayer:
     failure_burst: int = 100
     open_paths: OpenPaths = OpenPaths()
     login: OidcLogin | None = None
+    seen: Callable[[str, str], None] = lambda *_: None
 
 
 def install(
@@ -73,7 +76,10 @@ def install(
         )
         app.add_middleware(RateLimit, buckets=buckets)
         app.add_middleware(
-            Authentication, session_service=session_service, open_paths=authenticated.open_paths
+            Authentication,
+            session_service=session_service,
+            open_paths=authenticated.open_paths,
+            seen=authenticated.seen,
         )
     app.add_middleware(Requests)
     return session_service

@@ -53,13 +53,13 @@ class SessionService:
 
     async def who(self, request: Request, token: str) -> Caller | None:
         """The caller of a token. Raises what :meth:`Identities.who` raises, and too-many-requests."""
-        return await self.look_up(request, lambda: self._identities.who(token))
+        return await self.look_up(request, token, lambda: self._identities.who(token))
 
     async def look_up(
-        self, request: Request, find: Callable[[], Awaitable[_Found | None]]
+        self, request: Request, credentials: str, find: Callable[[], Awaitable[_Found | None]]
     ) -> _Found | None:
         """The result of ``find``, which an address with too many failures does not reach. Raises too-many-requests."""
-        return await self._unknown_callers.look_up(request, find)
+        return await self._unknown_callers.look_up(request, credentials, find)
 
     async def open(self, request: Request, token: str) -> tuple[str, Session] | None:
         """A new session and the value of its cookie; None if the token is refused. Raises as :meth:`who`."""
@@ -76,6 +76,7 @@ class SessionService:
         session = Session(caller, now, until if ends is None else min(until, ends))
         name = secrets.token_urlsafe(32)
         await self._sessions.open(_key(name), session)
+        self._unknown_callers.remember(name)
         return name, session
 
     def give(self, response: Response, name: str, session: Session) -> None:
@@ -95,7 +96,9 @@ class SessionService:
         name = request.cookies.get(self.cookie)
         if not name:
             return None
-        return await self.look_up(request, lambda: self._sessions.find(_key(name), self._clock()))
+        return await self.look_up(
+            request, name, lambda: self._sessions.find(_key(name), self._clock())
+        )
 
     async def close(self, request: Request, response: Response) -> None:
         """End the session whose cookie the request has, and take the cookie back."""

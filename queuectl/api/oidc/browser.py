@@ -53,7 +53,7 @@ class BrowserLogins:
         """
         secret = request.cookies.get(self._cookie, "")
         completed = await self._sessions.look_up(
-            request, lambda: self._login.complete(request.query_params, secret)
+            request, secret, lambda: self._login.complete(request.query_params, secret)
         )
         assert completed is not None  # it raises where it completes nothing
         verified, page = completed

@@ -38,9 +38,9 @@ def add_routes(
         await guard.writes_some(request, store.namespaces)
         items, rights = await bodies.documents(request, _needed)
         await guard.require_all(request, rights)
-        checked = await dry_run_documents(request, items, store, diagnoser, bodies)
+        checked = await dry_run_documents(items, store, diagnoser, bodies)
         over = await seen_excesses(guard, request, checked.excesses)
-        answer = await bodies.work(request, partial(_encoded, checked, over))
+        answer = await bodies.work(partial(_encoded, checked, over))
         return Response(answer, media_type="application/json")
 
     routes.add_api_route(

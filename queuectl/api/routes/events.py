@@ -3,8 +3,9 @@
 # No postponed annotations here: see routes/config.py.
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
-from contextlib import aclosing
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -13,7 +14,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from queuectl.api import events
-from queuectl.api.access import Guard, still_valid
+from queuectl.api.access import ANONYMOUS, Guard, caller_of, still_valid
 from queuectl.api.events import EventView
 from queuectl.api.feed import RETRY_SECONDS, Feed, FeedLine, feed_line
 from queuectl.api.kinds import PREFIX
@@ -22,7 +23,7 @@ from queuectl.api.params import UID, OfClusterQueue, OfNamespace
 from queuectl.api.ports import ApiStore
 from queuectl.api.problems import OUTAGES, Problem, ProblemType
 from queuectl.api.redaction import redactor_for
-from queuectl.domain.identity import Right
+from queuectl.domain.identity import Caller, Right
 from queuectl.domain.queries import HistoryLine
 from queuectl.domain.redaction import Redactor
 
@@ -30,6 +31,9 @@ PATH: Final = f"{PREFIX}/events"
 HEARTBEAT_SECONDS: Final = 15.0
 TRUST_SECONDS: Final = 30.0  # between checks of rights
 KNOWN_SECONDS: Final = 5.0  # between checks of credentials
+STREAM_RETRY_SECONDS: Final = 10
+MOST_STREAMS: Final = 200
+MOST_OF_CALLER: Final = 10  # streams
 
 _LAST_WORDS: Final = {
     "type": "object",
@@ -75,19 +79,52 @@ OfUid = Annotated[
 Follow = Annotated[bool, Query(description="false = end the stream after the last existing step.")]
 
 
+class StreamLimit:
+    """The open streams of one process, by caller."""
+
+    def __init__(self, most: int = MOST_STREAMS, of_caller: int = MOST_OF_CALLER) -> None:
+        self._most = most
+        self._of_caller = of_caller
+        self._open: Counter[str] = Counter()
+
+    @contextmanager
+    def one_more(self, caller: Caller) -> Iterator[None]:
+        """A context for a stream.
+
+        Raises:
+            Problem: too-many-requests.
+        """
+        if caller is not ANONYMOUS and self._open[caller.name] >= self._of_caller:
+            raise _too_many(f"{caller.name} has {self._of_caller} open event streams")
+        if self._open.total() >= self._most:
+            raise _too_many(f"{self._most} event streams are open")
+        self._open[caller.name] += 1
+        try:
+            yield
+        finally:
+            self._open -= Counter((caller.name,))  # drops callers without a stream
+
+
+def _too_many(detail: str) -> Problem:
+    headers = {"Retry-After": str(STREAM_RETRY_SECONDS)}
+    return Problem(ProblemType.TOO_MANY_REQUESTS, f"{detail} already", headers)
+
+
 class EventStream(StreamingResponse):
     """Ends its generator when the client disconnects, not when the garbage is collected."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, chunks: AsyncIterator[str]) -> None:
+    def __init__(self, chunks: AsyncIterator[str], limit: StreamLimit) -> None:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         super().__init__(chunks, headers=headers)
         self._chunks = chunks
+        self._limit = limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with aclosing(self._chunks):  # type: ignore[type-var]  # an async generator
-            await super().__call__(scope, receive, send)
+            with self._limit.one_more(caller_of(Request(scope))):
+                await super().__call__(scope, receive, send)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +255,9 @@ class Stream:
         return "".join(await self.scope.chunks(matching))
 
 
-def add_routes(routes: APIRouter, guard: Guard, store: ApiStore, feed: Feed) -> None:
+def add_routes(
+    routes: APIRouter, guard: Guard, store: ApiStore, feed: Feed, limit: StreamLimit
+) -> None:
     """Offer the path."""
 
     @routes.get(
@@ -253,15 +292,23 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore, feed: Feed) -> 
             if entry is None:
                 raise Problem(ProblemType.NOT_FOUND, f"there is no workload with uid {uid}")
             await guard.require(request, Right("watch", "workloads", entry.namespace, entry.name))
+        if namespace is None and uid is None:
+            await _require_some(guard, request, store)
         newest = await store.newest_line()
         start = last_event_id if last_event_id is not None else after
         if start is not None and start > newest:
-            return EventStream(_once(events.reset(newest)))
+            return EventStream(_once(events.reset(newest)), limit)
         position = newest if start is None else start
         until = None if follow else newest
         scope = EventScope(guard, request, store)
         stream = Stream(feed, StreamFilter(namespace, cluster_queue, uid), scope, position, until)
-        return EventStream(stream.chunks())
+        return EventStream(stream.chunks(), limit)
+
+
+async def _require_some(guard: Guard, request: Request, store: ApiStore) -> None:
+    """Raise a FORBIDDEN problem unless the caller may watch workloads somewhere: ids of steps show the activity of all teams."""
+    if not await guard.somewhere(request, "watch", "workloads", store.namespaces):
+        await guard.require(request, Right("watch", "workloads"))
 
 
 async def _once(text: str) -> AsyncIterator[str]:

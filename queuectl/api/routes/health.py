@@ -1,4 +1,4 @@
-"""``/metrics``, ``/healthz`` and ``/readyz``: on the port of the API, and without the API on a second port."""
+"""``/metrics``, ``/healthz`` and ``/readyz``: on the port of the API, and each without the API on a port of its own."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from queuectl.api.ports import Health
 from queuectl.api.problems import Problem, ProblemType, respond
 
 
-def add_routes(
-    routes: APIRouter, guard: Guard, health: Health, registry: CollectorRegistry
-) -> None:
-    """Add the three paths. They are for machines and not in the OpenAPI description."""
+def add_metrics(routes: APIRouter, guard: Guard, registry: CollectorRegistry) -> None:
+    """Add ``/metrics``. Like health, it is for machines and not in the OpenAPI description."""
 
     # Not async: encoding thousands of series runs in a thread, beside the loop.
     @routes.get("/metrics", include_in_schema=False, dependencies=[guard.needs("get", "metrics")])
     def metrics(request: Request) -> Response:
         encode, media_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(registry), headers={"Content-Type": media_type})
+
+
+def add_health(routes: APIRouter, health: Health) -> None:
+    """Add ``/healthz`` and ``/readyz``."""
 
     @routes.get("/healthz", include_in_schema=False)
     async def live(request: Request) -> Response:

@@ -50,7 +50,7 @@ def add_routes(
         body = await bodies.model(request, PlanBody)
         if body.manifests.strip():
             given, kinds = body, cluster_reader.kinds if cluster_reader is not None else KINDS
-            body = await bodies.work(request, lambda: with_manifests(given, kinds))
+            body = await bodies.work(lambda: with_manifests(given, kinds))
         try:
             trial = (
                 await cluster_reader.try_out(_asked(body)) if cluster_reader is not None else None

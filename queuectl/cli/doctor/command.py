@@ -9,10 +9,9 @@ from enum import StrEnum
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
-from queuectl.cli import extras
+from queuectl.cli import extras, terminal
 from queuectl.cli.client import DEFAULT_SERVER, Server, connect
 from queuectl.cli.doctor import judge
 from queuectl.cli.doctor.findings import Finding, Level
@@ -94,7 +93,7 @@ def doctor_command(
 
 def show(findings: Sequence[Finding]) -> None:
     """Print a line for each finding, with its fix below."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = terminal.console(soft_wrap=True)
     for finding in findings:
         word, style = _SIGNS[finding.level]
         console.print(Text.assemble((f"{word:<9}", style), f"{finding.check:<10}{finding.message}"))

@@ -14,6 +14,7 @@ from queuectl.domain.records import LeaderRecord
 Document = Mapping[str, Any]
 
 _APPLY: Final = "apply the manifests again: docs/how-to/install.md"
+_MANY_CALLERS: Final = 3  # with one address
 _LISTED: Final = 8  # rights or objects in one message
 _FOREIGN: Final = {
     "Kueue": "kueue",
@@ -224,6 +225,17 @@ def readiness(blockers: Sequence[str]) -> list[Finding]:
         return [Finding("server", Level.OK, "ready")]
     fix = "docs/how-to/monitor.md explains each message"
     return [Finding("server", Level.PROBLEM, f"not ready: {each}", fix) for each in blockers]
+
+
+def addresses(callers: float, found: float) -> list[Finding]:
+    """Findings on the addresses of callers. ``callers``, ``found``: the callers of the last hour, and their addresses."""
+    if found != 1 or callers < _MANY_CALLERS:
+        return []
+    message = (
+        f"all {callers:.0f} callers of the last hour have one address, so they share its limits"
+    )
+    fix = "set QUEUECTL_TRUSTED_PROXIES to the addresses of the proxy: docs/how-to/expose-api.md#behind-a-proxy"
+    return [Finding("callers", Level.WARNING, message, fix)]
 
 
 def skew(theirs: str | None, ours: str) -> list[Finding]:

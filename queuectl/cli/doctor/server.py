@@ -18,6 +18,8 @@ from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code
 
 _ALARMS: Final = "queuectl_utilization_alarms"
+_CALLERS: Final = "queuectl_api_callers"
+_ADDRESSES: Final = "queuectl_api_caller_addresses"
 _TRUST: Final = "queuectl_utilization_trust_info"
 _SET_ASIDE: Final = "queuectl_set_aside"
 
@@ -38,11 +40,12 @@ def examine(client: Client) -> tuple[list[Finding], bool]:
 
 
 def of_metrics(samples: Iterable[Sample], ours: str) -> list[Finding]:
-    """Findings from the server's metrics, on its version and on GPU use. ``ours``: this version."""
+    """Findings from the server's metrics, on its version, its callers and GPU use. ``ours``: this version."""
     theirs: str | None = None
     alarms: dict[str, float] = {}
     leads, trusts = False, ""
     aside: dict[str, float] = {}
+    callers = {_CALLERS: 0.0, _ADDRESSES: 0.0}
     for sample in samples:
         if sample.name == "queuectl_build_info":
             theirs = sample.labels["version"]
@@ -50,12 +53,15 @@ def of_metrics(samples: Iterable[Sample], ours: str) -> list[Finding]:
             leads = sample.value > 0
         elif sample.name == _ALARMS:
             alarms[sample.labels["reason"]] = sample.value
+        elif sample.name in callers:
+            callers[sample.name] = sample.value
         elif sample.name == _TRUST:
             trusts = sample.labels["trusts"]
         elif sample.name == _SET_ASIDE:
             aside[sample.labels["boundary"]] = sample.value
-    use = judge.measured(alarms or None, leads=leads, trusts=trusts)
-    return judge.skew(theirs, ours) + judge.contained(aside) + use
+    found = judge.skew(theirs, ours) + judge.contained(aside)
+    found += judge.addresses(callers[_CALLERS], callers[_ADDRESSES])
+    return found + judge.measured(alarms or None, leads=leads, trusts=trusts)
 
 
 def audited(client: Client) -> list[Finding]:

@@ -95,7 +95,7 @@ def _worked_out(
     stop: StopSignal,
 ) -> WhatIfResult | None:
     """The result; None after a time-out."""
-    done = changed(snapshot, documents, asked, around)
+    done = changed(snapshot, documents, asked, around, lambda: stop.stopped)
     without = _checked(snapshot, cache, stop)
     after = _checked(with_sizes(done.snapshot), cache, stop)
     if without is None or after is None:

@@ -6,13 +6,13 @@ plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from queuectl.domain.changes import AddNodes
 from queuectl.domain.devices import DeviceInventory
-from queuectl.domain.errors import BadInput
+from queuectl.domain.errors import BadInput, TookTooLong
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.limitrange import LimitRange
 from queuectl.domain.node_quota import quota_from_nodes
@@ -100,6 +100,7 @@ def changed(
     documents: Iterable[Mapping[str, Any]],
     asked: WhatIf,
     around: ReadingContext,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> ChangedSnapshot:
     """The snapshot after the changes of a question.
 
@@ -108,9 +109,11 @@ def changed(
         documents: its configuration.
         asked: the changes.
         around: further state of the cluster.
+        stopped: whether the answer is no longer needed.
 
     Raises:
         BadInput: with the change that is impossible.
+        TookTooLong: it is stopped.
     """
     warnings: list[str] = []
     fleet, devices = _fleet(snapshot, asked)
@@ -128,7 +131,7 @@ def changed(
             config.reservations.values(), states_of(snapshot.reservations), snapshot.now
         ),
     )
-    new = _submitted(after, asked, around, warnings)
+    new = _submitted(after, asked, around, warnings, stopped)
     after = replace(after, pending=(*after.pending, *new))
     evicted = tuple(drained(after))
     after = leaving(after, {eviction.uid for eviction in evicted})
@@ -224,7 +227,11 @@ def _without_pods_on(gang: Admitted, nodes: frozenset[str]) -> Admitted:
 
 
 def _submitted(
-    snapshot: Snapshot, asked: WhatIf, around: ReadingContext, warnings: list[str]
+    snapshot: Snapshot,
+    asked: WhatIf,
+    around: ReadingContext,
+    warnings: list[str],
+    stopped: Callable[[], bool],
 ) -> tuple[Pending, ...]:
     """The jobs in queue order, behind all gangs of the same priority."""
     gangs = []
@@ -232,6 +239,8 @@ def _submitted(
     given = with_names(as_document(_as_written(body), "submit") for body in asked.submit)
     children = Children.of(given)
     for document in given:
+        if stopped():
+            raise TookTooLong("the jobs were not read in time")
         if is_runtime(document):
             continue
         if not is_job(document, around.kinds):

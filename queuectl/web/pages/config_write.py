@@ -145,7 +145,7 @@ async def _check(
     site: Site, request: Request, draft: Draft, *, note: str = "", status: int = 200
 ) -> Response:
     """The editor with the effect of the text. Raises Problem and BadInput as the API's dry run."""
-    given = await site.bodies.yaml(request, draft.text)
+    given = await site.bodies.yaml(draft.text)
     key = draft.key or named_in(given)
     await site.guard.require(request, right_to("update", key))
     documents = _documents(site, key)
@@ -158,7 +158,7 @@ async def _check(
         record_change(request, problem.detail)
         checked = await documents.dry_run_of(request, key, given, None, None)
         present = await site.store.get_config(key)
-        meanwhile = await _meanwhile(site, request, draft, present, checked)
+        meanwhile = await _meanwhile(site, draft, present, checked)
         draft = _over(draft, key, present)
         status, note = problem.kind.status, ""
     return await editor(
@@ -182,7 +182,6 @@ def _over(draft: Draft, key: DocumentKey, present: ConfigDocument | None) -> Dra
 
 async def _meanwhile(
     site: Site,
-    request: Request,
     draft: Draft,
     present: ConfigDocument | None,
     checked: Mapping[str, Any],
@@ -190,7 +189,7 @@ async def _meanwhile(
     if present is None or draft.version is None:
         return ConcurrentEdit(gone=present is None, appeared=present is not None, changes=[])
     try:
-        base = await site.bodies.yaml(request, draft.base)
+        base = await site.bodies.yaml(draft.base)
     except Problem:  # not sent by the editor; the effect of the draft is shown without marks
         return ConcurrentEdit(gone=False, appeared=False, changes=[])
     changes = changes_of(base, present.document)
@@ -206,7 +205,7 @@ async def _apply(site: Site, request: Request, key: DocumentKey, draft: Draft) -
     if draft.checked != draft.seal:
         record_change(request, "not applied: the text was changed after it was checked")
         return await _check(site, request, draft, note=_EDITED, status=409)
-    given = await site.bodies.yaml(request, draft.text)
+    given = await site.bodies.yaml(draft.text)
     try:
         answer = await _documents(site, key).put(request, key, given, *draft.conditions)
     except Problem as problem:

@@ -98,7 +98,7 @@ def on_call(demo_cluster: DemoCluster, page: Page) -> None:
     page.type(
         "curl -s",
         shows=False,
-        instead={"http://127.0.0.1:8080": demo_cluster.installation.controller.metrics},
+        instead={"http://127.0.0.1:8081": demo_cluster.installation.controller.health},
     )
     page.end(*ON_CALL)
 
@@ -148,11 +148,13 @@ def outside(demo_cluster: DemoCluster, shell: Shell, server: EmbeddedServer, tro
         database.type(f"queuectl db {begins}")
     database.end(RECOVER, ROLE)
 
-    api, metrics = (f"127.0.0.1:{port}" for port in free_ports(2))
-    shell.type(f"export QUEUECTL_LISTEN={api} QUEUECTL_METRICS_LISTEN={metrics}")
+    api, metrics, health = (f"127.0.0.1:{port}" for port in free_ports(3))
+    shell.type(
+        f"export QUEUECTL_LISTEN={api} QUEUECTL_METRICS_LISTEN={metrics} QUEUECTL_HEALTH_LISTEN={health}"
+    )
     line = page.take("QUEUECTL_KUBECONFIG=").replace("postgresql://…", f"'{url}'")
     shell.type(f"{line} > served 2>&1 &")
-    shown = partial(shell.type, f"curl -s http://{metrics}/readyz")
+    shown = partial(shell.type, f"curl -s http://{health}/readyz")
     demo_cluster.until(lambda: '"ok"' in shown()[1], "it is ready")
     assert "API http" in (shell.folder / "served").read_text()
     Page("high-availability.md", shell).type(STATUS)
@@ -160,7 +162,7 @@ def outside(demo_cluster: DemoCluster, shell: Shell, server: EmbeddedServer, tro
     asyncio.run(server.stop(immediate=True))
     try:
         demo_cluster.until(lambda: "blockers" in shown()[1], "it is not")
-        trouble.type("curl -s", instead={"127.0.0.1:8080": metrics})
+        trouble.type("curl -s", instead={"127.0.0.1:8081": health})
         shell.type(f"export QUEUECTL_SERVER=http://{api}")
         trouble.type("queuectl explain", status=1)
     finally:

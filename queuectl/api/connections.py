@@ -1,0 +1,249 @@
+"""The open connections of a server: how many each client has, and which one is closed to make room.
+
+A connection belongs to the address of its peer, and to the caller of its last request once that has valid credentials. A new one is not
+refused for want of room while another one waits for its client: the connection that waits longest is closed, of the owner with the most
+connections. A client with many idle connections loses its own, and callers with valid credentials behind the same address keep theirs.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+import structlog
+
+from queuectl.domain.rate_limit import Buckets
+
+KEY: Final = "queuectl.connection"
+"""Key of the connection in the state of an ASGI scope."""
+_LOG_SECONDS: Final = 1.0  # between two lines
+
+_log = structlog.get_logger(source="queuectl.api")
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """How many connections a server keeps, and how long it waits for a client.
+
+    Attributes:
+        most: all open connections.
+        of_address: those of one address whose callers are not known; None = no limit for an address.
+        of_caller: those whose last request is of one caller.
+        new_per_second, new_burst: new connections from one address.
+        head_seconds: for a TLS handshake, and again for the head of a request.
+        body_seconds: from the end of the head to the end of the body.
+        idle_seconds: between two requests.
+        reading_seconds: without progress while the client does not read an answer.
+    """
+
+    most: int = 1000
+    of_address: int | None = 200
+    of_caller: int = 100
+    new_per_second: float = 100.0
+    new_burst: int = 500
+    head_seconds: float = 10.0
+    body_seconds: float = 30.0
+    # An idle connection stays open longer than the usual pause of clients and proxies: a close while the next request is on its way
+    # breaks that request, and each new connection costs a handshake.
+    idle_seconds: int = 75
+    reading_seconds: float = 60.0
+
+
+DEFAULT_LIMITS: Final = ConnectionLimits()
+
+
+class Closed(StrEnum):
+    """Why a connection was closed."""
+
+    TOO_MANY_NEW = "too many new connections from its address"
+    NO_ROOM = "no room, and no connection waits for its client"
+    FOR_ANOTHER = "room for a newer one"
+    HANDSHAKE = "TLS handshake failed"
+    HEAD = "the head of a request took too long"
+    BODY = "the body of a request took too long"
+    READING = "the client does not read"
+
+
+def network_of(host: str) -> str:
+    """The part of an address that one host can own: for IPv6 the /64 network."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if address.version == 4:
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, 64), strict=False))
+
+
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """An address or a caller. Of the connections that wait for their client, the first has waited longest."""
+
+    open: set[Connection] = field(default_factory=set)
+    waiting: dict[Connection, None] = field(default_factory=dict)
+
+
+class Connection:
+    """One connection. ``abort`` ends it immediately; its server sets it."""
+
+    def __init__(self, connections: Connections, owner: str) -> None:
+        self.connections = connections
+        self.owner = owner
+        self.abort: Callable[[], object] = lambda: None
+
+    def waits(self, *, for_client: bool) -> None:
+        """Note whether the server waits for the client, or the client for the server."""
+        self.connections.note(self, waiting=for_client)
+
+    def belongs_to(self, caller: str) -> bool:
+        """Note the caller of the current request. False = the caller has too many connections, and none of the others waits."""
+        return self.connections.claim(self, caller)
+
+    def close(self, reason: Closed) -> None:
+        """End it now."""
+        self.connections.count(reason)
+        self.connections.remove(self)
+        self.abort()
+
+
+class Connections:
+    """Those of one server.
+
+    Attributes:
+        closed: how many were closed before their client closed them, by reason.
+    """
+
+    def __init__(
+        self,
+        limits: ConnectionLimits,
+        clock: Callable[[], float],
+        trusted: Callable[[str], bool] = lambda _: False,
+        on_close: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Start without a connection.
+
+        Args:
+            limits: of all.
+            clock: of the process, in seconds.
+            trusted: whether an address is a proxy, whose connections are those of many clients.
+            on_close: called with the reason of each connection that is closed.
+        """
+        self._on_close = on_close
+        self.limits = limits
+        self.closed: Counter[Closed] = Counter()
+        self._clock = clock
+        self._trusted = trusted
+        self._owners: dict[str, _Owner] = {}
+        self._new = Buckets(limits.new_per_second, limits.new_burst, clock)
+        self._open = 0
+        self._logged_at = -_LOG_SECONDS
+        self._logged: Counter[Closed] = Counter()
+
+    def __len__(self) -> int:
+        return self._open
+
+    def admit(self, host: str) -> Connection | None:
+        """A new connection from this host, which waits for its client; None = close it."""
+        owner, limited = network_of(host), self.limits.of_address is not None
+        limited = limited and not self._trusted(host)
+        if limited and self._new.take(owner):
+            self.count(Closed.TOO_MANY_NEW)
+            return None
+        owned = self._owners.get(owner, _Owner())
+        full = limited and len(owned.open) >= (self.limits.of_address or 0)
+        if (full and not self._close_one(owned)) or not self._make_room():
+            self.count(Closed.NO_ROOM)
+            return None
+        connection = Connection(self, owner)
+        self._add(connection, waiting=True)
+        return connection
+
+    def note(self, connection: Connection, *, waiting: bool) -> None:
+        """See :meth:`Connection.waits`."""
+        owner = self._owners.get(connection.owner)
+        if owner is None or connection not in owner.open:
+            return
+        owner.waiting.pop(connection, None)
+        if waiting:
+            owner.waiting[connection] = None
+
+    def claim(self, connection: Connection, caller: str) -> bool:
+        """See :meth:`Connection.belongs_to`."""
+        owner = f"caller {caller}"  # no address begins like this
+        if connection.owner == owner or not self._has(connection):
+            return True
+        owned = self._owners.get(owner, _Owner())
+        if len(owned.open) >= self.limits.of_caller and not self._close_one(owned):
+            return False
+        waiting = connection in self._owners[connection.owner].waiting
+        self.remove(connection)
+        connection.owner = owner
+        self._add(connection, waiting=waiting)
+        return True
+
+    def remove(self, connection: Connection) -> None:
+        """Forget a connection that has ended."""
+        if not self._has(connection):
+            return
+        owner = self._owners[connection.owner]
+        owner.open.discard(connection)
+        owner.waiting.pop(connection, None)
+        if not owner.open:
+            del self._owners[connection.owner]
+        self._open -= 1
+
+    def close_waiting(self) -> None:
+        """End those that wait for their client, because the server stops."""
+        for owner in list(self._owners.values()):
+            for connection in list(owner.waiting):
+                self.remove(connection)
+                connection.abort()
+
+    def count(self, reason: Closed) -> None:
+        """Count a connection that is closed, and log the numbers, at most once a second."""
+        self.closed[reason] += 1
+        self._on_close(reason.name.lower())
+        if self._clock() - self._logged_at >= _LOG_SECONDS:
+            self._logged_at = self._clock()
+            new = self.closed - self._logged
+            self._logged = self.closed.copy()
+            _log.info("connections_closed", **{one.name.lower(): n for one, n in new.items()})
+
+    def _has(self, connection: Connection) -> bool:
+        owner = self._owners.get(connection.owner)
+        return owner is not None and connection in owner.open
+
+    def _add(self, connection: Connection, *, waiting: bool) -> None:
+        owner = self._owners.setdefault(connection.owner, _Owner())
+        owner.open.add(connection)
+        if waiting:
+            owner.waiting[connection] = None
+        self._open += 1
+
+    def _make_room(self) -> bool:
+        """Whether there is room for one more, after closing one if needed."""
+        if self._open < self.limits.most:
+            return True
+        waiting = (owner for owner in self._owners.values() if owner.waiting)
+        largest = max(waiting, key=lambda owner: len(owner.open), default=None)
+        return largest is not None and self._close_one(largest)
+
+    def _close_one(self, owner: _Owner) -> bool:
+        """Close the connection that waits longest. False = none waits."""
+        longest = next(iter(owner.waiting), None)
+        if longest is None:
+            return False
+        longest.close(Closed.FOR_ANOTHER)
+        return True
+
+
+def connection_of(scope: Any) -> Connection | None:
+    """The connection of a request; None where no server of queuectl received it."""
+    found: Connection | None = scope.get("state", {}).get(KEY)
+    return found
