@@ -140,7 +140,7 @@ def test_the_bound_grows_with_each_list_of_nested_macros():
     assert 3.5 < bound(60) / bound(30) < 4
 
 
-def test_an_evaluation_that_the_library_gives_up_is_an_error():
+def test_an_evaluation_that_the_library_ends_is_an_error():
     environment = cel.NewEnv(variables={"device.driver": cel.Type.STRING})
     found = Expression(compiled(environment, EXPENSIVE["nested macros"]))
     with pytest.raises(EvaluationError, match="Iteration budget exceeded"):

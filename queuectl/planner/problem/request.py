@@ -160,7 +160,7 @@ def request_of(
         flavors: per podset, resource to flavor.
         lasting: see nodes as if all were healthy, uncordoned and never refused: to prove that a gang never fits.
         within: podset number to the nodes it is confined to, beyond what it asks itself.
-        placed: its pods were on nodes. They need nodes even if its flavors are quota only by now, or all nodes are gone.
+        placed: its pods were on nodes. They need nodes even if its flavors are quota only by now, or all nodes are deleted.
     """
     workload = pending.workload
     charges: dict[tuple[str, str], int] = {}

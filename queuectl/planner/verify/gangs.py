@@ -122,7 +122,7 @@ def _groups(claim: Claim) -> Iterator[tuple[str, list[tuple[PodSet, PodSetPlacem
 def _topology(index: PlanIndex, claim: Claim) -> Iterator[Violation]:
     """A podset alone is a group of one; all of a group share one domain at each level a member requires.
 
-    The labels of nodes can have changed since a gang started. What is placed for a repaired gang joins the pods that stay.
+    The labels of nodes can have changed since a gang started. The pods that are placed for a repaired gang join the pods that stay.
     """
     for name, members in _groups(claim):
         required = {
