@@ -394,11 +394,15 @@ def sentence(snapshot: Snapshot, plan: Plan, changes: Iterable[EntryChange]) -> 
     """
     committed = list(changes)
     parts = []
-    admitted = [c.after for c in committed if c.after.state is State.STARTING and c.note]
-    started = [e for e in admitted if e.reason.code is Code.ADMITTED]
+    noted = {c.after.uid: c.after for c in committed if c.note}
+    decided = [a for a in plan.admitted if a.uid in noted and noted[a.uid].state.live]
+    started = [a for a in decided if not a.repaired]
     if started:
-        gpus = _gpus_started(snapshot, plan, {e.uid for e in started})
+        gpus = _gpus_started(snapshot, started)
         parts.append(f"admitted {len(started)} ({counted_gpus(gpus)})")
+    repaired = [noted[a.uid].ref for a in decided if a.repaired]
+    if repaired:
+        parts.append(f"repairing {', '.join(repaired[:3])}{_more(len(repaired))}")
     leaving = [c.after for c in committed if c.after.state is State.EVICTING and c.note]
     moving = [e for e in leaving if e.reason.code is Code.DEFRAGMENTED]
     evicted = [e for e in leaving if e not in moving]
@@ -416,10 +420,10 @@ def sentence(snapshot: Snapshot, plan: Plan, changes: Iterable[EntryChange]) -> 
     return "; ".join(parts) or "no change"
 
 
-def _gpus_started(snapshot: Snapshot, plan: Plan, uids: Container[str]) -> Fraction:
+def _gpus_started(snapshot: Snapshot, started: Iterable[Admission]) -> Fraction:
+    """The GPUs of gangs that start. A repaired gang is none of them: it was not pending in the snapshot."""
     asked = {p.workload.uid: p.workload for p in snapshot.pending}
-    placed = ((a.uid, a.placement) for a in plan.admitted if a.uid in uids)
-    return summed(Admitted(asked[uid], placement).gpus for uid, placement in placed)
+    return summed(Admitted(asked[a.uid], a.placement).gpus for a in started)
 
 
 def _more(count: int) -> str:
