@@ -291,7 +291,7 @@ class Cluster(Protocol):
         """Delete a ProvisioningRequest or a PodTemplate. One that does not exist is deleted. It needs the same right."""
 
     async def create_event(self, job: JobRecord, kind: str, reason: str, message: str) -> None:
-        """Write one Event on the job. ``kind`` is Normal or Warning."""
+        """Write one Event on the job, which has an object (``JobRecord.has_object``). ``kind`` is Normal or Warning."""
 
     async def read_leader(self) -> LeaderRecord | None:
         """The LeaderLease; None if it does not exist yet."""

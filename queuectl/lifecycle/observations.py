@@ -209,7 +209,7 @@ class Observer:
             last = joined(last, change)
         after = last.after if last is not None else before
         if job is not None and before.state.waiting and after.state.waiting:
-            described = handle(after, self._described(job, config), now)
+            described = handle(after, self._described(job, config, after), now)
             self._plan_again |= described is not None
             last = joined(last, described)
             after = last.after if last is not None else before
@@ -241,7 +241,7 @@ class Observer:
         if last is not None and last.note is not None:
             self._mirror.touched.add(after.uid)
             return last
-        over = handle(after, PriorityOver(self._described(job, config).priority), now)
+        over = handle(after, PriorityOver(self._described(job, config, after).priority), now)
         change = joined(last, over)
         assert change is not None
         return change
@@ -349,12 +349,18 @@ class Observer:
         pods = self._mirror.pods_of(job)
         return running_placement(job, pods, self._mirror.fleet.by_name, config, prior)
 
-    def _described(self, job: JobRecord, config: QueueConfig) -> ObjectChanged:
+    def _described(
+        self, job: JobRecord, config: QueueConfig, entry: Entry | None = None
+    ) -> ObjectChanged:
+        """The request of its object. ``entry``: of the ledger, which alone knows the request of a group without pods."""
         queue = config.cluster_queue_of(job.namespace, job.queue)
-        classes = priority_values(self._mirror.priority_classes.values())
-        priority = priority_of(job, config, classes)
         most = queue.max_priority if queue else None
         name = queue.name if queue else ""
+        if entry is not None and job.absent and not job.podsets:
+            known = (entry.priority, entry.gpus, entry.pods, most, entry.user)
+            return ObjectChanged(job.queue or "", name, *known)
+        classes = priority_values(self._mirror.priority_classes.values())
+        priority = priority_of(job, config, classes)
         user = user_of(job, config)[:LONGEST_NAME]
         gpus = self._mirror.sized(job, config).gpus
         return ObjectChanged(job.queue or "", name, priority, gpus, job.pods, most, user)

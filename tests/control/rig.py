@@ -449,6 +449,11 @@ class Rig:
             self._task.cancel()
             await asyncio.wait({self._task})
 
+    async def restart(self) -> None:
+        """Stop the controller. The next pass starts another one."""
+        await self.stop()
+        self._task, self.running = None, True
+
     async def at_rest(self) -> None:
         """Check that no write is due, no lease is active, every entry is consistent, and every start is in the history once."""
         loaded = await self.store.load()

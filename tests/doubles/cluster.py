@@ -227,6 +227,7 @@ class FakeCluster:
         await self._write(Written(resource, namespace, name, {"metadata": {}}), delete)
 
     async def create_event(self, job: JobRecord, kind: str, reason: str, message: str) -> None:
+        assert job.has_object, f"{job.kind} {job.namespace}/{job.name} has no object for an Event"
         await self._answering()
         self.events.append(RecordedEvent(job.uid, kind, reason, message))
 

@@ -116,7 +116,7 @@ class EventRecorder:
     async def _write(self, entry: Entry) -> None:
         job = self._job(entry.uid)
         written = (entry.state, entry.reason.code)
-        if job is None or self._last.get(entry.uid) == written:
+        if job is None or not job.has_object or self._last.get(entry.uid) == written:
             return
         entry = replace(entry, reason=self._redacted(entry.reason, entry.namespace))
         kind = "Warning" if entry.reason.code in WARNINGS else "Normal"
@@ -135,7 +135,7 @@ class EventRecorder:
 
     async def _write_note(self, uid: str, reason: Reason) -> None:
         job = self._job(uid)
-        if job is None:
+        if job is None or not job.has_object:
             return
         reason = self._redacted(reason, job.namespace)
         try:
