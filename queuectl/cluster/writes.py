@@ -10,7 +10,8 @@ import contextlib
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -66,7 +67,7 @@ async def merge_patch(
         ClusterUnavailable: also if the response is not from an API server.
     """
     content, content_type = encoded(patch)
-    try:
+    async with _meaning(api, target, patch.get("metadata", {})):
         body = await api.request(
             "PATCH",
             target + subresource,
@@ -75,14 +76,19 @@ async def merge_patch(
             content_type=content_type,
             accept=METADATA_ONLY,
         )
+    return _metadata(target, body).resource_version
+
+
+@asynccontextmanager
+async def _meaning(api: Api, target: str, expected: Mapping[str, Any]) -> AsyncIterator[None]:
+    """Raise what the response to a write means for the object at ``target``, which is expected as stated."""
+    try:
+        yield
     except (WriteConflict, ObjectGone) as error:
         found = _metadata(target, await api.request("GET", target, accept=METADATA_ONLY))
-        raise meant(
-            error, target, patch.get("metadata", {}), found.uid, found.resource_version
-        ) from None
+        raise meant(error, target, expected, found.uid, found.resource_version) from None
     except Expired as error:  # no valid answer to a write: it is from a webhook
         raise WriteRefused(str(error)) from None
-    return _metadata(target, body).resource_version
 
 
 def meant(
@@ -92,21 +98,21 @@ def meant(
     uid: str,
     version: str,
 ) -> ClusterError:
-    """The meaning of a 404 or 409 to a patch, from the current object.
+    """The meaning of a 404 or 409 to a write, from the current object.
 
-    The server compares versions before uids, so a new object of the same name is a conflict. If the object is as the patch expects
-    it, another component denied the patch (a webhook can answer with any code), and will deny it again.
+    The server compares versions before uids, so a new object of the same name is a conflict. If the object is as the write expects
+    it, another component denied the write (a webhook can answer with any code), and will deny it again.
 
     Args:
         error: the response.
         target: API path of the object.
-        expected: ``metadata`` of the patch.
+        expected: uid and resourceVersion on which the write is conditioned; without a version, any version is expected.
         uid: of the object now.
         version: of the object now.
     """
     if expected.get("uid", uid) != uid:
         return ObjectGone(f"{target}: uid is {uid} now, not {expected['uid']}")
-    if expected.get("resourceVersion") == version:
+    if "uid" in expected and expected.get("resourceVersion", version) == version:
         return WriteRefused(str(error))
     return error if isinstance(error, WriteConflict) else WriteConflict(str(error))
 
@@ -168,18 +174,21 @@ class Writer:
         """See ``Cluster.stop_pod``."""
         target = f"/api/v1/namespaces/{namespace}/pods/{name}"
         options = {"preconditions": {"uid": uid}}
-        await self._api.request("DELETE", target, body=options, accept=METADATA_ONLY)
+        async with _meaning(self._api, target, {"uid": uid}):
+            await self._api.request("DELETE", target, body=options, accept=METADATA_ONLY)
 
     async def evict_pod(self, namespace: str, name: str, uid: str, version: int) -> None:
         """See ``Cluster.evict_pod``."""
-        target = f"/api/v1/namespaces/{namespace}/pods/{name}/eviction"
+        target = f"/api/v1/namespaces/{namespace}/pods/{name}"
+        expected = {"uid": uid, "resourceVersion": str(version)}
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": name, "namespace": namespace},
-            "deleteOptions": {"preconditions": {"uid": uid, "resourceVersion": str(version)}},
+            "deleteOptions": {"preconditions": expected},
         }
-        await self._api.request("POST", target, body=body)
+        async with _meaning(self._api, target, expected):
+            await self._api.request("POST", f"{target}/eviction", body=body)
 
     async def patch_node(self, name: str, patch: Mapping[str, Any]) -> int:
         """See ``Cluster.patch_node``."""

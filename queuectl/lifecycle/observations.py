@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -23,6 +23,7 @@ from queuectl.domain.gates import Standing
 from queuectl.domain.identity import LONGEST_NAME
 from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
+from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.prior_admissions import PriorAdmission
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
@@ -199,7 +200,7 @@ class Observer:
             self._mirror.unschedulable.add(uid)
         else:
             self._mirror.unschedulable.discard(uid)
-        terms = replace(self._terms(before, job, config, now), refused=refused, late=late)
+        terms = replace(self._terms(before, job, pods, config, now), refused=refused, late=late)
         if refused:
             stuck = [pod for pod in pods if pod.uid in refused and pod.attempt == before.attempt]
             tainted = LostDevices(self._mirror).refusal(stuck, self._usage.names)
@@ -247,7 +248,12 @@ class Observer:
         return change
 
     def _terms(
-        self, entry: Entry, job: JobRecord | None, config: QueueConfig, now: float
+        self,
+        entry: Entry,
+        job: JobRecord | None,
+        pods: Iterable[PodRecord],
+        config: QueueConfig,
+        now: float,
     ) -> ObservationRules:
         return ObservationRules(
             config.rules,
@@ -255,7 +261,7 @@ class Observer:
             self._usage.names,
             drain=drain(entry.namespace, entry.queue, config) if entry.state.live else None,
             refusal=self._refusals.of(entry),
-            may_start=job is not None and self._refusals.may_start(job),
+            may_start=job is not None and self._refusals.may_start(job, pods),
             statuses=self._statuses(job, entry.gates),
             provisioned=reports(entry, job, self._mirror.provisioning, config, now),
         )

@@ -58,6 +58,15 @@ _T = TypeVar("_T")
 
 NAMESPACES = ("default", "queuectl-system")
 
+BUDGETS = {
+    1: (
+        429,
+        b'{"message": "a disruption budget", "details": {"causes": [{"reason": "DisruptionBudget"}]}}',
+    ),
+    2: (500, b'{"message": "This pod has more than one PodDisruptionBudget"}'),
+}
+"""The answers of an API server to an Eviction of a pod with one PodDisruptionBudget, and with several."""
+
 
 class Moment(Enum):
     """Whether a write fails before or after its effect."""
@@ -120,6 +129,7 @@ class FakeCluster:
         self.kueue_keys = True  # the policies include Kueue's label
         self.workloads: list[Mapping[str, Any]] = []  # of an earlier Kueue
         self.leader: LeaderRecord | None = None
+        self.budgets: dict[str, int] = {}  # PodDisruptionBudgets without a pod to spare, by pod
         self.refuses: Callable[[Written], int | None] = lambda _: None
         self._faults: dict[int, tuple[Moment, Callable[[], BaseException]]] = {}
         self._lease_versions = itertools.count(1)
@@ -196,10 +206,14 @@ class FakeCluster:
             meta = pod["metadata"]
             if meta["uid"] != uid or meta["resourceVersion"] != str(version):
                 raise WriteConflict(f"pods {namespace}/{name}: the preconditions do not hold")
+            running = pod["status"].get("phase") == "Running"
+            if running and (budgets := self.budgets.get(name, 0)):
+                raise failure(f"POST pods {namespace}/{name}/eviction", *BUDGETS[min(budgets, 2)])
             self.server.delete("pods", pod)
             return version
 
-        await self._write(Written("Pod", namespace, name, {}), evict)
+        expected = {"metadata": {"uid": uid, "resourceVersion": str(version)}}
+        await self._write(Written("Pod", namespace, name, expected), evict)
 
     async def patch_node(self, name: str, patch: Mapping[str, Any]) -> int:
         return await self._write(

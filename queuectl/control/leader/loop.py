@@ -182,7 +182,9 @@ class Loop:
         presenter = self._assemble(epoch)
         self._mirror.trust_running()
         await self._reload()
-        self.leader_state.refusals.inherit(self.leader_state.ledger, self._mirror.jobs)
+        self.leader_state.refusals.inherit(
+            self.leader_state.ledger, self._mirror.jobs, self._mirror.pods_of
+        )
         self.loaded = True
         try:
             async with asyncio.TaskGroup() as group:
