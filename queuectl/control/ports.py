@@ -179,6 +179,7 @@ class Store(Protocol):
 
         Raises:
             Fenced: the epoch is no longer the caller's.
+            ValueError: a workload has two changes; nothing was written.
             StaleConfiguration: the configuration is no longer at ``revision``, and its changes are not accepted; nothing was
                 written.
             StaleSnapshot: a row changed, or a command has a result already; nothing was written.

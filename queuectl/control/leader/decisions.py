@@ -5,7 +5,7 @@ A deletion, a resize or a hold between snapshot and commit takes precedence: the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -326,6 +326,25 @@ def _leaving(plan: Plan) -> frozenset[str]:
     """The uids of the gangs that a plan evicts."""
     preempted = [preemption.victim for preemption in plan.preempted]
     return frozenset((*preempted, *(m.uid for m in plan.moved), *(e.uid for e in plan.evicted)))
+
+
+def with_relocations(
+    decided: Sequence[EntryChange], relocations: Sequence[EntryChange]
+) -> list[EntryChange]:
+    """The changes of a plan together with the relocations beside it: one for each workload.
+
+    A note on a gang that is relocated, which runs until now, is left out. If the plan decides anything else about such a gang, no
+    gang is relocated now: all of them are, or none is.
+    """
+    moving = {change.after.uid for change in relocations}
+    both = [change for change in decided if change.after.uid in moving]
+    if any(c.before is None or _placed(c.before) != _placed(c.after) for c in both):
+        return list(decided)
+    return [*(c for c in decided if c.after.uid not in moving), *relocations]
+
+
+def _placed(entry: Entry) -> tuple[State, Placement | None]:
+    return entry.state, entry.placement
 
 
 def _loss(cost: Cost) -> str:

@@ -18,7 +18,7 @@ import structlog
 
 from queuectl.control.checked_plan import CheckedPlan, Step, checked_plan
 from queuectl.control.contained_plan import ContainedPlan, contained_plan
-from queuectl.control.leader.decisions import sentence
+from queuectl.control.leader.decisions import sentence, with_relocations
 from queuectl.control.leader.gangs_set_aside import GangsSetAside
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.ledger_writer import RETRY_SECONDS, LedgerWriter
@@ -193,8 +193,10 @@ class Planning:
         dropped: frozenset[tuple[str, str]] = frozenset()
         reserved = decision.reserved if decision.reserved != self._leader_state.reserved else None
         while True:
-            changes = self._leader_state.decider.changes(snapshot, decision, self._clock(), dropped)
-            changes += self._mig.changes(found, snapshot)
+            changes = with_relocations(
+                self._leader_state.decider.changes(snapshot, decision, self._clock(), dropped),
+                self._mig.changes(found, snapshot),
+            )
             record = record_of(snapshot, decision, changes, took)
             concerned = self._queues_served(decision, changes)
             news = ConfigurationTolerance(snapshot.config, concerned - dropped)
