@@ -261,6 +261,12 @@ class Cluster(Protocol):
         with Kueue's prefix count, too.
         """
 
+    async def catch_up(self) -> None:
+        """Return when the running watch has delivered the state of the cluster at the time of this call, or a newer one.
+
+        It waits for the API server as long as necessary. A watch that is behind, such as one with a dead connection, lists again.
+        """
+
     async def patch_job(self, kind: str, namespace: str, name: str, patch: Document) -> int:
         """Merge-patch one job; returns the new resourceVersion."""
 

@@ -75,6 +75,15 @@ class ClusterConformance:
         assert len(world.view.synced) == len(RESOURCES)
         assert all(node.node.ready for node in world.view.nodes.values())
 
+    async def test_after_catching_up_the_watch_shows_each_earlier_change(
+        self, world: World
+    ) -> None:
+        for number in range(3):
+            uid = await world.submit(batch_job(f"job-{number}", namespace=world.namespace))
+            await world.cluster.catch_up()
+            assert uid in world.view.jobs
+            assert len(world.view.synced) == len(RESOURCES), "it announces no list twice"
+
     async def test_a_job_without_a_queue_is_not_managed(self, world: World) -> None:
         unlabelled = await world.submit(
             batch_job("unlabelled", queue=None, namespace=world.namespace)

@@ -166,6 +166,15 @@ class FakeCluster:
         finally:
             self.server.watchers.remove(watcher)
 
+    async def catch_up(self) -> None:
+        while self._down:  # noqa: ASYNC110 - as the real one asks again
+            await asyncio.sleep(0.001)
+        version = self.server.version
+        for watcher in self.server.watchers:
+            watcher.list_if_older(version)
+        while any(w.shown < version for w in self.server.watchers):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
     async def patch_job(
         self, kind: str, namespace: str, name: str, patch: Mapping[str, Any]
     ) -> int:

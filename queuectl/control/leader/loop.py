@@ -180,6 +180,7 @@ class Loop:
             Fenced: another leader has taken over.
         """
         presenter = self._assemble(epoch)
+        await self._cluster.catch_up()  # the ledger must not be newer than the watch
         self._mirror.trust_running()
         await self._reload()
         self.leader_state.refusals.inherit(
