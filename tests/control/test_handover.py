@@ -98,7 +98,8 @@ async def test_what_a_silent_watch_did_not_show_is_neither_deleted_nor_stopped(
         world.cluster.user_patch(kind, "default", "known", NO_GATES)
         before = [await world.until_state(uid, State.RUNNING) for uid in (known, new)]
         before.append(await world.until_state(held, State.HELD))
-        world.cluster.down = outage
+        if outage:
+            world.cluster.down = True
         await standby.lead()
         later = world.cluster.submit(gang(kind, "later", 2))
         if outage:
