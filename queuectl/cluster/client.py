@@ -213,6 +213,34 @@ class Api:
         raise failure(f"{method} {path}", response.status, text, after)
 
 
+_read_document = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def document_in(what: str, body: bytes, *fields: str) -> dict[str, Any]:
+    """The JSON object in a successful response.
+
+    Args:
+        what: request, for the message.
+        body: of the response.
+        fields: that it must have, each an object; ``status.userInfo`` is a field of ``status``.
+
+    Raises:
+        ClusterUnavailable: it is something else, for example a page of a proxy.
+    """
+    try:
+        document = _read_document(body)
+    except msgspec.MsgspecError as error:
+        text = body[:100].decode(errors="replace")
+        raise ClusterUnavailable(f"{what}: the answer is no object: {error}: {text}") from error
+    for field in fields:
+        found: Any = document
+        for name in field.split("."):
+            found = found.get(name) if isinstance(found, dict) else None
+        if not isinstance(found, dict):
+            raise ClusterUnavailable(f"{what}: the answer has no {field}")
+    return document
+
+
 def failure(what: str, code: int, body: bytes, after: str = "") -> ClusterError:
     """The error for an unsuccessful response.
 
