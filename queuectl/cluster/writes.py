@@ -34,7 +34,7 @@ from queuectl.objects.kinds import KINDS, JobKinds, path
 from queuectl.objects.kinds.patches import encoded
 from queuectl.objects.kubernetes.nodes import version_of
 from queuectl.objects.kubernetes.provisioning import API_VERSION as AUTOSCALING
-from queuectl.objects.kubernetes.provisioning import REQUESTS
+from queuectl.objects.kubernetes.provisioning import REQUESTS, WORKLOAD
 
 MANAGER: Final = "queuectl"
 REPORTER: Final = "queuectl.dev/controller"
@@ -47,6 +47,7 @@ class _Meta(msgspec.Struct, rename="camel"):
     name: str = ""
     uid: str = ""
     resource_version: str = ""
+    annotations: dict[str, str] | None = None
 
 
 class _Object(msgspec.Struct):
@@ -196,11 +197,23 @@ class Writer:
 
     async def create_object(self, resource: str, document: Mapping[str, Any]) -> None:
         """See ``Cluster.create_object``."""
-        target = _collection(resource, document["metadata"]["namespace"])
-        with contextlib.suppress(WriteConflict):  # it exists
+        meta = document["metadata"]
+        target = _collection(resource, meta["namespace"])
+        try:
             await self._api.request(
                 "POST", target, query=_WRITE, body=document, accept=METADATA_ONLY
             )
+        except WriteConflict as error:
+            await self._same_gang(f"{target}/{meta['name']}", meta["annotations"][WORKLOAD], error)
+
+    async def _same_gang(self, target: str, gang: str, error: WriteConflict) -> None:
+        """Return if the object exists and queuectl made it for this gang. Raises WriteRefused otherwise."""
+        try:
+            found = _metadata(target, await self._api.request("GET", target, accept=METADATA_ONLY))
+        except ObjectGone:  # the conflict is the answer of a webhook, or the object is deleted now
+            raise WriteRefused(str(error)) from None
+        if (found.annotations or {}).get(WORKLOAD) != gang:
+            raise WriteRefused(of_another(target))
 
     async def delete_object(self, resource: str, namespace: str, name: str) -> None:
         """See ``Cluster.delete_object``."""
@@ -212,6 +225,11 @@ class Writer:
     async def patch_namespace(self, name: str, patch: Mapping[str, Any]) -> None:
         """See ``Cluster.patch_namespace``."""
         await merge_patch(self._api, f"/api/v1/namespaces/{name}", patch)
+
+
+def of_another(target: str) -> str:
+    """The message for an object that has the name of one of queuectl."""
+    return f"{target} exists, and queuectl did not make it for this gang: delete it"
 
 
 def _collection(resource: str, namespace: str) -> str:

@@ -289,8 +289,9 @@ class Cluster(Protocol):
         """Merge-patch one node; returns the new resourceVersion. It needs the right of deploy/optional/mig-reconfiguration.yaml."""
 
     async def create_object(self, resource: str, document: Document) -> None:
-        """Create a ProvisioningRequest or a PodTemplate (``resource``: the plural name). One with its name that exists stays as it is.
+        """Create a ProvisioningRequest or a PodTemplate (``resource``: the plural name). One that exists for the same gang stays as it is.
 
+        WriteRefused also if the object with its name is of another gang, or not of queuectl.
         It needs the right of deploy/optional/provisioning.yaml.
         """
 

@@ -32,14 +32,21 @@ from typing import Any, TypeVar
 import msgspec
 
 from queuectl.cluster.client import failure
-from queuectl.cluster.writes import meant
-from queuectl.domain.errors import ClusterError, ClusterUnavailable, ObjectGone, WriteConflict
+from queuectl.cluster.writes import meant, of_another
+from queuectl.domain.errors import (
+    ClusterError,
+    ClusterUnavailable,
+    ObjectGone,
+    WriteConflict,
+    WriteRefused,
+)
 from queuectl.domain.job_records import JobRecord
 from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.prior_admissions import PriorAdmission
 from queuectl.domain.records import Delta, LeaderRecord
 from queuectl.objects.files.takeover import WireLeftWorkload, read_prior_admission
 from queuectl.objects.kinds import KINDS, JobKinds, leaderworkerset
+from queuectl.objects.kubernetes.provisioning import WORKLOAD
 from tests.doubles.admission import (
     CONTROLLER,
     born,
@@ -235,11 +242,16 @@ class FakeCluster:
         self.server.patch("namespaces", "", name, dict(patch), lambda old, new: None)
 
     async def create_object(self, resource: str, document: Mapping[str, Any]) -> None:
-        def create() -> None:
-            with contextlib.suppress(WriteConflict):
-                self.server.create(resource, dict(document))
-
         meta = document["metadata"]
+
+        def create() -> None:
+            try:
+                self.server.create(resource, dict(document))
+            except WriteConflict:
+                there = self.server.get(resource, meta["namespace"], meta["name"])["metadata"]
+                if there.get("annotations", {}).get(WORKLOAD) != meta["annotations"][WORKLOAD]:
+                    raise WriteRefused(of_another(meta["name"])) from None
+
         await self._write(Written(resource, meta["namespace"], meta["name"], document), create)
 
     async def delete_object(self, resource: str, namespace: str, name: str) -> None:
