@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -227,7 +227,7 @@ async def _policies_of(api: Api, kinds: JobKinds) -> None:
                 pass
 
 
-ASKED = {
+ASKED: dict[str, Callable[[Api], Awaitable[object]]] = {
     "the version": discover,
     "the policies": partial(_policies_of, kinds=KINDS),
     "Kueue's keys": partial(kueue_keys_act, namespace="default"),

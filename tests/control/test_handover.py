@@ -46,6 +46,8 @@ class Standby:
 
     async def watch(self) -> Watcher:
         """Watch, and return the connection when all objects are listed."""
+        leader = self._world
+        await leader.until(lambda: leader.loop is not None and leader.loop.loaded, "the leader")
         self._tasks.append(
             asyncio.create_task(self._world.cluster.watch(self._sink, self._listed.add))
         )

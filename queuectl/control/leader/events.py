@@ -119,24 +119,26 @@ class EventRecorder:
         written = (entry.state, entry.reason.code)
         if job is None or not job.has_object or self._last.get(entry.uid) == written:
             return
+        # The end of the workload can follow during the write, and then nothing more is kept of it.
         if entry.state is not State.FINISHED:
-            self._last[entry.uid] = (
-                written  # the end of the workload can follow during the write, and removes it
-            )
+            self._last[entry.uid] = written
+        done = False
         entry = replace(entry, reason=self._redacted(entry.reason, entry.namespace))
         kind = "Warning" if entry.reason.code in WARNINGS else "Normal"
         text = entry.reason.message or str(entry.state)
         try:
             await self._annotate(job, status_text(entry))
             await self._cluster.create_event(job, kind, str(entry.reason.code), text)
+            done = True
         except WriteConflict:
             # The watch is behind. A newer reason, if there is one by then, replaces this one.
-            self._last.pop(entry.uid, None)
             due = asyncio.get_running_loop().time() + AGAIN
             self._queued.setdefault(entry.uid, (due, entry))
         except ClusterError as error:
-            self._last.pop(entry.uid, None)
             log.info("event_not_written", workload=entry.ref, error=str(error))
+        finally:
+            if not done:
+                self._last.pop(entry.uid, None)
 
     async def _write_note(self, uid: str, reason: Reason) -> None:
         job = self._job(uid)

@@ -182,7 +182,8 @@ class Loop:
             Fenced: another leader has taken over.
         """
         presenter = self._assemble(epoch)
-        await self._cluster.catch_up()  # the ledger must not be newer than the watch
+        with self.progress.idle():
+            await self._cluster.catch_up()  # the ledger must not be newer than the watch
         self.caught_up.set()
         self._mirror.trust_running()
         await self._reload()
