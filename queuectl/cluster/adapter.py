@@ -60,6 +60,7 @@ class KubernetesCluster:
         self._writer = Writer(api, kinds)
         self._events = Events(api, clock, kinds)
         self._lease = Lease(api, namespace, LEASE)
+        self._following: Mapping[str, Reflector] = {}  # of the last watch, by resource
 
     @classmethod
     async def connect(
@@ -81,19 +82,29 @@ class KubernetesCluster:
 
     async def watch(self, sink: Sink, synced: Synced, *, kueue: bool = True) -> None:
         reported: set[str] = set()
+        self._following = {
+            resource.name: Reflector(
+                self._api,
+                resource,
+                sink,
+                synced,
+                self._hooks,
+                self._pace,
+                reported=reported,
+                containment=self._containment,
+            )
+            for resource in watched(kueue=kueue, kinds=self._kinds)
+        }
         async with asyncio.TaskGroup() as group:
-            for resource in watched(kueue=kueue, kinds=self._kinds):
-                reflector = Reflector(
-                    self._api,
-                    resource,
-                    sink,
-                    synced,
-                    self._hooks,
-                    self._pace,
-                    reported=reported,
-                    containment=self._containment,
-                )
-                group.create_task(reflector.run(), name=f"watch {resource.name}")
+            for name, reflector in self._following.items():
+                group.create_task(reflector.run(), name=f"watch {name}")
+
+    async def catch_up(self) -> None:
+        while True:
+            following = self._following.values()
+            if following and all(await asyncio.gather(*(one.catch_up() for one in following))):
+                return
+            await asyncio.sleep(self._pace.lag)  # another watch is about to begin
 
     async def patch_job(
         self, kind: str, namespace: str, name: str, patch: Mapping[str, Any]

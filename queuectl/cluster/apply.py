@@ -10,12 +10,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import yaml
 
 import queuectl
 from queuectl.cluster.adapter import SYSTEM_NAMESPACE
-from queuectl.cluster.client import APPLY_PATCH, METADATA_ONLY, Api
+from queuectl.cluster.client import APPLY_PATCH, METADATA_ONLY, Api, document_in
 from queuectl.cluster.review import probe_policies
 from queuectl.cluster.webhooks import BINDING, POLICY
 from queuectl.cluster.writes import MANAGER
@@ -139,12 +138,12 @@ async def _discover(api: Api, version: str) -> dict[tuple[str, str], tuple[str, 
     """The kinds of one API version: its path, plural name, and whether it is namespaced."""
     base = f"/apis/{version}" if "/" in version else f"/api/{version}"
     try:
-        found = msgspec.json.decode(await api.request("GET", base))
+        found = document_in(base, await api.request("GET", base))
     except ObjectGone:
         return {}
     return {
         (version, one["kind"]): (base, one["name"], one["namespaced"])
-        for one in found["resources"]
+        for one in found.get("resources", ())
         if "/" not in one["name"]
     }
 

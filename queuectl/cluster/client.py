@@ -18,6 +18,7 @@ import msgspec
 from queuectl.cluster.connection import Connection, Sockets, open_client
 from queuectl.cluster.library import ApiClient, ConfigException
 from queuectl.domain.errors import (
+    ClusterBusy,
     ClusterError,
     ClusterUnavailable,
     ObjectGone,
@@ -133,10 +134,11 @@ class Api:
 
         Raises:
             ClusterUnavailable: no usable response; it is unknown whether the request took effect.
+            ClusterBusy: 401 or 429; it had no effect.
             WriteConflict: 409.
             ObjectGone: 404, or the uid in the body is of another object; :class:`NotServed` if the 404 names no object.
             Forbidden: 403.
-            WriteRefused: any other 4xx.
+            WriteRefused: any other 4xx, or a PodDisruptionBudget denies an Eviction.
             Expired: 410.
         """
         try:
@@ -211,6 +213,34 @@ class Api:
         raise failure(f"{method} {path}", response.status, text, after)
 
 
+_read_document = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def document_in(what: str, body: bytes, *fields: str) -> dict[str, Any]:
+    """The JSON object in a successful response.
+
+    Args:
+        what: request, for the message.
+        body: of the response.
+        fields: that it must have, each an object; ``status.userInfo`` is a field of ``status``.
+
+    Raises:
+        ClusterUnavailable: it is something else, for example a page of a proxy.
+    """
+    try:
+        document = _read_document(body)
+    except msgspec.MsgspecError as error:
+        text = body[:100].decode(errors="replace")
+        raise ClusterUnavailable(f"{what}: the answer is no object: {error}: {text}") from error
+    for field in fields:
+        found: Any = document
+        for name in field.split("."):
+            found = found.get(name) if isinstance(found, dict) else None
+        if not isinstance(found, dict):
+            raise ClusterUnavailable(f"{what}: the answer has no {field}")
+    return document
+
+
 def failure(what: str, code: int, body: bytes, after: str = "") -> ClusterError:
     """The error for an unsuccessful response.
 
@@ -228,13 +258,23 @@ def failure(what: str, code: int, body: bytes, after: str = "") -> ClusterError:
     reasons = {cause.reason for cause in status.causes()}
     if code == 410 or "ResourceVersionTooLarge" in reasons:
         return Expired(message)
-    if code >= 500 or code in (401, 408, 429):  # a token can be renewed in the meantime
+    if "DisruptionBudget" in reasons or _has_two_budgets(code, status):
+        return WriteRefused(message)
+    if code in (401, 429):  # a token can be renewed in the meantime
+        return ClusterBusy(message, _retry_after(status, after))
+    if code >= 500 or code == 408:
         return ClusterUnavailable(message, _retry_after(status, after))
     if code == 404 and status.reason != "NotFound":
         return NotServed(message)
     if code == 404 or any(cause.field == "metadata.uid" for cause in status.causes()):
         return ObjectGone(message)
     return {409: WriteConflict, 403: Forbidden}.get(code, WriteRefused)(message)
+
+
+def _has_two_budgets(code: int, status: _Status) -> bool:
+    """Whether it is the answer to an Eviction of a pod with several PodDisruptionBudgets: 500, without a reason."""
+    named = "PodDisruptionBudget" in (status.message or "")
+    return code == 500 and not status.reason and named
 
 
 def _retry_after(status: _Status, header: str) -> float | None:

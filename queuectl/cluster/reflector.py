@@ -14,12 +14,13 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from queuectl.cluster.client import Api, Expired, Forbidden, Query, StreamTimeout
 from queuectl.cluster.discovery import confirm_absent
+from queuectl.cluster.freshness import current_version
 from queuectl.cluster.resources import Resource
 from queuectl.cluster.stream import Feed, LineSplitter, WatchBatch
 from queuectl.domain.containment import Boundary, Containment
@@ -65,6 +66,7 @@ class Pace:
         absent: interval of checks for an API that is not installed.
         upgrade: the same for an API that an older API server does not serve.
         page: objects per page of a list.
+        lag: for which a new leader waits until the watch shows the newest version, before it is listed again.
     """
 
     watch: float = 290.0
@@ -75,6 +77,7 @@ class Pace:
     absent: float = 30.0
     upgrade: float = 600.0
     page: int = 500
+    lag: float = 1.0
 
 
 class Reflector:
@@ -109,26 +112,92 @@ class Reflector:
         self._by_pages = False  # for the next list
         self._failures = 0
         self._absent = False
+        self._list_again = asyncio.Event()
+        self._progress = asyncio.Event()  # something was delivered
+        self._ended = False
 
     async def run(self) -> None:
         """Follow the resource until cancelled."""
-        while True:
+        try:
+            while True:
+                await self._until_asked_to_list(self._attempt())
+        finally:
+            self._ended = True
+            self._report_progress()
+
+    async def catch_up(self) -> bool:
+        """Return when the state of the server at the time of this call, or a newer one, is delivered.
+
+        A watch that does not show it within :attr:`Pace.lag` lists again, on a new connection. False: the reflector has ended.
+        """
+        while not self._ended:
             try:
-                await self._turn()
-            except Expired as error:
-                self._listed = False
-                await self._pause(error)
-            except ObjectGone as error:
-                if self._resource.optional:
-                    await self._missing(error)
-                else:
-                    await self._pause(error)
+                version = await current_version(self._api, self._resource.path)
+                break
+            except ObjectGone:
+                if self._absent:
+                    return True  # the kind is not installed
             except ClusterError as error:
+                log.warning("%s: not compared with the API server: %s", self._resource.name, error)
+            await self._sleep(self._pace.lag)
+        if not self._ended and not await self._passes(version, self._pace.lag):
+            log.info("%s: listing again: the watch is behind", self._resource.name)
+            self._list_again.set()
+            await self._passes(version, None)
+        return not self._ended
+
+    async def _passes(self, version: int, seconds: float | None) -> bool:
+        """Whether this version is delivered within so many seconds, or the reflector ends."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not self._ended and (not self._listed or self._version < version):
+                    self._progress.clear()
+                    await self._progress.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    @property
+    def _version(self) -> int:
+        return int(self._feed.version or 0)
+
+    def _report_progress(self) -> None:
+        self._progress.set()
+
+    async def _until_asked_to_list(self, attempt: Coroutine[Any, Any, None]) -> None:
+        """Run it until it ends, or until a new list is asked for."""
+        asked = asyncio.create_task(self._list_again.wait())
+        turn = asyncio.create_task(attempt)
+        try:
+            await asyncio.wait((turn, asked), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            asked.cancel()
+            turn.cancel()
+            await asyncio.wait((turn, asked))
+        if not turn.cancelled():
+            turn.result()
+        if self._list_again.is_set():
+            self._list_again.clear()
+            self._listed = False
+
+    async def _attempt(self) -> None:
+        """One stream, and the pause after it if it failed."""
+        try:
+            await self._turn()
+        except Expired as error:
+            self._listed = False
+            await self._pause(error)
+        except ObjectGone as error:
+            if self._resource.optional:
+                await self._missing(error)
+            else:
                 await self._pause(error)
-            except Exception as error:  # noqa: BLE001 - contained: the resource is listed again
-                self._containment.failed(Boundary.TASK, f"watch {self._resource.name}", error)
-                self._listed = False
-                await self._pause(ClusterUnavailable(f"{self._resource.path}: {error}"))
+        except ClusterError as error:
+            await self._pause(error)
+        except Exception as error:  # noqa: BLE001 - contained: the resource is listed again
+            self._containment.failed(Boundary.TASK, f"watch {self._resource.name}", error)
+            self._listed = False
+            await self._pause(ClusterUnavailable(f"{self._resource.path}: {error}"))
 
     async def _turn(self) -> None:
         """One stream, from its opening to its orderly end."""
@@ -202,6 +271,7 @@ class Reflector:
             self._complete()
         if batch.events:
             self._hooks.received(self._resource.name, batch.events)
+        self._report_progress()
         if batch.error is not None:
             raise batch.error
         if self._listed and batch.events:

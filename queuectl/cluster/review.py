@@ -12,9 +12,7 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
-import msgspec
-
-from queuectl.cluster.client import METADATA_ONLY, Api, NotServed
+from queuectl.cluster.client import METADATA_ONLY, Api, NotServed, document_in
 from queuectl.cluster.server import MINIMUM, Server, discover
 from queuectl.domain.errors import ObjectGone, WriteRefused
 from queuectl.objects import keys
@@ -120,7 +118,8 @@ async def _policies(api: Api, controller: bool, kinds: JobKinds) -> AsyncIterato
     user, ours = await _username(api), protecting(kinds)
     for name in (*ours, *FOR_ALL):
         try:
-            policy = msgspec.json.decode(await api.request("GET", f"{_POLICIES}/{name}"))
+            target = f"{_POLICIES}/{name}"
+            policy = document_in(target, await api.request("GET", target), "spec")
         except ObjectGone:
             yield f"ValidatingAdmissionPolicy {name} is not installed (docs/how-to/install.md)"
             continue
@@ -132,11 +131,10 @@ async def _policies(api: Api, controller: bool, kinds: JobKinds) -> AsyncIterato
 
 
 async def _username(api: Api) -> str:
-    body = await api.request(
-        "POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body={"spec": {}}
-    )
-    user: str = msgspec.json.decode(body)["status"]["userInfo"]["username"]
-    return user
+    target = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+    body = await api.request("POST", target, body={"spec": {}})
+    review = document_in(target, body, "status.userInfo")
+    return str(review["status"]["userInfo"].get("username", ""))
 
 
 def _named_controller(policy: _Document) -> str:
@@ -156,7 +154,7 @@ async def _probe_status(api: Api, server: Server) -> AsyncIterator[str]:
     """A sentence if queuectl cannot start a Job a second time."""
     asked = {"verb": "patch", "group": "batch", "resource": "jobs", "subresource": "status"}
     body = await api.request("POST", _REVIEWS, body={"spec": {"resourceAttributes": asked}})
-    if not msgspec.json.decode(body)["status"]["allowed"]:
+    if not document_in(_REVIEWS, body, "status")["status"].get("allowed"):
         yield (
             f"queuectl must patch the status of Jobs on Kubernetes {server}, and has no right to: "
             "set the value mutation of the chart to webhook, or apply deploy/older-servers"
@@ -231,8 +229,7 @@ async def _probe_pods(api: Api, namespace: str) -> AsyncIterator[str]:
 
 async def _dry_run(api: Api, collection: str, document: _Document) -> _Document:
     body = await api.request("POST", collection, query=(("dryRun", "All"),), body=document)
-    created: _Document = msgspec.json.decode(body)
-    return created
+    return document_in(collection, body, "metadata", "spec")
 
 
 async def _accepted(api: Api, collection: str, document: _Document, policy: str) -> str | None:

@@ -6,9 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-import msgspec
-
-from queuectl.cluster.client import Api
+from queuectl.cluster.client import Api, document_in
 from queuectl.domain.errors import ObjectGone
 from queuectl.objects.kinds import JobKinds, descriptions_of
 from queuectl.objects.kinds.declared import KEY
@@ -30,8 +28,9 @@ async def mismatches(api: Api, kinds: JobKinds) -> list[str]:
         if not isinstance(one, Declared):
             continue
         with suppress(ObjectGone):  # no kind of this API version is installed
-            answer = await api.request("GET", f"/openapi/v3/apis/{one.group}/{one.version}")
-            differences = compared(one, msgspec.json.decode(answer))
+            target = f"/openapi/v3/apis/{one.group}/{one.version}"
+            served = document_in(target, await api.request("GET", target))
+            differences = compared(one, served)
             found += [f"{KEY} ({one.kind}): {field}: {reason}" for field, reason in differences]
     return found
 

@@ -6,17 +6,29 @@ This module names all of them. Kubernetes 1.36 and newer need no adaptation.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
 from queuectl.cluster.client import Api
 from queuectl.cluster.remembered import Remembered
+from queuectl.domain.errors import ClusterUnavailable
 
 MINIMUM: Final = (1, 33)
 """The oldest version that `make test-versions` tests."""
 
 _VALID_SECONDS: Final = 600.0
+
+
+_Number = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{0,9}\+?$")]
+
+
+class _Version(msgspec.Struct):
+    major: _Number
+    minor: _Number
+
+
+_version: Final = msgspec.json.Decoder(_Version).decode
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -55,9 +67,16 @@ class Server:
 
 
 async def discover(api: Api) -> Server:
-    """The present version of the API server. Raises ClusterError."""
-    version = msgspec.json.decode(await api.request("GET", "/version"))
-    return Server((_number(version["major"]), _number(version["minor"])))
+    """The present version of the API server. Raises ClusterError, also if the answer is not from an API server."""
+    body = await api.request("GET", "/version")
+    try:
+        version = _version(body)
+    except msgspec.MsgspecError as error:
+        text = body[:100].decode(errors="replace")
+        raise ClusterUnavailable(
+            f"GET /version: no version of Kubernetes: {error}: {text}"
+        ) from error
+    return Server((_number(version.major), _number(version.minor)))
 
 
 def _number(text: str) -> int:

@@ -10,7 +10,8 @@ import contextlib
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -33,7 +34,7 @@ from queuectl.objects.kinds import KINDS, JobKinds, path
 from queuectl.objects.kinds.patches import encoded
 from queuectl.objects.kubernetes.nodes import version_of
 from queuectl.objects.kubernetes.provisioning import API_VERSION as AUTOSCALING
-from queuectl.objects.kubernetes.provisioning import REQUESTS
+from queuectl.objects.kubernetes.provisioning import REQUESTS, WORKLOAD
 
 MANAGER: Final = "queuectl"
 REPORTER: Final = "queuectl.dev/controller"
@@ -46,6 +47,7 @@ class _Meta(msgspec.Struct, rename="camel"):
     name: str = ""
     uid: str = ""
     resource_version: str = ""
+    annotations: dict[str, str] | None = None
 
 
 class _Object(msgspec.Struct):
@@ -66,7 +68,7 @@ async def merge_patch(
         ClusterUnavailable: also if the response is not from an API server.
     """
     content, content_type = encoded(patch)
-    try:
+    async with _meaning(api, target, patch.get("metadata", {})):
         body = await api.request(
             "PATCH",
             target + subresource,
@@ -75,14 +77,19 @@ async def merge_patch(
             content_type=content_type,
             accept=METADATA_ONLY,
         )
+    return _metadata(target, body).resource_version
+
+
+@asynccontextmanager
+async def _meaning(api: Api, target: str, expected: Mapping[str, Any]) -> AsyncIterator[None]:
+    """Raise what the response to a write means for the object at ``target``, which is expected as stated."""
+    try:
+        yield
     except (WriteConflict, ObjectGone) as error:
         found = _metadata(target, await api.request("GET", target, accept=METADATA_ONLY))
-        raise meant(
-            error, target, patch.get("metadata", {}), found.uid, found.resource_version
-        ) from None
+        raise meant(error, target, expected, found.uid, found.resource_version) from None
     except Expired as error:  # no valid answer to a write: it is from a webhook
         raise WriteRefused(str(error)) from None
-    return _metadata(target, body).resource_version
 
 
 def meant(
@@ -92,21 +99,21 @@ def meant(
     uid: str,
     version: str,
 ) -> ClusterError:
-    """The meaning of a 404 or 409 to a patch, from the current object.
+    """The meaning of a 404 or 409 to a write, from the current object.
 
-    The server compares versions before uids, so a new object of the same name is a conflict. If the object is as the patch expects
-    it, another component denied the patch (a webhook can answer with any code), and will deny it again.
+    The server compares versions before uids, so a new object of the same name is a conflict. If the object is as the write expects
+    it, another component denied the write (a webhook can answer with any code), and will deny it again.
 
     Args:
         error: the response.
         target: API path of the object.
-        expected: ``metadata`` of the patch.
+        expected: uid and resourceVersion on which the write is conditioned; without a version, any version is expected.
         uid: of the object now.
         version: of the object now.
     """
     if expected.get("uid", uid) != uid:
         return ObjectGone(f"{target}: uid is {uid} now, not {expected['uid']}")
-    if expected.get("resourceVersion") == version:
+    if "uid" in expected and expected.get("resourceVersion", version) == version:
         return WriteRefused(str(error))
     return error if isinstance(error, WriteConflict) else WriteConflict(str(error))
 
@@ -168,18 +175,21 @@ class Writer:
         """See ``Cluster.stop_pod``."""
         target = f"/api/v1/namespaces/{namespace}/pods/{name}"
         options = {"preconditions": {"uid": uid}}
-        await self._api.request("DELETE", target, body=options, accept=METADATA_ONLY)
+        async with _meaning(self._api, target, {"uid": uid}):
+            await self._api.request("DELETE", target, body=options, accept=METADATA_ONLY)
 
     async def evict_pod(self, namespace: str, name: str, uid: str, version: int) -> None:
         """See ``Cluster.evict_pod``."""
-        target = f"/api/v1/namespaces/{namespace}/pods/{name}/eviction"
+        target = f"/api/v1/namespaces/{namespace}/pods/{name}"
+        expected = {"uid": uid, "resourceVersion": str(version)}
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": name, "namespace": namespace},
-            "deleteOptions": {"preconditions": {"uid": uid, "resourceVersion": str(version)}},
+            "deleteOptions": {"preconditions": expected},
         }
-        await self._api.request("POST", target, body=body)
+        async with _meaning(self._api, target, expected):
+            await self._api.request("POST", f"{target}/eviction", body=body)
 
     async def patch_node(self, name: str, patch: Mapping[str, Any]) -> int:
         """See ``Cluster.patch_node``."""
@@ -187,11 +197,23 @@ class Writer:
 
     async def create_object(self, resource: str, document: Mapping[str, Any]) -> None:
         """See ``Cluster.create_object``."""
-        target = _collection(resource, document["metadata"]["namespace"])
-        with contextlib.suppress(WriteConflict):  # it exists
+        meta = document["metadata"]
+        target = _collection(resource, meta["namespace"])
+        try:
             await self._api.request(
                 "POST", target, query=_WRITE, body=document, accept=METADATA_ONLY
             )
+        except WriteConflict as error:
+            await self._same_gang(f"{target}/{meta['name']}", meta["annotations"][WORKLOAD], error)
+
+    async def _same_gang(self, target: str, gang: str, error: WriteConflict) -> None:
+        """Return if the object exists and queuectl made it for this gang. Raises WriteRefused otherwise."""
+        try:
+            found = _metadata(target, await self._api.request("GET", target, accept=METADATA_ONLY))
+        except ObjectGone:  # the conflict is the answer of a webhook, or the object is deleted now
+            raise WriteRefused(str(error)) from None
+        if (found.annotations or {}).get(WORKLOAD) != gang:
+            raise WriteRefused(of_another(target))
 
     async def delete_object(self, resource: str, namespace: str, name: str) -> None:
         """See ``Cluster.delete_object``."""
@@ -203,6 +225,11 @@ class Writer:
     async def patch_namespace(self, name: str, patch: Mapping[str, Any]) -> None:
         """See ``Cluster.patch_namespace``."""
         await merge_patch(self._api, f"/api/v1/namespaces/{name}", patch)
+
+
+def of_another(target: str) -> str:
+    """The message for an object that has the name of one of queuectl."""
+    return f"{target} exists, and queuectl did not make it for this gang: delete it"
 
 
 def _collection(resource: str, namespace: str) -> str:

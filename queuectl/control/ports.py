@@ -179,6 +179,7 @@ class Store(Protocol):
 
         Raises:
             Fenced: the epoch is no longer the caller's.
+            ValueError: a workload has two changes; nothing was written.
             StaleConfiguration: the configuration is no longer at ``revision``, and its changes are not accepted; nothing was
                 written.
             StaleSnapshot: a row changed, or a command has a result already; nothing was written.
@@ -260,6 +261,12 @@ class Cluster(Protocol):
         with Kueue's prefix count, too.
         """
 
+    async def catch_up(self) -> None:
+        """Return when the running watch has delivered the state of the cluster at the time of this call, or a newer one.
+
+        It waits for the API server as long as necessary. A watch that is behind, such as one with a dead connection, lists again.
+        """
+
     async def patch_job(self, kind: str, namespace: str, name: str, patch: Document) -> int:
         """Merge-patch one job; returns the new resourceVersion."""
 
@@ -282,8 +289,9 @@ class Cluster(Protocol):
         """Merge-patch one node; returns the new resourceVersion. It needs the right of deploy/optional/mig-reconfiguration.yaml."""
 
     async def create_object(self, resource: str, document: Document) -> None:
-        """Create a ProvisioningRequest or a PodTemplate (``resource``: the plural name). One with its name that exists stays as it is.
+        """Create a ProvisioningRequest or a PodTemplate (``resource``: the plural name). One that exists for the same gang stays as it is.
 
+        WriteRefused also if the object with its name is of another gang, or not of queuectl.
         It needs the right of deploy/optional/provisioning.yaml.
         """
 
@@ -291,7 +299,7 @@ class Cluster(Protocol):
         """Delete a ProvisioningRequest or a PodTemplate. One that does not exist is deleted. It needs the same right."""
 
     async def create_event(self, job: JobRecord, kind: str, reason: str, message: str) -> None:
-        """Write one Event on the job. ``kind`` is Normal or Warning."""
+        """Write one Event on the job, which has an object (``JobRecord.has_object``). ``kind`` is Normal or Warning."""
 
     async def read_leader(self) -> LeaderRecord | None:
         """The LeaderLease; None if it does not exist yet."""

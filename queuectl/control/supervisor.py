@@ -268,15 +268,14 @@ class Supervisor:
         async with asyncio.TaskGroup() as group:
             keeping = self._leadership.keep(lambda: loop.progress.stalled)
             group.create_task(keeping, name="lease")
+            await self._broadcast.hand_over(self._mirror)  # before this leader writes its own
             group.create_task(loop.run(epoch), name="loop")
             state, health = loop.leader_state, self._health_watch()
             jobs: dict[str, Job] = {
                 "configuration": lambda: self._follow_configuration(loop),
                 "commands": lambda: self._follow_commands(loop),
                 "findings": lambda: share(state, self._mirror, self._store, self._clock, epoch),
-                "node health": lambda: health.run(
-                    lambda: state.config, lambda: state.ledger, loop.judged, loop.compared
-                ),
+                "node health": lambda: self._judge_nodes(loop, health),
             }
             if self._use_source is not None:
                 use = self._use_watch(self._use_source)
@@ -300,6 +299,12 @@ class Supervisor:
             scrape_seconds=rule.sample_seconds,
             timeout=rule.timeout_seconds,
         )
+
+    async def _judge_nodes(self, loop: Loop, health: NodeHealthWatch) -> None:
+        """Judge the health of nodes as the cluster shows them now."""
+        await loop.caught_up.wait()
+        state = loop.leader_state
+        await health.run(lambda: state.config, lambda: state.ledger, loop.judged, loop.compared)
 
     def _health_watch(self) -> NodeHealthWatch:
         asked = self._settings.utilization

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
@@ -72,6 +72,7 @@ class EmbeddedServer:
         settings: Mapping[str, str] | None = None,
         timeout: float = 60.0,
     ) -> None:
+        self._durable = durable
         self._account = server_account()
         self._binaries = usable(binaries or find_binaries(), self._account)
         self.directory = (directory or default_directory(self._binaries.major)).absolute()
@@ -188,7 +189,8 @@ class EmbeddedServer:
             if pid is None:
                 return
             if number is not None:
-                os.kill(pid, number)
+                with suppress(ProcessLookupError):  # it has ended since
+                    os.kill(pid, number)
             await _until(lambda: _running_postmaster(self.data) is None, seconds)
 
     async def _create_cluster(self) -> None:
@@ -200,13 +202,15 @@ class EmbeddedServer:
         make_private(fresh, self._account)
         process = self._spawn(
             self._binaries.initdb, "-D", str(fresh), "-U", USER, "--auth=trust", "--no-locale",
-            "--encoding=UTF8", "--no-sync", "--no-instructions",
+            "--encoding=UTF8", "--no-instructions", *([] if self._durable else ["--no-sync"]),
         )  # fmt: skip
         self._process = process
         await _until(lambda: process.poll() is not None)
         if process.returncode != 0:
             raise self._failed("initdb failed")
         fresh.rename(self.data)
+        if self._durable:
+            _sync(self.directory)
 
     async def _launch(self) -> None:
         """Start the postmaster. Backends of a killed one can hold its shared memory for a moment."""
@@ -263,6 +267,15 @@ class EmbeddedServer:
     def _failed(self, what: str) -> EmbeddedFailed:
         tail = " | ".join(self._log_from(max(0, self._log_size() - 2000)).splitlines()[-5:])
         return EmbeddedFailed(f"embedded database in {self.directory}: {what}: {tail}")
+
+
+def _sync(directory: Path) -> None:
+    """Write the entries of a directory to the disk."""
+    opened = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def _pid_file(data: Path) -> list[str]:

@@ -28,7 +28,7 @@ from queuectl.db.tables import (
     workloads,
 )
 from queuectl.domain.errors import Fenced, StaleConfiguration, StaleSnapshot
-from queuectl.domain.ledger import Entry, EntryChange, Intent, State
+from queuectl.domain.ledger import Entry, EntryChange, Intent, State, check_once
 from queuectl.domain.queries import Tolerance
 
 CHANNEL: Final = "queuectl_history"
@@ -93,7 +93,9 @@ async def write(
 
     Raises:
         StaleSnapshot: a row is not at the version it was read at.
+        ValueError: a workload has two changes.
     """
+    check_once(changes)
     await _write_workloads(connection, changes)
     await _write_placements(connection, changes)
     await _write_leases(connection, changes)

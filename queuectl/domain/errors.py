@@ -14,10 +14,11 @@ QueuectlError
 │   ├── Conflict               a configuration document is not at the version named (If-Match)
 │   └── NotFound               no such configuration document
 └── ClusterError
-    ├── ClusterUnavailable     no answer, 5xx or 429: the write may or may not have happened
+    ├── ClusterUnavailable     no answer, or 5xx: the write may or may not have happened
+    │   └── ClusterBusy        401 or 429: the API server did not handle the request; try again later
     ├── WriteConflict          409: the object changed; read again
     ├── ObjectGone             404 or another uid
-    └── WriteRefused           any other 4xx: this write had no effect, and will have none as it is
+    └── WriteRefused           any other 4xx, or a PodDisruptionBudget: this write had no effect, and will have none as it is
 """
 
 from __future__ import annotations
@@ -99,6 +100,10 @@ class ClusterUnavailable(ClusterError):
         self.retry_after = retry_after
 
 
+class ClusterBusy(ClusterUnavailable):
+    """401 or 429: the API server did not handle the request, so it had no effect."""
+
+
 class TooManyReviews(ClusterUnavailable):
     """The API server is not asked: this caller has used up the access reviews of the moment. ``retry_after`` is set."""
 
@@ -112,7 +117,7 @@ class ObjectGone(ClusterError):
 
 
 class WriteRefused(ClusterError):
-    """The server refuses this write (400, 403, 413, 422, ...). It had no effect."""
+    """The server refuses this write (400, 403, 413, 422, a PodDisruptionBudget, ...). It had no effect."""
 
 
 NEVER_CONTAINED: Final = (LeadershipLost, Fenced, StaleSnapshot, StoreUnavailable)

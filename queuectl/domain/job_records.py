@@ -239,6 +239,14 @@ class JobRecord:
         return user_of(self.submitter, self.labels, naming, trusted)
 
     @property
+    def has_object(self) -> bool:
+        """Whether it has an object for its status and its Events.
+
+        A workload that consists of pods has none if this process has seen none of its pods, for example after a restart.
+        """
+        return self.face is not None or self.index is not None or not self.of_pods
+
+    @property
     def resizable(self) -> bool:
         """Whether its user can change its number of pods while it runs."""
         return self.array is not None and not self.array.podset

@@ -5,7 +5,7 @@ The database is the ledger's durable form, the leader's memory its working copy;
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -235,6 +235,15 @@ class EntryChange:
         message = f"{note.reason.message}; {text}" if note.reason.message else text
         details = {**note.reason.details, UNLISTED: self.unlisted}
         return replace(note, reason=Reason(note.reason.code, message, details))
+
+
+def check_once(changes: Iterable[EntryChange]) -> None:
+    """Raise ValueError if a workload has two changes: only one of them would be written."""
+    seen: set[str] = set()
+    for change in changes:
+        if change.after.uid in seen:
+            raise ValueError(f"{change.after.ref} has two changes in one commit")
+        seen.add(change.after.uid)
 
 
 Document = Mapping[str, Any]

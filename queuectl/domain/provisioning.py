@@ -89,6 +89,7 @@ class ProvisioningRecord:
         message: of that condition.
         details: values of the class for its users.
         templates: names of its PodTemplates.
+        deleting: it is deleted, and its finalizers are not done.
     """
 
     namespace: str
@@ -100,3 +101,4 @@ class ProvisioningRecord:
     message: str = ""
     details: Mapping[str, str] = field(default_factory=dict)
     templates: tuple[str, ...] = ()
+    deleting: bool = False

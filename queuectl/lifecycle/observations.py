@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -23,6 +23,7 @@ from queuectl.domain.gates import Standing
 from queuectl.domain.identity import LONGEST_NAME
 from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
+from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.prior_admissions import PriorAdmission
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
@@ -199,7 +200,7 @@ class Observer:
             self._mirror.unschedulable.add(uid)
         else:
             self._mirror.unschedulable.discard(uid)
-        terms = replace(self._terms(before, job, config, now), refused=refused, late=late)
+        terms = replace(self._terms(before, job, pods, config, now), refused=refused, late=late)
         if refused:
             stuck = [pod for pod in pods if pod.uid in refused and pod.attempt == before.attempt]
             tainted = LostDevices(self._mirror).refusal(stuck, self._usage.names)
@@ -209,7 +210,7 @@ class Observer:
             last = joined(last, change)
         after = last.after if last is not None else before
         if job is not None and before.state.waiting and after.state.waiting:
-            described = handle(after, self._described(job, config), now)
+            described = handle(after, self._described(job, config, after), now)
             self._plan_again |= described is not None
             last = joined(last, described)
             after = last.after if last is not None else before
@@ -241,13 +242,18 @@ class Observer:
         if last is not None and last.note is not None:
             self._mirror.touched.add(after.uid)
             return last
-        over = handle(after, PriorityOver(self._described(job, config).priority), now)
+        over = handle(after, PriorityOver(self._described(job, config, after).priority), now)
         change = joined(last, over)
         assert change is not None
         return change
 
     def _terms(
-        self, entry: Entry, job: JobRecord | None, config: QueueConfig, now: float
+        self,
+        entry: Entry,
+        job: JobRecord | None,
+        pods: Iterable[PodRecord],
+        config: QueueConfig,
+        now: float,
     ) -> ObservationRules:
         return ObservationRules(
             config.rules,
@@ -255,7 +261,7 @@ class Observer:
             self._usage.names,
             drain=drain(entry.namespace, entry.queue, config) if entry.state.live else None,
             refusal=self._refusals.of(entry),
-            may_start=job is not None and self._refusals.may_start(job),
+            may_start=job is not None and self._refusals.may_start(job, pods),
             statuses=self._statuses(job, entry.gates),
             provisioned=reports(entry, job, self._mirror.provisioning, config, now),
         )
@@ -349,12 +355,18 @@ class Observer:
         pods = self._mirror.pods_of(job)
         return running_placement(job, pods, self._mirror.fleet.by_name, config, prior)
 
-    def _described(self, job: JobRecord, config: QueueConfig) -> ObjectChanged:
+    def _described(
+        self, job: JobRecord, config: QueueConfig, entry: Entry | None = None
+    ) -> ObjectChanged:
+        """The request of its object. ``entry``: of the ledger, which alone knows the request of a group without pods."""
         queue = config.cluster_queue_of(job.namespace, job.queue)
-        classes = priority_values(self._mirror.priority_classes.values())
-        priority = priority_of(job, config, classes)
         most = queue.max_priority if queue else None
         name = queue.name if queue else ""
+        if entry is not None and job.absent and not job.podsets:
+            known = (entry.priority, entry.gpus, entry.pods, most, entry.user)
+            return ObjectChanged(job.queue or "", name, *known)
+        classes = priority_values(self._mirror.priority_classes.values())
+        priority = priority_of(job, config, classes)
         user = user_of(job, config)[:LONGEST_NAME]
         gpus = self._mirror.sized(job, config).gpus
         return ObjectChanged(job.queue or "", name, priority, gpus, job.pods, most, user)

@@ -69,7 +69,7 @@ def _of_running(
     entry: Entry, status: CheckStatus, settings: ProvisioningConfig, requests: ProvisioningRequests
 ) -> CheckReport | None:
     """A gang that has started keeps its nodes unless they are taken away: a booking protects them only until then."""
-    record = requests.of(entry.namespace, request_name(entry, status.name))
+    record = requests.of(entry.namespace, request_name(entry, status.name), entry.uid)
     if record is None or record.state is not RequestState.REVOKED:
         return None
     return _tried_again(entry, status, settings, record)
@@ -85,7 +85,7 @@ def _of_waiting(
     if not settings.requested(job.podsets):
         return CheckReport(status.name, CheckState.READY, NOT_NEEDED)
     name = request_name(entry, status.name)
-    record = requests.of(entry.namespace, name)
+    record = requests.of(entry.namespace, name, entry.uid)
     if record is None:
         why = requests.refused.get((entry.namespace, name))
         return CheckReport(status.name, CheckState.PENDING, why) if why is not None else None

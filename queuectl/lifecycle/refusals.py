@@ -1,20 +1,55 @@
-"""Writes of workloads that the API server denies, and starts that can still take effect without an observation.
+"""Outcomes of writes to the cluster: writes that the API server refuses, and releases that can still take effect without an observation.
 
 All of this is for one leader: its successor sends each owed write again, and gets a new response.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
+from queuectl.domain.errors import (
+    ClusterBusy,
+    ClusterError,
+    ClusterUnavailable,
+    ObjectGone,
+    WriteConflict,
+)
 from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, Intent, Purpose
+from queuectl.domain.pod_records import PodRecord
 from queuectl.lifecycle.outstanding_writes import Write
 
 LONGEST: Final = 500
 """Characters that are kept of a message of the API server."""
+
+_RELEASES: Final = (Purpose.START, Purpose.PIN)
+"""The writes that let pods run: of a job, and of the pods of a workload that consists of pods."""
+
+
+class Outcome(Enum):
+    """The effect of a write that was sent. All purposes have the same outcomes."""
+
+    DONE = "it took effect"
+    OUTDATED = "no effect: the object has changed or is deleted, which the watch shows"
+    REFUSED = "no effect, and none as it is: a webhook, a policy, a right or a PodDisruptionBudget denies it"
+    UNAVAILABLE = "no effect: the API server did not handle the request"
+    UNKNOWN = "no usable response: it has taken effect, or not, or can do so later"
+
+
+def outcome_of(error: ClusterError) -> Outcome:
+    """The outcome of a write that ended with this error."""
+    match error:
+        case WriteConflict() | ObjectGone():
+            return Outcome.OUTDATED
+        case ClusterBusy():
+            return Outcome.UNAVAILABLE
+        case ClusterUnavailable():
+            return Outcome.UNKNOWN
+        case _:
+            return Outcome.REFUSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,45 +70,50 @@ class Refusal:
 
 
 class Refusals:
-    """The denied and unanswered writes of one leader, by uid of the workload."""
+    """The denied writes and the releases with an unknown outcome of one leader, by uid of the workload."""
 
     def __init__(self) -> None:
         self._now: dict[str, Refusal] = {}
-        self._sent: dict[
-            str, int
-        ] = {}  # version of the object that the sent start is conditioned on
-        self._unanswered: dict[str, int] = {}  # the same for starts without a response
+        # Of each object, by its uid: the version on which the release is conditioned that is sent now, or has an unknown outcome.
+        self._sent: dict[str, dict[str, int]] = {}
+        self._unknown: dict[str, dict[str, int]] = {}
 
     def sending(self, uid: str, write: Write) -> None:
         """Record that this write is sent now."""
-        if write.purpose is Purpose.START:
-            self._sent[uid] = write.version
+        if write.purpose in _RELEASES:
+            self._sent.setdefault(uid, {})[write.uid] = write.version
 
-    def answered(self, uid: str, write: Write) -> None:
-        """Record that the outcome of this write is known."""
-        if write.purpose is Purpose.START:
-            self._sent.pop(uid, None)
+    def ended(
+        self, uid: str, write: Write, outcome: Outcome, why: str = "", now: float = 0.0
+    ) -> None:
+        """Record the outcome of this write. ``why``: the message of a refusal. ``now``: unix seconds."""
+        if write.purpose in _RELEASES:
+            self._sent.get(uid, {}).pop(write.uid, None)
+            if outcome is Outcome.UNKNOWN:
+                self._can_take_effect(uid, write.uid, write.version)
+        if outcome is Outcome.REFUSED:
+            old = self._now.get(uid)
+            again = old is not None and (old.purpose, old.attempt) == (write.purpose, write.attempt)
+            since = old.since if old is not None and again else now
+            self._now[uid] = Refusal(write.purpose, write.attempt, why[:LONGEST], since)
 
-    def unanswered(self, uid: str, write: Write) -> None:
-        """Record that this write has no response: it can have taken effect, or can do so later."""
-        if write.purpose is Purpose.START:
-            self._sent.pop(uid, None)
-            self._unanswered[uid] = max(write.version, self._unanswered.get(uid, 0))
+    def _can_take_effect(self, uid: str, object_uid: str, version: int) -> None:
+        known = self._unknown.setdefault(uid, {})
+        known[object_uid] = max(version, known.get(object_uid, 0))
 
-    def inherit(self, entries: Iterable[Entry], jobs: Mapping[str, JobRecord]) -> None:
-        """Record starts that an earlier leader owed, and has possibly sent before it stopped."""
+    def inherit(
+        self,
+        entries: Iterable[Entry],
+        jobs: Mapping[str, JobRecord],
+        pods_of: Callable[[JobRecord], Iterable[PodRecord]],
+    ) -> None:
+        """Record the releases that an earlier leader owed, and has possibly sent before it stopped."""
         for entry in entries:
             job = jobs.get(entry.uid)
-            if job is not None and entry.intent in (Intent.START, Intent.STOP):
-                self._unanswered[entry.uid] = job.version
-
-    def refused(self, uid: str, write: Write, why: str, now: float) -> None:
-        """Record that the API server denied this write, so that it has no effect."""
-        self.answered(uid, write)
-        old = self._now.get(uid)
-        again = old is not None and (old.purpose, old.attempt) == (write.purpose, write.attempt)
-        since = old.since if old is not None and again else now
-        self._now[uid] = Refusal(write.purpose, write.attempt, why[:LONGEST], since)
+            if job is None or entry.intent not in (Intent.START, Intent.STOP):
+                continue
+            for uid, version in _released_by(job, pods_of(job)):
+                self._can_take_effect(entry.uid, uid, version)
 
     def accepted(self, uid: str) -> None:
         """Record that all writes of the workload were accepted, or that it owes none."""
@@ -84,16 +124,29 @@ class Refusals:
         found = self._now.get(entry.uid)
         return found if found is not None and found.attempt == entry.attempt else None
 
-    def may_start(self, job: JobRecord) -> bool:
-        """Whether a start that was sent can still change the current object.
+    def may_start(self, job: JobRecord, pods: Iterable[PodRecord]) -> bool:
+        """Whether a release that was sent can still start the workload, which is suspended, or one of its pods.
 
         A write is conditioned on the version of the object from which it was made. A write for an older version has no
         effect.
         """
-        newest = max(self._sent.get(job.uid, -1), self._unanswered.get(job.uid, -1))
-        return newest >= job.version
+        sent, unknown = self._sent.get(job.uid, {}), self._unknown.get(job.uid, {})
+        if not sent and not unknown:
+            return False
+        return any(
+            max(sent.get(uid, -1), unknown.get(uid, -1)) >= version
+            for uid, version in _released_by(job, pods)
+        )
 
     def forget(self, uid: str) -> None:
         """Forget a workload that has left the ledger."""
-        for known in (self._now, self._sent, self._unanswered):
+        for known in (self._now, self._sent, self._unknown):
             known.pop(uid, None)
+
+
+def _released_by(job: JobRecord, pods: Iterable[PodRecord]) -> Iterable[tuple[str, int]]:
+    """The objects whose release starts the workload or a part of it, with their versions: the job, or its gated pods."""
+    if not job.of_pods:
+        return [(job.uid, job.version)]
+    waiting = (pod for pod in pods if pod.gated and not (pod.terminating or pod.terminal))
+    return [(pod.uid, pod.version) for pod in waiting]

@@ -15,10 +15,13 @@ from queuectl.domain.records import NodeRecord
 _SHOWN = 3  # findings of one node in its evidence
 
 
-class _Finding(NamedTuple):
-    """``gpu``: in words; empty = it is about the node."""
+_CONDITION = "condition "
 
-    signal: HealthSignal
+
+class _Finding(NamedTuple):
+    """``signal``: None = found by an earlier leader. ``gpu``: in words; empty = it is about the node."""
+
+    signal: HealthSignal | None
     text: str
     gpu: str = ""
 
@@ -40,9 +43,12 @@ class Judgement(NamedTuple):
 class NodeHealthTracker:
     """Judges all nodes with each evaluation, and keeps the times of the last observations."""
 
-    def __init__(self) -> None:
+    def __init__(self, earlier: Mapping[str, str] | None = None) -> None:
+        """``earlier``: the evidence of the last leader against the nodes that it took out, by name."""
         self._seen: dict[GpuFault, float] = {}
-        self._out: tuple[str, ...] = ()  # the longest first
+        self._earlier = {name: text for name, text in (earlier or {}).items() if _of_gpus(text)}
+        self._began: float | None = None  # the time of the first evaluation
+        self._out: tuple[str, ...] = tuple(self._earlier)  # the longest first
 
     def judge(
         self,
@@ -59,6 +65,10 @@ class NodeHealthTracker:
             rules: those in use.
             now: unix seconds.
         """
+        # The last leader does not say when it observed the faults last: at most so long ago, they count from now on.
+        self._began = now if self._began is None else self._began
+        if now - self._began > rules.hold:
+            self._earlier = {}
         self._seen |= dict.fromkeys(faults or (), now)
         self._seen = {f: at for f, at in self._seen.items() if now - at <= rules.hold}
         if rules.mode is HealthMode.OFF:
@@ -89,12 +99,17 @@ class NodeHealthTracker:
                 if (kind, status) in rules.conditions:
                     text = in_words(kind, status, reason)
                     found.setdefault(name, []).append(_Finding(HealthSignal.CONDITION, text))
+        own = set(found)
         hosts = {record.node.hostname: name for name, record in nodes.items()}
         for fault in sorted(self._seen):
             place = fault.node if fault.node in nodes else hosts.get(fault.node)
             if place is not None and fault.signal in rules.signals:
                 text = f"{fault.device}: {fault.text}"
                 found.setdefault(place, []).append(_Finding(fault.signal, text, fault.device))
+                own.add(place)
+        for name, text in self._earlier.items():
+            if name in nodes and name not in own:
+                found[name] = [_Finding(None, text)]
         return found
 
     def _limited(self, found: list[str], fleet: int, rules: NodeHealthRules) -> tuple[str, ...]:
@@ -110,7 +125,7 @@ class NodeHealthTracker:
 
 def in_words(kind: str, status: str, reason: str) -> str:
     """A condition of a node."""
-    return f"condition {kind}={status}" + (f" ({reason})" if reason else "")
+    return f"{_CONDITION}{kind}={status}" + (f" ({reason})" if reason else "")
 
 
 def _evidence(findings: Sequence[_Finding]) -> str:
@@ -119,3 +134,13 @@ def _evidence(findings: Sequence[_Finding]) -> str:
     shown = "; ".join(one.text for one in findings[:_SHOWN])
     more = f" and {len(findings) - _SHOWN} more" if len(findings) > _SHOWN else ""
     return (f"{gpus} GPUs: " if gpus > 1 else "") + shown + more
+
+
+def _of_gpus(evidence: str) -> bool:
+    """Whether a part of it is about a GPU. A condition is a state of the node, which the watch shows."""
+    _, counted, parts = evidence.partition(" GPUs: ")
+    return (
+        bool(counted)
+        or evidence.endswith(" more")
+        or any(not part.startswith(_CONDITION) for part in (parts or evidence).split("; "))
+    )

@@ -30,9 +30,10 @@ class ProvisioningRequests:
         """Their keys."""
         return set(self._records)
 
-    def of(self, namespace: str, name: str) -> ProvisioningRecord | None:
-        """The request with this name; None if it does not exist."""
-        return self._records.get(self._names.get((namespace, name), ""))
+    def of(self, namespace: str, name: str, gang: str) -> ProvisioningRecord | None:
+        """The request of this gang (uid) with this name; None if it does not exist."""
+        record = self._records.get(self._names.get((namespace, name), ""))
+        return record if record is not None and record.gang == gang else None
 
     def put(self, record: ProvisioningRecord) -> bool:
         """Keep a record, unless a newer one is known. Whether it is new."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -22,6 +23,8 @@ RENEWED: Final = dt.timedelta(days=30)
 """The remaining time at which a successor is created."""
 SETTLED: Final = dt.timedelta(hours=1)
 """The age at which a successor is served. By then each API server trusts it."""
+MOST_TRUSTED: Final = 10
+"""Certificates that API servers trust at a time. Replicas with different names replace each other's certificate."""
 _CLOCK_SKEW: Final = dt.timedelta(minutes=5)
 
 
@@ -36,6 +39,15 @@ class Pair:
     def read(self) -> x509.Certificate:
         """The certificate."""
         return x509.load_pem_x509_certificate(self.certificate)
+
+    @property
+    def usable(self) -> bool:
+        """Whether a server can use it: both can be read, and the key is that of the certificate."""
+        try:
+            key = serialization.load_pem_private_key(self.key, password=None)
+            return bool(_names(self)) and key.public_key() == self.read.public_key()
+        except (ValueError, TypeError, UnsupportedAlgorithm, x509.ExtensionNotFound):
+            return False
 
 
 @dataclass(frozen=True)
@@ -53,6 +65,15 @@ class Certificates:
     trusted: tuple[bytes, ...] = ()
 
 
+def readable(certificate: bytes) -> bool:
+    """Whether it is a certificate in PEM."""
+    try:
+        x509.load_pem_x509_certificate(certificate)
+    except ValueError:
+        return False
+    return True
+
+
 def advance(found: Certificates, names: Sequence[str], now: dt.datetime) -> Certificates:
     """The certificates that are due now; the same object if nothing is due.
 
@@ -62,7 +83,11 @@ def advance(found: Certificates, names: Sequence[str], now: dt.datetime) -> Cert
         now: with a time zone.
     """
     served, successor = found.served, found.successor
-    if served is None or served.read.not_valid_after_utc <= now or not _names(served) >= set(names):
+    if (
+        served is None
+        or served.read.not_valid_after_utc <= now
+        or not _names(served) >= _canonical(names)
+    ):
         served, successor = issue(names, now), None
     elif successor is not None and _created(successor) + SETTLED <= now:
         served, successor = successor, None
@@ -70,9 +95,10 @@ def advance(found: Certificates, names: Sequence[str], now: dt.datetime) -> Cert
         successor = issue(names, now)
     pairs = [pair.certificate for pair in (served, successor) if pair is not None]
     every = dict.fromkeys([*found.trusted, *pairs])
-    trusted = tuple(
-        one for one in every if x509.load_pem_x509_certificate(one).not_valid_after_utc > now
-    )
+    valid = [one for one in every if x509.load_pem_x509_certificate(one).not_valid_after_utc > now]
+    others = [one for one in valid if one not in pairs]
+    dropped = set(others[: max(0, len(valid) - MOST_TRUSTED)])  # the oldest are the first
+    trusted = tuple(one for one in valid if one not in dropped)
     return replace(found, served=served, successor=successor, trusted=trusted)
 
 
@@ -122,6 +148,11 @@ def _name(text: str) -> x509.GeneralName:
 def _names(pair: Pair) -> set[str]:
     found = pair.read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return {str(name.value) for name in found}
+
+
+def _canonical(names: Sequence[str]) -> set[str]:
+    """The names as a certificate has them: an address can be written in several ways."""
+    return {str(_name(one).value) for one in names}
 
 
 def _created(pair: Pair) -> dt.datetime:

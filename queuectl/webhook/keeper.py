@@ -12,14 +12,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import structlog
 
-from queuectl.cluster.client import METADATA_ONLY, Api
+from queuectl.cluster.client import METADATA_ONLY, Api, document_in
 from queuectl.cluster.webhooks import CONFIGURATION, NAME
 from queuectl.domain.errors import BadInput, ClusterError, ObjectGone
 from queuectl.objects.kinds.patches import MERGE_PATCH
-from queuectl.webhook.certificates import Certificates, Pair, advance
+from queuectl.webhook.certificates import Certificates, Pair, advance, readable
 
 EVERY_SECONDS: Final = 60.0
 
@@ -78,7 +77,9 @@ class Keeper:
         Raises:
             ClusterError: a request failed, or another replica has written meanwhile and wins; the next step continues.
         """
-        document = msgspec.json.decode(await self._api.request("GET", self._secret))
+        document = document_in(
+            self._secret, await self._api.request("GET", self._secret), "metadata"
+        )
         found = from_data(document.get("data") or {})
         kept = advance(found, self._names, now)
         if kept != found:
@@ -93,7 +94,9 @@ class Keeper:
         self._write(kept.served)
 
     async def _trust(self, bundle: bytes) -> None:
-        document = msgspec.json.decode(await self._api.request("GET", _CONFIGURATION))
+        document = document_in(
+            _CONFIGURATION, await self._api.request("GET", _CONFIGURATION), "metadata"
+        )
         encoded = base64.b64encode(bundle).decode()
         outdated = [
             {"op": "add", "path": f"/webhooks/{number}/clientConfig/caBundle", "value": encoded}
@@ -119,15 +122,21 @@ class Keeper:
 
 
 def from_data(data: Mapping[str, str]) -> Certificates:
-    """The certificates in the data of the Secret."""
-    values = {key: base64.b64decode(text) for key, text in data.items()}
-    pairs = {
-        name: Pair(*(values[key] for key in keys))
-        for name, keys in _PARTS.items()
-        if all(key in values for key in keys)
-    }
-    trusted = values.get(_TRUSTED, b"").split(_END)[:-1]
-    return Certificates(**pairs, trusted=tuple(one + _END for one in trusted))
+    """The certificates in the data of the Secret. Content that is not usable counts as missing, so that it is replaced."""
+    values = {key: _decoded(text) for key, text in data.items()}
+    pairs = {name: Pair(*(values.get(key, b"") for key in keys)) for name, keys in _PARTS.items()}
+    trusted = (one + _END for one in values.get(_TRUSTED, b"").split(_END)[:-1])
+    return Certificates(
+        **{name: pair for name, pair in pairs.items() if pair.usable},
+        trusted=tuple(one for one in trusted if readable(one)),
+    )
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text)
+    except ValueError:
+        return b""
 
 
 def to_data(kept: Certificates) -> dict[str, Any]:

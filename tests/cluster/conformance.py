@@ -75,6 +75,15 @@ class ClusterConformance:
         assert len(world.view.synced) == len(RESOURCES)
         assert all(node.node.ready for node in world.view.nodes.values())
 
+    async def test_after_catching_up_the_watch_shows_each_earlier_change(
+        self, world: World
+    ) -> None:
+        for number in range(3):
+            uid = await world.submit(batch_job(f"job-{number}", namespace=world.namespace))
+            await world.cluster.catch_up()
+            assert uid in world.view.jobs
+            assert len(world.view.synced) == len(RESOURCES), "it announces no list twice"
+
     async def test_a_job_without_a_queue_is_not_managed(self, world: World) -> None:
         unlabelled = await world.submit(
             batch_job("unlabelled", queue=None, namespace=world.namespace)
@@ -372,6 +381,27 @@ class ClusterConformance:
         await world.until(lambda: pod.uid not in world.view.pods, "the end of the pod")
         with pytest.raises(ObjectGone):
             await world.cluster.evict_pod(*place, pod.version)
+
+    @pytest.mark.parametrize("budgets", [1, 2])
+    async def test_a_disruption_budget_refuses_the_eviction_of_a_running_pod(
+        self, world: World, budgets: int
+    ) -> None:
+        job = await submitted(world, batch_job("kept", namespace=world.namespace))
+        [pod] = await start(world, job, 1)
+        await world.protect(pod, budgets)
+        await place(world, [pod], a_node(world))
+        while True:
+            pod = world.view.pods[pod.uid]
+            try:
+                await world.cluster.evict_pod(pod.namespace, pod.name, pod.uid, pod.version)
+            except WriteConflict:
+                seen = pod.version
+                await world.until(lambda: world.view.pods[pod.uid].version > seen, "a newer pod")  # noqa: B023
+            except WriteRefused as error:
+                refused = str(error)
+                break
+        assert "udget" in refused
+        assert not world.view.pods[pod.uid].terminating
 
     async def test_the_attempt_is_written_on_a_pod_with_and_without_its_release(
         self, world: World

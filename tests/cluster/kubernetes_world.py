@@ -59,6 +59,17 @@ class KubernetesWorld:
         collection = f"/api/v1/namespaces/{self.namespace}/{resource}"
         await asyncio.to_thread(self.admin.create, collection, document)
 
+    async def protect(self, pod: PodRecord, budgets: int) -> None:
+        collection = f"/apis/policy/v1/namespaces/{self.namespace}/poddisruptionbudgets"
+        for number in range(budgets):
+            budget = {
+                "apiVersion": "policy/v1",
+                "kind": "PodDisruptionBudget",
+                "metadata": {"name": f"all-{number}"},
+                "spec": {"maxUnavailable": 0, "selector": {}},
+            }
+            await asyncio.to_thread(self.admin.create, collection, budget)
+
     async def scheduled(self, pod: PodRecord) -> Mapping[str, Any]:
         return scheduled(await asyncio.to_thread(self.admin.get, self.path_of("Pod", pod.name)))
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +17,24 @@ from aiohttp.test_utils import TestServer
 
 from queuectl.cluster.client import Api, Expired, Forbidden, NotServed, failure
 from queuectl.cluster.connection import Connection
-from queuectl.cluster.review import kueue_runs
+from queuectl.cluster.freshness import current_version
+from queuectl.cluster.review import _policies, _probe_status, kueue_keys_act, kueue_runs
+from queuectl.cluster.schemas import mismatches
+from queuectl.cluster.server import Server, discover
 from queuectl.domain.errors import (
     BadInput,
+    ClusterBusy,
     ClusterError,
     ClusterUnavailable,
     ObjectGone,
     WriteConflict,
     WriteRefused,
 )
+from queuectl.objects.kinds import KINDS, JobKinds
 
 
 def status(code: int, **more: Any) -> bytes:
-    return json.dumps({"kind": "Status", "code": code, "message": "because", **more}).encode()
+    return json.dumps({"kind": "Status", "code": code, "message": "because"} | more).encode()
 
 
 def causes(*pairs: tuple[str, str]) -> dict[str, Any]:
@@ -38,7 +45,7 @@ def causes(*pairs: tuple[str, str]) -> dict[str, Any]:
     ("code", "body", "expected"),
     [
         (400, status(400), WriteRefused),
-        (401, status(401), ClusterUnavailable),
+        (401, status(401), ClusterBusy),
         (403, status(403), Forbidden),
         (404, status(404, reason="NotFound"), ObjectGone),
         (404, b"404 page not found\n", NotServed),
@@ -50,7 +57,14 @@ def causes(*pairs: tuple[str, str]) -> dict[str, Any]:
         (422, status(422), WriteRefused),
         (422, status(422, **causes(("FieldValueInvalid", "metadata.uid"))), ObjectGone),
         (422, status(422, **causes(("FieldValueInvalid", "spec.suspend"))), WriteRefused),
-        (429, status(429), ClusterUnavailable),
+        (429, status(429), ClusterBusy),
+        (429, status(429, **causes(("DisruptionBudget", ""))), WriteRefused),
+        (500, status(500, message="This pod has more than one PodDisruptionBudget"), WriteRefused),
+        (
+            500,
+            status(500, reason="InternalError", message="PodDisruptionBudget"),
+            ClusterUnavailable,
+        ),
         (500, b"", ClusterUnavailable),
         (502, b"<html>bad gateway</html>", ClusterUnavailable),
         (503, status(503), ClusterUnavailable),
@@ -188,3 +202,58 @@ async def test_a_404_from_another_server_does_not_mean_that_no_kueue_runs(
         with pytest.raises(ClusterError, match="default backend"):
             await kueue_runs(api)
         await api.close()
+
+
+NO_ANSWERS = (
+    b"<html>sign in</html>",
+    b"",
+    b"[]",
+    b"null",
+    b"{}",
+    b'{"major": 1, "minor": 36}',
+    b'{"major": "one", "minor": "x"}',
+    b'{"major": "1", "minor": "\xd9\xa3"}',
+    b'{"major": "1"}',
+    b'{"status": {"allowed": "yes"}, "metadata": [], "spec": 1}',
+    b'{"metadata": {"resourceVersion": "new"}}',
+)
+"""Successful responses of a proxy, or of another server."""
+
+
+async def _policies_of(api: Api, kinds: JobKinds) -> None:
+    for probe in (_policies(api, True, kinds), _probe_status(api, Server((1, 35)))):
+        with contextlib.suppress(ClusterUnavailable):
+            async for _ in probe:
+                pass
+
+
+ASKED: dict[str, Callable[[Api], Awaitable[object]]] = {
+    "the version": discover,
+    "the policies": partial(_policies_of, kinds=KINDS),
+    "Kueue's keys": partial(kueue_keys_act, namespace="default"),
+    "declared kinds": partial(mismatches, kinds=KINDS),
+    "a collection": partial(current_version, path="/api/v1/pods"),
+}
+
+
+@pytest.mark.parametrize("body", NO_ANSWERS)
+@pytest.mark.parametrize("asked", ASKED)
+async def test_a_response_that_is_not_from_an_api_server_is_no_answer(
+    tmp_path: Path, asked: str, body: bytes
+) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(body=body, content_type="application/json")
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    async with TestServer(app) as server:
+        assert server.port is not None
+        api = await Api.connect(Connection(kubeconfig=kubeconfig(tmp_path, server.port)))
+        try:
+            with contextlib.suppress(ClusterUnavailable):
+                await ASKED[asked](api)
+            if asked in ("the version", "a collection"):
+                with pytest.raises(ClusterUnavailable):
+                    await ASKED[asked](api)
+        finally:
+            await api.close()

@@ -51,6 +51,9 @@ class FakeWorld:
         meta = {**document["metadata"], "namespace": self.namespace}
         self.cluster.server.create(resource, {**document, "metadata": meta})
 
+    async def protect(self, pod: PodRecord, budgets: int) -> None:
+        self.cluster.budgets[pod.name] = budgets
+
     async def scheduled(self, pod: PodRecord) -> Mapping[str, Any]:
         return scheduled(self.cluster.server.get("pods", pod.namespace, pod.name))
 

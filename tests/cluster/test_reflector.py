@@ -7,7 +7,8 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -421,3 +422,85 @@ async def test_a_built_in_kind_never_counts_as_absent(run: Run) -> None:
 async def test_events_and_bookmarks_are_counted(run: Run) -> None:
     seen, _ = await run(stream(added("a", 5), ALL, bookmark(12)))
     assert seen.hooks["received"] == 3
+
+
+@asynccontextmanager
+async def following(
+    tmp_path: Path, answer: Answer, pace: Pace = PACE
+) -> AsyncIterator[tuple[Reflector, Seen, list[dict[str, str]]]]:
+    """A reflector of a server that answers each request so, and the queries that the server has received."""
+    queries: list[dict[str, str]] = []
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        queries.append(dict(request.query))
+        return await answer(request)
+
+    app, seen = web.Application(), Seen()
+    app.router.add_get("/{path:.*}", handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    api = await Api.connect(Connection(kubeconfig=kubeconfig(tmp_path, runner.addresses[0][1])))
+    reflector = Reflector(api, PODS, seen.sink, seen.synced.append, seen, pace, seen.sleep)
+    task = asyncio.create_task(reflector.run())
+    try:
+        yield reflector, seen, queries
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await api.close()
+        await runner.cleanup()
+
+
+def silent_after(version: int, shown: asyncio.Event) -> Answer:
+    """Consistent reads give this version. The first stream is silent after its list, and a later list is complete."""
+    streams = 0
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        nonlocal streams
+        if "limit" in request.query:
+            return await page(version=version)(request)
+        streams += 1
+        if streams == 1:
+            pieces = [added("a", 4), ALL]
+        else:
+            pieces = [added("b", version), bookmark(version, end=True)]
+        shown.set()
+        return await stream(*pieces, then="silence")(request)
+
+    return answer
+
+
+async def test_a_watch_that_is_behind_lists_again(tmp_path: Path) -> None:
+    shown, pace = asyncio.Event(), replace(PACE, lag=0.01)
+    async with following(tmp_path, silent_after(20, shown), pace) as (reflector, seen, queries):
+        await shown.wait()
+        async with asyncio.timeout(20):
+            assert await reflector.catch_up()
+        assert seen.story == ["+a", "=a", "+b", "=b"]
+        assert [q for q in queries if "limit" in q] == [{"limit": "1"}]
+
+
+async def test_a_watch_that_shows_the_newest_version_does_not_list_again(tmp_path: Path) -> None:
+    shown = asyncio.Event()
+    async with following(tmp_path, silent_after(10, shown)) as (reflector, seen, queries):
+        await shown.wait()
+        async with asyncio.timeout(20):
+            assert await reflector.catch_up()
+            assert await reflector.catch_up()
+        assert seen.story == ["+a", "=a"]
+        assert len([q for q in queries if "watch" in q]) == 1
+
+
+async def test_a_reflector_that_ends_does_not_catch_up(tmp_path: Path) -> None:
+    async def unavailable(request: web.Request) -> web.StreamResponse:
+        return await refuse(503)(request)
+
+    async with following(tmp_path, unavailable) as (reflector, _, queries):
+        waiting = asyncio.create_task(reflector.catch_up())
+        while len(queries) < 4:  # noqa: ASYNC110 - of the server
+            await asyncio.sleep(0)
+        assert not waiting.done()
+    async with asyncio.timeout(20):
+        assert not await waiting

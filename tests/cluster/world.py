@@ -110,6 +110,9 @@ class World(Protocol):
     async def create(self, resource: str, document: Mapping[str, Any]) -> None:
         """Create an object of the core API in the test's namespace, as an administrator. ``resource``: plural."""
 
+    async def protect(self, pod: PodRecord, budgets: int) -> None:
+        """Create PodDisruptionBudgets that have no pod to spare, for all pods of the test's namespace."""
+
     async def scheduled(self, pod: PodRecord) -> Mapping[str, Any]:
         """The present condition PodScheduled of the pod."""
 

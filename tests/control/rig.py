@@ -448,6 +448,12 @@ class Rig:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
+            self._task = None
+
+    async def restart(self) -> None:
+        """Stop the controller. The next pass starts another one."""
+        await self.stop()
+        self.running = True
 
     async def at_rest(self) -> None:
         """Check that no write is due, no lease is active, every entry is consistent, and every start is in the history once."""

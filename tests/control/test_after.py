@@ -105,9 +105,7 @@ async def test_a_group_without_pods_is_still_held_by_a_new_leader(database_url: 
         await late.until(State.HELD, Code.DEPENDENCY, "no such job")
         for record in late.pods():
             world.cluster.delete_pod_of_user(record.name)
-        await world.stop()
-        world._task = None
-        world.running = True
+        await world.restart()
         other = Work(world, "Job", "other")
         await other.until(State.RUNNING)
         assert all(entry.gates or entry.state is State.FINISHED for entry in await late.entries())
@@ -159,9 +157,7 @@ async def test_a_satisfied_dependency_is_kept_when_the_leader_and_the_object_cha
         world.cluster.finish(prep)
         await world.until_entry(late, lambda entry: len(entry.gates) == 1, "one job is left")
         world.cluster.delete_job(prep)
-        await world.stop()
-        world._task = None
-        world.running = True
+        await world.restart()
         data = world.cluster.submit(gang("Job", "data", 2))
         await world.until_state(data, State.RUNNING)
         world.cluster.finish(data)

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
+from queuectl.control.leader.decisions import with_relocations
 from queuectl.control.leader.record import record_of
-from queuectl.domain.ledger import EntryChange, State
+from queuectl.domain.events import Event, Evict, NoteAdded
+from queuectl.domain.ledger import Entry, EntryChange, State, check_once
 from queuectl.domain.plan import Plan
+from queuectl.domain.reasons import Code, Reason
+from queuectl.lifecycle.machine import handle
 from tests.control.rig import gang, rig
 from tests.db.histories import submitted
 from tests.planner.build import world as snapshot_of
@@ -85,3 +93,38 @@ def test_changes_without_a_line_of_history_have_no_record() -> None:
     quiet = EntryChange(new.after, new.after, new.at, note=None)
     assert record_of(snapshot_of([]), Plan(), [quiet], 0.1) is None
     assert record_of(snapshot_of([]), Plan(), [quiet, new], 0.1) is not None
+
+
+RUNS = Entry(
+    "u1", "Job", "team", "train", State.RUNNING, cluster_queue="pool", attempt=1, version=4
+)
+MIGRATED = Reason(Code.DEFRAGMENTED, "migrated", {"clusterQueue": "pool", "lostGpuSeconds": 1})
+
+
+def changed(event: Event, entry: Entry = RUNS) -> EntryChange:
+    change = handle(entry, event, 1.0)
+    assert change is not None
+    return change
+
+
+@pytest.mark.parametrize(
+    ("decided", "kept"),
+    [
+        ([NoteAdded(Reason(Code.WOULD_RECLAIM, "idle"))], [Code.DEFRAGMENTED]),
+        ([Evict(Reason(Code.PREEMPTED, "preempted"))], [Code.PREEMPTED]),
+        ([], [Code.DEFRAGMENTED]),
+    ],
+    ids=["a note", "an eviction", "nothing"],
+)
+def test_a_gang_that_is_moved_off_a_node_beside_a_plan_has_one_change(
+    decided: list[Event], kept: list[Code]
+) -> None:
+    other = changed(NoteAdded(Reason(Code.WOULD_RECLAIM, "idle")), replace(RUNS, uid="u2"))
+    changes = with_relocations(
+        [other, *map(changed, decided)],
+        [changed(Evict(MIGRATED)), changed(Evict(MIGRATED), replace(RUNS, uid="u3"))],
+    )
+    check_once(changes)
+    assert other in changes
+    assert [c.note.reason.code for c in changes if c.note and c.after.uid == "u1"] == kept
+    assert ("u3" in {c.after.uid for c in changes}) == (kept == [Code.DEFRAGMENTED])

@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator
 import pytest
 
 from queuectl.demo.manifests import Pods
+from queuectl.domain.commands import Action
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.reasons import Code
 from queuectl.objects.kinds.leaderworkerset import KIND, PLURAL
 from tests.control.rig import Rig, rig
 from tests.control.test_crash_matrix import count_steps, fresh, survives
+from tests.doubles import lws_operator
 from tests.doubles.apiserver import Document
 from tests.support.leaderworkersets import leaderworkerset
 from tests.support.postgres import TestPostgres
@@ -101,3 +103,26 @@ async def test_the_groups_of_a_set_start_one_by_one(world: Rig) -> None:
         lambda one: one["spec"].update(replicas=1),
     )
     assert (await world.until_state(waits.uid, State.FINISHED)).reason.code is Code.DELETED
+
+
+async def test_a_group_without_pods_can_be_held_and_released_after_a_restart(
+    world: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    high = submitted(world, "high", "high")
+    await entry_of(world, "high-0", State.RUNNING)
+    submitted(world, "low", "low")
+    first = await entry_of(world, "low-0", State.PENDING)
+    with monkeypatch.context() as without_operator:
+        without_operator.setattr(lws_operator, "sync", lambda *_: None)
+        for name in ("low-0", "low-0-1"):
+            world.cluster.server.remove("pods", world.cluster.server.get("pods", "default", name))
+        await world.restart()
+        for action, state in ((Action.HOLD, State.HELD), (Action.RELEASE, State.PENDING)):
+            await world.ask(first.uid, action)
+            entry = await world.until_state(first.uid, state)
+            assert (entry.pods, entry.gpus, entry.priority) == (2, 16, first.priority)
+        await world.until_entry(
+            first.uid, lambda e: e.reason.code is Code.WAITING_FOR_PODS, "waits for its pods"
+        )
+    removed(world, high)
+    assert (await entry_of(world, "low-0", State.RUNNING)).uid == first.uid

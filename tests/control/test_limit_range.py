@@ -139,10 +139,8 @@ async def test_a_restarted_controller_uses_the_requests_of_the_pods(
         )
         uid = world.cluster.submit(silent(kind, "train", 2))
         await world.until_state(uid, State.RUNNING)
-        await world.stop()
-        world._task = None
+        await world.restart()
         world.cluster.server.remove("limitranges", usual)
-        world.running = True
         later = world.cluster.submit(silent("Job", "later", 1))
         await until_reason(world, later, State.PENDING, Code.WAITING_FOR_QUOTA)
         assert planned_cpu(world, uid) == {40_000}

@@ -162,6 +162,33 @@ async def test_a_lost_node_moves_only_its_pods(database_url: str) -> None:
         assert entry.attempt == 1
 
 
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_gang_that_is_still_starting_moves_its_pods_off_a_lost_node(
+    database_url: str, kind: str
+) -> None:
+    async with rig(database_url, 5) as world:
+        world.cluster.controllers.hold_starts = True
+        uid = world.cluster.submit(gang(kind, "train", 3))
+        await world.until_state(uid, State.STARTING)
+        await world.until(lambda: len(live(world.cluster.pods_of(uid))) == 3, "all pods are bound")
+        lost = live(world.cluster.pods_of(uid))[0].node
+        assert lost is not None
+        world.cluster.delete_node(lost)
+        other = world.cluster.submit(gang(kind, "other", 1))
+        await world.until(
+            lambda: (
+                len(pods := live(world.cluster.pods_of(uid))) == 3
+                and lost not in {pod.node for pod in pods}
+            ),
+            "its pods are bound to other nodes",
+        )
+        assert (await world.until_state(uid, State.STARTING)).attempt == 1
+        world.cluster.controllers.hold_starts = False
+        for each in (uid, other):
+            await world.until_state(each, State.RUNNING)
+        await world.at_rest()
+
+
 async def test_a_lost_node_is_replaced_by_preemption_while_the_other_pods_run_on(
     database_url: str,
 ) -> None:

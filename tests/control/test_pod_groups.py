@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from queuectl.domain.commands import Action
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.reasons import Code
@@ -270,3 +271,35 @@ async def test_a_pod_that_is_deleted_while_its_group_waits_keeps_the_group_waiti
     succeed(world, "busy")
     maker.make()
     assert (await group_entry(world, "g", State.RUNNING)).uid == waits.uid
+
+
+async def test_a_group_without_pods_keeps_its_request_and_can_be_held_after_a_restart(
+    world: Rig,
+) -> None:
+    maker = Maker(world, "low", 2)
+    maker.active = False
+    first = await group_entry(world, "low", State.RUNNING)
+    high = Maker(world, "high", 2, priority="high")
+    high.active = False
+    await group_entry(world, "high", State.RUNNING)
+    await world.until_state(first.uid, State.PENDING)
+    await world.restart()
+
+    def awaits_pods(entry: Entry) -> bool:
+        return entry.reason.message.endswith("none of its 2 pods exists")
+
+    await world.until_entry(first.uid, awaits_pods, "the missing pods are named")
+    for action, state in ((Action.HOLD, State.HELD), (Action.RELEASE, State.PENDING)):
+        await world.ask(first.uid, action)
+        entry = await world.until_state(first.uid, state)
+        assert request_of(entry) == request_of(first)
+    await world.until_entry(first.uid, awaits_pods, "the missing pods are named")
+    succeed(world, "high")
+    await group_entry(world, "high", State.FINISHED)
+    maker.make()
+    again = await group_entry(world, "low", State.RUNNING)
+    assert (again.uid, request_of(again)) == (first.uid, request_of(first))
+
+
+def request_of(entry: Entry) -> tuple[object, ...]:
+    return entry.queue, entry.cluster_queue, entry.priority, entry.gpus, entry.pods, entry.user

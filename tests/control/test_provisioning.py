@@ -12,6 +12,7 @@ import pytest
 from queuectl.domain.checks import CheckState
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.reasons import Code
+from queuectl.objects.kubernetes.provisioning import WORKLOAD, request_name, template_name
 from tests.control.rig import Rig, configuration, gang, live, nodes, rig
 from tests.control.test_admission_checks import check, report, untouched
 from tests.control.test_crash_matrix import fresh, survives
@@ -325,6 +326,99 @@ async def test_a_request_that_is_refused_is_the_reason_of_the_gang(database_url:
         assert entry.reason.message.startswith(
             "its quota is reserved, and its nodes are requested: nodes (Pending: its nodes cannot be requested: "
         )
+
+
+@pytest.mark.parametrize("resource", ["podtemplates", "provisioningrequests"])
+@pytest.mark.parametrize("annotations", [{}, {WORKLOAD: "another"}], ids=["a user", "another gang"])
+async def test_an_object_of_others_with_the_name_of_a_request_is_the_reason_of_the_gang(
+    database_url: str, resource: str, annotations: dict[str, str]
+) -> None:
+    async with rig(database_url, 0) as world:
+        world.cluster.refuses = lambda w: 422 if w.resource == "podtemplates" else None
+        await provisions(world)
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        entry = await world.until_entry(
+            uid, lambda e: "cannot be requested" in e.reason.message, "its reason names the refusal"
+        )
+        request = request_name(entry, CHECK)
+        name = template_name(request, "main") if resource == "podtemplates" else request
+        meta = {"name": name, "namespace": "default", "annotations": annotations}
+        other: Document = {"metadata": meta, "spec": {"podSets": []}}
+        theirs = world.cluster.server.create(resource, other)
+        world.cluster.refuses = lambda _: None
+        await world.until_entry(
+            uid,
+            lambda e: f"{name} exists, and queuectl did not make it" in e.reason.message,
+            "named",
+        )
+        world.cluster.server.remove(resource, theirs)
+        await world.until_state(uid, State.RUNNING)
+
+
+async def test_a_request_that_is_deleted_before_the_watch_shows_it_is_made_again(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queuectl.control.leader.provisioner.SHOWN_SECONDS", 0.1)
+    async with rig(database_url, 0) as world:
+        autoscaler = await provisions(world)
+        deleted: list[str] = []
+
+        def turn() -> None:
+            if not deleted and (found := requests(world)):
+                world.cluster.server.remove("provisioningrequests", found[0])
+                world.cluster.cut_watch()
+                deleted.append(name_of(found[0]))
+            elif deleted:
+                autoscaler.step()
+
+        world.each_turn = turn
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        await world.until_state(uid, State.RUNNING)
+        assert list(map(name_of, requests(world))) == deleted
+
+
+async def test_a_request_with_a_finalizer_is_deleted_once(database_url: str) -> None:
+    async with rig(database_url, 0) as world:
+        await provisions(world)
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        await world.until_state(uid, State.RUNNING)
+        deletions: list[str] = []
+
+        async def delete(resource: str, namespace: str, name: str) -> None:
+            deletions.append(name)
+            if resource == "provisioningrequests":
+                found = world.cluster.server.get(resource, namespace, name)
+                world.cluster.server.edit(
+                    resource,
+                    found,
+                    lambda d: d["metadata"].update(deletionTimestamp="2026-01-01T00:00:00Z"),
+                )
+
+        world.cluster.delete_object = delete  # type: ignore[method-assign]
+        world.cluster.finish(uid)
+        await world.until_state(uid, State.FINISHED)
+        await world.until(lambda: deletions, "the request is deleted")
+        other = world.cluster.submit(gang("Job", "other", 1))  # some turns of the provisioner
+        await world.until_state(other, State.RUNNING)
+        assert len(deletions) == len(set(deletions)), deletions
+
+
+def test_each_podset_has_a_template_of_its_own() -> None:
+    names = [
+        "a-b",
+        "a.b",
+        "a_b",
+        "A-b",
+        "a--b",
+        "-a-b",
+        "a-b-",
+        "a" * 300,
+        "a" * 300 + ".",
+        "ü",
+        ".",
+    ]
+    assert len({template_name("request-1", name) for name in names}) == len(names)
+    assert template_name("request-1", "workers") == "ppt-request-1-workers"
 
 
 async def test_spot_nodes_are_made_behind_on_demand_quota_and_again_after_an_interruption(

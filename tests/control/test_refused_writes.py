@@ -5,17 +5,23 @@ Each test has one gang for each status with which the API server or a webhook ca
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 
 import pytest
 
 from queuectl.demo import manifests as m
+from queuectl.domain.arrays import index_uid
 from queuectl.domain.commands import Action
+from queuectl.domain.errors import WriteConflict
 from queuectl.domain.ledger import Entry, Purpose, State
 from queuectl.domain.pod_records import PodPhase
 from queuectl.domain.reasons import Code
 from tests.control.rig import Rig, gang, live, rig
+from tests.control.test_arrays import array
+from tests.control.test_elastic import elastic
 from tests.control.test_lifecycle import rules, until_reason
+from tests.control.work import Work
 from tests.doubles.cluster import Moment, Written
 
 KINDS = ("Job", "PyTorchJob")
@@ -258,3 +264,95 @@ async def test_a_refused_notice_delays_nothing(database_url: str) -> None:
         await world.ask(uid, Action.HOLD)
         await world.until_state(uid, State.HELD)
         assert not [p for p in world.cluster.pods_of(uid) if p.phase is PodPhase.RUNNING]
+
+
+@pytest.mark.parametrize("budgets", [1, 2])
+@pytest.mark.parametrize("grown", [False, True])
+async def test_a_pod_that_a_disruption_budget_protects_stays_and_another_victim_is_found(
+    database_url: str, budgets: int, grown: bool
+) -> None:
+    """Of an array, and an added pod of an elastic Job: the API server answers an Eviction with 429, or 500 for several budgets."""
+    async with rig(database_url, 3 if grown else 2) as world:
+        other = world.cluster.submit(gang("Job", "other", 1))
+        await world.until_state(other, State.RUNNING)
+        document = elastic("sweep", 1, 2) if grown else array("sweep", 1, 1)
+        index = index_uid(world.cluster.submit(document), int(grown))
+        await world.until_state(index, State.RUNNING)
+        world.cluster.budgets = {p.name: budgets for p in live(world.cluster.pods_of(index))}
+        high = world.cluster.submit(gang("Job", "high", 1, "high"))
+        await world.until_state(high, State.RUNNING)
+        protected = await world.store.get_workload(index)
+        assert protected is not None
+        if protected.state is State.EVICTING:  # it was the first choice
+            assert protected.refused_write is Purpose.STOP
+            assert "udget" in protected.reason.message
+            assert "remove the cause" in protected.reason.message
+        if not grown:  # a suspension of its elastic Job stops an added pod, too
+            assert len(live(world.cluster.pods_of(index))) == 1
+        world.cluster.budgets = {}
+        world.cluster.finish(high)
+        await world.until_state(high, State.FINISHED)
+        for uid in (other, index):
+            await world.until_entry(
+                uid, lambda e: e.state is State.RUNNING and e.refused_write is None, "it runs again"
+            )
+        await world.at_rest()
+
+
+@pytest.mark.parametrize("code", CODES)
+async def test_an_eviction_that_a_webhook_denies_is_reported(database_url: str, code: int) -> None:
+    async with rig(database_url, 1) as world:
+        index = index_uid(world.cluster.submit(array(f"g{code}", 1, 1)), 0)
+        await world.until_state(index, State.RUNNING)
+        world.cluster.refuses = lambda write: code if write.resource == "Pod" else None
+        await world.ask(index, Action.REQUEUE)
+        await reported(world, index, str(code), Purpose.STOP)
+        accept(world)
+        await world.until_entry(
+            index, lambda e: e.state is State.RUNNING and e.attempt == 2, "it starts again"
+        )
+
+
+@pytest.mark.parametrize("ends", ["a late release", "an edit", "a restart, then a late release"])
+@pytest.mark.parametrize("kind", ["PodGroup", "Pod", "array"])
+async def test_pods_whose_release_has_no_answer_keep_their_nodes_if_its_withdrawal_is_denied(
+    database_url: str, kind: str, ends: str
+) -> None:
+    async with rig(database_url, 2 - (kind == "Pod")) as world:
+        releases: list[Written] = []
+
+        def answer(write: Written) -> int | None:
+            if write.resource != "Pod" or not write.name.startswith("g-"):
+                return None
+            if "spec" not in write.patch:
+                return 403  # a status, too: with it, the pod has a newer version than the release expects
+            releases.append(write)
+            return 503
+
+        world.cluster.refuses = answer
+        work = Work(world, kind, "g")
+        await work.until(State.STARTING)
+        await world.until(lambda: len(releases) >= len(work.pods()), "the releases were sent")
+        for entry in await work.entries():
+            await world.ask(entry.uid, Action.HOLD)
+        await work.until(State.EVICTING, message="the response to its start was lost")
+        if "restart" in ends:
+            await world.restart()
+            await work.until(State.EVICTING, message="the response to its start was lost")
+        other = world.cluster.submit(gang("Job", "other", 1))
+        await until_reason(world, other, State.PENDING, Code.WAITING_FOR_QUOTA)
+        if ends == "an edit":
+            for pod in work.pods():
+                noted = {"metadata": {"annotations": {"example.com/note": "look"}}}
+                world.cluster.user_patch("Pod", "default", pod.name, noted)
+        else:
+            accept(world)
+            last = releases[-1]
+            with contextlib.suppress(WriteConflict):  # its withdrawal was accepted before
+                await world.cluster.patch_pod("default", last.name, last.patch)
+        if (
+            kind != "Pod" or ends == "an edit"
+        ):  # a single pod that ran is deleted, and then its gang ends
+            await work.until(State.HELD)
+        await world.until_state(other, State.RUNNING)
+        assert not [pod for pod in work.pods() if not pod.gated]

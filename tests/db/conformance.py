@@ -223,6 +223,19 @@ class StoreConformance:
         assert await loaded(store) == {"u1": moved.after, "u2": other.after}
         assert await store.history(None) == before
 
+    async def test_a_workload_has_one_change_in_a_commit(self, open_store: OpenStore):
+        store = await open_store()
+        epoch = await leader(store)
+        first = submitted("u1")
+        await commit(store, epoch, first)
+        before = await store.history(None)
+        twice = (step(first.after, Refuse(WAITS)), step(first.after, Admit(HERE)))
+        for changes in (twice, (submitted("u2"), submitted("u2"))):
+            with pytest.raises(ValueError, match="has two changes in one commit"):
+                await commit(store, epoch, *changes)
+        assert await loaded(store) == {"u1": first.after}
+        assert await store.history(None) == before
+
     async def test_a_workload_is_added_once(self, open_store: OpenStore):
         store = await open_store()
         epoch = await leader(store)

@@ -95,6 +95,46 @@ async def test_it_is_durable_by_default(directory: Path):
         assert await query(server, "SHOW synchronous_commit") == "on"
 
 
+@pytest.mark.parametrize("durable", [True, False])
+async def test_a_durable_cluster_is_on_the_disk_before_its_first_start(
+    directory: Path, durable: bool, monkeypatch: pytest.MonkeyPatch
+):
+    commands: list[tuple[str, ...]] = []
+
+    def recorded(server: EmbeddedServer, program: Path, *arguments: str) -> subprocess.Popen[bytes]:
+        commands.append((program.name, *arguments))
+        return spawn(server, program, *arguments)
+
+    spawn = EmbeddedServer._spawn
+    monkeypatch.setattr(EmbeddedServer, "_spawn", recorded)
+    async with EmbeddedServer(directory, durable=durable):
+        [initdb] = [command for command in commands if command[0] == "initdb"]
+    assert ("--no-sync" in initdb) is not durable
+
+
+async def test_a_server_that_ends_before_it_is_stopped_does_not_fail_the_start(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+):
+    sent = []
+
+    def ended(pid: int, number: int) -> None:
+        sent.append((pid, number))
+        raise ProcessLookupError
+
+    stopping = [4711, 4711, None]
+    monkeypatch.setattr(
+        "queuectl.db.embedded._running_postmaster", lambda _: stopping.pop(0) if stopping else None
+    )
+    monkeypatch.setattr("queuectl.db.embedded._until", not_at_once)
+    monkeypatch.setattr("queuectl.db.embedded.os.kill", ended)
+    await EmbeddedServer(directory, durable=False)._settle()
+    assert sent == [(4711, signal.SIGINT)]
+
+
+async def not_at_once(*_: object) -> bool:
+    return False
+
+
 @pytest.mark.parametrize("immediate", [False, True], ids=["stopped", "crashed"])
 async def test_data_survive_a_stop(directory: Path, immediate: bool):
     server = EmbeddedServer(directory, durable=False)

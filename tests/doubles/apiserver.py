@@ -209,6 +209,7 @@ class Watcher:
         }
         self._pending: list[tuple[str, bytes]] = []
         self._relist = True
+        self.shown = 0  # the version of the server at the last delivery
         self.held = False
         self.wake = asyncio.Event()
         self.wake.set()
@@ -227,6 +228,13 @@ class Watcher:
         if not self.held:
             self.wake.set()
 
+    def list_if_older(self, version: int) -> None:
+        """List again on a new connection, unless it has delivered or can deliver this version."""
+        if self.shown < version and self.held:
+            self.hold(False)
+            self.cut()
+        self.wake.set()
+
     def hold(self, held: bool) -> None:
         """Deliver nothing until it is released."""
         self.held = held
@@ -236,6 +244,7 @@ class Watcher:
     def take(self) -> Iterator[tuple[str, Sequence[Delta], bool]]:
         """(resource, batch, that was a complete list) of all that is pending."""
         self.wake.clear()
+        shown = self._server.version
         if self._relist:
             self._relist = False
             self._pending.clear()
@@ -247,6 +256,7 @@ class Watcher:
             assert batch.error is None
             if batch.deltas:
                 yield name, batch.deltas, False
+        self.shown = shown
 
     def _list(self, feed: Feed) -> list[Delta]:
         feed.keys.clear()

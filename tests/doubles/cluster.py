@@ -32,14 +32,21 @@ from typing import Any, TypeVar
 import msgspec
 
 from queuectl.cluster.client import failure
-from queuectl.cluster.writes import meant
-from queuectl.domain.errors import ClusterError, ClusterUnavailable, ObjectGone, WriteConflict
+from queuectl.cluster.writes import meant, of_another
+from queuectl.domain.errors import (
+    ClusterError,
+    ClusterUnavailable,
+    ObjectGone,
+    WriteConflict,
+    WriteRefused,
+)
 from queuectl.domain.job_records import JobRecord
 from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.prior_admissions import PriorAdmission
 from queuectl.domain.records import Delta, LeaderRecord
 from queuectl.objects.files.takeover import WireLeftWorkload, read_prior_admission
 from queuectl.objects.kinds import KINDS, JobKinds, leaderworkerset
+from queuectl.objects.kubernetes.provisioning import WORKLOAD
 from tests.doubles.admission import (
     CONTROLLER,
     born,
@@ -57,6 +64,15 @@ from tests.doubles.writing import condition
 _T = TypeVar("_T")
 
 NAMESPACES = ("default", "queuectl-system")
+
+BUDGETS = {
+    1: (
+        429,
+        b'{"message": "a disruption budget", "details": {"causes": [{"reason": "DisruptionBudget"}]}}',
+    ),
+    2: (500, b'{"message": "This pod has more than one PodDisruptionBudget"}'),
+}
+"""The answers of an API server to an Eviction of a pod with one PodDisruptionBudget, and with several."""
 
 
 class Moment(Enum):
@@ -120,6 +136,7 @@ class FakeCluster:
         self.kueue_keys = True  # the policies include Kueue's label
         self.workloads: list[Mapping[str, Any]] = []  # of an earlier Kueue
         self.leader: LeaderRecord | None = None
+        self.budgets: dict[str, int] = {}  # PodDisruptionBudgets without a pod to spare, by pod
         self.refuses: Callable[[Written], int | None] = lambda _: None
         self._faults: dict[int, tuple[Moment, Callable[[], BaseException]]] = {}
         self._lease_versions = itertools.count(1)
@@ -155,6 +172,15 @@ class FakeCluster:
                         synced(resource)
         finally:
             self.server.watchers.remove(watcher)
+
+    async def catch_up(self) -> None:
+        while self._down:  # noqa: ASYNC110 - as the real one asks again
+            await asyncio.sleep(0.001)
+        version = self.server.version
+        for watcher in self.server.watchers:
+            watcher.list_if_older(version)
+        while any(w.shown < version for w in self.server.watchers):  # noqa: ASYNC110
+            await asyncio.sleep(0)
 
     async def patch_job(
         self, kind: str, namespace: str, name: str, patch: Mapping[str, Any]
@@ -196,10 +222,14 @@ class FakeCluster:
             meta = pod["metadata"]
             if meta["uid"] != uid or meta["resourceVersion"] != str(version):
                 raise WriteConflict(f"pods {namespace}/{name}: the preconditions do not hold")
+            running = pod["status"].get("phase") == "Running"
+            if running and (budgets := self.budgets.get(name, 0)):
+                raise failure(f"POST pods {namespace}/{name}/eviction", *BUDGETS[min(budgets, 2)])
             self.server.delete("pods", pod)
             return version
 
-        await self._write(Written("Pod", namespace, name, {}), evict)
+        expected = {"metadata": {"uid": uid, "resourceVersion": str(version)}}
+        await self._write(Written("Pod", namespace, name, expected), evict)
 
     async def patch_node(self, name: str, patch: Mapping[str, Any]) -> int:
         return await self._write(
@@ -212,11 +242,16 @@ class FakeCluster:
         self.server.patch("namespaces", "", name, dict(patch), lambda old, new: None)
 
     async def create_object(self, resource: str, document: Mapping[str, Any]) -> None:
-        def create() -> None:
-            with contextlib.suppress(WriteConflict):
-                self.server.create(resource, dict(document))
-
         meta = document["metadata"]
+
+        def create() -> None:
+            try:
+                self.server.create(resource, dict(document))
+            except WriteConflict:
+                there = self.server.get(resource, meta["namespace"], meta["name"])["metadata"]
+                if there.get("annotations", {}).get(WORKLOAD) != meta["annotations"][WORKLOAD]:
+                    raise WriteRefused(of_another(meta["name"])) from None
+
         await self._write(Written(resource, meta["namespace"], meta["name"], document), create)
 
     async def delete_object(self, resource: str, namespace: str, name: str) -> None:
@@ -227,6 +262,7 @@ class FakeCluster:
         await self._write(Written(resource, namespace, name, {"metadata": {}}), delete)
 
     async def create_event(self, job: JobRecord, kind: str, reason: str, message: str) -> None:
+        assert job.has_object, f"{job.kind} {job.namespace}/{job.name} has no object for an Event"
         await self._answering()
         self.events.append(RecordedEvent(job.uid, kind, reason, message))
 

@@ -30,7 +30,15 @@ from queuectl.domain.errors import (
     StoreUnavailable,
 )
 from queuectl.domain.identity import Session
-from queuectl.domain.ledger import Document, Entry, EntryChange, Loaded, MigrationCost, State
+from queuectl.domain.ledger import (
+    Document,
+    Entry,
+    EntryChange,
+    Loaded,
+    MigrationCost,
+    State,
+    check_once,
+)
 from queuectl.domain.pastuse import PastUseAccount, Used
 from queuectl.domain.queries import (
     IN_QUEUE_ORDER,
@@ -172,6 +180,7 @@ class MemoryStore:
         same = revision in (None, database.revision)
         if not same and not await self._tolerates(tolerance, revision):
             raise StaleConfiguration(f"the configuration is no longer at revision {revision}")
+        check_once(changes)
         for change in changes:
             self._check(change)
         for answer in answers:

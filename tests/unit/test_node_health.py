@@ -179,6 +179,36 @@ def test_no_node_is_unhealthy_without_an_answer_of_the_source() -> None:
     )
 
 
+@pytest.mark.parametrize("faults", [None, ()], ids=["no answer", "the fault is not shown any more"])
+@pytest.mark.parametrize(
+    ("gpus", "conditions", "kept"),
+    [(1, 0, True), (5, 0, True), (1, 1, True), (1, 5, True), (5, 2, True), (0, 1, False), (0, 3, False)],
+)  # fmt: skip
+def test_a_new_leader_keeps_nodes_with_faults_of_gpus_out_for_the_time_of_the_rule(
+    gpus: int, conditions: int, kept: bool, faults: Iterable[GpuFault] | None
+) -> None:
+    """The condition has ended by then: it is a state, and has no time."""
+    rules = replace(
+        RULES, conditions=tuple((f"KernelDeadlock{n}", "True") for n in range(conditions))
+    )
+    failing = record("n1", *((f"KernelDeadlock{n}", "True", "") for n in range(conditions)))
+    found = [xid("n1", gpu=gpu) for gpu in range(gpus)]
+    out = NodeHealthTracker().judge(fleet(failing), found, rules, NOW).out
+    tracker, nodes = NodeHealthTracker(out), fleet(record("n1"), record("n2"))
+    for later, still in ((0.0, kept), (599.0, kept), (601.0, False)):
+        judged = tracker.judge(nodes, faults, rules, NOW + later)
+        assert judged.out == (out if still else {})
+        assert not any(judged.signals.values())
+
+
+def test_nodes_that_an_earlier_leader_took_out_are_the_first_within_the_limit() -> None:
+    tracker = NodeHealthTracker({"n7": "GPU 3: XID 79", "deleted": "GPU 3: XID 79"})
+    found = tracker.judge(fleet(), [xid("n5")], NodeHealthRules(most=0.1), NOW)
+    assert (set(found.out), set(found.kept)) == ({"n7"}, {"n5"})
+    found = tracker.judge(fleet(), [xid("n7", 48)], NodeHealthRules(most=0.1), NOW)
+    assert found.out == {"n7": "GPU 3: XID 48"}, "its own finding replaces the earlier one"
+
+
 # ---- how many, and with which effect
 
 

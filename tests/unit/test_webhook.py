@@ -11,6 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from starlette.testclient import TestClient
 
 from queuectl.cel.expression import EvaluationError
@@ -22,6 +25,7 @@ from queuectl.objects.kinds import KINDS
 from queuectl.webhook.app import LARGEST, application
 from queuectl.webhook.cel import expression
 from queuectl.webhook.certificates import (
+    MOST_TRUSTED,
     RENEWED,
     SETTLED,
     VALID,
@@ -274,6 +278,79 @@ def test_a_certificate_that_ended_or_lacks_a_name_is_replaced_at_once() -> None:
         assert found.served is not None
         assert found.served.certificate in found.trusted
     assert advance(first, NAMES[:1], NOW) == first
+
+
+@pytest.mark.parametrize("name", ["FD00::1", "fd00:0:0:0:0:0:0:1", "10.0.0.1", "webhook.example"])
+def test_a_name_is_compared_as_the_certificate_has_it(name: str) -> None:
+    first = advance(Certificates(), [*NAMES, name], NOW)
+    assert advance(first, [*NAMES, name], NOW + dt.timedelta(minutes=1)) == first
+
+
+def test_replicas_with_different_names_fill_no_secret() -> None:
+    kept = Certificates()
+    for number in range(3 * MOST_TRUSTED):
+        kept = advance(kept, [f"replica-{number % 2}"], NOW + dt.timedelta(minutes=number))
+        assert kept.served is not None
+        assert kept.served.certificate in kept.trusted
+    assert len(kept.trusted) == MOST_TRUSTED
+
+
+def _broken(data: dict[str, str], **changes: bytes | str) -> dict[str, str]:
+    """``changes``: by key with _ for the dot; text is written as it is."""
+    encoded = {
+        key.replace("_", "."): v if isinstance(v, str) else base64.b64encode(v).decode()
+        for key, v in changes.items()
+    }
+    return {**data, **encoded}
+
+
+OTHER = issue(["other"], NOW)
+NO_NAMES = (
+    x509.CertificateBuilder()
+    .subject_name(x509.Name([]))
+    .issuer_name(x509.Name([]))
+    .public_key(load_pem_private_key(OTHER.key, None).public_key())  # type: ignore[arg-type]
+    .serial_number(1)
+    .not_valid_before(NOW)
+    .not_valid_after(NOW + VALID)
+    .sign(load_pem_private_key(OTHER.key, None), hashes.SHA256())  # type: ignore[arg-type]
+    .public_bytes(Encoding.PEM)
+)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tls_crt": "&&&"},
+        {"tls_crt": b""},
+        {"tls_crt": b"no PEM"},
+        {"tls_crt": b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"},
+        {"tls_key": b"no PEM"},
+        {"tls_key": OTHER.key},
+        {"tls_crt": NO_NAMES, "tls_key": OTHER.key},
+        {"ca_crt": b"no PEM"},
+        {"ca_crt": b"x-----END CERTIFICATE-----\n", "next_crt": b"y", "next_key": b"z"},
+        {"next_crt": "&", "next_key": "A"},
+    ],
+)
+def test_content_of_the_secret_that_is_not_usable_is_replaced(
+    changes: dict[str, bytes | str],
+) -> None:
+    first = advance(Certificates(), NAMES, NOW)
+    data = {key: text for key, text in to_data(first).items() if text is not None}
+    found = from_data(_broken(data, **changes))
+    kept = advance(found, NAMES, NOW)
+    assert kept.served is not None
+    assert kept.served.usable
+    assert kept.served.certificate in kept.trusted
+    if not {"tls_crt", "tls_key"} & set(changes):
+        assert kept.served == first.served
+    if "ca_crt" not in changes:
+        assert set(first.trusted) <= set(kept.trusted), (
+            "replicas that serve the last one are trusted"
+        )
+    stored = {key: text for key, text in to_data(kept).items() if text is not None}
+    assert advance(from_data(stored), NAMES, NOW) == kept
 
 
 def test_the_secret_keeps_the_certificates() -> None:

@@ -1,7 +1,7 @@
 """Sends the writes that entries of the ledger owe the cluster, with a limit on writes at a time.
 
-A restart needs none of its state. The state is only the version for which to wait: an answered write is *assumed* until the watch shows
-the object at that version, so that it is not sent twice.
+A restart needs none of its state. The state is the version for which to wait: an answered write is *assumed* until the watch shows
+the object at that version, so that it is not sent twice. A write that failed has a time before which it is not sent again.
 """
 
 from __future__ import annotations
@@ -12,19 +12,22 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
+from queuectl.control.leader.retries import Retries
 from queuectl.control.ports import Clock, Cluster
 from queuectl.domain.containment import Boundary, Containment
-from queuectl.domain.errors import ClusterUnavailable, ObjectGone, WriteConflict, WriteRefused
+from queuectl.domain.errors import (
+    ClusterError,
+    ClusterUnavailable,
+    ObjectGone,
+    WriteConflict,
+    WriteRefused,
+)
 from queuectl.domain.ledger import Purpose
 from queuectl.lifecycle.outstanding_writes import POD, Write
-from queuectl.lifecycle.refusals import Refusals
+from queuectl.lifecycle.refusals import Outcome, Refusals, outcome_of
 from queuectl.telemetry.metrics import Metrics, WriteResult
 
 log = structlog.get_logger()
-
-FIRST_RETRY = 0.2  # seconds
-LAST_RETRY = 10.0
-REFUSED_RETRY = 1.0
 
 
 class Actuator:
@@ -72,7 +75,8 @@ class Actuator:
         self._again: set[str] = set()
         # Of each workload: version of each object that an answered write made, until the watch shows the write's effect.
         self._assumed: dict[str, dict[str, int]] = {}
-        self._failures: dict[str, int] = {}
+        self._retries = Retries()
+        self._timers: dict[str, asyncio.TimerHandle] = {}  # of the next retry, by workload
         self._settled = asyncio.Event()
         self._settled.set()
 
@@ -111,7 +115,7 @@ class Actuator:
             except Exception as error:  # noqa: BLE001 - contained
                 found = self._containment.failed(Boundary.WRITE, uid, error)
                 delay = found.until - self._clock()
-                asyncio.get_running_loop().call_later(delay, self.poke, (uid,))
+                self._wake(uid, asyncio.get_running_loop().time() + delay)
             else:
                 self._containment.passed(Boundary.WRITE, uid)
             finally:
@@ -130,51 +134,47 @@ class Actuator:
         }
         if assumed:
             self._assumed[uid] = assumed
-        writes = [write for write in outstanding_writes if write.uid not in assumed]
-        if not writes:
-            self._failures.pop(uid, None)
-            self._refusals.accepted(uid)
-            return
+        owed = [write for write in outstanding_writes if write.uid not in assumed]
+        writes = self._retries.ready(uid, owed, asyncio.get_running_loop().time())
         for write in writes:
             self._refusals.sending(uid, write)
-        results = await asyncio.gather(*(self._send(uid, write) for write in writes))
-        delays = [delay for delay in results if delay is not None]
-        if delays:
-            failures = self._failures[uid] = self._failures.get(uid, 0) + 1
-            delay = max(*delays, min(LAST_RETRY, FIRST_RETRY * 2.0 ** (failures - 1)))
-            asyncio.get_running_loop().call_later(delay, self.poke, (uid,))
-        else:
-            self._failures.pop(uid, None)
+        accepted = all(await asyncio.gather(*(self._send(uid, write) for write in writes)))
+        if accepted and len(writes) == len(owed):
             self._refusals.accepted(uid)
+        self._wake(uid, self._retries.next_of(uid))
 
-    async def _send(self, uid: str, write: Write) -> float | None:
-        """Send one write. Returns the minimal delay before a retry, or None if it was answered."""
+    def _wake(self, uid: str, at: float | None) -> None:
+        """Set the one timer of a workload to this time of the event loop; None = it needs no retry."""
+        timer = self._timers.pop(uid, None)
+        if timer is not None:
+            timer.cancel()
+        if at is not None:
+            self._timers[uid] = asyncio.get_running_loop().call_at(at, self.poke, (uid,))
+
+    async def _send(self, uid: str, write: Write) -> bool:
+        """Send one write. Returns whether it took effect."""
         async with self._limit:
             began = time.perf_counter()
-            delay, result = None, WriteResult.OK
+            outcome, result = Outcome.DONE, WriteResult.OK
             try:
                 version = await self._patch(write)
+            except ClusterError as error:
+                outcome, result = outcome_of(error), _result_of(error)
+                self._refusals.ended(uid, write, outcome, str(error), self._clock())
+                asked = error.retry_after if isinstance(error, ClusterUnavailable) else None
+                self._retries.failed(uid, write, outcome, asyncio.get_running_loop().time(), asked)
+                if outcome is Outcome.REFUSED:
+                    name = f"{write.namespace}/{write.name}"
+                    log.warning("write_refused", object=name, error=str(error))
+                    self._refused(uid)
+            else:
                 self._assumed.setdefault(uid, {})[write.uid] = version
-                self._refusals.answered(uid, write)
+                self._refusals.ended(uid, write, outcome)
+                self._retries.succeeded(uid, write)
                 if write.purpose is Purpose.PIN:
                     self._placed(uid)
-            except (WriteConflict, ObjectGone) as error:
-                # The watch is behind: its next event retries. The delay is for an event that has already arrived.
-                self._refusals.answered(uid, write)
-                gone = isinstance(error, ObjectGone)
-                delay, result = FIRST_RETRY, WriteResult.GONE if gone else WriteResult.CONFLICT
-            except ClusterUnavailable as error:
-                self._refusals.unanswered(uid, write)
-                delay, result = error.retry_after or FIRST_RETRY, WriteResult.UNAVAILABLE
-            except WriteRefused as error:
-                delay, result = REFUSED_RETRY, WriteResult.REFUSED
-                self._refusals.refused(uid, write, str(error), self._clock())
-                log.warning(
-                    "write_refused", object=f"{write.namespace}/{write.name}", error=str(error)
-                )
-                self._refused(uid)
             self._metrics.wrote(write.resource, result, time.perf_counter() - began)
-            return delay
+            return outcome is Outcome.DONE
 
     async def _patch(self, write: Write) -> int:
         """Send it. If it is denied, send it again without its optional parts. Returns the object's new version."""
@@ -204,5 +204,18 @@ class Actuator:
         if uid in self._busy:
             self._again.add(uid)  # the state of its last writes is removed later
         self._assumed.pop(uid, None)
-        self._failures.pop(uid, None)
+        self._retries.forget(uid)
+        self._wake(uid, None)
         self._refusals.forget(uid)
+
+
+def _result_of(error: ClusterError) -> WriteResult:
+    match error:
+        case WriteConflict():
+            return WriteResult.CONFLICT
+        case ObjectGone():
+            return WriteResult.GONE
+        case ClusterUnavailable():
+            return WriteResult.UNAVAILABLE
+        case _:
+            return WriteResult.REFUSED

@@ -60,9 +60,13 @@ class Broadcast:
         """Read new results until cancelled, while ``standing_by``. The mirror gets the nodes that are out of placement."""
         while True:
             if standing_by():
-                await self.read()
-                mirror.mark_unhealthy(self._last.unhealthy)
+                await self.hand_over(mirror)
             await asyncio.sleep(EVERY_SECONDS)
+
+    async def hand_over(self, mirror: Mirror) -> None:
+        """Read new results. The mirror gets the nodes that the leader, or the last one, took out of placement."""
+        await self.read()
+        mirror.mark_unhealthy(self._last.unhealthy)
 
     async def read(self) -> None:
         """Read the results once, if they are new. The last results stay if the database is unavailable."""

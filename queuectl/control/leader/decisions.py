@@ -5,7 +5,7 @@ A deletion, a resize or a hold between snapshot and commit takes precedence: the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -328,6 +328,25 @@ def _leaving(plan: Plan) -> frozenset[str]:
     return frozenset((*preempted, *(m.uid for m in plan.moved), *(e.uid for e in plan.evicted)))
 
 
+def with_relocations(
+    decided: Sequence[EntryChange], relocations: Sequence[EntryChange]
+) -> list[EntryChange]:
+    """The changes of a plan together with the relocations beside it: one for each workload.
+
+    A note on a gang that is relocated, which runs until now, is left out. If the plan decides anything else about such a gang, no
+    gang is relocated now: all of them are, or none is.
+    """
+    moving = {change.after.uid for change in relocations}
+    both = [change for change in decided if change.after.uid in moving]
+    if any(c.before is None or _placed(c.before) != _placed(c.after) for c in both):
+        return list(decided)
+    return [*(c for c in decided if c.after.uid not in moving), *relocations]
+
+
+def _placed(entry: Entry) -> tuple[State, Placement | None]:
+    return entry.state, entry.placement
+
+
 def _loss(cost: Cost) -> str:
     return f"this loses {cost.lost_work} GPU-seconds of work and frees {counted_gpus(cost.gpus)}"
 
@@ -394,11 +413,15 @@ def sentence(snapshot: Snapshot, plan: Plan, changes: Iterable[EntryChange]) -> 
     """
     committed = list(changes)
     parts = []
-    admitted = [c.after for c in committed if c.after.state is State.STARTING and c.note]
-    started = [e for e in admitted if e.reason.code is Code.ADMITTED]
+    noted = {c.after.uid: c.after for c in committed if c.note}
+    decided = [a for a in plan.admitted if a.uid in noted and noted[a.uid].state.live]
+    started = [a for a in decided if not a.repaired]
     if started:
-        gpus = _gpus_started(snapshot, plan, {e.uid for e in started})
+        gpus = _gpus_started(snapshot, started)
         parts.append(f"admitted {len(started)} ({counted_gpus(gpus)})")
+    repaired = [noted[a.uid].ref for a in decided if a.repaired]
+    if repaired:
+        parts.append(f"repairing {', '.join(repaired[:3])}{_more(len(repaired))}")
     leaving = [c.after for c in committed if c.after.state is State.EVICTING and c.note]
     moving = [e for e in leaving if e.reason.code is Code.DEFRAGMENTED]
     evicted = [e for e in leaving if e not in moving]
@@ -416,10 +439,10 @@ def sentence(snapshot: Snapshot, plan: Plan, changes: Iterable[EntryChange]) -> 
     return "; ".join(parts) or "no change"
 
 
-def _gpus_started(snapshot: Snapshot, plan: Plan, uids: Container[str]) -> Fraction:
+def _gpus_started(snapshot: Snapshot, started: Iterable[Admission]) -> Fraction:
+    """The GPUs of gangs that start. A repaired gang is none of them: it was not pending in the snapshot."""
     asked = {p.workload.uid: p.workload for p in snapshot.pending}
-    placed = ((a.uid, a.placement) for a in plan.admitted if a.uid in uids)
-    return summed(Admitted(asked[uid], placement).gpus for uid, placement in placed)
+    return summed(Admitted(asked[a.uid], a.placement).gpus for a in started)
 
 
 def _more(count: int) -> str:

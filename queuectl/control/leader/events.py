@@ -70,9 +70,10 @@ class EventRecorder:
             if change.note is not None and change.note.reason.code in NOTES:
                 self._add_note(entry.uid, change.note.reason)
                 continue
+            if entry.state is State.FINISHED:
+                self._last.pop(entry.uid, None)
             if change.note is None or entry.reason.code in (Code.DELETED, Code.SUCCEEDED):
                 self._queued.pop(entry.uid, None)
-                self._last.pop(entry.uid, None)
                 continue
             due = now + self._after if entry.reason.code in TRANSIENT else now
             _, older = self._queued.pop(entry.uid, (0.0, None))
@@ -116,26 +117,32 @@ class EventRecorder:
     async def _write(self, entry: Entry) -> None:
         job = self._job(entry.uid)
         written = (entry.state, entry.reason.code)
-        if job is None or self._last.get(entry.uid) == written:
+        if job is None or not job.has_object or self._last.get(entry.uid) == written:
             return
+        # The end of the workload can follow during the write, and then nothing more is kept of it.
+        if entry.state is not State.FINISHED:
+            self._last[entry.uid] = written
+        done = False
         entry = replace(entry, reason=self._redacted(entry.reason, entry.namespace))
         kind = "Warning" if entry.reason.code in WARNINGS else "Normal"
         text = entry.reason.message or str(entry.state)
         try:
             await self._annotate(job, status_text(entry))
             await self._cluster.create_event(job, kind, str(entry.reason.code), text)
-            self._last[entry.uid] = written
-        except (
-            WriteConflict
-        ):  # the watch is behind; a newer reason, if there is one by then, replaces this one
+            done = True
+        except WriteConflict:
+            # The watch is behind. A newer reason, if there is one by then, replaces this one.
             due = asyncio.get_running_loop().time() + AGAIN
             self._queued.setdefault(entry.uid, (due, entry))
         except ClusterError as error:
             log.info("event_not_written", workload=entry.ref, error=str(error))
+        finally:
+            if not done:
+                self._last.pop(entry.uid, None)
 
     async def _write_note(self, uid: str, reason: Reason) -> None:
         job = self._job(uid)
-        if job is None:
+        if job is None or not job.has_object:
             return
         reason = self._redacted(reason, job.namespace)
         try:

@@ -74,7 +74,7 @@ class ForceDeletion:
             return
         log.warning("pod_force_deleted", pod=where, node=pod.node)
         job = self._mirror.jobs.get(entry.uid)
-        if job is not None:
+        if job is not None and job.has_object:
             text = f"pod {pod.name} did not terminate on node {pod.node}, which is deleted or not ready"
             try:
                 await self._cluster.create_event(job, "Warning", REASON, text)

@@ -62,6 +62,7 @@ class Loop:
     Attributes:
         leader_state: the ledger in memory.
         loaded: the state in memory is that of the database.
+        caught_up: the watch shows the cluster as it was when the leadership began, or later.
         progress: of its cycles.
     """
 
@@ -87,6 +88,7 @@ class Loop:
         self._clock = clock
         self._cache = cache
         self.loaded = False
+        self.caught_up = asyncio.Event()
         self.progress = Progress(max(LONGEST_STEP, 3 * settings.solver.limits.wall_seconds))
         self.leader_state = LeaderState(
             mirror,
@@ -180,9 +182,14 @@ class Loop:
             Fenced: another leader has taken over.
         """
         presenter = self._assemble(epoch)
+        with self.progress.idle():
+            await self._cluster.catch_up()  # the ledger must not be newer than the watch
+        self.caught_up.set()
         self._mirror.trust_running()
         await self._reload()
-        self.leader_state.refusals.inherit(self.leader_state.ledger, self._mirror.jobs)
+        self.leader_state.refusals.inherit(
+            self.leader_state.ledger, self._mirror.jobs, self._mirror.pods_of
+        )
         self.loaded = True
         try:
             async with asyncio.TaskGroup() as group:

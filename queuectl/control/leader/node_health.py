@@ -22,7 +22,7 @@ log = structlog.get_logger()
 
 
 class NodeHealthWatch:
-    """The evaluations of one leader. A new leader begins with the nodes that were out of placement, and evaluates at once."""
+    """The evaluations of one leader. It begins with the nodes that are out of placement in the mirror, and evaluates at once."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class NodeHealthWatch:
         self._clock = clock
         self._every = evaluation_seconds
         self._timeout = timeout
-        self._tracker = NodeHealthTracker()
+        self._tracker = NodeHealthTracker(mirror.nodes.closed)
         self._known: Mapping[str, str] = {}
 
     async def run(

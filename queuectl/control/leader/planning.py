@@ -18,7 +18,7 @@ import structlog
 
 from queuectl.control.checked_plan import CheckedPlan, Step, checked_plan
 from queuectl.control.contained_plan import ContainedPlan, contained_plan
-from queuectl.control.leader.decisions import sentence
+from queuectl.control.leader.decisions import sentence, with_relocations
 from queuectl.control.leader.gangs_set_aside import GangsSetAside
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.ledger_writer import RETRY_SECONDS, LedgerWriter
@@ -55,6 +55,8 @@ _PLANNING: Final = "planning"
 _MIG_SEARCH: Final = "search for MIG configurations"
 WINDOW_SECONDS: Final = 1.0
 """The longest time between two plans while not all gangs are considered in each."""
+MOST_KEPT: Final = 100
+"""The number of sets of violations of which a plan is saved only once."""
 NOTHING_TO_PLAN: Final = "no gang is pending"
 """The summary of a cycle without a plan."""
 
@@ -120,7 +122,7 @@ class Planning:
         self._mig = mig
         self._defragment_seconds = defragment_seconds
         self._seek_at = 0.0  # the time of the next search for gangs to move
-        self._kept: set[frozenset[tuple[str, str]]] = set()  # the violations of refused plans
+        self._kept: dict[frozenset[tuple[str, str]], None] = {}  # violations of refused plans
         self._exposed_at: float | None = None  # the time at which plans can differ without a change
         self.between_plans = threading.Event()
         self.between_plans.set()
@@ -193,8 +195,10 @@ class Planning:
         dropped: frozenset[tuple[str, str]] = frozenset()
         reserved = decision.reserved if decision.reserved != self._leader_state.reserved else None
         while True:
-            changes = self._leader_state.decider.changes(snapshot, decision, self._clock(), dropped)
-            changes += self._mig.changes(found, snapshot)
+            changes = with_relocations(
+                self._leader_state.decider.changes(snapshot, decision, self._clock(), dropped),
+                self._mig.changes(found, snapshot),
+            )
             record = record_of(snapshot, decision, changes, took)
             concerned = self._queues_served(decision, changes)
             news = ConfigurationTolerance(snapshot.config, concerned - dropped)
@@ -320,7 +324,9 @@ class Planning:
         where = frozenset((one.rule, one.subject) for one in broken)
         if where in self._kept:
             return False
-        self._kept.add(where)
+        self._kept[where] = None
+        if len(self._kept) > MOST_KEPT:
+            del self._kept[next(iter(self._kept))]
         return True
 
     def _worth_more(self, refusal: Refusal) -> bool:

@@ -35,6 +35,9 @@ POLL_SECONDS: Final = 0.5
 REFUSED_SECONDS: Final = 10.0
 """After the API server refused a request, until it is sent again."""
 
+SHOWN_SECONDS: Final = 10.0
+"""After a request was created, until it is created again if the watch does not show it."""
+
 _Key = tuple[str, str]  # namespace and name
 
 
@@ -63,7 +66,8 @@ class Provisioner:
         self._leader_state = leader_state
         self._wake = wake
         self._again: dict[_Key, float] = {}  # when a refused request is sent again
-        self._created: set[_Key] = set()  # until the watch shows them
+        self._created: dict[_Key, float] = {}  # until the watch shows them; when they were
+        self._keep: dict[str, float] = {}  # by uid: when a refused deletion is sent again
 
     async def run(self) -> None:
         """Create and delete requests until cancelled."""
@@ -78,15 +82,24 @@ class Provisioner:
         for table in (requests.refused, self._again):
             for key in table.keys() - wanted.keys():
                 del table[key]
-        self._created &= wanted.keys()
+        now = asyncio.get_running_loop().time()
+        # A request can be deleted before the watch shows it. It is then created again.
+        self._created = {
+            key: at
+            for key, at in self._created.items()
+            if key in wanted and now - at < SHOWN_SECONDS
+        }
         for key, one in wanted.items():
-            if requests.of(*key) is not None:
-                self._created.discard(key)
+            if requests.of(*key, one.entry.uid) is not None:
+                self._created.pop(key, None)
             elif one.due and key not in self._created:
                 await self._create(key, one)
-        for record in requests:
+        present = list(requests)
+        self._keep = {r.uid: at for r in present if (at := self._keep.get(r.uid, 0.0)) > now}
+        for record in present:
             unwritten = record.gang in self._leader_state.unwritten
-            if (record.namespace, record.name) not in wanted and not unwritten:
+            done = record.deleting or record.uid in self._keep
+            if (record.namespace, record.name) not in wanted and not unwritten and not done:
                 await self._delete(record)
 
     def _wanted(self) -> Iterator[tuple[_Key, _Wanted]]:
@@ -122,7 +135,7 @@ class Provisioner:
             self._again[key] = now + REFUSED_SECONDS
             self._tell(key, one.entry.uid, f"its nodes cannot be requested: {error}")
             return
-        self._created.add(key)
+        self._created[key] = now
         self._again.pop(key, None)
         self._mirror.provisioning.refused.pop(key, None)
         log.info("nodes_requested", workload=one.entry.ref, request=key[1])
@@ -141,6 +154,7 @@ class Provisioner:
                 await self._cluster.delete_object(TEMPLATES, record.namespace, template)
             await self._cluster.delete_object(REQUESTS, record.namespace, record.name)
         except ClusterError as error:
+            self._keep[record.uid] = asyncio.get_running_loop().time() + REFUSED_SECONDS
             log.warning("request_not_deleted", request=record.name, error=str(error))
             return
         log.info("request_deleted", request=record.name)

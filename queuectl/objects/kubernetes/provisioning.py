@@ -55,6 +55,7 @@ class _Meta(Wire):
     uid: str = ""
     resource_version: str = ""
     annotations: dict[str, str] | None = None
+    deletion_timestamp: str | None = None
 
 
 class _Condition(Wire):
@@ -111,6 +112,7 @@ def read_provisioning_request(wire: WireProvisioningRequest) -> ProvisioningReco
         message=message[:_LONGEST_MESSAGE],
         details=dict(status.provisioning_class_details or {}),
         templates=tuple(p.pod_template_ref.name for p in wire.spec.pod_sets or ()),
+        deleting=meta.deletion_timestamp is not None,
     )
 
 
@@ -122,8 +124,11 @@ def request_name(entry: Entry, check: str) -> str:
 
 
 def template_name(request: str, podset: str) -> str:
-    """The name of the PodTemplate of a podset."""
-    return _limited(f"ppt-{request}-{re.sub('[^a-z0-9-]+', '-', podset.lower())}")
+    """The name of the PodTemplate of a podset, another one for each podset."""
+    plain = re.sub("[^a-z0-9-]+", "-", podset.lower()).strip("-")
+    if plain != podset:
+        plain += f"-{hashlib.sha256(podset.encode()).hexdigest()[:_DIGEST]}"
+    return _limited(f"ppt-{request}-{plain}")
 
 
 def _limited(name: str, end: str = "") -> str:

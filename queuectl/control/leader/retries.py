@@ -1,0 +1,96 @@
+"""When writes that failed are sent again: each object has one time, however many events its workload has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from queuectl.domain.ledger import Purpose
+from queuectl.lifecycle.outstanding_writes import Write
+from queuectl.lifecycle.refusals import Outcome
+
+FIRST_RETRY: Final = 0.2  # seconds; the delay doubles with each failure in a row
+LAST_RETRY: Final = 10.0
+REFUSED_RETRY: Final = 1.0
+LONGEST_WAIT: Final = 60.0
+"""Seconds; the API server, or a proxy before it, cannot ask for more."""
+
+_DOUBLINGS: Final = 6  # FIRST_RETRY * 2 ** 6 exceeds LAST_RETRY
+
+
+@dataclass(slots=True)
+class _Failed:
+    """The failures in a row of one kind of write to one object.
+
+    Attributes:
+        kind: purpose and attempt of the write.
+        version: of the object that the last write expected.
+        outcome: of the last write.
+        count: of the failures.
+        earliest: the time before which no event makes it be sent again.
+        due: the time at which it is sent again without an event.
+    """
+
+    kind: tuple[Purpose, int]
+    version: int
+    outcome: Outcome
+    count: int
+    earliest: float
+    due: float
+
+
+class Retries:
+    """The writes that failed, by uid of the workload and of the object. Times are on the clock of the caller, in seconds."""
+
+    def __init__(self) -> None:
+        self._failed: dict[str, dict[str, _Failed]] = {}
+
+    def failed(
+        self, uid: str, write: Write, outcome: Outcome, now: float, asked: float | None = None
+    ) -> None:
+        """Record a failure. ``asked``: the delay in seconds that the server asks for."""
+        known = self._failed.setdefault(uid, {})
+        kind, old = (write.purpose, write.attempt), known.get(write.uid)
+        count = old.count + 1 if old is not None and old.kind == kind else 1
+        least = REFUSED_RETRY if outcome is Outcome.REFUSED else FIRST_RETRY
+        if asked is not None:
+            least = min(asked, LONGEST_WAIT)
+        delay = max(least, min(LAST_RETRY, FIRST_RETRY * 2.0 ** min(count - 1, _DOUBLINGS)))
+        # After an outage, the events of the watch show that the server answers again. A refusal does not end with an event.
+        early = now + (delay if outcome is Outcome.REFUSED else least)
+        known[write.uid] = _Failed(kind, write.version, outcome, count, early, now + delay)
+
+    def succeeded(self, uid: str, write: Write) -> None:
+        """Record that the write took effect."""
+        self._failed.get(uid, {}).pop(write.uid, None)
+
+    def ready(self, uid: str, owed: Iterable[Write], now: float) -> list[Write]:
+        """The owed writes that can be sent now. Failures of objects to which no write is owed any more are forgotten."""
+        known = self._failed.pop(uid, {})
+        ready, kept = [], {}
+        for write in owed:
+            failed = known.get(write.uid)
+            if failed is not None:
+                kept[write.uid] = failed
+            if failed is None or _may_be_sent(failed, write, now):
+                ready.append(write)
+        if kept:
+            self._failed[uid] = kept
+        return ready
+
+    def next_of(self, uid: str) -> float | None:
+        """The time of the next retry of a workload; None if it has none."""
+        return min((failed.due for failed in self._failed.get(uid, {}).values()), default=None)
+
+    def forget(self, uid: str) -> None:
+        """Forget a workload that has left the ledger."""
+        self._failed.pop(uid, None)
+
+
+def _may_be_sent(failed: _Failed, write: Write, now: float) -> bool:
+    if failed.kind != (write.purpose, write.attempt):
+        return True  # another write than the one that failed
+    if failed.outcome is Outcome.OUTDATED and write.version > failed.version:
+        return True  # the watch has caught up
+    return now >= failed.earliest
