@@ -111,11 +111,14 @@ class Actuator:
             self._waiting.discard(uid)
             self._busy.add(uid)
             try:
+                waits = self._containment.waits(Boundary.WRITE, uid)
+                if waits is not None:
+                    self._wake(uid, self._from_now(waits.until))
+                    continue
                 await self._send_all(uid)
             except Exception as error:  # noqa: BLE001 - contained
                 found = self._containment.failed(Boundary.WRITE, uid, error)
-                delay = found.until - self._clock()
-                self._wake(uid, asyncio.get_running_loop().time() + delay)
+                self._wake(uid, self._from_now(found.until))
             else:
                 self._containment.passed(Boundary.WRITE, uid)
             finally:
@@ -125,6 +128,10 @@ class Actuator:
                     self.poke((uid,))
                 if not self._waiting and not self._busy:
                     self._settled.set()
+
+    def _from_now(self, at: float) -> float:
+        """Unix seconds as a time of the event loop."""
+        return asyncio.get_running_loop().time() + max(0.0, at - self._clock())
 
     async def _send_all(self, uid: str) -> None:
         outstanding_writes = self._outstanding_writes(uid)
