@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from queuectl.domain.changes import apply_all
+from queuectl.domain.containment import UnitFailed
 from queuectl.domain.diagnosis import Diagnosis, Remedy
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import plan
@@ -86,5 +87,6 @@ def test_no_gang_is_decided_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flavor_choice, "decide", again)
     diagnosis = diagnose(snapshot, "w3", plan=planned)
     assert diagnosis.conflict
-    with pytest.raises(AssertionError, match="searched again"):
+    with pytest.raises(UnitFailed) as raised:
         diagnose(snapshot, "w3")
+    assert str(raised.value.__cause__) == "searched again"

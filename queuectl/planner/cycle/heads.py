@@ -12,6 +12,7 @@ The window is for all ClusterQueues. While other ClusterQueues have gangs that w
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
@@ -27,7 +28,7 @@ from queuectl.planner.cycle.provision import makes_nodes
 from queuectl.planner.cycle.ranking import ByBorrowing, ByShare, Ranking
 from queuectl.planner.cycle.refutations import Refutations
 from queuectl.planner.order.pending_gangs import EqualGangs, PendingGangs, length_of
-from queuectl.planner.order.queue_order import QueueOrder, Rank
+from queuectl.planner.order.queue_order import QueueOrder, Rank, place
 
 
 @dataclass(eq=False, slots=True)
@@ -116,6 +117,7 @@ class HeadScheduler:
         self._released = 0  # releases of quota that the ranking knows of
         self._reopened = cycle.classes.reopened
         self._at_once: dict[str | None, QueueHeads] = {}  # by name, those whose head never starts
+        self._aside: list[Pending] = []  # heads that never start, in the order of all gangs
         self._over_their_part: list[QueueHeads] = []
         window, pending = snapshot.limits.window, len(gangs.in_order)
         scarce = pending > window and len(self._queues) > 1
@@ -128,9 +130,12 @@ class HeadScheduler:
         for heads in self._queues:
             self._enter(heads)
         while not self._cycle.over and (heads_next := self._next()) is not None:
+            assert heads_next.head is not None
+            yield from self._aside_before(heads_next.head)
             yield from self._turn(heads_next)
             self._enter(heads_next)
             self._follow_changes()
+        yield from self._aside_before(None)
         for heads in self._queues:  # the window is full: no other gang is searched for
             while heads.head is not None:
                 yield from self._turn(heads)
@@ -163,9 +168,31 @@ class HeadScheduler:
             self._over_their_part.append(heads)
         elif self._never_starts(heads):
             self._ranking.drop(heads)
-            self._at_once[heads.name] = heads
+            if self._singly:
+                self._take_aside(heads)
+            else:
+                self._at_once[heads.name] = heads
         else:
             self._ranking.put(heads)
+
+    def _take_aside(self, heads: QueueHeads) -> None:
+        """Let a head that never starts wait for its turn by the order of all gangs.
+
+        It has no place in the ranking, and changes that would let it start are tried after the gangs before it.
+        """
+        position = heads.take()
+        insort(self._aside, position.first, key=lambda gang: place(gang.workload))
+        position.pass_first()
+        heads.put(position)
+        self._enter(heads)
+
+    def _aside_before(self, gang: Pending | None) -> Iterator[Pending]:
+        """The gangs that were taken aside and come before this one in the order of all gangs; None = all."""
+        while self._aside:
+            first = self._aside[0]
+            if gang is not None and place(first.workload) > place(gang.workload):
+                return
+            yield self._aside.pop(0)
 
     def _never_starts(self, heads: QueueHeads) -> bool:
         """Whether the head never starts; not asked where all gangs are in one ClusterQueue."""
