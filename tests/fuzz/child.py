@@ -6,7 +6,7 @@ import multiprocessing
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from multiprocessing.connection import Connection
 from typing import Final
 
@@ -32,10 +32,10 @@ _END: Final = -1
 
 
 @contextmanager
-def stages() -> Iterator[dict[str, Stage]]:
-    """All stages, with a database."""
+def stages(*, rows: bool = True) -> Iterator[dict[str, Stage]]:
+    """All stages. ``rows``: with a database."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    with Database.running() as database:
+    with Database.running() if rows else nullcontext() as database:
         made = {
             "clusters": Clusters(database),
             "documents": Documents(),
@@ -53,9 +53,9 @@ def handled(stage: Stage, seed: int) -> Result:
         return Result(defects=[traceback.format_exc()])
 
 
-def _child(connection: Connection) -> None:
+def _child(connection: Connection, rows: bool) -> None:
     """Handle the inputs that are asked for, until the end."""
-    with stages() as made:
+    with stages(rows=rows) as made:
         connection.send(None)
         while (asked := connection.recv()) != _END:
             name, seed = asked
@@ -67,13 +67,15 @@ def _child(connection: Connection) -> None:
 class Child:
     """A process that handles inputs. It is started again after an input has ended it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, rows: bool = True) -> None:
+        """``rows``: with a database."""
+        self._rows = rows
         self._context = multiprocessing.get_context("spawn")
         self._start()
 
     def _start(self) -> None:
         self._own, other = self._context.Pipe()
-        self._process = self._context.Process(target=_child, args=(other,))
+        self._process = self._context.Process(target=_child, args=(other, self._rows))
         self._process.start()
         other.close()
         self._own.recv()  # it is ready; an error here is one of the fuzzer

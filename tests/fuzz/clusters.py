@@ -11,10 +11,9 @@ import copy
 import json
 import random
 import traceback
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -49,6 +48,8 @@ from tests.support.stores import PostgresStore
 
 BEGIN: Final = 1_767_225_600.0  # 2026-01-01
 GOOD: Final = "good"
+OWNER: Final = "owner"
+_OWNED: Final = {"kind": "Job", "name": "owner", "controller": True, "apiVersion": "batch/v1"}
 RESOURCES: Final = {resource.name: resource for resource in watched()}
 FEATURES: Final = frozenset((*READABLE, *CHANGES))
 LEVELS_OF_NODES: Final = ("example.com/block", "example.com/rack", "kubernetes.io/hostname")
@@ -59,7 +60,6 @@ _IDENTITY: Final = frozenset(
 """Fields of the metadata that the API server sets or checks itself."""
 _SEPARATE: Final = frozenset({"nodes", "namespaces", "priorityclasses", "deviceclasses"})
 _CYCLES: Final = 3
-_EMPTY: Final = "TRUNCATE workloads, history, outbox CASCADE"
 
 
 def _identity(path: Path) -> bool:
@@ -140,7 +140,6 @@ class Database:
 
     store: PostgresStore
     loop: asyncio.Runner
-    empty: Callable[[], Awaitable[object]]
     epoch: int = 0
 
     @classmethod
@@ -153,7 +152,7 @@ class Database:
             try:
                 name = loop.run(postgres.fresh())
                 store = loop.run(PostgresStore.connect(DatabaseSettings(postgres.server.url(name))))
-                made = cls(store, loop, partial(postgres.execute, _EMPTY, name))
+                made = cls(store, loop)
                 made.epoch = loop.run(store.take_over("fuzz", 0))
                 yield made
                 loop.run(store.close())
@@ -175,7 +174,7 @@ class Clusters:
         items = _objects(rng, seed)
         for item in items:
             _mutate(rng, item, kinds, chance=0.4)
-        documents = tuple(validate(one)[0] for one in _configuration())
+        documents = tuple(validate(one)[0] for one in _configuration(seed))
         for name in RESOURCES:
             self._listed(control, name, [one for one in items if one.resource == name], result)
         control.state.load(Loaded((), documents, 1))
@@ -185,7 +184,7 @@ class Clusters:
             control.clock[0] += rng.choice((1.0, 20.0, 400.0, 100_000.0))
             self._changed(control, rng, items, kinds, cycle, result)
         if self._database is not None and seed % self._every == 0:
-            self._database.loop.run(self._written(self._database, rows, control, result))
+            self._database.loop.run(self._written(self._database, rows, control, seed, result))
         result.features = frozenset((*kinds, *(one.resource for one in items)))
         result.defects += control.defects
         return result
@@ -266,20 +265,25 @@ class Clusters:
 
     @staticmethod
     async def _written(
-        database: Database, rows: Sequence[list[EntryChange]], control: Controller, result: Result
+        database: Database,
+        rows: Sequence[list[EntryChange]],
+        control: Controller,
+        seed: int,
+        result: Result,
     ) -> None:
         """Write all changes to the database, and read the entries again."""
         written: dict[str, Entry] = {}
         store = database.store
-        await database.empty()
-        for changes in rows:
+        for found in rows:
+            # A label can name a workload that another input has written.
+            changes = [one for one in found if one.after.uid.startswith(f"{seed}-")]
             await store.commit(changes, epoch=database.epoch, revision=None, cycle=1)
             result.counted["rows"] += len(changes)
             written |= {change.after.uid: change.after for change in changes}
         for uid, entry in written.items():
-            found = await store.get_workload(uid)
-            if found is None or (found.state, found.attempt) != (entry.state, entry.attempt):
-                control.defects.append(f"{uid} is read as {found}, and {entry} was written")
+            read = await store.get_workload(uid)
+            if read is None or (read.state, read.attempt) != (entry.state, entry.attempt):
+                control.defects.append(f"{uid} is read as {read}, and {entry} was written")
 
 
 def _mutate(rng: random.Random, item: Item, kinds: set[str], chance: float) -> None:
@@ -295,14 +299,14 @@ def _mutate(rng: random.Random, item: Item, kinds: set[str], chance: float) -> N
 # ---- the cluster
 
 
-def _configuration() -> list[Document]:
+def _configuration(seed: int) -> list[Document]:
     amounts = {"nvidia.com/gpu": 64, "cpu": "1k", "pods": 1000, "memory": "1Pi"}
     small = {"nvidia.com/gpu": 8, "cpu": 64, "pods": 100, "memory": "1Ti"}
     return [
         m.topology("gpus", *LEVELS_OF_NODES[:2]),
         m.flavor("gpu", topology="gpus"),
         m.cluster_queue("pool", "gpu", amounts),
-        m.local_queue("team", "main", "pool"),
+        m.local_queue(f"team-{seed}", "main", "pool"),
         m.flavor(GOOD, topology="gpus", **{GOOD: "true"}),
         m.cluster_queue(GOOD, GOOD, small),
         m.local_queue("default", GOOD, GOOD),
@@ -315,6 +319,8 @@ def _objects(rng: random.Random, seed: int) -> list[Item]:
     items = [Item("nodes", one) for one in _nodes()]
     good = m.job(GOOD, "default", GOOD, Pods(count=2, gpus=2))
     items.append(Item("jobs", _placed(good, f"{seed}-{GOOD}")))
+    owner = _renamed(rng, "jobs", READABLE["jobs"][1][0], OWNER, seed)
+    items.append(Item("jobs", owner))
     names = rng.sample(sorted(READABLE), 14)
     for number, name in enumerate(names):
         for one, document in enumerate(READABLE[name][1]):
@@ -355,6 +361,10 @@ def _renamed(
     if resource not in _SEPARATE:
         meta |= {"name": f"{resource}-{suffix}"}
     meta["uid"] = f"{seed}-{resource}-{suffix}"
+    if resource == "namespaces":
+        meta["name"] = f"team-{seed}"
+    if "namespace" in meta:
+        meta["namespace"] = f"team-{seed}"  # the identifiers of groups of pods contain it
     meta.setdefault("creationTimestamp", "2026-01-01T00:00:00Z")
     if resource == "deviceclasses":
         meta["name"] = "gpu.example.com"
@@ -366,15 +376,8 @@ def _renamed(
         for name in _HINDERING:
             meta.get("annotations", {}).pop(keys.PREFIX + name, None)
         meta.pop("ownerReferences", None)
+    if keys.WORKLOAD_LABEL in meta.get("labels", {}):
+        meta["labels"][keys.WORKLOAD_LABEL] = f"{seed}-group"
     if resource == "pods" and rng.random() < 0.5:
-        meta["ownerReferences"] = [
-            {
-                "uid": f"{seed}-{GOOD}",
-                "kind": "Job",
-                "name": GOOD,
-                "controller": True,
-                "apiVersion": "batch/v1",
-            }
-        ]
-        meta["namespace"] = "default"
+        meta["ownerReferences"] = [{"uid": f"{seed}-jobs-{OWNER}", **_OWNED}]
     return made

@@ -10,7 +10,7 @@ import asyncio
 import json
 import random
 import re
-from collections import Counter
+from contextlib import suppress
 from functools import cache
 from pathlib import Path as File
 from typing import Any, Final
@@ -140,7 +140,6 @@ class Documents:
         last = {name: live_through(job(name), *life)[-1].after for name, life in LIVES.items()}
         self._uids = sorted(entry.uid for entry in last.values())
         self._entries = {entry.uid: entry for entry in last.values()}
-        self._seen = Counter[int]()
 
     def __call__(self, seed: int) -> Result:
         rng, result = random.Random(f"document {seed}"), Result()
@@ -281,10 +280,8 @@ def _no(_: Path) -> bool:
 def _address(text: bytes) -> tuple[str, str]:
     """Name and namespace as the client puts them in the path."""
     meta: Any = None
-    try:
+    with suppress(ValueError, yaml.YAMLError, KeyError, TypeError, RecursionError):
         meta = yaml.safe_load(text)["metadata"]
-    except (ValueError, yaml.YAMLError, KeyError, TypeError, RecursionError):
-        pass
     known = meta if isinstance(meta, dict) else {}
     name, namespace = known.get("name") or "default", known.get("namespace") or "default"
     return _segment(name), _segment(namespace)

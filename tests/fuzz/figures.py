@@ -1,4 +1,4 @@
-"""What a run of the fuzzer has done: inputs of each stage, features and pairs of features, and defects."""
+"""The results of a run of the fuzzer: inputs of each stage, features and pairs of features, and defects."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ Complaints = Iterator[str]
 
 
 def complaints(snapshot: Snapshot, plan: Plan) -> Complaints:
-    """What is wrong in the plan, one sentence for each."""
+    """The defects of the plan, one sentence for each."""
     yield from _partition(snapshot, plan)
     starts = _starts(snapshot, plan)
     for workload, admission in starts:
@@ -159,8 +159,9 @@ def _missing(request: TopologyRequest, levels: Sequence[str]) -> list[str]:
 def _levels(snapshot: Snapshot, placed: PodSetPlacement) -> Sequence[str]:
     for name in sorted(placed.charged):
         flavor = snapshot.config.flavors[name]
-        if flavor.topology in snapshot.config.topologies:
-            return snapshot.config.topologies[flavor.topology].levels
+        topology = snapshot.config.topologies.get(flavor.topology or "")
+        if topology is not None:
+            return topology.levels
     return next((t.levels for t in snapshot.config.topologies.values()), ())
 
 
@@ -262,7 +263,7 @@ class _Quota:
         return sum(max(0, self.used(m, row) - self.kept(m, row)) for m in self.below(member))
 
     def available(self, member: _Member, row: Row) -> int:
-        """What can be used in addition."""
+        """The amount that can be used in addition."""
         subtree, used, kept = (f(member, row) for f in (self.subtree, self.used, self.kept))
         if member.parent is None:
             return subtree - used
@@ -281,7 +282,7 @@ class _Quota:
 
 
 def charges(config: QueueConfig, workload: Workload, placement: Placement) -> Use:
-    """What a gang uses of the quota of its queue."""
+    """The use of a gang of the quota of its queue."""
     queue = config.cluster_queue_of(workload.namespace, workload.queue)
     found: Use = defaultdict(int)
     by_name = {podset.name: podset for podset in workload.podsets}
@@ -298,8 +299,8 @@ def _quota(snapshot: Snapshot, starts: Sequence[tuple[Workload, Admission]]) -> 
     """Each start fits the quota that is left, one after the other."""
     use: Use = defaultdict(int)
     for gang in snapshot.admitted:
-        for row, amount in charges(snapshot.config, gang.workload, gang.placement).items():
-            use[row] += amount
+        for key, amount in charges(snapshot.config, gang.workload, gang.placement).items():
+            use[key] += amount
     quota = _Quota(snapshot.config, use)
     for workload, admission in starts:
         found = charges(snapshot.config, workload, admission.placement)

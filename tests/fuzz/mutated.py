@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -45,8 +45,11 @@ def _paths(document: str, wire: type[msgspec.Struct] | None) -> tuple[Path, ...]
 
 def _plain(document: Any, at: Path) -> Iterator[Path]:
     yield at
-    items = document.items() if isinstance(document, dict) else ()
-    items = enumerate(document) if isinstance(document, list) else items
+    items: Iterable[tuple[str | int, Any]] = ()
+    if isinstance(document, dict):
+        items = document.items()
+    elif isinstance(document, list):
+        items = enumerate(document)
     for key, value in items:
         yield from _plain(value, (*at, key))
 
@@ -117,7 +120,7 @@ def _parent(document: Any, path: Sequence[str | int]) -> Any:
     return document
 
 
-def _replaced(rng: random.Random, parent: Any, key: str | int) -> bool:
+def _replaced(rng: random.Random, parent: Any, key: Any) -> bool:
     old = parent[key] if isinstance(parent, list) else parent.get(key)
     if isinstance(old, bool):
         parent[key] = not old

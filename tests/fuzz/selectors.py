@@ -14,8 +14,8 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from queuectl.devices.selectors import Selector
 from queuectl.cel.expression import EvaluationError
+from queuectl.devices.selectors import Selector
 from queuectl.domain.devices import DeviceKind
 from queuectl.domain.errors import BadInput
 from queuectl.objects.kubernetes.resource_slices import read_resource_slice
@@ -143,7 +143,7 @@ def _evaluated(source: str, kind: DeviceKind, result: Result) -> None:
         return
     result.counted["selectors that are valid"] += 1
     try:
-        value = selector.matches(kind)
+        value: Any = selector.matches(kind)
     except EvaluationError:
         result.counted["selectors whose evaluation is an error"] += 1
         return
