@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from multiprocessing.connection import Connection
 from typing import Final
@@ -36,7 +36,7 @@ def stages(*, rows: bool = True) -> Iterator[dict[str, Stage]]:
     """All stages. ``rows``: with a database."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     with Database.running() if rows else nullcontext() as database:
-        made = {
+        made: dict[str, Callable[[int], Result]] = {
             "clusters": Clusters(database),
             "documents": Documents(),
             "selectors": Selectors(),

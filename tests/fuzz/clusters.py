@@ -300,8 +300,13 @@ def _mutate(rng: random.Random, item: Item, kinds: set[str], chance: float) -> N
 
 
 def _configuration(seed: int) -> list[Document]:
-    amounts = {"nvidia.com/gpu": 64, "cpu": "1k", "pods": 1000, "memory": "1Pi"}
-    small = {"nvidia.com/gpu": 8, "cpu": 64, "pods": 100, "memory": "1Ti"}
+    amounts: dict[str, int | str] = {
+        "nvidia.com/gpu": 64,
+        "cpu": "1k",
+        "pods": 1000,
+        "memory": "1Pi",
+    }
+    small: dict[str, int | str] = {"nvidia.com/gpu": 8, "cpu": 64, "pods": 100, "memory": "1Ti"}
     return [
         m.topology("gpus", *LEVELS_OF_NODES[:2]),
         m.flavor("gpu", topology="gpus"),
@@ -331,7 +336,7 @@ def _objects(rng: random.Random, seed: int) -> list[Item]:
 
 
 def _nodes() -> list[Document]:
-    found = rig.nodes(5)
+    found = [dict(node) for node in rig.nodes(5)]
     for number, node in enumerate(found):
         labels = {"zone": "z1", "generation": "5", "example.com/block": "b0"}
         node["metadata"]["labels"] |= labels | {"example.com/rack": f"r{number // 2}"}

@@ -21,10 +21,10 @@ from tests.fuzz.snapshots import Snapshots
 from tests.planner.build import gang, node, podset, queue, world
 
 SEEDS = {
-    "clusters": range(24),
-    "documents": range(20),
-    "selectors": range(40),
-    "snapshots": range(4),
+    "clusters": range(20),
+    "documents": range(16),
+    "selectors": range(20),
+    "snapshots": range(3),
 }
 RUN: dict[str, Callable[[], Callable[[int], Result]]] = {
     "documents": Documents,
