@@ -13,7 +13,7 @@ TESTS ?=
 # Empty is off. Images of Python often set it; each process of the tests would then compile everything it imports anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup lint lint-workflows audit test test-fast test-system test-operations test-docs test-faults test-gpus test-kinds race test-devices test-versions explore chaos demo bench e2e-real training-picture corpus traces calibration image test-image dist release dashboards manifests pictures recording docs vendor test-browser clean controlplane
+.PHONY: help setup lint lint-workflows audit test test-fast test-system test-operations test-docs test-faults test-gpus test-kinds race test-devices test-versions explore fuzz chaos demo bench e2e-real training-picture corpus traces calibration image test-image dist release dashboards manifests pictures recording docs vendor test-browser clean controlplane
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -101,6 +101,10 @@ test-versions: setup ## the protocol on each supported version of Kubernetes; bu
 	$(RUN)/python -m pytest $(or $(TESTS),tests/versions) -m system -n 0 $(PYTEST_ARGS)
 
 ROUNDS ?= 5
+# SECONDS is a variable of bash, too; make reads the one of its command line.
+fuzz: setup ## mutated objects of all kinds, documents, requests, selectors and mixed snapshots on their whole path: SECONDS=3600 SEED=; prints how to repeat an input
+	$(RUN)/python -m tests.fuzz --seconds $(or $(SECONDS),3600) --seed "$(SEED)"
+
 explore: setup ## every property test on fresh examples, ROUNDS=5 times over; `make test` draws the same ones each time
 	@set -e; for round in $$(seq $(ROUNDS)); do echo "explore: round $$round of $(ROUNDS)"; \
 	  $(RUN)/pytest -q -m "hypothesis and not system and not bench and not operations" -n 2 --hypothesis-profile=fresh $(PYTEST_ARGS); done

@@ -10,11 +10,14 @@ from cel_expr_python import cel
 from google.protobuf.json_format import MessageToDict
 
 from queuectl.domain.errors import BadInput, QueuectlError
+from queuectl.domain.words import shortened
 
 _FIRST: Final = re.compile(
     r"ERROR: <input>:[0-9]+:[0-9]+: (.*?)(?: \(in container ''\))?$", re.MULTILINE
 )
 """The first of the errors that the library lists, without its position."""
+_LONGEST_REASON: Final = 500
+"""Characters. The library repeats parts of the expression."""
 
 
 class EvaluationError(QueuectlError):
@@ -60,7 +63,8 @@ def compiled(environment: cel.Env, source: str, *, types: bool = True) -> cel.Ex
         return environment.compile(source, disable_check=not types)
     except Exception as error:  # the library has no class of its own
         found = _FIRST.search(str(error))
-        raise BadInput(f"CEL: {found[1] if found else error}: {source}") from error
+        reason = shortened(found[1] if found else str(error), _LONGEST_REASON)
+        raise BadInput(f"CEL: {reason}: {shortened(source, _LONGEST_REASON)}") from error
 
 
 def _plain(value: Any) -> Any:

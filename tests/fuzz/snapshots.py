@@ -1,0 +1,130 @@
+"""Snapshots that mix features: planned, verified, explained, and judged by code that the planner does not use.
+
+Of each seed there are some cycles of a larger snapshot with all features, a small cluster in which something is missing, and a small one
+for which all answers are tried: the gangs that start are the greatest set in queue order.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+from queuectl.control.checked_plan import checked_plan
+from queuectl.control.explained import explained
+from queuectl.domain.fleet import Fleet
+from queuectl.domain.plan import Plan, Proof
+from queuectl.domain.queues import WithinClusterQueue
+from queuectl.domain.snapshot import Pending, Snapshot
+from queuectl.domain.workload import PodSet
+from tests.fuzz.figures import Result
+from tests.fuzz.judge import complaints
+from tests.planner.degenerate import degenerate
+from tests.planner.feature_counts import FEATURES as GENERATED
+from tests.planner.feature_counts import features_of, outcomes_of
+from tests.planner.generate_cycles import following
+from tests.planner.generate_features import snapshot_of
+from tests.planner.mixed import mixed
+from tests.planner.oracle import starts
+
+FEATURES = GENERATED
+_CYCLES = 3
+_MOST_PODS = 7  # of a snapshot for which all answers are tried
+
+
+class Snapshots:
+    """The stage."""
+
+    def __call__(self, seed: int) -> Result:
+        result = Result()
+        features = set[str]()
+        rng = random.Random(f"snapshot {seed}")
+        snapshot = snapshot_of(seed)
+        for _ in range(_CYCLES):
+            made = self._planned(rng, snapshot, result, "features")
+            features |= features_of(snapshot)
+            result.counted.update(outcomes_of(snapshot, made))
+            snapshot = following(snapshot, made, rng)
+        if seed % 2:
+            small, _ = degenerate(seed)
+            self._planned(rng, small, result, "something missing")
+        else:
+            self._exact(small_cluster(seed), result)
+        result.features = frozenset(features)
+        return result
+
+    @staticmethod
+    def _planned(rng: random.Random, snapshot: Snapshot, result: Result, kind: str) -> Plan:
+        checked = checked_plan(snapshot)
+        result.counted[f"plans: {kind}"] += 1
+        wrong = [
+            *(f"verifier: {one}" for one in checked.violations),
+            *(f"alarm: {one}" for one in checked.decided.alarms),
+        ]
+        if kind == "features":
+            wrong += [f"judge: {one}" for one in complaints(checked.snapshot, checked.decided)]
+        result.defects += [f"{kind}: {one}" for one in wrong]
+        waiting = [one.uid for one in checked.decided.pending]
+        asked = frozenset(rng.sample(waiting, min(1, len(waiting))))
+        for found in explained(checked, asked):
+            result.counted["diagnoses"] += 1
+            assert found.uid in asked
+        return checked.decided
+
+    def _exact(self, snapshot: Snapshot, result: Result) -> None:
+        """The answer by definition."""
+        made = self._planned(random.Random(0), snapshot, result, "tried in full")
+        if any(one.proof is Proof.UNDECIDED for one in made.pending):
+            result.counted["not decided"] += 1
+            return
+        found = {one.uid for one in made.admitted}
+        known = starts(snapshot)
+        missed = sorted(uid for uid, fits in known.items() if fits != (uid in found))
+        if missed:
+            result.defects.append(f"all answers: {known}, the plan starts {sorted(found)}")
+        result.counted.update(
+            {"tried gangs": len(known), "tried gangs that fit": sum(known.values())}
+        )
+        result.defects += [f"judge: {one}" for one in complaints(snapshot, made)]
+
+
+def small_cluster(seed: int) -> Snapshot:
+    """Up to five nodes and seven pods, without what the trial of all answers does not know."""
+    snapshot = mixed(seed)
+    config = snapshot.config
+    queues = {
+        name: replace(
+            queue,
+            within_cluster_queue=WithinClusterQueue.NEVER,
+            cohort=None,
+            groups=tuple(
+                replace(g, flavors=tuple(replace(q, borrowing={}, lending={}) for q in g.flavors))
+                for g in queue.groups
+            ),
+        )
+        for name, queue in config.cluster_queues.items()
+    }
+    nodes = snapshot.fleet.nodes[:5]
+    names = {node.name for node in nodes}
+    admitted = tuple(a for a in snapshot.admitted if names.issuperset(a.placement.use(a.workload)))
+    return replace(
+        snapshot,
+        config=replace(config, cluster_queues=queues, cohorts={}),
+        fleet=Fleet(nodes),
+        admitted=admitted,
+        pending=tuple(_few(snapshot.pending)),
+    )
+
+
+def _few(pending: tuple[Pending, ...]) -> Iterator[Pending]:
+    left = _MOST_PODS
+    for entry in pending:
+        podsets = tuple(_fixed(podset) for podset in entry.workload.podsets)
+        left -= sum(podset.count for podset in podsets)
+        if left < 0:
+            return
+        yield replace(entry, workload=replace(entry.workload, podsets=podsets))
+
+
+def _fixed(podset: PodSet) -> PodSet:
+    return replace(podset, min_count=None)
