@@ -299,12 +299,11 @@ def together(names: Sequence[str], draw: Random) -> Iterator[tuple[str, ...]]:
 
 def inject(names: Sequence[str], stage: Stage, load: Load, draw: Random) -> None:
     """Inject faults at the same time, and wait until all of them have ended."""
-    draws = [Random(draw.random()) for _ in names]
-    with ThreadPoolExecutor(len(names)) as pool:
-        acts = [
-            pool.submit(FAULTS[name], stage, load, seeded)
-            for name, seeded in zip(names, draws, strict=True)
-        ]
+    # The database ends with the thread that starts it, so the fault of the database is the one of this thread.
+    own, *others = sorted(names, key=lambda name: _PARTS[FAULTS[name]] != _DATABASE)
+    with ThreadPoolExecutor(MOST) as pool:
+        acts = [pool.submit(FAULTS[name], stage, load, Random(draw.random())) for name in others]
+        FAULTS[own](stage, load, Random(draw.random()))
     for act in acts:
         act.result()
 

@@ -30,7 +30,7 @@ from tests.support.contained import contained, ended
 RECOVERED_SECONDS = 120.0
 """Seconds after which a probe counts as failed; no figure depends on it."""
 ENDED_SECONDS = 300.0
-CHANGED = 100
+CHANGED = 20
 """Hostile objects that one tick changes."""
 
 
