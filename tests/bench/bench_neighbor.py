@@ -33,7 +33,7 @@ from queuectl.demo.manifests import Document, Pods
 from queuectl.demo.rest import ApiConnection
 from queuectl.domain.quantity import GPU
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
-from queuectl.localcluster.client import Client
+from queuectl.localcluster.client import Client, wait_until
 from queuectl.localcluster.errors import LocalClusterError
 from tests.bench.stage import BLOCK, RACK, resident_of
 from tests.chaos import hostile
@@ -73,8 +73,7 @@ class Plane:
         while (took := time.monotonic() - began) < LONGEST_SECONDS and self._running(name) < 2:
             time.sleep(POLL_SECONDS)
         client.delete(f"{JOBS}/{name}", propagationPolicy="Background")
-        while client.get(PODS)["items"]:
-            time.sleep(POLL_SECONDS)
+        wait_until(lambda: not client.get(PODS)["items"], f"{name} has no pods", LONGEST_SECONDS)
         return took
 
     def _running(self, name: str) -> int:
