@@ -113,7 +113,7 @@ def configuration() -> list[Document]:
 
 
 def _shape(number: int) -> Document:
-    """Each has another request, so that no plan of one is a plan of another."""
+    """A gang with a request that no other gang has."""
     return hostile.job(f"shape-{number}", Pods(2, gpus=8, cpu=f"{1000 + number}m"))
 
 
