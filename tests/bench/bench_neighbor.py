@@ -118,7 +118,7 @@ def _shape(number: int) -> Document:
 
 
 def shapes(plane: Plane, count: int) -> Callable[[], None]:
-    """So many pending gangs of different shapes."""
+    """A number of pending gangs of different shapes."""
 
     def create(number: int) -> None:
         plane.tenant.create(f"/apis/batch/v1/namespaces/{hostile.NAMESPACE}/jobs", _shape(number))
