@@ -12,6 +12,7 @@ import msgspec
 from queuectl.cli.connection import given
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
+from queuectl.cluster.nesting import LEVELS, decoded
 
 Document = Mapping[str, Any]
 
@@ -35,7 +36,8 @@ async def items(api: Api, path: str) -> list[Document]:
     token = ""
     while True:
         query = [("limit", str(_PAGE)), *([("continue", token)] if token else [])]
-        page = msgspec.json.decode(await api.request("GET", path, query=query))
+        body = await api.request("GET", path, query=query)
+        page = decoded(msgspec.json.decode, body, LEVELS + 2)
         found += page["items"]
         token = page["metadata"].get("continue") or ""
         if not token:

@@ -9,6 +9,7 @@ import msgspec
 
 from queuectl.cluster.client import Api
 from queuectl.cluster.discovery import confirm_absent
+from queuectl.cluster.nesting import LEVELS, decoded
 from queuectl.domain.errors import ClusterUnavailable, ObjectGone
 from queuectl.domain.prior_admissions import PriorAdmission
 from queuectl.objects.errors import RequestError
@@ -61,7 +62,7 @@ async def _list(api: Api, path: str) -> list[PriorAdmission]:
         query = [("limit", str(_PAGE)), *([("continue", token)] if token else [])]
         body = await api.request("GET", path, query=query)
         try:
-            page = _page(body)
+            page = decoded(_page, body, LEVELS + 2)
         except msgspec.MsgspecError as error:
             raise ClusterUnavailable(f"{path}: not a list: {error}") from error
         for raw in page.items:

@@ -19,6 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from queuectl.cluster.client import METADATA_ONLY, Api, Expired
+from queuectl.cluster.nesting import LEVELS, decoded
 from queuectl.cluster.server import Discovered
 from queuectl.domain.arrays import object_of
 from queuectl.domain.errors import (
@@ -120,7 +121,7 @@ def meant(
 
 def _metadata(target: str, body: bytes) -> _Meta:
     try:
-        return _object(body).metadata
+        return decoded(_object, body, LEVELS).metadata
     except msgspec.MsgspecError:
         text = body[:100].decode(errors="replace")
         raise ClusterUnavailable(f"{target}: the answer is no object: {text}") from None

@@ -191,6 +191,11 @@ class Controller:
         """Process id of `queuectl serve`."""
         return self._supervisor.programs()[_PROGRAM].pid
 
+    @property
+    def ended(self) -> int | None:
+        """Exit code of `queuectl serve`; None while it runs."""
+        return self._supervisor.programs()[_PROGRAM].returncode
+
     def detach(self) -> None:
         """Let it continue after this process, until :func:`take_down`."""
         self._supervisor.detach()

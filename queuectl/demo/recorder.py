@@ -28,6 +28,7 @@ from queuectl.domain.fleet import Node
 from queuectl.domain.job_records import JobRecord
 from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.records import NodeRecord
+from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds import KINDS, JobKinds, index_labels, leaderworkerset, path
 from queuectl.objects.kinds.pods import pod_reader
 from queuectl.objects.kubernetes.nodes import read_node
@@ -209,7 +210,10 @@ class Recorder:
             if before is not None:
                 self._drop(collection, seen.uid, seen.version)
             return
-        fact = self._paths[collection](seen.raw)
+        try:
+            fact = self._paths[collection](seen.raw)
+        except (msgspec.MsgspecError, RequestError):  # the object keeps its last readable form
+            return
         if fact is None or (before is not None and _same(before, fact)):
             return
         known[seen.uid] = fact

@@ -18,6 +18,8 @@ import httpx2
 import msgspec
 import yaml
 
+from queuectl.cluster.nesting import LEVELS, decoded
+
 _PAGE: Final = "500"
 _SILENCE_SECONDS: Final = (
     300  # after this time the server ends a watch, and the next watch continues
@@ -137,7 +139,7 @@ class Server:
             ):  # the kind is not installed, so there are no objects; the watch tries again
                 return (), ListCompleted(0, {}, first)
             answer.raise_for_status()
-            page = _list(answer.content)
+            page = decoded(_list, answer.content, LEVELS + 2)
             seen += [_seen(raw, gone=False) for raw in page.items]
             if not page.metadata.next:
                 break
@@ -165,7 +167,7 @@ class Server:
             async for piece in answer.aiter_bytes():
                 *lines, tail = (tail + piece).split(b"\n")
                 for line in lines:
-                    event = _event(line)
+                    event = decoded(_event, line, LEVELS + 1)
                     if event.type == "ERROR":
                         raise _Expired
                     if event.type == "BOOKMARK":

@@ -58,7 +58,7 @@ class Forward:
 
     Attributes:
         lengths: seconds for which each gang still runs, or runs from its start, by uid; infinite = it never ends.
-        check: is called at each end and for each planned start; it can raise to stop the draw.
+        check: is called at each end, for each gang that is tried, and for each planned start; it can wait, or raise to stop the draw.
         starts: unix seconds, by uid.
         work: the cost of the draw; the same for the same input.
     """
@@ -159,6 +159,7 @@ class Forward:
 
     def _start_at_once(self, gang: Waiting) -> bool:
         """Start a gang if it fits, or note how many nodes its class lacks at least."""
+        self.check()  # for each gang: with many different shapes, one pass takes as long as a plan
         least: float = inf
         for request in gang.requests(self.now):
             lacks = self._room(()).lacks(request)

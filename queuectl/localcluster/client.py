@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 """A Kubernetes object as decoded JSON."""
 
+JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
 FIELD_MANAGER = "queuectl-localcluster"
 _DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 NO_TRUSTED_CA = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -81,9 +83,13 @@ class Client:
         """Create an object in the collection at `path`. `query`: parameters of the request, such as `dryRun`."""
         return self._request("POST", path, document, query=query)
 
+    def send(self, method: str, path: str, text: str, content_type: str = JSON) -> None:
+        """Write an object whose JSON is too deeply nested for the encoder and the decoder of Python. The answer is not decoded."""
+        self._send(method, path, text, {"content-type": content_type}, {})
+
     def patch(self, path: str, change: Mapping[str, Any]) -> Document:
         """Change an object by a JSON merge patch."""
-        return self._request("PATCH", path, change, content_type="application/merge-patch+json")
+        return self._request("PATCH", path, change, content_type=MERGE_PATCH)
 
     def delete(self, path: str, *, missing_ok: bool = False, **options: Any) -> None:
         """Delete an object.
@@ -94,7 +100,7 @@ class Client:
             **options: Fields of DeleteOptions, such as `propagationPolicy="Foreground"`.
         """
         try:
-            self._request("DELETE", path, options or None)
+            self._send("DELETE", path, options or None, {"content-type": JSON}, {})
         except RequestError as error:
             if not (missing_ok and error.status == 404):
                 raise
@@ -158,7 +164,7 @@ class Client:
         method: str,
         path: str,
         body: Mapping[str, Any] | None = None,
-        content_type: str = "application/json",
+        content_type: str = JSON,
         query: Mapping[str, str] | None = None,
     ) -> Document:
         answer = self._send(method, path, body, {"content-type": content_type}, query or {})
@@ -169,14 +175,15 @@ class Client:
         self,
         method: str,
         path: str,
-        body: Mapping[str, Any] | None,
+        body: Mapping[str, Any] | str | None,
         headers: Mapping[str, str],
         query: Mapping[str, str],
     ) -> httpx2.Response:
+        # JSON is YAML, so the content type of apply accepts it.
+        content: dict[str, Any] = {"content": body} if isinstance(body, str) else {"json": body}
         try:
-            # JSON is YAML, so the content type of apply accepts it.
             answer = self._http.request(
-                method, path, json=body, headers=dict(headers), params=dict(query)
+                method, path, **content, headers=dict(headers), params=dict(query)
             )
         except httpx2.HTTPError as error:
             raise UnreachableError(f"{method} {path}: {type(error).__name__}: {error}") from error

@@ -46,6 +46,8 @@ def answer(mutation: Mutation, body: bytes) -> bytes:
         request = _read(body).request
     except msgspec.MsgspecError as error:
         raise BadInput(f"not an AdmissionReview of a new object: {error}") from error
+    except RecursionError as error:
+        raise BadInput("the object is nested too deeply") from error
     return msgspec.json.encode({**_API, "response": _response(mutation, request)})
 
 

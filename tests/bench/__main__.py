@@ -30,6 +30,7 @@ BENCHES = (
     "api",
     "attack",
     "flood",
+    "neighbor",
     "web",
     "webhook",
     "cli",

@@ -189,6 +189,11 @@ def peak_of(pid: int) -> float:
     return _status(pid, "VmHWM")
 
 
+def resident_of(pid: int) -> float:
+    """Resident MiB of a process now."""
+    return _status(pid, "VmRSS")
+
+
 def _resident(pid: int) -> float:
     """Without what it shares with its siblings, so that a sum is not counted over."""
     return _status(pid, "RssAnon")

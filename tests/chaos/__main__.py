@@ -35,7 +35,7 @@ def main() -> int:
         install(cluster)
         result = chaos(cluster, seed, seconds=seconds, save=Path("chaos-failures"), say=say)
     print(result.table())
-    for problem in [*result.violations, *result.losses]:
+    for problem in [*result.violations, *result.losses, *result.contained]:
         print(problem)
     return 0 if result.ok else 1
 

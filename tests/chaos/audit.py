@@ -17,6 +17,7 @@ from queuectl.domain.consistency import violations
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.quantity import GPU
 from queuectl.domain.reasons import Code
+from tests.chaos import hostile
 from tests.chaos.load import COHORT, LIMITS, NAMESPACE, SOLO
 from tests.chaos.stage import Stage
 from tests.support.stores import PostgresStore
@@ -26,6 +27,7 @@ WAITING = (State.PENDING, State.RESERVED)
 QUOTAS = {
     frozenset({"a", "b"}): COHORT,
     frozenset({"solo"}): max(SOLO),
+    frozenset({hostile.QUEUE}): hostile.GPUS,
 }
 
 

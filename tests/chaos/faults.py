@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from random import Random
 from typing import Any
@@ -242,6 +243,69 @@ FAULTS: dict[str, Act] = {
     "jobs suspended by others": jobs_suspended,
     "configuration changed": configuration_changed,
 }
+
+
+_API, _WIRE, _DATABASE, _STATEMENTS = "API server", "API connections", "database", "statements"
+_PARTS: dict[Act, str] = {
+    leader_killed: "controllers",
+    both_killed: "controllers",
+    leader_frozen: "controllers",
+    clock_jumped: "clock",
+    database_killed: _DATABASE,
+    database_frozen: _DATABASE,
+    database_slow: _STATEMENTS,
+    commits_lost: _STATEMENTS,
+    commits_late: _STATEMENTS,
+    statements_lost: _STATEMENTS,
+    api_server_killed: _API,
+    api_server_frozen: _API,
+    api_answers_lost: _WIRE,
+    api_writes_late: _WIRE,
+    watches_cut: _WIRE,
+    writes_refused: "policies",
+    node_lost: "nodes",
+    node_cordoned: "nodes",
+    node_deleted: "nodes",
+    pods_failed: "pods",
+    pods_deleted: "pods",
+    jobs_deleted: "jobs",
+    jobs_suspended: "jobs",
+    configuration_changed: "configuration",
+}
+"""The part that each fault concerns. Of several faults at a time, no two concern the same part."""
+_ASKING = frozenset({"policies", "nodes", "pods", "jobs"})
+"""Parts whose faults are requests to the API server, so that it must answer."""
+MOST = 3
+"""Faults at a time."""
+
+
+def compatible(names: Sequence[str]) -> bool:
+    """Whether these faults can be injected at the same time."""
+    parts = [_PARTS[FAULTS[name]] for name in names]
+    return len({*parts}) == len(parts) and not (_API in parts and _ASKING & {*parts})
+
+
+def together(names: Sequence[str], draw: Random) -> Iterator[tuple[str, ...]]:
+    """Each fault once, in groups of one to three that are compatible."""
+    left = list(names)
+    while left:
+        group, most = [left.pop(0)], draw.randint(1, MOST)
+        for name in [*left]:
+            if len(group) < most and compatible([*group, name]):
+                group.append(name)
+                left.remove(name)
+        yield tuple(group)
+
+
+def inject(names: Sequence[str], stage: Stage, load: Load, draw: Random) -> None:
+    """Inject faults at the same time, and wait until all of them have ended."""
+    # The database ends with the thread that starts it, so the fault of the database is the one of this thread.
+    own, *others = sorted(names, key=lambda name: _PARTS[FAULTS[name]] != _DATABASE)
+    with ThreadPoolExecutor(MOST) as pool:
+        acts = [pool.submit(FAULTS[name], stage, load, Random(draw.random())) for name in others]
+        FAULTS[own](stage, load, Random(draw.random()))
+    for act in acts:
+        act.result()
 
 
 def pods(stage: Stage) -> list[PodRecord]:

@@ -13,6 +13,7 @@ from queuectl.demo.manifests import Document, Pods
 from queuectl.domain.job_records import JobRecord
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.localcluster.errors import LocalClusterError
+from tests.chaos import hostile
 from tests.chaos.stage import Stage
 from tests.system.installation import BLOCK, RACK
 
@@ -26,11 +27,12 @@ LIMITS: dict[Queue, Resources] = {
     (NAMESPACE, "b"): Resources({GPU: COHORT}),
     (NAMESPACE, "solo"): Resources({GPU: max(SOLO)}),
     (NAMESPACE, "probe"): Resources({GPU: PROBE}),
+    (hostile.NAMESPACE, hostile.QUEUE): Resources({GPU: hostile.GPUS}),
 }
 
 
 def configuration() -> list[Document]:
-    """Queues for 112 of the 128 GPUs: two that borrow from each other, one that changes, and one for probes."""
+    """Queues for 120 of the 128 GPUs: two that borrow from each other, one that changes, one for probes, one of hostile objects."""
     queues = []
     for name, gpus in (("a", COHORT // 2), ("b", COHORT // 2)):
         queue = m.cluster_queue(f"chaos-{name}", "gpu", {GPU: gpus, "cpu": "1M"})
@@ -47,7 +49,8 @@ def configuration() -> list[Document]:
         m.priority_class("low", 10),
         m.priority_class("high", 100),
         *queues,
-        *(m.local_queue(NAMESPACE, name, f"chaos-{name}") for _, name in LIMITS),
+        *(m.local_queue(NAMESPACE, name, f"chaos-{name}") for name in ("a", "b", "solo", "probe")),
+        *hostile.configuration(),
     ]
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -122,6 +122,7 @@ class Stage:
     meanwhile: Callable[[], None] = lambda: None
     reachable: bool = True
     pace: float = 1.0
+    _acting: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def client(self) -> Client:
@@ -131,8 +132,12 @@ class Stage:
         """Let time pass."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
-            if self.reachable:
-                self.meanwhile()
+            # Of several faults at a time, each waits in a thread of its own, and one of them acts.
+            if self.reachable and self._acting.acquire(blocking=False):
+                try:
+                    self.meanwhile()
+                finally:
+                    self._acting.release()
             time.sleep(min(TURN_SECONDS, left))
 
     def last(self, seconds: float) -> None:

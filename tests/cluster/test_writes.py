@@ -95,3 +95,13 @@ async def test_an_answer_to_a_patch_means(
         assert refused == (expected is WriteRefused)
         if refused:
             assert f" {code}: a webhook denies it" in str(error.value)
+
+
+@pytest.mark.parametrize("depth", [0, 1500, 9000])
+async def test_the_answer_to_a_patch_is_read_at_each_depth_of_its_field_owners(
+    tmp_path: Path, depth: int
+) -> None:
+    owners = '{"f:a":' * depth + "{}" + "}" * depth
+    answer = f'{{"metadata":{{"managedFields":[{owners}],"uid":"u1","resourceVersion":"8"}}}}'
+    async with server(tmp_path, 200, answer.encode(), AS_EXPECTED) as writer:
+        assert await writer.patch_job("Job", "a", "train", PATCH) == 8

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import QueueingStrategy
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
 from queuectl.domain.workload import Duration, Workload
-from tests.estimates.build import starts
+from queuectl.estimates.forward import Forward
+from tests.estimates.build import scene, starts
 from tests.planner.backfill_clock import line
 from tests.planner.build import FLAVOR, NOW, gang, holding, node, placed, podset, queue, world
 
@@ -131,3 +133,14 @@ def test_with_backfill_a_later_gang_uses_nodes_that_no_planned_start_needs() -> 
     ends = {"a": 100.0, "b": 900.0, "c": 200.0, "d": 400.0}
     found = starts(world(RACKS, [whole, later], FULL, line()), ends | {"q": 900.0, "p": 50.0})
     assert found == {"q": 100.0, "p": 400.0}
+
+
+def test_a_draw_yields_to_plans_between_two_gangs_of_one_pass() -> None:
+    """Each of the gangs has another shape, so one pass over all of them takes long."""
+    calls: list[None] = []
+    shapes = [(count, gpu) for gpu in (1, 2, 4) for count in range(1, 16 // gpu + 1)]
+    pending = [gang(f"p{n}-{gpu}", podset(count=n, gpu=gpu)) for n, gpu in shapes]
+    snapshot = world(RACKS, pending, FULL, queue())
+    lengths = {one.uid: inf for one in pending} | dict.fromkeys("abcd", inf) | {"a": 100.0}
+    Forward(scene(snapshot), lengths, lambda: calls.append(None)).run()
+    assert len(calls) >= len(pending)

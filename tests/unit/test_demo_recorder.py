@@ -341,3 +341,10 @@ async def test_a_kind_that_is_not_installed_yet_is_empty_until_it_is(
     answers = [missing, missing, watching(("ADDED", pod("a", 11)))]
     found = await collect(server(tmp_path, lambda _: answers.pop(0)), 2)
     assert found == [ListCompleted(0, {}, True), ("a", 11, False)]
+
+
+def test_an_object_that_cannot_be_read_keeps_its_last_form(start: Start, monkeypatch):
+    monkeypatch.setattr(FakeServer, "now", {PODS: ListCompleted(9, {"p": 8}, True)})
+    broken = pod("p", 8) | {"spec": 1}
+    recorder = start([ListCompleted(1, {}, True), seen(pod("p", 5, nodeName="a")), seen(broken)])
+    assert story(recorder) == [(5, "p", False)]

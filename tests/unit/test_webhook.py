@@ -169,6 +169,11 @@ def test_an_object_without_a_value_is_refused_with_the_reason() -> None:
     [
         ("/mutate/queuectl-jobs", b"{}", 400),
         ("/mutate/queuectl-jobs", b"no JSON", 400),
+        (
+            "/mutate/queuectl-jobs",
+            review({"x": "@"}).replace(b'"@"', b"[" * 2000 + b"]" * 2000),
+            400,
+        ),
         ("/mutate/queuectl-jobs", review(None), 400),
         ("/mutate/queuectl-jobs", b" " * (LARGEST + 1), 413),
         ("/mutate/other", review(JOB), 404),
