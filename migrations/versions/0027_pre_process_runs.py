@@ -37,7 +37,7 @@ def upgrade() -> None:
             nullable=False,
         ),
     )
-    op.add_column("leadership", sa.Column("rehearsed_at", sa.Double(), nullable=True))
+    op.add_column("leadership", sa.Column("tried_at", sa.Double(), nullable=True))
     op.create_table_comment(
         "leadership",
         f"{_LEADERSHIP}; suspects are units of input that ended a process",

@@ -1,7 +1,7 @@
 """A careful start: a child process tries everything first, after errors that ended processes before any code could contain them.
 
 A native crash, a lack of memory, or a loop that never returns ends each process that handles the same input. After several such ends,
-a child process decodes, observes, plans and verifies with limits, and writes nothing (:mod:`queuectl.control.rehearsal`). If it ends
+a child process decodes, observes, plans and verifies with limits, and writes nothing (:mod:`queuectl.control.careful_child`). If it ends
 early, the unit that it handled last is a suspect, which the next child leaves out, until a child passes. Then this process works
 without the suspects. Only a child tries them again: after the longest back-off, or one time before that after a change.
 """
@@ -37,7 +37,7 @@ MOST_CHILDREN: Final = 10
 CHECK_SECONDS: Final = 15.0
 NO_MEMORY: Final = 71
 """The exit status of a child that has reached its limit of memory."""
-_COMMAND: Final = (sys.executable, "-m", "queuectl.control.rehearsing")
+_COMMAND: Final = (sys.executable, "-m", "queuectl.control.careful_process")
 _ABORT_SECONDS: Final = 5.0  # for the traces of a child that hangs
 _POLL_SECONDS: Final = 0.2
 _CGROUP: Final = Path("/sys/fs/cgroup")
@@ -60,7 +60,7 @@ class ChildEnd:
     suspect: Suspect | None = None
 
 
-class Rehearse(Protocol):
+class RunChild(Protocol):
     """Runs a child without some units."""
 
     async def __call__(self, suspects: Sequence[Suspect]) -> ChildEnd: ...
@@ -158,7 +158,9 @@ def memory_left() -> int:
     left = 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
     try:
         limit, used = ((_CGROUP / f"memory.{name}").read_text() for name in ("max", "current"))
-        left = min(left, int(limit) - int(used))
+        stat = (_CGROUP / "memory.stat").read_text().split()
+        unused = int(stat[stat.index("inactive_file") + 1])  # the kernel frees it when it is needed
+        left = min(left, int(limit) - int(used) + unused)
     except (OSError, ValueError):  # no limit, or no second version of cgroups
         pass
     return int(_SHARE * max(left, 0))
@@ -178,15 +180,15 @@ class CarefulStart:
         containment: Containment,
         clock: Clock,
         metrics: CarefulMetrics,
-        rehearse: Rehearse | None,
+        run_child: RunChild | None,
     ) -> None:
-        """``rehearse``: None = no careful starts."""
+        """``run_child``: None = no careful starts."""
         self._store = store
         self._holder = holder
         self._containment = containment
         self._clock = clock
         self._metrics = metrics
-        self._rehearse = rehearse
+        self._run_child = run_child
         self.blocker = ""
 
     async def begun(self) -> None:
@@ -212,7 +214,7 @@ class CarefulStart:
             log.warning("process_runs_not_read", error=str(error))
             return
         self._set_aside(known)
-        if len(ends) < UNKNOWN_ENDS or self._rehearse is None:
+        if len(ends) < UNKNOWN_ENDS or self._run_child is None:
             return
         self.blocker = "careful start: a child process tries all input"
         log.error("careful_start_begun", ends=len(ends), seconds=WITHIN_SECONDS)
@@ -227,7 +229,7 @@ class CarefulStart:
             await asyncio.sleep(CHECK_SECONDS)
             now = self._clock()
             due = [one for one in self._containment.suspects() if one.until <= now]
-            if due and self._rehearse is not None:
+            if due and self._run_child is not None:
                 released(await self._tried(due))
 
     async def _tried(self, due: Sequence[SetAside]) -> list[SetAside]:
@@ -250,10 +252,10 @@ class CarefulStart:
 
     async def _search(self, known: Sequence[Suspect]) -> tuple[list[Suspect], bool]:
         """Run children until one passes without the suspects that the others found. Returns these, and whether one has passed."""
-        assert self._rehearse is not None
+        assert self._run_child is not None
         found: list[Suspect] = []
         for _ in range(MOST_CHILDREN):
-            end = await self._rehearse((*known, *found))
+            end = await self._run_child((*known, *found))
             if end.passed:
                 log.info("careful_start_completed", suspects=len(found))
                 return found, True

@@ -12,11 +12,11 @@ from queuectl.cluster.adapter import KubernetesCluster
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.resources import watched
 from queuectl.control.careful import Child
+from queuectl.control.careful_child import Given, begin, try_everything
 from queuectl.control.clock import SteadyClock
 from queuectl.control.leader.election import Leadership
 from queuectl.control.leader.recovery import Recovered, recover
 from queuectl.control.progress import longest_step
-from queuectl.control.rehearsal import Given, begin, rehearse
 from queuectl.control.settings import Settings
 from queuectl.control.supervisor import Supervisor
 from queuectl.control.use_sources import health_source, use_source
@@ -254,12 +254,12 @@ async def controller(settings: Settings) -> AsyncIterator[Controller]:
             containment=containment,
             use_source=source,
             health_source=health,
-            rehearse=Child(url, longest_step(settings.solver.wall_seconds)),
+            run_child=Child(url, longest_step(settings.solver.wall_seconds)),
         )
         yield Controller(supervisor, command_service, metrics, registration)
 
 
-async def rehearsed(given: Given) -> None:
+async def careful_child(given: Given) -> None:
     """Do the work of a leader up to a verified plan, in a child process. The server of the database refuses each write of it.
 
     Raises:
@@ -282,7 +282,7 @@ async def rehearsed(given: Given) -> None:
             containment=containment,
         )
         stack.push_async_callback(cluster.close)
-        await rehearse(store, cluster, settings, clock, kinds, containment)
+        await try_everything(store, cluster, settings, clock, kinds, containment)
 
 
 async def recovered(settings: Settings, documents: Sequence[GivenDocument]) -> Recovered:

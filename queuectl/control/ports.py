@@ -153,7 +153,7 @@ class Store(Protocol):
         """Note how the last run of a process ended."""
 
     async def unknown_ends(self, since: float) -> tuple[float, ...]:
-        """When runs of this release ended for an unknown reason, after ``since`` and the last rehearsal, the oldest first.
+        """When runs of this release ended for an unknown reason, after ``since`` and the last careful start, the oldest first.
 
         A process that runs has not ended. A take-over ends all earlier leaderships.
         """
@@ -162,7 +162,7 @@ class Store(Protocol):
         """The units of input that ended a process, for all processes."""
 
     async def keep_suspects(self, suspects: Sequence[Suspect]) -> None:
-        """Replace them. A rehearsal has ended."""
+        """Replace them. A careful start has ended."""
 
     async def commits_ended(self, *, epoch: int) -> None:
         """Wait until no commit under this epoch is in progress, also none whose call has timed out.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from queuectl.control.careful import CarefulStart, Rehearse
+from queuectl.control.careful import CarefulStart, RunChild
 from queuectl.control.clock import SteadyClock
 from queuectl.control.kueue import KueueDetector
 from queuectl.control.leader import estimates
@@ -71,7 +71,7 @@ class Supervisor:
         containment: Containment | None = None,
         use_source: UseSource | None = None,
         health_source: HealthSource | None = None,
-        rehearse: Rehearse | None = None,
+        run_child: RunChild | None = None,
     ) -> None:
         """Connect nothing yet.
 
@@ -85,7 +85,7 @@ class Supervisor:
             containment: of the process; None = one of its own.
             use_source: of GPU utilization; None without one.
             health_source: of faults of GPUs; None without one.
-            rehearse: runs a child process of a careful start; None = no careful starts.
+            run_child: runs a child process of a careful start; None = no careful starts.
         """
         self._use_source = use_source
         self._health_source = health_source
@@ -97,7 +97,7 @@ class Supervisor:
         self.kinds = kinds
         self.containment = containment or Containment(clock)
         self._careful = CarefulStart(
-            store, settings.holder, self.containment, clock, metrics.careful, rehearse
+            store, settings.holder, self.containment, clock, metrics.careful, run_child
         )
         self._relist = asyncio.Event()
         self._mirror = Mirror.of(kinds, self.containment)

@@ -49,20 +49,20 @@ async def end(connection: AsyncConnection, name: str, how: ProcessEnd) -> None:
 
 
 async def unknown_ends(connection: AsyncConnection, since: float) -> tuple[float, ...]:
-    """When processes of this release ended without a note, after ``since`` (unix seconds) and the last rehearsal, the oldest first."""
-    rehearsed = select(func.coalesce(leadership.c.rehearsed_at, 0.0)).scalar_subquery()
+    """When processes of this release ended without a note, after ``since`` (unix seconds) and the last careful start, the oldest first."""
+    tried = select(func.coalesce(leadership.c.tried_at, 0.0)).scalar_subquery()
     found = select(_c.ended_at).where(
         _c.how == ProcessEnd.UNKNOWN.value,
-        _c.ended_at > func.greatest(rehearsed, since),
+        _c.ended_at > func.greatest(tried, since),
         _c.release == version("queuectl"),
     )
     return tuple((await connection.scalars(found.order_by(_c.ended_at))).all())
 
 
 async def keep_suspects(connection: AsyncConnection, suspects: Iterable[Suspect]) -> None:
-    """Replace the units that ended a process, after a rehearsal."""
+    """Replace the units that ended a process, after a careful start."""
     rows = [asdict(one) for one in suspects]
-    await connection.execute(update(leadership).values(suspects=rows, rehearsed_at=_NOW))
+    await connection.execute(update(leadership).values(suspects=rows, tried_at=_NOW))
 
 
 async def suspects(connection: AsyncConnection) -> tuple[Suspect, ...]:

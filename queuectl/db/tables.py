@@ -311,7 +311,7 @@ leadership: Final = single_row(
     words("holder"),
     Column("taken_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     json("suspects", default="[]"),
-    seconds("rehearsed_at", nullable=True),
+    seconds("tried_at", nullable=True),
     comment="a commit must name this epoch; suspects are units of input that ended a process",
 )
 

@@ -191,6 +191,11 @@ class Controller:
         """Process id of `queuectl serve`."""
         return self._supervisor.programs()[_PROGRAM].pid
 
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._supervisor.programs()[_PROGRAM].running
+
     def detach(self) -> None:
         """Let it continue after this process, until :func:`take_down`."""
         self._supervisor.detach()

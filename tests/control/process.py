@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from queuectl.control.careful import Rehearse
+from queuectl.control.careful import RunChild
 from queuectl.control.clock import SteadyClock
 from queuectl.control.settings import Settings
 from queuectl.control.supervisor import Supervisor
@@ -22,7 +22,7 @@ async def running(
     url: str,
     cluster: FakeCluster,
     settings: Settings | None = None,
-    rehearse: Rehearse | None = None,
+    run_child: RunChild | None = None,
 ) -> AsyncIterator[Supervisor]:
     """A supervisor that runs until the end of the block and is then shut down."""
     store = await PostgresStore.connect(DatabaseSettings(url))
@@ -33,7 +33,7 @@ async def running(
         settings=settings or Settings(),
         clock=SteadyClock(),
         kinds=KINDS,
-        rehearse=rehearse,
+        run_child=run_child,
     )
     cluster.containment = supervisor.containment
     stop = asyncio.Event()

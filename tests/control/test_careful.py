@@ -14,8 +14,8 @@ from queuectl.domain.containment import Boundary, Suspect
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code
 from queuectl.localcluster.devices import DRIVER, device_class, gpus, pool
+from tests.control.careful_child import POISON, save
 from tests.control.process import running, until
-from tests.control.rehearsed import POISON, save
 from tests.control.rig import QUICK, configuration, gang, nodes
 from tests.doubles.cluster import FakeCluster
 from tests.support.stores import PostgresStore
@@ -42,7 +42,7 @@ class World:
     def child(self, boundary: str, error: str, silence: float = 90.0) -> Child:
         """A child that an object at a boundary ends."""
         save(self.cluster, self._file)
-        command = ("-m", "tests.control.rehearsed", str(self._file), boundary, error)
+        command = ("-m", "tests.control.careful_child", str(self._file), boundary, error)
         return Child(self.url, silence, memory=MEMORY, command=(sys.executable, *command))
 
     async def started(self, uid: str) -> bool:
@@ -114,8 +114,8 @@ async def test_a_child_that_ends_at_no_unit_has_no_suspect(world: World) -> None
 
 
 async def test_a_careful_start_sets_the_unit_aside_and_another_gang_starts(world: World) -> None:
-    rehearse = world.child("gang", "crash")
-    async with running(world.url, world.cluster, QUICK, rehearse) as supervisor:
+    run_child = world.child("gang", "crash")
+    async with running(world.url, world.cluster, QUICK, run_child) as supervisor:
         await until(lambda: world.started(world.fine), "the other gang starts")
         assert not supervisor.blockers()
         (found,) = supervisor.containment.suspects()
@@ -124,7 +124,7 @@ async def test_a_careful_start_sets_the_unit_aside_and_another_gang_starts(world
         entry = await world.store.get_workload(world.poison)
         assert entry is not None
         assert (entry.state, entry.reason.code) == (State.PENDING, Code.INTERNAL_ERROR)
-    assert await world.store.unknown_ends(0.0) == (), "the rehearsal has covered them"
+    assert await world.store.unknown_ends(0.0) == (), "the careful start has covered them"
 
 
 async def test_a_process_starts_at_once_without_the_suspects_that_another_has_found(

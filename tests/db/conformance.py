@@ -227,7 +227,7 @@ class StoreConformance:
         await store.end_run("a", ProcessEnd.LOST_LEASE)
         assert await store.unknown_ends(0.0) == ()
 
-    async def test_all_processes_know_the_suspects_of_the_last_rehearsal(
+    async def test_all_processes_know_the_suspects_of_the_last_careful_start(
         self, open_store: OpenStore
     ):
         store, other = await open_store(), await open_store()
@@ -240,7 +240,7 @@ class StoreConformance:
         ]
         await store.keep_suspects(found)
         assert await other.suspects() == tuple(found)
-        assert await other.unknown_ends(0.0) == (), "the rehearsal has covered them"
+        assert await other.unknown_ends(0.0) == (), "the careful start has covered them"
         await other.keep_suspects([])
         assert await store.suspects() == ()
 

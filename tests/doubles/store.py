@@ -105,7 +105,7 @@ class MemoryDatabase:
     audit: list[AuditLine] = field(default_factory=list)
     runs: list[MemoryRun] = field(default_factory=list)
     suspects: tuple[Suspect, ...] = ()
-    rehearsed_at: float = 0.0
+    tried_at: float = 0.0
     outcomes: dict[int, str | None] = field(default_factory=dict)  # None = not answered yet
     down: bool = False
     faults: list[Fault] = field(default_factory=list)  # for the next commits, in order
@@ -168,7 +168,7 @@ class MemoryStore:
     async def unknown_ends(self, since: float) -> tuple[float, ...]:
         database = await self._reach()
         ended = (run.ended for run in database.runs if run.how is ProcessEnd.UNKNOWN)
-        since = max(since, database.rehearsed_at)
+        since = max(since, database.tried_at)
         return tuple(sorted(at for at in ended if at is not None and at > since))
 
     async def suspects(self) -> tuple[Suspect, ...]:
@@ -176,7 +176,7 @@ class MemoryStore:
 
     async def keep_suspects(self, suspects: Sequence[Suspect]) -> None:
         database = await self._reach()
-        database.suspects, database.rehearsed_at = tuple(suspects), time.time()
+        database.suspects, database.tried_at = tuple(suspects), time.time()
 
     async def commits_ended(self, *, epoch: int) -> None:
         if (await self._reach()).epoch != epoch:

@@ -164,7 +164,7 @@ async def test_the_number_of_children_is_limited() -> None:
     assert process.start.blocker == ""
     await process.died()
     await process.start.begin()
-    assert len(process.suspects) == 2 * MOST_CHILDREN, "the next careful start goes on"
+    assert len(process.suspects) == 2 * MOST_CHILDREN, "the next careful start finds more"
 
 
 @pytest.mark.parametrize("suspect", [None, gang(1)], ids=["no unit", "the same unit again"])
@@ -193,7 +193,7 @@ async def test_a_child_tries_a_suspect_again_after_the_longest_back_off() -> Non
     await process.start.begin()
     process.now += LONGEST_SECONDS + 1
     assert process.containment.waits(Boundary.SNAPSHOT, "team-1") is not None
-    assert not process.containment.due(Boundary)
+    assert not process.containment.due(frozenset(Boundary))
     count = len(process.children.given)
     assert await process.followed(lambda: len(process.children.given) > count + 1) == []
     assert process.suspects == ["team-1"]

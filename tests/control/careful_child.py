@@ -1,4 +1,4 @@
-"""The child of a careful start on a copy of the cluster double: ``python -m tests.control.rehearsed FILE BOUNDARY ERROR``.
+"""The child of a careful start on a copy of the cluster double: ``python -m tests.control.careful_child FILE BOUNDARY ERROR``.
 
 At one boundary, objects whose name begins with ``poison`` end it. It reads the real database, and exits with status 3 if it has written.
 """
@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from queuectl.cluster import nesting, stream
 from queuectl.cluster.nesting import LEVELS
+from queuectl.control.careful_child import Given, begin, run, try_everything
 from queuectl.control.clock import SteadyClock
-from queuectl.control.rehearsal import Given, begin, rehearse, run
 from queuectl.control.settings import Settings
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.leader_store import LeaderStore
@@ -97,14 +97,14 @@ def poison_objects(error: Callable[[], None]) -> None:
 
 def poison_claims(error: Callable[[], None]) -> None:
     """Let the evaluation of an expression with the word end the process."""
-    real = matching.outcome
+    real = vars(matching)["outcome"]
 
     def outcome(source: str, kind: Any) -> Any:
         if POISON in source:
             error()
         return real(source, kind)
 
-    matching.outcome = outcome  # type: ignore[attr-defined]
+    vars(matching)["outcome"] = outcome
 
 
 POISONS: Final[dict[str, Callable[[Callable[[], None]], None]]] = {
@@ -127,7 +127,7 @@ async def _main(given: Given) -> None:
     cluster.containment = containment
     store = await LeaderStore.connect(DatabaseSettings(given.database_url, read_only=True))
     clock.set(time.time())
-    await rehearse(store, cluster, Settings(), clock, KINDS, containment)
+    await try_everything(store, cluster, Settings(), clock, KINDS, containment)
     await store.close()
     if cluster.writes or cluster.events:
         sys.exit(_WROTE)

@@ -37,7 +37,7 @@ from queuectl.state.mirror import Mirror
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What the parent gives to its child.
+    """The values that the parent gives to its child.
 
     Attributes:
         database_url: of the database.
@@ -101,7 +101,7 @@ def end_without_memory(error: BaseException | None) -> None:
         error = error.__cause__
 
 
-async def rehearse(
+async def try_everything(
     store: Store,
     cluster: Cluster,
     settings: Settings,
@@ -198,7 +198,7 @@ def _evaluate_claims(snapshot: Snapshot, lower: Callable[[Snapshot], object]) ->
 
 
 def run(main: Callable[[Given], Coroutine[Any, Any, None]]) -> None:
-    """Read what the parent gives, and rehearse with it."""
+    """Read what the parent gives, and work with it."""
     try:
         asyncio.run(main(Given.read(json.load(sys.stdin))))
     except* MemoryError:
