@@ -21,10 +21,8 @@ from queuectl.control.settings import Settings
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.leader_store import LeaderStore
 from queuectl.devices import matching
-from queuectl.lifecycle.observations import Observer
 from queuectl.objects.kinds import KINDS
 from queuectl.planner.cycle.cycle import AdmissionCycle
-from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.mirror import Mirror
 from tests.doubles.cluster import FakeCluster
 
@@ -111,10 +109,7 @@ POISONS: Final[dict[str, Callable[[Callable[[], None]], None]]] = {
     "object": poison_objects,
     "claim": poison_claims,
     "record": lambda e: _before(Mirror, "_keep_job", lambda _, job, old: job.name, e),
-    "observation": lambda e: _before(Observer, "_described", lambda _, job, c: job.name, e),
-    "snapshot": lambda e: _before(SnapshotBuilder, "_blocked", lambda _, entry, *r: entry.name, e),
     "gang": lambda e: _before(AdmissionCycle, "consider", lambda _, p: p.workload.name, e),
-    "no unit": lambda e: _before(SnapshotBuilder, "freeze", lambda *_: POISON, e),
 }
 
 

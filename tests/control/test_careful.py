@@ -68,8 +68,6 @@ async def world(database_url: str, tmp_path: Path) -> AsyncIterator[World]:
         ("object", "fill", "out of memory", Boundary.OBJECT),
         ("object", "hang", f"no progress for {SILENCE:g} s", Boundary.OBJECT),
         ("record", "crash", "SIGSEGV", Boundary.RECORD),
-        ("observation", "fill", "out of memory", Boundary.OBSERVATION),
-        ("gang", "crash", "SIGSEGV", Boundary.SNAPSHOT),
     ],
 )
 async def test_a_child_shows_the_unit_that_ends_it(
@@ -106,11 +104,6 @@ async def test_a_child_shows_the_gang_whose_expression_ends_it(world: World) -> 
     assert end.suspect is not None
     assert (end.suspect.boundary, end.suspect.key) == (Boundary.OBSERVATION, uids["second"])
     assert end.how == "SIGSEGV"
-
-
-async def test_a_child_that_ends_at_no_unit_has_no_suspect(world: World) -> None:
-    end = await world.child("no unit", "crash")(())
-    assert (end.passed, end.how, end.suspect) == (False, "SIGSEGV", None)
 
 
 async def test_a_careful_start_sets_the_unit_aside_and_another_gang_starts(world: World) -> None:
