@@ -12,10 +12,10 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -60,10 +60,8 @@ class ChildEnd:
     suspect: Suspect | None = None
 
 
-class RunChild(Protocol):
-    """Runs a child without some units."""
-
-    async def __call__(self, suspects: Sequence[Suspect]) -> ChildEnd: ...
+RunChild = Callable[[Sequence[Suspect]], Awaitable[ChildEnd]]
+"""Runs a child without some units."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,7 +155,7 @@ class Store(Protocol):
     async def unknown_ends(self, since: float) -> tuple[float, ...]:
         """When runs of this release ended for an unknown reason, after ``since`` and the last careful start, the oldest first.
 
-        A process that runs has not ended. A take-over ends all earlier leaderships.
+        A process that runs has not ended. A take-over ends the leaderships of all other processes.
         """
 
     async def suspects(self) -> tuple[Suspect, ...]:

@@ -34,8 +34,8 @@ async def begin(connection: AsyncConnection, name: str) -> None:
 
 
 async def lead(connection: AsyncConnection, name: str, epoch: int) -> None:
-    """Note the epoch of the process that leads from now on. Each earlier leadership has ended."""
-    await _ended(connection, _c.epoch.is_not(None))
+    """Note the epoch of the process that leads from now on. Each leadership of another process has ended."""
+    await _ended(connection, _c.epoch.is_not(None) & (_c.name != name))
     own = update(process_runs).where(_OPEN, _c.name == name).values(epoch=epoch)
     if not (await connection.execute(own.returning(_c.id))).all():
         await connection.execute(insert(process_runs).values(_row(name, epoch)))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from queuectl.control.careful import UNKNOWN_ENDS, Child
+from queuectl.control import careful
+from queuectl.control.careful import UNKNOWN_ENDS, Child, ChildEnd
 from queuectl.db.engine import DatabaseSettings
+from queuectl.domain import containment
 from queuectl.domain.containment import Boundary, Suspect
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code
@@ -129,3 +132,25 @@ async def test_a_process_starts_at_once_without_the_suspects_that_another_has_fo
         await until(lambda: world.started(world.fine), "the other gang starts")
         assert [one.suspect for one in supervisor.containment.suspects()] == [found]
         assert await world.store.get_workload(world.poison) is None
+
+
+async def test_a_suspect_is_decoded_again_after_a_child_has_passed_with_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(containment, "LONGEST_SECONDS", 0.1)
+    monkeypatch.setattr(careful, "CHECK_SECONDS", 0.01)
+    found = Suspect(Boundary.OBJECT, world.poison, f"jobs/default/{POISON}", "default", "SIGSEGV")
+    repaired = asyncio.Event()
+
+    async def run_child(_: Sequence[Suspect]) -> ChildEnd:
+        await repaired.wait()
+        return ChildEnd(passed=True)
+
+    await world.store.keep_suspects([found])
+    async with running(world.url, world.cluster, QUICK, run_child) as supervisor:
+        await until(lambda: world.started(world.fine), "the other gang starts")
+        assert await world.store.get_workload(world.poison) is None
+        repaired.set()
+        await until(lambda: world.started(world.poison), "the gang starts")
+        assert supervisor.containment.empty
+        assert await world.store.suspects() == ()

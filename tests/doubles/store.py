@@ -145,7 +145,7 @@ class MemoryStore:
         database.epoch = max(database.epoch, floor) + 1
         database.holder = holder
         for run in database.runs:
-            if run.epoch is not None and run.ended is None:
+            if run.epoch is not None and run.ended is None and run.name != holder:
                 run.ended = time.time()
         own = [run for run in database.runs if run.name == holder and run.ended is None]
         if not own:

@@ -55,7 +55,7 @@ from tests.unit.test_telemetry_quota import documents, holdings, node
 LABELS = {
     "cluster_queue", "local_queue", "namespace", "cohort", "flavor", "resource", "priority_class", "reason", "status",
     "stage", "result", "kind", "name", "parent_cohort", "root_cohort", "version", "trusts", "level", "part", "source", "within",
-    "cause", "phase", "budget",
+    "cause", "phase", "budget", "boundary",
 }  # fmt: skip
 
 # Kueue's names, under our prefix, where the meaning is Kueue's.

@@ -14,4 +14,4 @@ def _crashing(decode, document, levels):
     return _decoded(decode, document, levels)
 
 
-stream.decoded = _crashing
+vars(stream)["decoded"] = _crashing
