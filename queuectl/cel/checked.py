@@ -22,7 +22,9 @@ _FIELDS: Final[Mapping[str, Mapping[str, tuple[int, str, bool]]]] = {
         "primitive": (3, "int64", False),
         "map": (7, "MapType", False),
         "message": (9, "string", False),
+        "abstract": (14, "AbstractType", False),
     },
+    "AbstractType": {"name": (1, "string", False)},
     "Nothing": {},
     "MapType": {"key": (1, "Type", False), "value": (2, "Type", False)},
     "Expr": {

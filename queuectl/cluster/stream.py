@@ -19,7 +19,7 @@ from queuectl.cluster.client import Expired, failure
 from queuectl.cluster.identity import Identity, identify
 from queuectl.cluster.nesting import LEVELS, decoded
 from queuectl.cluster.resources import Resource
-from queuectl.domain.containment import Boundary, Containment
+from queuectl.domain.containment import Boundary, Containment, entering
 from queuectl.domain.errors import ClusterError, ClusterUnavailable
 from queuectl.domain.pod_records import PodPhase
 from queuectl.domain.records import Deleted, Delta, ListCompleted, Unreadable, Upserted, key_of
@@ -164,6 +164,8 @@ class Feed:
                 batch.error = _ended(self.resource, event.object)
 
     def _upsert(self, raw: msgspec.Raw, deltas: list[Delta]) -> None:
+        if self.containment.guards(Boundary.OBJECT) and self._left_out(raw, deltas):
+            return
         try:
             record = decoded(self.resource.read, raw, LEVELS)
         except Exception as error:  # noqa: BLE001 - contained
@@ -177,14 +179,34 @@ class Feed:
         deltas.append(Upserted(record))
         self.containment.passed(Boundary.OBJECT, key)
 
-    def _set_aside(self, raw: msgspec.Raw, error: Exception, deltas: list[Delta]) -> None:
-        """Report an object that its reader cannot decode. Its identity is decoded in another way."""
+    def _left_out(self, raw: msgspec.Raw, deltas: list[Delta]) -> bool:
+        """Whether it is an object whose reader ended a process. It is not decoded; then it counts as unreadable."""
         found = identify(raw)
-        self.version = found.resource_version or self.version
         key = found.uid if self.resource.by_uid else found.name
+        waits = self.containment.waits(
+            Boundary.OBJECT, key, found.resource_version, found.namespace
+        )
+        if waits is None or waits.suspect is None:
+            entering(Boundary.OBJECT, key, self._ref(found), found.namespace)
+            return False
+        self._keep_unreadable(key, found, deltas)
+        return True
+
+    def _ref(self, found: Identity) -> str:
+        return _unreadable(self.resource.name, "", found).ref
+
+    def _keep_unreadable(self, key: str, found: Identity, deltas: list[Delta]) -> Unreadable:
+        self.version = found.resource_version or self.version
         self.keys.add(key)
         unreadable = _unreadable(self.resource.name, key, found)
         deltas.append(unreadable)
+        return unreadable
+
+    def _set_aside(self, raw: msgspec.Raw, error: Exception, deltas: list[Delta]) -> None:
+        """Report an object that its reader cannot decode. Its identity is decoded in another way."""
+        found = identify(raw)
+        key = found.uid if self.resource.by_uid else found.name
+        unreadable = self._keep_unreadable(key, found, deltas)
         self.containment.failed(
             Boundary.OBJECT,
             key,

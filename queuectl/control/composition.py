@@ -5,15 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from queuectl.cluster.access import KubernetesAccess
 from queuectl.cluster.adapter import KubernetesCluster
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.resources import watched
+from queuectl.control.careful import Child
+from queuectl.control.careful_child import Given, begin, try_everything
 from queuectl.control.clock import SteadyClock
 from queuectl.control.leader.election import Leadership
 from queuectl.control.leader.recovery import Recovered, recover
+from queuectl.control.progress import longest_step
 from queuectl.control.settings import Settings
 from queuectl.control.supervisor import Supervisor
 from queuectl.control.use_sources import health_source, use_source
@@ -220,6 +223,7 @@ async def controller(settings: Settings) -> AsyncIterator[Controller]:
         clock.set(await store.now())
         containment = Containment(clock, metrics.containment.report)
         metrics.containment.watch(containment)
+        metrics.careful.watch(containment)
         # Separate connections: a commit must not wait for readers.
         own = settings.api_database_url
         command_service = await ApiStore.connect(
@@ -250,8 +254,35 @@ async def controller(settings: Settings) -> AsyncIterator[Controller]:
             containment=containment,
             use_source=source,
             health_source=health,
+            run_child=Child(url, longest_step(settings.solver.wall_seconds)),
         )
         yield Controller(supervisor, command_service, metrics, registration)
+
+
+async def careful_child(given: Given) -> None:
+    """Do the work of a leader up to a verified plan, in a child process. The server of the database refuses each write of it.
+
+    Raises:
+        BadInput: a setting is wrong.
+        StoreError, ClusterError: no connection, or no response.
+    """
+    clock = SteadyClock()
+    containment = begin(given, clock)
+    settings = Settings()
+    kinds = job_kinds(settings)
+    async with AsyncExitStack() as stack:
+        database = DatabaseSettings.from_environment(given.database_url)
+        store = await LeaderStore.connect(replace(database, read_only=True))
+        stack.push_async_callback(store.close)
+        clock.set(await store.now())
+        cluster = await KubernetesCluster.connect(
+            connection(settings, kinds, SPARE_CONNECTIONS),
+            namespace=settings.namespace,
+            kinds=kinds,
+            containment=containment,
+        )
+        stack.push_async_callback(cluster.close)
+        await try_everything(store, cluster, settings, clock, kinds, containment)
 
 
 async def recovered(settings: Settings, documents: Sequence[GivenDocument]) -> Recovered:

@@ -13,6 +13,7 @@ from queuectl.domain.accounting import Free, Mark, UsageProgress
 from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.budgets import Budget, SpentUnits
 from queuectl.domain.commands import Answer, Command
+from queuectl.domain.containment import Suspect
 from queuectl.domain.decisions import Decision
 from queuectl.domain.folding import Fold
 from queuectl.domain.job_records import JobRecord
@@ -20,6 +21,7 @@ from queuectl.domain.ledger import Document, Entry, EntryChange, Loaded
 from queuectl.domain.node_health import GpuClock, GpuFault, NodeHealthRules
 from queuectl.domain.pastuse import Used
 from queuectl.domain.prior_admissions import PriorAdmission
+from queuectl.domain.process_runs import ProcessEnd
 from queuectl.domain.queries import ConfigChanges, ConfigDocument, DocumentKey, Tolerance
 from queuectl.domain.records import Delta, LeaderRecord
 from queuectl.domain.refused import RefusedPlan
@@ -139,6 +141,28 @@ class Store(Protocol):
 
     async def take_over(self, holder: str, floor: int) -> int:
         """Become the leader that can commit: set the epoch to ``max(stored, floor) + 1`` and return it."""
+
+    async def begin_run(self, holder: str) -> None:
+        """Add the run of a process, at its start or when it is a standby again.
+
+        Its earlier runs have ended, and so have those of processes without a heartbeat: for an unknown reason, unless their end
+        was noted.
+        """
+
+    async def end_run(self, holder: str, how: ProcessEnd) -> None:
+        """Note how the last run of a process ended."""
+
+    async def unknown_ends(self, since: float) -> tuple[float, ...]:
+        """When runs of this release ended for an unknown reason, after ``since`` and the last careful start, the oldest first.
+
+        A process that runs has not ended. A take-over ends the leaderships of all other processes.
+        """
+
+    async def suspects(self) -> tuple[Suspect, ...]:
+        """The units of input that ended a process, for all processes."""
+
+    async def keep_suspects(self, suspects: Sequence[Suspect]) -> None:
+        """Replace them. A careful start has ended."""
 
     async def commits_ended(self, *, epoch: int) -> None:
         """Wait until no commit under this epoch is in progress, also none whose call has timed out.

@@ -21,6 +21,11 @@ LONGEST_SILENCE: Final = 30.0
 _EVERY: Final = 1.0
 
 
+def longest_step(wall_seconds: float) -> float:
+    """The same in seconds for plans with this limit of wall time."""
+    return max(LONGEST_STEP, 3 * wall_seconds)
+
+
 class Progress:
     """Of the loop of one leader. Any thread can mark a step."""
 

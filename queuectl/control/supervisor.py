@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import structlog
 
+from queuectl.control.careful import CarefulStart, RunChild
 from queuectl.control.clock import SteadyClock
 from queuectl.control.kueue import KueueDetector
 from queuectl.control.leader import estimates
@@ -29,11 +30,18 @@ from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.questions.viewer import Viewer
 from queuectl.control.questions.what_if import WhatIfPlanner
 from queuectl.control.settings import Settings
-from queuectl.domain.containment import Containment
+from queuectl.domain.containment import Boundary, Containment, SetAside
 from queuectl.domain.diagnosis import Diagnosis, Excess
-from queuectl.domain.errors import ClusterError, Fenced, LeadershipLost, StoreUnavailable
+from queuectl.domain.errors import (
+    ClusterError,
+    Fenced,
+    LeadershipLost,
+    StoreError,
+    StoreUnavailable,
+)
 from queuectl.domain.estimates import ExpectedStarts
 from queuectl.domain.invariants import Checked
+from queuectl.domain.process_runs import ProcessEnd
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import Delta
 from queuectl.domain.utilization import GangUse
@@ -63,6 +71,7 @@ class Supervisor:
         containment: Containment | None = None,
         use_source: UseSource | None = None,
         health_source: HealthSource | None = None,
+        run_child: RunChild | None = None,
     ) -> None:
         """Connect nothing yet.
 
@@ -76,6 +85,7 @@ class Supervisor:
             containment: of the process; None = one of its own.
             use_source: of GPU utilization; None without one.
             health_source: of faults of GPUs; None without one.
+            run_child: runs a child process of a careful start; None = no careful starts.
         """
         self._use_source = use_source
         self._health_source = health_source
@@ -86,6 +96,10 @@ class Supervisor:
         self._clock = clock
         self.kinds = kinds
         self.containment = containment or Containment(clock)
+        self._careful = CarefulStart(
+            store, settings.holder, self.containment, clock, metrics.careful, run_child
+        )
+        self._relist = asyncio.Event()
         self._mirror = Mirror.of(kinds, self.containment)
         self.cache = PlannerCache()
         self._missing = self._mirror.resources
@@ -135,7 +149,8 @@ class Supervisor:
         """Why this process is not ready as a leader or a standby; empty if it is."""
         waiting = [f"watch: {resource} not listed yet" for resource in sorted(self._missing)]
         failure = [self._leadership.failure] if self._leadership.failure else []
-        return waiting + self._policies + self._lost + failure
+        careful = [self._careful.blocker] if self._careful.blocker else []
+        return careful + waiting + self._policies + self._lost + failure
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
         """Why a pending workload does not start; None while this process has no plan."""
@@ -171,6 +186,20 @@ class Supervisor:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until ``stop`` is set."""
+        await self._careful.begun()
+        how = ProcessEnd.UNKNOWN
+        try:
+            await self._run(stop)
+            how = ProcessEnd.ORDERLY
+        except BaseException as error:
+            how = end_of(error)
+            raise
+        finally:
+            if how is not ProcessEnd.UNKNOWN:
+                await self._careful.ended(how)
+        await self._leadership.release()
+
+    async def _run(self, stop: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as group:
             watch = group.create_task(self._watch(), name="watch")
             lead = group.create_task(self._lead(), name="lead")
@@ -179,21 +208,24 @@ class Supervisor:
                 "findings of others",
                 lambda: self._broadcast.follow(lambda: self._leading is None, self._mirror),
             )
+            follow_suspects = self._supervise(
+                group, "suspects", lambda: self._careful.follow(self._released)
+            )
             await stop.wait()
             log.info("shutdown_started")
             self._throttle.stop()
             self._what_ifs.stop()
             if self._leading is not None:
                 await self._leading.wind_down(self._settings.shutdown_seconds)
-            for task in (lead, follow_broadcast, watch):
+            for task in (lead, follow_broadcast, follow_suspects, watch):
                 task.cancel()
-        await self._leadership.release()
 
     def _supervise(self, group: asyncio.TaskGroup, name: str, job: Job) -> asyncio.Task[None]:
         return group.create_task(supervised(name, job, self.containment), name=name)
 
     async def _watch(self) -> None:
-        """Watch the cluster. Start again if queuectl begins or stops to manage jobs with Kueue's keys."""
+        """Watch the cluster. Start again if queuectl begins or stops to manage jobs with Kueue's keys, or objects are decoded again."""
+        await self._careful.begin()
         self._kueue = await self._kueue_detector.keys_count()
         while True:
             async with asyncio.TaskGroup() as group:
@@ -202,9 +234,24 @@ class Supervisor:
                     self._mirror.take_over(await self._kueue_detector.admissions())
                 watch = self._cluster.watch(self._sink, self._resource_synced, kueue=self._kueue)
                 watching = group.create_task(watch)
-                self._kueue = await self._kueue_detector.changed(self._kueue)
-                watching.cancel()
-                probing.cancel()
+                changed = group.create_task(self._kueue_detector.changed(self._kueue))
+                relist = group.create_task(self._relist.wait())
+                await asyncio.wait((changed, relist), return_when=asyncio.FIRST_COMPLETED)
+                if changed.done():
+                    self._kueue = changed.result()
+                self._relist.clear()
+                for task in (watching, probing, changed, relist):
+                    task.cancel()
+
+    def _released(self, units: Sequence[SetAside]) -> None:
+        """Handle units again that had ended a process, and with which a child has passed."""
+        if any(one.boundary in (Boundary.OBJECT, Boundary.RECORD) for one in units):
+            self._relist.set()
+        touched = {one.key for one in units}
+        if touched and self._leading is not None:
+            self._mirror.touched |= touched
+            self._mirror.planning_changed = True
+            self._leading.seen(touched)
 
     def _sink(self, deltas: Sequence[Delta]) -> None:
         touched = self._mirror.apply(deltas)
@@ -238,6 +285,8 @@ class Supervisor:
             except* (LeadershipLost, Fenced) as lost:
                 log.warning("leadership_lost", error=str(lost.exceptions[0]))
                 self._stalled = self._leading.progress.stalled
+                await self._careful.ended(ProcessEnd.LOST_LEASE)
+                await self._careful.begun()
             finally:
                 self._leading = None
                 self._metrics.following()
@@ -268,6 +317,8 @@ class Supervisor:
         async with asyncio.TaskGroup() as group:
             keeping = self._leadership.keep(lambda: loop.progress.stalled)
             group.create_task(keeping, name="lease")
+            with loop.progress.idle():
+                await self._careful.begin()  # earlier leaders can have ended for an unknown reason
             await self._broadcast.hand_over(self._mirror)  # before this leader writes its own
             group.create_task(loop.run(epoch), name="loop")
             state, health = loop.leader_state, self._health_watch()
@@ -353,3 +404,13 @@ class Supervisor:
                 return
             log.warning("policies_not_enforced", policies=self._policies)
             await asyncio.sleep(PROBE_SECONDS)
+
+
+def end_of(error: BaseException) -> ProcessEnd:
+    """How a process ends by an error: that of a sibling task cancels it, and the log names it."""
+    if isinstance(error, BaseExceptionGroup):
+        ends = set(map(end_of, error.exceptions))
+        return ends.pop() if len(ends) == 1 else ProcessEnd.UNKNOWN
+    if isinstance(error, StoreError):
+        return ProcessEnd.DATABASE
+    return ProcessEnd.ORDERLY if isinstance(error, asyncio.CancelledError) else ProcessEnd.UNKNOWN

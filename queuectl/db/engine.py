@@ -64,6 +64,7 @@ class DatabaseSettings:
         password_file: holds the password, read for each new connection; None = it is in the URL, or none is needed.
         pooling: the pool mode of the PgBouncer to which the URL leads; None = it leads to the server.
         direct: settings of a connection to the server itself, for LISTEN in transaction pooling; None = changes are polled.
+        read_only: the server refuses each write.
     """
 
     url: str
@@ -75,6 +76,7 @@ class DatabaseSettings:
     password_file: Path | None = None
     pooling: Pooling | None = None
     direct: DatabaseSettings | None = None
+    read_only: bool = False
 
     @property
     def listening(self) -> DatabaseSettings | None:
@@ -212,7 +214,12 @@ def _connect_arguments(settings: DatabaseSettings) -> dict[str, Any]:
 
 def _limits(settings: DatabaseSettings) -> dict[str, str]:
     """Parameters of the server."""
-    return {
+    writes = (
+        {"transaction_read_only": "on"}
+        if settings.pooling is not None
+        else {"default_transaction_read_only": "on"}
+    )
+    return (writes if settings.read_only else {}) | {
         "statement_timeout": _milliseconds(settings.statement_timeout),
         "lock_timeout": _milliseconds(settings.lock_timeout),
         "idle_in_transaction_session_timeout": _milliseconds(settings.answer_timeout),

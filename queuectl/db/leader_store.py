@@ -13,6 +13,7 @@ from queuectl.db import (
     decisions,
     documents,
     pastuse,
+    process_runs,
     reads,
     refused,
     reservations,
@@ -25,9 +26,11 @@ from queuectl.db.store import Database
 from queuectl.db.tables import leadership
 from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.commands import Answer
+from queuectl.domain.containment import Suspect
 from queuectl.domain.decisions import Decision
 from queuectl.domain.ledger import EntryChange, Loaded
 from queuectl.domain.pastuse import Used
+from queuectl.domain.process_runs import ProcessEnd
 from queuectl.domain.queries import (
     Tolerance,
 )
@@ -63,7 +66,34 @@ class LeaderStore(Database):
             .returning(leadership.c.epoch)
         )
         async with self._transaction("taking over") as connection:
-            return int((await connection.scalars(raised)).one())
+            epoch = int((await connection.scalars(raised)).one())
+            await process_runs.lead(connection, holder, epoch)
+            return epoch
+
+    async def begin_run(self, holder: str) -> None:
+        """Add the run of a process; see the Protocol."""
+        async with self._transaction("noting the start of a process") as connection:
+            await process_runs.begin(connection, holder)
+
+    async def end_run(self, holder: str, how: ProcessEnd) -> None:
+        """Note how the last run of a process ended."""
+        async with self._transaction("noting the end of a process") as connection:
+            await process_runs.end(connection, holder, how)
+
+    async def unknown_ends(self, since: float) -> tuple[float, ...]:
+        """When processes of this release ended for an unknown reason; see the Protocol."""
+        async with self._statement("reading the ends of processes") as connection:
+            return await process_runs.unknown_ends(connection, since)
+
+    async def suspects(self) -> tuple[Suspect, ...]:
+        """The units of input that ended a process."""
+        async with self._statement("reading suspects") as connection:
+            return await process_runs.suspects(connection)
+
+    async def keep_suspects(self, suspects: Sequence[Suspect]) -> None:
+        """Replace the units of input that ended a process; see the Protocol."""
+        async with self._transaction("writing suspects") as connection:
+            await process_runs.keep_suspects(connection, suspects)
 
     async def commits_ended(self, *, epoch: int) -> None:
         """Wait until no commit under this epoch is in progress; see the Protocol.

@@ -310,7 +310,9 @@ leadership: Final = single_row(
     integer("epoch"),
     words("holder"),
     Column("taken_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-    comment="a commit must name this epoch",
+    json("suspects", default="[]"),
+    seconds("tried_at", nullable=True),
+    comment="a commit must name this epoch; suspects are units of input that ended a process",
 )
 
 findings: Final = single_row(
@@ -332,6 +334,19 @@ replicas: Final = Table(
     seconds("started_at"),
     seconds("seen_at"),
     comment="processes that use the database; revision is the newest one that their release knows",
+)
+
+process_runs: Final = Table(
+    "process_runs",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    words("name"),
+    words("release"),
+    Column("epoch", BigInteger),
+    seconds("began_at"),
+    seconds("ended_at", nullable=True),
+    words("how"),
+    comment="the newest runs of processes and how they ended; epoch of a process that leads",
 )
 
 schema_requirement: Final = single_row(

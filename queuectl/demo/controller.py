@@ -196,6 +196,11 @@ class Controller:
         """Exit code of `queuectl serve`; None while it runs."""
         return self._supervisor.programs()[_PROGRAM].returncode
 
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._supervisor.programs()[_PROGRAM].running
+
     def detach(self) -> None:
         """Let it continue after this process, until :func:`take_down`."""
         self._supervisor.detach()

@@ -11,6 +11,7 @@ from queuectl.domain.errors import BadInput
 
 _BOOLEAN: Final = 1
 _TO_NUMBER: Final = frozenset({"int", "uint", "double"})
+_UNPACKING: Final = frozenset({"orValue", "value", "hasValue"})
 _LOOKUPS: Final = frozenset({"_[_]", "_[?_]", "_?._"})
 _TYPED: Final = _LOOKUPS | {"@in", "size", "_==_", "_!=_", "_?_:_"}
 """Functions that keep the type of a map of domains, or do not return it."""
@@ -26,6 +27,7 @@ def adapted(tree: Any, source: str) -> Any:
         BadInput: it uses something for which that is not possible.
     """
     _check_result(tree, source)
+    _check_optionals(tree, source)
     _Adapted(tree, source).adapt(tree.expr)
     return checked.inlined(tree.expr)
 
@@ -77,6 +79,41 @@ def _check_result(tree: Any, source: str) -> None:
     kind = result.WhichOneof("value")
     if kind != "dyn" and not (kind == "primitive" and result.primitive == _BOOLEAN):
         raise BadInput(f"CEL: must evaluate to bool or the unknown type: {source}")
+
+
+def _check_optionals(tree: Any, source: str) -> None:
+    """The library ends the process if a function of ours gets an optional value, so each one must be unpacked where it is used."""
+    for node in checked.nodes(tree.expr):
+        if _is_optional(tree, node):
+            continue  # an optional that is made of optionals
+        for child in checked.children(node):
+            if _is_optional(tree, child) and not _unpacks(node, child):
+                raise BadInput(
+                    "CEL: an optional value is used as a value, which is not supported; use orValue() or hasValue(): "
+                    f"{source}"
+                )
+
+
+def _is_optional(tree: Any, expr: Any) -> bool:
+    known = tree.types.get(expr.id)
+    return bool(known is not None and known.abstract.name == "optional_type")
+
+
+def _unpacks(expr: Any, optional: Any) -> bool:
+    """Whether an expression takes the value out of an optional, or only names it."""
+    match expr.WhichOneof("kind"):
+        case "select":
+            return True
+        case "call":
+            call = expr.call
+            if call.HasField("target"):
+                return call.function in _UNPACKING and call.target.id == optional.id
+            return call.function in _LOOKUPS and call.args[0].id == optional.id
+        case "comprehension":
+            macro = expr.comprehension
+            return optional.id in (macro.accu_init.id, macro.loop_step.id)
+        case _:
+            return False
 
 
 class _Adapted:

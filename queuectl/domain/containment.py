@@ -7,6 +7,10 @@ continues. An error about the leadership or about an unknown state of the databa
 
 A unit that is set aside is a defect of queuectl. Its record has an identifier that is the same for each error of the same code, so
 that an administrator finds the trace in the log.
+
+Some errors end the process before any code can contain them. A careful start (:mod:`queuectl.control.careful`) finds their unit in a
+child process, which reports each unit that it begins (:func:`entering`). Such a unit is a *suspect*: no process handles it again before
+a child has.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from traceback import extract_tb
@@ -65,11 +69,31 @@ class BrokenRules(Exception):
         self.rules = rules
 
 
+Entered = Callable[[Boundary, str, str, str], None]
+"""Called with the boundary, the key, the object and the namespace of a unit."""
+
+_entered: Entered | None = None
+
+
+def trace(entered: Entered | None) -> None:
+    """Report each unit of this process from now on, before it is handled; None ends that."""
+    global _entered
+    _entered = entered
+
+
+def entering(boundary: Boundary, key: str, ref: str = "", namespace: str = "") -> None:
+    """Report that a unit is handled from now on, until the next one is."""
+    if _entered is not None:
+        _entered(boundary, key, ref, namespace)
+
+
 @contextmanager
 def naming(key: str) -> Iterator[None]:
     """Name the unit of an unexpected error. The error itself is raised further."""
+    entering(Boundary.GANG, key)
     try:
         yield
+        entering(Boundary.TASK, "plan")
     except Exception as error:
         if never_contained(error) or isinstance(error, UnitFailed):
             raise
@@ -108,6 +132,24 @@ def error_id(boundary: Boundary, place: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Suspect:
+    """A unit that ended a process.
+
+    Attributes:
+        key: of the unit at its boundary; empty for all units of the namespace.
+        ref: the object as users know it.
+        namespace: of the object; empty for one without.
+        how: how the process ended.
+    """
+
+    boundary: Boundary
+    key: str
+    ref: str
+    namespace: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
 class SetAside:
     """A unit that is set aside.
 
@@ -120,6 +162,7 @@ class SetAside:
         since: unix seconds of the first failure.
         failures: in a row.
         until: unix seconds of the next try.
+        suspect: it ended a process, so only a child process tries it again.
     """
 
     boundary: Boundary
@@ -132,6 +175,7 @@ class SetAside:
     failures: int
     until: float
     tried_early: bool = False
+    suspect: Suspect | None = None
 
     @property
     def error(self) -> str:
@@ -186,6 +230,7 @@ class Containment:
     _units: dict[tuple[Boundary, str], SetAside] = field(default_factory=dict)
     _by_place: dict[tuple[Boundary, str, str], int] = field(default_factory=dict)
     _namespaces: dict[tuple[Boundary, str], _Namespace] = field(default_factory=dict)
+    _guarded: frozenset[Boundary] = frozenset()
 
     def __iter__(self) -> Iterator[SetAside]:
         return iter(tuple(self._units.values()))
@@ -271,9 +316,14 @@ class Containment:
             for boundary in Boundary:
                 self.passed(boundary, key)
 
-    def get(self, boundary: Boundary, key: str) -> SetAside | None:
-        """The record of a unit; None if it is not set aside."""
-        return self._units.get((boundary, key)) if self._units else None
+    def get(self, boundary: Boundary, key: str, namespace: str = "") -> SetAside | None:
+        """The record of a unit, or of all units of its namespace; None if it is not set aside."""
+        if not self._units:
+            return None
+        found = self._units.get((boundary, key))
+        if found is None and namespace:
+            found = self._units.get((boundary, _all_of(namespace)))
+        return found
 
     def of(self, key: str) -> SetAside | None:
         """The first record of an object at any boundary; None if it is nowhere set aside."""
@@ -281,18 +331,22 @@ class Containment:
             return None
         return next((s for b in Boundary if (s := self._units.get((b, key))) is not None), None)
 
-    def waits(self, boundary: Boundary, key: str, version: object = None) -> SetAside | None:
+    def waits(
+        self, boundary: Boundary, key: str, version: object = None, namespace: str = ""
+    ) -> SetAside | None:
         """The record of a unit that is not to be tried now; None if it is.
 
         A unit is tried when its back-off ends. A change of its object allows one try before that, unless its namespace has used up
-        its tries.
+        its tries. This process never tries a suspect, or a unit of a namespace whose units are suspects.
         """
-        found = self.get(boundary, key)
+        found = self.get(boundary, key, namespace)
         if found is None:
             return None
         now = self.clock()
-        namespace = self._namespaces.get((boundary, found.namespace))
-        if namespace is not None and namespace.until > now:
+        if found.suspect is not None:
+            return self._seen(found, version, now)
+        budget = self._namespaces.get((boundary, found.namespace))
+        if budget is not None and budget.until > now:
             return found
         if found.until <= now:
             return None
@@ -307,10 +361,53 @@ class Containment:
         now = self.clock()
         return any(
             one.boundary in boundaries
+            and one.suspect is None
             and one.until <= now
             and self.waits(one.boundary, one.key) is None
             for one in self
         )
+
+    def suspect(self, suspects: Iterable[Suspect]) -> None:
+        """Set these units aside until a child process has handled them. The first try is after the longest back-off."""
+        for one in suspects:
+            key, now = one.key or _all_of(one.namespace), self.clock()
+            known = self.get(one.boundary, key)
+            found = SetAside(
+                boundary=one.boundary,
+                key=key,
+                ref=one.ref,
+                namespace=one.namespace,
+                place=one.how,
+                version=None,
+                since=known.since if known is not None else now,
+                failures=known.failures + 1 if known is not None else 1,
+                until=now + LONGEST_SECONDS,
+                suspect=one,
+            )
+            self._units[one.boundary, key] = found
+            self._guarded |= {one.boundary}
+            self.revision += 1
+            self._tell(found, None)
+
+    def suspects(self) -> tuple[SetAside, ...]:
+        """The units that ended a process."""
+        return tuple(one for one in self._units.values() if one.suspect is not None)
+
+    def guards(self, boundary: Boundary) -> bool:
+        """Whether a unit of this boundary can be a suspect, so that its key is needed before it is handled."""
+        return _entered is not None or boundary in self._guarded
+
+    def _seen(self, found: SetAside, version: object, now: float) -> SetAside:
+        """A suspect at a version of its object: another one than the first allows one try before the end of the back-off."""
+        every = found.suspect is not None and not found.suspect.key
+        if every or version is None or version == found.version or found.tried_early:
+            return found
+        if found.version is None:
+            found = replace(found, version=version)
+        else:
+            found = replace(found, version=version, until=now, tried_early=True)
+        self._units[found.boundary, found.key] = found
+        return found
 
     def together(self, found: SetAside) -> bool:
         """Whether so many units of its namespace fail at its place that further ones are not tried one by one."""
@@ -365,7 +462,7 @@ class Containment:
                 budget.failures = 1 if quiet else budget.failures + 1
                 budget.until = now + _pause(budget.failures)
         if len(self._units) > MOST_KEPT:
-            oldest = next(iter(self._units))
+            oldest = next(key for key, one in self._units.items() if one.suspect is None)
             self.passed(*oldest)
         self.revision += 1
         return found
@@ -374,3 +471,8 @@ class Containment:
 def _pause(failures: int) -> float:
     """The back-off after so many failures, in seconds."""
     return min(LONGEST_SECONDS, FIRST_SECONDS * 2.0 ** min(failures - 1, 20))
+
+
+def _all_of(namespace: str) -> str:
+    """The key of all units of a namespace."""
+    return f"namespace {namespace}"

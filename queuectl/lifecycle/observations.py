@@ -9,7 +9,7 @@ from typing import Final
 from queuectl.devices.gpu_sizes import GpuSizes
 from queuectl.domain.arrays import has_begun
 from queuectl.domain.commands import Action, Command
-from queuectl.domain.containment import Boundary, SetAside, never_contained
+from queuectl.domain.containment import Boundary, SetAside, entering, never_contained
 from queuectl.domain.events import (
     Adopt,
     AttemptFound,
@@ -154,11 +154,14 @@ class Observer:
         if entry is not None and self._mirror.hides(entry):
             return None
         version = asked_of(job) if job is not None and not containment.empty else None
-        waits = containment.waits(Boundary.OBSERVATION, uid, version)
+        known = job or entry
+        namespace = known.namespace if known is not None else ""
+        waits = containment.waits(Boundary.OBSERVATION, uid, version, namespace)
         waits = waits or containment.waits(Boundary.COMMIT, uid)
         if waits is not None:
             self.alarms.put(uid, waits.until)
             return None
+        entering(Boundary.OBSERVATION, uid, namespace=namespace)
         try:
             change = self._one(uid, config, now)
         except Exception as error:  # noqa: BLE001 - contained

@@ -9,7 +9,7 @@ from queuectl.devices.gpu_sizes import GpuSizes
 from queuectl.devices.numa import with_numa_nodes_of_others
 from queuectl.domain.arrays import growth_of
 from queuectl.domain.checks import PodSetUpdate, updated
-from queuectl.domain.containment import Boundary, SetAside
+from queuectl.domain.containment import Boundary, SetAside, entering
 from queuectl.domain.devices import Claim
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.growth import beside
@@ -240,10 +240,11 @@ class SnapshotBuilder:
 
     def _set_aside(self, entry: Entry, job: JobRecord | None) -> SetAside | None:
         """The record of a workload that is not to be tried now; None if it is."""
+        entering(Boundary.SNAPSHOT, entry.uid, f"{entry.kind}/{entry.ref}", entry.namespace)
         if self._containment.empty:
             return None
         version = asked_of(job) if job is not None else None
-        return self._containment.waits(Boundary.SNAPSHOT, entry.uid, version)
+        return self._containment.waits(Boundary.SNAPSHOT, entry.uid, version, entry.namespace)
 
     def _failed(self, entry: Entry, job: JobRecord | None, error: Exception) -> None:
         """Leave a workload out of the snapshot. The capacity that it holds stays in it."""

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Final, Protocol, assert_never
 
 from queuectl.devices.gpu_sizes import GpuSizes
-from queuectl.domain.containment import Boundary, Containment, never_contained
+from queuectl.domain.containment import Boundary, Containment, entering, never_contained
 from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.job_records import JobRecord, OwnerKey
 from queuectl.domain.ledger import Entry
@@ -98,6 +98,11 @@ def _unreadable(resource: str, record: Record) -> Unreadable:
         terminal=record.terminal,
         terminating=record.terminating,
     )
+
+
+def _namespace(record: Record) -> str:
+    """Of the object; empty for one without."""
+    return getattr(record, "namespace", "")
 
 
 def _closed(found: Unreadable, old: NodeRecord | None) -> NodeRecord:
@@ -257,6 +262,8 @@ class Mirror:
     def _apply(self, delta: Delta) -> None:
         match delta:
             case Upserted():
+                key, namespace = key_of(delta.record), _namespace(delta.record)
+                entering(Boundary.RECORD, key, namespace=namespace)
                 self._upsert(delta.record)
             case Unreadable():
                 self._set_aside(delta)
@@ -270,6 +277,7 @@ class Mirror:
 
     def _derive(self) -> None:
         """Assemble the records that follow from others."""
+        entering(Boundary.TASK, "groups and devices")
         self._assemble_groups()
         self._devices_changed()
 
@@ -278,7 +286,8 @@ class Mirror:
         if not isinstance(delta, Upserted) or self.containment.empty:
             return delta
         key, version = key_of(delta.record), delta.record.version
-        if self.containment.waits(Boundary.RECORD, key, version) is None:
+        namespace = _namespace(delta.record)
+        if self.containment.waits(Boundary.RECORD, key, version, namespace) is None:
             return delta
         return _unreadable(self._resource_of(delta.record), delta.record)
 
@@ -364,10 +373,20 @@ class Mirror:
         self.unreadable[found.key] = found
 
     def _is_readable(self, resource: str, key: str) -> None:
-        """Forget that an object was unreadable: it can be decoded, or does not exist."""
+        """Forget that an object was unreadable: it can be decoded, or does not exist.
+
+        Its record replaces the one that it kept, also with the same version.
+        """
         known = self.unreadable.get(key)
-        if known is not None and known.resource == resource:
-            del self.unreadable[key]
+        if known is None or known.resource != resource:
+            return
+        del self.unreadable[key]
+        if resource == PODS and key in self.pods:
+            self.pods[key] = replace(self.pods[key], version=0)
+        elif resource == NODES and key in self.nodes:
+            self.nodes.expect_again(key)
+        elif key in self.jobs:
+            self.jobs[key] = replace(self.jobs[key], version=0)
 
     def _unreadable_pod(self, found: Unreadable) -> PodRecord:
         known = self.pods.get(found.key)

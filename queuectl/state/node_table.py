@@ -60,6 +60,10 @@ class NodeTable(Mapping[str, NodeRecord]):
             return True
         return judged_anew
 
+    def expect_again(self, name: str) -> None:
+        """Let the next record of this node replace the present one, also with the same version."""
+        self._records[name] = replace(self._records[name], version=0)
+
     def drop(self, name: str) -> bool:
         """Forget it."""
         self._records.pop(name, None)

@@ -52,3 +52,27 @@ class ContainmentMetrics:
             failures=found.failures,
             exc_info=error if rare else None,
         )
+
+
+class CarefulMetrics:
+    """Of the careful starts of one process."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._begun = Gauge(
+            "queuectl_careful_start_timestamp_seconds",
+            "When a careful start of this process began last, in unix seconds; 0 = never.",
+            registry=registry,
+        )
+        self._suspects = Gauge(
+            "queuectl_suspects",
+            "Units of input that ended a process, and that are set aside: a defect.",
+            registry=registry,
+        )
+
+    def watch(self, containment: Containment) -> None:
+        """Show the suspects of this record."""
+        self._suspects.set_function(lambda: float(len(containment.suspects())))
+
+    def begun(self, now: float) -> None:
+        """A careful start begins at ``now``, unix seconds."""
+        self._begun.set(now)

@@ -32,7 +32,7 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.state.holdings import Holdings
 from queuectl.telemetry.budgets import BudgetMetrics
 from queuectl.telemetry.callers import CallerMetrics
-from queuectl.telemetry.containment import ContainmentMetrics
+from queuectl.telemetry.containment import CarefulMetrics, ContainmentMetrics
 from queuectl.telemetry.durations import DurationMetrics
 from queuectl.telemetry.estimates import EstimateMetrics
 from queuectl.telemetry.fleet import FleetMetrics
@@ -116,6 +116,7 @@ class Metrics:
         self.estimates = EstimateMetrics(self.registry)
         self.durations = DurationMetrics(self.registry)
         self.containment = ContainmentMetrics(self.registry)
+        self.careful = CarefulMetrics(self.registry)
         self._idle = IdleReclaims(self.registry)
         self._lifecycles = [
             LifecycleMetrics(self.registry, scope) for scope in (BY_CLUSTER_QUEUE, BY_LOCAL_QUEUE)

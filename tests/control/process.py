@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from queuectl.control.careful import RunChild
 from queuectl.control.clock import SteadyClock
 from queuectl.control.settings import Settings
 from queuectl.control.supervisor import Supervisor
@@ -18,7 +19,10 @@ from tests.support.stores import PostgresStore
 
 @asynccontextmanager
 async def running(
-    url: str, cluster: FakeCluster, settings: Settings | None = None
+    url: str,
+    cluster: FakeCluster,
+    settings: Settings | None = None,
+    run_child: RunChild | None = None,
 ) -> AsyncIterator[Supervisor]:
     """A supervisor that runs until the end of the block and is then shut down."""
     store = await PostgresStore.connect(DatabaseSettings(url))
@@ -29,7 +33,9 @@ async def running(
         settings=settings or Settings(),
         clock=SteadyClock(),
         kinds=KINDS,
+        run_child=run_child,
     )
+    cluster.containment = supervisor.containment
     stop = asyncio.Event()
     task = asyncio.create_task(supervisor.run(stop))
     try:

@@ -29,12 +29,14 @@ from queuectl.domain.arrays import gang_uid
 from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.commands import Action, Answer, Command
 from queuectl.domain.consistency import violations
+from queuectl.domain.containment import Suspect
 from queuectl.domain.decisions import Decision
 from queuectl.domain.errors import Fenced, StoreUnavailable
 from queuectl.domain.folding import Fold
 from queuectl.domain.ledger import Document, Entry, EntryChange, Loaded, State
 from queuectl.domain.pastuse import Used
 from queuectl.domain.pod_records import PodRecord
+from queuectl.domain.process_runs import ProcessEnd
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.queries import ConfigChanges, ConfigDocument, DocumentKey, Tolerance
 from queuectl.domain.records import Delta
@@ -138,6 +140,21 @@ class KillingStore:
 
     async def take_over(self, holder: str, floor: int) -> int:
         return await self.store.take_over(holder, floor)
+
+    async def begin_run(self, holder: str) -> None:
+        await self.store.begin_run(holder)
+
+    async def end_run(self, holder: str, how: ProcessEnd) -> None:
+        await self.store.end_run(holder, how)
+
+    async def unknown_ends(self, since: float) -> tuple[float, ...]:
+        return await self.store.unknown_ends(since)
+
+    async def suspects(self) -> tuple[Suspect, ...]:
+        return await self.store.suspects()
+
+    async def keep_suspects(self, suspects: Sequence[Suspect]) -> None:
+        await self.store.keep_suspects(suspects)
 
     async def commits_ended(self, *, epoch: int) -> None:
         await self.store.commits_ended(epoch=epoch)

@@ -12,6 +12,7 @@ import pytest
 
 from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.commands import Action, Answer, Command, CommandFilter, CommandState
+from queuectl.domain.containment import Boundary, Suspect
 from queuectl.domain.decisions import KEPT_SECONDS, Decision
 from queuectl.domain.errors import (
     BadInput,
@@ -38,6 +39,7 @@ from queuectl.domain.job_records import Outcome
 from queuectl.domain.ledger import Entry, EntryChange, MigrationCost, State
 from queuectl.domain.pastuse import AccountScope, PastUseAccount, Used
 from queuectl.domain.plan import Proof
+from queuectl.domain.process_runs import ProcessEnd
 from queuectl.domain.queries import (
     ConfigChanges,
     DocumentKey,
@@ -191,6 +193,58 @@ class StoreConformance:
         store = await open_store()
         assert await store.take_over("a", 0) == 1
         assert await store.take_over("b", floor) == epoch
+
+    async def test_the_end_of_a_run_without_a_note_is_unknown_when_its_process_starts_again(
+        self, open_store: OpenStore
+    ):
+        store = await open_store()
+        before = await store.now() - 60.0
+        await store.begin_run("a")
+        assert await store.unknown_ends(before) == ()
+        for count in (1, 2, 3):
+            await store.begin_run("a")
+            assert len(await store.unknown_ends(before)) == count
+        assert await store.unknown_ends(await store.now() + 60.0) == ()
+
+    @pytest.mark.parametrize(
+        "how", [ProcessEnd.ORDERLY, ProcessEnd.LOST_LEASE, ProcessEnd.DATABASE]
+    )
+    async def test_an_end_with_a_note_is_known(self, open_store: OpenStore, how: ProcessEnd):
+        store = await open_store()
+        await store.begin_run("a")
+        await store.take_over("a", 0)
+        await store.end_run("a", how)
+        await store.begin_run("a")
+        assert await store.unknown_ends(0.0) == ()
+
+    async def test_a_take_over_ends_the_leadership_of_another_process_until_that_notes_its_end(
+        self, open_store: OpenStore
+    ):
+        store = await open_store()
+        epoch = await store.take_over("a", 0)
+        epoch = await store.take_over("b", epoch)
+        assert len(await store.unknown_ends(0.0)) == 1
+        await store.take_over("b", epoch)  # its write of the lease had no answer
+        assert len(await store.unknown_ends(0.0)) == 1
+        await store.end_run("a", ProcessEnd.LOST_LEASE)
+        assert await store.unknown_ends(0.0) == ()
+
+    async def test_all_processes_know_the_suspects_of_the_last_careful_start(
+        self, open_store: OpenStore
+    ):
+        store, other = await open_store(), await open_store()
+        assert await store.suspects() == ()
+        for _ in range(3):
+            await store.begin_run("a")
+        found = [
+            Suspect(Boundary.OBJECT, "u1", "jobs/team/eins-ß", "team", "SIGSEGV"),
+            Suspect(Boundary.SNAPSHOT, "", "namespace team", "team", "out of memory"),
+        ]
+        await store.keep_suspects(found)
+        assert await other.suspects() == tuple(found)
+        assert await other.unknown_ends(0.0) == (), "the careful start has covered them"
+        await other.keep_suspects([])
+        assert await store.suspects() == ()
 
     async def test_a_deposed_leader_cannot_commit(self, open_store: OpenStore):
         old, new = await open_store(), await open_store()

@@ -158,3 +158,35 @@ def test_a_selector_that_is_refused_is_compiled_once():
 def suppressed(call) -> None:
     with suppress(BadInput):
         call()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'optional.none().a.includes("b")',
+        'device.attributes[?"other.example.com"].x.includes("b")',
+        'dyn(optional.none()).includes("b")',
+        '[optional.none(), 1][0].includes("b")',
+        '[optional.of("a")].exists(one, one.includes("a"))',
+        '{"a": optional.none()}["a"].includes("b")',
+        "device.driver.includes(optional.none())",
+        "optional.none() == optional.of(1)",
+    ],
+)
+def test_an_optional_value_reaches_no_function_that_would_end_the_process(source: str) -> None:
+    with pytest.raises(BadInput, match="optional value"):
+        selector(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'device.attributes["d"].?m.orValue("") == "x"',
+        'device.attributes[?"d"].?m.hasValue()',
+        'cel.bind(x, device.attributes["d"].?m, x.hasValue() && x.value() == "b")',
+        'device.attributes["d"].?m.optMap(v, v == "a").orValue(false)',
+        'device.attributes["d"].?m.or(optional.of("a")).orValue("b") == "b"',
+    ],
+)
+def test_an_optional_value_can_be_unpacked(source: str) -> None:
+    selector(source)

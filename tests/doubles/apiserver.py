@@ -200,9 +200,16 @@ class Server:
 class Watcher:
     """One ``Cluster.watch``, with the events that it has not delivered."""
 
-    def __init__(self, server: Server, *, kueue: bool = True, kinds: JobKinds = KINDS) -> None:
+    def __init__(
+        self,
+        server: Server,
+        *,
+        kueue: bool = True,
+        kinds: JobKinds = KINDS,
+        containment: Containment | None = None,
+    ) -> None:
         self._server = server
-        containment = Containment(time.time)
+        containment = containment or Containment(time.time)
         self._feeds = {
             resource.name: Feed(resource, containment)
             for resource in watched(kueue=kueue, kinds=kinds)

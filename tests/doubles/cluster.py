@@ -33,6 +33,7 @@ import msgspec
 
 from queuectl.cluster.client import failure
 from queuectl.cluster.writes import meant, of_another
+from queuectl.domain.containment import Containment
 from queuectl.domain.errors import (
     ClusterError,
     ClusterUnavailable,
@@ -126,6 +127,7 @@ class FakeCluster:
             kinds: that queuectl manages.
         """
         self.kinds = kinds
+        self.containment: Containment | None = None  # of the process; None = one of each watch
         self.server = Server(clock or (lambda: 1_800_000_000.0))
         self.controllers = Controllers(self.server)
         self.writes: list[Written] = []
@@ -155,7 +157,7 @@ class FakeCluster:
         *,
         kueue: bool = True,
     ) -> None:
-        watcher = Watcher(self.server, kueue=kueue, kinds=self.kinds)
+        watcher = Watcher(self.server, kueue=kueue, kinds=self.kinds, containment=self.containment)
         watcher.hold(self._down)
         self.server.watchers.append(watcher)
         completed: set[str] = set()

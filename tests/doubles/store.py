@@ -20,6 +20,7 @@ from queuectl.db.engine import storable
 from queuectl.domain.audit import AuditLine
 from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.commands import Answer, Command, CommandFilter
+from queuectl.domain.containment import Suspect
 from queuectl.domain.decisions import KEPT_SECONDS, Decision, StoredDecision
 from queuectl.domain.durations import DAY
 from queuectl.domain.errors import (
@@ -40,6 +41,7 @@ from queuectl.domain.ledger import (
     check_once,
 )
 from queuectl.domain.pastuse import PastUseAccount, Used
+from queuectl.domain.process_runs import ProcessEnd
 from queuectl.domain.queries import (
     IN_QUEUE_ORDER,
     LONGEST_PAGE,
@@ -73,6 +75,16 @@ class Fault(Enum):
 
 
 @dataclass
+class MemoryRun:
+    """The run of a process."""
+
+    name: str
+    epoch: int | None = None
+    ended: float | None = None
+    how: ProcessEnd = ProcessEnd.UNKNOWN
+
+
+@dataclass
 class MemoryDatabase:
     """The state that all its stores share. ``down`` makes every call fail until it is reset."""
 
@@ -91,6 +103,9 @@ class MemoryDatabase:
     usage: MemoryUsageTables = field(default_factory=MemoryUsageTables)
     sessions: dict[str, Session] = field(default_factory=dict)
     audit: list[AuditLine] = field(default_factory=list)
+    runs: list[MemoryRun] = field(default_factory=list)
+    suspects: tuple[Suspect, ...] = ()
+    tried_at: float = 0.0
     outcomes: dict[int, str | None] = field(default_factory=dict)  # None = not answered yet
     down: bool = False
     faults: list[Fault] = field(default_factory=list)  # for the next commits, in order
@@ -129,7 +144,39 @@ class MemoryStore:
         database = await self._reach()
         database.epoch = max(database.epoch, floor) + 1
         database.holder = holder
+        for run in database.runs:
+            if run.epoch is not None and run.ended is None and run.name != holder:
+                run.ended = time.time()
+        own = [run for run in database.runs if run.name == holder and run.ended is None]
+        if not own:
+            database.runs.append(MemoryRun(holder))
+        (own or database.runs)[-1].epoch = database.epoch
         return database.epoch
+
+    async def begin_run(self, holder: str) -> None:
+        database = await self._reach()
+        for run in database.runs:
+            if run.name == holder and run.ended is None:
+                run.ended = time.time()
+        database.runs.append(MemoryRun(holder))
+
+    async def end_run(self, holder: str, how: ProcessEnd) -> None:
+        database = await self._reach()
+        last = [run for run in database.runs if run.name == holder][-1]
+        last.ended, last.how = time.time(), how
+
+    async def unknown_ends(self, since: float) -> tuple[float, ...]:
+        database = await self._reach()
+        ended = (run.ended for run in database.runs if run.how is ProcessEnd.UNKNOWN)
+        since = max(since, database.tried_at)
+        return tuple(sorted(at for at in ended if at is not None and at > since))
+
+    async def suspects(self) -> tuple[Suspect, ...]:
+        return (await self._reach()).suspects
+
+    async def keep_suspects(self, suspects: Sequence[Suspect]) -> None:
+        database = await self._reach()
+        database.suspects, database.tried_at = tuple(suspects), time.time()
 
     async def commits_ended(self, *, epoch: int) -> None:
         if (await self._reach()).epoch != epoch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -32,6 +32,7 @@ from queuectl.domain.records import (
     NamespaceRecord,
     NodeRecord,
     PriorityClassRecord,
+    Unreadable,
     Upserted,
 )
 from queuectl.domain.rules import PodsReady, Rules
@@ -1050,3 +1051,26 @@ class TestFreeze:
         second = snapshot_builder.freeze(CONFIG, 2.0, SolverLimits())
         assert first.fleet is second.fleet
         assert first.pending[0].workload is second.pending[0].workload
+
+
+@pytest.mark.parametrize(
+    ("resource", "key", "record"),
+    [
+        ("pods", "p1", pod("p1", version=9, node="n1", requests=Resources({"cpu": 7}))),
+        ("jobs", "u1", replace(JOB, version=9, priority_class="high")),
+        ("nodes", "n1", NodeRecord(Node("n1", {}, Resources({"cpu": 7})), 9)),
+    ],
+)
+def test_an_object_that_can_be_decoded_again_replaces_what_is_known_of_it(
+    resource: str, key: str, record: Any
+) -> None:
+    world = World(records=[JOB, pod("p1")])
+    world.mirror.apply([Unreadable(resource, key, 9)])
+    world.mirror.apply([Upserted(record)])
+    tables: dict[str, Mapping[str, Any]] = {
+        "pods": world.mirror.pods,
+        "jobs": world.mirror.jobs,
+        "nodes": world.mirror.nodes,
+    }
+    assert tables[resource][key] == record
+    assert not world.mirror.unreadable

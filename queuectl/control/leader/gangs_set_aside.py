@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from queuectl.control.contained_plan import ContainedPlan
 from queuectl.domain.containment import Boundary, Containment, SetAside
-from queuectl.domain.ledger import Entry, State
+from queuectl.domain.ledger import Entry
 from queuectl.domain.plan import Proof, Refusal
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Snapshot
@@ -30,10 +30,10 @@ class GangsSetAside:
         proven: uids of the pending gangs in the last plan that passed.
     """
 
-    def __init__(self, containment: Containment, entry: Callable[[str], Entry | None]) -> None:
-        """``entry``: a workload of the ledger by uid."""
+    def __init__(self, containment: Containment, pending: Callable[[], Iterable[Entry]]) -> None:
+        """``pending``: the pending gangs of the ledger."""
         self._containment = containment
-        self._entry = entry
+        self._pending = pending
         self.proven: frozenset[str] = frozenset()
 
     def left_out(self, snapshot: Snapshot) -> frozenset[str]:
@@ -122,10 +122,10 @@ class GangsSetAside:
                 refusals.append(Refusal(uid, (one.reason,), None, Proof.UNDECIDED))
             else:
                 refusals.append(Refusal(uid, (_PUT_OFF,), pending.lease, Proof.UNDECIDED))
-        for one in self._containment:
-            entry = self._entry(one.key) if one.boundary is Boundary.SNAPSHOT else None
-            if entry is not None and entry.state in (State.PENDING, State.RESERVED):
-                refusals.append(Refusal(one.key, (one.reason,), None, Proof.UNDECIDED))
+        for entry in self._pending() if not self._containment.empty else ():
+            one = self._containment.get(Boundary.SNAPSHOT, entry.uid, entry.namespace)
+            if one is not None:
+                refusals.append(Refusal(entry.uid, (one.reason,), None, Proof.UNDECIDED))
         return refusals
 
 

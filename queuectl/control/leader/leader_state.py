@@ -312,6 +312,10 @@ class LeaderState:
         """A workload of the ledger as it is now."""
         return self.ledger.get(uid)
 
+    def pending(self) -> Iterable[Entry]:
+        """The pending gangs."""
+        return self.ledger.entries(State.PENDING, State.RESERVED)
+
     def cluster_queue(self, uid: str) -> str:
         """The outstanding writes of a workload; empty if it is not in the ledger."""
         entry = self.ledger.get(uid)

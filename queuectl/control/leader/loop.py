@@ -28,7 +28,7 @@ from queuectl.control.leader.stored_state import StoredState
 from queuectl.control.leader.supervised import Job, supervised
 from queuectl.control.leader.wakeup import Wakeup
 from queuectl.control.ports import Clock, Cluster, Store
-from queuectl.control.progress import LONGEST_STEP, Progress
+from queuectl.control.progress import Progress, longest_step
 from queuectl.control.questions.diagnosis import Diagnoser
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.settings import Settings
@@ -89,7 +89,7 @@ class Loop:
         self._cache = cache
         self.loaded = False
         self.caught_up = asyncio.Event()
-        self.progress = Progress(max(LONGEST_STEP, 3 * settings.solver.limits.wall_seconds))
+        self.progress = Progress(longest_step(settings.solver.wall_seconds))
         self.leader_state = LeaderState(
             mirror,
             settings.solver.limits,

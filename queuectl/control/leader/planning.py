@@ -110,7 +110,7 @@ class Planning:
         self._step = step
         self._containment = containment
         self._window = PendingWindow()
-        self._gangs = GangsSetAside(containment, leader_state.entry)
+        self._gangs = GangsSetAside(containment, leader_state.pending)
         self._leader_state = leader_state
         self._writer = writer
         self._wakeup = wakeup

@@ -1,0 +1,65 @@
+"""One object crashes each process that decodes it. After three crashes queuectl works without it, also after the next restart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from queuectl.control.careful import UNKNOWN_ENDS
+from queuectl.demo.controller import Controller, ControllerFailed
+from queuectl.demo.manifests import Pods
+from queuectl.localcluster import NodeSpec
+from queuectl.localcluster.client import get_plain, wait_until
+from tests.system.actions import restart_controller
+from tests.system.installation import Installation, installed
+
+pytestmark = [pytest.mark.system, pytest.mark.sets_aside]
+
+POISONED = Path(__file__).parent / "poisoned"
+
+
+@pytest.fixture(scope="module")
+def poisoned() -> Iterator[Installation]:
+    """2 nodes, and a controller that Jobs with a name of poison crash."""
+    nodes = NodeSpec(blocks=1, racks_per_block=1, hosts_per_rack=2)
+    with installed(nodes, {"PYTHONPATH": str(POISONED)}, operators=()) as found:
+        yield found
+
+
+def suspects(controller: Controller) -> float:
+    """The number that the metrics of the process show."""
+    lines = get_plain(f"{controller.metrics}/metrics").text.splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("queuectl_suspects "))
+
+
+def crashes(controller: Controller) -> int:
+    """Restart the controller until it is ready. Returns how often it crashed."""
+    for count in range(10):
+        try:
+            controller.wait_ready()
+        except ControllerFailed:
+            if controller.running:
+                raise
+            controller.restart()
+        else:
+            return count
+    raise AssertionError("it crashes again and again")
+
+
+def test_queuectl_works_again_after_three_crashes(poisoned: Installation) -> None:
+    controller = poisoned.controller
+    with poisoned.workspace(16) as workspace:
+        workspace.job("poison", Pods(1, gpus=8))
+        wait_until(lambda: not controller.running, "the controller crashes", 60)
+        assert crashes(controller) == UNKNOWN_ENDS
+        assert suspects(controller) == 1
+        workspace.job("fine", Pods(1, gpus=8))
+        workspace.until_state("fine", "Running")
+        assert not workspace.workload("poison")
+        restart_controller(workspace)
+        controller.wait_ready()
+        assert suspects(controller) == 1
+        workspace.job("later", Pods(1, gpus=8))
+        workspace.until_state("later", "Running")
