@@ -176,7 +176,7 @@ class HeadScheduler:
             self._ranking.put(heads)
 
     def _take_aside(self, heads: QueueHeads) -> None:
-        """Let a head that never starts wait for its turn by the order of all gangs.
+        """Let a head that never starts wait until the gangs before it in queue order are decided.
 
         It has no place in the ranking, and changes that would let it start are tried after the gangs before it.
         """
