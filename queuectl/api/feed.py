@@ -26,6 +26,7 @@ from queuectl.domain.redaction import namespaces_in
 
 WINDOW: Final = 4096  # lines kept at least
 RETRY_SECONDS: Final = 1.0
+LONGEST_PAUSE: Final = 1.0  # seconds after a page; a stream ends after it at the latest
 REPLAY_SHARE: Final = 0.25  # largest part of the time in which older lines are read
 
 _id_of: Final = attrgetter("id")
@@ -122,8 +123,7 @@ class Feed:
             page = await self._store.history(None, after, LONGEST_PAGE)
             lines = tuple([feed_line(line) for line in page])
             pause = (clock() - began) * (1.0 - REPLAY_SHARE) / REPLAY_SHARE
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self.closing.wait(), pause)
+            await asyncio.sleep(min(pause, LONGEST_PAUSE))
         return lines
 
     async def _read(self) -> None:

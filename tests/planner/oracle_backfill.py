@@ -77,14 +77,17 @@ class Cluster:
     waiting: list[Gang] = field(default_factory=list)
 
     def starts(self, gangs: Sequence[Gang]) -> list[str]:
-        """Consider all gangs: of the first ones of each ClusterQueue, those first that borrow from the lowest Cohort. Returns the uids of those that start."""
+        """Consider all gangs: of the first ones of each ClusterQueue, those first that borrow from the lowest Cohort. Returns the uids of those that start.
+
+        A gang that would not start alone changes nothing.
+        """
         place = {gang.uid: number for number, gang in enumerate(gangs)}
-        left, started = list(gangs), []
+        left, started = [gang for gang in gangs if self._ever(gang)], []
         while left:
             heads = {gang.queue: gang for gang in reversed(left)}.values()
             gang = min(heads, key=lambda head: (self._height(head), place[head.uid]))
             left.remove(gang)
-            if self._ever(gang) and self.consider(gang):
+            if self.consider(gang):
                 started.append(gang.uid)
         self._settle()
         return sorted(started, key=place.__getitem__)

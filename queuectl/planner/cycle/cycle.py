@@ -152,7 +152,7 @@ class AdmissionCycle:
             self._refute(gang)
         elif head is not None:
             self._wait(gang, no_growth(head.ref) if _grows(gang) else behind(head.ref))
-        elif self.over:
+        elif self.over and not gang.known.never:
             self.unproved = True
             self._wait(gang, _NOT_YET, proof=Proof.UNDECIDED)
         elif gang.known.open(pending):
