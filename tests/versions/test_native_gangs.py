@@ -23,7 +23,7 @@ from tests.system.test_native_gangs import (  # noqa: F401
     test_no_user_changes_the_scheduling_objects_of_a_job,
     test_no_user_creates_the_scheduling_objects_of_a_job,
     test_no_user_gives_a_pod_group_of_their_own_to_a_job,
-    test_the_pod_group_of_a_job_has_the_priority_of_queuectl,
+    test_the_pod_group_of_a_job_has_no_priority_of_a_user,
     waiting,
 )
 
