@@ -68,7 +68,7 @@ class ContainedPlan:
 
 
 def without(snapshot: Snapshot, uids: Collection[str]) -> Snapshot:
-    """The snapshot without these pending gangs; running ones among them stay as they are."""
+    """The snapshot without these pending gangs; running ones among them keep their capacity, and are neither repaired nor moved."""
     if not uids:
         return snapshot
     pending = tuple(p for p in snapshot.pending if p.workload.uid not in uids)

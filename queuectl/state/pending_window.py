@@ -18,6 +18,7 @@ from typing import Final
 
 from queuectl.domain.queues import QueueConfig, QueueingStrategy
 from queuectl.domain.snapshot import Pending, Snapshot
+from queuectl.planner.order.queue_order import Place, place
 
 SHAPES: Final = 1024
 """Different shapes in one plan."""
@@ -26,7 +27,6 @@ LEAST: Final = 16
 MOST_PINNED: Final = 64
 
 _Queue = tuple[str, str | None]
-_Order = tuple[int, float, str]
 
 
 class PendingWindow:
@@ -59,13 +59,13 @@ class PendingWindow:
         self.partial = False
         if len(snapshot.pending) <= self._shapes:
             return snapshot
-        by_queue: dict[_Queue, dict[int, _Order]] = defaultdict(dict)
+        by_queue: dict[_Queue, dict[int, Place]] = defaultdict(dict)
         number_of = self._numbered(snapshot.pending)
         for pending in snapshot.pending:
             if not _always(pending):
                 one = pending.workload
                 shapes = by_queue[one.namespace, one.queue]
-                number, order = number_of[one.uid], _order(pending)
+                number, order = number_of[one.uid], place(pending.workload)
                 if number not in shapes or order < shapes[number]:
                     shapes[number] = order
         if sum(map(len, by_queue.values())) <= self._shapes:
@@ -102,7 +102,7 @@ class PendingWindow:
         return {uid: number for uid, (_, number) in self._known.items()}
 
     def _kept(
-        self, by_queue: dict[_Queue, dict[int, _Order]], config: QueueConfig
+        self, by_queue: dict[_Queue, dict[int, Place]], config: QueueConfig
     ) -> dict[_Queue, set[int]]:
         """The shapes of each LocalQueue that this plan considers."""
         part = max(LEAST, _part(sorted(map(len, by_queue.values())), self._shapes))
@@ -127,7 +127,7 @@ class PendingWindow:
                 kept[queue].add(number)
         return kept
 
-    def _of_one(self, queue: _Queue, shapes: dict[int, _Order], part: int) -> Iterator[int]:
+    def _of_one(self, queue: _Queue, shapes: dict[int, Place], part: int) -> Iterator[int]:
         """The head of a LocalQueue, and the next ones of its present round.
 
         A round has the shapes that waited when it began, so that later ones cannot delay its end.
@@ -149,11 +149,6 @@ def _always(pending: Pending) -> bool:
     if pending.blocked is not None or pending.lease is not None:
         return True
     return pending.planned_start is not None or pending.workload.growth is not None
-
-
-def _order(pending: Pending) -> _Order:
-    one = pending.workload
-    return -one.priority, one.queued_at, one.uid
 
 
 def _shape(pending: Pending) -> Hashable:
