@@ -57,11 +57,12 @@ FILTERED = frozenset(
         "/api/v1/workloads",
         "/api/v1/localqueues",
         "/api/v1/pastuse",
-        "/api/v1/events",
         "/api/v1/commands",
     }
 )
 """Lists over all namespaces: each caller gets the objects that the caller can read."""
+STREAM = "/api/v1/events"
+"""The steps that the caller can watch, for callers that can watch workloads somewhere."""
 OF_ALL = frozenset({"/api/v1/reports/efficiency", "/api/v1/reports/jobs"})
 """Reports that have no part for one namespace."""
 HIDDEN = ("{uid}", "/commands/{number}")
@@ -82,6 +83,8 @@ def allowed(method: str, path: str, where: str) -> frozenset[str]:
     """The roles that are allowed to, for an object in ``where``. docs/how-to/access.md describes this table."""
     if path in OF_ALL:
         return SEES
+    if path == STREAM:
+        return ANONYMOUS - {NONE}
     if path in FOR_KNOWN or path in FILTERED or path.startswith("/api/v1/reports/"):
         return ANONYMOUS
     if path in FOR_RULERS:
