@@ -91,14 +91,14 @@ def test_a_gang_for_which_nodes_can_be_made_keeps_its_place_in_the_order() -> No
 # On random clusters.
 
 
-def too_large(rng: random.Random, like: PodSet) -> PodSet:
-    """More than any node, or than any quota."""
-    amount = rng.choice((9, 10**5, 10**5))
+def too_large(rng: random.Random, snapshot: Snapshot, like: PodSet) -> PodSet:
+    """More than any node, or than any quota: only the quota limits a pod of a cluster without nodes."""
+    amount = rng.choice((9, 10**5, 10**5) if snapshot.fleet.nodes else (10**5,))
     requests = type(like.shape.requests)({**like.shape.requests, GPU: amount})
     return replace(like, shape=replace(like.shape, requests=requests))
 
 
-def unknown(_: random.Random, like: PodSet) -> PodSet:
+def unknown(_: random.Random, __: Snapshot, like: PodSet) -> PodSet:
     """A resource that no queue covers."""
     requests = type(like.shape.requests)({**like.shape.requests, "example.com/card": 1})
     return replace(like, shape=replace(like.shape, requests=requests))
@@ -106,14 +106,15 @@ def unknown(_: random.Random, like: PodSet) -> PodSet:
 
 def hopeless(rng: random.Random, snapshot: Snapshot, uid: str) -> Pending:
     """A gang of some queue that never fits, at any place of the order."""
-    change: Callable[[random.Random, PodSet], PodSet] = rng.choice((too_large, too_large, unknown))
+    change: Callable[[random.Random, Snapshot, PodSet], PodSet]
+    change = rng.choice((too_large, too_large, unknown))
     like = rng.choice(snapshot.pending).workload
     pods = replace(like.podsets[0], count=1, min_count=None, topology=None, group=None)
     workload = replace(
         like,
         uid=uid,
         name=uid,
-        podsets=(change(rng, pods),),
+        podsets=(change(rng, snapshot, pods),),
         priority=rng.randint(2, 6),
         queued_at=float(rng.randint(0, 9)),
     )
