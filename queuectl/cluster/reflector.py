@@ -23,6 +23,7 @@ from queuectl.cluster.discovery import confirm_absent
 from queuectl.cluster.freshness import current_version
 from queuectl.cluster.resources import Resource
 from queuectl.cluster.stream import Feed, LineSplitter, WatchBatch
+from queuectl.domain.backoff import doubling
 from queuectl.domain.containment import Boundary, Containment
 from queuectl.domain.errors import ClusterError, ClusterUnavailable, ObjectGone, WriteRefused
 from queuectl.domain.records import Delta
@@ -297,8 +298,8 @@ class Reflector:
         level = logging.DEBUG if self._failures else logging.WARNING
         log.log(level, "%s: %s", self._resource.name, error)
         self._hooks.interrupted(self._resource.name, str(error))
-        wait = min(self._pace.ceiling, self._pace.backoff * 2.0 ** min(self._failures, 20))
         self._failures += 1
+        wait = doubling(self._pace.backoff, self._pace.ceiling, self._failures)
         asked = error.retry_after if isinstance(error, ClusterUnavailable) else None
         jittered = wait * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
         await self._sleep(max(jittered, asked or 0.0))

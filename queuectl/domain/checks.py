@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
+from queuectl.domain.backoff import doubling
 from queuectl.domain.fleet import HOSTNAME, Toleration
 from queuectl.domain.provisioning import ProvisioningConfig
 from queuectl.domain.workload import PodSet
@@ -189,11 +190,6 @@ def back_off(report: CheckReport, retries: int) -> float:
     if report.requeue_after is not None:
         return report.requeue_after
     return doubling(RETRY_BASE, RETRY_CEILING, retries)
-
-
-def doubling(base: float, ceiling: float, retries: int) -> float:
-    """Seconds of the back-off number ``retries``, in seconds; the first one is ``base``."""
-    return min(ceiling, base * 2.0 ** min(retries - 1, 30))
 
 
 @dataclass(frozen=True, slots=True)

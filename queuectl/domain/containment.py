@@ -24,6 +24,7 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import Final
 
+from queuectl.domain.backoff import doubling
 from queuectl.domain.errors import NEVER_CONTAINED
 from queuectl.domain.reasons import Code, Reason
 
@@ -325,12 +326,6 @@ class Containment:
             found = self._units.get((boundary, _all_of(namespace)))
         return found
 
-    def of(self, key: str) -> SetAside | None:
-        """The first record of an object at any boundary; None if it is nowhere set aside."""
-        if not self._units:
-            return None
-        return next((s for b in Boundary if (s := self._units.get((b, key))) is not None), None)
-
     def waits(
         self, boundary: Boundary, key: str, version: object = None, namespace: str = ""
     ) -> SetAside | None:
@@ -470,7 +465,7 @@ class Containment:
 
 def _pause(failures: int) -> float:
     """The back-off after so many failures, in seconds."""
-    return min(LONGEST_SECONDS, FIRST_SECONDS * 2.0 ** min(failures - 1, 20))
+    return doubling(FIRST_SECONDS, LONGEST_SECONDS, failures)
 
 
 def _all_of(namespace: str) -> str:

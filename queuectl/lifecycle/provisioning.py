@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from queuectl.domain.backoff import doubling
 from queuectl.domain.checks import (
     CheckReport,
     CheckState,
     CheckStatus,
     PodSetUpdate,
-    doubling,
     update_refusal,
 )
 from queuectl.domain.job_records import JobRecord

@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import replace
 from typing import Any
 
+from queuectl.domain.backoff import doubling
 from queuectl.domain.durations import DAY
 from queuectl.domain.gates import held_by
 from queuectl.domain.ledger import Entry, EntryChange, Intent, Note, State, parked_state, rest
@@ -145,6 +146,6 @@ def pause(policy: PodsReady, entry: Entry) -> float:
     The jitter depends on uid and attempt. Thus gangs that fail together do not retry together, and the same history gives the
     same times.
     """
-    wait = min(policy.backoff_ceiling, policy.backoff_base * 2.0 ** min(entry.failures - 1, 30))
+    wait = doubling(policy.backoff_base, policy.backoff_ceiling, entry.failures)
     drawn = hashlib.blake2b(f"{entry.uid}/{entry.attempt}".encode(), digest_size=8).digest()
     return wait * (1.0 + policy.backoff_jitter * int.from_bytes(drawn) / 2.0**64)

@@ -32,6 +32,7 @@ from queuectl.control.progress import Progress, longest_step
 from queuectl.control.questions.diagnosis import Diagnoser
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.settings import Settings
+from queuectl.domain.backoff import doubling
 from queuectl.domain.containment import Boundary, SetAside
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.errors import Fenced, StaleConfiguration, StaleSnapshot, StoreUnavailable
@@ -333,12 +334,11 @@ class Loop:
                 self._containment.passed(Boundary.TASK, _CYCLE)
 
     async def _begin_again(self, error: Exception) -> None:
-        """Go on after an error that belongs to no unit: with the state that the records and the ledger have, after a pause."""
+        """Continue after an error that belongs to no unit: with the state that the records and the ledger have, after a pause."""
         found = self._containment.failed(Boundary.TASK, _CYCLE, error)
         self._writer.drop()
         with self.progress.idle():
-            pause = FIRST_PAUSE * 2.0 ** min(found.failures - 1, 10)
-            await asyncio.sleep(min(_LONGEST_PAUSE, pause))
+            await asyncio.sleep(doubling(FIRST_PAUSE, _LONGEST_PAUSE, found.failures))
         await self._reload()
 
     async def _cycle(self) -> None:

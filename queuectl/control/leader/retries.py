@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from queuectl.domain.backoff import doubling
 from queuectl.domain.ledger import Purpose
 from queuectl.lifecycle.outstanding_writes import Write
 from queuectl.lifecycle.refusals import Outcome
@@ -15,8 +16,6 @@ LAST_RETRY: Final = 10.0
 REFUSED_RETRY: Final = 1.0
 LONGEST_WAIT: Final = 60.0
 """Seconds; the API server, or a proxy before it, cannot ask for more."""
-
-_DOUBLINGS: Final = 6  # FIRST_RETRY * 2 ** 6 exceeds LAST_RETRY
 
 
 @dataclass(slots=True)
@@ -56,7 +55,7 @@ class Retries:
         least = REFUSED_RETRY if outcome is Outcome.REFUSED else FIRST_RETRY
         if asked is not None:
             least = min(asked, LONGEST_WAIT)
-        delay = max(least, min(LAST_RETRY, FIRST_RETRY * 2.0 ** min(count - 1, _DOUBLINGS)))
+        delay = max(least, doubling(FIRST_RETRY, LAST_RETRY, count))
         # After an outage, the events of the watch show that the server answers again. A refusal does not end with an event.
         early = now + (delay if outcome is Outcome.REFUSED else least)
         known[write.uid] = _Failed(kind, write.version, outcome, count, early, now + delay)

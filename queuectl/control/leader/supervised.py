@@ -1,4 +1,4 @@
-"""Periodic tasks that go on after an unexpected error: a run that fails is reported, and the task starts again after a back-off."""
+"""Periodic tasks that continue after an unexpected error: a run that fails is reported, and the task starts again after a back-off."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from queuectl.domain.backoff import doubling
 from queuectl.domain.containment import Boundary, Containment
 
 Job = Callable[[], Awaitable[None]]
@@ -31,7 +32,7 @@ async def supervised(name: str, job: Job, containment: Containment) -> None:
         except Exception as error:  # noqa: BLE001 - contained
             containment.failed(Boundary.TASK, name, error)
             failures = 1 if now() - began > STEADY_SECONDS else failures + 1
-            await asyncio.sleep(min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 1, 20)))
+            await asyncio.sleep(doubling(FIRST_PAUSE, LONGEST_PAUSE, failures))
         else:
             containment.passed(Boundary.TASK, name)
             return
