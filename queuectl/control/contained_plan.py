@@ -5,6 +5,9 @@ the gang at fault. Such a gang is set aside only if the plan without it passes. 
 gangs that the broken rules name. If none of them is at fault, the newest gangs are left out, as few as possible, and of these the one
 without which the others pass. The number of plans is limited: beyond it, the gangs that are left out wait for the next plan.
 
+If planning fails without all of them, the fault is not in a gang that can be left out. Then the cohorts are planned one by one, each
+without the others (:mod:`queuectl.control.one_cohort`), until a plan passes. The next plan begins with the next cohort.
+
 A running gang that is set aside keeps its capacity and can be evicted. It is not repaired and not moved.
 """
 
@@ -16,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from queuectl.control.checked_plan import CheckedPlan, checked_plan
+from queuectl.control.one_cohort import cohorts_with_pending, one_cohort
 from queuectl.domain.containment import (
     TOGETHER,
     BrokenRules,
@@ -29,6 +33,9 @@ from queuectl.planner.cache import PlannerCache
 
 MOST_PLANS: Final = 20
 """Plans in one cycle: enough to find one gang among 10,000, and a second one."""
+
+MOST_COHORTS: Final = 8
+"""Cohorts that are planned alone in one cycle, until a plan passes."""
 
 _LONGEST_CHAIN: Final = 6  # suspects that are left out together
 _TIME_LIMIT: Final = "time limit"
@@ -55,7 +62,8 @@ class ContainedPlan:
         failures: the gangs that are at fault, in the order in which they were found.
         with_them: gangs of the namespaces of failures that were not tried, because too many of their namespace fail in the same way.
         put_off: gangs that this plan leaves out, and that are not known to be at fault.
-        error: why the plan is not usable; None if it is, or if it was stopped.
+        cohort: the cohort whose plan it is; empty = of all cohorts.
+        error: why the plan of all cohorts is not usable; None if it is, or if it was stopped.
         plans: how many were made.
     """
 
@@ -63,6 +71,7 @@ class ContainedPlan:
     failures: tuple[Failure, ...] = ()
     with_them: tuple[tuple[Failure, str], ...] = ()
     put_off: tuple[str, ...] = ()
+    cohort: str = ""
     error: Exception | None = None
     plans: int = 1
 
@@ -89,6 +98,7 @@ def contained_plan(
     *,
     proven: Collection[str] = (),
     known: Mapping[tuple[str, str], int] | None = None,
+    last_cohort: str = "",
 ) -> ContainedPlan:
     """Plan a snapshot, whatever one gang in it does.
 
@@ -99,8 +109,10 @@ def contained_plan(
         stop: lets another thread end it.
         proven: uids of gangs that were in a plan that passed.
         known: how many gangs of a namespace have failed at a place, by (namespace, place).
+        last_cohort: the cohort that was planned alone last.
     """
-    search = _Search(snapshot, plan_once, stop, set(aside), frozenset(proven), Counter(known or {}))
+    counts = Counter(known or {})
+    search = _Search(snapshot, plan_once, stop, set(aside), frozenset(proven), counts, last_cohort)
     return search.run()
 
 
@@ -130,6 +142,7 @@ class _Search:
     out: set[str]
     proven: frozenset[str]
     counts: Counter[tuple[str, str]]
+    last_cohort: str
     plans: int = 0
     last: CheckedPlan | None = None  # the last plan that was made, usable or not
     passed: frozenset[str] | None = None  # the gangs that the last plan leaves out, if it is usable
@@ -244,13 +257,14 @@ class _Search:
         changing = [a.workload.uid for a in self.snapshot.admitted if a.lost or a.lease is not None]
         return dict.fromkeys(uid for uid in (*waiting, *changing) if uid not in out)
 
-    def _try(self, out: Collection[str]) -> Exception | None:
-        """Plan without these gangs. Returns why the plan is not usable, or None."""
+    def _try(self, out: Collection[str], cohort: str = "") -> Exception | None:
+        """Plan without these gangs, or one cohort alone. Returns why the plan is not usable, or None."""
         self.plans += 1
         self.stop.turn = ""
         self.last = self.passed = None
+        snapshot = one_cohort(self.snapshot, cohort) if cohort else self.snapshot
         try:
-            self.last = checked = self.plan_once(without(self.snapshot, out))
+            self.last = checked = self.plan_once(without(snapshot, out))
         except Exception as error:
             if never_contained(error):
                 raise
@@ -269,7 +283,7 @@ class _Search:
         return next((one.namespace for one in workloads if one.uid == uid), "")
 
     def _given_up(self, error: Exception) -> ContainedPlan:
-        """No gang at fault is found: the plan without all pending gangs that have not passed before, if that passes."""
+        """No gang at fault is found: the plan without all pending gangs that have not passed before, or that of one cohort."""
         if self.stop.stopped or _timed_out(error):
             return self._result((), error)
         unproven = {
@@ -278,10 +292,28 @@ class _Search:
         put_off = tuple(uid for uid in self._candidates(self.out) if uid in unproven)
         if put_off and self._try(self.out | set(put_off)) is None:
             return self._result(put_off)
-        return self._result((), error)
+        return self._one_cohort(error) or self._result((), error)
 
-    def _result(self, put_off: tuple[str, ...], error: Exception | None = None) -> ContainedPlan:
+    def _one_cohort(self, error: Exception) -> ContainedPlan | None:
+        """The first plan of a cohort alone that passes. The cohorts take turns, so that each is planned whose plan passes."""
+        cohorts = cohorts_with_pending(self.snapshot)
+        later = [name for name in cohorts if name > self.last_cohort]
+        for cohort in (*later, *cohorts[: len(cohorts) - len(later)])[:MOST_COHORTS]:
+            if self.stop.stopped:
+                return None
+            if self._try(self.out, cohort) is None:
+                assert self.last is not None
+                planned = {p.workload.uid for p in self.last.snapshot.pending}
+                waiting = (p.workload.uid for p in self.snapshot.pending)
+                put_off = tuple(u for u in waiting if u not in planned and u not in self.out)
+                return self._result(put_off, error, cohort)
+        return None
+
+    def _result(
+        self, put_off: tuple[str, ...], error: Exception | None = None, cohort: str = ""
+    ) -> ContainedPlan:
         return ContainedPlan(
+            cohort=cohort,
             checked=self.last,
             failures=tuple(self.failures),
             with_them=tuple(self.with_them),

@@ -10,9 +10,12 @@ import pytest
 
 from queuectl.cluster import nesting, stream
 from queuectl.cluster.nesting import LEVELS
+from queuectl.control.checked_plan import checked_plan
 from queuectl.control.leader.actuator import Actuator
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.ports import Store
+from queuectl.demo import manifests as m
+from queuectl.demo.manifests import Pods
 from queuectl.domain.containment import Boundary, Containment
 from queuectl.domain.errors import StoreError
 from queuectl.domain.ledger import State
@@ -215,6 +218,50 @@ async def test_a_running_gang_that_is_set_aside_keeps_its_nodes(
         poison.repaired = True
         world.cluster.finish(bad)
         await world.until_state(other, State.RUNNING)
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_running_gang_with_which_each_plan_fails_stops_no_other_cohort(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other cohorts start gangs one after the other, and its own continues when the error ends."""
+    poison = Poison()
+    poison.repaired = True
+
+    def plan(given: Any, *rest: Any) -> Any:
+        for running in given.admitted:
+            poison.check(running.workload.name)
+        return checked_plan(given, *rest)
+
+    monkeypatch.setattr("queuectl.control.leader.planning.checked_plan", plan)
+    async with rig(database_url, 8) as world:
+        for name in ("other", "third"):
+            quota: dict[str, int | str] = {
+                "nvidia.com/gpu": 32,
+                "cpu": "1k",
+                "pods": 1000,
+                "memory": "1Pi",
+            }
+            await world.store.put_config(m.cluster_queue(name, "gpu", quota))
+            await world.store.put_config(m.local_queue("default", name, name))
+        bad = world.cluster.submit(gang("Job", POISON, 1))
+        await world.until_state(bad, State.RUNNING)
+        poison.repaired = False
+        waits = world.cluster.submit(gang("Job", "waits", 1))
+        for number in range(2):
+            for name in ("other", "third"):
+                shape = Pods(count=1, gpus=8)
+                job = m.job(f"{name}-{number}", "default", name, shape, priority_class="low")
+                await world.until_state(world.cluster.submit(job), State.RUNNING)
+        await world.until_entry(
+            waits, lambda e: e.reason.code is Code.PENDING_EVALUATION, "it is not planned"
+        )
+        assert {(one.boundary, one.key) for one in contained(world)} == {
+            (Boundary.TASK, "planning")
+        }
+        poison.repaired = True
+        await world.until_state(waits, State.RUNNING)
+        await world.until(lambda: contained(world).empty, "nothing is set aside")
 
 
 @pytest.mark.usefixtures("soon")

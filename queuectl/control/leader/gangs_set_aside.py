@@ -91,7 +91,7 @@ class GangsSetAside:
         checked = contained.checked
         if checked is not None and checked.usable:
             planned = {p.workload.uid for p in checked.snapshot.pending}
-            self.proven = frozenset(planned)
+            self.proven = frozenset(planned) | (self.proven if contained.cohort else frozenset())
             for one in containment:
                 tried = one.key in asked and one.key not in out and one.key not in found
                 left = one.key in contained.put_off or one.key not in planned

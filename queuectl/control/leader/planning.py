@@ -121,6 +121,7 @@ class Planning:
         self._stop = stop
         self._mig = mig
         self._defragment_seconds = defragment_seconds
+        self._last_cohort = ""  # that was planned without the others
         self._seek_at = 0.0  # the time of the next search for gangs to move
         self._kept: dict[frozenset[tuple[str, str]], None] = {}  # violations of refused plans
         self._exposed_at: float | None = None  # the time at which plans can differ without a change
@@ -150,6 +151,8 @@ class Planning:
             return self._failed(contained.error)
         found = self._answered(answer)
         decision = replace(checked.plan, pending=(*checked.plan.pending, *refusals))
+        if contained.cohort:
+            decision = replace(decision, reserved=self._leader_state.reserved)
         self._metrics.planned(decision, took)
         lines = pending_gangs(checked.snapshot, self._cache)  # from the cache of the plan
         self._metrics.kinds.planned(lines, self._leader_state.entry)
@@ -157,12 +160,15 @@ class Planning:
             log.error("solver_failed", message=alarm, count=decision.alarms.count(alarm))
         if not checked.usable:
             return await self._discard(checked)
-        self._containment.passed(Boundary.TASK, _PLANNING)
+        if contained.cohort and contained.error is not None:
+            self._containment.failed(Boundary.TASK, _PLANNING, contained.error)
+        else:
+            self._containment.passed(Boundary.TASK, _PLANNING)
         for violation in found.violations:
             log.error("plan_refused", violation=str(violation))
             self._metrics.discarded(DiscardReason.VERIFIER)
         self._diagnoser.planned(checked)
-        if any(map(self._worth_more, decision.pending)):
+        if contained.put_off or any(map(self._worth_more, decision.pending)):
             self._wakeup.plan_by(RETRY_SECONDS)
         if decision.stats.get("rooms_sought"):
             self._seek_again(snapshot.now)
@@ -253,8 +259,9 @@ class Planning:
                 self._stop,
                 proven=self._gangs.proven,
                 known=self._gangs.by_place(),
+                last_cohort=self._last_cohort,
             )
-            checked = contained.checked
+            checked, self._last_cohort = contained.checked, contained.cohort
             if checked is None or not checked.usable:
                 return contained, MigFound()
             try:
@@ -286,7 +293,7 @@ class Planning:
     async def _keep_failures(self, snapshot: Snapshot, contained: ContainedPlan) -> None:
         """Count and save the plans that fail, each kind of failure once."""
         failed = [(one.uid, one.error, one.refused) for one in contained.failures]
-        if contained.checked is None and contained.error is not None:
+        if contained.error is not None and (contained.checked is None or contained.cohort):
             failed.append(("", contained.error, None))
         for uid, error, refused in failed:
             self._metrics.discarded(DiscardReason.ERROR if refused is None else _why(refused))
