@@ -7,8 +7,10 @@ ten times before the case, and ten times during it. The case is a class of hosti
 also changes every second, or a flood. Printed for each: the median and the slowest time from the creation until both pods run, before
 and during; whether the leader kept its lease; the memory of the controller; the time of each stage of the planning cycles.
 
+In the case ``poison``, planning fails with each of 1,000 gangs that are edited every second.
+
 Goals: the median is at most twice the undisturbed one, or 2 s; the slowest of ten is at most 5 s; the lease is kept; no unit is set
-aside.
+aside, except in the case ``poison``.
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ import socket
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -52,6 +55,9 @@ MEDIAN_SECONDS, SLOWEST_SECONDS = 2.0, 5.0
 CONNECTIONS: Final = 200
 EDITED: Final = 1000
 POLL_SECONDS: Final = 0.02
+POISON: Final = "poison"
+"""The case of gangs with which planning fails: the controller of this case has such a defect."""
+POISONED: Final = Path(__file__).parent / "poisoned"
 
 
 @dataclass
@@ -82,14 +88,14 @@ class Plane:
 
 
 @contextmanager
-def plane() -> Iterator[Plane]:
-    """A fresh one, with the default lease."""
+def plane(settings: Mapping[str, str]) -> Iterator[Plane]:
+    """A fresh one, with the default lease. ``settings``: of the environment of the controller."""
     with LocalCluster.start(ClusterSpec(nodes=(NODES,), fsync=False)) as cluster:
         client = cluster.client
         install(cluster)
         client.apply(*m.namespaces([NEIGHBOR]), *hostile.definitions())
         client.apply(*hostile.published(min(cluster.nodes.names())))
-        controller = Controller.start(cluster)
+        controller = Controller.start(cluster, settings=settings)
         try:
             controller.wait_ready()
             with ApiConnection(controller.api) as rest, hostile.tenant(cluster) as tenant:
@@ -112,16 +118,17 @@ def configuration() -> list[Document]:
     ]
 
 
-def _shape(number: int) -> Document:
+def _shape(number: int, name: str = "shape") -> Document:
     """A gang with a request that no other gang has."""
-    return hostile.job(f"shape-{number}", Pods(2, gpus=8, cpu=f"{1000 + number}m"))
+    return hostile.job(f"{name}-{number}", Pods(2, gpus=8, cpu=f"{1000 + number}m"))
 
 
-def shapes(plane: Plane, count: int) -> Callable[[], None]:
+def shapes(plane: Plane, count: int, name: str = "shape") -> Callable[[], None]:
     """A number of pending gangs of different shapes."""
+    jobs = f"/apis/batch/v1/namespaces/{hostile.NAMESPACE}/jobs"
 
     def create(number: int) -> None:
-        plane.tenant.create(f"/apis/batch/v1/namespaces/{hostile.NAMESPACE}/jobs", _shape(number))
+        plane.tenant.create(jobs, _shape(number, name))
 
     plane.tenant.each(create, range(count))
     return lambda: None
@@ -139,10 +146,11 @@ def creations(plane: Plane) -> Callable[[], None]:
     return lambda: plane.tenant.each(create, range(50))
 
 
-def edits(plane: Plane) -> Callable[[], None]:
+def edits(plane: Plane, name: str = "shape") -> Callable[[], None]:
     """Pending gangs of which each one is changed every second."""
-    shapes(plane, EDITED)
-    paths = [f"/apis/batch/v1/namespaces/{hostile.NAMESPACE}/jobs/shape-{n}" for n in range(EDITED)]
+    shapes(plane, EDITED, name)
+    jobs = f"/apis/batch/v1/namespaces/{hostile.NAMESPACE}/jobs"
+    paths = [f"{jobs}/{name}-{number}" for number in range(EDITED)]
     turns = iter(range(10**9))
 
     def edit() -> None:
@@ -199,6 +207,7 @@ CASES: Final[dict[str, Callable[[Plane], Callable[[], None]]]] = {
     "20000-shapes": partial(shapes, count=20_000),
     "creations": creations,
     "edits": edits,
+    POISON: partial(edits, name=POISON),
     "connections": connections,
     **{name: partial(attack, name=name) for name in CLASSES},
 }
@@ -257,7 +266,7 @@ HEAD: Final = """\
 def measured(name: str, samples: int) -> Outcome:
     """Run one case."""
     found = Outcome(name)
-    with plane() as built:
+    with plane({"PYTHONPATH": str(POISONED)} if name == POISON else {}) as built:
         built.sample()
         found.before = [built.sample() for _ in range(samples)]
         epoch, memory = _epoch(metrics_of(built.controller)), resident_of(built.controller.pid)
@@ -270,7 +279,9 @@ def measured(name: str, samples: int) -> Outcome:
         found.stages, found.load = _difference(first, _seconds(metrics)), os.getloadavg()[0]
         if _epoch(metrics) != epoch:
             found.trouble.append(f"the lease was lost: epoch {epoch} to {_epoch(metrics)}")
-        found.trouble += [*ended(built.controller), *contained(built.controller)]
+        found.trouble += ended(built.controller)
+        if name != POISON:
+            found.trouble += contained(built.controller)
     return found
 
 
