@@ -107,7 +107,7 @@ async def test_jobs_that_wait_for_a_newer_job_do_not_keep_it_beyond_the_limit(
         after = {"annotations": {keys.PREFIX + keys.AFTER: "Job/newest"}}
         older = []
         for name in ("a", "b"):
-            document = gang("Job", name, 2)
+            document = dict(gang("Job", name, 2))
             document["metadata"] = {**document["metadata"], **after}
             older.append(world.cluster.submit(document))
             await until_reason(world, older[-1], State.HELD, Code.DEPENDENCY)
