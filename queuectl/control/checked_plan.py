@@ -14,6 +14,7 @@ from enum import StrEnum
 from queuectl.control.device_rows import DeviceRows
 from queuectl.devices.reading import Selects
 from queuectl.devices.shared import snapshot_without_claim_podsets, without_claim_podsets
+from queuectl.domain.pending_limits import with_reasons
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import StopSignal, plan
@@ -70,7 +71,7 @@ def checked_plan(
     """
     cache = cache if cache is not None else PlannerCache()
     with within(Step.PLAN):
-        snapshot, selects = DeviceRows.of(cache).lowered(given)
+        snapshot, selects = DeviceRows.of(cache).lowered(with_reasons(given))
         decided = plan(snapshot, stop, cache)
     with within(Step.VERIFY):
         violations = verify(snapshot, decided, selects)

@@ -375,13 +375,19 @@ class Cohort:
 
 @dataclass(frozen=True, slots=True)
 class LocalQueue:
-    """``weight`` is the divisor of its past usage, in thousandths."""
+    """A name in a namespace that points to a ClusterQueue.
+
+    Attributes:
+        weight: the divisor of its past usage, in thousandths.
+        max_pending: the most pending gangs that plans consider; None = as in :class:`~queuectl.domain.rules.Rules`.
+    """
 
     namespace: str
     name: str
     cluster_queue: str
     stop_policy: StopPolicy = StopPolicy.NONE
     weight: int = WEIGHT_UNIT
+    max_pending: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,6 +459,10 @@ class QueueConfig:
         """The ClusterQueue behind a LocalQueue, or None when either does not exist."""
         local = self.local_queues.get((namespace, queue)) if queue is not None else None
         return self.cluster_queues.get(local.cluster_queue) if local is not None else None
+
+    def max_pending(self, local: LocalQueue) -> int:
+        """The most pending gangs of a LocalQueue that plans consider."""
+        return self.rules.max_pending if local.max_pending is None else local.max_pending
 
     def backfill_cohort(self, queue: ClusterQueue) -> Cohort | None:
         """The Cohort whose ClusterQueues, this one among them, are one line with the strategy Backfill: the highest that sets it."""

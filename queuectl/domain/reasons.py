@@ -23,6 +23,7 @@ class Code(StrEnum):
     RESOURCE_QUOTA_EXCEEDED = "ResourceQuotaExceeded"  # a ResourceQuota of its namespace is full
     LIMIT_RANGE_VIOLATED = "LimitRangeViolated"  # a LimitRange of its namespace refuses its pods
     MAX_PER_USER = "MaxPerUserExceeded"  # its user would hold more than maxPerUser
+    TOO_MANY_PENDING = "TooManyPending"  # its LocalQueue has maxPending older pending gangs
     BUDGET_SPENT = "BudgetSpent"  # a budget has too few GPU-hours left in this month
     WAITING_FOR_PREEMPTED = "WaitingForPreemptedWorkloads"  # evicted gangs free capacity for it
     WAITING_TO_RECLAIM = "WaitingToReclaim"  # after reclaimPatience it evicts gangs that borrow
@@ -106,6 +107,7 @@ MEANINGS: Final[Mapping[Code, str]] = {
     Code.RESOURCE_QUOTA_EXCEEDED: "A ResourceQuota of the namespace does not permit the pods.",
     Code.LIMIT_RANGE_VIOLATED: "A LimitRange of the namespace does not permit the pods.",
     Code.MAX_PER_USER: "The user already holds the most that the ClusterQueue permits one user.",
+    Code.TOO_MANY_PENDING: "The LocalQueue already has as many older pending gangs as maxPending permits.",
     Code.BUDGET_SPENT: "A budget has too few GPU-hours left in this month.",
     Code.WAITING_FOR_PREEMPTED: "A reservation is kept for the gang until its victims have stopped.",
     Code.WAITING_TO_RECLAIM: "Gangs that borrow its quota are evicted if they do not end soon.",
@@ -184,6 +186,7 @@ TRANSIENT: Final = WAITS_FOR_ROOM | {
     Code.WAITING_FOR_PODS,
     Code.RESOURCE_QUOTA_EXCEEDED,
     Code.MAX_PER_USER,
+    Code.TOO_MANY_PENDING,
     Code.WAITING_FOR_PREEMPTED,
     Code.WAITING_FOR_CHECKS,
     Code.WAITING_TO_RECLAIM,

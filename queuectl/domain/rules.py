@@ -22,6 +22,9 @@ MOST: Final = 2**63 - 1
 DURATION_QUANTILE: Final = 0.8
 """Default of ``durationQuantile``."""
 
+MAX_PENDING: Final = 25_000
+"""Default of ``maxPending``."""
+
 
 INTERRUPTION_TAINTS: Final = (
     # spot interruptions and events of the AWS Node Termination Handler
@@ -156,6 +159,7 @@ class Rules:
         interruption_taints: keys of taints that announce the end of a node.
         interruption_conditions: (type, status) of conditions of nodes that announce it.
         duration_quantile: the probability, 0 to 1, that a gang ends within the run time that planning learnt for it.
+        max_pending: the most pending gangs of a LocalQueue that plans consider, unless the LocalQueue has a limit of its own.
         device_classes: (DeviceClass, resource that is charged for its devices), sorted; a class has at most one.
     """
 
@@ -175,6 +179,7 @@ class Rules:
     duration_quantile: float = DURATION_QUANTILE
     interruption_taints: tuple[str, ...] = INTERRUPTION_TAINTS
     interruption_conditions: tuple[tuple[str, str], ...] = ()
+    max_pending: int = MAX_PENDING
 
     @property
     def user_label(self) -> str | None:

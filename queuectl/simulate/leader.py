@@ -17,6 +17,7 @@ from queuectl.domain.budgets import SpentUnits
 from queuectl.domain.events import Drained, Ended, Event, PodsReady, RetryDue, Submitted
 from queuectl.domain.job_records import JobRecord, Outcome
 from queuectl.domain.ledger import Entry, EntryChange, State
+from queuectl.domain.pending_limits import considered
 from queuectl.domain.plan import Plan, Planned, Refusal
 from queuectl.domain.reasons import Code
 from queuectl.domain.records import NamespaceRecord, NodeRecord, Upserted
@@ -61,6 +62,7 @@ class SimulatedLeader:
         ledger: all workloads that have not ended.
         idle_gangs: evaluates the GPU utilization of gangs.
         next_plan: when a plan can differ from the last one without an event; None = never.
+        plans_again: gangs started, and others are considered in their place.
         weighs_work: a gang waits to evict others because they would lose much work, so each checkpoint counts.
     """
 
@@ -104,6 +106,7 @@ class SimulatedLeader:
         self._seek_at = now
         self.next_plan: float | None = None
         self.weighs_work = False
+        self.plans_again = False
 
     def submit(self, uid: str, job: TraceJob, priority: int, now: float, queued_at: float) -> bool:
         """A job is created and waits. Returns whether a plan can start it.
@@ -210,19 +213,22 @@ class SimulatedLeader:
     def plan(self, now: float) -> list[EntryChange]:
         """Plan once. Returns the changes of the ledger."""
         snapshot = self._snapshot(now, seek_room=now >= self._seek_at)
-        lowered = DeviceRows.of(self._cache).added(snapshot)
+        within, beyond = considered(snapshot)
+        lowered = DeviceRows.of(self._cache).added(within)
         decided = plan(lowered, cache=self._cache)
         if decided.stats.get("rooms_sought"):
             self._seek_at = now + SEEK_SECONDS
         self._reserved = decided.reserved
         planned = {each.uid: each for each in decided.planned}
-        pending = (refusal for refusal in decided.pending if self._is_news(refusal, planned))
+        refusals = (*decided.pending, *beyond)
+        pending = (refusal for refusal in refusals if self._is_news(refusal, planned))
         news = replace(decided, pending=tuple(pending))
         changes = self._decider.changes(
             self._about(snapshot, news), without_claim_podsets(news), now
         )
         self._take_in(changes)
         self.weighs_work = any(map(_waits_to_reclaim, decided.pending))
+        self.plans_again = bool(beyond and decided.admitted)
         self.next_plan = _first(self._next_plans(now, lowered, decided))
         return changes
 

@@ -215,6 +215,7 @@ class _Part:
                 self._leader.saved(uid, self._begin + at)
         for change in self._leader.plan(self._now):
             self._carry_out(change)
+        self._changed |= self._leader.plans_again
 
     def _carry_out(self, change: EntryChange) -> None:
         entry = change.after

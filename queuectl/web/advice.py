@@ -22,6 +22,7 @@ PENDING: Final = {
     Code.RESOURCE_QUOTA_EXCEEDED: "Delete pods of the namespace, or ask for a larger ResourceQuota.",
     Code.LIMIT_RANGE_VIOLATED: "Change the requests of the pods so that they fulfil the LimitRange.",
     Code.MAX_PER_USER: f"{_NOTHING} It starts when another job of its user ends.",
+    Code.TOO_MANY_PENDING: f"{_NOTHING} The planner considers it when older gangs of its LocalQueue start or are deleted.",
     Code.BUDGET_SPENT: f"{_NOTHING} It starts next month, or after an administrator has topped the Budget up.",
     Code.WAITING_FOR_PREEMPTED: f"{_NOTHING} It starts when the pods of its victims have ended.",
     Code.WAITING_TO_RECLAIM: f"{_NOTHING} It reclaims quota from gangs that borrow.",

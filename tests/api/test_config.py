@@ -284,6 +284,28 @@ class TestPreconditions:
 
 
 @pytest.mark.parametrize(
+    "value", ["0", "-1", "true", "1.5", '"many"', "2147483648", "9" * 400, "1e400", "[]"]
+)
+async def test_a_limit_of_pending_gangs_that_is_no_positive_number_is_refused(
+    api: httpx2.AsyncClient, value: str
+) -> None:
+    spec = {"clusterQueue": "team-a", "policy": {"maxPending": "VALUE"}}
+    document = {**LOCAL_QUEUE, "apiVersion": "queuectl.dev/v1", "spec": spec}
+    document["metadata"] = {"name": "x", "namespace": "team-a"}
+    body, accepted = (
+        json.dumps(document).replace('"VALUE"', text) for text in (value, "2147483647")
+    )
+    path = "/api/v1/namespaces/team-a/localqueues/x"
+    answer = await api.put(path, content=body, headers={"content-type": "application/json"})
+    assert answer.status_code in (400, 422), answer.text
+    if answer.status_code == 422:
+        assert "spec.policy.maxPending" in answer.json()["detail"]
+    answer = await api.put(path, content=accepted, headers={"content-type": "application/json"})
+    assert answer.status_code == 201, answer.text
+    assert (await api.get(path)).json()["spec"]["policy"] == {"maxPending": 2147483647}
+
+
+@pytest.mark.parametrize(
     "body",
     [
         '{"value": 1000000000000000000000000000000}',

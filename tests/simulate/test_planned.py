@@ -105,3 +105,27 @@ def test_two_simulations_give_the_same_outcome() -> None:
     given = setting({"cluster03": 10}, "".join(lines[:40]))
     first, second = (document(outcome(given, Placement.PLANNER)) for _ in range(2))
     assert first == second
+
+
+def _limit(most: int) -> dict[str, object]:
+    settings = {"maxPending": most}
+    return {"apiVersion": "queuectl.dev/v1", "kind": "Configuration", "queuectl": settings}
+
+
+@pytest.mark.parametrize("most", [1, 2, 25_000])
+def test_the_limit_of_pending_gangs_delays_no_gang_that_fits(most: int) -> None:
+    """The others are considered as soon as the oldest ones have started."""
+    found = planned({"a": 4}, trace(*["0,10,1,8,a"] * 4), more=[_limit(most)])
+    assert waits(found) == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("most", "waited"), [(1, [0, 10, 20, 29]), (2, [0, 10, 30, 19]), (3, [0, 20, 30, 9])]
+)
+def test_a_gang_beyond_the_limit_is_not_considered_whatever_its_priority(
+    most: int, waited: list[float]
+) -> None:
+    """The last one has the highest priority."""
+    rows = ["0,10,1,8,a,0"] * 3
+    jobs = trace(*rows, "1,10,1,8,a,9", more="priority")
+    assert waits(planned({"a": 1}, jobs, more=[_limit(most)])) == waited

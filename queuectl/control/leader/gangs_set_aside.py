@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from queuectl.control.contained_plan import ContainedPlan
@@ -55,6 +55,10 @@ class GangsSetAside:
             else:
                 tries[one.namespace] += 1
         return frozenset(out)
+
+    def without_snapshot(self) -> Iterator[Entry]:
+        """The pending gangs that are set aside and that no snapshot contains."""
+        return (entry for entry, _ in self._unread())
 
     def _set_aside_unproven(self, snapshot: Snapshot) -> None:
         """Do not try new gangs of a namespace one by one while many of its gangs fail in the same way."""
@@ -122,11 +126,15 @@ class GangsSetAside:
                 refusals.append(Refusal(uid, (one.reason,), None, Proof.UNDECIDED))
             else:
                 refusals.append(Refusal(uid, (_PUT_OFF,), pending.lease, Proof.UNDECIDED))
+        for entry, one in self._unread():
+            refusals.append(Refusal(entry.uid, (one.reason,), None, Proof.UNDECIDED))
+        return refusals
+
+    def _unread(self) -> Iterator[tuple[Entry, SetAside]]:
         for entry in self._pending() if not self._containment.empty else ():
             one = self._containment.get(Boundary.SNAPSHOT, entry.uid, entry.namespace)
             if one is not None:
-                refusals.append(Refusal(entry.uid, (one.reason,), None, Proof.UNDECIDED))
-        return refusals
+                yield entry, one
 
 
 def _workloads(snapshot: Snapshot) -> dict[str, Workload]:

@@ -31,6 +31,7 @@ from queuectl.control.questions.diagnosis import Diagnoser
 from queuectl.domain.containment import Boundary, Containment, place_of
 from queuectl.domain.errors import StaleConfiguration
 from queuectl.domain.ledger import EntryChange
+from queuectl.domain.pending_limits import considered
 from queuectl.domain.plan import Plan, Refusal
 from queuectl.domain.queries import ConfigChanges, DocumentKey, Tolerance
 from queuectl.domain.queues import QueueConfig
@@ -135,7 +136,8 @@ class Planning:
         documents = self._leader_state.documents
         with self._metrics.stage(Stage.FREEZE):
             snapshot = self._leader_state.snapshot(seek_room=self._clock() >= self._seek_at)
-            given = self._window.applied(snapshot)
+            within, beyond = considered(snapshot, self._gangs.without_snapshot())
+            given = self._window.applied(within)
         asked = self._mig.question(given)
         began = time.perf_counter()
         out = self._gangs.left_out(given)
@@ -150,7 +152,7 @@ class Planning:
         if checked is None:
             return self._failed(contained.error)
         found = self._answered(answer)
-        decision = replace(checked.plan, pending=(*checked.plan.pending, *refusals))
+        decision = replace(checked.plan, pending=(*checked.plan.pending, *refusals, *beyond))
         if contained.cohort:
             decision = replace(decision, reserved=self._leader_state.reserved)
         self._metrics.planned(decision, took)
@@ -177,6 +179,8 @@ class Planning:
             next_expected_end(checked.snapshot, checked.decided),
         )
         changes = await self._commit(snapshot, decision, took, documents, found)
+        if beyond and decision.admitted:
+            self._wakeup.plan()  # others are considered in the place of those that start
         if any(c.before is not None and c.before.awaits_checks for c in changes):
             self._wakeup.plan()  # a gang without pods has released its capacity, and no observation follows
         self._count(checked.snapshot, decision, changes)

@@ -8,6 +8,7 @@ from typing import Any, Final
 from queuectl.domain.rules import (
     DURATION_QUANTILE,
     INTERRUPTION_TAINTS,
+    MAX_PENDING,
     FairStrategy,
     KueueKeys,
     PodsReady,
@@ -86,6 +87,7 @@ def read_rules(document: wire.ConfigurationDocument) -> Rules:
         interruption_taints=_interruption_taints(own.interruption_taints),
         interruption_conditions=read_conditions(own.interruption_conditions or {}),
         duration_quantile=own.duration_quantile or DURATION_QUANTILE,
+        max_pending=own.max_pending or MAX_PENDING,
     )
 
 

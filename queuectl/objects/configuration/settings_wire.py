@@ -11,7 +11,7 @@ import msgspec
 
 from queuectl.domain.node_health import HealthMode, HealthSignal
 from queuectl.domain.rules import FairStrategy
-from queuectl.objects.configuration.wire import Head, Part, SelectorSpec, Strict
+from queuectl.objects.configuration.wire import Head, MaxPending, Part, SelectorSpec, Strict
 from queuectl.objects.kubernetes.wire import Quantity
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
@@ -127,6 +127,7 @@ class OwnSettings(Strict):
     accounting: AccountingSettings | None = None
     # YAML reads an unquoted on or off as a Boolean.
     kueue_keys: Literal["auto", "on", "off"] | bool | None = None
+    max_pending: MaxPending | None = None
 
 
 # ---- known, not supported

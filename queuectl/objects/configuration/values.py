@@ -368,4 +368,5 @@ def read_local_queue(document: wire.LocalQueueDocument) -> LocalQueue:
         cluster_queue=document.spec.cluster_queue,
         stop_policy=document.spec.stop_policy or StopPolicy.NONE,
         weight=_read_weight(document.spec.fair_sharing),
+        max_pending=document.spec.policy.max_pending if document.spec.policy else None,
     )

@@ -153,6 +153,7 @@ Part = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 PlannedStarts = Annotated[int, msgspec.Meta(ge=1, le=MOST_PLANNED_STARTS)]
 ExecutionSeconds = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+MaxPending = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 
 
 class IdleReclaimSpec(Strict):
@@ -236,10 +237,17 @@ class CohortSpec(Strict):
 # ---- the rest
 
 
+class LocalQueuePolicySpec(Strict):
+    """Policies particular to queuectl."""
+
+    max_pending: MaxPending | None = None
+
+
 class LocalQueueSpec(Strict):
     cluster_queue: str
     stop_policy: StopPolicy | None = None
     fair_sharing: FairSharing | None = None
+    policy: LocalQueuePolicySpec | None = None
 
 
 class MigEntry(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, omit_defaults=True):
