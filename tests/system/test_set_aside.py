@@ -17,7 +17,7 @@ pytestmark = pytest.mark.system
 def test_a_rig_fails_for_an_object_that_no_mark_names() -> None:
     nodes = NodeSpec(blocks=1, racks_per_block=1, hosts_per_rack=1)
     ends = pytest.raises(
-        AssertionError, match=r"set aside \d+ times at object: KeyError in .*, first Job/.*/broken"
+        AssertionError, match=r"set aside \d+ times at object: KeyError in .*, first jobs/.*/broken"
     )
     with ends, installed(nodes, {"PYTHONPATH": str(POISONED)}, operators=()) as found:
         controller = found.controller
