@@ -60,7 +60,7 @@ class SetAsideLog:
         self._accepted |= {event["unit"] for event in self._events()}
 
     def new(self) -> list[str]:
-        """What was set aside since the last call: a line for each place and boundary."""
+        """The units that were set aside since the last call: a line for each place and boundary."""
         found: Counter[str] = Counter()
         units: dict[str, str] = {}
         for event in self._events():

@@ -15,7 +15,7 @@ class CheckedController(Controller):
     """A controller of a rig.
 
     It fails the rig if it has set a unit aside, unless a test with the mark ``sets_aside`` ran meanwhile: that test poisons a unit. The
-    log of the process tells it, also after SIGKILL. Under pytest, each test fails for what was set aside until its end.
+    log of the process is read, also after SIGKILL. Under pytest, each test fails for what was set aside until its end.
     """
 
     def __init__(self, home: Path, supervisor: Supervisor, environment: Mapping[str, str]) -> None:

@@ -40,7 +40,7 @@ def line(unit: str, place: str = "ValueError in stream.py:_object") -> str:
     return json.dumps(event) + "\n"
 
 
-def test_the_log_of_a_process_tells_what_is_new(tmp_path: Path) -> None:
+def test_only_new_lines_of_the_log_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "serve.log"
     log = SetAsideLog(path)
     assert (log.new(), log.known) == ([], False)
@@ -69,7 +69,7 @@ def test_the_log_leaves_out_the_units_that_a_test_poisons(tmp_path: Path) -> Non
 
 
 @pytest.mark.sets_aside
-def test_metrics_of_a_process_tell_that_a_unit_was_set_aside() -> None:
+def test_metrics_of_a_process_count_a_unit_that_was_set_aside() -> None:
     registry = CollectorRegistry()
     metrics = ContainmentMetrics(registry)
 

@@ -150,6 +150,8 @@ class Planning:
         if checked is None:
             return self._failed(contained.error)
         found = self._answered(answer)
+        if isinstance(answer, Exception):
+            await self._keep_snapshot(given, _MIG_SEARCH, answer)
         decision = replace(checked.plan, pending=(*checked.plan.pending, *refusals))
         if contained.cohort:
             decision = replace(decision, reserved=self._leader_state.reserved)
@@ -301,9 +303,13 @@ class Planning:
                 log.error("plan_refused", violation=str(error))
                 await self._keep(refused.snapshot, refused.decided, refused.violations)
                 continue
-            rule = BrokenRule(place_of(error), uid, str(error))
-            if self._new((rule,)):
-                await self._writer.keep_refused(snapshot, Plan(), [rule])
+            await self._keep_snapshot(snapshot, uid, error)
+
+    async def _keep_snapshot(self, snapshot: Snapshot, subject: str, error: Exception) -> None:
+        """Save the snapshot with which a plan or a question fails, each place of failure once."""
+        rule = BrokenRule(place_of(error), subject, str(error))
+        if self._new((rule,)):
+            await self._writer.keep_refused(snapshot, Plan(), [rule])
 
     def _stage(self, step: Step) -> AbstractContextManager[object]:
         return self._metrics.stage(Stage(step.value))
