@@ -149,9 +149,7 @@ class Planning:
         checked = contained.checked
         if checked is None:
             return self._failed(contained.error)
-        found = self._answered(answer)
-        if isinstance(answer, Exception):
-            await self._keep_snapshot(given, _MIG_SEARCH, answer)
+        found = await self._answered(answer, given)
         decision = replace(checked.plan, pending=(*checked.plan.pending, *refusals))
         if contained.cohort:
             decision = replace(decision, reserved=self._leader_state.reserved)
@@ -277,10 +275,11 @@ class Planning:
         self._step()
         return checked_plan(snapshot, self._stop, self._cache, self._stage)
 
-    def _answered(self, answer: MigFound | Exception) -> MigFound:
+    async def _answered(self, answer: MigFound | Exception, asked: Snapshot) -> MigFound:
         """The answer about MIG configurations; nothing is found by a search that fails."""
         if isinstance(answer, Exception):
             self._containment.failed(Boundary.QUESTION, _MIG_SEARCH, answer)
+            await self._keep_snapshot(asked, _MIG_SEARCH, answer)
             return MigFound()
         self._containment.passed(Boundary.QUESTION, _MIG_SEARCH)
         return answer
