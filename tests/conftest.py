@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -16,7 +15,7 @@ import structlog
 from hypothesis import settings
 
 from queuectl.cli.interpreter import tune_interpreter
-from queuectl.domain.containment import Containment, SetAside
+from tests.support.contained import OPEN, no_unit_is_set_aside
 
 settings.register_profile("same", derandomize=True, deadline=None, max_examples=34)
 settings.register_profile("fresh", derandomize=False, deadline=None, print_blob=True)
@@ -31,24 +30,20 @@ VERSIONS: Final = Path(__file__).parent / "versions"
 
 
 @pytest.fixture(autouse=True)
-def _no_unit_is_set_aside(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
-    """Containment hides no defect: an unexpected error fails the test, unless the test names it (mark ``sets_aside``)."""
+def _no_unit_is_set_aside(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Containment hides no defect: an unexpected error fails the test, unless the test names it (mark ``sets_aside``).
+
+    It concerns this process, and the controllers that run as other processes.
+    """
     if request.node.get_closest_marker("sets_aside"):
         yield
+        for log in OPEN:
+            log.accept()
         return
-    found: list[str] = []
-    tell = Containment._tell
-
-    def told(self: Containment, one: SetAside, error: BaseException | None) -> None:
-        text = "".join(traceback.format_exception(error)) if error is not None else ""
-        found.append(f"{one.boundary} {one.ref}: {one.place}\n{text}")
-        tell(self, one, error)
-
-    monkeypatch.setattr(Containment, "_tell", told)
-    yield
-    assert not found, "set aside: " + "\n".join(found)
+    with no_unit_is_set_aside():
+        yield
+    found = [line for log in OPEN for line in log.new()]
+    assert not found, "\n".join(found)
 
 
 def pytest_configure() -> None:

@@ -43,6 +43,7 @@ from queuectl.api.routes import (
     recorded_jobs,
     refused,
     session,
+    set_aside,
     unmanaged,
     usage,
     workloads,
@@ -110,6 +111,7 @@ def create_app(
     plans.add_routes(app.router, guard, bodies, cluster_reader)
     decisions.add_routes(app.router, guard, store)
     refused.add_routes(app.router, guard, store)
+    set_aside.add_routes(app.router, guard, store)
     workloads.add_routes(app.router, guard, store, diagnoser, cluster_reader)
     session.add_routes(app.router, session_service)
     audit.add_routes(app.router, guard, store)

@@ -31,6 +31,7 @@ from queuectl.domain.recorded_jobs import RecordedWorkload
 from queuectl.domain.refused import RefusedPlan
 from queuectl.domain.reports import Grouping, Period, Report
 from queuectl.domain.reservations import ReservationState
+from queuectl.domain.set_aside_objects import SetAsideObject
 from queuectl.domain.spending import BudgetReport
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.usage_history import UsageHours
@@ -220,6 +221,12 @@ class ApiStore(Protocol):
 
     async def refused_plan(self, number: int) -> bytes | None:
         """The file of the refused plan with this id (:mod:`queuectl.objects.files.refused_plans`), or None."""
+
+    async def set_aside_objects(self) -> tuple[SetAsideObject, ...]:
+        """Objects of units that were set aside, the newest first."""
+
+    async def set_aside_object(self, number: int) -> bytes | None:
+        """The file of the object with this id (:mod:`queuectl.objects.files.set_aside_objects`), or None."""
 
     async def newest_line(self) -> int:
         """The id of the last history line; 0 without any."""

@@ -23,6 +23,7 @@ from queuectl.domain.containment import Boundary, Containment, entering
 from queuectl.domain.errors import ClusterError, ClusterUnavailable
 from queuectl.domain.pod_records import PodPhase
 from queuectl.domain.records import Deleted, Delta, ListCompleted, Unreadable, Upserted, key_of
+from queuectl.domain.set_aside_objects import Received
 
 INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
 
@@ -207,6 +208,8 @@ class Feed:
         found = identify(raw)
         key = found.uid if self.resource.by_uid else found.name
         unreadable = self._keep_unreadable(key, found, deltas)
+        received = Received(self.resource.name, bytes(raw))
+        self.containment.inputs.put(Boundary.OBJECT, key, received)
         self.containment.failed(
             Boundary.OBJECT,
             key,

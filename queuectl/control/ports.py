@@ -28,6 +28,7 @@ from queuectl.domain.refused import RefusedPlan
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
 from queuectl.domain.runs import Run
+from queuectl.domain.set_aside_objects import SetAsideObject
 from queuectl.domain.utilization import PodKey, Sample
 
 Sink = Callable[[Sequence[Delta]], None]
@@ -253,6 +254,13 @@ class Store(Protocol):
 
     async def keep_refused(self, plan: RefusedPlan, content: bytes) -> None:
         """Store the file of a plan that the verifier refused, and delete the oldest beyond the limit.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+        """
+
+    async def keep_set_aside(self, one: SetAsideObject, content: bytes) -> None:
+        """Store the file of a unit that is set aside instead of an earlier one, and delete the oldest beyond the limit.
 
         Raises:
             Fenced: the epoch is no longer the caller's.

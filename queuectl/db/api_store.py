@@ -14,6 +14,7 @@ from queuectl.db import (
     reads,
     refused,
     reservations,
+    set_aside_objects,
     writes,
 )
 from queuectl.db.audit import AuditLog
@@ -36,6 +37,7 @@ from queuectl.domain.queries import (
 from queuectl.domain.queue_counts import QueueCounts, WaitingOrder
 from queuectl.domain.refused import RefusedPlan
 from queuectl.domain.reservations import ReservationState
+from queuectl.domain.set_aside_objects import SetAsideObject
 from queuectl.domain.workload_order import BY_NAME, WorkloadOrder
 
 
@@ -62,6 +64,16 @@ class ApiStore(Database):
         """The file of the refused plan with this id, or None."""
         async with self._statement("reading a refused plan") as connection:
             return await refused.content(connection, number)
+
+    async def set_aside_objects(self) -> tuple[SetAsideObject, ...]:
+        """Objects of units that were set aside, the newest first."""
+        async with self._statement("listing objects that were set aside") as connection:
+            return await set_aside_objects.listed(connection)
+
+    async def set_aside_object(self, number: int) -> bytes | None:
+        """The file of the object with this id, or None."""
+        async with self._statement("reading an object that was set aside") as connection:
+            return await set_aside_objects.content(connection, number)
 
     async def reservations(self) -> tuple[ReservationState, ...]:
         """The placements of Reservations by the last plan of the leader."""

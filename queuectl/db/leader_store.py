@@ -17,6 +17,7 @@ from queuectl.db import (
     reads,
     refused,
     reservations,
+    set_aside_objects,
     usage,
     writes,
 )
@@ -37,6 +38,7 @@ from queuectl.domain.queries import (
 from queuectl.domain.refused import RefusedPlan
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
+from queuectl.domain.set_aside_objects import SetAsideObject
 
 _NOW: Final = func.extract("epoch", func.clock_timestamp())
 
@@ -177,6 +179,11 @@ class LeaderStore(Database):
         """Store the file of a plan that the verifier refused; see the Protocol."""
         async with self._transaction("writing a refused plan") as connection:
             await refused.keep(connection, plan, content)
+
+    async def keep_set_aside(self, one: SetAsideObject, content: bytes) -> None:
+        """Store the file of a unit that is set aside; see the Protocol."""
+        async with self._transaction("writing an object that is set aside") as connection:
+            await set_aside_objects.keep(connection, one, content)
 
     async def commands_waiting(self, *, poll: float = 5.0) -> None:
         """Wait until there is a command without a result.

@@ -14,15 +14,24 @@ from queuectl.domain.refused import KEPT, KEPT_BYTES, RefusedPlan
 _ABOUT = [column for column in refused_plans.c if column is not refused_plans.c.content]
 
 
+async def require_epoch(connection: AsyncConnection, epoch: int) -> None:
+    """Check the leader's epoch without a lock.
+
+    Raises:
+        Fenced: it is another one.
+    """
+    mine = exists(select(leadership.c.epoch).where(leadership.c.epoch == epoch))
+    if not (await connection.execute(select(mine))).scalar_one():
+        raise Fenced(f"epoch {epoch} is over: another leader has taken over")
+
+
 async def keep(connection: AsyncConnection, refused: RefusedPlan, content: bytes) -> None:
     """Write one, and delete the oldest beyond the limit. It does not lock the leader's epoch, so no commit waits for it.
 
     Raises:
         Fenced: the epoch is no longer the caller's.
     """
-    mine = exists(select(leadership.c.epoch).where(leadership.c.epoch == refused.epoch))
-    if not (await connection.execute(select(mine))).scalar_one():
-        raise Fenced(f"epoch {refused.epoch} is over: another leader has taken over")
+    await require_epoch(connection, refused.epoch)
     row = {
         "at": refused.at,
         "epoch": refused.epoch,

@@ -3,7 +3,7 @@
 One workload is one row of ``workloads`` plus, while it has them, rows of ``placements``, ``leases`` and ``outbox``; all
 four change only together, by the leader, in :meth:`queuectl.db.leader_store.LeaderStore.commit`. ``history`` only grows.
 ``reservations`` is written with them, too: it has the placements of Reservations.
-``refused_plans`` holds plans that the verifier refused. ``past_use`` holds samples of the leader, and ``findings`` its results for
+``refused_plans`` holds plans that the verifier refused, and ``set_aside_objects`` objects that caused an error. ``past_use`` holds samples of the leader, and ``findings`` its results for
 standbys. No table refers to these three.
 ``commands`` is the only table in which other processes ask the leader for changes.
 ``sessions`` and ``audit`` are the REST API's own; nothing refers to them. No extension of Postgres is used.
@@ -297,6 +297,23 @@ refused_plans: Final = Table(
     integer("size"),
     Column("content", LargeBinary, nullable=False),
     comment="plans that the verifier refused, with their snapshots: the newest 20, at most 50 MiB in total",
+)
+
+set_aside_objects: Final = Table(
+    "set_aside_objects",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    seconds("at"),
+    integer("epoch"),
+    words("boundary"),
+    words("key"),
+    words("ref"),
+    words("error"),
+    words("place"),
+    integer("size"),
+    Column("truncated", Boolean, nullable=False),
+    Column("content", LargeBinary, nullable=False),
+    comment="redacted objects of units that are set aside: the newest 20, at most 256 KiB each",
 )
 
 configuration: Final = single_row(

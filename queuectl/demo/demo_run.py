@@ -24,7 +24,7 @@ from queuectl.demo.recorder import Recorder
 from queuectl.demo.rest import ApiConnection
 from queuectl.demo.scenario import Expected, Gang, Phase
 from queuectl.demo.steps import Steps
-from queuectl.demo.verdict import measured, reclaimed, scraped, verdict
+from queuectl.demo.verdict import contained, measured, reclaimed, scraped, verdict
 from queuectl.domain.errors import QueuectlError
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code
@@ -37,7 +37,7 @@ from queuectl.localcluster import (
     layout,
     take_down,
 )
-from queuectl.localcluster.client import wait_until
+from queuectl.localcluster.client import get_plain, wait_until
 from queuectl.localcluster.layout import LOOPBACK, free_ports
 from queuectl.localcluster.prometheus import Prometheus, exporters_job
 from queuectl.localcluster.versions import ALL_UNITS
@@ -204,6 +204,7 @@ def _run(console: Console, stage: Stage) -> list[Finding]:
         measured(gangs, demo.uses),
         scraped(stage.prometheus.query, scenario.NODES.count),
         reclaimed(gangs, preempted),
+        contained(get_plain(f"{stage.controller.metrics}/metrics").text),
         *late,
     ]
 

@@ -6,9 +6,10 @@ of the gang that never fits, and the gangs that queuectl classified as idle.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from queuectl.demo.findings import Finding
 from queuectl.demo.recorder import Recording
@@ -19,6 +20,10 @@ from queuectl.domain.plan import PreemptionReason
 from queuectl.domain.reasons import Code
 from queuectl.domain.utilization import UseState
 from queuectl.localcluster.prometheus import EXPORTERS_JOB
+
+_CONTAINED: Final = re.compile(
+    r'^queuectl_contained_errors_total{boundary="(\w+)"} (\S+)', re.MULTILINE
+)
 
 
 @dataclass(slots=True)
@@ -145,6 +150,22 @@ def reclaimed(gangs: Sequence[Gang], reasons: Mapping[str, Collection[str]]) -> 
             problems.append(f"{gang.ref} was preempted for {sorted(found) or 'nothing'}")
     numbers = f"{', '.join(sorted(expected))}: {PreemptionReason.IDLE.value}"
     return Finding("the reason of the preemption was idle GPUs", numbers, tuple(problems))
+
+
+def contained(metrics: str) -> Finding:
+    """Whether each object was handled without an internal error of queuectl.
+
+    Args:
+        metrics: of the controller, in the text format.
+    """
+    counts = {boundary: float(count) for boundary, count in _CONTAINED.findall(metrics)}
+    problems = [
+        f"{count:.0f} errors at the boundary {one}" for one, count in counts.items() if count
+    ]
+    if not counts:
+        problems = ["the controller does not count them"]
+    numbers = f"0 internal errors at {len(counts)} boundaries"
+    return Finding("queuectl has set no object aside", numbers, tuple(problems))
 
 
 def _placed(

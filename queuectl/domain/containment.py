@@ -27,6 +27,7 @@ from typing import Final
 from queuectl.domain.backoff import doubling
 from queuectl.domain.errors import NEVER_CONTAINED
 from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.set_aside_objects import Inputs
 
 _PACKAGE: Final = str(Path(__file__).parents[1]) + "/"
 FIRST_SECONDS: Final = 15.0
@@ -222,12 +223,14 @@ class Containment:
         report: called for each failure with the error, and with None for a unit that is set aside with others.
         listener: the same, for the leader of the moment.
         revision: grows with each change of the record.
+        inputs: of units, until the leader stores them.
     """
 
     clock: Callable[[], float]
     report: Report = _unreported
     listener: Report = _unreported
     revision: int = 0
+    inputs: Inputs = field(default_factory=Inputs)
     _units: dict[tuple[Boundary, str], SetAside] = field(default_factory=dict)
     _by_place: dict[tuple[Boundary, str, str], int] = field(default_factory=dict)
     _namespaces: dict[tuple[Boundary, str], _Namespace] = field(default_factory=dict)
@@ -304,6 +307,7 @@ class Containment:
         if known is None:
             return
         self.revision += 1
+        self.inputs.drop(boundary, key)
         at = (boundary, known.namespace, known.place)
         left = self._by_place.get(at, 0) - 1
         if left > 0:

@@ -345,6 +345,8 @@ class Mirror:
                 except Exception as error:  # noqa: BLE001 - contained
                     version = delta.record.version if isinstance(delta, Upserted) else delta.version
                     ref = f"{resource}/{key}"
+                    if isinstance(delta, Upserted):
+                        self.containment.inputs.put(Boundary.RECORD, key, delta.record)
                     self.containment.failed(Boundary.RECORD, key, error, ref, version=version)
                     failed.append((resource, key))
         if not failed:

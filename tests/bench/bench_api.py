@@ -49,6 +49,7 @@ from tests.bench.faraway import FarCluster, far_cluster
 from tests.bench.readers import READERS, STREAMS
 from tests.bench.serving import clients, report_of, served
 from tests.control.rig import configuration, gang
+from tests.support.contained import no_unit_is_set_aside
 from tests.support.postgres import running_postgres
 from tests.support.stores import PostgresStore
 
@@ -270,4 +271,5 @@ if __name__ == "__main__":
     )
     given = parser.parse_args()
     parts = {"backlog": given.only != "burst", "burst": given.only != "backlog"}
-    asyncio.run(main(SMALL if given.small else LARGE, **parts))
+    with no_unit_is_set_aside():
+        asyncio.run(main(SMALL if given.small else LARGE, **parts))

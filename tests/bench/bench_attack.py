@@ -37,6 +37,7 @@ from tests.bench.bench_api import GANGS, World, admitted, quantiles, ruled, tabl
 from tests.bench.bystander import lag
 from tests.bench.serving import clients, report_of, served
 from tests.doubles.access import MemoryAccess
+from tests.support.contained import no_unit_is_set_aside
 from tests.support.postgres import running_postgres
 
 AFTER_SECONDS: Final = 10.0
@@ -175,4 +176,5 @@ async def main(gangs: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gangs", type=int, default=GANGS, help="how many are submitted")
-    asyncio.run(main(parser.parse_args().gangs))
+    with no_unit_is_set_aside():
+        asyncio.run(main(parser.parse_args().gangs))

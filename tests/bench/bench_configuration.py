@@ -34,6 +34,7 @@ from queuectl.objects.kinds import KINDS
 from queuectl.telemetry.metrics import Metrics
 from tests.api.support import FixedHealth
 from tests.doubles.cluster import FakeCluster
+from tests.support.contained import no_unit_is_set_aside
 from tests.support.postgres import server_directory
 from tests.support.stores import PostgresStore
 
@@ -147,7 +148,8 @@ async def measure(queues: int) -> None:
         await store.close()
         leader.stdin.write(f"{revision}\n".encode())
         said = json.loads(await leader.stdout.readline())
-        await leader.wait()
+        if await leader.wait():
+            raise RuntimeError("the leader failed")
     print(
         f"| {queues:,} | {api:.1f} | {late:.1f} | {said['cpu']:.1f} | {said['reads']:,} |",
         flush=True,
@@ -169,4 +171,5 @@ if __name__ == "__main__":
     parser.add_argument("--follow", metavar="URL")
     asked = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    asyncio.run(follow(asked.follow) if asked.follow else main(asked.sizes))
+    with no_unit_is_set_aside():
+        asyncio.run(follow(asked.follow) if asked.follow else main(asked.sizes))

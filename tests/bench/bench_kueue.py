@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from queuectl.demo.controller import Controller, install
+from queuectl.demo.controller import install
 from queuectl.demo.rest import ApiConnection
 from queuectl.localcluster import ClusterSpec, LocalCluster
 from tests.bench.bench_system import print_table
@@ -30,6 +30,7 @@ from tests.bench.kueue.figures import Figures, Lag, Reading, figures
 from tests.bench.kueue.mix import Mix, read
 from tests.bench.kueue.runner import Runner
 from tests.bench.stage import Cost, cost_of, cpu_of, peak_of
+from tests.support.controllers import CheckedController
 
 CLASSES: Final = ("large", "medium", "small")
 SECONDS: Final = 3600.0
@@ -60,7 +61,7 @@ def with_queuectl(mix: Mix) -> Iterator[Side]:
     """queuectl as deploy/ installs it, configured for a mix."""
     with floor(mix) as cluster:
         install(cluster)
-        controller = Controller.start(cluster, {"QUEUECTL_EVENTS_PER_SECOND": "1"})
+        controller = CheckedController.start(cluster, {"QUEUECTL_EVENTS_PER_SECOND": "1"})
         try:
             controller.wait_ready()
             with ApiConnection(controller.api) as rest:

@@ -20,6 +20,7 @@ import os
 import re
 import socket
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -309,20 +310,23 @@ def _difference(first: dict[str, tuple[float, float]], last: dict[str, tuple[flo
     return ", ".join(parts)
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(CASES))
     parser.add_argument("--samples", type=int, default=SAMPLES)
     given = parser.parse_args()
     lines: list[str] = []
+    trouble: list[str] = []
     for name in given.names or CASES:
         found = measured(name, given.samples)
         print(f"    {name}: {found.stages}", flush=True)
         print(f"    during: {', '.join(f'{took:.2f}' for took in found.during)}", flush=True)
         print(HEAD if not lines else "", found.line, sep="\n", flush=True)
         lines.append(found.line)
+        trouble += found.trouble
     print("\n".join(["", HEAD, *lines]))
+    return int(bool(trouble))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

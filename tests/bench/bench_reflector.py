@@ -40,6 +40,7 @@ from queuectl.cluster.stream import INITIAL_EVENTS_END, Feed
 from queuectl.domain.containment import Containment
 from queuectl.domain.records import Delta, Record, Upserted
 from tests.cluster.test_client import kubeconfig
+from tests.support.contained import no_unit_is_set_aside
 from tests.support.jobs import batch_job, pytorch_job, template
 
 RESOURCES = {resource.name: resource for resource in watched()}
@@ -268,4 +269,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    with no_unit_is_set_aside():
+        asyncio.run(main())

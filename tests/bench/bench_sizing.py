@@ -36,6 +36,7 @@ from tests.bench.stage import (
     stage,
 )
 from tests.operations.servers import PROGRAMS
+from tests.support.controllers import CheckedController
 from tests.support.postgres import server_directory
 
 SIZES: Final = ("100:80:100", "300:250:1000", "1000:800:2000")
@@ -132,7 +133,7 @@ def rig(nodes: int) -> Iterator[Rig]:
         settings = {"QUEUECTL_DATABASE_URL": server.url()}
         try:
             with stage(shape, queues, [SPACE], settings) as play:
-                standby = Controller.start(play.cluster, settings, replica="b")
+                standby = CheckedController.start(play.cluster, settings, replica="b")
                 try:
                     standby.wait_ready()
                     yield Rig(play, standby, server)

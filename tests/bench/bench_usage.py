@@ -38,6 +38,7 @@ from queuectl.state.mirror import Mirror
 from queuectl.state.samples import SampleLog
 from tests.bench.bench_store import EIGHT_NODES
 from tests.db.histories import step, submitted
+from tests.support.contained import no_unit_is_set_aside
 from tests.support.postgres import server_directory
 from tests.support.stores import PostgresStore
 
@@ -201,4 +202,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    with no_unit_is_set_aside():
+        asyncio.run(main())

@@ -30,6 +30,7 @@ from queuectl.domain.ledger import State
 from queuectl.domain.queries import WorkloadFilter
 from tests.bench.backlog import LARGE, SMALL, Backlog, Size, configuration
 from tests.bench.serving import served
+from tests.support.contained import no_unit_is_set_aside
 from tests.support.postgres import server_directory
 from tests.web.browser import running
 
@@ -168,4 +169,5 @@ if __name__ == "__main__":
     parser.add_argument("--look", nargs="+", metavar="URL", help="be the browser")
     asked = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    asyncio.run(look(asked.look) if asked.look else main(SMALL if asked.small else LARGE))
+    with no_unit_is_set_aside():
+        asyncio.run(look(asked.look) if asked.look else main(SMALL if asked.small else LARGE))

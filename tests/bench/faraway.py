@@ -21,6 +21,7 @@ from typing import Any, Final
 from queuectl.domain.records import Delta
 from tests.control.rig import nodes
 from tests.doubles.cluster import FakeCluster
+from tests.support.contained import no_unit_is_set_aside
 
 STEP_SECONDS: Final = 0.01
 _SIZE: Final = struct.Struct("!I")
@@ -108,7 +109,8 @@ async def far_cluster(machines: int) -> AsyncIterator[FarCluster]:
     finally:
         line.close()
         await asyncio.wait({listening})
-        await child.wait()
+        if await child.wait():
+            raise RuntimeError("the far side failed")
 
 
 async def main(descriptor: int, machines: int) -> None:
@@ -143,4 +145,5 @@ async def main(descriptor: int, machines: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*map(int, sys.argv[1:])))
+    with no_unit_is_set_aside():
+        asyncio.run(main(*map(int, sys.argv[1:])))

@@ -25,6 +25,7 @@ from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.client import get_plain
 from queuectl.objects.kinds import KINDS
+from tests.support.controllers import CheckedController
 
 TICKS = os.sysconf("SC_CLK_TCK")
 BLOCK = "topology.queuectl.dev/block"
@@ -231,7 +232,7 @@ def stage(
                 yield Stage(cluster, recorder)
             return
         install(cluster)
-        controller = Controller.start(cluster, settings)
+        controller = CheckedController.start(cluster, settings)
         try:
             controller.wait_ready()
             with (

@@ -43,6 +43,7 @@ from queuectl.domain.records import Delta
 from queuectl.domain.refused import RefusedPlan
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
+from queuectl.domain.set_aside_objects import SetAsideObject
 from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS, JobKinds
 from queuectl.planner.cache import PlannerCache
@@ -207,6 +208,9 @@ class KillingStore:
 
     async def keep_refused(self, plan: RefusedPlan, content: bytes) -> None:
         await self.store.keep_refused(plan, content)
+
+    async def keep_set_aside(self, one: SetAsideObject, content: bytes) -> None:
+        await self.store.keep_set_aside(one, content)
 
     async def keep_findings(self, found: LeaderFindings, *, epoch: int) -> None:
         await self.store.keep_findings(found, epoch=epoch)

@@ -50,6 +50,8 @@ from queuectl.domain.queries import (
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.refused import KEPT, KEPT_BYTES, RefusedPlan
 from queuectl.domain.rules import Retention
+from queuectl.domain.set_aside_objects import KEPT as KEPT_OBJECTS
+from queuectl.domain.set_aside_objects import SetAsideObject
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload_order import Position, SortKey, WorkloadOrder
 from queuectl.state.durations import work_of
@@ -464,6 +466,31 @@ class StoreConformance:
         await store.take_over("next", 0)
         with pytest.raises(Fenced):
             await store.keep_refused(large, b"late")
+
+    async def test_the_newest_object_of_each_unit_that_is_set_aside_is_kept(
+        self, open_store: OpenStore
+    ):
+        store = await open_store()
+        epoch = await leader(store)
+        assert await store.set_aside_objects() == ()
+        first = SetAsideObject(
+            0, 1.5, epoch, "object", "u", "jobs/a/b", "abc", "KeyError", 9, False
+        )
+        await store.keep_set_aside(first, b"first")
+        for n in range(KEPT_OBJECTS):
+            await store.keep_set_aside(replace(first, key=f"u{n}"), b"%d" % n)
+        found = await store.set_aside_objects()
+        assert [one.key for one in found] == [f"u{n}" for n in reversed(range(KEPT_OBJECTS))]
+        again = replace(first, key="u0", truncated=True)
+        await store.keep_set_aside(again, b"again")
+        newest, *others = await store.set_aside_objects()
+        assert newest == replace(again, id=newest.id)
+        assert len(others) == KEPT_OBJECTS - 1
+        assert await store.set_aside_object(newest.id) == b"again"
+        assert await store.set_aside_object(newest.id + 1) is None
+        await store.take_over("next", 0)
+        with pytest.raises(Fenced):
+            await store.keep_set_aside(first, b"late")
 
     async def test_only_the_leader_waits_for_its_commits(self, open_store: OpenStore):
         store = await open_store()

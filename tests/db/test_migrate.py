@@ -20,7 +20,7 @@ from queuectl.db.schema import metadata
 from queuectl.domain.errors import StoreError
 from tests.support.postgres import TestPostgres
 
-HEAD = "0027_pre"
+HEAD = "0028_pre"
 REVISION = """
 from alembic import op
 

@@ -61,6 +61,8 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.refused import KEPT, KEPT_BYTES, RefusedPlan
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
+from queuectl.domain.set_aside_objects import KEPT as KEPT_OBJECTS
+from queuectl.domain.set_aside_objects import SetAsideObject
 from queuectl.domain.workload_order import BY_NAME, Position, WorkloadOrder
 from queuectl.objects.documents import in_order
 from tests.doubles.access import MemoryAudit, MemorySessions
@@ -96,6 +98,7 @@ class MemoryDatabase:
     history: list[HistoryLine] = field(default_factory=list)
     decisions: list[StoredDecision] = field(default_factory=list)
     refused: list[tuple[RefusedPlan, bytes]] = field(default_factory=list)
+    set_aside: list[tuple[SetAsideObject, bytes]] = field(default_factory=list)
     commands: dict[int, Command] = field(default_factory=dict)
     used: dict[PastUseAccount, Used] = field(default_factory=dict)
     reserved: tuple[ReservationState, ...] = ()
@@ -552,6 +555,23 @@ class MemoryStore:
     async def refused_plan(self, number: int) -> bytes | None:
         found = (await self._reach()).refused
         return next((content for plan, content in found if plan.id == number), None)
+
+    async def keep_set_aside(self, one: SetAsideObject, content: bytes) -> None:
+        database = await self._reach()
+        if one.epoch != database.epoch:
+            raise Fenced(f"epoch {one.epoch} is over")
+        kept = database.set_aside
+        number = max((known.id for known, _ in kept), default=0) + 1
+        unit = (one.boundary, one.key)
+        others = [row for row in kept if (row[0].boundary, row[0].key) != unit]
+        database.set_aside = [(replace(one, id=number), content), *others][:KEPT_OBJECTS]
+
+    async def set_aside_objects(self) -> tuple[SetAsideObject, ...]:
+        return tuple(one for one, _ in (await self._reach()).set_aside)
+
+    async def set_aside_object(self, number: int) -> bytes | None:
+        found = (await self._reach()).set_aside
+        return next((content for one, content in found if one.id == number), None)
 
     async def get_decision(self, number: int) -> StoredDecision | None:
         return next((d for d in (await self._reach()).decisions if d.id == number), None)

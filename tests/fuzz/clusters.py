@@ -174,7 +174,7 @@ class Clusters:
         items = _objects(rng, seed)
         for item in items:
             _mutate(rng, item, kinds, chance=0.4)
-        documents = tuple(validate(one)[0] for one in _configuration(seed))
+        documents = tuple(validate(one)[0] for one in configuration(seed))
         for name in RESOURCES:
             self._listed(control, name, [one for one in items if one.resource == name], result)
         control.state.load(Loaded((), documents, 1))
@@ -299,7 +299,7 @@ def _mutate(rng: random.Random, item: Item, kinds: set[str], chance: float) -> N
 # ---- the cluster
 
 
-def _configuration(seed: int) -> list[Document]:
+def configuration(seed: int) -> list[Document]:
     amounts: dict[str, int | str] = {
         "nvidia.com/gpu": 64,
         "cpu": "1k",
@@ -321,7 +321,7 @@ def _configuration(seed: int) -> list[Document]:
 
 def _objects(rng: random.Random, seed: int) -> list[Item]:
     """Nodes, the neighbor, and the objects of about half of the resources."""
-    items = [Item("nodes", one) for one in _nodes()]
+    items = [Item("nodes", one) for one in nodes()]
     good = m.job(GOOD, "default", GOOD, Pods(count=2, gpus=2))
     items.append(Item("jobs", _placed(good, f"{seed}-{GOOD}")))
     owner = _renamed(rng, "jobs", READABLE["jobs"][1][0], OWNER, seed)
@@ -335,7 +335,7 @@ def _objects(rng: random.Random, seed: int) -> list[Item]:
     return items
 
 
-def _nodes() -> list[Document]:
+def nodes() -> list[Document]:
     found = [dict(node) for node in rig.nodes(5)]
     for number, node in enumerate(found):
         labels = {"zone": "z1", "generation": "5", "example.com/block": "b0"}

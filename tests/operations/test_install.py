@@ -16,11 +16,12 @@ from queuectl.cluster.adapter import SYSTEM_NAMESPACE
 from queuectl.cluster.apply import manifests, wait_until_in_force
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
-from queuectl.demo.controller import ACCOUNT, Controller
+from queuectl.demo.controller import ACCOUNT
 from queuectl.demo.rest import ApiConnection
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.progress import LineProgress
 from tests.support.chart import helm_program
+from tests.support.controllers import CheckedController
 from tests.support.prometheus_operator import KINDS, definitions
 from tests.system.demo_cluster import create_secrets, tools
 from tests.system.installation import QUICK, Installation
@@ -149,7 +150,7 @@ def rules_of(installed: Installed, namespace: str) -> set[Right]:
 
 def test_queuectl_admits_a_gang_with_the_account_of_the_chart(installed: Installed) -> None:
     installed.wait_in_force()
-    controller = Controller.start(installed.cluster, QUICK)
+    controller = CheckedController.start(installed.cluster, QUICK)
     try:
         controller.wait_ready()
         with ApiConnection(controller.api) as rest:

@@ -16,7 +16,7 @@ import yaml
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.takeover import read_admissions
-from queuectl.demo.controller import Controller, install
+from queuectl.demo.controller import install
 from queuectl.demo.manifests import Pods
 from queuectl.demo.recorder import Recorder
 from queuectl.demo.rest import ApiConnection
@@ -24,6 +24,7 @@ from queuectl.domain.prior_admissions import PriorAdmission
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec, RequestError
 from queuectl.localcluster.client import Client, wait_until
 from queuectl.localcluster.progress import LineProgress
+from tests.support.controllers import CheckedController
 from tests.support.kueue import workload
 from tests.system.actions import reason, remove, restart_controller, until_reason
 from tests.system.demo_cluster import create_secrets, tools
@@ -78,7 +79,7 @@ def taken() -> Iterator[Taken]:
             page.type("kubectl -n queuectl-system scale")
             page.type("kubectl apply -f")
             install(cluster, "kueue-keys")
-            controller = Controller.start(cluster, QUICK)
+            controller = CheckedController.start(cluster, QUICK)
             try:
                 controller.wait_ready()
                 started.type(f"export QUEUECTL_SERVER={controller.api}")

@@ -16,6 +16,7 @@ from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.client import wait_until
 from tests.db.test_migrate import HEAD, add
 from tests.operations.servers import postgres_server
+from tests.support.controllers import CheckedController
 from tests.system.demo_cluster import tools
 from tests.system.installation import QUICK, SECONDS, Installation, Workspace, installed
 from tests.system.transcript import ROOT, Page, Shell, shell
@@ -37,7 +38,7 @@ class Release:
             "PYTHONPATH": str(self.folder),
             "QUEUECTL_DATABASE_URL": server.url(),
         }
-        started = Controller.start(installation.cluster, settings, replica="-newer")
+        started = CheckedController.start(installation.cluster, settings, replica="-newer")
         started.wait_ready()
         return started
 

@@ -17,6 +17,7 @@ from queuectl.localcluster.nodes import BLOCK, GPU, PRODUCT, RACK
 from queuectl.localcluster.progress import LineProgress
 from tests.real import network, programs, settings
 from tests.real.node import Node, Shape
+from tests.support.controllers import CheckedController
 from tests.support.controlplane import ENGINEER
 from tests.system.installation import QUICK, Installation
 
@@ -83,7 +84,7 @@ def leading(cluster: LocalCluster) -> Iterator[Controller]:
     """queuectl as a process that leads."""
     install(cluster, KUEUE_KEYS)
     cluster.client.apply(*ENGINEER)
-    controller = Controller.start(cluster, QUICK)
+    controller = CheckedController.start(cluster, QUICK)
     try:
         controller.wait_ready()
         yield controller

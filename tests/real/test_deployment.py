@@ -24,6 +24,7 @@ from tests.real.deployment import (
     secrets,
     token_of_administrator,
 )
+from tests.support.contained import counted
 
 pytestmark = pytest.mark.real
 
@@ -42,12 +43,19 @@ def deployed(installation: RealInstallation) -> Iterator[Document]:
         try:
             wait_until(lambda: _ready_pods(cluster) == replicas, "its pods", SECONDS)
             yield controller_pods(cluster)[0]
+            nothing_set_aside(cluster)
         finally:
             for one in made:
                 cluster.client.delete(cluster.client.path_of(one), missing_ok=True)
             wait_until(lambda: not controller_pods(cluster), "the end of its pods", SECONDS)
             installation.controller.restart()
             installation.controller.wait_ready()
+
+
+def nothing_set_aside(cluster: LocalCluster) -> None:
+    """By the metrics of each pod."""
+    for pod in controller_pods(cluster):
+        assert counted(get_plain(f"http://{pod['status']['podIP']}:8080/metrics").text) == []
 
 
 def _ready_pods(cluster: LocalCluster) -> int:

@@ -29,6 +29,7 @@ from queuectl.localcluster.client import Client, get_plain, wait_until
 from queuectl.localcluster.errors import LocalClusterError
 from queuectl.localcluster.progress import LineProgress
 from queuectl.objects.kinds import KINDS, JobKinds
+from tests.support.controllers import CheckedController
 from tests.support.controlplane import ENGINEER
 
 BLOCK = "topology.queuectl.dev/block"
@@ -276,7 +277,7 @@ def leading_controller(
     shape = ClusterSpec(nodes=(nodes,), fsync=False, **spec)
     with LocalCluster.start(shape, progress=LineProgress()) as cluster, admission(cluster):
         cluster.client.apply(*ENGINEER)
-        controller = Controller.start(cluster, QUICK | dict(settings or {}))
+        controller = CheckedController.start(cluster, QUICK | dict(settings or {}))
         try:
             controller.wait_ready()
             yield cluster, controller

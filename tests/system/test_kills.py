@@ -25,6 +25,7 @@ from queuectl.demo.manifests import Document, Pods, job
 from queuectl.demo.rest import ApiConnection
 from queuectl.localcluster.client import get_plain
 from queuectl.objects.keys import ATTEMPT_LABEL, STATUS_ANNOTATION
+from tests.support.controllers import CheckedController
 from tests.system.actions import finish, outside_database, restart_controller, run_command
 from tests.system.installation import QUICK, Installation, Workspace
 
@@ -101,7 +102,7 @@ def own_database(installation: Installation) -> Iterator[tuple[Installation, Emb
     installation.controller.kill()
     with outside_database() as server:
         url = {"QUEUECTL_DATABASE_URL": server.url(), "QUEUECTL_HOLDER": "first"}
-        controller = Controller.start(installation.cluster, QUICK | url, replica="-a")
+        controller = CheckedController.start(installation.cluster, QUICK | url, replica="-a")
         try:
             controller.wait_ready()
             with ApiConnection(controller.api) as rest:
@@ -238,7 +239,7 @@ def test_of_two_controllers_one_acts_and_the_other_takes_over(
 ) -> None:
     installation, server = own_database
     url = {"QUEUECTL_DATABASE_URL": server.url(), "QUEUECTL_HOLDER": "second"}
-    standby = Controller.start(installation.cluster, QUICK | url, replica="-b")
+    standby = CheckedController.start(installation.cluster, QUICK | url, replica="-b")
     try:
         standby.wait_ready()
         with installation.workspace(128) as workspace:

@@ -74,6 +74,8 @@ FOR_RULERS = frozenset(
         "/api/v1/invariants",
         "/api/v1/refusedplans",
         "/api/v1/refusedplans/{number}",
+        "/api/v1/setasideobjects",
+        "/api/v1/setasideobjects/{number}",
     }
 )
 FOR_KNOWN = frozenset({"/healthz", "/readyz", "/api/v1/openapi.json", "/api/v1/session"})

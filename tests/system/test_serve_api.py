@@ -18,6 +18,7 @@ from queuectl.localcluster.layout import free_ports
 from tests.api.support import COHORT
 from tests.oidc.certified import LOCAL_CALLBACK, PUBLIC, authorize
 from tests.oidc.plugin import id_token
+from tests.support.controllers import CheckedController
 from tests.support.people import account, binding, group_binding, namespace, token_of
 from tests.support.tls import write_certificate
 from tests.system.dashboard_users import issued_by, issuer_for
@@ -56,7 +57,7 @@ def replica(
         "QUEUECTL_TLS_CERT_FILE": str(files.chain),
         "QUEUECTL_TLS_KEY_FILE": str(files.key),
     }
-    controller = Controller.start(installation.cluster, settings, replica="-tls")
+    controller = CheckedController.start(installation.cluster, settings, replica="-tls")
     try:
         controller.wait_ready()
         yield controller

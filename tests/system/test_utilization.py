@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from queuectl.db.embedded import EmbeddedServer
-from queuectl.demo.controller import Controller
 from queuectl.demo.rest import ApiConnection
 from queuectl.localcluster.gpus import Load, parse_profile
 from queuectl.planner.preempt.cost import RESTART_COST
+from tests.support.controllers import CheckedController
 from tests.system.installation import QUICK, Workspace
 from tests.system.measured import PODS_JOB, MeasuredInstallation, judged_quickly, playing
 from tests.system.transcript import Page, shell
@@ -28,7 +28,7 @@ def beside(workspace: Workspace) -> Iterator[Workspace]:
     installation = workspace.installation
     (folder,) = (installation.controller.home / "queuectl").glob("pg*")
     url = {"QUEUECTL_DATABASE_URL": EmbeddedServer(folder).url()}
-    controller = Controller.start(installation.cluster, QUICK | url, replica="-beside")
+    controller = CheckedController.start(installation.cluster, QUICK | url, replica="-beside")
     try:
         controller.wait_ready()
         with ApiConnection(controller.api) as rest:

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from queuectl.demo.controller import Controller
 from queuectl.demo.rest import ApiConnection
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.progress import LineProgress
 from queuectl.localcluster.versions import KUBERNETES, SUPPORTED
 from tests.support.chart import helm_program
+from tests.support.controllers import CheckedController
 from tests.system.actions import run_command
 from tests.system.demo_cluster import create_secrets, tools
 from tests.system.installation import QUICK, Installation
@@ -59,7 +59,7 @@ def test_the_chart_runs_with_the_webhook(release: str) -> None:
         for _ in range(2):
             page.type("kubectl -n queuectl-system rollout status")
         in_force(cluster, kueue=False)
-        controller = Controller.start(cluster, QUICK)
+        controller = CheckedController.start(cluster, QUICK)
         try:
             controller.wait_ready()
             with ApiConnection(controller.api) as rest:

@@ -107,6 +107,7 @@ BOUNDED_BY: Final = {
     "/api/v1/clustermap": "the number of nodes",
     "/api/v1/invariants": "the number of invariants",
     "/api/v1/refusedplans": "the 20 plans that are kept",
+    "/api/v1/setasideobjects": "the 20 objects that are kept",
     "/api/v1/decisions/{number}": "one cycle's steps, a page of them",
     "/api/v1/session": "one caller",
     "/api/v1/reports/history": "168 hours",

@@ -24,6 +24,7 @@ from queuectl.control.leader.maintenance import Maintenance
 from queuectl.control.leader.mig_reconfiguration import MigReconfigurer
 from queuectl.control.leader.planning import NOTHING_TO_PLAN, Planning
 from queuectl.control.leader.provisioner import Provisioner
+from queuectl.control.leader.set_aside_objects import SetAsideObjects
 from queuectl.control.leader.stored_state import StoredState
 from queuectl.control.leader.supervised import Job, supervised
 from queuectl.control.leader.wakeup import Wakeup
@@ -183,6 +184,7 @@ class Loop:
             Fenced: another leader has taken over.
         """
         presenter = self._assemble(epoch)
+        objects = SetAsideObjects(self._store, self._mirror, self.leader_state.entry, epoch)
         with self.progress.idle():
             await self._cluster.catch_up()  # the ledger must not be newer than the watch
         self.caught_up.set()
@@ -194,11 +196,12 @@ class Loop:
         self.loaded = True
         try:
             async with asyncio.TaskGroup() as group:
-                self._report_to(presenter)
+                self._report_to(presenter, objects)
                 tasks: dict[str, Job] = {
                     "actuate": self._actuator.run,
                     "tell": presenter.run,
                     "tick": self._tick,
+                    "store set-aside objects": objects.run,
                 }
                 for name, job in tasks.items():
                     group.create_task(supervised(name, job, self._containment), name=name)
@@ -207,10 +210,11 @@ class Loop:
         finally:
             self.loaded = False
 
-    def _report_to(self, presenter: EventRecorder) -> None:
-        """Write an Event on each object that is set aside whose workload is not pending: a pending one shows its reason."""
+    def _report_to(self, presenter: EventRecorder, objects: SetAsideObjects) -> None:
+        """Store each object that is set aside, and write an Event on it if its workload is not pending: a pending one shows its reason."""
 
         def told(found: SetAside, _: BaseException | None) -> None:
+            objects.note(found)
             entry = self.leader_state.entry(found.key)
             pending = entry is not None and entry.state in (State.PENDING, State.RESERVED)
             if not (pending and found.boundary in (Boundary.GANG, Boundary.SNAPSHOT)):

@@ -151,10 +151,8 @@ class Planning:
         checked = contained.checked
         if checked is None:
             return self._failed(contained.error)
-        found = self._answered(answer)
-        decision = replace(checked.plan, pending=(*checked.plan.pending, *refusals, *beyond))
-        if contained.cohort:
-            decision = replace(decision, reserved=self._leader_state.reserved)
+        found = await self._answered(answer, given)
+        decision = self._completed(contained, checked.plan, (*refusals, *beyond))
         self._metrics.planned(decision, took)
         lines = pending_gangs(checked.snapshot, self._cache)  # from the cache of the plan
         self._metrics.kinds.planned(lines, self._leader_state.entry)
@@ -186,6 +184,13 @@ class Planning:
         self._count(checked.snapshot, decision, changes)
         await self._mig.begin(found, snapshot)
         return sentence(snapshot, decision, changes)
+
+    def _completed(
+        self, contained: ContainedPlan, plan: Plan, refusals: tuple[Refusal, ...]
+    ) -> Plan:
+        """A plan with the answers for the gangs that it leaves out. The plan of one cohort decides no Reservation."""
+        reserved = self._leader_state.reserved if contained.cohort else plan.reserved
+        return replace(plan, pending=(*plan.pending, *refusals), reserved=reserved)
 
     async def _commit(
         self,
@@ -279,10 +284,11 @@ class Planning:
         self._step()
         return checked_plan(snapshot, self._stop, self._cache, self._stage)
 
-    def _answered(self, answer: MigFound | Exception) -> MigFound:
+    async def _answered(self, answer: MigFound | Exception, asked: Snapshot) -> MigFound:
         """The answer about MIG configurations; nothing is found by a search that fails."""
         if isinstance(answer, Exception):
             self._containment.failed(Boundary.QUESTION, _MIG_SEARCH, answer)
+            await self._keep_snapshot(asked, _MIG_SEARCH, answer)
             return MigFound()
         self._containment.passed(Boundary.QUESTION, _MIG_SEARCH)
         return answer
@@ -305,9 +311,13 @@ class Planning:
                 log.error("plan_refused", violation=str(error))
                 await self._keep(refused.snapshot, refused.decided, refused.violations)
                 continue
-            rule = BrokenRule(place_of(error), uid, str(error))
-            if self._new((rule,)):
-                await self._writer.keep_refused(snapshot, Plan(), [rule])
+            await self._keep_snapshot(snapshot, uid, error)
+
+    async def _keep_snapshot(self, snapshot: Snapshot, subject: str, error: Exception) -> None:
+        """Save the snapshot with which a plan or a question fails, each place of failure once."""
+        rule = BrokenRule(place_of(error), subject, str(error))
+        if self._new((rule,)):
+            await self._writer.keep_refused(snapshot, Plan(), [rule])
 
     def _stage(self, step: Step) -> AbstractContextManager[object]:
         return self._metrics.stage(Stage(step.value))

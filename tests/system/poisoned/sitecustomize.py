@@ -1,4 +1,6 @@
-"""Python imports it at its start: the decoding of a Job whose name begins with ``poison`` crashes the process."""
+"""Python imports it at its start: the decoding of a Job fails if its name begins with ``broken``, and crashes the process if its
+name begins with ``poison``.
+"""
 
 import ctypes
 
@@ -7,11 +9,14 @@ from queuectl.cluster import nesting, stream
 _decoded = nesting.decoded
 
 
-def _crashing(decode, document, levels):
+def _failing(decode, document, levels):
     whole, text = levels == nesting.LEVELS and decode is not stream._object, bytes(document)
-    if whole and b'"kind":"Job"' in text and b'"name":"poison' in text:
-        ctypes.string_at(0)
+    if whole and b'"kind":"Job"' in text:
+        if b'"name":"poison' in text:
+            ctypes.string_at(0)
+        if b'"name":"broken' in text:
+            raise KeyError("poison")
     return _decoded(decode, document, levels)
 
 
-vars(stream)["decoded"] = _crashing
+vars(stream)["decoded"] = _failing

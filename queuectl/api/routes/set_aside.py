@@ -1,0 +1,95 @@
+"""Objects of units that were set aside because of an unexpected error, as files for a report or another run."""
+
+# No postponed annotations here: see routes/config.py.
+
+from datetime import datetime
+from enum import Enum
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Path
+from pydantic import Field
+from starlette.responses import Response
+
+from queuectl.api.access import Guard
+from queuectl.api.kinds import PREFIX
+from queuectl.api.openapi import Responses, responses
+from queuectl.api.ports import ApiStore
+from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.schemas import View, moment
+from queuectl.domain.set_aside_objects import KEPT, SetAsideObject
+
+P = ProblemType
+PATH: Final = f"{PREFIX}/setasideobjects"
+MEDIA_TYPE: Final = "application/json"
+_TAGS: Final[list[str | Enum]] = ["Set-aside objects"]
+_FILE: Final[Responses] = {200: {"content": {MEDIA_TYPE: {"schema": {"type": "object"}}}}}
+
+
+Number = Annotated[int, Path(ge=1, lt=1 << 63, description="The `id` of the record.")]
+
+
+class SetAsideObjectView(View):
+    """An object that an unexpected error of queuectl concerns."""
+
+    id: int
+    at: datetime = Field(description="Time of the first failure.")
+    epoch: int = Field(description="Epoch of the leader that stored it.")
+    boundary: str = Field(description="Where the error occurred.")
+    unit: str = Field(description="The object, for example `Job/namespace/name`.")
+    error: str = Field(description="Identifier of the error, as in the log event `unit_set_aside`.")
+    place: str = Field(description="Type of the error, and its place in the code.")
+    bytes: int = Field(description="Size of the object before redaction.")
+    truncated: bool = Field(description="true = the file has only the first 256 KiB.")
+
+
+class SetAsideObjectList(View):
+    items: list[SetAsideObjectView] = Field(
+        description="The newest first; at most 20 are kept, one for each unit."
+    )
+
+
+def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
+    """Offer the paths. The objects have names of all teams, so both need the right to see names."""
+    names = guard.needs("get", "refusedplans/names")
+
+    @routes.get(
+        PATH,
+        tags=_TAGS,
+        operation_id="listSetAsideObjects",
+        summary="Objects that were set aside because of an unexpected error, the newest first",
+        responses=responses(),
+        dependencies=[guard.needs("list", "refusedplans"), names],
+    )
+    async def list_set_aside_objects() -> SetAsideObjectList:
+        return SetAsideObjectList(items=[_view(one) for one in await store.set_aside_objects()])
+
+    @routes.get(
+        f"{PATH}/{{number}}",
+        tags=_TAGS,
+        operation_id="getSetAsideObject",
+        summary="The object without secrets, or the records of its workload",
+        responses=_FILE | responses(P.NOT_FOUND, P.INVALID_PARAMETER),
+        response_class=Response,
+        dependencies=[guard.needs("get", "refusedplans"), names],
+    )
+    async def get_set_aside_object(number: Number) -> Response:
+        content = await store.set_aside_object(number)
+        if content is None:
+            text = f"there is no set-aside object {number}: the newest {KEPT} are kept"
+            raise Problem(P.NOT_FOUND, text)
+        file = f'attachment; filename="set-aside-{number}.json"'
+        return Response(content, media_type=MEDIA_TYPE, headers={"Content-Disposition": file})
+
+
+def _view(one: SetAsideObject) -> SetAsideObjectView:
+    return SetAsideObjectView(
+        id=one.id,
+        at=moment(one.at),
+        epoch=one.epoch,
+        boundary=one.boundary,
+        unit=one.ref,
+        error=one.error,
+        place=one.place,
+        bytes=one.size,
+        truncated=one.truncated,
+    )

@@ -1,0 +1,47 @@
+"""Objects of units that are set aside: written by the leader, read by the API, deleted when there are too many."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import Result, delete, insert, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from queuectl.db.refused import require_epoch
+from queuectl.db.tables import set_aside_objects
+from queuectl.domain.set_aside_objects import KEPT, SetAsideObject
+
+_c = set_aside_objects.c
+_ABOUT = [column for column in _c if column is not _c.content]
+
+
+async def keep(connection: AsyncConnection, one: SetAsideObject, content: bytes) -> None:
+    """Write one instead of an earlier one of the unit, and delete the oldest beyond the limit.
+
+    It does not lock the leader's epoch, so no commit waits for it.
+
+    Raises:
+        Fenced: the epoch is no longer the caller's.
+    """
+    await require_epoch(connection, one.epoch)
+    earlier = delete(set_aside_objects).where(_c.boundary == one.boundary, _c.key == one.key)
+    await connection.execute(earlier)
+    row = asdict(one) | {"content": content}
+    del row["id"]
+    await connection.execute(insert(set_aside_objects).values(row))
+    newest = select(_c.id).order_by(_c.id.desc()).limit(KEPT)
+    await connection.execute(delete(set_aside_objects).where(_c.id.not_in(newest)))
+
+
+async def listed(connection: AsyncConnection) -> tuple[SetAsideObject, ...]:
+    """All stored objects, the newest first."""
+    rows: Result[Any] = await connection.execute(select(*_ABOUT).order_by(_c.id.desc()))
+    return tuple(SetAsideObject(**row._mapping) for row in rows)
+
+
+async def content(connection: AsyncConnection, number: int) -> bytes | None:
+    """The file of the one with this id, or None."""
+    statement = select(_c.content).where(_c.id == number)
+    found: bytes | None = (await connection.execute(statement)).scalar_one_or_none()
+    return found
