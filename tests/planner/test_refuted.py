@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from queuectl.domain.plan import Plan
 from queuectl.domain.queues import Protection, WithinClusterQueue
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.workload import Workload
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.search.flavor_choice import FlavorChooser
@@ -159,6 +160,33 @@ def test_a_gang_that_needs_nodes_is_affected_by_any_gang_that_holds_some(
     assert again(searched, first, replace(first, admitted=without(first, "two"))) == ["waits"]
 
 
+def of_two_tenants(pending: Workload) -> Snapshot:
+    """Two ClusterQueues on the same nodes: that of a has a gang which uses all its quota, and that of b has quota for two gangs."""
+    running_gang = holding(gang("has-a", podset(gpu=4), queue="a"), {"n1": 1})
+    nodes = [node("n1", gpu=4), node("n2", gpu=4)]
+    return world(nodes, [pending], [running_gang], queue("a", gpu=4), queue("b", gpu=8))
+
+
+def test_a_gang_that_lacks_quota_is_not_affected_by_gangs_of_other_trees(
+    searched: list[str],
+) -> None:
+    first = of_two_tenants(gang("waits", podset(gpu=2), queue="a"))
+    other = holding(gang("other", podset(gpu=4), queue="b"), {"n2": 1})
+    assert again(searched, first, replace(first, admitted=(*first.admitted, other))) == []
+    assert again(searched, first, replace(first, admitted=(other,))) == ["waits"]
+
+
+def test_a_gang_that_lacks_quota_is_not_affected_by_a_start_of_another_tree(
+    searched: list[str],
+) -> None:
+    """Neither where it starts in the plan that is made, nor where it started in the plan before."""
+    ahead = gang("ahead", podset(gpu=4), queue="b", priority=1)
+    first = of_two_tenants(gang("waits", podset(gpu=2), queue="a"))
+    then = replace(first, pending=(Pending(ahead), *first.pending))
+    assert again(searched, first, then) == ["ahead"]
+    assert again(searched, then, after(then, plan(then))) == []
+
+
 # Plans do not depend on the plans before them.
 
 QUEUES = {"a": "x", "b": "x", "c": "y"}
@@ -175,13 +203,19 @@ STEPS = st.lists(
 
 
 @settings(max_examples=examples(200), deadline=None)
-@given(steps=STEPS, preempts=st.booleans())
+@given(steps=STEPS, preempts=st.booleans(), nodes=st.integers(0, 3))
 def test_plans_are_the_same_as_with_an_empty_cache(
-    steps: list[tuple[list[tuple[str, int, int]], set[int], bool, dict[int, int]]], preempts: bool
+    steps: list[tuple[list[tuple[str, int, int]], set[int], bool, dict[int, int]]],
+    preempts: bool,
+    nodes: int,
 ) -> None:
     within = WithinClusterQueue.LOWER_PRIORITY if preempts else WithinClusterQueue.NEVER
-    queues = [cq(name, 4, tree, within_cluster_queue=within) for name, tree in QUEUES.items()]
+    quota = 8 if nodes else 4  # then nodes or quota can be short
+    queues = [cq(name, quota, tree, within_cluster_queue=within) for name, tree in QUEUES.items()]
     snapshot = quota_only(queues, [])
+    if nodes:
+        fleet = [node(f"n{number}", gpu=4) for number in range(nodes)]
+        snapshot = replace(world(fleet, [], [], *queues), namespaces=snapshot.namespaces)
     cache = PlannerCache()
     for number, (arriving, ending, committed, raised) in enumerate(steps):
         pending = [

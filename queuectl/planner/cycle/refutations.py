@@ -1,6 +1,7 @@
 """Refutations of the last plan that still hold: nothing that could change the answer has changed.
 
-A refutation depends on the holdings of the gangs of its cohort tree and, where the gang takes nodes, on those of all gangs. It
+A refutation depends on the holdings of the gangs of its cohort tree and, if a place on nodes was searched for, on those of all
+gangs. Most gangs that wait lack quota, and no legal eviction frees enough of it: then no place is searched for. A refutation
 is kept from one plan to the next while the same gangs hold the same there, and this plan has started or reserved
 nothing there yet; else the gang is searched for again. Where a queue can preempt, a proof for one gang does not hold for
 an equal one of another priority or age. Every reason is then word for word the one of a new search:
@@ -27,11 +28,27 @@ from queuectl.planner.preempt.protections import next_change
 from queuectl.planner.problem.parts import shrinks
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.quota.tree import Pool
-from queuectl.planner.search.gang_classes import GangClass
 
 _EvictionRank: TypeAlias = tuple[int, float] | None
 """Priority and time queued of the gang that was searched for, where they say whom it may evict."""
-_Refutation: TypeAlias = tuple[_EvictionRank, tuple[Reason, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Refutation:
+    """The result of one search. ``on_nodes``: it depends on what is free on nodes."""
+
+    rank: _EvictionRank
+    why: tuple[Reason, ...]
+    on_nodes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Searched:
+    """A gang whose turn it is, and how much the solver had done before it."""
+
+    kind: ClassKey
+    solves: int
+    placements: int
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -65,7 +82,7 @@ class Refutations:
     _changed_now: set[Pool | None] = field(
         default_factory=set
     )  # likewise, by this cycle or a lease
-    _searched: tuple[ClassKey, int] | None = None  # whose turn it is, and solves so far
+    _searched: _Searched | None = None
 
     def __post_init__(self) -> None:
         problem = self.cycle.problem
@@ -86,18 +103,26 @@ class Refutations:
     def recall(self, pending: Pending, queue: ClusterQueue | None, kind: ClassKey) -> None:
         """Give the cycle what is known of the gang whose turn it is."""
         self._searched = None
-        if self._root(queue.name if queue is not None else None) in self._changed_now:
+        root = self._root(queue.name if queue is not None else None)
+        if root in self._changed_now:
             return
         found = self.cycle.classes.of(pending, queue)
-        if found.refusal is not None or self.cycle.over or not self._lasts(pending, queue, found):
+        if found.refusal is not None or self.cycle.over or not self._lasts(pending, queue):
             return
         known = self._known.get(kind)
-        alike = known is not None and known[0] == _eviction_rank(self.cycle.problem, pending, queue)
-        if known is not None and alike and not self._among(self._changed, queue, found):
+        rank = _eviction_rank(self.cycle.problem, pending, queue)
+        if known is not None and known.rank == rank and self._holds(known, root):
             self._kept[kind] = known
-            found.refusal = known[1]
+            found.refusal = known.why
         else:
-            self._searched = kind, self.cycle.solver.calls
+            solver = self.cycle.solver
+            self._searched = _Searched(kind, solver.calls, solver.placements)
+
+    def _holds(self, known: _Refutation, root: Pool | None) -> bool:
+        """Whether all that it depends on is as it was."""
+        if root in self._changed:
+            return False
+        return not (known.on_nodes and (self._changed or self._changed_now))
 
     def learn(self, pending: Pending, queue: ClusterQueue | None) -> None:
         """The gang was considered: store the proof, if later cycles can rely on it."""
@@ -109,10 +134,17 @@ class Refutations:
         if refusal is None or refusal.lease is not None or strict:
             self._changed_now.add(root)
         elif self._searched is not None:
-            kind, solves = self._searched
-            why = self.cycle.classes.of(pending, queue).refusal
-            if why is not None and self.cycle.solver.calls == solves and not _of_planned(why):
-                self._kept[kind] = _eviction_rank(self.cycle.problem, pending, queue), why
+            self._keep(self._searched, pending, queue)
+
+    def _keep(self, before: _Searched, pending: Pending, queue: ClusterQueue | None) -> None:
+        """Store the proof of a search that has ended, if it is one on what was held when the cycle began."""
+        why, solver = self.cycle.classes.of(pending, queue).refusal, self.cycle.solver
+        on_nodes = solver.placements > before.placements
+        if why is None or solver.calls > before.solves or _of_planned(why):
+            return
+        if not (on_nodes and self._changed_now):
+            rank = _eviction_rank(self.cycle.problem, pending, queue)
+            self._kept[before.kind] = _Refutation(rank, why, on_nodes)
 
     def note_change(self, queues: Iterable[str | None]) -> None:
         """The ClusterQueues, and gangs without one, whose holdings differ from those at the start of the cycle."""
@@ -135,8 +167,8 @@ class Refutations:
         )
         problem.cache.keep(snapshot.config, proved)
 
-    def _lasts(self, pending: Pending, queue: ClusterQueue | None, found: GangClass) -> bool:
-        """Whether what is proved of it now is proved on what was held when the cycle began.
+    def _lasts(self, pending: Pending, queue: ClusterQueue | None) -> bool:
+        """Whether what is proved of it depends only on what is held.
 
         Not if other gangs are before it in queue order, nor of a gang that can start with fewer pods, as far as a ResourceQuota,
         its user's cap or a budget allows.
@@ -147,16 +179,7 @@ class Refutations:
             return False  # only the first gang of the ClusterQueue that waits gets a time slice
         snapshot = self.cycle.problem.snapshot
         limited = (queue is not None and queue.max_per_user) or snapshot.budgets
-        if (limited or snapshot.allowances) and shrinks(pending.workload):
-            return False
-        return not self._among(self._changed_now, queue, found)
-
-    def _among(self, trees: set[Pool | None], queue: ClusterQueue | None, found: GangClass) -> bool:
-        """Whether one of these trees has a say in what is proved of such a gang."""
-        if not trees:
-            return False
-        takes_nodes = any(request.podset_groups for _, request in found.requests)
-        return takes_nodes or self._root(queue.name if queue is not None else None) in trees
+        return not ((limited or snapshot.allowances) and shrinks(pending.workload))
 
     def _root(self, queue: str | None) -> Pool | None:
         """The top of a ClusterQueue's tree; None for gangs without a ClusterQueue."""

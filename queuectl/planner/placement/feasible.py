@@ -99,6 +99,7 @@ def decide(
         solver: of the plan.
         opening: the first search, where sums and a greedy placement decide nothing.
     """
+    solver.placements += 1
     found = several.find(request, state.free(), state.caps)
     if found is not None:
         return Decision(Status.FOUND, found)

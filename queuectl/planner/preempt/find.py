@@ -154,6 +154,7 @@ class Blocked:
 
     def solve(self) -> Found:
         """The least victims; without any and ``proved``, none exist."""
+        self.solver.placements += 1
         least = self._least_rank()
         proved = True
         for rank in self._ranks(least) if least is not None else ():

@@ -198,6 +198,7 @@ class Solver:
     Attributes:
         light: with an objective, too, spare what pays off in long searches only.
         brief: one short try, for questions that can be asked otherwise.
+        placements: searches for a place on the nodes of the present capacity, with or without a model.
         cut: the wall clock or a stop ended a solve: the plan must be discarded.
         alarms: defects met, as sentences.
     """
@@ -206,6 +207,7 @@ class Solver:
     stop: StopSignal = field(default_factory=StopSignal)
     light: bool = False
     brief: bool = False
+    placements: int = 0
     calls: int = 0
     unknown: int = 0
     deterministic_time: float = 0.0
@@ -247,6 +249,7 @@ class Solver:
 
     def count(self, other: Solver) -> None:
         """Add the statistics of another solver; a question it left open was asked again."""
+        self.placements += other.placements
         self.calls += other.calls
         self.deterministic_time += other.deterministic_time
         self.cut |= other.cut
