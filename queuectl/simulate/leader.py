@@ -20,7 +20,7 @@ from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.pending_limits import considered
 from queuectl.domain.plan import Plan, Planned, Refusal
 from queuectl.domain.reasons import Code
-from queuectl.domain.records import NamespaceRecord, NodeRecord, Upserted
+from queuectl.domain.records import Deleted, Delta, NamespaceRecord, NodeRecord, Upserted
 from queuectl.domain.reservations import ReservationState, next_turn, occurrences
 from queuectl.domain.snapshot import Pending, Snapshot, SolverLimits
 from queuectl.domain.workload import PodSet
@@ -130,7 +130,7 @@ class SimulatedLeader:
             max_execution=self.limit(job),
             expected_duration=job.expected if self._known is not Durations.UNKNOWN else None,
         )
-        self._show(record)
+        self._show(Upserted(record))
         change = handle(None, Submitted(record, priority, cluster_queue.name, job.user), now)
         assert change is not None
         entry = replace(change.after, queued_at=queued_at, priority_set=priority)
@@ -160,7 +160,7 @@ class SimulatedLeader:
         self._builder.forget(uid)
         self._decider.forget(uid)
         self._blocked.forget(uid)
-        del self._mirror.jobs[uid]
+        self._show(Deleted("jobs", uid, 0))
 
     def ready(self, uid: str, now: float) -> None:
         """All pods of a gang are ready."""
@@ -181,7 +181,7 @@ class SimulatedLeader:
         """A gang has written a checkpoint."""
         job = self._mirror.jobs[uid]
         if job.checkpoint_at != at:
-            self._show(replace(job, checkpoint_at=at, version=job.version + 1))
+            self._show(Upserted(replace(job, checkpoint_at=at, version=job.version + 1)))
 
     def evaluate_use(self, now: float) -> tuple[list[EntryChange], bool]:
         """Evaluate the utilization of quiet gangs. Returns warnings and evictions, and whether plans can differ now."""
@@ -191,14 +191,14 @@ class SimulatedLeader:
 
     def set_ready(self, node: str, *, ready: bool) -> list[str]:
         """A node fails or recovers. Returns the uids of the gangs with pods on it."""
-        record = self._mirror.nodes[node]
-        changed = replace(record.node, ready=ready)
-        self._show(NodeRecord(changed, record.version + 1, record.conditions, record.cordoned))
+        old = self._mirror.nodes[node]
+        changed = replace(old.node, ready=ready)
+        self._show(Upserted(NodeRecord(changed, old.version + 1, old.conditions, old.cordoned)))
         return [e.uid for e in self.ledger.entries(State.RUNNING) if _is_on(e, node)]
 
-    def _show(self, record: JobRecord | NodeRecord) -> None:
+    def _show(self, delta: Delta) -> None:
         mirror = self._mirror
-        mirror.apply([Upserted(record)])
+        mirror.apply([delta])
         mirror.touched.clear()
         mirror.edited.clear()
 

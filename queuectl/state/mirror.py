@@ -179,6 +179,7 @@ class Mirror:
         self.nodes = NodeTable()
         self.unreadable: dict[str, Unreadable] = {}
         self.jobs: dict[str, JobRecord] = {}
+        self._by_namespace: dict[str, set[str]] = {}  # uids of the jobs
         self._appeared: dict[str, int] = {}  # of jobs: the version of the first observation
         self.pods: dict[str, PodRecord] = {}
         self.namespaces: dict[str, NamespaceRecord] = {}
@@ -608,15 +609,18 @@ class Mirror:
         if not devices.requests_changed:
             return
         changed, devices.requests_changed = devices.requests_changed, set()
-        for job in list(self.jobs.values()):
-            if names_claims(job) and (ALL_NAMESPACES in changed or job.namespace in changed):
-                if job.suspended:
-                    self._keep_job(job, job)
-                elif not all_resolved(
-                    job
-                ):  # a list of jobs can be complete before that of templates
-                    self.jobs[job.uid] = claiming(job, devices)
-                    self.planning_changed = True
+        namespaces = self._by_namespace.keys() if ALL_NAMESPACES in changed else changed
+        for job in [one for name in namespaces for one in self._in_namespace(name)]:
+            if not names_claims(job):
+                continue
+            if job.suspended:
+                self._ask_again(job)
+            elif not all_resolved(job):  # a list of jobs can be complete before that of templates
+                self.jobs[job.uid] = claiming(job, devices)
+                self.planning_changed = True
+
+    def _in_namespace(self, name: str) -> list[JobRecord]:
+        return [self.jobs[uid] for uid in self._by_namespace.get(name, ())]
 
     def _in_queue(self, pod: str) -> bool:
         record = self.pods.get(pod)
@@ -633,8 +637,22 @@ class Mirror:
         ):
             job = made_as(job, old)
         else:
-            job = claiming(under(job, self._ranges.get(job.namespace, ())), self.devices)
+            job = self._asking(job)
+        self._put_job(job, old)
+
+    def _asking(self, job: JobRecord) -> JobRecord:
+        """The job with the requests that its pods will have."""
+        return claiming(under(job, self._ranges.get(job.namespace, ())), self.devices)
+
+    def _ask_again(self, job: JobRecord) -> None:
+        """Compute the requests of an unstarted job again. One that asks for the same as before is not observed again."""
+        asking = self._asking(job)
+        if asking != job:
+            self._put_job(asking, job)
+
+    def _put_job(self, job: JobRecord, old: JobRecord | None) -> None:
         self.jobs[job.uid] = job
+        self._by_namespace.setdefault(job.namespace, set()).add(job.uid)
         self.touched.add(job.uid)
         if old is None or asked_of(old) != asked_of(job):
             self.edited.add(job.uid)
@@ -664,13 +682,15 @@ class Mirror:
     def _ranges_changed(self, namespace: str) -> None:
         """Compute the requests of the unstarted jobs of a namespace again."""
         records = [r for r in self._limit_ranges.values() if r.namespace == namespace]
-        ranges = sorted((r.limit_range for r in records), key=lambda one: one.name)
-        self._ranges[namespace] = tuple(ranges)
+        ranges = tuple(sorted((r.limit_range for r in records), key=lambda one: one.name))
+        if ranges == self._ranges.get(namespace, ()):
+            return
+        self._ranges[namespace] = ranges
         if not ranges:
             del self._ranges[namespace]
-        for job in list(self.jobs.values()):
-            if job.namespace == namespace and job.suspended:
-                self._keep_job(job, job)
+        for job in self._in_namespace(namespace):
+            if job.suspended:
+                self._ask_again(job)
 
     def _upsert_pod(self, pod: PodRecord) -> None:
         old = self.pods.get(pod.uid)
@@ -751,6 +771,9 @@ class Mirror:
             self._appeared.pop(one, None)
             if job is not None:
                 self._prior.pop(_key(job), None)
+                self._by_namespace[job.namespace].discard(one)
+                if not self._by_namespace[job.namespace]:
+                    del self._by_namespace[job.namespace]
             self.edited.discard(one)
             self.touched.add(one)
 

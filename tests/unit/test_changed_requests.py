@@ -1,0 +1,106 @@
+"""A change of a LimitRange or of a ResourceClaimTemplate concerns the pending jobs of its namespace whose requests differ by it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from queuectl.domain.devices import ClaimReference
+from queuectl.domain.job_records import JobRecord
+from queuectl.domain.limitrange import LimitRange
+from queuectl.domain.needs import ContainerNeeds, PodNeeds
+from queuectl.domain.records import Deleted, LimitRangeRecord, Upserted
+from queuectl.state import mirror as mirror_module
+from queuectl.state.mirror import Mirror
+from tests.unit.test_state import JOB
+from tests.unit.test_state_devices import claimed, spec, template
+
+[PODSET] = JOB.podsets
+OPEN = replace(PODSET, needs=PodNeeds((ContainerNeeds(),)))
+"""Its container states no requests, so a LimitRange gives it some."""
+STATED = replace(
+    PODSET, needs=PodNeeds((ContainerNeeds(requests=(("cpu", 5),), limits=(("cpu", 5),)),))
+)
+
+
+def limits(namespace: str, version: int, cpu: int) -> Upserted:
+    """A LimitRange that gives a request to each container without one."""
+    found = LimitRange("limits", requests=(("cpu", cpu),))
+    return Upserted(LimitRangeRecord(namespace, f"limits-{namespace}", version, found))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Uids of the jobs whose requests are computed."""
+    uids: list[str] = []
+    under = mirror_module.under
+
+    def counted(job: JobRecord, ranges: tuple[LimitRange, ...]) -> JobRecord:
+        uids.append(job.uid)
+        return under(job, ranges)
+
+    monkeypatch.setattr(mirror_module, "under", counted)
+    return uids
+
+
+def observed(*jobs: JobRecord) -> Mirror:
+    """A copy of the cluster in which no job differs since its last observation."""
+    made = Mirror({"jobs": "Job"})
+    made.apply([Upserted(job) for job in jobs])
+    return settled(made)
+
+
+def settled(mirror: Mirror) -> Mirror:
+    mirror.touched.clear()
+    mirror.edited.clear()
+    return mirror
+
+
+def test_a_limit_range_concerns_the_jobs_of_its_namespace(asked: list[str]) -> None:
+    mirror = observed(replace(JOB, podsets=(OPEN,)), replace(JOB, namespace="b", uid="u2"))
+    asked.clear()
+    mirror.apply([limits("a", 1, 3)])
+    assert (asked, mirror.touched, mirror.edited) == (["u1"], {"u1"}, {"u1"})
+    assert mirror.jobs["u1"].podsets[0].shape.requests["cpu"] == 3
+
+
+def test_a_limit_range_with_the_same_values_concerns_no_job(asked: list[str]) -> None:
+    mirror = observed(replace(JOB, podsets=(OPEN,)))
+    mirror.apply([limits("a", 1, 3)])
+    settled(mirror)
+    asked.clear()
+    mirror.apply([limits("a", 2, 3)])
+    assert (asked, mirror.touched) == ([], set())
+
+
+def test_a_job_with_the_same_requests_as_before_is_not_observed_again() -> None:
+    mirror = observed(replace(JOB, podsets=(STATED,)))
+    before = settled(mirror).jobs["u1"]
+    mirror.apply([limits("a", 1, 3)])
+    assert mirror.jobs["u1"] is before
+    assert mirror.touched == set()
+
+
+def test_a_job_that_is_deleted_and_created_again_in_another_namespace_follows_that_one() -> None:
+    mirror = observed(replace(JOB, podsets=(OPEN,)))
+    mirror.apply([Deleted("jobs", "u1", 8)])
+    mirror.apply([Upserted(replace(JOB, namespace="b", version=9, podsets=(OPEN,)))])
+    settled(mirror)
+    mirror.apply([limits("a", 1, 3)])
+    assert mirror.touched == set()
+    mirror.apply([limits("b", 1, 3)])
+    assert mirror.touched == {"u1"}
+
+
+def test_a_template_concerns_the_jobs_of_its_namespace_whose_pods_have_claims(
+    asked: list[str],
+) -> None:
+    job = claimed(JOB, ClaimReference("gpus", template="t"))
+    mirror = observed(job, replace(job, namespace="b", uid="u2"), replace(JOB, uid="u3"))
+    asked.clear()
+    mirror.apply([Upserted(template("t", spec()))])
+    assert (asked, mirror.touched) == (["u1"], {"u1"})
+    settled(mirror)
+    mirror.apply([Upserted(template("t", spec(), version=2))])
+    assert mirror.touched == set()
