@@ -126,19 +126,22 @@ class Planning:
         self._seek_at = 0.0  # the time of the next search for gangs to move
         self._kept: dict[frozenset[tuple[str, str]], None] = {}  # violations of refused plans
         self._exposed_at: float | None = None  # the time at which plans can differ without a change
+        self.worked = 0.0  # CPU seconds of the last plan
         self.between_plans = threading.Event()
         self.between_plans.set()
 
     async def plan(self) -> str:
         """Plan and commit once. Returns a summary. Raises the errors of :meth:`LedgerWriter.commit`."""
+        self.worked = 0.0
         if not self._leader_state.anything_to_plan():
             return NOTHING_TO_PLAN
-        documents = self._leader_state.documents
+        documents, worked = self._leader_state.documents, time.thread_time()
         with self._metrics.stage(Stage.FREEZE):
             snapshot = self._leader_state.snapshot(seek_room=self._clock() >= self._seek_at)
             within, beyond = considered(snapshot, self._gangs.without_snapshot())
             given = self._window.applied(within)
         asked = self._mig.question(given)
+        self.worked = time.thread_time() - worked
         began = time.perf_counter()
         out = self._gangs.left_out(given)
         contained, answer = await asyncio.to_thread(self._decide, given, asked, out)
@@ -260,6 +263,7 @@ class Planning:
     ) -> tuple[ContainedPlan, MigFound | Exception]:
         """The plan without the gangs of ``out``, and the answer about MIG configurations."""
         self.between_plans.clear()
+        worked = time.thread_time()
         try:
             contained = contained_plan(
                 snapshot,
@@ -278,6 +282,7 @@ class Planning:
             except Exception as error:  # noqa: BLE001 - contained on the event loop
                 return contained, error
         finally:
+            self.worked += time.thread_time() - worked
             self.between_plans.set()
 
     def _plan_once(self, snapshot: Snapshot) -> CheckedPlan:
