@@ -18,6 +18,7 @@ from queuectl.domain.queues import WithinClusterQueue
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.workload import PodSet
 from tests.fuzz.figures import Result
+from tests.fuzz.hopeless import changes, with_hopeless
 from tests.fuzz.judge import complaints
 from tests.planner.degenerate import degenerate
 from tests.planner.feature_counts import FEATURES as GENERATED
@@ -50,6 +51,7 @@ class Snapshots:
             self._planned(rng, small, result, "something missing")
         else:
             self._exact(small_cluster(seed), result)
+            self._more(seed, mixed(seed), result)
         result.features = frozenset(features)
         return result
 
@@ -70,6 +72,15 @@ class Snapshots:
             result.counted["diagnoses"] += 1
             assert found.uid in asked
         return checked.decided
+
+    @staticmethod
+    def _more(seed: int, snapshot: Snapshot, result: Result) -> None:
+        """Gangs that never start change nothing."""
+        given = with_hopeless(random.Random(f"hopeless {seed}"), snapshot)
+        made = checked_plan(given)
+        result.counted["plans: gangs that never start"] += 1
+        result.defects += [f"gangs that never start: {one}" for one in made.violations]
+        result.defects += changes(checked_plan(snapshot).decided, made.decided)
 
     def _exact(self, snapshot: Snapshot, result: Result) -> None:
         """The answer by definition."""
