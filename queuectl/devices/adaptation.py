@@ -8,6 +8,7 @@ from queuectl.cel import checked
 from queuectl.cel.comparisons import AMONG, EQUAL, NUMBER, UNEQUAL, WITHIN
 from queuectl.cel.values import QUANTITY
 from queuectl.domain.errors import BadInput
+from queuectl.domain.words import shortened
 
 _BOOLEAN: Final = 1
 _TO_NUMBER: Final = frozenset({"int", "uint", "double"})
@@ -71,14 +72,16 @@ def refuse_presence(tree: Any, source: str) -> None:
         if node.WhichOneof("kind") == "select" and node.select.test_only:
             operand = node.select.operand
             if operand.WhichOneof("kind") == "ident" and operand.ident.name == "device":
-                raise BadInput(f"CEL: has(device.{node.select.field}) is not supported: {source}")
+                raise BadInput(
+                    f"CEL: has(device.{node.select.field}) is not supported: {shortened(source)}"
+                )
 
 
 def _check_result(tree: Any, source: str) -> None:
     result = tree.types[tree.expr.id]
     kind = result.WhichOneof("value")
     if kind != "dyn" and not (kind == "primitive" and result.primitive == _BOOLEAN):
-        raise BadInput(f"CEL: must evaluate to bool or the unknown type: {source}")
+        raise BadInput(f"CEL: must evaluate to bool or the unknown type: {shortened(source)}")
 
 
 def _check_optionals(tree: Any, source: str) -> None:
@@ -90,7 +93,7 @@ def _check_optionals(tree: Any, source: str) -> None:
             if _is_optional(tree, child) and not _unpacks(node, child):
                 raise BadInput(
                     "CEL: an optional value is used as a value, which is not supported; use orValue() or hasValue(): "
-                    f"{source}"
+                    f"{shortened(source)}"
                 )
 
 
@@ -200,7 +203,7 @@ class _Adapted:
         if escapes:
             raise BadInput(
                 "CEL: device.attributes or device.capacity is used as a value other than for a lookup,"
-                f" which is not supported: {self._source}"
+                f" which is not supported: {shortened(self._source)}"
             )
 
     def _of_domains(self, expr: Any) -> bool:

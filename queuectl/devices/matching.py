@@ -13,6 +13,7 @@ from queuectl.devices.numa_devices import NUMA_CLASSES, NUMA_DRIVER, SERVES, ser
 from queuectl.devices.selectors import MOST_OPERATIONS, outcome, selector
 from queuectl.domain.devices import DeviceClass, DeviceKind, DeviceOption, NodeDevices
 from queuectl.domain.errors import BadInput, QueuectlError
+from queuectl.domain.words import shortened
 
 MOST_BYTES_OF_PLAN: Final = 256 * 1024
 """Of the different selectors of all requests."""
@@ -151,7 +152,7 @@ class Matching:
             value = outcome(source, kind)
             if isinstance(value, str):
                 driver = f"a device of driver {kind.driver}"
-                return f"{whose}: selectors[{number}]: error for {driver}: {value}: {source}"
+                return f"{whose}: selectors[{number}]: error for {driver}: {value}: {shortened(source)}"
             if not value:
                 return False
         return True

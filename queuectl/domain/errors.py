@@ -25,13 +25,27 @@ from __future__ import annotations
 
 from typing import Final
 
+MOST_REFUSAL: Final = 1_000
+"""Characters of the message of a refusal. It quotes text of a user, which can be of any length."""
+
+
+def bounded(message: str) -> str:
+    """The message of a refusal; of a longer one, the beginning, which names the field, and the end, which names the rule."""
+    if len(message) <= MOST_REFUSAL:
+        return message
+    half = (MOST_REFUSAL - 1) // 2
+    return f"{message[:half]}…{message[-half:]}"
+
 
 class QueuectlError(Exception):
     """Base of all errors this project raises on purpose."""
 
 
 class BadInput(QueuectlError):
-    """An error in a document of the user; the message names document and field."""
+    """An error in a document of the user; the message names document and field, and has at most ``MOST_REFUSAL`` characters."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(bounded(message))
 
 
 class TookTooLong(QueuectlError):

@@ -16,7 +16,7 @@ from typing import Final, Self
 
 import msgspec
 
-from queuectl.domain.errors import BadInput
+from queuectl.domain.errors import BadInput, bounded
 
 _PATH: Final = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _UNKNOWN: Final = re.compile(r"^Object contains unknown field `(?P<field>.*)`$", re.DOTALL)
@@ -30,7 +30,7 @@ class RequestError(ValueError):
     """
 
     def __init__(self, message: str, *, unsupported: bool = False) -> None:
-        super().__init__(message)
+        super().__init__(bounded(message))
         self.unsupported = unsupported
 
     def under(self, path: str, separator: str = ": ") -> Self:
@@ -102,7 +102,7 @@ class DocumentError(BadInput):
         super().__init__(": ".join(part for part in (str(address), field, reason) if part))
         self.address = address
         self.field = field
-        self.reason = reason
+        self.reason = bounded(reason)
 
 
 def explain(error: msgspec.ValidationError) -> tuple[str, str]:

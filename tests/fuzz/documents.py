@@ -19,7 +19,7 @@ import httpx2
 import yaml
 
 from queuectl.api.app import create_app
-from queuectl.domain.errors import BadInput
+from queuectl.domain.errors import MOST_REFUSAL, BadInput
 from queuectl.objects.configuration.links import dangling
 from queuectl.objects.configuration.queue_config import CONFIG_KINDS, build, validate
 from queuectl.objects.documents import read_documents
@@ -171,7 +171,7 @@ class Documents:
         try:
             found = [validate(one)[0] for one in read_documents(text)]
         except BadInput as error:
-            if not str(error) or len(str(error)) > 5_000:
+            if not str(error) or len(str(error)) > MOST_REFUSAL:
                 result.defects.append(f"the message has {len(str(error))} characters")
             return []
         result.counted["documents that are accepted"] += len(found)

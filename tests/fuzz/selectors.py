@@ -17,7 +17,7 @@ import yaml
 from queuectl.cel.expression import EvaluationError
 from queuectl.devices.selectors import Selector
 from queuectl.domain.devices import DeviceKind
-from queuectl.domain.errors import BadInput
+from queuectl.domain.errors import MOST_REFUSAL, BadInput
 from queuectl.objects.kubernetes.resource_slices import read_resource_slice
 from queuectl.objects.kubernetes.resource_wire import WireResourceSlice
 from tests.fuzz.figures import Result
@@ -138,7 +138,7 @@ def _evaluated(source: str, kind: DeviceKind, result: Result) -> None:
     try:
         selector = Selector(source)
     except BadInput as error:
-        if len(str(error)) > 5_000:
+        if len(str(error)) > MOST_REFUSAL:
             result.defects.append(f"the message has {len(str(error))} characters: {source!r}")
         return
     result.counted["selectors that are valid"] += 1
