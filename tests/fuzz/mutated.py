@@ -96,7 +96,7 @@ def _changed(
     """Change the document in place. False if there is no such place."""
     if kind == "annotation":
         return _annotated(rng, document)
-    path = _drawn(rng, document, None if kind != "plausible value" else wire, keep)
+    path = _place(rng, document, kind, wire, keep)
     if path is None:
         return False
     try:
@@ -112,6 +112,25 @@ def _changed(
     except (KeyError, IndexError, TypeError, AttributeError):
         return False
     return True
+
+
+def _place(
+    rng: random.Random,
+    document: Document,
+    kind: str,
+    wire: type[msgspec.Struct] | None,
+    keep: Callable[[Path], bool],
+) -> Path | None:
+    """Where a change can be: an item is repeated in a list that has one."""
+    if kind != "repeated item":
+        return _drawn(rng, document, None if kind != "plausible value" else wire, keep)
+    lists = [path for path in _plain(document, ()) if path and not keep(path)]
+    lists = [path for path in lists if _is_filled(_parent(document, (*path, "")))]
+    return rng.choice(lists) if lists else None
+
+
+def _is_filled(value: Any) -> bool:
+    return isinstance(value, list) and bool(value)
 
 
 def _parent(document: Any, path: Sequence[str | int]) -> Any:
