@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Any, Final
 from unittest.mock import patch
@@ -38,6 +39,7 @@ from queuectl.planner.verify.balance import check_balance
 from queuectl.planner.verify.exits import Case
 from queuectl.planner.verify.plan_index import PlanIndex
 from tests.fuzz.child import handled, stages
+from tests.fuzz.figures import Stage
 
 Patch = tuple[Any, str, Any]
 """An object, the name of its attribute, and the value that it had."""
@@ -256,6 +258,10 @@ def found(defect: Defect, seeds: range, run: Callable[[int], list[str]]) -> Iter
             yield seed
 
 
+def _defects(stage: Stage, seed: int) -> list[str]:
+    return handled(stage, seed).defects
+
+
 def main() -> None:
     """Look for inputs."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -267,9 +273,8 @@ def main() -> None:
     with stages(rows=False) as made:
         for name in [options.defect] if options.defect else list(DEFECTS):
             began, stage = time.monotonic(), made[DEFECTS[name].stage]
-            those = list(
-                found(DEFECTS[name], seeds, lambda seed, s=stage: handled(s, seed).defects)
-            )
+            check = partial(_defects, stage)
+            those = list(found(DEFECTS[name], seeds, check))
             took = time.monotonic() - began
             print(f"{name}: {len(those)} of {len(seeds)} in {took:.0f} s: {those[:12]}", flush=True)
             missing |= not those
