@@ -74,7 +74,7 @@ class Defect:
 
 
 def _roomiest_of_none(request: GangRequest, free: Any) -> bool:
-    """It looks for the domain with the most nodes although there is none."""
+    """It examines the domain with the most nodes although there is none."""
     for group in request.podset_groups:
         if not group.sliced and not group.on_one_node and group.required != ANYWHERE:
             np.argmax(group.tree.sums(group.required, np.ones(free.shape[1], dtype=np.int64)))
@@ -263,7 +263,7 @@ def _defects(stage: Stage, seed: int) -> list[str]:
 
 
 def main() -> None:
-    """Look for inputs."""
+    """Search inputs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--defect", choices=list(DEFECTS), help="only this one")
     parser.add_argument("--first", type=int, default=0)
