@@ -24,6 +24,8 @@ from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import TopologyMode, TopologyRequest, Workload
 from queuectl.planner import plan
 from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify.plan_index import PlanIndex
+from queuectl.planner.verify.reserved import check_reserved
 from tests.planner.backfill_clock import Arrival, Clock, job
 from tests.planner.build import NOW, config, holding, node, queue, world
 
@@ -295,6 +297,24 @@ def test_the_verifier_finds_a_gang_on_kept_capacity() -> None:
     kept = plan(cluster(reserved(4), pending=[])).reserved
     found = verify(snapshot, replace(free, reserved=kept))
     assert {violation.rule for violation in found} == {Rule.RESERVATION}
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["of this plan", "of an earlier plan"])
+def test_the_verifier_counts_planned_starts_of_this_plan_only(known: bool) -> None:
+    """A gang for which this plan finds no time keeps its earlier time and place in the answer, and takes nothing."""
+    busy = runs(job("busy", 1, None, gpu=2), "n0", ends=40)
+    snapshot = cluster(
+        reserved(4),
+        pending=[job("g", 4, None, gpu=2)],
+        running=[busy],
+        strategy=QueueingStrategy.BACKFILL,
+    )
+    earlier = plan(replace(snapshot, reservations=()))
+    kept = plan(cluster(reserved(4), pending=[])).reserved
+    starts = tuple(replace(planned, known=known) for planned in earlier.planned)
+    made = replace(earlier, reserved=kept, planned=starts)
+    found = list(check_reserved(PlanIndex(snapshot, made)))
+    assert bool(found) is known
 
 
 @st.composite

@@ -79,7 +79,7 @@ def _starts(index: PlanIndex, each: Occurrence, kept: _Kept) -> Iterator[Violati
         if claim.running is None and _beside(index, each, claim.workload, index.snapshot.now)
     ]
     yield from _check(index, each, kept, starting, index.snapshot.now)
-    for planned in index.plan.planned:
+    for planned in _known(index):
         entry, at = index.pending.get(planned.uid), planned.start.at
         if entry is not None and _beside(index, each, entry.workload, at):
             later = [
@@ -88,6 +88,11 @@ def _starts(index: PlanIndex, each: Occurrence, kept: _Kept) -> Iterator[Violati
             ]
             later += _planned_before(index, each, planned)
             yield from _check(index, each, kept, later, at)
+
+
+def _known(index: PlanIndex) -> Iterator[Planned]:
+    """The starts that this plan gives: one without a time keeps that of an earlier plan, and no place."""
+    return (planned for planned in index.plan.planned if planned.known)
 
 
 def starting_until(
@@ -100,7 +105,7 @@ def starting_until(
 def _planned_before(
     index: PlanIndex, each: Occurrence, planned: Planned
 ) -> Iterator[tuple[Workload, Placement]]:
-    for other in index.plan.planned:
+    for other in _known(index):
         entry, at = index.pending.get(other.uid), planned.start.at
         if entry is None or other.uid == planned.uid or other.start.at > at:
             continue
