@@ -85,16 +85,41 @@ def _check_result(tree: Any, source: str) -> None:
 
 
 def _check_optionals(tree: Any, source: str) -> None:
-    """The library ends the process if a function of ours gets an optional value, so each one must be unpacked where it is used."""
-    for node in checked.nodes(tree.expr):
-        if _is_optional(tree, node):
-            continue  # an optional that is made of optionals
+    """The library ends the process if a function gets an optional value, so each one must be unpacked where it is used.
+
+    The checker does not know the type of a lookup in an optional value. It is optional, too.
+    """
+    untyped = set[int]()  # nodes that are optional, and have another type
+    for node in reversed(list(checked.nodes(tree.expr))):  # the parts of a node before the node
+        typed = _is_optional(tree, node)
         for child in checked.children(node):
-            if _is_optional(tree, child) and not _unpacks(node, child):
+            if child.id in untyped:
+                refused = not _unpacks(node, child) or node.WhichOneof("kind") == "comprehension"
+            else:
+                refused = not typed and _is_optional(tree, child) and not _unpacks(node, child)
+            if refused:
                 raise BadInput(
                     "CEL: an optional value is used as a value, which is not supported; use orValue() or hasValue(): "
                     f"{shortened(source)}"
                 )
+        operand = _operand(node)
+        if operand is not None and not typed:
+            within = operand.id in untyped or _is_optional(tree, operand)
+            if within or (node.WhichOneof("kind") == "call" and node.call.function != "_[_]"):
+                untyped.add(node.id)
+    if tree.expr.id in untyped:
+        raise BadInput(f"CEL: the value is optional: {shortened(source)}")
+
+
+def _operand(expr: Any) -> Any | None:
+    """The value in which a lookup looks; None for other nodes."""
+    match expr.WhichOneof("kind"):
+        case "select" if not expr.select.test_only:
+            return expr.select.operand
+        case "call" if expr.call.function in _LOOKUPS:
+            return expr.call.args[0]
+        case _:
+            return None
 
 
 def _is_optional(tree: Any, expr: Any) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from queuectl.domain.fleet import HOSTNAME, Node, NodeRules
 from queuectl.domain.plan import Admission, Plan
 from queuectl.domain.queues import FlavorQuotas, QueueConfig, QueueingStrategy, ResourceGroup
+from queuectl.domain.reasons import NEVER_FITS
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.workload import (
     Placement,
@@ -336,7 +337,8 @@ def _order(snapshot: Snapshot, plan: Plan) -> Complaints:
         if workload.uid in started and head is not None and workload.growth is None:
             yield f"{workload.uid} starts before {head.workload.uid}, which is before it in {queue.name}"
         refusal = waiting.get(workload.uid)
-        if head is None and refusal is not None and _blocks(entry):
+        never = refusal is not None and refusal.reasons[0].code in NEVER_FITS
+        if head is None and refusal is not None and not never and _blocks(entry):
             heads[queue.name] = entry
 
 

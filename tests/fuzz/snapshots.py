@@ -14,7 +14,7 @@ from queuectl.control.checked_plan import checked_plan
 from queuectl.control.explained import explained
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.plan import Plan, Proof
-from queuectl.domain.queues import WithinClusterQueue
+from queuectl.domain.queues import ClusterQueue, WithinClusterQueue
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.workload import PodSet
 from tests.fuzz.figures import Result
@@ -88,6 +88,9 @@ class Snapshots:
         if any(one.proof is Proof.UNDECIDED for one in made.pending):
             result.counted["not decided"] += 1
             return
+        result.defects += [f"judge: {one}" for one in complaints(snapshot, made)]
+        if any(len(_flavors(queue)) > 1 for queue in snapshot.config.cluster_queues.values()):
+            return  # a gang keeps the first flavor in which it fits, whatever that costs later gangs
         found = {one.uid for one in made.admitted}
         known = starts(snapshot)
         missed = sorted(uid for uid, fits in known.items() if fits != (uid in found))
@@ -96,7 +99,10 @@ class Snapshots:
         result.counted.update(
             {"tried gangs": len(known), "tried gangs that fit": sum(known.values())}
         )
-        result.defects += [f"judge: {one}" for one in complaints(snapshot, made)]
+
+
+def _flavors(queue: ClusterQueue) -> set[str]:
+    return {quotas.flavor for group in queue.groups for quotas in group.flavors}
 
 
 def small_cluster(seed: int) -> Snapshot:

@@ -7,8 +7,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 
+from queuectl.domain.fleet import Fleet
 from queuectl.domain.plan import Cost
 from queuectl.domain.queues import ClusterQueue, QueueingStrategy, VictimKey, WithinClusterQueue
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
@@ -21,7 +23,10 @@ def queue_order(entry: Pending) -> tuple[int, float, str]:
 
 
 def starts(snapshot: Snapshot) -> dict[str, bool]:
-    """The pending gangs that start, by uid in queue order, when no gang may preempt. Kept leases stay reserved."""
+    """The pending gangs that start, by uid in queue order, when no gang may preempt. Kept leases stay reserved.
+
+    A gang that would not start on empty nodes either delays no other gang.
+    """
     entries = sorted(snapshot.pending, key=queue_order)
     answer: dict[str, bool] = {}
     kept: list[list[SuggestedFix]] = []
@@ -40,9 +45,20 @@ def starts(snapshot: Snapshot) -> dict[str, bool]:
         answer[entry.workload.uid] = fits
         if fits:
             kept.append(ways)
-        elif queue is not None and queue.strategy is QueueingStrategy.STRICT_FIFO:
+        elif (
+            queue is not None
+            and queue.strategy is QueueingStrategy.STRICT_FIFO
+            and starts_ever(snapshot, entry)
+        ):
             barred[name] = barred.get(name, frozenset()) | _could_use(oracle, queue, entry)
     return answer
+
+
+def starts_ever(snapshot: Snapshot, entry: Pending) -> bool:
+    """Whether a gang fits if no other gang and no other pod is there, and all nodes are ready."""
+    nodes = (replace(node, ready=True, unschedulable=False) for node in snapshot.fleet.nodes)
+    empty = Oracle(replace(snapshot, admitted=(), other_pods={}, fleet=Fleet(tuple(nodes))))
+    return empty.fits([list(_all_ways(empty, entry, frozenset()))])
 
 
 def _all_ways(oracle: Oracle, entry: Pending, banned: frozenset[str]) -> Iterator[SuggestedFix]:

@@ -30,15 +30,26 @@ def test_the_least_victims_are_found_by_enumeration(case: cases.Preempt, order) 
     assert (found[1] if found else None) == case.victims[order]
 
 
-def test_a_strict_queue_stops_at_the_first_gang_that_cannot_start() -> None:
+def test_a_strict_queue_stops_at_the_first_gang_that_cannot_start_yet() -> None:
+    gangs = [
+        gang("large", podset(count=2, gpu=8), queued_at=1.0),
+        gang("small", podset(count=1, gpu=8), queued_at=2.0),
+    ]
+    nodes = [node("a0", gpu=8), node("a1", gpu=8)]
+    busy = [holding(gang("busy", podset(gpu=8)), {"a0": 1})]
+    strict = queue(strategy=QueueingStrategy.STRICT_FIFO)
+    assert starts(world(nodes, gangs, busy)) == {"large": False, "small": True}
+    assert starts(world(nodes, gangs, busy, strict)) == {"large": False, "small": False}
+
+
+def test_a_gang_that_never_fits_does_not_stop_a_strict_queue() -> None:
     gangs = [
         gang("large", podset(count=3, gpu=8), queued_at=1.0),
         gang("small", podset(count=1, gpu=8), queued_at=2.0),
     ]
     nodes = [node("a0", gpu=8), node("a1", gpu=8)]
     strict = queue(strategy=QueueingStrategy.STRICT_FIFO)
-    assert starts(world(nodes, gangs)) == {"large": False, "small": True}
-    assert starts(world(nodes, gangs, (), strict)) == {"large": False, "small": False}
+    assert starts(world(nodes, gangs, (), strict)) == {"large": False, "small": True}
 
 
 def test_leaving_gangs_hold_now_and_leases_hold_after() -> None:
