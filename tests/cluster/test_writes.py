@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
-from queuectl.cluster.writes import Writer
+from queuectl.cluster.writes import Events, Writer
 from queuectl.domain.errors import (
     ClusterError,
     ClusterUnavailable,
@@ -21,6 +22,7 @@ from queuectl.domain.errors import (
     WriteConflict,
     WriteRefused,
 )
+from queuectl.domain.job_records import JobRecord
 from tests.cluster.test_client import kubeconfig
 
 PATCH = {"metadata": {"uid": "u1", "resourceVersion": "7"}}
@@ -105,3 +107,25 @@ async def test_the_answer_to_a_patch_is_read_at_each_depth_of_its_field_owners(
     answer = f'{{"metadata":{{"managedFields":[{owners}],"uid":"u1","resourceVersion":"8"}}}}'
     async with server(tmp_path, 200, answer.encode(), AS_EXPECTED) as writer:
         assert await writer.patch_job("Job", "a", "train", PATCH) == 8
+
+
+async def test_the_note_of_an_event_controls_no_terminal(tmp_path: Path) -> None:
+    """``kubectl`` prints it as it is."""
+    notes: list[str] = []
+
+    async def created(request: web.Request) -> web.Response:
+        notes.append((await request.json())["note"])
+        return web.json_response(
+            {"metadata": {"name": "train-1", "uid": "u2", "resourceVersion": "8"}}
+        )
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", created)
+    async with TestServer(app) as there:
+        assert there.port is not None
+        api = await Api.connect(Connection(kubeconfig=kubeconfig(tmp_path, there.port)))
+        job = JobRecord("Job", "a", "train", "u1", 7, 1.0, "q", ())
+        text = "held for x\x1b]0;PWNED\x07\x9b2J\u202e"
+        await Events(api).create(job, "Normal", "Held", text)
+        await api.close()
+    assert notes == [r"held for x\u001b]0;PWNED\u0007\u009b2J\u202e"]

@@ -13,7 +13,7 @@ from queuectl.control.checked_plan import checked_plan
 from queuectl.control.explained import explained
 from queuectl.domain.fleet import HOSTNAME, Node
 from queuectl.domain.plan import Plan
-from queuectl.domain.quantity import PODS, Resources
+from queuectl.domain.quantity import GPU, PODS, Resources
 from queuectl.domain.queues import (
     Backfill,
     ClusterQueue,
@@ -27,12 +27,19 @@ from queuectl.domain.queues import (
 )
 from queuectl.domain.reasons import Code
 from queuectl.domain.rules import FairStrategy, Rules
-from queuectl.domain.snapshot import Snapshot
-from queuectl.domain.workload import PodSet, Slice, TopologyMode, TopologyRequest
+from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.domain.workload import (
+    Placement,
+    PodSet,
+    PodSetPlacement,
+    Slice,
+    TopologyMode,
+    TopologyRequest,
+)
 from queuectl.planner import plan
 from queuectl.planner.explain import diagnose
 from queuectl.planner.verify import verify
-from tests.planner.build import LEVELS, gang, holding, node, podset, queue, world
+from tests.planner.build import FLAVOR, LEVELS, NOW, gang, holding, node, podset, queue, world
 from tests.planner.degenerate import degenerate
 from tests.support.examples import examples
 
@@ -169,7 +176,9 @@ def test_a_job_without_requests_and_with_a_misspelt_level_stops_no_other_gang(
 ) -> None:
     """Also where gangs could be moved for it."""
     wrong = gang("w", without_requests(required="rak"), *others, priority=5)
-    running = holding(gang("r", podset(gpu=4)), {"n0": 1})
+    busy = gang("r", podset(gpu=4))
+    of_r = PodSetPlacement("w", (("n0", 1),), {GPU: FLAVOR})  # its queue covers no other resource
+    running = Admitted(busy, Placement((of_r,)), started_at=NOW)
     nodes = [node("n0", gpu=8), node("n1", "b/r2", gpu=8)]
     main = replace(of_gpus(), defragment=Defragment.PLAN)
     made = planned(ignoring(world(nodes, [wrong, gang("x", podset(gpu=1))], [running], main)))

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 import msgspec
 import pytest
 
-from queuectl.domain.events import Adopt
+from queuectl.domain.events import Admit, Adopt
 from queuectl.domain.ledger import State
 from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code
-from queuectl.domain.records import Upserted
+from queuectl.domain.records import Deleted, Upserted
 from queuectl.domain.workload import Placement, PodSetPlacement
 from queuectl.lifecycle.machine import handle
 from queuectl.lifecycle.observations import Observations, Observer
@@ -156,6 +156,25 @@ def test_a_gang_is_observed_as_time_passes_only_while_a_pod_of_it_is_unschedulab
     assert world.mirror.unschedulable == {"uid-train"}
     bound = PodRecord("team", "p", "p", 3, Resources({"cpu": 1000}), owner="uid-train", owner_kind="Job", attempt=1, node="n0")  # fmt: skip
     world.mirror.apply([Upserted(bound)])
+    world.observe()
+    assert world.mirror.unschedulable == set()
+
+
+def test_a_gang_is_observed_as_time_passes_only_while_a_pod_of_an_earlier_attempt_waits() -> None:
+    world = World()
+    world.see("train")
+    world.observe()
+    (entry,) = world.ledger
+    placed = Placement((PodSetPlacement("main", (("n0", 1),)),))
+    change = handle(entry, Admit(placed), 1e9)
+    assert change is not None
+    world.ledger.apply([change])
+    assert change.after.state is State.STARTING
+    late = PodRecord("team", "p", "p", 2, Resources({"cpu": 1000}), owner="uid-train", owner_kind="Job", gated=True)  # fmt: skip
+    world.mirror.apply([Upserted(late)])
+    world.observe()
+    assert world.mirror.unschedulable == {"uid-train"}
+    world.mirror.apply([Deleted("pods", "p", 3)])
     world.observe()
     assert world.mirror.unschedulable == set()
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from queuectl.control.leader.node_health import NodeHealthWatch
 from queuectl.domain.changes import healed
+from queuectl.domain.errors import SourceUnavailable
 from queuectl.domain.fleet import Node
 from queuectl.domain.ledger import State
 from queuectl.domain.node_health import (
@@ -28,6 +31,7 @@ from queuectl.objects.kubernetes.nodes import read_node
 from queuectl.objects.kubernetes.wire import Condition, NodeMeta, NodeStatus, WireNode
 from queuectl.state.mirror import Mirror
 from queuectl.state.node_health import Judgement, NodeHealthTracker
+from queuectl.telemetry.metrics import Metrics
 from queuectl.telemetry.signal.health import HealthQueries
 from queuectl.telemetry.signal.health_names import VENDORS_HEALTH
 from queuectl.telemetry.signal.trust import NVIDIA_TRUST
@@ -199,6 +203,24 @@ def test_a_new_leader_keeps_nodes_with_faults_of_gpus_out_for_the_time_of_the_ru
         judged = tracker.judge(nodes, faults, rules, NOW + later)
         assert judged.out == (out if still else {})
         assert not any(judged.signals.values())
+
+
+async def test_the_watch_of_a_new_leader_begins_with_the_nodes_that_are_out() -> None:
+    """While the source does not answer."""
+
+    class Down:
+        async def faults(self, *_: object) -> Iterable[GpuFault]:
+            raise SourceUnavailable("Prometheus is down")
+
+    mirror = Mirror({})
+    mirror.apply([Upserted(record("n1")), Upserted(record("n2"))])
+    mirror.mark_unhealthy({"n1": "GPU 3: XID 79"})  # as the standby has read it
+    metrics: Any = Metrics().node_health
+    down: Any = Down()
+    watch = NodeHealthWatch(down, mirror, metrics, lambda: NOW, evaluation_seconds=30, timeout=1)
+    for _ in range(2):
+        assert mirror.mark_unhealthy((await watch.evaluate(RULES)).out) is False
+        assert set(mirror.nodes.closed) == {"n1"}
 
 
 def test_nodes_that_an_earlier_leader_took_out_are_the_first_within_the_limit() -> None:

@@ -21,8 +21,10 @@ from queuectl.domain.rules import Rules
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
 from queuectl.lifecycle.outstanding_writes import POD, Write, outstanding_writes
 from queuectl.lifecycle.workload_events import ObservationRules, observe
+from queuectl.objects.keys import STATUS_ANNOTATION
 from queuectl.objects.kinds.pods import POD as SINGLE
 from queuectl.objects.kinds.pods import POD_GROUP
+from tests.unit.test_declared_kinds import kinds
 
 NODES = {"n1": Node("n1", {HOSTNAME: "n1"})}
 SHAPE = PodShape(Resources({"nvidia.com/gpu": 8, "pods": 1}))
@@ -193,6 +195,26 @@ def test_a_part_of_a_job_never_owes_a_write_that_stops_the_others(sort: str) -> 
         for state, intent, stop in product(State, (None, *Intent), (None, 100.0)):
             found = writes(seen, entry(seen, state, intent, stop_at=stop))
             assert not {told(write) for write in found} & NEVER[sort], (seen, state, intent)
+
+
+def test_an_index_is_moved_with_the_kinds_of_the_process() -> None:
+    """Which can declare kinds."""
+    known = kinds({})
+    array = replace(ARRAY, kind="GangRun", suspended=True, drained=True)
+    held = replace(entry(Seen(INDEX, suspended=True, released=False), *MOVING), kind="GangRun")
+    (write,) = outstanding_writes(held, index_of(array, 0, []), [], NODES, {}, known)
+    assert (write.resource, write.purpose) == ("GangRun", Purpose.MOVE)
+
+
+@pytest.mark.parametrize("of", [STARTING, LEAVING], ids=["a start", "a stop"])
+def test_the_status_of_an_object_controls_no_terminal(of: tuple[State, Intent]) -> None:
+    """``kubectl`` prints annotations as they are."""
+    seen = Seen(PLAIN, suspended=of is STARTING, released=of is LEAVING, attempt=0)
+    reason = Reason(Code.HELD, "held for x\x1b]0;PWNED\x07\x9b2J\u202e")
+    (write,) = writes(seen, entry(seen, *of, reason=reason))
+    status = write.patch["metadata"]["annotations"][STATUS_ANNOTATION]
+    assert r"x\u001b]0;PWNED\u0007\u009b2J\u202e" in status
+    assert status.isprintable()
 
 
 # ---- events
