@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import Final
+
+import structlog
 
 from queuectl.cluster.access import KubernetesAccess
 from queuectl.cluster.adapter import KubernetesCluster
@@ -26,6 +30,7 @@ from queuectl.db.engine import DatabaseSettings
 from queuectl.db.leader_store import LeaderStore
 from queuectl.db.migrate import upgrade
 from queuectl.db.replicas import Registration
+from queuectl.domain.backoff import doubling
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.commands import Action
 from queuectl.domain.containment import Containment
@@ -52,7 +57,12 @@ from queuectl.objects.kinds.declared import read_kinds
 from queuectl.planner.cache import PlannerCache
 from queuectl.telemetry.metrics import Metrics
 
+log = structlog.get_logger()
+
 SPARE_CONNECTIONS = 4
+_TRIES: Final = 4
+"""To connect, before the process ends with the error."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 4.0  # seconds; the pause doubles
 
 
 class WatchMeter:
@@ -204,12 +214,29 @@ async def access(settings: Settings) -> AsyncIterator[KubernetesAccess]:
 
 @asynccontextmanager
 async def controller(settings: Settings) -> AsyncIterator[Controller]:
-    """Open all connections, and close them at the end.
+    """Open all connections, and close them at the end. If the database does not answer, this is tried again for a few seconds.
 
     Raises:
         BadInput: a URL, a kubeconfig, a server version or a declared kind is wrong.
         StoreError, ClusterError: no connection, or this release cannot use the schema.
     """
+    async with AsyncExitStack() as stack:
+        yield await _opened(stack, settings)
+
+
+async def _opened(stack: AsyncExitStack, settings: Settings) -> Controller:
+    """A database that fails over, or that closes a connection, must not end the process."""
+    for failures in range(1, _TRIES):
+        try:
+            return await stack.enter_async_context(_connected(settings))
+        except StoreUnavailable as error:
+            log.warning("database_not_reached", error=str(error))
+            await asyncio.sleep(doubling(_FIRST_PAUSE, _LONGEST_PAUSE, failures))
+    return await stack.enter_async_context(_connected(settings))
+
+
+@asynccontextmanager
+async def _connected(settings: Settings) -> AsyncIterator[Controller]:
     metrics, kinds = Metrics(), job_kinds(settings)
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(provided(settings.database_url))

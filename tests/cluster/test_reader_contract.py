@@ -30,7 +30,7 @@ def read(resource: str, document: bytes) -> Record | None:
     return decoded(RESOURCES[resource].read, document, LEVELS)
 
 
-def test_each_streamedresource_has_a_readable_object() -> None:
+def test_each_streamed_resource_has_a_readable_object() -> None:
     assert RESOURCES.keys() == READABLE.keys()
     for name, (_, documents) in READABLE.items():
         for document in documents:
@@ -264,7 +264,7 @@ HOSTILE: Final = _hostile()
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_a_hostile_object_is_listed_and_streamedlike_its_neighbors(case: str) -> None:
+def test_a_hostile_object_is_listed_and_streamed_like_its_neighbors(case: str) -> None:
     resource, document = HOSTILE[case]
     neighbor = json.dumps(READABLE[resource][1][-1]).encode()
     metadata = b'{"metadata":{"resourceVersion":"9"},"items":['
