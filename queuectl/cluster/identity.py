@@ -27,6 +27,7 @@ _object = msgspec.json.Decoder(_Object).decode
 _fields = msgspec.json.Decoder(_Fields).decode
 _text = msgspec.json.Decoder(str).decode
 _texts = msgspec.json.Decoder(dict[str, str]).decode
+_boolean = msgspec.json.Decoder(bool).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class Identity:
         node_name: ``spec.nodeName`` of a pod.
         phase: ``status.phase`` of a pod.
         deletion_timestamp: empty while it is not being deleted.
+        suspended: ``spec.suspend`` or ``spec.runPolicy.suspend`` of a job; None if it has neither.
         labels: empty if they cannot be read.
         annotations: empty if they cannot be read.
     """
@@ -52,6 +54,7 @@ class Identity:
     node_name: str
     phase: str
     deletion_timestamp: str
+    suspended: bool | None
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
 
@@ -72,6 +75,7 @@ def identify(document: bytes | msgspec.Raw) -> Identity:
         node_name=_string(spec or {}, "nodeName"),
         phase=_string(status or {}, "phase"),
         deletion_timestamp=_string(meta, "deletionTimestamp"),
+        suspended=_suspended(spec or {}),
         labels=_strings(meta, "labels"),
         annotations=_strings(meta, "annotations"),
     )
@@ -79,6 +83,15 @@ def identify(document: bytes | msgspec.Raw) -> Identity:
 
 def _string(fields: _Fields, name: str) -> str:
     return (_part(_text, fields[name]) if name in fields else None) or ""
+
+
+def _suspended(spec: _Fields) -> bool | None:
+    policy = _part(_fields, spec["runPolicy"]) if "runPolicy" in spec else None
+    for fields in (spec, policy or {}):
+        found = _part(_boolean, fields["suspend"]) if "suspend" in fields else None
+        if found is not None:
+            return found
+    return None
 
 
 def _strings(fields: _Fields, name: str) -> Mapping[str, str]:

@@ -242,6 +242,7 @@ def _unreadable(resource: str, key: str, found: Identity) -> Unreadable:
         found.node_name,
         terminal=found.phase in _ENDED,
         terminating=bool(found.deletion_timestamp),
+        suspended=found.suspended,
     )
 
 

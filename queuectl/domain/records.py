@@ -182,6 +182,7 @@ class Unreadable:
         node: to which a pod is bound; empty for other objects, and before.
         terminal: whether a pod has ended.
         terminating: whether it is being deleted.
+        suspended: whether a job is suspended; None = not known.
     """
 
     resource: str
@@ -192,6 +193,7 @@ class Unreadable:
     node: str = ""
     terminal: bool = False
     terminating: bool = False
+    suspended: bool | None = None
 
     @property
     def ref(self) -> str:

@@ -86,6 +86,8 @@ def _key(owner: Owner) -> OwnerKey:
 def _unreadable(resource: str, record: Record) -> Unreadable:
     """The delta of an object whose record cannot be kept."""
     key = key_of(record)
+    if isinstance(record, JobRecord):
+        return Unreadable(resource, key, record.version, suspended=record.suspended)
     if not isinstance(record, PodRecord):
         return Unreadable(resource, key, record.version)
     return Unreadable(
@@ -103,6 +105,14 @@ def _unreadable(resource: str, record: Record) -> Unreadable:
 def _namespace(record: Record) -> str:
     """Of the object; empty for one without."""
     return getattr(record, "namespace", "")
+
+
+def _as_far_as_known(found: Unreadable, old: JobRecord) -> JobRecord:
+    """The record of an unreadable job. If it is suspended, it is stopped when its pods have ended, so that it can be held and evicted."""
+    if found.suspended is None:
+        return replace(old, version=found.version)
+    drained = found.suspended or old.drained
+    return replace(old, version=found.version, suspended=found.suspended, drained=drained)
 
 
 def _closed(found: Unreadable, old: NodeRecord | None) -> NodeRecord:
@@ -369,7 +379,7 @@ class Mirror:
         elif resource in self._kinds:
             job = self.jobs.get(found.key)
             if job is not None and found.version > job.version:
-                self.jobs[job.uid] = replace(job, version=found.version)
+                self.jobs[job.uid] = _as_far_as_known(found, job)
             self.touched.add(found.key)
         elif resource in device_objects.RESOURCES:
             self._delete(resource, found.key)

@@ -16,6 +16,7 @@ from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.ports import Store
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
+from queuectl.domain.commands import Action
 from queuectl.domain.containment import Boundary, Containment
 from queuectl.domain.errors import StoreError
 from queuectl.domain.ledger import State
@@ -217,6 +218,26 @@ async def test_a_running_gang_that_is_set_aside_keeps_its_nodes(
         await world.until_entry(other, lambda e: e.reason.code in WAITS_FOR_ROOM, "no node is free")
         poison.repaired = True
         world.cluster.finish(bad)
+        await world.until_state(other, State.RUNNING)
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_running_gang_whose_job_becomes_unreadable_can_be_held(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its nodes are free when its pods have ended, although its job is still unreadable."""
+    poison = Poison()
+    poison.repaired = True
+    _object(poison, monkeypatch)
+    async with rig(database_url, 2) as world:
+        bad = world.cluster.submit(gang("Job", POISON, 2))
+        await world.until_state(bad, State.RUNNING)
+        poison.repaired = False
+        touch(world)
+        await world.until(lambda: poison.raised > 0, "it cannot be decoded")
+        await world.ask(bad, Action.HOLD)
+        await world.until_state(bad, State.HELD)
+        other = world.cluster.submit(gang("Job", "other", 2))
         await world.until_state(other, State.RUNNING)
 
 
