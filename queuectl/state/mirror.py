@@ -663,10 +663,8 @@ class Mirror:
     def _put_job(self, job: JobRecord, old: JobRecord | None) -> None:
         self.jobs[job.uid] = job
         self._by_namespace.setdefault(job.namespace, set()).add(job.uid)
-        if old is not None and asked_of(old) == asked_of(job):
-            self._newer.add(job.uid)
-        else:
-            self.touched.add(job.uid)
+        self.touched.add(job.uid)
+        if old is None or asked_of(old) != asked_of(job):
             self.edited.add(job.uid)
 
     @property

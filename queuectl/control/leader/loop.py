@@ -169,10 +169,8 @@ class Loop:
     def seen(self, touched: Iterable[str]) -> None:
         """Wake up after a change of these jobs, and let the actuator send their writes at once."""
         if self.loaded:
-            entries = list(filter(None, map(self.leader_state.ledger.get, touched)))
+            entries = filter(None, map(self.leader_state.ledger.get, touched))
             self._actuator.poke([entry.uid for entry in entries if entry.state in _LIVE])
-            # A start that was sent has no effect on a newer object.
-            self._mirror.touched |= {e.uid for e in entries if e.state is State.EVICTING}
         self._wakeup.trigger()
 
     async def check(self) -> Checked:
