@@ -42,9 +42,9 @@ class Identity:
         node_name: ``spec.nodeName`` of a pod.
         phase: ``status.phase`` of a pod.
         deletion_timestamp: empty while it is not being deleted.
-        suspended: ``spec.suspend`` or ``spec.runPolicy.suspend`` of a job; None if it has neither.
         labels: empty if they cannot be read.
         annotations: empty if they cannot be read.
+        suspended: ``spec.suspend`` or ``spec.runPolicy.suspend`` of a job; None if it has neither.
     """
 
     uid: str
@@ -54,9 +54,9 @@ class Identity:
     node_name: str
     phase: str
     deletion_timestamp: str
-    suspended: bool | None
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
+    suspended: bool | None = None
 
 
 def identify(document: bytes | msgspec.Raw) -> Identity:

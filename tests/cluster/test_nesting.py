@@ -157,6 +157,24 @@ def test_a_number_of_any_size_does_not_hide_the_identity(number: str) -> None:
     assert identify(written(document, n=number)) == WHOLE
 
 
+@pytest.mark.parametrize(
+    ("spec", "suspended"),
+    [
+        ({"suspend": True}, True),
+        ({"suspend": False, "runPolicy": {"suspend": True}}, False),
+        ({"runPolicy": {"suspend": True, "x": "@deep"}, "x": "@deep"}, True),
+        ({"suspend": "yes"}, None),
+        ({"runPolicy": []}, None),
+        ([], None),
+    ],
+)
+def test_the_identity_of_a_job_states_whether_it_is_suspended(
+    spec: Any, suspended: bool | None
+) -> None:
+    document = {"metadata": META, "spec": spec}
+    assert identify(written(document, deep=nested(DEEPEST, "{}"))).suspended is suspended
+
+
 def test_an_object_without_metadata_has_no_identity() -> None:
     documents: tuple[Any, ...] = ({}, {"metadata": None}, {"metadata": []}, [], 1)
     for document in documents:

@@ -13,6 +13,7 @@ from queuectl.domain.needs import ContainerNeeds, PodNeeds
 from queuectl.domain.records import Deleted, LimitRangeRecord, Upserted
 from queuectl.state import mirror as mirror_module
 from queuectl.state.mirror import Mirror
+from queuectl.state.pod_requests import under
 from tests.unit.test_state import JOB
 from tests.unit.test_state_devices import claimed, spec, template
 
@@ -34,7 +35,6 @@ def limits(namespace: str, version: int, cpu: int) -> Upserted:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Uids of the jobs whose requests are computed."""
     uids: list[str] = []
-    under = mirror_module.under
 
     def counted(job: JobRecord, ranges: tuple[LimitRange, ...]) -> JobRecord:
         uids.append(job.uid)
