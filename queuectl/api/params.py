@@ -24,6 +24,7 @@ WorkloadName = Annotated[
     str,
     Path(pattern=WORKLOAD, description="Name of the job; `JOB_INDEX` for an index of an array."),
 ]
+Number = Annotated[int, Path(ge=1, lt=1 << 63, description="The `id` of the record.")]
 Uid = Annotated[str, Path(pattern=UID, description="UID of the job (`metadata.uid`).")]
 
 OfNamespace = Annotated[str | None, Query(alias="namespace", pattern=NAME)]

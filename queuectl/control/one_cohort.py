@@ -54,8 +54,8 @@ def _root_of(snapshot: Snapshot, workload: Workload) -> str | None:
     queue = snapshot.queue_of(workload)
     if queue is None:
         return None
-    *_, root = ("", *snapshot.config.cohorts_above(queue))
-    return f"cohort {root}" if root else f"queue {queue.name}"
+    root = snapshot.config.root_cohort(queue)
+    return f"cohort {root}" if root is not None else f"queue {queue.name}"
 
 
 def _placements(gang: Pending | Admitted) -> Iterator[Placement]:

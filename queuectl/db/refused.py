@@ -4,32 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Result, delete, exists, func, insert, or_, select
+from sqlalchemy import Result, delete, func, insert, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from queuectl.db.tables import leadership, refused_plans
-from queuectl.domain.errors import Fenced
+from queuectl.db.tables import refused_plans
+from queuectl.db.writes import require_epoch
 from queuectl.domain.refused import KEPT, KEPT_BYTES, RefusedPlan
 
 _ABOUT = [column for column in refused_plans.c if column is not refused_plans.c.content]
-
-
-async def require_epoch(connection: AsyncConnection, epoch: int) -> None:
-    """Check the leader's epoch without a lock.
-
-    Raises:
-        Fenced: it is another one.
-    """
-    mine = exists(select(leadership.c.epoch).where(leadership.c.epoch == epoch))
-    if not (await connection.execute(select(mine))).scalar_one():
-        raise Fenced(f"epoch {epoch} is over: another leader has taken over")
 
 
 async def keep(connection: AsyncConnection, refused: RefusedPlan, content: bytes) -> None:
     """Write one, and delete the oldest beyond the limit. It does not lock the leader's epoch, so no commit waits for it.
 
     Raises:
-        Fenced: the epoch is no longer the caller's.
+        Fenced: another leader has taken over.
     """
     await require_epoch(connection, refused.epoch)
     row = {

@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import Result, delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from queuectl.db.refused import require_epoch
 from queuectl.db.tables import set_aside_objects
+from queuectl.db.writes import require_epoch
 from queuectl.domain.set_aside_objects import KEPT, SetAsideObject
 
 _c = set_aside_objects.c
@@ -22,7 +22,7 @@ async def keep(connection: AsyncConnection, one: SetAsideObject, content: bytes)
     It does not lock the leader's epoch, so no commit waits for it.
 
     Raises:
-        Fenced: the epoch is no longer the caller's.
+        Fenced: another leader has taken over.
     """
     await require_epoch(connection, one.epoch)
     earlier = delete(set_aside_objects).where(_c.boundary == one.boundary, _c.key == one.key)

@@ -23,7 +23,7 @@ from sqlalchemy.types import Text
 from queuectl.db import recorded_jobs, reports
 from queuectl.db.bulk import Row, arrays, delete_rows, insert_rows
 from queuectl.db.prune import prune_usage
-from queuectl.db.tables import leadership, workloads
+from queuectl.db.tables import workloads
 from queuectl.db.usagetables import (
     WHOLE,
     usage_cluster,
@@ -35,6 +35,7 @@ from queuectl.db.usagetables import (
     usage_progress,
     usage_subjects,
 )
+from queuectl.db.writes import require_epoch
 from queuectl.domain.accounting import (
     MILLISECONDS,
     FlavorGpus,
@@ -48,7 +49,7 @@ from queuectl.domain.accounting import (
     by_hour,
 )
 from queuectl.domain.budgets import Budget, SpentUnits
-from queuectl.domain.errors import Fenced, StaleSnapshot
+from queuectl.domain.errors import StaleSnapshot
 from queuectl.domain.folding import Fold
 from queuectl.domain.gpus import in_parts, of_parts
 from queuectl.domain.recorded_jobs import RecordedWorkload
@@ -144,7 +145,7 @@ class UsageLedger:
     async def prune(self, before: float, *, epoch: int) -> int:
         """Delete some hours that began before ``before``; see the Protocol."""
         async with self._transaction("deleting old usage") as connection:
-            await _same_epoch(connection, epoch)
+            await require_epoch(connection, epoch)
             return await prune_usage(connection, before)
 
     async def report(
@@ -186,15 +187,10 @@ def runs_before(most: int) -> Select[Any]:
     )
 
 
-async def _same_epoch(connection: AsyncConnection, epoch: int) -> None:
-    if await connection.scalar(select(leadership.c.epoch)) != epoch:
-        raise Fenced(f"epoch {epoch} is over: another leader has taken over")
-
-
 async def _move_on(
     connection: AsyncConnection, over: float | None, until: float, epoch: int
 ) -> None:
-    await _same_epoch(connection, epoch)
+    await require_epoch(connection, epoch)
     there = usage_progress.c.until.is_not_distinct_from(over)
     moved = await connection.execute(update(usage_progress).where(there).values(until=until))
     if moved.rowcount != 1:

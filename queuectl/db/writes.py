@@ -64,6 +64,16 @@ async def fence(connection: AsyncConnection, epoch: int) -> None:
         raise Fenced(f"epoch {epoch} is over: another leader has taken over")
 
 
+async def require_epoch(connection: AsyncConnection, epoch: int) -> None:
+    """Check the fence without a lock, so no commit waits.
+
+    Raises:
+        Fenced: another leader has taken over.
+    """
+    if await connection.scalar(select(leadership.c.epoch)) != epoch:
+        raise Fenced(f"epoch {epoch} is over: another leader has taken over")
+
+
 async def same_configuration(
     connection: AsyncConnection, revision: int, tolerance: Tolerance | None
 ) -> None:

@@ -152,16 +152,19 @@ def reclaimed(gangs: Sequence[Gang], reasons: Mapping[str, Collection[str]]) -> 
     return Finding("the reason of the preemption was idle GPUs", numbers, tuple(problems))
 
 
+def contained_errors(metrics: str) -> dict[str, int]:
+    """How many errors were contained at each boundary, by the metrics of a controller."""
+    return {boundary: round(float(count)) for boundary, count in _CONTAINED.findall(metrics)}
+
+
 def contained(metrics: str) -> Finding:
     """Whether each object was handled without an internal error of queuectl.
 
     Args:
         metrics: of the controller, in the text format.
     """
-    counts = {boundary: float(count) for boundary, count in _CONTAINED.findall(metrics)}
-    problems = [
-        f"{count:.0f} errors at the boundary {one}" for one, count in counts.items() if count
-    ]
+    counts = contained_errors(metrics)
+    problems = [f"{count} errors at the boundary {one}" for one, count in counts.items() if count]
     if not counts:
         problems = ["the controller does not count them"]
     numbers = f"0 internal errors at {len(counts)} boundaries"

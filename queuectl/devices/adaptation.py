@@ -87,7 +87,7 @@ def _check_result(tree: Any, source: str) -> None:
 def _check_optionals(tree: Any, source: str) -> None:
     """The library ends the process if a function gets an optional value, so each one must be unpacked where it is used.
 
-    The checker does not know the type of a lookup in an optional value. It is optional, too.
+    A lookup in an optional value returns an optional value, although the checker can give it another type.
     """
     untyped = set[int]()  # nodes that are optional, and have another type
     for node in reversed(list(checked.nodes(tree.expr))):  # the parts of a node before the node

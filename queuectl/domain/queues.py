@@ -479,6 +479,11 @@ class QueueConfig:
             cohort = self.cohorts.get(name)
             name = cohort.parent if cohort is not None else None
 
+    def root_cohort(self, queue: ClusterQueue) -> str | None:
+        """The name of the highest Cohort above it; None if it is in no Cohort."""
+        above = list(self.cohorts_above(queue))
+        return above[-1] if above else None
+
     @property
     def mig_pools(self) -> tuple[MigPool, ...]:
         """The nodes that can be reconfigured, in the order of their flavors' names."""

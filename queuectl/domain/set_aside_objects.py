@@ -82,5 +82,5 @@ class Inputs:
 
 
 def _size(given: Input) -> int:
-    """A record is in the copy of the cluster, too."""
+    """Bytes that only this object holds: the copy of the cluster holds the records anyway."""
     return len(given.content) if isinstance(given, Received) else 0

@@ -54,8 +54,8 @@ def _shared(
     """Names of what other queues can have, too."""
     here = {node.name for node in nodes}
     yield from (f"node {name}" for name in sorted(here))
-    if queue.cohort is not None:
-        yield f"cohort {list(config.cohorts_above(queue))[-1]}"
+    if (root := config.root_cohort(queue)) is not None:
+        yield f"cohort {root}"
     yield from (f"Budget {b.name}" for b in config.budgets.values() if _spends(b, queue, config))
     for name, among in reserved.items():
         if any(node.name in here for node in among):

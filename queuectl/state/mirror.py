@@ -86,10 +86,9 @@ def _key(owner: Owner) -> OwnerKey:
 def _unreadable(resource: str, record: Record) -> Unreadable:
     """The delta of an object whose record cannot be kept."""
     key = key_of(record)
-    if isinstance(record, JobRecord):
-        return Unreadable(resource, key, record.version, suspended=record.suspended)
     if not isinstance(record, PodRecord):
-        return Unreadable(resource, key, record.version)
+        suspended = record.suspended if isinstance(record, JobRecord) else None
+        return Unreadable(resource, key, record.version, suspended=suspended)
     return Unreadable(
         resource,
         key,

@@ -7,7 +7,6 @@ runs parts of queuectl in its own process uses :func:`no_unit_is_set_aside`, as 
 from __future__ import annotations
 
 import json
-import re
 import traceback
 from collections import Counter
 from collections.abc import Iterator
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from queuectl.demo.controller import Controller
 
 EVENT = "unit_set_aside"
-_COUNT = re.compile(r'^queuectl_contained_errors_total{boundary="(\w+)"} (\S+)', re.MULTILINE)
 _tell = Containment._tell
 
 
@@ -35,12 +33,12 @@ def no_unit_is_set_aside() -> Iterator[None]:
     """
     found: list[str] = []
 
-    def told(self: Containment, one: SetAside, error: BaseException | None) -> None:
+    def recorded(self: Containment, one: SetAside, error: BaseException | None) -> None:
         text = "".join(traceback.format_exception(error)) if error is not None else ""
         found.append(f"{one.boundary} {one.ref}: {one.place}\n{text}")
         _tell(self, one, error)
 
-    with patch.object(Containment, "_tell", told):
+    with patch.object(Containment, "_tell", recorded):
         yield
     assert not found, "set aside: " + "\n".join(found)
 
@@ -111,8 +109,10 @@ def contained(controller: Controller, log: SetAsideLog | None = None) -> list[st
 
 def counted(metrics: str) -> list[str]:
     """A line for each boundary at which these metrics count an error."""
-    counts = {boundary: float(n) for boundary, n in _COUNT.findall(metrics) if float(n)}
-    return [f"set aside {n:.0f} units at {boundary}" for boundary, n in counts.items()]
+    from queuectl.demo.verdict import contained_errors
+
+    counts = contained_errors(metrics)
+    return [f"set aside {n} units at {boundary}" for boundary, n in counts.items() if n]
 
 
 def ended(controller: Controller) -> list[str]:

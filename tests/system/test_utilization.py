@@ -28,7 +28,7 @@ def beside(workspace: Workspace) -> Iterator[Workspace]:
     installation = workspace.installation
     (folder,) = (installation.controller.home / "queuectl").glob("pg*")
     url = {"QUEUECTL_DATABASE_URL": EmbeddedServer(folder).url()}
-    controller = CheckedController.start(installation.cluster, QUICK | url, replica="-beside")
+    controller = CheckedController.start(installation.cluster, QUICK | url, replica="-second")
     try:
         controller.wait_ready()
         with ApiConnection(controller.api) as rest:

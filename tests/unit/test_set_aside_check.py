@@ -25,8 +25,8 @@ def fail(containment: Containment) -> None:
 
 
 def test_a_unit_of_this_process_fails_the_block() -> None:
-    told = pytest.raises(AssertionError, match=r"object Job/team/broken: ValueError[^^]*poison")
-    with told, no_unit_is_set_aside():
+    fails = pytest.raises(AssertionError, match=r"object Job/team/broken: ValueError[^^]*poison")
+    with fails, no_unit_is_set_aside():
         fail(Containment(lambda: 0.0))
 
 

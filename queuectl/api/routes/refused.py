@@ -7,13 +7,14 @@ from datetime import datetime
 from enum import Enum
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import Field
 from starlette.responses import Response
 
 from queuectl.api.access import Guard
 from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import Responses, responses
+from queuectl.api.params import Number
 from queuectl.api.ports import ApiStore
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.api.schemas import View, moment
@@ -30,7 +31,6 @@ _FILE: Final[Responses] = {
 }
 
 
-Number = Annotated[int, Path(ge=1, lt=1 << 63, description="The `id` of the record.")]
 Names = Annotated[
     bool,
     Query(

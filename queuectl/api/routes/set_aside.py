@@ -4,15 +4,16 @@
 
 from datetime import datetime
 from enum import Enum
-from typing import Annotated, Final
+from typing import Final
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter
 from pydantic import Field
 from starlette.responses import Response
 
 from queuectl.api.access import Guard
 from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import Responses, responses
+from queuectl.api.params import Number
 from queuectl.api.ports import ApiStore
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.api.schemas import View, moment
@@ -23,9 +24,6 @@ PATH: Final = f"{PREFIX}/setasideobjects"
 MEDIA_TYPE: Final = "application/json"
 _TAGS: Final[list[str | Enum]] = ["Set-aside objects"]
 _FILE: Final[Responses] = {200: {"content": {MEDIA_TYPE: {"schema": {"type": "object"}}}}}
-
-
-Number = Annotated[int, Path(ge=1, lt=1 << 63, description="The `id` of the record.")]
 
 
 class SetAsideObjectView(View):
@@ -75,7 +73,7 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
     async def get_set_aside_object(number: Number) -> Response:
         content = await store.set_aside_object(number)
         if content is None:
-            text = f"there is no set-aside object {number}: the newest {KEPT} are kept"
+            text = f"no stored object has the id {number}: the newest {KEPT} are kept"
             raise Problem(P.NOT_FOUND, text)
         file = f'attachment; filename="set-aside-{number}.json"'
         return Response(content, media_type=MEDIA_TYPE, headers={"Content-Disposition": file})

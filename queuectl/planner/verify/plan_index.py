@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from queuectl.domain.fleet import HOSTNAME, Node
-from queuectl.domain.plan import Plan, Refusal
+from queuectl.domain.plan import Plan, Planned, Refusal
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ClusterQueue, OptOut, ResourceFlavor, Topology
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
@@ -58,6 +58,11 @@ class PlanIndex:
     @cached_property
     def refused(self) -> dict[str, Refusal]:
         return {r.uid: r for r in self.plan.pending}
+
+    @cached_property
+    def planned(self) -> tuple[Planned, ...]:
+        """The starts that this plan gives to pending gangs. One without a time has that of an earlier plan, and takes no place."""
+        return tuple(p for p in self.plan.planned if p.known and p.uid in self.pending)
 
     @cached_property
     def started(self) -> frozenset[str]:

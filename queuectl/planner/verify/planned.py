@@ -12,7 +12,7 @@ from math import inf
 
 from queuectl.domain.plan import Admission, Plan, Planned
 from queuectl.domain.queues import QueueingStrategy, WithinClusterQueue
-from queuectl.domain.snapshot import Admitted, Pending, PlannedStart, Snapshot
+from queuectl.domain.snapshot import Admitted, PlannedStart, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner.verify.capacity import check_capacity
 from queuectl.planner.verify.gangs import check_gangs
@@ -35,9 +35,8 @@ def check_planned(index: PlanIndex) -> Iterator[Violation]:
     """Planned starts, and gangs of unknown length that pass a gang that waits."""
     for planned in index.plan.planned:
         yield from _promise(index, planned)
-    known = [p for p in index.plan.planned if p.uid in index.pending and p.known]
-    for at in sorted({p.start.at for p in known}):
-        yield from _at(index, at, known)
+    for at in sorted({p.start.at for p in index.planned}):
+        yield from _at(index, at)
     yield from _unknown_lengths(index)
 
 
@@ -71,10 +70,10 @@ def _withdrawn(planned: Planned, last: PlannedStart | None) -> Iterator[Violatio
         yield Violation(Rule.PLANNED_START, planned.uid, "loses its latest time without a cause")
 
 
-def _at(index: PlanIndex, at: float, planned: list[Planned]) -> Iterator[Violation]:
+def _at(index: PlanIndex, at: float) -> Iterator[Violation]:
     """The violations at one time, as those of the first gang that is planned for it."""
-    here = [p for p in planned if p.start.at == at]
-    snapshot = _later(index, at, planned)
+    here = [p for p in index.planned if p.start.at == at]
+    snapshot = _later(index, at)
     plan = Plan(admitted=tuple(Admission(p.uid, p.start.placement) for p in here))
     then = PlanIndex(snapshot, plan)
     for check in (check_gangs, check_capacity, check_quota):
@@ -83,10 +82,10 @@ def _at(index: PlanIndex, at: float, planned: list[Planned]) -> Iterator[Violati
             yield Violation(Rule.PLANNED_START, here[0].uid, text)
 
 
-def _later(index: PlanIndex, at: float, planned: list[Planned]) -> Snapshot:
+def _later(index: PlanIndex, at: float) -> Snapshot:
     """The snapshot as it would be at a time, without what starts then."""
     snapshot = index.snapshot
-    waiting = [index.pending[p.uid] for p in planned if p.start.at == at]
+    waiting = [index.pending[p.uid] for p in index.planned if p.start.at == at]
     guarded = [
         entry.workload
         for entry in waiting
@@ -107,19 +106,12 @@ def _later(index: PlanIndex, at: float, planned: list[Planned]) -> Snapshot:
         for refusal in index.plan.pending
         if refusal.lease is not None and refusal.uid in index.pending
     ]
-    for p in planned:
+    for p in index.planned:
         workload = index.pending[p.uid].workload
         if p.start.at < at < p.start.at + _length(workload):
             running.append(Admitted(workload, p.start.placement))
-    return replace(
-        snapshot, now=at, admitted=tuple(running), pending=tuple(_starting(index, at, planned))
-    )
-
-
-def _starting(index: PlanIndex, at: float, planned: list[Planned]) -> Iterator[Pending]:
-    for p in planned:
-        if p.start.at == at:
-            yield replace(index.pending[p.uid], lease=None)
+    pending = tuple(replace(entry, lease=None) for entry in waiting)
+    return replace(snapshot, now=at, admitted=tuple(running), pending=pending)
 
 
 def _stays(index: PlanIndex, gang: Admitted, at: float) -> bool:

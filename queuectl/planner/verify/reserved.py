@@ -79,20 +79,15 @@ def _starts(index: PlanIndex, each: Occurrence, kept: _Kept) -> Iterator[Violati
         if claim.running is None and _beside(index, each, claim.workload, index.snapshot.now)
     ]
     yield from _check(index, each, kept, starting, index.snapshot.now)
-    for planned in _known(index):
-        entry, at = index.pending.get(planned.uid), planned.start.at
-        if entry is not None and _beside(index, each, entry.workload, at):
+    for planned in index.planned:
+        entry, at = index.pending[planned.uid], planned.start.at
+        if _beside(index, each, entry.workload, at):
             later = [
                 *starting_until(index, starting, at),
                 (entry.workload, planned.start.placement),
             ]
             later += _planned_before(index, each, planned)
             yield from _check(index, each, kept, later, at)
-
-
-def _known(index: PlanIndex) -> Iterator[Planned]:
-    """The starts that this plan gives: one without a time keeps that of an earlier plan, and no place."""
-    return (planned for planned in index.plan.planned if planned.known)
 
 
 def starting_until(
@@ -105,9 +100,9 @@ def starting_until(
 def _planned_before(
     index: PlanIndex, each: Occurrence, planned: Planned
 ) -> Iterator[tuple[Workload, Placement]]:
-    for other in _known(index):
-        entry, at = index.pending.get(other.uid), planned.start.at
-        if entry is None or other.uid == planned.uid or other.start.at > at:
+    for other in index.planned:
+        entry, at = index.pending[other.uid], planned.start.at
+        if other.uid == planned.uid or other.start.at > at:
             continue
         still = other.start.at + _length(entry.workload) > at
         if still and _beside(index, each, entry.workload, other.start.at):

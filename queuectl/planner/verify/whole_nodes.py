@@ -22,7 +22,7 @@ _NO_DEVICES: Final = frozenset({CPU, MEMORY, PODS, "ephemeral-storage"})
 
 def check_whole_nodes(index: PlanIndex) -> Iterator[Violation]:
     """Gangs with a learned end that start on a whole free node, although a planned start on several nodes can need it."""
-    wide = [p for p in index.plan.planned if _is_wide(index, p)]
+    wide = [p for p in index.planned if len(_nodes(p.start.placement)) > 1]
     if not wide:
         return
     holders = _holders(index)
@@ -38,12 +38,6 @@ def check_whole_nodes(index: PlanIndex) -> Iterator[Violation]:
         if first is not None:
             text = f"takes the whole free node {node} before {first.uid} has started"
             yield Violation(Rule.PLANNED_START, uid, text)
-
-
-def _is_wide(index: PlanIndex, planned: Planned) -> bool:
-    return (
-        planned.known and planned.uid in index.pending and len(_nodes(planned.start.placement)) > 1
-    )
 
 
 def _passes(index: PlanIndex, entry: Pending, planned: Planned) -> bool:
