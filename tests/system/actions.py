@@ -15,6 +15,7 @@ from queuectl.cli.main import app
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document
+from queuectl.demo.recorder import PODS
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.localcluster import RequestError
 from queuectl.localcluster.client import Client
@@ -47,7 +48,9 @@ def reason(workspace: Workspace, name: str) -> tuple[str, str]:
 
 
 def until_reason(workspace: Workspace, name: str, state: str, code: str) -> dict[str, Any]:
+    """Wait for the state and the reason, and until the recording has the pods that queuectl has seen."""
     workspace.until(lambda: reason(workspace, name) == (state, code), f"{name} {state} {code}")
+    workspace.recorder.settle(PODS)
     return workspace.workload(name)
 
 
