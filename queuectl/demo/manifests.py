@@ -19,6 +19,7 @@ Document = dict[str, Any]
 
 RUN_SECONDS: Final = "kwok.queuectl.dev/run-seconds"
 TERMINATE_SECONDS: Final = "kwok.queuectl.dev/terminate-seconds"
+FAIL_SECONDS: Final = "kwok.queuectl.dev/fail-after-seconds"
 _IMAGE: Final = "registry.invalid/trainer:1"
 
 

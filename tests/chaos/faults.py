@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
-from queuectl.demo.manifests import RUN_SECONDS
+from queuectl.demo.manifests import FAIL_SECONDS, RUN_SECONDS
 from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.localcluster.errors import RequestError
 from queuectl.localcluster.nodes import KUBELET
@@ -23,7 +23,6 @@ CONTROLLER = "system:serviceaccount:queuectl-system:queuectl"
 POLICY_SECONDS = 2.0  # until a policy that was deleted refuses nothing
 API_SERVER = "kube-apiserver"
 WRITES = ("PATCH", "PUT", "POST", "DELETE")
-FAIL = "kwok.queuectl.dev/fail-after-seconds"
 
 Act = Callable[[Stage, Load, Random], None]
 
@@ -181,7 +180,7 @@ def node_deleted(stage: Stage, load: Load, draw: Random) -> None:
 def pods_failed(stage: Stage, load: Load, draw: Random) -> None:
     running = [pod for pod in pods(stage) if pod.phase is PodPhase.RUNNING]
     for pod in draw.sample(running, min(3, len(running))):
-        change = {"metadata": {"annotations": {FAIL: "0", RUN_SECONDS: "1000"}}}
+        change = {"metadata": {"annotations": {FAIL_SECONDS: "0", RUN_SECONDS: "1000"}}}
         with gone_is_fine():
             stage.client.patch(f"/api/v1/namespaces/{NAMESPACE}/pods/{pod.name}", change)
 

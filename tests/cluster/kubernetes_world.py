@@ -11,6 +11,7 @@ from typing import Any
 
 from queuectl.cluster.adapter import KubernetesCluster
 from queuectl.cluster.connection import Connection
+from queuectl.demo.manifests import FAIL_SECONDS, RUN_SECONDS
 from queuectl.domain.errors import WriteRefused
 from queuectl.domain.pod_records import PodRecord
 from queuectl.localcluster import RequestError
@@ -21,8 +22,6 @@ from tests.cluster.world import RESOURCES, View, scheduled
 from tests.support.controlplane import SMALL, ControlPlane, in_force
 
 SECONDS = 30.0
-RUN = "kwok.queuectl.dev/run-seconds"
-FAIL = "kwok.queuectl.dev/fail-after-seconds"
 
 
 class KubernetesWorld:
@@ -53,7 +52,7 @@ class KubernetesWorld:
 
     async def finish(self, uid: str) -> None:
         for pod in self.view.pods_of(uid):
-            await self._annotate(pod, RUN)
+            await self._annotate(pod, RUN_SECONDS)
 
     async def create(self, resource: str, document: Mapping[str, Any]) -> None:
         collection = f"/api/v1/namespaces/{self.namespace}/{resource}"
@@ -74,7 +73,7 @@ class KubernetesWorld:
         return scheduled(await asyncio.to_thread(self.admin.get, self.path_of("Pod", pod.name)))
 
     async def fail(self, pod: PodRecord) -> None:
-        await self._annotate(pod, FAIL)
+        await self._annotate(pod, FAIL_SECONDS)
 
     async def delete_node(self, name: str) -> None:
         """Delete the node, and its pods at once as the pod garbage collector does after a minute."""

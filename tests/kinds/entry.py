@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import FAIL_SECONDS, Document, Pods
 from queuectl.domain.pod_records import PodRecord
 from queuectl.localcluster import RequestError
 from queuectl.objects import keys
@@ -31,9 +31,6 @@ FEATURES: Final = {
 NO_PARTIAL: Final = "Only a Job can start with fewer pods."
 NO_ELASTIC: Final = "Its operator passes a fixed number of pods to its program."
 WITHOUT: Final = {"partial": NO_PARTIAL, "elastic": NO_ELASTIC}
-
-
-_FAIL_AFTER: Final = "kwok.queuectl.dev/fail-after-seconds"
 
 
 class Make(Protocol):
@@ -206,7 +203,7 @@ class Gang:
         if self.entry.outlives_deletion:
             self.workspace.client.delete(path)
         else:
-            failed = {"metadata": {"annotations": {_FAIL_AFTER: "0"}}}
+            failed = {"metadata": {"annotations": {FAIL_SECONDS: "0"}}}
             self.workspace.client.patch(path, failed)
         self.create_again()
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import FAIL_SECONDS, Document, Pods
 from queuectl.objects import keys
 from tests.support.jobsets import jobset, replicated
 from tests.support.people import role
@@ -30,7 +30,7 @@ def jobs_of(workspace: Workspace, name: str) -> list[Document]:
 def fail(workspace: Workspace, pod: str) -> None:
     """Let a pod fail now."""
     path = f"/api/v1/namespaces/{workspace.namespace}/pods/{pod}"
-    annotations = {"kwok.queuectl.dev/fail-after-seconds": "0"}
+    annotations = {FAIL_SECONDS: "0"}
     workspace.client.patch(path, {"metadata": {"annotations": annotations}})
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import FAIL_SECONDS, Document, Pods
 from queuectl.localcluster import RequestError
 from queuectl.objects import keys
 from tests.support.mpijobs import mpijob
@@ -44,7 +44,7 @@ def change_pod(workspace: Workspace, name: str, change: Document, part: str = ""
 
 def fail(workspace: Workspace, name: str) -> None:
     """Let a pod fail now."""
-    annotations = {"kwok.queuectl.dev/fail-after-seconds": "0"}
+    annotations = {FAIL_SECONDS: "0"}
     change_pod(workspace, name, {"metadata": {"annotations": annotations}})
 
 

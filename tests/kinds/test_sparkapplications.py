@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import FAIL_SECONDS, Document, Pods
 from queuectl.localcluster.client import Client
 from queuectl.objects import keys
 from tests.support.people import role
@@ -62,7 +62,7 @@ def test_another_run_of_the_application_has_the_same_attempt(installation: Insta
         submit(workspace, "again", driver=Pods(1, gpus=8))
         workspace.until_running("again", 3, lambda p: True, "all run")
         first = {one.uid for one in workspace.running("again")}
-        failed = {"metadata": {"annotations": {"kwok.queuectl.dev/fail-after-seconds": "0"}}}
+        failed = {"metadata": {"annotations": {FAIL_SECONDS: "0"}}}
         path = workspace.client.path_of(driver(workspace, "again"))
         workspace.client.patch(path, failed)
         workspace.until_running("again", 3, lambda p: p.uid not in first, "three others run")

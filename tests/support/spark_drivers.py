@@ -2,7 +2,8 @@
 
 KWOK runs no program. For each driver that runs, this module starts Spark with the properties, the pod template and a token of the
 driver, as its container would have them. The program of the application is a Spark Connect server, which runs until it is stopped. Spark
-creates the executors, and deletes them when the driver ends. The executors run no program.
+creates the executors, and deletes them when the driver ends. The executors run no program. As the program of an executor does, they fail
+when their driver is gone: a driver that is ended early leaves them, and they have the application as their owner, which still exists.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Final
 
-from queuectl.demo.manifests import Document
+from queuectl.demo.manifests import FAIL_SECONDS, Document
 from queuectl.localcluster import LocalCluster, RequestError, spark
 from queuectl.localcluster.errors import UnreachableError
 
-_DRIVERS: Final = "spark-role=driver"
+_PODS: Final = "spark-role in (driver,executor)"
+_APPLICATION: Final = "spark-app-selector"
+"""The label with the id of one run of an application."""
 _PERIOD_SECONDS: Final = 0.2
 _STOP_SECONDS: Final = 30.0
 _PROGRAM: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -55,18 +58,27 @@ class _Drivers:
             self._cluster.supervisor.kill(self._running.pop(uid))
 
     def _turn(self) -> None:
-        pods = self._cluster.client.get("/api/v1/pods", labelSelector=_DRIVERS)["items"]
+        pods = self._cluster.client.get("/api/v1/pods", labelSelector=_PODS)["items"]
+        pods = [pod for pod in pods if pod["status"].get("phase") == "Running"]
+        drivers = [pod for pod in pods if _labels(pod)["spark-role"] == "driver"]
         alive = {
             pod["metadata"]["uid"]: pod
-            for pod in pods
-            if pod["status"].get("phase") == "Running"
-            and "deletionTimestamp" not in pod["metadata"]
+            for pod in drivers
+            if "deletionTimestamp" not in pod["metadata"]
         }
         for uid in [uid for uid in self._running if uid not in alive]:
             self._cluster.supervisor.signal(self._running.pop(uid), signal.SIGTERM)
         for uid, pod in alive.items():
             if uid not in self._running:
                 self._running[uid] = self._start(pod)
+        served = {_labels(pod).get(_APPLICATION) for pod in drivers}
+        for pod in pods:
+            if _labels(pod).get(_APPLICATION) not in served:
+                self._fail(pod)
+
+    def _fail(self, pod: Document) -> None:
+        path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
+        self._cluster.client.patch(path, {"metadata": {"annotations": {FAIL_SECONDS: "0"}}})
 
     def _start(self, pod: Document) -> str:
         meta = pod["metadata"]
@@ -100,6 +112,11 @@ class _Drivers:
         }
         self._cluster.supervisor.start(name, argv, env=environment, cwd=folder, log=log)
         return name
+
+
+def _labels(pod: Document) -> dict[str, str]:
+    labels: dict[str, str] = pod["metadata"]["labels"]
+    return labels
 
 
 def _mounted(cluster: LocalCluster, pod: Document) -> dict[str, str]:

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from queuectl.cli.main import app
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import FAIL_SECONDS, Document, Pods
 from queuectl.demo.scenario import with_idle_reclaim
 from queuectl.domain.quantity import GPU
 from queuectl.localcluster import NodeSpec
@@ -48,7 +48,6 @@ SETTINGS: Final = {
     "QUEUECTL_REASON_DELAY_SECONDS": "2",
     "QUEUECTL_ACCOUNT_SECONDS": "4",
 }
-FAIL_SECONDS: Final = "kwok.queuectl.dev/fail-after-seconds"
 START_SECONDS: Final = "kwok.queuectl.dev/start-seconds"
 USERS: Final = {
     "language": ("chen.wei", "ana.silva", "jonas.weber"),
