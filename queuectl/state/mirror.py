@@ -180,6 +180,7 @@ class Mirror:
         self.containment = containment or Containment(time.time)
         self.generation = 0
         self._given: dict[str, dict[str, Upserted | Unreadable]] = {}  # by kind or resource
+        self._last: dict[str, dict[str, Upserted]] = {}  # the last records of unreadable objects
         self._prior: dict[OwnerKey, PriorAdmission] = {}
         self._empty()
 
@@ -253,8 +254,7 @@ class Mirror:
         """
         earlier, self.touched = self.touched, set()
         tried = [self._if_kept(delta) for delta in deltas]
-        for delta in tried:
-            self._give(delta)
+        before = [self._give(delta) for delta in tried]
         try:
             for delta in tried:
                 self._apply(delta)
@@ -264,7 +264,8 @@ class Mirror:
         except Exception as error:
             if never_contained(error):
                 raise
-            self._build_again()
+            self._build_again(one for one in before if isinstance(one, Upserted))
+        self._forget_last(tried)
         fresh, newer = self.touched, self._newer
         self.touched, self._newer = earlier | fresh, set()
         return fresh | newer
@@ -307,68 +308,112 @@ class Mirror:
             return self._plurals.get(record.kind, record.kind)
         return _RESOURCES[type(record)]
 
-    def _give(self, delta: Delta) -> None:
-        """Remember the records as they are given, so that everything can be derived from them again."""
+    def _give(self, delta: Delta) -> Upserted | Unreadable | None:
+        """Remember the records as they are given, so that everything can be derived from them again.
+
+        Returns:
+            What was given for this object before.
+        """
         match delta:
             case Upserted():
-                table = self._given.setdefault(self._resource_of(delta.record), {})
-                table[key_of(delta.record)] = delta
+                resource, key = self._resource_of(delta.record), key_of(delta.record)
+                table = self._given.setdefault(resource, {})
+                before = table.get(key)
+                table[key] = delta
+                return before
             case Unreadable():
-                self._given.setdefault(delta.resource, {})[delta.key] = delta
+                table = self._given.setdefault(delta.resource, {})
+                if isinstance(before := table.get(delta.key), Upserted):
+                    self._last.setdefault(delta.resource, {})[delta.key] = before
+                table[delta.key] = delta
             case Deleted():
-                self._given.get(delta.resource, {}).pop(delta.key, None)
-                self.containment.passed(Boundary.RECORD, delta.key)
+                self._take_back(delta.resource, delta.key)
             case ListCompleted():
-                table = self._given.get(delta.resource, {})
-                for key in table.keys() - delta.keys:
-                    del table[key]
-                    self.containment.passed(Boundary.RECORD, key)
+                for key in self._given.get(delta.resource, {}).keys() - delta.keys:
+                    self._take_back(delta.resource, key)
             case _:
                 assert_never(delta)
+        return None
 
-    def _build_again(self) -> None:
+    def _take_back(self, resource: str, key: str) -> None:
+        """The object does not exist any more."""
+        for table in (self._given, self._last):
+            table.get(resource, {}).pop(key, None)
+        self.containment.passed(Boundary.RECORD, key)
+
+    def _forget_last(self, deltas: Iterable[Delta]) -> None:
+        """Keep no earlier records of the objects of these changes that can be read now."""
+        if not self._last:
+            return
+        for delta in deltas:
+            if isinstance(delta, Upserted):
+                resource, key = self._resource_of(delta.record), key_of(delta.record)
+                if isinstance(self._given[resource].get(key), Upserted):
+                    self._last.get(resource, {}).pop(key, None)
+
+    def _build_again(self, before: Iterable[Upserted]) -> None:
         """Derive everything from the records again: an error can leave a change half made.
 
         Records that cannot be kept count as unreadable objects.
+
+        Args:
+            before: the records that those of this batch replaced. An object that is unreadable now keeps its own.
         """
         self.generation += 1
+        earlier = {(self._resource_of(one.record), key_of(one.record)): one for one in before}
         while failed := self._derived_again():
-            for resource, key in failed:
-                given = self._given[resource]
-                delta = given.pop(key)
+            for resource, key, delta in failed:
+                if self._last.get(resource, {}).get(key) is delta:
+                    del self._last[resource][key]
+                    continue
+                self._given[resource].pop(key)
                 if isinstance(delta, Upserted):
-                    given[key] = _unreadable(resource, delta.record)
+                    self._given[resource][key] = _unreadable(resource, delta.record)
+                    if (last := earlier.pop((resource, key), None)) is not None:
+                        self._last.setdefault(resource, {})[key] = last
         self.touched |= self._appeared.keys()
 
-    def _derived_again(self) -> list[tuple[str, str]]:
-        """Derive everything from all records. Returns the keys of those that cannot be kept; then the result is to be dropped."""
-        before, failed = (self.nodes, self._appeared, self.edited), list[tuple[str, str]]()
+    def _derived_again(self) -> list[tuple[str, str, Delta]]:
+        """Derive everything from all records. Returns those that cannot be kept; then the result is to be dropped."""
+        before, failed = (self.nodes, self._appeared, self.edited), list[tuple[str, str, Delta]]()
         moved = self.moved_pods | self.pods.keys()
         self._empty()
         nodes, self._appeared, self.edited = before
         self.moved_pods = moved
         self.nodes.mark_as(nodes)
         for resource, given in self._given.items():
+            last = self._last.get(resource, {})
             for key, delta in given.items():
-                try:
-                    self._apply(delta)
-                except Exception as error:  # noqa: BLE001 - contained
-                    version = delta.record.version if isinstance(delta, Upserted) else delta.version
-                    ref = f"{resource}/{key}"
-                    if isinstance(delta, Upserted):
-                        self.containment.inputs.put(Boundary.RECORD, key, delta.record)
-                    self.containment.failed(Boundary.RECORD, key, error, ref, version=version)
-                    failed.append((resource, key))
+                both = (delta,) if key not in last else (last[key], delta)
+                failed += [(resource, key, one) for one in both if not self._kept(one, key)]
         if not failed:
             with self.containment.unit(Boundary.TASK, "groups and devices"):
                 self._derive()
         return failed
+
+    def _kept(self, delta: Upserted | Unreadable, key: str) -> bool:
+        """Apply a change. An error sets the object aside."""
+        try:
+            self._apply(delta)
+        except Exception as error:  # noqa: BLE001 - contained
+            if isinstance(delta, Upserted):
+                self.containment.inputs.put(Boundary.RECORD, key, delta.record)
+                resource, version = self._resource_of(delta.record), delta.record.version
+            else:
+                resource, version = delta.resource, delta.version
+            self.containment.failed(
+                Boundary.RECORD, key, error, f"{resource}/{key}", version=version
+            )
+            return False
+        return True
 
     def _set_aside(self, found: Unreadable) -> None:
         """An object that exists and cannot be decoded keeps its last record, and holds what is known of it.
 
         A pod fills its node, a node takes no new pods, and a slice or a claim offers no devices.
         """
+        if self.unreadable.get(found.key) == found:
+            return  # another list of the same objects
         resource = found.resource
         if resource == PODS:
             self._upsert_pod(self._unreadable_pod(found))

@@ -19,6 +19,7 @@ from queuectl.demo.manifests import Pods
 from queuectl.domain.commands import Action
 from queuectl.domain.containment import Boundary, Containment
 from queuectl.domain.errors import StoreError
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import WAITS_FOR_ROOM, Code
 from queuectl.domain.records import Upserted
@@ -76,7 +77,16 @@ def _object(poison: Poison, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _record(poison: Poison, monkeypatch: pytest.MonkeyPatch) -> None:
-    poison.before(monkeypatch, Mirror, "_keep_job", lambda _, job, old: job.name)
+    """The records from before cause no error."""
+    kept = 0
+
+    def name(mirror: Mirror, job: JobRecord, old: JobRecord | None) -> str:
+        nonlocal kept
+        if poison.repaired:
+            kept = max(kept, job.version)
+        return job.name if job.version > kept else ""
+
+    poison.before(monkeypatch, Mirror, "_keep_job", name)
 
 
 def _observation(poison: Poison, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,19 +232,20 @@ async def test_a_running_gang_that_is_set_aside_keeps_its_nodes(
 
 
 @pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("where", [Boundary.OBJECT, Boundary.RECORD])
 async def test_a_running_gang_whose_job_becomes_unreadable_can_be_held(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
+    where: Boundary, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its nodes are free when its pods have ended, although its job is still unreadable."""
     poison = Poison()
     poison.repaired = True
-    _object(poison, monkeypatch)
+    POISONS[where](poison, monkeypatch)
     async with rig(database_url, 2) as world:
         bad = world.cluster.submit(gang("Job", POISON, 2))
         await world.until_state(bad, State.RUNNING)
         poison.repaired = False
         touch(world)
-        await world.until(lambda: poison.raised > 0, "it cannot be decoded")
+        await world.until(lambda: poison.raised > 0, "it cannot be read")
         await world.ask(bad, Action.HOLD)
         await world.until_state(bad, State.HELD)
         other = world.cluster.submit(gang("Job", "other", 2))

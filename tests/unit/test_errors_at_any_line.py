@@ -17,7 +17,14 @@ from queuectl.domain.job_records import JobRecord
 from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import QueueConfig
-from queuectl.domain.records import Deleted, Delta, ListCompleted, NodeRecord, Upserted
+from queuectl.domain.records import (
+    Deleted,
+    Delta,
+    ListCompleted,
+    NodeRecord,
+    Unreadable,
+    Upserted,
+)
 from queuectl.lifecycle.observations import Observer
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
@@ -70,7 +77,7 @@ def some_deltas(draw: random.Random, step: int) -> list[Delta]:
     deltas: list[Delta] = []
     for number in range(draw.randint(1, 6)):
         version, key = 100 * step + number + 1, draw.randint(0, 4)
-        match draw.randint(0, 5):
+        match draw.randint(0, 6):
             case 0:
                 job = replace(JOB, uid=f"j{key}", name=f"j{key}", version=version)
                 deltas.append(Upserted(replace(job, suspended=draw.random() < 0.5)))
@@ -91,6 +98,11 @@ def some_deltas(draw: random.Random, step: int) -> list[Delta]:
                 deltas.append(Upserted(NodeRecord(node_record, version)))
             case 4:
                 deltas.append(Deleted(draw.choice(("pods", "jobs")), f"p{key}", version))
+            case 5:
+                resource, name = draw.choice(
+                    (("pods", f"p{key}"), ("jobs", f"j{key}"), ("nodes", "n0"))
+                )
+                deltas.append(Unreadable(resource, name, version, "default", name))
             case _:
                 keys = frozenset(f"p{n}" for n in range(5) if draw.random() < 0.7)
                 deltas.append(ListCompleted("pods", keys, version))
@@ -104,6 +116,7 @@ def content(mirror: Mirror) -> dict[str, object]:
         "pods": mirror.pods,
         "nodes": dict(mirror.nodes),
         "fleet": mirror.fleet.nodes,
+        "unreadable": mirror.unreadable,
         "owned": owned,
     }
 
