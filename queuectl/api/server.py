@@ -67,7 +67,7 @@ class Address:
             BadInput: the text is invalid; the message quotes it.
         """
         host, _, port = text.rpartition(":")
-        if not host or not port.isdecimal() or int(port) > 65535:
+        if not host or not port.isdecimal() or len(port) > 5 or int(port) > 65535:
             raise BadInput(f"{text!r} is not HOST:PORT, for example 127.0.0.1:8000 or [::1]:8000")
         return cls(host.removeprefix("[").removesuffix("]"), int(port))
 

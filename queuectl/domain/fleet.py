@@ -6,6 +6,7 @@ because a pod is pinned to one node and kube-scheduler only confirms.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -16,6 +17,7 @@ from queuectl.domain.mig_reconfiguration import MigReconfiguration
 from queuectl.domain.quantity import NOTHING, Resources
 
 HOSTNAME: Final = "kubernetes.io/hostname"
+_INTEGER: Final = re.compile("[+-]?[0-9]{1,19}")
 UNSCHEDULABLE_TAINT: Final = "node.kubernetes.io/unschedulable"
 FIELD_NAME: Final = "metadata.name"
 
@@ -108,10 +110,10 @@ class Requirement:
 
 
 def _compares(value: str | None, operator: str, bounds: tuple[str, ...]) -> bool:
-    try:
-        left, right = int(value or ""), int(bounds[0])
-    except (ValueError, IndexError):
+    numbers = [int(text) for text in (value or "", *bounds[:1]) if _INTEGER.fullmatch(text)]
+    if len(numbers) < 2:
         return False
+    left, right = numbers
     return left > right if operator == "Gt" else left < right
 
 

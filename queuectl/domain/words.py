@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Final
@@ -9,6 +10,7 @@ from typing import Final
 from queuectl.domain.quantity import format_quantity
 
 _LEAST: Final = 0.005
+_DIGITS: Final = re.compile("([0-9]+)")
 
 
 def counted(number: int, thing: str) -> str:
@@ -19,6 +21,18 @@ def counted(number: int, thing: str) -> str:
 def shortened(text: str, most: int = 100) -> str:
     """The text, or its beginning and an ellipsis if it has more characters."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def by_numbers(text: str) -> tuple[tuple[int, int, str], ...]:
+    """Sort key under which ``rack-2`` comes before ``rack-10``. Its cost is linear in the number of digits."""
+    return tuple(_by_number(part) for part in _DIGITS.split(text) if part)
+
+
+def _by_number(part: str) -> tuple[int, int, str]:
+    if _DIGITS.match(part) is None:
+        return 1, 0, part
+    digits = part.lstrip("0")
+    return 0, len(digits), digits
 
 
 def gpu_count(gpus: float | Fraction) -> str:

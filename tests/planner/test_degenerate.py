@@ -143,6 +143,13 @@ def test_a_required_level_that_no_node_has_never_fits(pods: PodSet) -> None:
     assert reasons(made) == {"w": Code.SHAPE_NEVER_FITS, "x": Code.SHAPE_NEVER_FITS}
 
 
+def test_the_name_of_a_domain_can_have_any_number_of_digits() -> None:
+    racks = ("rack-2", "rack-10", f"rack-{'9' * 5_000}")
+    nodes = [node(f"n{n}", gpu=8, labels={"rack": rack}) for n, rack in enumerate(racks)]
+    made = planned(world(nodes, [gang("w", podset(count=3, gpu=8, required="block"))]))
+    assert [one.uid for one in made.admitted] == ["w"]
+
+
 def test_a_gang_waits_where_only_the_node_group_of_its_other_flavor_is_scaled_to_zero() -> None:
     flavors = [
         ResourceFlavor("now", (("pool", "now"),), topology="gpus"),

@@ -225,11 +225,24 @@ def affine(*terms: tuple[Requirement, ...]) -> PodSet:
         (affine((Requirement("model", "In", ("b", "c")),)), "b0"),
         (affine((Requirement("model", "NotIn", ("a",)),)), "b0"),
         (affine((Requirement("model", "Exists"), Requirement("gen", "Gt", ("3",)))), "b0"),
+        (affine((Requirement("gen", "Gt", ("9" * 5000,)),)), None),
+        (affine((Requirement("gen", "Gt", ("0_1",)),)), None),
         (affine((Requirement("gen", "Lt", ("1",)),), (Requirement("model", "In", ("b",)),)), "b0"),
         (affine((Requirement("metadata.name", "In", ("b0",), field=True),)), "b0"),
         (affine((Requirement("model", "DoesNotExist"),)), None),
     ],
-    ids=["selector", "no such", "In", "NotIn", "Exists and Gt", "either term", "name", "absent"],
+    ids=[
+        "selector",
+        "no such",
+        "In",
+        "NotIn",
+        "Exists and Gt",
+        "too many digits",
+        "no integer",
+        "either term",
+        "name",
+        "absent",
+    ],
 )
 def test_selectors_and_affinity_decide_the_node(pod: PodSet, where: str | None) -> None:
     nodes = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from fractions import Fraction
 
 import pytest
@@ -33,7 +34,7 @@ from queuectl.domain.records import (
     Record,
     Upserted,
 )
-from queuectl.domain.words import counted_gpus, gpu_count
+from queuectl.domain.words import by_numbers, counted_gpus, gpu_count
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
 from queuectl.lifecycle.machine import handle
 from queuectl.lifecycle.observations import Observer
@@ -119,3 +120,9 @@ def test_claims_are_gpus_of_the_gang_and_are_charged_to_its_queue() -> None:
 def test_sizes_have_at_most_two_digits_after_the_point(gpus: Fraction, text: str) -> None:
     assert counted_gpus(gpus) == text
     assert text.startswith(gpu_count(gpus))
+
+
+def test_names_are_in_the_order_of_their_numbers() -> None:
+    names = ["2", "10", f"1{'0' * 5_000}", "n", "n10-1", "n10-2", "n-2", "n-2a", "n-10", "²"]
+    for seed in range(5):
+        assert sorted(random.Random(seed).sample(names, len(names)), key=by_numbers) == names

@@ -10,9 +10,9 @@ from typing import Any, Final
 from queuectl.domain.devices import DeviceOption, PodDevices
 from queuectl.domain.quantity import Resources
 from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.words import by_numbers
 from queuectl.domain.workload import PodSet, PodShape
 
-_DIGITS: Final = re.compile(r"(\d+)")
 _NUMBER: Final = re.compile(r"-?\d+")
 _WORDS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Equal", ""})
 _SENTENCES: Final[Mapping[str, object]] = {"message": "", "details": {}}
@@ -73,18 +73,13 @@ def new_names(snapshot: Snapshot) -> Names:
     kept = _WORDS | set(_vocabulary(snapshot))
     places = {p for p in _places(snapshot) if p not in kept and not _NUMBER.fullmatch(p)}
     others = {name for name in _others(snapshot) if name not in kept}
-    return Names(_numbered("n", others, str), _numbered("p", places, _by_numbers))
+    return Names(_numbered("n", others, str), _numbered("p", places, by_numbers))
 
 
 def _numbered(letter: str, names: Iterable[str], order: Callable[[str], Any]) -> dict[str, str]:
     listed = sorted(sorted(names), key=order)
     width = len(str(len(listed)))
     return {name: f"{letter}{number:0{width}d}" for number, name in enumerate(listed)}
-
-
-def _by_numbers(name: str) -> list[tuple[int, int, str]]:
-    parts = filter(None, _DIGITS.split(name))
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts]
 
 
 def _vocabulary(snapshot: Snapshot) -> Iterator[str]:

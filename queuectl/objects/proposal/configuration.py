@@ -167,7 +167,9 @@ def _having(pool: Pool) -> str:
     units = [unit for n in pool.nodes for g in pool.gpus if (unit := unit_of(g, n.labels))]
     shares = {unit.replicas for unit in units if unit.shared}
     counts = (node.labels.get(_GKE_SHARES, "") for node in pool.nodes)
-    shares |= {int(count) for count in counts if count.isascii() and count.isdecimal()}
+    shares |= {
+        int(count) for count in counts if count.isascii() and count.isdecimal() and len(count) < 10
+    }
     kind = ": MIG instances" if any(unit.instance for unit in units) else ""
     if len(shares) == 1:
         return f" with {amounts}{kind}: {shares.pop()} pods can share each"

@@ -6,7 +6,6 @@ not a domain here: every node is its own. Nodes that miss a level label are invi
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -18,12 +17,11 @@ from numpy.typing import NDArray
 
 from queuectl.domain.fleet import HOSTNAME, Node
 from queuectl.domain.queues import Topology
+from queuectl.domain.words import by_numbers
 from queuectl.domain.workload import TopologyRequest
 
 Ints: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.bool_]
-
-_DIGITS = re.compile(r"(\d+)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,8 +111,8 @@ def grow(nodes: Sequence[Node], labels: Sequence[str]) -> Tree:
         path = tuple([node.labels.get(label, "") for label in levels])
         if all(path) and (HOSTNAME not in labels or HOSTNAME in node.labels):
             members.setdefault(path, []).append(i)
-    paths = sorted(members, key=lambda path: [(_natural(value), value) for value in path])
-    visible = [sorted(members[path], key=lambda i: _natural(nodes[i].name)) for path in paths]
+    paths = sorted(members, key=lambda path: [(_by_numbers(value), value) for value in path])
+    visible = [sorted(members[path], key=lambda i: _by_numbers(nodes[i].name)) for path in paths]
     order = np.array(list(chain.from_iterable(visible)), dtype=np.int64)
     position = np.full(len(nodes), len(nodes), dtype=np.int64)
     position[order] = np.arange(len(order))
@@ -150,10 +148,8 @@ def misfit(request: TopologyRequest, topology: Topology) -> str | None:
     return None
 
 
-@lru_cache(maxsize=1 << 16)  # a fleet that changed has most of its names still
-def _natural(value: str) -> tuple[tuple[int, int, str], ...]:
-    """Sort key under which ``rack-2`` comes before ``rack-10``."""
-    return tuple((0, int(t), "") if t.isdigit() else (1, 0, t) for t in _DIGITS.split(value) if t)
+# A fleet that changed has most of its names still.
+_by_numbers = lru_cache(maxsize=1 << 16)(by_numbers)
 
 
 def _level(

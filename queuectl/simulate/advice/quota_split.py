@@ -87,7 +87,7 @@ def _present(given: Sequence[Document]) -> dict[str, Split]:
             continue
         for flavor, resource in _resources(document.body):
             amount = str(resource.get("nominalQuota"))
-            if amount.isdecimal():
+            if amount.isdecimal() and len(amount) < 19:
                 found[flavor][document.body["metadata"]["name"]] = int(amount)
     return {flavor: quotas for flavor, quotas in found.items() if len(quotas) > 1}
 
