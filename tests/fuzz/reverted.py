@@ -38,8 +38,9 @@ from queuectl.planner.verify import devices, exits, gangs, limits, planned
 from queuectl.planner.verify.balance import check_balance
 from queuectl.planner.verify.exits import Case
 from queuectl.planner.verify.plan_index import PlanIndex
-from tests.fuzz.child import handled, stages
+from tests.fuzz.child import stages
 from tests.fuzz.figures import Stage
+from tests.fuzz.process import handled
 
 Patch = tuple[Any, str, Any]
 """An object, the name of its attribute, and the value that it had."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fuzz.child import STAGES, handled
+from tests.fuzz.child import STAGES
 from tests.fuzz.figures import Stage
+from tests.fuzz.process import handled
 from tests.fuzz.reverted import DEFECTS
 from tests.fuzz.snapshots import Snapshots
 
