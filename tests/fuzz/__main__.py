@@ -60,7 +60,7 @@ def repeated(name: str, first: int, count: int) -> Figures:
     with stages() as made:
         for seed in range(first, first + count):
             began = time.monotonic()
-            result = handled(made[name], seed)
+            result = handled(made[name].run, seed)
             figures.note(seed, result, time.monotonic() - began)
             if result.defects:
                 _print(name, seed, result)
