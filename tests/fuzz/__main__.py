@@ -15,8 +15,9 @@ import sys
 import time
 from typing import Final
 
-from tests.fuzz.child import STAGES, Child, handled, stages
+from tests.fuzz.child import STAGES, child, stages
 from tests.fuzz.figures import Figures, Result
+from tests.fuzz.process import Child, handled
 
 SLICE_SECONDS: Final = 20.0
 """A stage runs for this time before the next one does."""
@@ -26,19 +27,19 @@ def fuzz(seconds: float, seed: int, names: list[str]) -> list[Figures]:
     """Run the stages in turn."""
     figures = {name: Figures(name, STAGES[name]) for name in names}
     following = dict.fromkeys(names, seed)
-    child, end = Child(), time.monotonic() + seconds
+    process, end = child(), time.monotonic() + seconds
     while time.monotonic() < end:
         for name in names:
             until = min(end, time.monotonic() + SLICE_SECONDS)
             while time.monotonic() < until:
-                _one(child, figures[name], following[name])
+                _one(process, figures[name], following[name])
                 following[name] += 1
-    child.stop()
+    process.stop()
     return list(figures.values())
 
 
-def _one(child: Child, figures: Figures, seed: int) -> None:
-    answer = child.handle(figures.name, seed)
+def _one(process: Child, figures: Figures, seed: int) -> None:
+    answer = process.handle(figures.name, seed)
     if isinstance(answer, str):
         figures.ended.append(seed)
         answer = (Result(defects=[answer]), 0.0)
@@ -59,7 +60,7 @@ def repeated(name: str, first: int, count: int) -> Figures:
     with stages() as made:
         for seed in range(first, first + count):
             began = time.monotonic()
-            result = handled(made[name], seed)
+            result = handled(made[name].run, seed)
             figures.note(seed, result, time.monotonic() - began)
             if result.defects:
                 _print(name, seed, result)

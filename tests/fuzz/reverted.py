@@ -1,4 +1,4 @@
-"""Defects that the planner had, each put back by a patch of a few lines, and the inputs that show it: the proof that the fuzzer finds them.
+"""Defects that the planner had, each put back by a patch of a few lines, and an input that shows it: the proof that the fuzzer finds them.
 
 :mod:`tests.fuzz.test_reverted` runs the recorded inputs. After a change of a generator, this program finds inputs again. It prints the
 seeds that show a defect and how often that is:
@@ -12,15 +12,15 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from math import inf
 from typing import Any, Final
 from unittest.mock import patch
 
 import numpy as np
+import structlog
 
 from queuectl.domain.reasons import NEVER_FITS
 from queuectl.planner.backfill import timeline
@@ -38,8 +38,15 @@ from queuectl.planner.verify import devices, exits, gangs, limits, planned
 from queuectl.planner.verify.balance import check_balance
 from queuectl.planner.verify.exits import Case
 from queuectl.planner.verify.plan_index import PlanIndex
-from tests.fuzz.child import handled, stages
-from tests.fuzz.figures import Stage
+from tests.fuzz.process import handled
+from tests.fuzz.snapshots import (
+    FEATURED,
+    HOPELESS,
+    LEASED,
+    MISSING,
+    UNFLAVORED,
+    Snapshots,
+)
 
 Patch = tuple[Any, str, Any]
 """An object, the name of its attribute, and the value that it had."""
@@ -52,14 +59,16 @@ class Defect:
     Attributes:
         what: it does, in words.
         patches: the old behavior.
-        seeds: of inputs of the stage that show it; empty = none is known.
-        stage: of the fuzzer.
+        seed: of an input that shows it, one that takes little time.
+        part: of the stage of snapshots whose input that is.
+        cycles: of the larger snapshot, up to the first one that shows it.
     """
 
     what: str
     patches: tuple[Patch, ...]
-    seeds: tuple[int, ...]
-    stage: str = "snapshots"
+    seed: int
+    part: str = FEATURED
+    cycles: int = 1
 
     @contextmanager
     def back(self) -> Iterator[None]:
@@ -179,87 +188,93 @@ DEFECTS: Final[Mapping[str, Defect]] = {
     "no-domain": Defect(
         "A required level that no node has raises an error in the quick test of a placement.",
         ((flavor_choice, "fits_apart", _roomiest_of_none),),
-        (27, 39),
+        39,
+        MISSING,
     ),
-    "no-domain-moves": Defect(  # no input found yet
+    "no-domain-moves": Defect(
         "A required level that no node has raises an error in the search for moves.",
         ((move_search, "refuted_by_sums", lambda *_: False),),
-        (),
+        29,
+        UNFLAVORED,
     ),
     "no-choice": Defect(
         "Once a repair is undone, a gang that has no choice of flavors is searched for, which raises an error.",
         ((GangClasses, "set_aside", _set_aside), (GangClasses, "forget_refusals", _forget)),
-        (36,),
+        36,
     ),
     "no-head": Defect(
         "Fair sharing ranks a ClusterQueue whose head is being decided, in a Cohort with Backfill, which raises an error.",
         ((ByShare, "_key", _key),),
-        (23,),
+        23,
     ),
     "no-request": Defect(
         "A claim for devices without requests raises an error in the verifier.",
         ((devices, "_by_claims", _claims),),
-        (339,),
+        99,
+        UNFLAVORED,
     ),
     "repaired-victim": Defect(
         "A gang that lost a node is evicted for the repair of another one, and repaired as well.",
         ((Repairs, "_repair", _repair),),
-        (2,),
+        2,
     ),
     "held-for-checks": Defect(
         "Backfill plans a start at the end of a gang that does not run, but is held for its admission checks.",
         ((timeline, "length", _length),),
-        (179,),
+        179,
+        cycles=2,
     ),
     "last-on-budget": Defect(
         "The verifier refuses a gang that gets a lease as the last one on its budget.",
         ((limits, "_had", _all_leases_are_old),),
-        (109,),
+        109,
+        cycles=2,
     ),
     "balance": Defect(
         "The verifier refuses a planned start on domains with unequal numbers of pods.",
         ((planned, "check_gangs", _with_balance),),
-        (38,),
+        38,
     ),
     "level-removed": Defect(
         "The verifier refuses the repair of a gang whose topology has lost a level since it started.",
         ((PlanIndex, "counts", _all_levels_count),),
-        (22,),
+        22,
+        cycles=2,
     ),
     "evicted-in-the-end": Defect(
         "The verifier judges evictions as if a broken gang that is evicted in the end had never counted.",
         ((exits.Case, "_members_that_stay", _stay),),
-        (11,),
+        11,
     ),
-    "yields-with-reservation": Defect(  # no input found yet
+    "yields-with-reservation": Defect(
         "A gang with a reservation is not among those that make room for a victim that returns.",
         ((Returning, "_changed", _changed),),
-        (),
+        69,
+        LEASED,
     ),
-    "without-flavor": Defect(  # no input found yet
+    "without-flavor": Defect(
         "The verifier judges the slices of pods without a flavor by a topology whose levels their nodes do not have.",
         ((PlanIndex, "topologies_for", _topologies),),
-        (),
+        30,
+        UNFLAVORED,
     ),
     "never-starts": Defect(
         "A gang that never starts delays the gangs behind it in its ClusterQueue.",
         ((HeadScheduler, "_never_starts", lambda *_: False),),
-        (10,),
+        10,
+        HOPELESS,
     ),
 }
 
 
-def found(defect: Defect, seeds: range, run: Callable[[int], list[str]]) -> Iterator[int]:
-    """The seeds that show a defect."""
+def found(defect: Defect, seeds: range) -> Iterator[int]:
+    """The seeds that show a defect, in its part of the stage."""
+    stage = Snapshots((defect.part,))
     for seed in seeds:
         with defect.back():
-            shown = run(seed)
+            shown = handled(stage, seed).defects
         if shown:
             yield seed
-
-
-def _defects(stage: Stage, seed: int) -> list[str]:
-    return handled(stage, seed).defects
 
 
 def main() -> None:
@@ -270,14 +285,13 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200)
     options = parser.parse_args()
     seeds, missing = range(options.first, options.first + options.count), False
-    with stages(rows=False) as made:
-        for name in [options.defect] if options.defect else list(DEFECTS):
-            began, stage = time.monotonic(), made[DEFECTS[name].stage]
-            check = partial(_defects, stage)
-            those = list(found(DEFECTS[name], seeds, check))
-            took = time.monotonic() - began
-            print(f"{name}: {len(those)} of {len(seeds)} in {took:.0f} s: {those[:12]}", flush=True)
-            missing |= not those
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    for name in [options.defect] if options.defect else list(DEFECTS):
+        began = time.process_time()
+        those = list(found(DEFECTS[name], seeds))
+        took = time.process_time() - began
+        print(f"{name}: {len(those)} of {len(seeds)} in {took:.0f} s: {those[:12]}", flush=True)
+        missing |= not those
     sys.exit(missing)
 
 

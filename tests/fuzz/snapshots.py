@@ -1,14 +1,16 @@
 """Snapshots that mix features: planned, verified, explained, and judged by code that the planner does not use.
 
-Of each seed there are some cycles of a larger snapshot with all features, a small cluster in which something is missing, and a small one
-for which all answers are tried: the gangs that start are the greatest set in queue order.
+Of each seed there are some cycles of a larger snapshot with all features, and small clusters: one in which something is missing, one with
+pods that get no flavor, one with leases, one with gangs that never start, and one for which all answers are tried: the gangs that start
+are the greatest set in queue order.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
+from typing import Final
 
 from queuectl.control.checked_plan import checked_plan
 from queuectl.control.explained import explained
@@ -20,6 +22,8 @@ from queuectl.domain.workload import PodSet
 from tests.fuzz.figures import Result
 from tests.fuzz.hopeless import changes, with_hopeless
 from tests.fuzz.judge import complaints
+from tests.fuzz.leased import leased
+from tests.fuzz.unflavored import with_unflavored
 from tests.planner.degenerate import degenerate
 from tests.planner.feature_counts import FEATURES as GENERATED
 from tests.planner.feature_counts import features_of, outcomes_of
@@ -29,62 +33,112 @@ from tests.planner.mixed import mixed
 from tests.planner.oracle import starts
 
 FEATURES = GENERATED
-_CYCLES = 3
-_MOST_PODS = 7  # of a snapshot for which all answers are tried
+PARTS: Final = (
+    FEATURED := "features",
+    MISSING := "something missing",
+    UNFLAVORED := "pods without a flavor",
+    LEASED := "leases",
+    HOPELESS := "gangs that never start",
+    TRIED := "tried in full",
+)
+"""Of the stage. The snapshots of a small cluster in which something is missing are of odd seeds, those of the last two parts of even ones."""
+_CYCLES: Final = 3
+_MOST_PODS: Final = 7  # of a snapshot for which all answers are tried
 
 
 class Snapshots:
-    """The stage."""
+    """The stage, or some of its parts. Each part has random numbers of its own, so that it makes the same snapshots without the others."""
+
+    def __init__(self, parts: Collection[str] = PARTS, cycles: int = _CYCLES) -> None:
+        """``parts``: those that run, of :data:`PARTS`. ``cycles``: of the larger snapshot."""
+        self._parts, self._cycles = parts, cycles
 
     def __call__(self, seed: int) -> Result:
         result = Result()
+        for name, part in self._all().items():
+            if name in self._parts:
+                part(seed, result)
+        return result
+
+    def _all(self) -> dict[str, Callable[[int, Result], None]]:
+        return dict(
+            zip(
+                PARTS,
+                (
+                    self._features,
+                    self._missing,
+                    self._unflavored,
+                    self._leased,
+                    self._hopeless,
+                    self._exact,
+                ),
+                strict=True,
+            )
+        )
+
+    def _features(self, seed: int, result: Result) -> None:
         features = set[str]()
         rng = random.Random(f"snapshot {seed}")
         snapshot = snapshot_of(seed)
-        for _ in range(_CYCLES):
-            made = self._planned(rng, snapshot, result, "features")
+        for _ in range(self._cycles):
+            made = self._planned(rng, snapshot, result, FEATURED)
             features |= features_of(snapshot)
             result.counted.update(outcomes_of(snapshot, made))
             snapshot = following(snapshot, made, rng)
+        result.features = frozenset(features)
+
+    def _missing(self, seed: int, result: Result) -> None:
         if seed % 2:
             small, _ = degenerate(seed)
-            self._planned(rng, small, result, "something missing")
-        else:
-            self._exact(small_cluster(seed), result)
-            self._more(seed, mixed(seed), result)
-        result.features = frozenset(features)
-        return result
+            self._planned(random.Random(f"missing {seed}"), small, result, MISSING)
+
+    def _unflavored(self, seed: int, result: Result) -> None:
+        rng = random.Random(f"unflavored {seed}")
+        small, _ = degenerate(seed)
+        self._planned(rng, with_unflavored(rng, small), result, UNFLAVORED, of_all=True)
+
+    def _leased(self, seed: int, result: Result) -> None:
+        self._planned(random.Random(f"explained {seed}"), leased(seed), result, LEASED)
 
     @staticmethod
-    def _planned(rng: random.Random, snapshot: Snapshot, result: Result, kind: str) -> Plan:
+    def _planned(
+        rng: random.Random, snapshot: Snapshot, result: Result, kind: str, *, of_all: bool = False
+    ) -> Plan:
+        """``of_all``: all gangs that wait are explained, not one of them."""
         checked = checked_plan(snapshot)
         result.counted[f"plans: {kind}"] += 1
         wrong = [
             *(f"verifier: {one}" for one in checked.violations),
             *(f"alarm: {one}" for one in checked.decided.alarms),
         ]
-        if kind == "features":
+        if kind in (FEATURED, LEASED):
             wrong += [f"judge: {one}" for one in complaints(checked.snapshot, checked.decided)]
         result.defects += [f"{kind}: {one}" for one in wrong]
         waiting = [one.uid for one in checked.decided.pending]
-        asked = frozenset(rng.sample(waiting, min(1, len(waiting))))
+        asked = frozenset(waiting if of_all else rng.sample(waiting, min(1, len(waiting))))
         for found in explained(checked, asked):
             result.counted["diagnoses"] += 1
             assert found.uid in asked
         return checked.decided
 
     @staticmethod
-    def _more(seed: int, snapshot: Snapshot, result: Result) -> None:
+    def _hopeless(seed: int, result: Result) -> None:
         """Gangs that never start change nothing."""
+        if seed % 2:
+            return
+        snapshot = mixed(seed)
         given = with_hopeless(random.Random(f"hopeless {seed}"), snapshot)
         made = checked_plan(given)
-        result.counted["plans: gangs that never start"] += 1
-        result.defects += [f"gangs that never start: {one}" for one in made.violations]
+        result.counted[f"plans: {HOPELESS}"] += 1
+        result.defects += [f"{HOPELESS}: {one}" for one in made.violations]
         result.defects += changes(checked_plan(snapshot).decided, made.decided)
 
-    def _exact(self, snapshot: Snapshot, result: Result) -> None:
+    def _exact(self, seed: int, result: Result) -> None:
         """The answer by definition."""
-        made = self._planned(random.Random(0), snapshot, result, "tried in full")
+        if seed % 2:
+            return
+        snapshot = small_cluster(seed)
+        made = self._planned(random.Random(0), snapshot, result, TRIED)
         if any(one.proof is Proof.UNDECIDED for one in made.pending):
             result.counted["not decided"] += 1
             return

@@ -11,7 +11,7 @@ from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import Placement
 from queuectl.planner import plan
-from tests.fuzz.child import STAGES, Child
+from tests.fuzz.child import STAGES
 from tests.fuzz.clusters import Clusters, Database
 from tests.fuzz.documents import Documents
 from tests.fuzz.figures import Figures, Result
@@ -110,15 +110,3 @@ def test_the_judge_counts_quota() -> None:
     config = replace(snapshot.config, cluster_queues={less.name: less})
     [found] = complaints(replace(snapshot, config=config), made)
     assert found.startswith("a takes 16 of 8 nvidia.com/gpu")
-
-
-# ---- the child process
-
-
-def test_an_input_that_ends_the_process_is_reported_and_the_next_one_is_handled() -> None:
-    child = Child(rows=False)
-    try:
-        assert isinstance(child.handle("exit", 1), str)
-        assert isinstance(child.handle("selectors", 1), tuple)
-    finally:
-        child.stop()
