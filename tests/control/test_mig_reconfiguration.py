@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
 from queuectl.control.leader.mig_reconfiguration import EVENT
-from queuectl.domain.ledger import State
+from queuectl.domain.accounting import HOUR
+from queuectl.domain.ledger import Document, State
 from queuectl.domain.mig import CONFIG, STATE
 from queuectl.domain.mig_reconfiguration import ANNOTATION, MigPhase
+from queuectl.domain.queries import HistoryLine
 from queuectl.domain.reasons import Code
-from tests.control.mig import GPU, HALF, SMALL, WHOLE, MigWorld, job, mig_node, mig_rig
-from tests.control.rig import live
+from queuectl.domain.utilization import GangUse, UseState
+from tests.control.mig import GPU, HALF, SMALL, WHOLE, MigWorld, documents, job, mig_node, mig_rig
+from tests.control.rig import Rig, live
 from tests.control.test_crash_matrix import dying, fresh, points, several
 from tests.doubles.cluster import Moment
 from tests.support.postgres import TestPostgres
@@ -271,6 +276,80 @@ async def test_more_nodes_than_the_limit_are_not_changed(database_url: str) -> N
         await mig.rig.until_state(other, State.RUNNING)
         await mig.rig.until_state(gang, State.PENDING)
         assert mig.changed() == []
+
+
+# ---- a plan that decides about the gang that is moved
+
+
+def evaluated(world: Rig, uses: Mapping[str, UseState]) -> None:
+    """Give the leader an evaluation of these gangs."""
+    assert world.loop is not None
+    now, found = time.time(), {}
+    for uid, state in uses.items():
+        used = 0.0 if state is UseState.IDLE else 1.0
+        found[uid] = GangUse(uid, 1, state, now - HOUR, now, used, 1.0, "seen", used)
+    world.loop.measured(found)
+
+
+def with_dry_run(gpus: int) -> Document:
+    """The queue with a dry run of idle gangs, without a grace period, and a quota of so many whole GPUs."""
+    (queue,) = (d for d in documents("Execute", "Execute", 10**9) if d["kind"] == "ClusterQueue")
+    idle = {"mode": "DryRun", "graceSeconds": 0, "yieldsToEqualPriority": True}
+    spec = copy.deepcopy(queue["spec"])
+    spec["policy"]["idleReclaim"] = idle
+    (flavor,) = spec["resourceGroups"][0]["flavors"]
+    (quota,) = (one for one in flavor["resources"] if one["name"] == GPU)
+    quota["nominalQuota"] = gpus
+    return {**queue, "spec": spec}
+
+
+async def lines(world: Rig, uid: str, code: Code) -> list[HistoryLine]:
+    return [line for line in await world.store.history(uid, 0, 500) if line.reason.code is code]
+
+
+async def until_warned(world: Rig, uids: list[str]) -> None:
+    """Find these gangs idle once, so that the next evaluation finds them evictable."""
+    evaluated(world, dict.fromkeys(uids, UseState.IDLE))
+
+    async def warned() -> bool:
+        return all([await lines(world, uid, Code.IDLE_GPUS) for uid in uids])
+
+    await world.until(warned, "each is warned")
+
+
+@pytest.mark.gpus
+async def test_a_gang_is_moved_off_a_node_by_the_plan_that_first_names_it_in_a_dry_run(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The quota is used up, so a dry run would evict an idle gang for a third one. That gang is on the node that is emptied."""
+    async with mig_rig(database_url) as mig:
+        world = mig.rig
+        await world.store.put_config(with_dry_run(8))
+        tunes = await mig.two_tunes()
+        on = {live(world.cluster.pods_of(uid))[0].node: uid for uid in tunes}
+        await until_warned(world, tunes)
+
+        patch, third = world.cluster.patch_node, list[str]()
+
+        async def empties(name: str, document: Document) -> int:
+            """From the moment at which the node is cordoned, its gang can be evicted as idle, and the third one waits."""
+            version = await patch(name, document)
+            if not third:
+                evaluated(world, dict.fromkeys(tunes, UseState.ACTIVE) | {on[name]: UseState.IDLE})
+                third.append(world.cluster.submit(job("third", 1, GPU, 4)))
+            return version
+
+        monkeypatch.setattr(world.cluster, "patch_node", empties)
+        gang = mig.notebooks(3)
+        entry = await world.until_state(gang, State.RUNNING)
+        assert entry.attempt == 1
+        (name,) = mig.changed()
+        moved = await world.until_state(on[name], State.RUNNING)
+        assert moved.evictions == 1
+        (move,) = await lines(world, on[name], Code.DEFRAGMENTED)
+        (waits, *_) = await lines(world, third[0], Code.WAITING_FOR_QUOTA)
+        assert move.cycle == waits.cycle, "one plan decides about both"
+        assert await lines(world, on[name], Code.WOULD_RECLAIM) == []
 
 
 @pytest.mark.gpus

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from queuectl.control.checked_plan import CheckedPlan
 from queuectl.devices.shared import without_claim_podsets
 from queuectl.domain.changes import ReconfigureMig
-from queuectl.domain.plan import Move
+from queuectl.domain.plan import Move, Plan
 from queuectl.planner import StopSignal
 from queuectl.planner.explain import MigScope, plan_mig, plan_moves
 from queuectl.planner.verify import Violation, verify
@@ -58,8 +59,7 @@ def search(asked: MigSearch, checked: CheckedPlan, stop: StopSignal) -> MigFound
     for one in asked.emptied:
         found = plan_moves(snapshot, plan, one.gang, one.nodes, stop)
         if found is not None:
-            together = replace(plan, moved=(*plan.moved, *found))
-            wrong = verify(snapshot, together, checked.selects)
+            wrong = verify(snapshot, _together(plan, found), checked.selects)
             violations += wrong
             found = None if wrong else without_claim_podsets(replace(plan, moved=found)).moved
         moves.append((one, found))
@@ -75,3 +75,10 @@ def search(asked: MigSearch, checked: CheckedPlan, stop: StopSignal) -> MigFound
         for name, config in change.configs.items()
     }
     return MigFound(tuple(moves), (fix[0], configs), tuple(violations))
+
+
+def _together(plan: Plan, moves: Sequence[Move]) -> Plan:
+    """The plan with migrations. A dry run does not name a gang that migrates, as for a gang that the plan itself moves."""
+    moving = {move.uid for move in moves}
+    spared = tuple(one for one in plan.spared if one.victim not in moving)
+    return replace(plan, moved=(*plan.moved, *moves), spared=spared)
