@@ -229,7 +229,7 @@ def document_in(what: str, body: bytes, *fields: str) -> dict[str, Any]:
     """
     try:
         document = _read_document(body)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         text = body[:100].decode(errors="replace")
         raise ClusterUnavailable(f"{what}: the answer is no object: {error}: {text}") from error
     for field in fields:
@@ -252,7 +252,7 @@ def failure(what: str, code: int, body: bytes, after: str = "") -> ClusterError:
     """
     try:
         status = _read_status(body)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         status = _Status(message=body[:300].decode(errors="replace").strip())
     message = f"{what}: {code}: {status.message or status.reason or 'no reason given'}"
     reasons = {cause.reason for cause in status.causes()}

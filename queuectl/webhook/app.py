@@ -1,10 +1,11 @@
-"""The HTTP application of the webhook: ``POST /mutate/POLICY``, and ``GET /readyz``."""
+"""The HTTP application of the webhook: ``POST /mutate/POLICY``, ``GET /readyz`` and ``GET /metrics``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
 
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -20,8 +21,11 @@ LARGEST: Final = 8 << 20
 """Bytes of a request. The API server accepts objects of 3 MiB."""
 
 
-def application(known: Mapping[str, Mutation]) -> Starlette:
-    """The application for these mutations, by the name of their policy."""
+def application(
+    known: Mapping[str, Mutation], registry: CollectorRegistry | None = None
+) -> Starlette:
+    """The application for these mutations, by the name of their policy. ``registry``: of its metrics; None = it has none."""
+    shown = registry if registry is not None else CollectorRegistry()
 
     async def mutate(request: Request) -> Response:
         mutation = known.get(request.path_params["policy"])
@@ -36,8 +40,15 @@ def application(known: Mapping[str, Mutation]) -> Starlette:
     async def ready(_: Request) -> Response:
         return PlainTextResponse("ok\n")
 
+    async def metrics(_: Request) -> Response:
+        return Response(generate_latest(shown), media_type=CONTENT_TYPE_LATEST)
+
     return Starlette(
-        routes=[Route(PATH + "{policy}", mutate, methods=["POST"]), Route("/readyz", ready)]
+        routes=[
+            Route(PATH + "{policy}", mutate, methods=["POST"]),
+            Route("/readyz", ready),
+            Route("/metrics", metrics),
+        ]
     )
 
 

@@ -25,6 +25,16 @@ SETTLED: Final = dt.timedelta(hours=1)
 """The age at which a successor is served. By then each API server trusts it."""
 MOST_TRUSTED: Final = 10
 """Certificates that API servers trust at a time. Replicas with different names replace each other's certificate."""
+_NOT_USABLE: Final = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.ExtensionNotFound,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
+"""The errors of the library for certificates and keys that other tools wrote."""
 _CLOCK_SKEW: Final = dt.timedelta(minutes=5)
 
 
@@ -46,7 +56,7 @@ class Pair:
         try:
             key = serialization.load_pem_private_key(self.key, password=None)
             return bool(_names(self)) and key.public_key() == self.read.public_key()
-        except (ValueError, TypeError, UnsupportedAlgorithm, x509.ExtensionNotFound):
+        except _NOT_USABLE:
             return False
 
 
@@ -66,12 +76,11 @@ class Certificates:
 
 
 def readable(certificate: bytes) -> bool:
-    """Whether it is a certificate in PEM."""
+    """Whether it is a certificate in PEM with a time at which it ends."""
     try:
-        x509.load_pem_x509_certificate(certificate)
-    except ValueError:
+        return bool(x509.load_pem_x509_certificate(certificate).not_valid_after_utc)
+    except _NOT_USABLE:
         return False
-    return True
 
 
 def advance(found: Certificates, names: Sequence[str], now: dt.datetime) -> Certificates:

@@ -16,11 +16,18 @@ import structlog
 
 from queuectl.cluster.client import METADATA_ONLY, Api, document_in
 from queuectl.cluster.webhooks import CONFIGURATION, NAME
+from queuectl.control.leader.supervised import supervised
+from queuectl.domain.containment import Containment
 from queuectl.domain.errors import BadInput, ClusterError, ObjectGone
 from queuectl.objects.kinds.patches import MERGE_PATCH
 from queuectl.webhook.certificates import Certificates, Pair, advance, readable
 
 EVERY_SECONDS: Final = 60.0
+FIRST_SECONDS: Final = 1.0
+"""Between two tries of a replica that has no certificate yet."""
+
+TASK: Final = "webhook certificates"
+"""The name of the periodic task."""
 
 _JSON_PATCH: Final = "application/json-patch+json"
 _CONFIGURATION: Final = (
@@ -35,7 +42,14 @@ _log = structlog.get_logger(source="queuectl.webhook")
 class Keeper:
     """The certificates of one replica."""
 
-    def __init__(self, api: Api, namespace: str, names: Sequence[str], folder: Path) -> None:
+    def __init__(
+        self,
+        api: Api,
+        namespace: str,
+        names: Sequence[str],
+        folder: Path,
+        containment: Containment,
+    ) -> None:
         """Make one; no request is sent yet.
 
         Args:
@@ -43,33 +57,48 @@ class Keeper:
             namespace: of the Secret.
             names: DNS names and IP addresses of the server.
             folder: for the files of the served certificate; only this process can read it.
+            containment: of the process.
         """
         self._api = api
         self._secret = f"/api/v1/namespaces/{namespace}/secrets/{NAME}"
         self._names = names
+        self._containment = containment
         self.chain, self.key = folder / "tls.crt", folder / "tls.key"
 
     async def run(self) -> None:
-        """Keep them until it is cancelled."""
+        """Keep them until it is cancelled. The served certificate stays in use after each error."""
         while True:
             await asyncio.sleep(EVERY_SECONDS)
-            try:
-                await self.step(dt.datetime.now(dt.UTC))
-            except ClusterError as error:  # the served certificate stays in use
-                _log.warning("webhook_certificate_not_checked", error=str(error))
+            await supervised(TASK, self._checked, self._containment)
 
     async def start(self) -> None:
         """Return when there is a certificate to serve. Raises BadInput if it never can be."""
-        while not self.chain.exists():
+        missing: list[ObjectGone] = []
+
+        async def first() -> None:
             try:
-                await self.step(dt.datetime.now(dt.UTC))
+                await self._checked()
             except ObjectGone as error:
+                missing.append(error)
+
+        while not self.chain.exists():
+            await supervised(TASK, first, self._containment)
+            if missing:
                 raise BadInput(
-                    f"set the value mutation of the chart to webhook, or apply deploy/older-servers: {error}"
-                ) from error
-            except ClusterError as error:
-                _log.warning("webhook_certificate_not_checked", error=str(error))
-                await asyncio.sleep(1.0)
+                    "set the value mutation of the chart to webhook, or apply deploy/older-servers: "
+                    f"{missing[0]}"
+                ) from missing[0]
+            if not self.chain.exists():
+                await asyncio.sleep(FIRST_SECONDS)
+
+    async def _checked(self) -> None:
+        """Take a step. An error of a request is logged; ObjectGone is an error only while there is no certificate."""
+        try:
+            await self.step(dt.datetime.now(dt.UTC))
+        except ClusterError as error:
+            if isinstance(error, ObjectGone) and not self.chain.exists():
+                raise
+            _log.warning("webhook_certificate_not_checked", error=str(error))
 
     async def step(self, now: dt.datetime) -> None:
         """Renew what is due, let the API servers trust it, and write the served pair to the files.
@@ -80,7 +109,7 @@ class Keeper:
         document = document_in(
             self._secret, await self._api.request("GET", self._secret), "metadata"
         )
-        found = from_data(document.get("data") or {})
+        found = from_data(document.get("data"))
         kept = advance(found, self._names, now)
         if kept != found:
             version = document["metadata"]["resourceVersion"]
@@ -121,9 +150,10 @@ class Keeper:
             draft.rename(path)
 
 
-def from_data(data: Mapping[str, str]) -> Certificates:
+def from_data(data: object) -> Certificates:
     """The certificates in the data of the Secret. Content that is not usable counts as missing, so that it is replaced."""
-    values = {key: _decoded(text) for key, text in data.items()}
+    given = data if isinstance(data, Mapping) else {}
+    values = {key: _decoded(text) for key, text in given.items() if isinstance(text, str)}
     pairs = {name: Pair(*(values.get(key, b"") for key in keys)) for name, keys in _PARTS.items()}
     trusted = (one + _END for one in values.get(_TRUSTED, b"").split(_END)[:-1])
     return Certificates(

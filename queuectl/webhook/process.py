@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from prometheus_client import CollectorRegistry
 
 from queuectl.api.connections import ConnectionLimits
 from queuectl.api.server import Address, Certificate, WebServer
 from queuectl.cluster.apply import manifests
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
+from queuectl.domain.containment import Containment
+from queuectl.telemetry.containment import ContainmentMetrics
 from queuectl.webhook.app import application
 from queuectl.webhook.keeper import Keeper
 from queuectl.webhook.mutations import mutations, read_mutations
@@ -49,13 +54,17 @@ async def serve(
     known = mutations(manifests())
     if settings.policies is not None:
         known |= read_mutations(settings.policies)
+    registry = CollectorRegistry()
+    metrics = ContainmentMetrics(registry)
+    containment = Containment(time.time, metrics.report)
+    metrics.watch(containment)
     api = await Api.connect(Connection())
     try:
         with tempfile.TemporaryDirectory(prefix="queuectl-webhook-") as folder:
-            keeper = Keeper(api, settings.namespace, settings.hosts, Path(folder))
+            keeper = Keeper(api, settings.namespace, settings.hosts, Path(folder), containment)
             await keeper.start()
             server = WebServer(
-                application(known),
+                application(known, registry),
                 settings.listen,
                 Certificate(keeper.chain, keeper.key),
                 limits=_LIMITS,

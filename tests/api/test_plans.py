@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,8 @@ import yaml
 from fastapi import FastAPI
 
 from queuectl.api.app import create_app
+from queuectl.api.auth.authentication import OpenPaths
+from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.control.questions import throttle, what_if
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
@@ -30,8 +33,10 @@ from queuectl.planner import StopSignal, plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.telemetry.metrics import Metrics
 from tests.api.conftest import talking_to
+from tests.api.signed import asking
 from tests.api.support import FixedClusterReader, FixedHealth
 from tests.control.rig import configuration, nodes
+from tests.doubles.access import MemoryAccess
 from tests.doubles.store import MemoryStore
 from tests.planner.build import NOW, gang, podset
 
@@ -432,3 +437,47 @@ async def test_nothing_is_written() -> None:
         await client.post("/api/v1/plans", json={"config": [small], "submit": [job("x", 1)]})
         assert (await client.get("/api/v1/clusterqueues")).json() == before
         assert (await client.get("/api/v1/workloads")).json()["items"] == []
+
+
+async def test_an_expensive_what_if_ends_at_its_limit_and_blocks_no_other_caller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It does not read the signal to stop, so that it still runs in its thread when the others are answered."""
+    monkeypatch.setattr(what_if, "TIMEOUT_SECONDS", 3.0)
+    monkeypatch.setattr(throttle, "GRACE_SECONDS", 0.01)
+    monkeypatch.setattr(throttle, "OTHERS_SECONDS", 0.0)
+    began, end, read = threading.Event(), threading.Event(), what_if.changed
+
+    def expensive(snapshot: Snapshot, documents: Any, asked: Any, *more: Any) -> Any:
+        if asked.submit[0]["metadata"]["name"] == "expensive":
+            began.set()
+            end.wait(60)
+        return read(snapshot, documents, asked, *more)
+
+    monkeypatch.setattr(what_if, "changed", expensive)
+    store, access = MemoryStore(), MemoryAccess()
+    for document in DOCUMENTS:
+        await store.put_config(document)
+    for name in ("ana", "bo"):
+        access.know(f"token-of-{name}", name, master=True)
+    app = create_app(
+        store,
+        FixedHealth(),
+        Metrics().registry,
+        cluster_reader=FixedClusterReader(seen(), store),
+        authenticated=AuthenticationLayer(access, secure=True, open_paths=OpenPaths()),
+    )
+    try:
+        async with asking(app, "token-of-ana") as ana, asking(app, "token-of-bo") as bo:
+            asked = [{"submit": [job(name, 1)]} for name in ("expensive", "cheap")]
+            first = asyncio.create_task(ana.post("/api/v1/plans", json=asked[0]))
+            await asyncio.to_thread(began.wait, 30)
+            assert (await bo.post("/api/v1/plans", json=asked[1])).status_code == 200
+            ended = await first
+            assert (ended.status_code, ended.headers["Retry-After"] != "") == (503, True)
+            assert "did not end in time" in ended.text
+            again = await ana.post("/api/v1/plans", json=asked[1])
+            assert again.status_code == 503, "its first question still runs"
+            assert (await bo.post("/api/v1/plans", json=asked[1])).status_code == 200
+    finally:
+        end.set()

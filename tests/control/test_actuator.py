@@ -1,17 +1,23 @@
-"""The actuator's memory of writes that were answered."""
+"""The actuator's memory of writes that were answered, and answers that are not from an API server."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
+from queuectl.cluster.adapter import KubernetesCluster
+from queuectl.cluster.connection import Connection
 from queuectl.control.leader.actuator import Actuator
 from queuectl.domain.ledger import Purpose
 from queuectl.lifecycle.outstanding_writes import POD, Write
 from queuectl.telemetry.metrics import Metrics
+from tests.cluster.test_client import kubeconfig
 from tests.doubles.cluster import FakeCluster
 
 GANGS = [f"gang-{number}" for number in range(50)]
@@ -78,3 +84,75 @@ async def test_a_job_that_is_deleted_during_a_write_leaves_no_memory() -> None:
             actuator.forget(uid)
         await actuator.settled()
         assert actuator._assumed == {}
+
+
+# ---- a proxy between queuectl and the API server
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+PAGES: dict[str, tuple[int, str]] = {
+    "a page": (200, "<html>sign in</html>"),
+    "nothing": (200, ""),
+    "JSON that is no object": (200, "[1, 2]"),
+    "an object without metadata": (200, '{"error": "sign in"}'),
+    "metadata of another type": (200, '{"metadata": {"resourceVersion": 5}}'),
+    "deep JSON": (200, DEEP),
+    "a bad gateway": (502, "<html>bad gateway</html>"),
+    "a bad gateway with deep JSON": (502, '{"details": ' + DEEP + "}"),
+    "a page that is not found": (404, "<html>no such host</html>"),
+    "no version": (200, '{"major": "v1", "minor": {}}'),
+}
+
+
+class Proxy:
+    """Answers each request with a page of its own while ``page`` is set, and then as an API server of version 1.33."""
+
+    def __init__(self, page: tuple[int, str]) -> None:
+        self.page: tuple[int, str] | None = page
+        self.asked: list[str] = []
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.asked.append(f"{request.method} {request.path}")
+        if self.page is not None:
+            status, text = self.page
+            return web.Response(status=status, text=text, content_type="text/html")
+        if request.path == "/version":
+            return web.json_response({"major": "1", "minor": "33"})
+        found = {"name": "pod", "uid": request.match_info["path"], "resourceVersion": "7"}
+        return web.json_response({"metadata": found})
+
+
+PIN = Write(POD, "n", "pod", "pod-uid", 1, {"metadata": {}}, Purpose.PIN, 1)
+TEMPLATE = {"metadata": {}, "spec": {"suspend": False, "template": {}}}
+START = Write("Job", "n", "job", "job-uid", 1, TEMPLATE, Purpose.START, 1)
+
+
+@pytest.mark.parametrize("write", [PIN, START], ids=["a pin", "a start"])
+@pytest.mark.parametrize("page", PAGES)
+async def test_a_write_is_sent_again_after_an_answer_that_is_not_from_an_api_server(
+    page: str, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start asks for the version of the server first."""
+    monkeypatch.setattr("queuectl.control.leader.retries.FIRST_RETRY", 0.01)
+    proxy = Proxy(PAGES[page])
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", proxy.answer)
+    async with TestServer(app) as server:
+        given = Connection(kubeconfig=kubeconfig(tmp_path, server.port or 0))
+        cluster = await KubernetesCluster.connect(given)
+        actuator = Actuator(cluster, lambda _: [write], Metrics(), 2)
+        running = asyncio.create_task(actuator.run())
+        try:
+            async with asyncio.timeout(30):
+                actuator.poke(["gang"])
+                while len(proxy.asked) < 3:  # noqa: ASYNC110 - of the server
+                    await asyncio.sleep(0.001)
+                proxy.page = None
+                while not actuator._assumed:  # noqa: ASYNC110 - of a worker
+                    await asyncio.sleep(0.001)
+            assert actuator._assumed == {"gang": {write.uid: 7}}
+            assert not running.done()
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
+            await cluster.close()

@@ -12,6 +12,7 @@ from queuectl.domain.queries import WorkloadFilter
 from queuectl.domain.reasons import Code
 from tests.control.rig import Rig, configuration, gang, rig
 from tests.control.test_lifecycle import rules, until_reason
+from tests.doubles.admission import born
 
 LABEL = "example.com/user"
 
@@ -62,3 +63,27 @@ async def test_a_larger_limit_admits_it(database_url: str) -> None:
         assert "8 more than user ann may ever hold" in held.reason.message
         await cap(world, 16)
         await world.until_state(uid, State.RUNNING)
+
+
+def of_cron_job(user: str, name: str) -> Document:
+    """A Job as admission stores it for the controller of CronJobs: it counts for the user of the CronJob."""
+    document: dict[str, Any] = dict(gang("Job", name, 2))
+    return born(document, user=user)
+
+
+async def test_jobs_of_cronjobs_count_for_the_users_of_the_cronjobs(database_url: str) -> None:
+    async with rig(database_url, 4) as world:
+        await cap(world, 16)
+
+        def created(user: str, name: str) -> str:
+            stored = world.cluster.server.create("jobs", of_cron_job(user, name))
+            return str(stored["metadata"]["uid"])
+
+        first, second = created("alice", "nightly-1"), created("alice", "nightly-2")
+        await world.until_state(first, State.RUNNING)
+        held = await until_reason(world, second, State.PENDING, Code.MAX_PER_USER)
+        assert (held.reason.details["user"], held.reason.details["held"]) == ("alice", 16)
+        other = created("bob", "weekly-1")
+        await world.until_state(other, State.RUNNING)
+        world.cluster.finish(first)
+        await world.until_state(second, State.RUNNING)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import datetime as dt
 import ssl
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import httpx2
 import msgspec
 import pytest
 import yaml
@@ -16,10 +20,14 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from starlette.testclient import TestClient
 
+from queuectl.api.server import Address, Certificate
 from queuectl.cel.expression import EvaluationError
 from queuectl.cluster.apply import manifests, older_manifests
+from queuectl.cluster.client import Api, Method
+from queuectl.cluster.connection import Connection
 from queuectl.cluster.webhooks import BINDING, CONFIGURATION, NAME, PATH, POLICY
-from queuectl.domain.errors import BadInput
+from queuectl.domain.containment import Containment
+from queuectl.domain.errors import BadInput, ClusterUnavailable, ObjectGone
 from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS
 from queuectl.webhook.app import LARGEST, application
@@ -33,8 +41,9 @@ from queuectl.webhook.certificates import (
     advance,
     issue,
 )
-from queuectl.webhook.keeper import from_data, to_data
+from queuectl.webhook.keeper import TASK, Keeper, from_data, to_data
 from queuectl.webhook.mutations import Mutation, mutations, read_mutations
+from queuectl.webhook.process import WebhookSettings, serve
 from tests.support.jobs import job_of
 
 DEPLOYED = manifests()
@@ -384,3 +393,218 @@ def test_a_client_that_trusts_the_bundle_accepts_the_served_certificate(tmp_path
         except ssl.SSLWantReadError:
             continue
     assert one.getpeercert()
+
+
+# ---- the keeper, against a double of the API server
+
+
+class Cluster(Api):
+    """The Secret and the configuration of the webhook. ``answers``: what the next requests get instead, or raise."""
+
+    def __init__(self, data: object = None) -> None:
+        metadata = {"resourceVersion": "1"}
+        self.secret: dict[str, Any] = {"metadata": metadata, "data": data}
+        self.configuration: dict[str, Any] = {
+            "metadata": metadata,
+            "webhooks": [{"name": "jobs", "clientConfig": {}}],
+        }
+        self.answers: list[bytes | Exception] = []
+
+    async def request(self, method: Method, path: str, **more: Any) -> bytes:
+        await asyncio.sleep(0)
+        if self.answers:
+            answer = self.answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+        secret = "/secrets/" in path
+        if method == "PATCH" and secret:
+            kept = self.secret["data"] if isinstance(self.secret["data"], dict) else {}
+            self.secret["data"] = {**kept, **more["body"]["data"]}
+        elif method == "PATCH":
+            for change in more["body"][1:]:
+                self.configuration["webhooks"][0]["clientConfig"]["caBundle"] = change["value"]
+        return msgspec.json.encode(self.secret if secret else self.configuration)
+
+    async def close(self) -> None:
+        """There is no connection."""
+
+    @property
+    def trusts(self) -> bytes:
+        """The certificates in the configuration."""
+        return base64.b64decode(self.configuration["webhooks"][0]["clientConfig"]["caBundle"])
+
+
+def keeper_of(cluster: Cluster, folder: Path, containment: Containment | None = None) -> Keeper:
+    return Keeper(cluster, "queuectl-system", NAMES, folder, containment or Containment(time.time))
+
+
+def damaged(certificate: bytes) -> bytes:
+    """A certificate of a version that does not exist."""
+    der = x509.load_pem_x509_certificate(certificate).public_bytes(Encoding.DER)
+    body = base64.encodebytes(der.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x07", 1))
+    return b"-----BEGIN CERTIFICATE-----\n" + body + b"-----END CERTIFICATE-----\n"
+
+
+def nested(levels: int) -> Any:
+    value: Any = "x"
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+HOSTILE: dict[str, Any] = {
+    "no data": None,
+    "a list": ["tls.crt"],
+    "a text": "tls.crt",
+    "numbers": {"tls.crt": 5, "tls.key": 1.5, "ca.crt": True, "next.crt": None},
+    "objects": {"tls.crt": {"a": "b"}, "ca.crt": [["x"]]},
+    "deep values": {"tls.crt": nested(200), "ca.crt": nested(200)},
+    "text beyond base64": {"tls.crt": "\u2028", "ca.crt": "=", "tls.key": "\x00"},
+    "no PEM": _broken({}, tls_crt=b"no PEM", tls_key=b"no PEM", ca_crt=b"no PEM"),
+    "another version": _broken(
+        {}, tls_crt=damaged(OTHER.certificate), tls_key=OTHER.key, ca_crt=damaged(OTHER.certificate)
+    ),
+    "a huge value": _broken(
+        {}, tls_crt=b"A" * (1 << 20), ca_crt=b"-----END CERTIFICATE-----\n" * 40_000
+    ),
+    "many certificates": _broken({}, ca_crt=OTHER.certificate * 1000),
+}
+
+
+@pytest.mark.parametrize("content", HOSTILE)
+async def test_a_replica_serves_a_certificate_whatever_the_secret_has(
+    content: str, tmp_path: Path
+) -> None:
+    cluster = Cluster(HOSTILE[content])
+    keeper = keeper_of(cluster, tmp_path)
+    await keeper.start()
+    served = from_data(cluster.secret["data"]).served
+    assert served is not None
+    assert keeper.chain.read_bytes() == served.certificate
+    assert served.certificate in cluster.trusts
+    Certificate(keeper.chain, keeper.key).context()
+
+
+UNEXPECTED: dict[str, bytes | Exception] = {
+    "a defect": KeyError("a field"),
+    "a full disk": OSError(28, "No space left on device"),
+    "a configuration of another form": b'{"metadata": {}, "webhooks": 5}',
+    "no version": b'{"metadata": {}, "webhooks": [{"clientConfig": {}}]}',
+}
+"""The second request of a step gets these; the first one reads the Secret."""
+DEEP: Final = b'{"metadata": {"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}"
+EXPECTED: dict[str, bytes | Exception] = {
+    "no answer": ClusterUnavailable("down"),
+    "a page": b"<html>",
+    "deep JSON": DEEP,
+}
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("webhook.keeper.EVERY_SECONDS", "webhook.keeper.FIRST_SECONDS"):
+        monkeypatch.setattr(f"queuectl.{name}", 0.01)
+    monkeypatch.setattr("queuectl.control.leader.supervised.FIRST_PAUSE", 0.01)
+
+
+async def until(holds: Callable[[], object]) -> None:
+    async with asyncio.timeout(30):
+        while not holds():  # noqa: ASYNC110 - of a task
+            await asyncio.sleep(0.001)
+
+
+def _serves(cluster: Cluster, keeper: Keeper) -> bool:
+    """Whether the certificate of the Secret is served: a step has ended."""
+    served = from_data(cluster.secret["data"]).served
+    return served is not None and keeper.chain.read_bytes() == served.certificate
+
+
+async def keeps(cluster: Cluster, keeper: Keeper, answer: bytes | Exception) -> None:
+    """Get this answer, and after it an empty Secret, which is filled again."""
+    secret = msgspec.json.encode(cluster.secret)
+    running = asyncio.create_task(keeper.run())
+    try:
+        cluster.answers = [secret, answer, secret, answer]
+        await until(lambda: not cluster.answers)
+        cluster.secret["data"] = None
+        await until(lambda: cluster.secret["data"] and _serves(cluster, keeper))
+        assert not running.done()
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("answer", EXPECTED)
+async def test_a_replica_tries_again_after_an_answer_that_is_no_object(
+    answer: str, tmp_path: Path
+) -> None:
+    cluster = Cluster()
+    cluster.answers = [EXPECTED[answer]]
+    keeper = keeper_of(cluster, tmp_path)
+    await keeper.start()
+    await keeps(cluster, keeper, EXPECTED[answer])
+
+
+@pytest.mark.sets_aside
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("answer", UNEXPECTED)
+async def test_an_unexpected_error_of_the_certificates_is_reported_and_they_are_tried_again(
+    answer: str, tmp_path: Path
+) -> None:
+    reported: list[tuple[str, int]] = []
+    containment = Containment(
+        time.time, lambda found, _: reported.append((found.key, found.failures))
+    )
+    cluster = Cluster()
+    cluster.answers = [msgspec.json.encode(cluster.secret), b"{}", UNEXPECTED["a defect"]]
+    keeper = keeper_of(cluster, tmp_path, containment)
+    await keeper.start()
+    assert reported == [(TASK, 1)]
+    assert containment.empty
+    reported.clear()
+    await keeps(cluster, keeper, UNEXPECTED[answer])
+    assert reported == [(TASK, 1), (TASK, 2)]
+    assert containment.empty, "the next step has passed"
+
+
+@pytest.mark.sets_aside
+@pytest.mark.usefixtures("soon")
+async def test_a_webhook_answers_during_an_error_of_its_certificates_and_counts_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The certificates fail each time from then on."""
+    cluster, stop, urls = Cluster(), asyncio.Event(), list[str]()
+
+    async def connect(_: Connection) -> Cluster:
+        return cluster
+
+    monkeypatch.setattr(Api, "connect", connect)
+    settings = WebhookSettings(Address("127.0.0.1", 0), "queuectl-system", NAMES)
+    running = asyncio.create_task(serve(settings, stop, urls.append))
+    await until(lambda: urls or running.done())
+    verify = ssl.create_default_context(cadata=cluster.trusts.decode())
+    cluster.configuration["webhooks"] = 5
+
+    async def counted(client: httpx2.AsyncClient) -> bool:
+        shown = (await client.get(f"{urls[0]}/metrics")).text
+        return 'queuectl_set_aside{boundary="task"} 1.0' in shown
+
+    async with httpx2.AsyncClient(verify=verify, trust_env=False) as client, asyncio.timeout(30):
+        while not await counted(client):
+            pass
+        answer = await client.post(f"{urls[0]}/mutate/queuectl-jobs", content=review(JOB))
+        assert answer.json()["response"]["allowed"] is True
+    assert not running.done()
+    stop.set()
+    await running
+
+
+async def test_a_replica_without_its_secret_names_the_missing_part_of_the_installation(
+    tmp_path: Path,
+) -> None:
+    cluster = Cluster()
+    cluster.answers = [ObjectGone("secrets: 404")]
+    with pytest.raises(BadInput, match="deploy/older-servers: secrets: 404"):
+        await keeper_of(cluster, tmp_path).start()
