@@ -123,7 +123,10 @@ class Proxy:
 
 
 PIN = Write(POD, "n", "pod", "pod-uid", 1, {"metadata": {}}, Purpose.PIN, 1)
-TEMPLATE = {"metadata": {}, "spec": {"suspend": False, "template": {}}}
+TEMPLATE = {
+    "metadata": {"uid": "job-uid", "resourceVersion": "1"},
+    "spec": {"suspend": False, "template": {}},
+}
 START = Write("Job", "n", "job", "job-uid", 1, TEMPLATE, Purpose.START, 1)
 
 
