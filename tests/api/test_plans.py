@@ -27,6 +27,7 @@ from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Placement, PodSetPlacement
 from queuectl.objects.configuration.queue_config import build
 from queuectl.objects.documents import as_document
+from queuectl.objects.files.what_if import changed
 from queuectl.objects.kubernetes.nodes import read_node
 from queuectl.objects.kubernetes.wire import WireNode
 from queuectl.planner import StopSignal, plan
@@ -446,7 +447,7 @@ async def test_an_expensive_what_if_ends_at_its_limit_and_blocks_no_other_caller
     monkeypatch.setattr(what_if, "TIMEOUT_SECONDS", 3.0)
     monkeypatch.setattr(throttle, "GRACE_SECONDS", 0.01)
     monkeypatch.setattr(throttle, "OTHERS_SECONDS", 0.0)
-    began, end, read = threading.Event(), threading.Event(), what_if.changed
+    began, end, read = threading.Event(), threading.Event(), changed
 
     def expensive(snapshot: Snapshot, documents: Any, asked: Any, *more: Any) -> Any:
         if asked.submit[0]["metadata"]["name"] == "expensive":

@@ -95,7 +95,7 @@ PAGES: dict[str, tuple[int, str]] = {
     "nothing": (200, ""),
     "JSON that is no object": (200, "[1, 2]"),
     "an object without metadata": (200, '{"error": "sign in"}'),
-    "metadata of another type": (200, '{"metadata": {"resourceVersion": 5}}'),
+    "a resourceVersion of another type": (200, '{"metadata": {"resourceVersion": 5}}'),
     "deep JSON": (200, DEEP),
     "a bad gateway": (502, "<html>bad gateway</html>"),
     "a bad gateway with deep JSON": (502, '{"details": ' + DEEP + "}"),
