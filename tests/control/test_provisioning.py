@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from queuectl.control.leader import provisioner
 from queuectl.domain.checks import CheckState
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.reasons import Code
@@ -70,6 +71,13 @@ def settings(**spec: Any) -> Document:
             **spec,
         },
     }
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The provisioner waits for a real time otherwise, which is most of the time of these tests."""
+    monkeypatch.setattr(provisioner, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(provisioner, "REFUSED_SECONDS", 0.1)
 
 
 async def provisions(
