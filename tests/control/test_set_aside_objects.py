@@ -28,13 +28,14 @@ from tests.support.stores import PostgresStore
 pytestmark = pytest.mark.sets_aside
 
 PATH = "/api/v1/setasideobjects"
-MANY = 10 * KEPT
+MANY = 1000
 JOBS = next(one for one in watched() if one.name == "jobs")
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("queuectl.control.leader.set_aside_objects.PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("queuectl.control.leader.set_aside_objects._REST", 0.0)
     monkeypatch.setattr("queuectl.domain.containment.FIRST_SECONDS", 0.05)
     monkeypatch.setattr("queuectl.domain.containment.LONGEST_SECONDS", 0.2)
 
@@ -108,7 +109,7 @@ async def test_the_records_of_a_workload_are_stored(
         assert (job["type"], job["value"]["uid"]) == ("JobRecord", uid)
 
 
-async def test_of_many_objects_the_newest_are_kept(database_url: str) -> None:
+async def test_of_1000_objects_the_newest_are_kept(database_url: str) -> None:
     async with rig(database_url, 4) as world:
         await leading(database_url, world)
         began = time.perf_counter()
