@@ -24,7 +24,6 @@ GROUPS: Final = (
      "kinds/test_trainjobs"),
     ("cluster/test_doctor", "cluster/test_takeover", "cluster/test_kubernetes", "cluster/test_tokenrequest", "cluster/test_access",
      "cluster/test_policies", "cluster/test_pod_policies", "cluster/test_preemption", "cluster/test_submitters", "system/test_rights"),
-    ("cluster/test_kinds_outside_queues",),
     ("system/test_careful", "system/test_set_aside"),
     ("system/test_demo",),
     ("system/test_own_kind",),
@@ -40,6 +39,7 @@ GROUPS: Final = (
     ("utilization/test_efficiency_panels", "cluster/test_localcluster_prometheus"),
     ("cluster/test_kubectl_plugin",),
     ("system/test_alerts",),
+    ("cluster/test_kinds_outside_queues",),
 )  # fmt: skip
 """Files of a group share a control plane and run in one worker. The longest groups are first, so that all workers end at about
 the same time. The operators are before them, because their first run on a machine builds them. A file that is not named here is its
