@@ -26,7 +26,9 @@ LONGEST: Final = (
     "control/test_elastic.py::test_a_kill_at_any_step_of_an_elastic_job_changes_no_outcome",
     "control/test_arrays.py::test_a_kill_at_any_step_of_an_array_changes_no_outcome",
     "control/test_usage.py::test_the_ledger_agrees_with_the_history_wherever_the_controller_dies",
+    "control/test_provisioning.py",
     "planner/test_preempt.py",
+    "control/test_refused_writes.py",
     "planner/test_explain_known_plan.py",
     "packaging/test_wheel.py",
     "db/test_faults.py",
@@ -36,6 +38,10 @@ LONGEST: Final = (
     "control/test_idle_reclaim.py",
     "control/test_by_hand.py",
     "control/test_lifecycle.py",
+    "estimates/test_expected_starts.py",
+    "control/test_after.py",
+    "control/test_careful.py",
+    "control/test_elastic_kinds.py",
 )
 """Files and tests under ``tests``, the longest first: those that take a worker more than ten seconds."""
 _PLACES: Final = {name: place for place, name in enumerate(LONGEST)}

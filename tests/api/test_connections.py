@@ -31,7 +31,7 @@ from tests.doubles.store import MemoryStore
 from tests.support.tls import write_certificate
 
 COHORTS = "/api/v1/cohorts"
-FLOOD = 2000
+FLOOD = 600
 WIDE = ConnectionLimits(new_burst=FLOOD * 4)
 """The limits of a server, without the one for new connections: all clients of these tests have one address."""
 SHORT = replace(WIDE, head_seconds=0.2, body_seconds=0.2, reading_seconds=0.2)
@@ -153,7 +153,7 @@ async def test_a_client_that_does_not_read_its_answer_is_closed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "flood"), [("nothing", FLOOD), ("half a head", 600), ("half a body", 600)]
+    ("what", "flood"), [("nothing", FLOOD), ("half a head", 300), ("half a body", 300)]
 )
 async def test_a_flood_of_connections_leaves_room_for_a_caller_of_the_same_address(
     memory: MemoryStore, what: str, flood: int
@@ -183,9 +183,9 @@ async def test_new_connections_of_one_address_have_a_rate(memory: MemoryStore) -
 async def test_a_flood_is_logged_in_few_lines(memory: MemoryStore) -> None:
     server = of(memory, ConnectionLimits(new_per_second=1e-6, new_burst=1))
     with capture_logs() as lines:
-        async with serving(server), clients(server, 500, b"") as found:
+        async with serving(server), clients(server, 200, b"") as found:
             await ended(found[1:])
-    assert server.connections.closed[Closed.TOO_MANY_NEW] == 499
+    assert server.connections.closed[Closed.TOO_MANY_NEW] == 199
     assert len(lines) < 20, "not one for each connection"
 
 

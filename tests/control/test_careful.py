@@ -68,9 +68,8 @@ async def world(database_url: str, tmp_path: Path) -> AsyncIterator[World]:
     ("boundary", "error", "how", "at"),
     [
         ("object", "crash", "SIGSEGV", Boundary.OBJECT),
-        ("object", "fill", "out of memory", Boundary.OBJECT),
+        ("record", "fill", "out of memory", Boundary.RECORD),
         ("object", "hang", f"no progress for {SILENCE:g} s", Boundary.OBJECT),
-        ("record", "crash", "SIGSEGV", Boundary.RECORD),
     ],
 )
 async def test_a_child_shows_the_unit_that_ends_it(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from queuectl.control.leader import provisioner
 from queuectl.domain.checks import CheckState
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.reasons import Code
@@ -70,6 +71,13 @@ def settings(**spec: Any) -> Document:
             **spec,
         },
     }
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The provisioner waits for a real time otherwise, which is most of the time of these tests."""
+    monkeypatch.setattr(provisioner, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(provisioner, "REFUSED_SECONDS", 0.1)
 
 
 async def provisions(
@@ -633,7 +641,8 @@ def empty(url: str) -> AbstractAsyncContextManager[Rig]:
     return rig(url, 0)
 
 
-@pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+# A PyTorchJob has the steps of a Job, and a second template. `make test-faults` runs the Job.
+@pytest.mark.parametrize("kind", [pytest.param("Job", marks=pytest.mark.faults), "PyTorchJob"])
 @pytest.mark.timeout(600)
 async def test_a_kill_at_any_step_asks_for_no_node_twice(postgres: TestPostgres, kind: str) -> None:
     async def story(world: Rig) -> None:

@@ -299,18 +299,25 @@ async def test_a_pod_that_a_disruption_budget_protects_stays_and_another_victim_
         await world.at_rest()
 
 
-@pytest.mark.parametrize("code", CODES)
-async def test_an_eviction_that_a_webhook_denies_is_reported(database_url: str, code: int) -> None:
-    async with rig(database_url, 1) as world:
-        index = index_uid(world.cluster.submit(array(f"g{code}", 1, 1)), 0)
-        await world.until_state(index, State.RUNNING)
-        world.cluster.refuses = lambda write: code if write.resource == "Pod" else None
-        await world.ask(index, Action.REQUEUE)
-        await reported(world, index, str(code), Purpose.STOP)
-        accept(world)
-        await world.until_entry(
-            index, lambda e: e.state is State.RUNNING and e.attempt == 2, "it starts again"
+async def test_an_eviction_that_a_webhook_denies_is_reported(database_url: str) -> None:
+    async with rig(database_url, len(CODES)) as world:
+        denied = {
+            index_uid(world.cluster.submit(array(f"g{code}", 1, 1)), 0): str(code) for code in CODES
+        }
+        for index in denied:
+            await world.until_state(index, State.RUNNING)
+        world.cluster.refuses = lambda write: (
+            int(write.name.split("-")[0][1:]) if write.resource == "Pod" else None
         )
+        for index in denied:
+            await world.ask(index, Action.REQUEUE)
+        for index, code in denied.items():
+            await reported(world, index, code, Purpose.STOP)
+        accept(world)
+        for index in denied:
+            await world.until_entry(
+                index, lambda e: e.state is State.RUNNING and e.attempt == 2, "it starts again"
+            )
 
 
 @pytest.mark.parametrize("ends", ["a late release", "an edit", "a restart, then a late release"])

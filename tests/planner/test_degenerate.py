@@ -43,7 +43,7 @@ from tests.planner.build import FLAVOR, LEVELS, NOW, gang, holding, node, podset
 from tests.planner.degenerate import degenerate
 from tests.support.examples import examples
 
-SEEDS = examples(900)
+SEEDS = examples(600)
 MISSING = (
     "all nodes",
     "a level on all nodes",

@@ -22,13 +22,14 @@ GROUPS: Final = (
     ("kinds/test_life_cycle", "kinds/test_jobsets", "kinds/test_mpijobs", "kinds/test_appwrappers"),
     ("kinds/test_rayclusters", "kinds/test_rayservices", "kinds/test_rayjobs", "kinds/test_leaderworkersets",
      "kinds/test_trainjobs"),
+    ("cluster/test_doctor", "cluster/test_takeover", "cluster/test_kubernetes", "cluster/test_tokenrequest", "cluster/test_access",
+     "cluster/test_policies", "cluster/test_pod_policies", "cluster/test_preemption", "cluster/test_submitters", "system/test_rights"),
+    ("system/test_careful", "system/test_set_aside"),
     ("system/test_demo",),
     ("system/test_own_kind",),
     ("system/test_autoscaling",),
     ("system/test_native_gangs",),
     ("system/test_idle_reclaim", "system/test_utilization", "system/test_dashboards"),
-    ("cluster/test_doctor", "cluster/test_takeover", "cluster/test_kubernetes", "cluster/test_tokenrequest", "cluster/test_access",
-     "cluster/test_policies", "cluster/test_pod_policies", "system/test_rights"),
     ("cluster/test_localcluster_run",),
     ("docs/test_tutorials",),
     ("cluster/test_localcluster_lifecycle",),
@@ -38,6 +39,7 @@ GROUPS: Final = (
     ("utilization/test_efficiency_panels", "cluster/test_localcluster_prometheus"),
     ("cluster/test_kubectl_plugin",),
     ("system/test_alerts",),
+    ("cluster/test_kinds_outside_queues",),
 )  # fmt: skip
 """Files of a group share a control plane and run in one worker. The longest groups are first, so that all workers end at about
 the same time. The operators are before them, because their first run on a machine builds them. A file that is not named here is its

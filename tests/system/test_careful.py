@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from queuectl.demo.controller import Controller, ControllerFailed
 from queuectl.demo.manifests import Pods
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.client import get_plain, wait_until
+from tests.support.shared_resource import SharedResource
 from tests.system.actions import restart_controller
 from tests.system.installation import Installation, installed
 
@@ -20,12 +21,10 @@ pytestmark = [pytest.mark.system, pytest.mark.sets_aside]
 POISONED = Path(__file__).parent / "poisoned"
 
 
-@pytest.fixture(scope="module")
-def poisoned() -> Iterator[Installation]:
+def poisoned() -> AbstractContextManager[Installation]:
     """2 nodes, and a controller that Jobs with a name of poison crash."""
     nodes = NodeSpec(blocks=1, racks_per_block=1, hosts_per_rack=2)
-    with installed(nodes, {"PYTHONPATH": str(POISONED)}, operators=()) as found:
-        yield found
+    return installed(nodes, {"PYTHONPATH": str(POISONED)}, operators=())
 
 
 def suspects(controller: Controller) -> float:
@@ -48,9 +47,10 @@ def crashes(controller: Controller) -> int:
     raise AssertionError("it crashes again and again")
 
 
-def test_queuectl_works_again_after_three_crashes(poisoned: Installation) -> None:
-    controller = poisoned.controller
-    with poisoned.workspace(16) as workspace:
+def test_queuectl_works_again_after_three_crashes(shared_resource: SharedResource) -> None:
+    installation = shared_resource.get(poisoned)
+    controller = installation.controller
+    with installation.workspace(16) as workspace:
         workspace.job("poison", Pods(1, gpus=8))
         wait_until(lambda: not controller.running, "the controller crashes", 60)
         assert crashes(controller) == UNKNOWN_ENDS

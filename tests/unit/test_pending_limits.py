@@ -27,6 +27,7 @@ from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot
 from queuectl.domain.workload import Growth, Placement
 from tests.planner import build
 from tests.planner.generate_features import snapshot_of
+from tests.support.examples import examples
 
 LEASE = CapacityLease(Placement(()), (), 0.0, 1e12)
 
@@ -188,7 +189,7 @@ def test_a_limit_that_is_not_reached_changes_nothing(seed: int) -> None:
     assert with_reasons(snapshot) is snapshot
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(0, 10_000), st.integers(1, 6))
 def test_a_plan_is_that_of_the_oldest_gangs(seed: int, limit: int) -> None:
     """Also with elastic gangs, Budgets, Reservations, Backfill, StrictFIFO and lost nodes."""
