@@ -312,7 +312,7 @@ class Mirror:
         """Remember the records as they are given, so that everything can be derived from them again.
 
         Returns:
-            What was given for this object before.
+            The earlier change of this object, if it had one.
         """
         match delta:
             case Upserted():

@@ -1,4 +1,4 @@
-"""Small clusters in which capacity is kept for gangs while others leave: leases that the plan claims, keeps or gives up.
+"""Small clusters in which capacity is kept for gangs while others leave: leases that the plan claims, keeps or returns.
 
 There is hardly a free GPU, quota is near what is used, and ClusterQueues reclaim from each other, so that the use of a gang with a lease
 decides whose eviction is permitted.

@@ -3,7 +3,7 @@
 KWOK runs no program. For each driver that runs, this module starts Spark with the properties, the pod template and a token of the
 driver, as its container would have them. The program of the application is a Spark Connect server, which runs until it is stopped. Spark
 creates the executors, and deletes them when the driver ends. The executors run no program. As the program of an executor does, they fail
-when their driver is gone: a driver that is ended early leaves them, and they have the application as their owner, which still exists.
+after their driver ends: a driver that is ended early leaves them, and they have the application as their owner, which still exists.
 """
 
 from __future__ import annotations

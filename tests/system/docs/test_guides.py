@@ -40,6 +40,7 @@ UNTRIED = {
     "queuectl completion fish | source": "there is no fish here; tests/unit/test_cli_main does it for other shells",
     "kubectl apply -k .": "of a kustomization that the reader writes; test_takeover has one",
     "kubectl delete job sweep -n team-a": "of the array on the page",
+    "kubectl delete priorityclass queuectl-managed": "one of several steps; the last one makes the class again",
     "kubectl get workloads.kueue.x-k8s.io -A -o yaml": "of a cluster with a Kueue: test_takeover has one",
 }
 BLOCKS = {
@@ -179,7 +180,7 @@ def test_commands_in_the_sentences_of_other_pages(demo_cluster: DemoCluster, she
         status, printed = shell.type(line)
         if status:
             failed[line] = printed
-    assert failed == {}, shell.errors
+    assert failed == {}, f"{failed}\n{shell.errors}"
 
 
 def test_no_list_here_is_longer_than_the_pages() -> None:
