@@ -7,6 +7,7 @@ from typing import Final
 
 from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, State
+from queuectl.domain.reasons import Code
 from queuectl.domain.rules import PodsReady
 from queuectl.lifecycle.failures import ready_by
 
@@ -15,7 +16,12 @@ REPLACED_WITHIN: Final = 3600.0
 
 
 def awaits_replacements(entry: Entry, now: float) -> bool:
-    """Whether a group without pods stays in its queue: queuectl deleted its pods, and their maker can create them again."""
+    """Whether a group without pods stays in its queue: queuectl deleted its pods, and their maker can create them again.
+
+    A group whose pods others deleted has ended. It can be evicted first if its pods end before they are deleted.
+    """
+    if entry.evicted_for is Code.SUSPENDED_OUTSIDE:
+        return False
     if entry.state is State.EVICTING:
         return True
     return entry.evicted_for is not None and now < entry.since + REPLACED_WITHIN

@@ -790,6 +790,30 @@ def test_an_end_leaves_the_ledger(job: JobRecord | None, code: Code) -> None:
     assert world.ledger.get("u1") is None
 
 
+@pytest.mark.parametrize(
+    ("state", "cause", "ends"),
+    [
+        (State.EVICTING, Code.SUSPENDED_OUTSIDE, True),
+        (State.PENDING, Code.SUSPENDED_OUTSIDE, True),
+        (State.EVICTING, Code.PREEMPTED, False),
+        (State.PENDING, Code.PREEMPTED, False),
+    ],
+)
+def test_a_group_without_pods_waits_for_others_only_if_queuectl_deleted_them(
+    state: State, cause: Code, ends: bool
+) -> None:
+    intent = Intent.STOP if state is State.EVICTING else None
+    evicted = replace(
+        ENTRY, state=state, attempt=1, intent=intent, evicted_for=cause, evictions=1, since=10.0
+    )
+    if state is State.EVICTING:
+        evicted = replace(evicted, placement=PLACEMENT)
+    group = replace(JOB, attempt=1, of_pods=True, absent=True, drained=True)
+    world = World(evicted, records=[group])
+    changes = world.look(now=20.0).changes
+    assert any(one.after.state is State.FINISHED for one in changes) is ends
+
+
 def test_the_echo_of_a_start_clears_the_intent() -> None:
     world = World(LIVE, records=[RESUMED])
     world.look()
