@@ -22,7 +22,6 @@ LONGEST: Final = (
     "control/test_admission_checks.py::test_a_kill_at_any_step_never_starts_a_gang_before_its_checks",
     "control/test_elastic_kinds.py::test_a_kill_at_any_step_of_an_elastic_job_changes_no_outcome",
     "control/test_leaderworkersets.py::test_a_kill_at_any_step_changes_no_outcome_for_groups_of_a_set",
-    "control/test_crash_matrix.py::test_a_kill_at_any_step_changes_no_outcome_for_a_declared_kind",
     "control/test_elastic.py::test_a_kill_at_any_step_of_an_elastic_job_changes_no_outcome",
     "control/test_arrays.py::test_a_kill_at_any_step_of_an_array_changes_no_outcome",
     "control/test_usage.py::test_the_ledger_agrees_with_the_history_wherever_the_controller_dies",

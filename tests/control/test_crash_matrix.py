@@ -23,7 +23,7 @@ from tests.doubles.known import KNOWN
 from tests.support.outside import declared_instead
 from tests.support.postgres import TestPostgres
 
-SHAPES = ("Job", "PyTorchJob", "JobSet", "MPIJob")
+SHAPES = ("Job", "PyTorchJob", "JobSet")
 """Kinds that differ in their objects. `make test-faults` runs all, with a kill on both sides of each step."""
 ENDLESS = ("RayCluster",)
 """Kinds that run until they are deleted."""
@@ -158,12 +158,12 @@ async def test_a_kill_at_any_step_changes_no_outcome(
 @pytest.mark.parametrize(
     ("kind", "kinds", "sides"),
     [
-        ("GangRun", KNOWN, ONE),
-        pytest.param("GangRun", KNOWN, BOTH, marks=pytest.mark.faults),
-        pytest.param("XGBoostJob", declared_instead("XGBoostJob"), BOTH, marks=pytest.mark.faults),
+        ("GangRun", KNOWN, BOTH),
+        ("XGBoostJob", declared_instead("XGBoostJob"), BOTH),
     ],
-    ids=["GangRun", "GangRun-both", "XGBoostJob-both"],
+    ids=["GangRun", "XGBoostJob"],
 )
+@pytest.mark.faults
 @pytest.mark.timeout(600)
 async def test_a_kill_at_any_step_changes_no_outcome_for_a_declared_kind(
     postgres: TestPostgres, kind: str, kinds: JobKinds, sides: tuple[Moment, ...]
