@@ -240,9 +240,21 @@ def get_plain(
     return httpx2.get(url, params=params, timeout=timeout, trust_env=False, verify=NO_TRUSTED_CA)
 
 
+class _SharedContext(ssl.SSLContext):
+    """A context for new connections of several threads at a time.
+
+    The library sets the protocols for each connection. OpenSSL frees the list while it copies the same list for a connection of another
+    thread, and the API server then refuses that connection.
+    """
+
+    def set_alpn_protocols(self, alpn_protocols: Iterable[str]) -> None:
+        """Set nothing: without protocols, the server speaks HTTP/1.1, as this client does."""
+
+
 def tls(authority: bytes, pair: KeyPair | None) -> ssl.SSLContext:
     """A TLS context for a server of the CA `authority` (PEM), with or without a client certificate."""
-    context = ssl.create_default_context(cadata=authority.decode())
+    context = _SharedContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=authority.decode())
     if pair is not None:
         with _as_file(pair.certificate + pair.key) as path:
             context.load_cert_chain(path)
