@@ -21,11 +21,8 @@ LARGEST: Final = 8 << 20
 """Bytes of a request. The API server accepts objects of 3 MiB."""
 
 
-def application(
-    known: Mapping[str, Mutation], registry: CollectorRegistry | None = None
-) -> Starlette:
-    """The application for these mutations, by the name of their policy. ``registry``: of its metrics; None = it has none."""
-    shown = registry if registry is not None else CollectorRegistry()
+def application(known: Mapping[str, Mutation], registry: CollectorRegistry) -> Starlette:
+    """The application for these mutations, by the name of their policy, with the metrics of the registry."""
 
     async def mutate(request: Request) -> Response:
         mutation = known.get(request.path_params["policy"])
@@ -41,7 +38,7 @@ def application(
         return PlainTextResponse("ok\n")
 
     async def metrics(_: Request) -> Response:
-        return Response(generate_latest(shown), media_type=CONTENT_TYPE_LATEST)
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     return Starlette(
         routes=[

@@ -92,7 +92,7 @@ class Keeper:
                 await asyncio.sleep(FIRST_SECONDS)
 
     async def _checked(self) -> None:
-        """Take a step. An error of a request is logged; ObjectGone is an error only while there is no certificate."""
+        """Take a step, and log an error of a request. Raises ObjectGone while there is no certificate."""
         try:
             await self.step(dt.datetime.now(dt.UTC))
         except ClusterError as error:

@@ -93,7 +93,7 @@ DEEP = "[" * 100_000 + "]" * 100_000
 PAGES: dict[str, tuple[int, str]] = {
     "a page": (200, "<html>sign in</html>"),
     "nothing": (200, ""),
-    "JSON that is no object": (200, "[1, 2]"),
+    "a JSON list": (200, "[1, 2]"),
     "an object without metadata": (200, '{"error": "sign in"}'),
     "a resourceVersion of another type": (200, '{"metadata": {"resourceVersion": 5}}'),
     "deep JSON": (200, DEEP),

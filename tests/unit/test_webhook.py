@@ -18,6 +18,7 @@ import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from prometheus_client import CollectorRegistry
 from starlette.testclient import TestClient
 
 from queuectl.api.server import Address, Certificate
@@ -135,7 +136,7 @@ def review(document: Any) -> bytes:
 
 
 def test_the_answer_has_the_patch_of_the_policy() -> None:
-    with TestClient(application(KNOWN)) as client:
+    with TestClient(application(KNOWN, CollectorRegistry())) as client:
         response = client.post("/mutate/queuectl-jobs", content=review(JOB))
     said = response.json()["response"]
     patch = msgspec.json.decode(base64.b64decode(said["patch"]))
@@ -149,7 +150,7 @@ def test_a_pod_with_a_queue_label_is_gated_unless_it_is_of_a_job(kind: str, gate
     owner = {"kind": kind, "name": "a", "uid": "u", "controller": True}
     metadata = {**JOB["metadata"], "ownerReferences": [owner]}
     pod = {"metadata": metadata, "spec": {"priorityClassName": "urgent", "priority": 1000}}
-    with TestClient(application(KNOWN)) as client:
+    with TestClient(application(KNOWN, CollectorRegistry())) as client:
         response = client.post("/mutate/queuectl-pods", content=review(pod))
     said = response.json()["response"]
     patch = msgspec.json.decode(base64.b64decode(said.get("patch", "") or b"W10="))
@@ -166,7 +167,7 @@ def test_a_pod_with_a_queue_label_is_gated_unless_it_is_of_a_job(kind: str, gate
 
 
 def test_an_object_without_a_value_is_refused_with_the_reason() -> None:
-    with TestClient(application(KNOWN)) as client:
+    with TestClient(application(KNOWN, CollectorRegistry())) as client:
         response = client.post("/mutate/queuectl-pytorchjobs", content=review({"spec": {}}))
     said = response.json()["response"]
     assert said["allowed"] is False
@@ -189,7 +190,7 @@ def test_an_object_without_a_value_is_refused_with_the_reason() -> None:
     ],
 )
 def test_other_requests_are_refused(path: str, body: bytes, status: int) -> None:
-    with TestClient(application(KNOWN)) as client:
+    with TestClient(application(KNOWN, CollectorRegistry())) as client:
         assert client.post(path, content=body).status_code == status
 
 
@@ -427,7 +428,7 @@ class Cluster(Api):
         return msgspec.json.encode(self.secret if secret else self.configuration)
 
     async def close(self) -> None:
-        """There is no connection."""
+        """Do nothing: this double has no connection."""
 
     @property
     def trusts(self) -> bytes:
