@@ -223,7 +223,7 @@ async def _cut(request: Request, error: Exception) -> JSONResponse:
     del error
     return respond(
         request,
-        Problem(ProblemType.MALFORMED_BODY, "the connection ended before the end of the body"),
+        Problem(ProblemType.MALFORMED_BODY, "the connection ended before the answer"),
     )
 
 

@@ -1,11 +1,11 @@
-"""The REST API on a real port, in a thread of its own: what a command line talks to."""
+"""The REST API on a real port: in a thread of its own, as a command line talks to it, or on the event loop of a test."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from structlog.testing import capture_logs
 
@@ -45,3 +45,14 @@ def serving(
     finally:
         server.stop()
         thread.join()
+
+
+@asynccontextmanager
+async def running(server: WebServer) -> AsyncIterator[WebServer]:
+    """The server on this event loop, until the block ends."""
+    serves = asyncio.create_task(server.run())
+    try:
+        yield server
+    finally:
+        server.stop()
+        await serves

@@ -26,6 +26,7 @@ from structlog.testing import capture_logs
 from queuectl.api import descriptors
 from queuectl.api.connections import Closed, ConnectionLimits, Connections
 from queuectl.api.server import Address, WebServer
+from tests.api.serving import running
 from tests.api.signed import ADMIN, NO_RIGHTS, bearer, people, signed_app
 from tests.doubles.store import MemoryStore
 from tests.support.tls import write_certificate
@@ -37,16 +38,6 @@ WIDE = ConnectionLimits(new_burst=FLOOD * 4)
 SHORT = replace(WIDE, head_seconds=0.2, body_seconds=0.2, reading_seconds=0.2)
 
 Client = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-
-
-@asynccontextmanager
-async def serving(server: WebServer) -> AsyncIterator[WebServer]:
-    running = asyncio.create_task(server.run())
-    try:
-        yield server
-    finally:
-        server.stop()
-        await running
 
 
 def of(memory: MemoryStore, limits: ConnectionLimits) -> WebServer:
@@ -99,7 +90,7 @@ async def test_an_unfinished_request_is_closed_after_its_time(
     memory: MemoryStore, sent: bytes
 ) -> None:
     server = of(memory, SHORT)
-    async with serving(server), clients(server, 20, sent) as found:
+    async with running(server), clients(server, 20, sent) as found:
         assert await ended(found) == 20
         assert len(server.connections) == 0
     reason = Closed.BODY if b"{" in sent else Closed.HEAD
@@ -108,7 +99,7 @@ async def test_an_unfinished_request_is_closed_after_its_time(
 
 async def test_bytes_that_arrive_one_by_one_extend_no_deadline(memory: MemoryStore) -> None:
     server = of(memory, SHORT)
-    async with serving(server), clients(server, 1, b"") as [(reader, writer)]:
+    async with running(server), clients(server, 1, b"") as [(reader, writer)]:
 
         async def trickle() -> None:
             for byte in HEAD * 1000:
@@ -124,14 +115,14 @@ async def test_bytes_that_arrive_one_by_one_extend_no_deadline(memory: MemorySto
 async def test_the_next_request_of_a_connection_has_a_deadline_too(memory: MemoryStore) -> None:
     server = of(memory, SHORT)
     whole = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-    async with serving(server), clients(server, 5, whole + b"GET /hea") as found:
+    async with running(server), clients(server, 5, whole + b"GET /hea") as found:
         assert await ended(found) == 5
     assert server.connections.closed == {Closed.HEAD: 5}
 
 
 async def test_a_connection_between_two_requests_stays_open(memory: MemoryStore) -> None:
     server = of(memory, SHORT)
-    async with serving(server), httpx2.AsyncClient(base_url=server.url) as client:
+    async with running(server), httpx2.AsyncClient(base_url=server.url) as client:
         for _ in range(2):
             assert (await client.get("/healthz")).status_code == 200
             await asyncio.sleep(2 * SHORT.head_seconds)
@@ -145,7 +136,7 @@ async def test_a_client_that_does_not_read_its_answer_is_closed() -> None:
 
     app = Starlette(routes=[Route("/", much)])
     server = WebServer(app, Address("127.0.0.1", 0), limits=SHORT)
-    async with serving(server), clients(server, 1, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n") as found:
+    async with running(server), clients(server, 1, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n") as found:
         while not server.connections.closed:  # noqa: ASYNC110 - the client does nothing
             await asyncio.sleep(0.05)
         assert await ended(found) == 1
@@ -160,7 +151,7 @@ async def test_a_flood_of_connections_leaves_room_for_a_caller_of_the_same_addre
 ) -> None:
     server = of(memory, replace(WIDE, most=150, of_address=100))
     async with (
-        serving(server),
+        running(server),
         httpx2.AsyncClient(base_url=server.url, headers=bearer(ADMIN)) as signed_in,
     ):
         assert (await signed_in.get(COHORTS)).status_code == 200
@@ -174,7 +165,7 @@ async def test_a_flood_of_connections_leaves_room_for_a_caller_of_the_same_addre
 
 async def test_new_connections_of_one_address_have_a_rate(memory: MemoryStore) -> None:
     server = of(memory, ConnectionLimits(new_per_second=1e-6, new_burst=50))
-    async with serving(server):
+    async with running(server):
         async with clients(server, 80, b"") as found:
             assert await ended(found[50:]) == 30
         assert server.connections.closed == {Closed.TOO_MANY_NEW: 30}
@@ -183,7 +174,7 @@ async def test_new_connections_of_one_address_have_a_rate(memory: MemoryStore) -
 async def test_a_flood_is_logged_in_few_lines(memory: MemoryStore) -> None:
     server = of(memory, ConnectionLimits(new_per_second=1e-6, new_burst=1))
     with capture_logs() as lines:
-        async with serving(server), clients(server, 200, b"") as found:
+        async with running(server), clients(server, 200, b"") as found:
             await ended(found[1:])
     assert server.connections.closed[Closed.TOO_MANY_NEW] == 199
     assert len(lines) < 20, "not one for each connection"
@@ -192,7 +183,7 @@ async def test_a_flood_is_logged_in_few_lines(memory: MemoryStore) -> None:
 async def test_one_caller_has_a_limited_number_of_connections(memory: MemoryStore) -> None:
     server = of(memory, replace(WIDE, of_caller=3))
     request = f"GET {COHORTS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ADMIN}\r\n\r\n"
-    async with serving(server), clients(server, 10, request.encode()) as found:
+    async with running(server), clients(server, 10, request.encode()) as found:
         assert await ended(found[:7]) == 7, "those that waited longest"
         assert len(server.connections) == 3
 
@@ -200,7 +191,7 @@ async def test_one_caller_has_a_limited_number_of_connections(memory: MemoryStor
 async def test_a_caller_whose_connections_are_all_busy_gets_no_other(memory: MemoryStore) -> None:
     server = of(memory, replace(WIDE, of_caller=2))
     async with (
-        serving(server),
+        running(server),
         httpx2.AsyncClient(base_url=server.url, headers=bearer(ADMIN)) as client,
         client.stream("GET", "/api/v1/events"),
         client.stream("GET", "/api/v1/events"),
@@ -220,7 +211,7 @@ async def test_a_tls_handshake_that_does_not_end_is_closed(
     server = WebServer(
         app, Address("127.0.0.1", 0), certificate, limits=replace(SHORT, of_address=10)
     )
-    async with serving(server):
+    async with running(server):
         async with clients(server, 30, b"\x16\x03\x01") as found:
             assert await ended(found) == 30
         assert len(server.connections) == 0
@@ -246,7 +237,7 @@ async def test_a_failure_to_accept_is_logged_once_a_second_and_ends(
     monkeypatch.setattr(loop, "sock_accept", failing)
     monkeypatch.setattr("queuectl.api.server._RETRY_SECONDS", 0.0)
     with capture_logs() as lines:
-        async with serving(server), httpx2.AsyncClient(base_url=server.url) as client:
+        async with running(server), httpx2.AsyncClient(base_url=server.url) as client:
             assert (await client.get("/healthz")).status_code == 200
     assert [line["event"] for line in lines] == ["connection_not_accepted"]
 

@@ -191,7 +191,7 @@ async def test_a_connection_cut_in_the_middle_of_a_body_writes_nothing(
         writer.close()
         while not memory.database.audit or memory.database.audit[-1].status is None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    assert memory.database.audit[-1].detail == "the connection ended before the end of the body"
+    assert memory.database.audit[-1].detail == "the connection ended before the answer"
     assert not memory.database.documents
     assert not [line for line in logs if line["log_level"] == "error"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ from fastapi import FastAPI
 from queuectl.api.app import create_app
 from queuectl.api.auth.authentication import OpenPaths
 from queuectl.api.auth.layers import AuthenticationLayer
+from queuectl.api.server import Address, WebServer
 from queuectl.control.questions import throttle, what_if
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
@@ -34,6 +36,7 @@ from queuectl.planner import StopSignal, plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.telemetry.metrics import Metrics
 from tests.api.conftest import talking_to
+from tests.api.serving import running
 from tests.api.signed import asking
 from tests.api.support import FixedClusterReader, FixedHealth
 from tests.control.rig import configuration, nodes
@@ -41,6 +44,7 @@ from tests.doubles.access import MemoryAccess
 from tests.doubles.store import MemoryStore
 from tests.planner.build import NOW, gang, podset
 
+ADDRESS = Address("127.0.0.1", 0)
 FLAVORS = dict.fromkeys(("nvidia.com/gpu", "cpu", "pods"), "gpu")
 
 
@@ -367,6 +371,35 @@ async def test_a_what_if_that_takes_too_long_is_cancelled(monkeypatch: pytest.Mo
     assert answer.status_code == 503
     assert answer.json()["type"].endswith("/took-too-long")
     assert answer.headers["Retry-After"]
+
+
+async def test_a_what_if_ends_when_its_caller_disconnects_and_the_next_one_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a real connection. Its limit of 20 s is longer than this test may take."""
+    began, ended = threading.Event(), threading.Event()
+
+    def slow(snapshot: Snapshot, stop: StopSignal, cache: PlannerCache) -> object:
+        first = not began.is_set()
+        began.set()
+        while first and not stop.stopped:
+            time.sleep(0.001)
+        ended.set()
+        return plan(snapshot, stop, cache)
+
+    monkeypatch.setattr("queuectl.control.checked_plan.plan", slow)
+    async with running(WebServer(await app_of(seen(waits=(of("b", 2),))), ADDRESS)) as server:
+        host = f"127.0.0.1:{server.address.port}"
+        head = f"POST /api/v1/plans HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json"
+        _, writer = await asyncio.open_connection("127.0.0.1", server.address.port)
+        writer.write(f"{head}\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+        assert await asyncio.to_thread(began.wait, 10)
+        assert not ended.is_set()
+        writer.close()
+        assert await asyncio.to_thread(ended.wait, 10)
+        async with httpx2.AsyncClient(base_url=server.url) as client:
+            answer = await client.post("/api/v1/plans", json={})
+    assert [one["workload"] for one in answer.json()["starts"]] == ["default/b"]
 
 
 async def test_requests_beyond_the_limit_are_refused(

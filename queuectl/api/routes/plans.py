@@ -2,10 +2,12 @@
 
 # No postponed annotations here: see routes/config.py.
 
-from collections.abc import Iterable
-from typing import Final
+import asyncio
+from collections.abc import Coroutine, Iterable
+from typing import Any, Final, TypeVar
 
 from fastapi import APIRouter, Request
+from starlette.requests import ClientDisconnect
 
 from queuectl.api.access import Guard
 from queuectl.api.body import Bodies
@@ -22,6 +24,8 @@ from queuectl.objects.kinds import KINDS
 
 P = ProblemType
 PATH: Final = f"{PREFIX}/plans"
+
+_Answer = TypeVar("_Answer")
 
 
 def add_routes(
@@ -53,7 +57,9 @@ def add_routes(
             body = await bodies.work(lambda: with_manifests(given, kinds))
         try:
             trial = (
-                await cluster_reader.try_out(_asked(body)) if cluster_reader is not None else None
+                await _while_connected(request, cluster_reader.try_out(_asked(body)))
+                if cluster_reader is not None
+                else None
             )
         except TookTooLong as error:
             retry = {"Retry-After": str(RETRY_SECONDS)}
@@ -67,6 +73,31 @@ def add_routes(
             return waiting | {gang.workload.namespace for gang in known.admitted}
 
         return plan_view(trial, await guard.visible(request, "list", "workloads", namespaces))
+
+
+async def _while_connected(request: Request, answer: Coroutine[Any, Any, _Answer]) -> _Answer:
+    """The answer. It is cancelled if its caller disconnects, so that the questions of others begin.
+
+    Raises:
+        ClientDisconnect: nobody waits for the answer.
+    """
+    answering = asyncio.create_task(answer)
+    leaving = asyncio.create_task(_disconnected(request))
+    try:
+        await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done():
+            raise ClientDisconnect
+        return await answering
+    finally:
+        answering.cancel()
+        leaving.cancel()
+        await asyncio.wait({answering, leaving})
+
+
+async def _disconnected(request: Request) -> None:
+    """Return when the client has disconnected. The body must have been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _asked(body: PlanBody) -> WhatIf:

@@ -102,7 +102,7 @@ class PlannerThrottle:
             self._next()
 
     async def work_out(self, work: Callable[[StopSignal], _Answer], seconds: float) -> _Answer:
-        """The result of ``work``, which is stopped after so many seconds. Call it in a turn.
+        """The result of ``work``, which is stopped after so many seconds, or if the caller is cancelled. Call it in a turn.
 
         Raises:
             TookTooLong: the work did not end although it was stopped. It is left behind.
@@ -113,11 +113,13 @@ class PlannerThrottle:
         began = time.monotonic()
         answer = asyncio.wrap_future(thread.answer)
         try:
-            done, _ = await asyncio.wait({answer}, timeout=seconds)
-            if not done:
-                thread.stop()
-                done, _ = await asyncio.wait({answer}, timeout=GRACE_SECONDS)
-            if not done:
+            try:
+                await asyncio.wait({answer}, timeout=seconds)
+            finally:  # it has ended, it is at its limit, or nobody waits for its answer any more
+                if not answer.done():
+                    thread.stop()
+                    await asyncio.wait({answer}, timeout=GRACE_SECONDS)
+            if not answer.done():
                 raise TookTooLong("the request did not end in time")
             return await answer
         finally:
