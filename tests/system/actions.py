@@ -54,6 +54,17 @@ def until_reason(workspace: Workspace, name: str, state: str, code: str) -> dict
     return workspace.workload(name)
 
 
+def until_refused(workspace: Workspace, name: str) -> str:
+    """Wait until a plan has considered a gang and it still waits. Returns the code of its reason."""
+    unconsidered = {"", "Queued", "PendingEvaluation"}
+    workspace.until(
+        lambda: reason(workspace, name)[1] not in unconsidered, f"a plan considers {name}"
+    )
+    state, code = reason(workspace, name)
+    assert state == "Pending", f"{name} is {state}: {code}"
+    return code
+
+
 def until_empty(workspace: Workspace, name: str) -> None:
     """Wait until no pod of a gang is left but those that ended by themselves."""
     workspace.until(

@@ -14,7 +14,7 @@ from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
 from queuectl.localcluster import devices as d
 from queuectl.localcluster.components import SCHEDULER
-from tests.system.actions import apply, configured, restart_controller
+from tests.system.actions import apply, configured, restart_controller, until_refused
 from tests.system.claims import claim, devices, request, using
 from tests.system.device_cluster import DeviceWorkspace, device_installation, device_workspace
 from tests.system.installation import RACK, Installation, Workspace
@@ -59,8 +59,7 @@ def test_pods_of_different_size_share_nodes(workspace: DeviceWorkspace) -> None:
     for name in ("fours", "ones"):
         workspace.base.until_state(name, "Running")
     workspace.job("late", Pods(1), "one")
-    workspace.base.until(lambda: reason(workspace, "late").get("code"), "a reason")
-    assert workspace.base.state("late") == "Pending"
+    until_refused(workspace.base, "late")
     assert workspace.refused() == []
 
 
@@ -110,8 +109,7 @@ def test_an_incomplete_pool_is_not_used_and_the_complete_one_is(
     workspace.driver.publish(new[:1])
     try:
         workspace.job("all", Pods(16), "eight")
-        workspace.base.until(lambda: reason(workspace, "all").get("code"), "a reason")
-        assert workspace.base.state("all") == "Pending"
+        until_refused(workspace.base, "all")
         workspace.driver.replace(old, new[1:])
         workspace.base.until_state("all", "Running")
         assert workspace.devices("all")[NODE] == 8
@@ -156,8 +154,7 @@ def test_a_running_gang_keeps_its_devices_while_two_generations_of_its_pool_exis
         )
         workspace.driver.publish(new[:1])
         workspace.job("next", Pods(1), "four")
-        base.until(lambda: reason(workspace, "next").get("code"), "a reason")
-        assert base.state("next") == "Pending"
+        until_refused(base, "next")
         workspace.driver.replace(old, new[1:])
         base.until_state("next", "Running")
         assert workspace.devices("next") == workspace.devices("runs") == {node: 4}
@@ -374,8 +371,7 @@ def test_a_controller_that_starts_again_keeps_gangs_with_devices_and_plans_besid
     workspace.base.until_state("runs", "Running")
     held = workspace.devices("runs")
     workspace.job("waits", Pods(8, required=RACK), "eight")
-    workspace.base.until(lambda: reason(workspace, "waits").get("code"), "a reason")
-    before = reason(workspace, "waits")
+    before = until_refused(workspace.base, "waits")
     restart_controller(workspace.base)
     workspace.base.installation.controller.wait_ready()
     workspace.job("beside", Pods(4), "eight")
@@ -384,5 +380,5 @@ def test_a_controller_that_starts_again_keeps_gangs_with_devices_and_plans_besid
     assert not set(workspace.devices("beside")) & set(held)
     found = {name: workspace.base.workload(name) for name in ("runs", "beside")}
     assert {(one["attempt"], one["evictions"]) for one in found.values()} == {(1, 0)}
-    assert reason(workspace, "waits")["code"] == before["code"]
+    assert until_refused(workspace.base, "waits") == before
     assert workspace.refused() == []

@@ -12,7 +12,7 @@ from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
 from queuectl.localcluster import NodeSpec
 from tests.support.shared_resource import SharedResource
-from tests.system.actions import apply
+from tests.system.actions import apply, until_refused
 from tests.system.installation import Installation, Workspace, installed
 
 pytestmark = [pytest.mark.system, pytest.mark.gpus]
@@ -49,8 +49,7 @@ def test_a_gang_that_would_have_two_replicas_on_a_node_waits(
     workspace: Workspace, pods: Pods
 ) -> None:
     workspace.job("gang", pods)
-    workspace.until(lambda: workspace.workload("gang").get("reason", {}).get("code"), "a reason")
-    assert workspace.state("gang") == "Pending"
+    until_refused(workspace, "gang")
 
 
 @pytest.mark.parametrize(("rule", "state"), [("Never", "Pending"), ("Any", "Running")])
@@ -62,7 +61,4 @@ def test_the_rule_of_the_queue_holds(workspace: Workspace, rule: str, state: str
     if state == "Running":
         workspace.until_state("gang", state)
     else:
-        workspace.until(
-            lambda: workspace.workload("gang").get("reason", {}).get("code"), "a reason"
-        )
-        assert workspace.state("gang") == state
+        until_refused(workspace, "gang")
