@@ -376,7 +376,7 @@ async def test_a_what_if_that_takes_too_long_is_cancelled(monkeypatch: pytest.Mo
 async def test_a_what_if_ends_when_its_caller_disconnects_and_the_next_one_is_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On a real connection. Its limit of 20 s is longer than this test may take."""
+    """On a real connection. Its limit of 20 s is longer than the waits of this test."""
     began, ended = threading.Event(), threading.Event()
 
     def slow(snapshot: Snapshot, stop: StopSignal, cache: PlannerCache) -> object:

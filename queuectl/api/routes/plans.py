@@ -79,7 +79,7 @@ async def _while_connected(request: Request, answer: Coroutine[Any, Any, _Answer
     """The answer. It is cancelled if its caller disconnects, so that the questions of others begin.
 
     Raises:
-        ClientDisconnect: nobody waits for the answer.
+        ClientDisconnect: the caller disconnected before the answer.
     """
     answering = asyncio.create_task(answer)
     leaving = asyncio.create_task(_disconnected(request))

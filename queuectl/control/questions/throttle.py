@@ -115,7 +115,7 @@ class PlannerThrottle:
         try:
             try:
                 await asyncio.wait({answer}, timeout=seconds)
-            finally:  # it has ended, it is at its limit, or nobody waits for its answer any more
+            finally:  # it has ended, it is at its limit, or its caller is cancelled
                 if not answer.done():
                     thread.stop()
                     await asyncio.wait({answer}, timeout=GRACE_SECONDS)
