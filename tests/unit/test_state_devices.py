@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from queuectl.control.leader.leader_state import LeaderState
 from queuectl.domain.devices import (
     NO_DEVICES,
     AllocatedDevice,
@@ -25,7 +26,7 @@ from queuectl.domain.devices import (
     PodDevices,
 )
 from queuectl.domain.job_records import JobRecord
-from queuectl.domain.ledger import State
+from queuectl.domain.ledger import Loaded, State
 from queuectl.domain.pod_records import PodPhase
 from queuectl.domain.pool_slices import NodeAccess, PoolSlice, PublishedDevice
 from queuectl.domain.quantity import Resources
@@ -39,7 +40,7 @@ from queuectl.domain.records import (
     SliceRecord,
     TaintRuleRecord,
 )
-from queuectl.domain.snapshot import Pending
+from queuectl.domain.snapshot import Pending, SolverLimits
 from queuectl.state.checks import over_nodes
 from tests.unit.test_state import ENTRY, JOB, LIVE, World, on, pod
 
@@ -101,6 +102,17 @@ RUNS = replace(CLAIMING, version=9, suspended=False, attempt=1)
 def pending(world: World) -> Pending:
     [one] = world.freeze().pending
     return one
+
+
+def test_a_leader_that_reads_the_database_again_counts_the_claims_of_no_pod() -> None:
+    world = World(records=[published("n1"), CLASSED, claim(None, [gpu("n1", 3)], name="kept")])
+    state = LeaderState(world.mirror, SolverLimits(), 10.0, lambda: 100.0, 60.0)
+    held = []
+    for _ in range(2):
+        state.load(Loaded((), (), 1))
+        state.observer.observe(state.config, 100.0)
+        held.append(state.snapshot(seek_room=False).other_devices)
+    assert [[one.id for one in devices["n1"]] for devices in held] == [[gpu("n1", 3)]] * 2
 
 
 class TestInventory:

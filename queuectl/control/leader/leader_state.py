@@ -144,7 +144,7 @@ class LeaderState:
             mirror, self.ledger, self._usage, self._unschedulable_seconds, self.refusals
         )
         self.decider = Decider(mirror, self.ledger, self._idles)
-        self._usage.refresh(list(mirror.pods))
+        self._usage.refresh_all()
         self._evaluate_all()
 
     def _running(
