@@ -30,7 +30,8 @@ from tests.system.test_default_queue import default_queue
 from tests.system.transcript import Page, Shell, shell
 from tests.versions.webhook import REPLICAS, in_force, serve, server_of
 
-pytestmark = [pytest.mark.operations, pytest.mark.timeout(600)]
+# The first run builds the oldest supported Kubernetes.
+pytestmark = [pytest.mark.operations, pytest.mark.timeout(2400)]
 
 NODES = NodeSpec(racks_per_block=2, hosts_per_rack=12)
 
