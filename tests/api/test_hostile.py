@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 
 from queuectl.api.server import Address, WebServer
 from tests.api.conftest import AnyStore, talking_to
+from tests.api.serving import running
 from tests.api.signed import ADMIN, asking, bearer, people, signed_app
 from tests.api.support import CLUSTER_QUEUE, COHORT, QUEUE_PATH, job
 from tests.doubles.store import MemoryStore
@@ -100,10 +101,8 @@ TRICKS = [
 async def served(memory: MemoryStore) -> AsyncIterator[Address]:
     """On a real port: clients normalize paths before they send them."""
     server = WebServer(signed_app(memory, people()), Address("127.0.0.1", 0))
-    running = asyncio.create_task(server.run())
-    yield server.address
-    server.stop()
-    await running
+    async with running(server):
+        yield server.address
 
 
 async def said(address: Address, request: bytes) -> bytes:

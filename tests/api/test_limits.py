@@ -20,6 +20,7 @@ from queuectl.api.server import Address, WebServer
 from queuectl.domain.identity import Caller, Session
 from queuectl.domain.rate_limit import Buckets
 from tests.api.conftest import commit, talking_to
+from tests.api.serving import running
 from tests.api.signed import ADMIN, NO_RIGHTS, asking, bearer, people, signed_app
 from tests.api.support import job, live_through
 from tests.doubles.access import MemoryAccess
@@ -208,16 +209,11 @@ async def test_the_address_is_the_peers_unless_a_trusted_proxy_names_another(
 ) -> None:
     app = signed_app(memory, counting(), failures_per_second=SELDOM, failure_burst=1, secure=False)
     server = WebServer(app, Address("127.0.0.1", 0), None, trusted)
-    serving = asyncio.create_task(server.run())
-    try:
-        async with httpx2.AsyncClient(base_url=server.url) as client:
-            first, second = [
-                await client.get(COHORTS, headers=bearer("guess") | {"X-Forwarded-For": header})
-                for header in headers
-            ]
-    finally:
-        server.stop()
-        await serving
+    async with running(server), httpx2.AsyncClient(base_url=server.url) as client:
+        first, second = [
+            await client.get(COHORTS, headers=bearer("guess") | {"X-Forwarded-For": header})
+            for header in headers
+        ]
     assert first.status_code == 401
     assert second.status_code == (429 if alike else 401)
 

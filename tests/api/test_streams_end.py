@@ -19,6 +19,7 @@ from queuectl.api.routes import events as route
 from queuectl.api.routes.events import StreamLimit
 from queuectl.api.server import Address, WebServer
 from tests.api.conftest import commit
+from tests.api.serving import running
 from tests.api.signed import ADMIN, NO_RIGHTS, bearer, people, signed_app
 from tests.api.support import job, live_through
 from tests.doubles.access import MemoryAccess
@@ -40,13 +41,11 @@ async def served(
     """The API on a real port."""
     app = signed_app(store, access, streams=limit, secure=False)
     server = WebServer(app, Address("127.0.0.1", 0))
-    serving = asyncio.create_task(server.run())
-    try:
-        async with httpx2.AsyncClient(base_url=server.url, timeout=PATIENCE) as client:
-            yield client
-    finally:
-        server.stop()
-        await serving
+    async with (
+        running(server),
+        httpx2.AsyncClient(base_url=server.url, timeout=PATIENCE) as client,
+    ):
+        yield client
 
 
 async def rest(answer: httpx2.Response) -> str:
