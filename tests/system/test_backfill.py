@@ -71,4 +71,5 @@ def test_with_backfill_it_starts_when_it_was_planned_and_short_gangs_go_first(
         assert not [e for e in workspace.history("large") if e["event"] == "PlannedStartMoved"]
         assert workspace.state("long") == "Pending"
         remove(workspace, "large")
-        workspace.until_state("long", "Running")
+        long = workspace.until_state("long", "Running")
+        assert long["startedAt"] > large["startedAt"]

@@ -126,7 +126,6 @@ class PlannerThrottle:
             took = thread.took
             if not thread.answer.done():
                 answer.cancel()
-                thread.stop()
                 self._left[thread.answer] = asking.get()
                 took = time.monotonic() - began
                 _log.error("question_not_stopped", caller=asking.get(), seconds=round(took, 1))
