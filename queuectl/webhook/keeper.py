@@ -92,7 +92,11 @@ class Keeper:
                 await asyncio.sleep(FIRST_SECONDS)
 
     async def _checked(self) -> None:
-        """Take a step, and log an error of a request. Raises ObjectGone while there is no certificate."""
+        """Take one step, and log requests that fail.
+
+        Raises:
+            ObjectGone: the configuration or the Secret does not exist, and no certificate can be served yet.
+        """
         try:
             await self.step(dt.datetime.now(dt.UTC))
         except ClusterError as error:

@@ -383,7 +383,7 @@ async def test_a_what_if_ends_when_its_caller_disconnects_and_the_next_one_is_an
         first = not began.is_set()
         began.set()
         while first and not stop.stopped:
-            time.sleep(0.001)
+            time.sleep(0.001)  # the signal can only be polled, as a search polls it
         ended.set()
         return plan(snapshot, stop, cache)
 

@@ -156,19 +156,16 @@ async def test_a_kill_at_any_step_changes_no_outcome(
 
 
 @pytest.mark.parametrize(
-    ("kind", "kinds", "sides"),
-    [
-        ("GangRun", KNOWN, BOTH),
-        ("XGBoostJob", declared_instead("XGBoostJob"), BOTH),
-    ],
+    ("kind", "kinds"),
+    [("GangRun", KNOWN), ("XGBoostJob", declared_instead("XGBoostJob"))],
     ids=["GangRun", "XGBoostJob"],
 )
 @pytest.mark.faults
 @pytest.mark.timeout(600)
 async def test_a_kill_at_any_step_changes_no_outcome_for_a_declared_kind(
-    postgres: TestPostgres, kind: str, kinds: JobKinds, sides: tuple[Moment, ...]
+    postgres: TestPostgres, kind: str, kinds: JobKinds
 ) -> None:
-    await killed_at_any_step(postgres, kind, kinds, sides)
+    await killed_at_any_step(postgres, kind, kinds, BOTH)
 
 
 async def killed_at_any_step(
