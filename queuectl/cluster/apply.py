@@ -6,9 +6,11 @@ It needs an identity that can write admission policies and RBAC. The identity of
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 import yaml
 
@@ -16,9 +18,10 @@ import queuectl
 from queuectl.cluster.adapter import SYSTEM_NAMESPACE
 from queuectl.cluster.client import APPLY_PATCH, METADATA_ONLY, Api, document_in
 from queuectl.cluster.review import probe_policies
+from queuectl.cluster.server import Server, discover
 from queuectl.cluster.webhooks import BINDING, POLICY
 from queuectl.cluster.writes import MANAGER
-from queuectl.domain.errors import BadInput, ClusterUnavailable, ObjectGone
+from queuectl.domain.errors import BadInput, ClusterUnavailable, ObjectGone, WriteRefused
 
 Document = Mapping[str, Any]
 
@@ -88,14 +91,7 @@ async def apply(api: Api, documents: Iterable[Document]) -> None:
         BadInput: the server does not know a kind.
         ClusterError: a request failed.
     """
-    collections: dict[tuple[str, str], tuple[str, str, bool]] = {}
-    for document in documents:
-        version, kind = document["apiVersion"], document["kind"]
-        if (version, kind) not in collections:
-            collections.update(await _discover(api, version))
-        if (version, kind) not in collections:
-            raise BadInput(f"the API server does not know kind {kind} of {version}")
-        target = _target(document, *collections[version, kind])
+    async for document, target in _targets(api, documents):
         query = (("fieldManager", f"{MANAGER}-setup"), ("force", "true"))
         await api.request(
             "PATCH",
@@ -107,31 +103,93 @@ async def apply(api: Api, documents: Iterable[Document]) -> None:
         )
 
 
+async def _delete(api: Api, documents: Iterable[Document]) -> None:
+    async for _, target in _targets(api, documents):
+        with suppress(ObjectGone):
+            await api.request("DELETE", target)
+
+
+async def _targets(api: Api, documents: Iterable[Document]) -> AsyncIterator[tuple[Document, str]]:
+    collections: dict[tuple[str, str], tuple[str, str, bool]] = {}
+    for document in documents:
+        version, kind = document["apiVersion"], document["kind"]
+        if (version, kind) not in collections:
+            collections.update(await _discover(api, version))
+        if (version, kind) not in collections:
+            raise BadInput(f"the API server does not know kind {kind} of {version}")
+        yield document, _target(document, *collections[version, kind])
+
+
 async def wait_until_in_force(
     api: Api, namespace: str = SYSTEM_NAMESPACE, *, kueue: bool = False, seconds: float = 30.0
 ) -> None:
     """Wait until the admission policies act; ``kueue``: on jobs with Kueue's label, too.
 
-    A server needs some seconds to load the schema of a new kind before it can mutate it. Until then it answers 503.
+    A server needs some seconds to load the schema of a new kind before it can mutate it. Until then it answers 503. It loads changes of
+    policies in their order, so two more policies show when all earlier ones are in force. They are deleted at the end.
 
     Raises:
         ClusterUnavailable: they do not act after ``seconds``; the message names the missing parts.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
-    while missing := await _missing(api, namespace, kueue):
-        if loop.time() > deadline:
-            raise ClusterUnavailable(
-                f"after {seconds:.0f} s still not in force: {'; '.join(missing)}"
-            )
-        await asyncio.sleep(0.1)
-
-
-async def _missing(api: Api, namespace: str, kueue: bool) -> list[str]:
+    name = f"{MANAGER}-set-up-{uuid4().hex[:8]}"
     try:
-        return await probe_policies(api, namespace, controller=False, kueue=kueue)
+        while missing := await _missing(api, namespace, kueue, name):
+            if loop.time() > deadline:
+                raise ClusterUnavailable(
+                    f"after {seconds:.0f} s still not in force: {'; '.join(missing)}"
+                )
+            await asyncio.sleep(0.1)
+    finally:
+        await _delete(api, _last_policies(name, await discover(api)))
+
+
+async def _missing(api: Api, namespace: str, kueue: bool, last: str) -> list[str]:
+    try:
+        await apply(api, _last_policies(last, await discover(api)))
+        missing = await probe_policies(api, namespace, controller=False, kueue=kueue)
+        return missing or await _probe_last(api, namespace, last)
     except ClusterUnavailable as error:
         return [str(error)]
+
+
+def _last_policies(name: str, server: Server) -> list[Document]:
+    """Policies that deny the dry run of one ConfigMap. Where the server has policies that mutate, one of these mutates it before."""
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}
+    spec = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [{**rule, "operations": ["CREATE"]}]},
+        "matchConditions": [{"name": "probe", "expression": f"object.metadata.name == '{name}'"}],
+    }
+    head = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": name}}
+    bound = {**head, "spec": {"policyName": name}}
+    mutated, found = "true", []
+    if server.has_mutating_policies:
+        mutated = f"object.metadata.?labels[?'{name}'].hasValue()"
+        changed = f"Object{{metadata: Object.metadata{{labels: {{'{name}': 'x'}}}}}}"
+        mutation = {
+            "patchType": "ApplyConfiguration",
+            "applyConfiguration": {"expression": changed},
+        }
+        mutating = {**spec, "mutations": [mutation], "reinvocationPolicy": "Never"}
+        found = [{**head, "kind": POLICY, "spec": mutating}, {**bound, "kind": BINDING}]
+    validating = {**spec, "validations": [{"expression": f"!({mutated})"}]}
+    denies = {"policyName": name, "validationActions": ["Deny"]}
+    return [
+        *found,
+        {**head, "kind": "ValidatingAdmissionPolicy", "spec": validating},
+        {**head, "kind": "ValidatingAdmissionPolicyBinding", "spec": denies},
+    ]
+
+
+async def _probe_last(api: Api, namespace: str, name: str) -> list[str]:
+    target, body = f"/api/v1/namespaces/{namespace}/configmaps", {"metadata": {"name": name}}
+    try:
+        await api.request("POST", target, query=(("dryRun", "All"),), body=body)
+    except WriteRefused as error:
+        return [] if f"'{name}'" in str(error) else [str(error)]
+    return ["the API server has not loaded all policies"]
 
 
 async def _discover(api: Api, version: str) -> dict[tuple[str, str], tuple[str, str, bool]]:

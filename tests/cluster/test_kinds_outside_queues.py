@@ -262,6 +262,23 @@ def test_an_object_outside_the_queues_has_no_mark_of_queuectl(plane: Plane, one:
         plane.user.create(collection(one), document, dryRun="All")
 
 
+async def test_the_wait_after_a_set_up_ends_when_each_policy_acts(plane: Plane) -> None:
+    """No probe is denied by this policy."""
+    _, job = next(marked(JOB))
+    binding = "validatingadmissionpolicybindings/queuectl-unqueued-jobs"
+    plane.cluster.client.delete(f"/apis/admissionregistration.k8s.io/v1/{binding}")
+
+    def accepted() -> bool:
+        try:
+            return bool(plane.user.create(collection(JOB), job, dryRun="All"))
+        except RequestError:
+            return False
+
+    await asyncio.to_thread(wait_until, accepted, "the binding is deleted", 20)
+    await _set_up(plane.cluster)
+    assert not accepted()
+
+
 @BY_KIND
 def test_no_update_marks_an_object_outside_the_queues(plane: Plane, one: One) -> None:
     [first, *_] = documents(one)
