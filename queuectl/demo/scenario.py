@@ -134,10 +134,18 @@ def configuration() -> list[Document]:
 
 
 def with_idle_reclaim(document: Document) -> Document:
-    """A ClusterQueue with the policy :data:`IDLE_RECLAIM`; another object unchanged."""
+    """A ClusterQueue with the policy :data:`IDLE_RECLAIM`; another object unchanged.
+
+    Only idle gangs are preempted. On a slow machine a sample can be too old when the urgent gang is submitted. It then waits for the next
+    one.
+    """
     if document["kind"] != "ClusterQueue":
         return document
-    return document | {"spec": document["spec"] | {"policy": {"idleReclaim": IDLE_RECLAIM}}}
+    changed = {
+        "preemption": {"withinClusterQueue": "Never"},
+        "policy": {"idleReclaim": IDLE_RECLAIM},
+    }
+    return document | {"spec": document["spec"] | changed}
 
 
 def gangs() -> list[Gang]:

@@ -25,7 +25,7 @@ from queuectl.demo.scenario import (
 )
 from queuectl.domain.job_records import JobRecord
 from queuectl.domain.quantity import CPU, GPU, MEMORY
-from queuectl.domain.queues import IdleReclaim
+from queuectl.domain.queues import IdleReclaim, WithinClusterQueue
 from queuectl.localcluster.exporter import PROFILE
 from queuectl.localcluster.nodes import BLOCK, RACK
 from queuectl.objects.configuration.queue_config import build, validate
@@ -108,12 +108,18 @@ def test_the_two_candidates_differ_in_what_their_gpus_do_alone():
     assert busy == idle
 
 
-def test_idleness_is_judged_in_seconds_and_nothing_else_is_changed():
+def test_idleness_is_judged_in_seconds_only_idle_gangs_are_preempted_and_nothing_else_is_changed():
     meant = build(configuration(), 1)
     changed = build(map(scenario.with_idle_reclaim, configuration()), 1)
     assert {queue.idle_reclaim.window for queue in changed.cluster_queues.values()} == {4.0}
+    within = {queue.within_cluster_queue for queue in changed.cluster_queues.values()}
+    assert within == {WithinClusterQueue.NEVER}
     calm = {
-        name: replace(queue, idle_reclaim=IdleReclaim())
+        name: replace(
+            queue,
+            idle_reclaim=IdleReclaim(),
+            within_cluster_queue=meant.cluster_queues[name].within_cluster_queue,
+        )
         for name, queue in changed.cluster_queues.items()
     }
     assert calm == dict(meant.cluster_queues)
