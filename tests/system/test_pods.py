@@ -52,8 +52,14 @@ def test_the_pods_of_a_statefulset_have_places_before_they_exist(
         workspace.until_state("high", "Finished")
         again = workspace.until_state("db", "Running")
         assert (again["uid"], again["attempt"]) == (started["uid"], 2)
-        events = [event for rank in range(3) for event in workspace.events(f"db-{rank}")]
-        assert any(reason == "Preempted" and "high" in text for reason, text in events)
+        workspace.until(
+            lambda: any(
+                reason == "Preempted" and "high" in text
+                for rank in range(3)
+                for reason, text in workspace.events(f"db-{rank}")
+            ),
+            "an Event of the eviction",
+        )
 
 
 def test_a_statefulset_that_names_predecessors_outside_its_template_is_refused(
