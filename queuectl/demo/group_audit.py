@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from queuectl.demo.findings import Finding, opens
 from queuectl.demo.replay import ObservedState, Step
@@ -23,6 +23,10 @@ from queuectl.objects.kinds.leaderworkerset import KIND as SET
 from queuectl.objects.kinds.leaderworkerset import set_name
 from queuectl.objects.kinds.pods import POD
 from queuectl.objects.kinds.roster import member_of
+
+_RELEASE_SECONDS: Final = 10.0
+"""The release of a group is a write for each pod. A pod that is deleted within so many seconds before one of them can have existed when
+the group was whole."""
 
 
 class StartKey(NamedTuple):
@@ -55,11 +59,19 @@ class Groups:
     )
     """By group and workload: the uids of the pods that have succeeded, also of those that do not exist any more."""
 
+    _deleted: dict[GroupKey, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
+    """By group and uid of a pod: when it was deleted before its release, unix seconds."""
+    _created: dict[str, float] = field(default_factory=dict)
+    """By uid of a pod, unix seconds."""
+
     def see(self, step: Step) -> None:
         pod = step.after or step.before
         if pod is None or pod.member is None or key_of(pod).kind == POD:
             return
         group = key_of(pod)
+        self._created.setdefault(pod.uid, step.at)
+        if pod.gated and (step.after is None or pod.terminating):
+            self._deleted[group].setdefault(pod.uid, step.at)
         key = StartKey(group, pod.member.workload, pod.attempt)
         if step.after is None:
             self._pods[group].pop(pod.uid, None)
@@ -84,6 +96,8 @@ class Groups:
         done = self._succeeded[key.group, key.workload]
         others = [one for one in self._pods[key.group].values() if one.uid not in done]
         there = sum(not (one.terminal or one.terminating) for one in others)
+        beside = max(self._created[pod.uid], step.at - _RELEASE_SECONDS)
+        there += sum(at >= beside for at in self._deleted[key.group].values())
         first, expected = self._needed(key, pod, there, len(done))
         if there < first:
             self.problems.append(

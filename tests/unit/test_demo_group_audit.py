@@ -87,10 +87,18 @@ def is_of_a_set_whose_workers_come_later(script: Script) -> None:
     script.release(script.grouped("s-0", 1, None, parent="s"), "b")
 
 
+def loses_a_pod_between_the_writes_of_its_release(script: Script) -> None:
+    first, second = (script.grouped("g", rank, 2) for rank in range(2))
+    script.gone(second)
+    script.release(first, "a")
+    script.end(first, PodPhase.FAILED)
+
+
 @pytest.mark.parametrize(
     "story",
     [
         starts_whole,
+        loses_a_pod_between_the_writes_of_its_release,
         starts_again_after_an_eviction,
         starts_again_without_a_pod_that_succeeded,
         replaces_a_lost_pod,
@@ -110,6 +118,21 @@ def test_a_group_that_behaves_is_no_finding(story: Callable[[Script], None]) -> 
 def starts_before_all_exist(script: Script) -> None:
     script.release(script.grouped("g", 0, 2), "a")
     script.release(script.grouped("g", 1, 2), "b")
+
+
+def starts_long_after_it_lost_a_pod(script: Script) -> None:
+    first, second = (script.grouped("g", rank, 2) for rank in range(2))
+    script.gone(second)
+    for number in range(10):
+        script.node(f"later-{number}")
+    script.release(first, "a")
+    script.end(first, PodPhase.FAILED)
+
+
+def starts_with_a_pod_created_after_another_was_deleted(script: Script) -> None:
+    script.gone(script.grouped("g", 0, 2))
+    script.release(script.grouped("g", 1, 2), "a")
+    script.end(next(iter(script.pods)), PodPhase.FAILED)
 
 
 def starts_in_part(script: Script) -> None:
@@ -152,6 +175,8 @@ def early_starts_in_part(script: Script) -> None:
     ("story", "found"),
     [
         (starts_before_all_exist, "team/g: a pod of attempt 1 lost its gates at revision 6, when 1 of 2 pods existed"),
+        (starts_long_after_it_lost_a_pod, "team/g: a pod of attempt 1 lost its gates at revision 18, when 1 of 2 pods existed"),
+        (starts_with_a_pod_created_after_another_was_deleted, "team/g: a pod of attempt 1 lost its gates at revision 8, when 1 of 2 pods existed"),
         (starts_in_part, "team/g: attempt 1 has 1 of 2 pods on nodes"),
         (ends_in_part, "team/g: attempt 1 has 1 of 2 pods on nodes"),
         (starts_again_in_part, "team/g: attempt 2 has 1 of 2 pods on nodes"),
