@@ -147,9 +147,11 @@ async def wait_until_in_force(
 
 async def _missing(api: Api, namespace: str, kueue: bool, last: str) -> list[str]:
     try:
-        await apply(api, _last_policies(last, await discover(api)))
         missing = await probe_policies(api, namespace, controller=False, kueue=kueue)
-        return missing or await _probe_last(api, namespace, last)
+        if missing:
+            return missing
+        await apply(api, _last_policies(last, await discover(api)))
+        return await _probe_last(api, namespace, last)
     except ClusterUnavailable as error:
         return [str(error)]
 

@@ -25,8 +25,8 @@ from queuectl.objects.kinds.pods import POD
 from queuectl.objects.kinds.roster import member_of
 
 _RELEASE_SECONDS: Final = 10.0
-"""The release of a group is a write for each pod. A pod that is deleted within so many seconds before one of them can have existed when
-the group was whole."""
+"""The release of a group takes one write for each pod. A pod that is deleted at most this many seconds before one of these writes can have
+existed when the release began."""
 
 
 class StartKey(NamedTuple):
@@ -58,11 +58,10 @@ class Groups:
         default_factory=lambda: defaultdict(set)
     )
     """By group and workload: the uids of the pods that have succeeded, also of those that do not exist any more."""
-
     _deleted: dict[GroupKey, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     """By group and uid of a pod: when it was deleted before its release, unix seconds."""
     _created: dict[str, float] = field(default_factory=dict)
-    """By uid of a pod, unix seconds."""
+    """By uid of a pod: when it was first seen, unix seconds."""
 
     def see(self, step: Step) -> None:
         pod = step.after or step.before
@@ -96,8 +95,9 @@ class Groups:
         done = self._succeeded[key.group, key.workload]
         others = [one for one in self._pods[key.group].values() if one.uid not in done]
         there = sum(not (one.terminal or one.terminating) for one in others)
-        beside = max(self._created[pod.uid], step.at - _RELEASE_SECONDS)
-        there += sum(at >= beside for at in self._deleted[key.group].values())
+        # Pods that were deleted while this pod existed, and during the release.
+        earliest = max(self._created[pod.uid], step.at - _RELEASE_SECONDS)
+        there += sum(deleted_at >= earliest for deleted_at in self._deleted[key.group].values())
         first, expected = self._needed(key, pod, there, len(done))
         if there < first:
             self.problems.append(
