@@ -18,10 +18,11 @@ from dataclasses import replace
 import pytest
 
 from queuectl.domain.plan import Admission, Plan
-from queuectl.domain.queues import QueueingStrategy, WithinClusterQueue
+from queuectl.domain.queues import QueueingStrategy, ResourceFlavor, WithinClusterQueue
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import Rules, UsageFairness
 from queuectl.domain.snapshot import Pending, Snapshot
+from queuectl.domain.workload import PodSet
 from queuectl.planner import plan
 from queuectl.planner.verify import Rule, verify
 from tests.planner.build import gang, holding, node, podset, queue, world
@@ -120,6 +121,52 @@ def test_a_strict_head_holds_back_only_flavors_it_could_use(asks: int, starts: l
     busy = [running("r", 3, "mine", "on-demand"), running("s", 1, "mine", "spot")]
     snapshot = quota_only([strict], pending, busy, flavors=("spot", "on-demand"))
     assert started(snapshot) == starts
+
+
+@pytest.mark.parametrize(
+    ("asks", "code"), [(5, Code.WAITING_IN_ORDER), (7, Code.EXCEEDS_MAX_QUOTA)]
+)
+def test_a_gang_that_could_use_only_quota_that_a_head_waits_for_waits_for_its_turn(
+    asks: int, code: Code
+) -> None:
+    """Five exceed spot (4), and the head waits for on-demand (6). Seven exceed each of them."""
+    both = group(quotas(4, flavor="spot"), quotas(6, flavor="on-demand"))
+    strict = cq("mine", cohort=None, strategy=STRICT, groups=both)
+    pending = [gpus("m0", 6, "mine"), gpus("m1", asks, "mine", 1.0), gpus("m2", 5, "mine", 2.0)]
+    busy = [running("r", 3, "mine", "on-demand")]
+    made = planned(quota_only([strict], pending, busy, flavors=("spot", "on-demand")))
+    refused = {refusal.uid: refusal.reasons for refusal in made.pending}
+    assert refused["m1"][0].code is code
+    assert refused["m2"][0].details == {"behind": "team/m0"}
+
+
+@pytest.mark.parametrize(
+    ("split", "later", "code"),
+    [
+        (False, podset(gpu=4), Code.WAITING_IN_ORDER),
+        (False, podset(gpu=9), Code.SHAPE_NEVER_FITS),
+        (False, podset(count=9, gpu=1), Code.SHAPE_NEVER_FITS),
+        (True, podset(count=9, gpu=1), Code.WAITING_IN_ORDER),
+        (True, podset(count=11, gpu=1), Code.SHAPE_NEVER_FITS),
+        (True, replace(podset(count=11, gpu=1), min_count=8), Code.WAITING_IN_ORDER),
+        (True, replace(podset(count=13, gpu=1), min_count=11), Code.SHAPE_NEVER_FITS),
+    ],
+)
+def test_a_gang_that_fits_only_nodes_that_a_head_waits_for_waits_for_its_turn(
+    split: bool, later: PodSet, code: Code
+) -> None:
+    """The head waits for the big node, with 8 GPUs. The small one, with 2, is open."""
+    sizes = {"big": 8, "small": 2}
+    nodes = [node(name, gpu=size, labels={"model": name}) for name, size in sizes.items()]
+    flavors = [ResourceFlavor(name, (("model", name),), topology="gpus") for name in sizes]
+    strict = queue("main", strategy=STRICT, flavors=tuple(sizes))
+    head = gang("head", podset(gpu=8, select={"model": "big"}))
+    used = {"big": podset(gpu=1).shape.requests}
+    pending = [head, gang("behind", later, queued_at=1.0)]
+    queues = replace(strict, split_flavors=split)
+    snapshot = world(nodes, pending, [], queues, flavors=flavors, other_pods=used)
+    reasons = {refusal.uid: refusal.reasons for refusal in planned(snapshot).pending}
+    assert reasons["behind"][0].code is code
 
 
 @pytest.mark.parametrize(("strategy", "starts"), [(STRICT, ["t0"]), (BEST, ["m1", "t0"])])

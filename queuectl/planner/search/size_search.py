@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from queuectl.domain.queues import ClusterQueue
+from queuectl.domain.reasons import NEVER_FITS
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.order.limits import Limits
 from queuectl.planner.order.pending_gangs import length_of
-from queuectl.planner.order.queue_order import StrictFifoHeads
+from queuectl.planner.order.queue_order import StrictFifoHeads, behind
 from queuectl.planner.problem.flavors import Choice
 from queuectl.planner.problem.parts import (
     admissible,
@@ -96,13 +97,35 @@ class SizeSearch:
         outcome = self.chooser.choose(pending, queue, open_choices)
         if isinstance(outcome, Refuted) and not kind.options.complete:
             outcome = Unknown()
-        if isinstance(outcome, Fit) or queue is None or not queue.split_flavors:
-            return outcome
+        if not isinstance(outcome, Fit) and queue is not None and queue.split_flavors:
 
-        def usable(choice: Choice) -> bool:
-            return self.strict.ahead(queue, choice) is None
+            def usable(choice: Choice) -> bool:
+                return self.strict.ahead(queue, choice) is None
 
-        return split(self.chooser, pending, queue, kind.options, usable, outcome)
+            outcome = split(self.chooser, pending, queue, kind.options, usable, outcome)
+        if isinstance(outcome, Refuted) and outcome.why[0].code in NEVER_FITS:
+            return self._unless_held_back(gang, outcome)
+        return outcome
+
+    def _unless_held_back(self, gang: Candidate, refuted: Refuted) -> Refuted:
+        """The refutation of a gang that never fits under the choices that are open to it.
+
+        It waits for its turn if it could ever fit under a choice of flavors that a head holds back, or split over several.
+        """
+        queue, kind = gang.queue, gang.known
+        held_back = [
+            (replace(template, pending=gang.pending), head.ref)
+            for choice, template in kind.requests
+            if (head := self.strict.ahead(queue, choice)) is not None
+        ]
+        for request, head in held_back:
+            if not self._beyond(request, queue, nodes=True):
+                return Refuted((behind(head), *refuted.why))
+        if held_back and queue is not None and queue.split_flavors:
+            found = split(self.chooser, gang.pending, queue, kind.options, lambda _: True, refuted)
+            if not isinstance(found, Refuted) or found.why[0].code not in NEVER_FITS:
+                return Refuted((behind(held_back[0][1]), *refuted.why))
+        return refuted
 
     def learn(self, pending: Pending, kind: GangClass, outcome: Outcome) -> None:
         """Keep for the equal gangs that follow what is known of this one."""
