@@ -18,7 +18,7 @@ from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
 from queuectl.api.problems import Problem, ProblemType
-from queuectl.objects.documents import place_of
+from queuectl.objects.documents import check_keys, place_of, problem_of
 
 MAX_DEPTH: Final = 64
 """Mappings and lists inside each other. The deepest document of ours has 10."""
@@ -76,7 +76,7 @@ def _read_yaml(body: bytes, most: int, read: Callable[[_Loader], Any]) -> Any:
         # Through JSON: what only YAML has (sets, binary) must not reach the database.
         return _bounded(orjson.loads(orjson.dumps(value)), most)
     except yaml.MarkedYAMLError as error:
-        detail = f"{place_of(error)}: not YAML: {error.problem}".removeprefix(": ")
+        detail = f"{place_of(error)}: {problem_of(error)}".removeprefix(": ")
         raise malformed(detail) from error
     except yaml.YAMLError as error:
         raise malformed(f"not YAML: {error}") from error
@@ -180,6 +180,7 @@ class _Loader(Composer, CParser, SafeConstructor, Resolver):
         node = super().compose_mapping_node(anchor)
         if any(key.tag != _STR for key, _ in node.value):  # numbers can be made to collide
             raise self._refused("a key is not a string")
+        check_keys(node)
         return node
 
     def _refused(self, why: str) -> ComposerError:

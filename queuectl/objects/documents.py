@@ -7,8 +7,8 @@ holding a ``List``, whose items count as objects of their own.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Final, TypeVar
@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 import yaml
 
+from queuectl.domain.errors import bounded
 from queuectl.objects.errors import Address, DocumentError, explain
 
 T = TypeVar("T")
@@ -24,14 +25,41 @@ _HEAD: Final = ("apiVersion", "kind", "metadata", "spec")
 _TIMESTAMP: Final = "tag:yaml.org,2002:timestamp"
 
 
+class RepeatedKey(yaml.MarkedYAMLError):
+    """A mapping has two equal keys, of which a parser would drop the first."""
+
+
+class _RefusedJson(ValueError):
+    """JSON with two equal keys in an object, or with a number that no float can hold. Its place is not known."""
+
+
+def check_keys(mapping: yaml.MappingNode) -> None:
+    """Refuse a mapping with two equal keys. Raises RepeatedKey."""
+    first: dict[tuple[str, str], yaml.Mark] = {}
+    for key, _ in mapping.value:
+        if isinstance(key, yaml.ScalarNode):
+            known = first.setdefault((key.tag, key.value), key.start_mark)
+            if known is not key.start_mark:
+                text = f"key {key.value!r} appears twice, first on line {known.line + 1}"
+                raise RepeatedKey(problem=text, problem_mark=key.start_mark)
+
+
 def _loader() -> Any:
-    """YAML as kubectl reads it: plain JSON values; a time stays the text it is."""
+    """YAML as kubectl reads it: plain JSON values; a time stays the text it is; no key appears twice."""
     base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     resolvers = {
         first: [pair for pair in pairs if pair[0] != _TIMESTAMP]
         for first, pairs in base.yaml_implicit_resolvers.items()
     }
-    return type("_Loader", (base,), {"yaml_implicit_resolvers": resolvers})
+
+    def flatten_mapping(self: Any, node: Any) -> None:
+        if not getattr(node, "flat", False):  # its keys can override those of merged mappings
+            check_keys(node)
+            node.flat = True
+        base.flatten_mapping(self, node)
+
+    own = {"yaml_implicit_resolvers": resolvers, "flatten_mapping": flatten_mapping}
+    return type("_Loader", (base,), own)
 
 
 _LOADER: Final = _loader()
@@ -143,38 +171,71 @@ def as_document(body: Any, source: str = "") -> Document:
 def _load(text: str | bytes, source: str) -> tuple[list[Any], bool]:
     """The values of a stream, and whether they are known to be JSON values."""
     try:
-        stream = text.decode() if isinstance(text, bytes) else text
-        if stream.lstrip()[:1] in ("{", "["):
-            with suppress(ValueError):  # flow-style YAML also begins like this
-                return _load_json(stream), True
-        return list(yaml.load_all(stream, _LOADER)), False
+        return _values(text.decode() if isinstance(text, bytes) else text)
     except UnicodeDecodeError:
         raise DocumentError(Address(source), "", "is not UTF-8 text") from None
+    except _RefusedJson as error:
+        raise DocumentError(Address(source), "", str(error)) from None
     except yaml.MarkedYAMLError as error:
-        raise DocumentError(
-            Address(source), place_of(error), f"is not YAML: {error.problem}"
-        ) from None
+        raise DocumentError(Address(source), place_of(error), problem_of(error)) from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         raise DocumentError(Address(source), "", f"is not YAML: {error}") from None
     except RecursionError:
         raise DocumentError(Address(source), "", "is nested too deeply") from None
 
 
-def _load_json(stream: str) -> list[Any]:
+def _values(stream: str) -> tuple[list[Any], bool]:
+    refused: _RefusedJson | None = None
+    if stream.lstrip()[:1] in ("{", "["):
+        try:
+            return _load_json(stream), True
+        except _RefusedJson as error:
+            refused = error  # the parser of YAML knows the lines
+        except ValueError:
+            pass  # flow-style YAML also begins like this
     try:
-        return [msgspec.json.decode(stream.encode())]
-    except msgspec.DecodeError:
-        pass  # several objects one after the other
-    decoder, at, found = json.JSONDecoder(parse_constant=_no_constant), 0, []
+        values = list(yaml.load_all(stream, _LOADER))
+    except RepeatedKey:
+        raise
+    except yaml.YAMLError as error:
+        raise refused or error from None
+    if refused is not None:
+        raise refused
+    return values, False
+
+
+def _load_json(stream: str) -> list[Any]:
+    """One object, or several one after the other. Raises ValueError."""
+    at, found = len(stream) - len(stream.lstrip()), []
     while at < len(stream):
-        body, end = decoder.raw_decode(stream, at)
+        body, end = _JSON.raw_decode(stream, at)
         found.append(body)
         at = end + len(stream[end:]) - len(stream[end:].lstrip())
     return found
 
 
+def _with_single_keys(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(members)
+    if len(made) < len(members):
+        counts = Counter(key for key, _ in members)
+        raise _RefusedJson(f"key {counts.most_common(1)[0][0]!r} appears twice in an object")
+    return made
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise _RefusedJson(f"{bounded(text)} is too large for a number")
+    return value
+
+
 def _no_constant(name: str) -> float:
     raise ValueError(name)  # NaN and Infinity are not JSON
+
+
+_JSON: Final = json.JSONDecoder(
+    object_pairs_hook=_with_single_keys, parse_float=_finite, parse_constant=_no_constant
+)
 
 
 def _object(body: Any, address: Address) -> dict[str, Any]:
@@ -234,6 +295,11 @@ def place_of(error: yaml.MarkedYAMLError) -> str:
     """The line and the column of an error in a YAML text, counted from 1; empty if the parser gives none."""
     mark = error.problem_mark
     return f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+
+
+def problem_of(error: yaml.MarkedYAMLError) -> str:
+    """What is wrong with a YAML text."""
+    return str(error.problem) if isinstance(error, RepeatedKey) else f"is not YAML: {error.problem}"
 
 
 def _named(document: Document) -> Document:

@@ -444,8 +444,9 @@ async def test_manifests_are_sorted_into_jobs_and_configuration() -> None:
             "manifests: document 1 (Pod/p): kind: v1 Pod is neither a job nor a configuration object",
         ),
         (f"{YAML_OF_BOTH}\n- 1", "manifests: document 2: is no object but int"),
-        ("a: [", "not YAML"),
-        ("a: &a [1]\nb: *a", "line 2, column 4: not YAML: aliases are not supported"),
+        ("a: [", "is not YAML"),
+        ("kind: a\nkind: b", "line 2, column 1: key 'kind' appears twice, first on line 1"),
+        ("a: &a [1]\nb: *a", "line 2, column 4: is not YAML: aliases are not supported"),
     ],
 )
 async def test_a_wrong_manifest_is_named_by_document_object_and_field(text: str, says: str) -> None:

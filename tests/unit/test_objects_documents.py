@@ -43,6 +43,13 @@ def test_items_of_a_typed_list_inherit_its_kind() -> None:
     assert names(text) == ["Node/x"]
 
 
+def test_a_key_can_override_that_of_a_merged_mapping() -> None:
+    """Also where the mapping that is merged has a merge itself, and is deeper in the document."""
+    text = "{apiVersion: v1, kind: Pod, b: &b {k: 1}, x: {y: &a {<<: *b, k: 2}}, z: {<<: *a, k: 3}}"
+    (document,) = read_documents(text)
+    assert (document.body["x"], document.body["z"]) == ({"y": {"k": 2}}, {"k": 3})
+
+
 def test_a_time_stays_the_text_it_is() -> None:
     (document,) = read_documents(
         "apiVersion: v1\nkind: Pod\nmetadata: {name: a, creationTimestamp: 2026-08-22T10:00:00Z}"
@@ -64,6 +71,11 @@ def test_a_time_stays_the_text_it_is() -> None:
         ("{apiVersion: v1, kind: Pod, spec: {1: a}}", "f.yaml: document 1: spec: key 1 is not text"),
         ("{apiVersion: v1, kind: Pod, spec: &a [*a]}", "f.yaml: document 1: spec[0]: contains itself"),
         ("{apiVersion: v1, kind: Pod, spec: !!set {a}}", "f.yaml: document 1: spec: set is no JSON value"),
+        ("kind: Pod\nspec:\n  quota: 96\n  quota: 1", "f.yaml: line 4, column 3: key 'quota' appears twice, first on line 3"),
+        ("a: &a {k: 1}\nb: {<<: *a, 'k': 2, k: 3}", "f.yaml: line 2, column 21: key 'k' appears twice, first on line 2"),
+        ('{"kind": "Pod",\n "kind": "Job"}', "f.yaml: line 2, column 2: key 'kind' appears twice, first on line 1"),
+        ('{"kind": "\\ud83d\\ude00", "kind": "Job"}', "f.yaml: key 'kind' appears twice in an object"),
+        ('{"apiVersion": "v1", "kind": "Pod", "spec": 1e999}', "f.yaml: 1e999 is too large for a number"),
         ("[" * 5000, "f.yaml: "),  # which of the parser's limits is met first differs between Pythons
     ],
 )  # fmt: skip
