@@ -128,7 +128,7 @@ async def try_everything(
     state.load(await store.load())
     budgets = state.config.budgets
     if budgets:
-        state.budgets.learn(budgets, await store.usage.spent(budgets.values(), clock()))
+        state.planning.budgets.learn(budgets, await store.usage.spent(budgets.values(), clock()))
     for change in state.observer.observe(state.config, clock()).changes:
         after = change.after
         entering(Boundary.OBSERVATION, after.uid, f"{after.kind}/{after.ref}", after.namespace)

@@ -13,17 +13,13 @@ from typing import Final
 from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange
 from queuectl.domain.queues import QueueConfig, ReclaimMode
-from queuectl.domain.snapshot import Admitted
 from queuectl.domain.utilization import GangUse, PodUse, Sample, UseState
 from queuectl.lifecycle.idleness import Idleness
 from queuectl.simulate.run import Run
 from queuectl.state.claims import idle_rule
-from queuectl.state.durations import Durations as RunTimes
-from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.gpu_holders import HeldGang, HeldPod
-from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
-from queuectl.state.usage import Usage
+from queuectl.state.planning_state import PlanningState
 from queuectl.state.utilization import UseTracker
 
 EVERY_SECONDS: Final = 60.0
@@ -35,39 +31,32 @@ _FRESH_SECONDS: Final = 180.0
 _RECLAIMS: Final = (ReclaimMode.ON_DEMAND, ReclaimMode.ALWAYS)
 
 
+def reclaims(config: QueueConfig) -> bool:
+    """Whether a ClusterQueue evicts idle gangs."""
+    modes = {queue.idle_reclaim.mode for queue in config.cluster_queues.values()}
+    return not modes.isdisjoint(_RECLAIMS)
+
+
 class IdleGangs:
     """Of one leader. Times are in unix seconds.
 
     Attributes:
         active: a ClusterQueue evicts idle gangs.
-        builder: of snapshots, in which idle gangs are marked.
         uses: the last evaluation of each quiet gang, by uid.
     """
 
     def __init__(
-        self,
-        mirror: Mirror,
-        ledger: Ledger,
-        usage: Usage,
-        run_times: RunTimes,
-        config: QueueConfig,
-        begin: float,
+        self, mirror: Mirror, planning: PlanningState, config: QueueConfig, begin: float
     ) -> None:
         """The parts of the leader; ``begin``: of the simulation."""
-        modes = {queue.idle_reclaim.mode for queue in config.cluster_queues.values()}
-        self.active = not modes.isdisjoint(_RECLAIMS)
+        self.active = reclaims(config)
         self.uses: Mapping[str, GangUse] = {}
         self._mirror = mirror
-        self._ledger = ledger
+        self._ledger = planning.ledger
         self._config = config
         self._begin = begin
         self._tracker = UseTracker(_SCRAPE_SECONDS)
-        self._idleness = Idleness(mirror, lambda: ledger, self._running, _FRESH_SECONDS)
-        self.builder = (
-            SnapshotBuilder(mirror, ledger, usage, lambda: self.uses, self.since, run_times)
-            if self.active
-            else SnapshotBuilder(mirror, ledger, usage, durations=run_times)
-        )
+        self._idleness = Idleness(mirror, lambda: planning.ledger, planning.running, _FRESH_SECONDS)
         self._due: dict[str, tuple[float, Run]] = {}
         self._reclaimed: set[str] = set()
 
@@ -107,11 +96,6 @@ class IdleGangs:
         for uid, run in due.items():
             self._again(uid, run, now)
         return changes, found.plan_again or bool(changes)
-
-    def _running(
-        self, entry: Entry, job: JobRecord, config: QueueConfig, now: float
-    ) -> Admitted | None:
-        return self.builder.running(entry, job, config, now)
 
     def _again(self, uid: str, run: Run, now: float) -> None:
         if uid not in self._due:

@@ -19,9 +19,10 @@ from queuectl.domain.job_records import JobRecord, Outcome
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.pending_limits import considered
 from queuectl.domain.plan import Plan, Planned, Refusal
+from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code
 from queuectl.domain.records import Deleted, Delta, NamespaceRecord, NodeRecord, Upserted
-from queuectl.domain.reservations import ReservationState, next_turn, occurrences
+from queuectl.domain.reservations import next_turn
 from queuectl.domain.snapshot import Pending, Snapshot, SolverLimits
 from queuectl.domain.workload import PodSet
 from queuectl.lifecycle.machine import MAX_BUDGET, handle
@@ -29,17 +30,16 @@ from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.preempt.protections import next_plan_due
 from queuectl.simulate.blocked import BlockedSubmissions
-from queuectl.simulate.idle_gangs import IdleGangs
+from queuectl.simulate.idle_gangs import IdleGangs, reclaims
 from queuectl.simulate.podsets import podset_of
 from queuectl.simulate.policy import Durations
 from queuectl.simulate.trace import TraceJob
-from queuectl.state.budgets import BudgetSums
 from queuectl.state.durations import Durations as RunTimes
+from queuectl.state.freeze import never_idle
 from queuectl.state.ledger import Ledger
-from queuectl.state.migration_budget import MigrationBudget
 from queuectl.state.mirror import Mirror
 from queuectl.state.pastuse import PastUseSums
-from queuectl.state.usage import Usage
+from queuectl.state.planning_state import PlanningState
 
 KIND: Final = "Job"
 _COUNTED: Final = frozenset({Code.UNDECIDED, Code.WAITING_TO_RECLAIM})
@@ -59,7 +59,6 @@ class SimulatedLeader:
     """Of one simulation. Times are in unix seconds.
 
     Attributes:
-        ledger: all workloads that have not ended.
         idle_gangs: evaluates the GPU utilization of gangs.
         next_plan: when a plan can differ from the last one without an event; None = never.
         plans_again: gangs started, and others are considered in their place.
@@ -86,27 +85,37 @@ class SimulatedLeader:
                 *(Upserted(NodeRecord(node, 1)) for node in given.fleet.nodes),
             ]
         )
-        self.ledger = Ledger()
-        self._blocked = BlockedSubmissions(self.config, self.ledger)
-        self._usage = Usage(self._mirror, self.ledger)
         self._run_times = RunTimes(self._mirror)
-        self.idle_gangs = IdleGangs(
-            self._mirror, self.ledger, self._usage, self._run_times, self.config, now
-        )
-        self._builder = self.idle_gangs.builder
-        self._decider = Decider(self._mirror, self.ledger)
         self._past_use = PastUseSums(self._mirror)
+        self._planning = PlanningState(
+            self._mirror,
+            past_use=self._past_use,
+            durations=self._run_times,
+            uses=lambda: self.idle_gangs.uses,
+            idle_since=self._idle_since if reclaims(self.config) else never_idle,
+        )
+        self._planning.configure(self.config, now)
+        self._planning.budgets.learn(self.config.budgets, spent)
         self._past_use.configure(self.config, (), now)
-        self._budgets = BudgetSums()
-        self._budgets.learn(self.config.budgets, spent)
-        self._reserved: tuple[ReservationState, ...] = ()
-        self._moves = MigrationBudget()
+        self.idle_gangs = IdleGangs(self._mirror, self._planning, self.config, now)
+        self._blocked = BlockedSubmissions(self.config, self.ledger)
+        self._decider = Decider(self._mirror, self.ledger)
         self._cache = PlannerCache()
         self._shapes: dict[tuple[int, int, str], tuple[PodSet, ...]] = {}
         self._seek_at = now
         self.next_plan: float | None = None
         self.weighs_work = False
         self.plans_again = False
+
+    @property
+    def ledger(self) -> Ledger:
+        """All workloads that have not ended."""
+        return self._planning.ledger
+
+    def _idle_since(
+        self, entry: Entry, job: JobRecord, config: QueueConfig, now: float
+    ) -> float | None:
+        return self.idle_gangs.since(entry, job, config, now)
 
     def submit(self, uid: str, job: TraceJob, priority: int, now: float, queued_at: float) -> bool:
         """A job is created and waits. Returns whether a plan can start it.
@@ -157,7 +166,6 @@ class SimulatedLeader:
     def end(self, uid: str, now: float) -> None:
         """A job has ended; it leaves the ledger."""
         self._apply(uid, Ended(Outcome.SUCCEEDED), now)
-        self._builder.forget(uid)
         self._decider.forget(uid)
         self._blocked.forget(uid)
         self._show(Deleted("jobs", uid, 0))
@@ -218,7 +226,7 @@ class SimulatedLeader:
         decided = plan(lowered, cache=self._cache)
         if decided.stats.get("rooms_sought"):
             self._seek_at = now + SEEK_SECONDS
-        self._reserved = decided.reserved
+        self._planning.reserved = decided.reserved
         planned = {each.uid: each for each in decided.planned}
         refusals = (*decided.pending, *beyond)
         pending = (refusal for refusal in refusals if self._is_news(refusal, planned))
@@ -257,7 +265,9 @@ class SimulatedLeader:
         for move in news.moved:
             uids |= {move.uid, move.beneficiary}
         known = [(self.ledger.get(uid), self._mirror.jobs.get(uid)) for uid in sorted(uids)]
-        asked = [self._builder.workload(entry, job) for entry, job in known if entry and job]
+        asked = [
+            self._planning.builder.workload(entry, job) for entry, job in known if entry and job
+        ]
         return replace(snapshot, pending=tuple(map(Pending, asked)), admitted=())
 
     def _is_news(self, refusal: Refusal, planned: Mapping[str, Planned]) -> bool:
@@ -285,14 +295,7 @@ class SimulatedLeader:
         return bool(decided.admitted)
 
     def _snapshot(self, now: float, *, seek_room: bool) -> Snapshot:
-        frozen = self._budgets.applied(self._builder.freeze(self.config, now, _LIMITS))
-        return replace(
-            frozen,
-            moved_work=self._moves.by_queue(now),
-            past_use=self._past_use.past_use(now),
-            seek_room=seek_room,
-            reservations=occurrences(self.config.reservations.values(), self._reserved, now),
-        )
+        return self._planning.snapshot(now, _LIMITS, seek_room=seek_room)
 
     def _apply(self, uid: str, event: Event, now: float) -> None:
         change = handle(self.ledger.get(uid), event, now, self.config.rules)
@@ -301,12 +304,9 @@ class SimulatedLeader:
 
     def _take_in(self, changes: Iterable[EntryChange]) -> None:
         listed = list(changes)
-        self.ledger.apply(listed)
-        self._usage.refresh_owned(change.after for change in listed)
-        self._moves.note(listed)
-        self._past_use.note(listed)
-        self._budgets.note(listed)
-        self._budgets.settle()
+        self._planning.take_in(listed)
+        self._planning.follow(listed)
+        self._planning.budgets.settle()
         if self._known is Durations.LEARNT:
             self._run_times.note(listed, self.config)
 

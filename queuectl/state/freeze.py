@@ -50,7 +50,7 @@ _Place = tuple[int, str, float, str | None, tuple[PodSetUpdate, ...], Placement 
 placement of the elastic gang that it extends."""
 
 
-def _never_idle(entry: Entry, job: JobRecord, config: QueueConfig, now: float) -> None:
+def never_idle(entry: Entry, job: JobRecord, config: QueueConfig, now: float) -> None:
     """No gang is idle without a source of utilization."""
 
 
@@ -63,7 +63,7 @@ class SnapshotBuilder:
         ledger: Ledger,
         usage: Usage,
         uses: Callable[[], Mapping[str, GangUse]] = dict,
-        idle_since: IdleSince = _never_idle,
+        idle_since: IdleSince = never_idle,
         durations: Durations | None = None,
     ) -> None:
         """``uses``: the last measured GPU utilization of gangs, by uid. ``durations``: None in a process that learns none."""
@@ -351,7 +351,7 @@ class SnapshotBuilder:
     def _admitted(self, config: QueueConfig, now: float) -> Iterator[Admitted]:
         """The running gangs. Gangs that are leaving or on unusable nodes are computed each time, because their pods change."""
         uses = self._uses()
-        measured = bool(uses) or self._idle_since is not _never_idle
+        measured = bool(uses) or self._idle_since is not never_idle
         # Without measurements, a gang changes only with its entry, its job and its end, unless its pods declare checkpoints.
         changing = measured or self._mirror.pods_declare_checkpoints
         live = (State.STARTING, State.RUNNING, State.EVICTING)

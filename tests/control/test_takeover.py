@@ -77,7 +77,7 @@ async def test_a_running_gang_runs_on_with_the_admission_of_kueue(
         assert {p.uid: p.node for p in live(cluster.pods_of(uid))} == before, "nobody restarted"
         assert not [w for w in cluster.writes if "spec" in w.patch]
         assert world.loop is not None
-        assert world.loop.leader_state._usage.other_pods == {}, "its pods fill its slots"
+        assert world.loop.leader_state.planning.usage.other_pods == {}, "its pods fill its slots"
         cluster.finish(uid)
         await world.until_state(uid, State.FINISHED)
 

@@ -130,7 +130,7 @@ class Controller:
         if not checked.usable:
             return checked, []
         changes = self.state.decider.changes(snapshot, checked.plan, self.clock[0], frozenset())
-        self.state.reserved = checked.plan.reserved
+        self.state.planning.reserved = checked.plan.reserved
         return checked, self.take(changes)
 
 

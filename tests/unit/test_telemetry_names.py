@@ -85,6 +85,6 @@ def test_a_priority_class_is_named_while_it_is_a_workload_priority_class() -> No
         mirror.apply([Upserted(replace(JOB, uid=name, priority_class=name, version=version))])
     mirror.apply([Upserted(PriorityClassRecord("cluster-wide", 1, 4))])
     books = LeaderState(mirror, SolverLimits(), 10.0, lambda: 0.0, 10.0)
-    books.config = CONFIG
+    books.planning.configure(CONFIG, 0.0)
     named = {uid: books.priority_class(replace(ENTRY, uid=uid)) for uid in mirror.jobs}
     assert named == {"high": "high", "cluster-wide": "", "made-up": ""}

@@ -21,10 +21,8 @@ from queuectl.domain.commands import Action, Command
 from queuectl.domain.errors import BadInput
 from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, Loaded, State
-from queuectl.domain.overrides import in_force, next_boundary
 from queuectl.domain.queries import ConfigChanges, DocumentKey
 from queuectl.domain.queues import QueueConfig
-from queuectl.domain.reservations import ReservationState, next_turn, occurrences
 from queuectl.domain.snapshot import Admitted, Snapshot, SolverLimits
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
@@ -38,10 +36,8 @@ from queuectl.lifecycle.stragglers import Stragglers
 from queuectl.lifecycle.user_commands import move_refusal
 from queuectl.objects.configuration.admissibility import closed
 from queuectl.objects.configuration.catalog import Catalog, concerned
-from queuectl.state.budgets import BudgetSums
 from queuectl.state.durations import Durations
 from queuectl.state.estimates import Estimates
-from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.history import HistoryLimit
 from queuectl.state.holdings import Holdings
 from queuectl.state.ledger import Ledger
@@ -49,8 +45,8 @@ from queuectl.state.marking import Marker
 from queuectl.state.migration_budget import MigrationBudget
 from queuectl.state.mirror import Mirror
 from queuectl.state.pastuse import PastUseSums
+from queuectl.state.planning_state import PlanningState
 from queuectl.state.samples import SampleLog
-from queuectl.state.usage import Usage
 
 log = structlog.get_logger()
 _NAMED: Final = 10  # Cohorts in one line of the log
@@ -60,17 +56,14 @@ class LeaderState:
     """Of one leadership.
 
     Attributes:
-        config: the configuration in use.
-        ledger: all workloads that are not Finished.
+        planning: what plans are made from.
         observer, decider: turn observations and plans into changes of the ledger.
         tally, holdings: past use, and current use.
-        budgets: what budgets have spent.
         durations: of gangs, stated and learnt.
         estimates: of the starts of pending gangs.
         gang_uses: the last measured GPU utilization of gangs, by uid.
         refusals: outstanding writes that the API server denies.
         stragglers: ranks whose GPUs run far slower than those of their peers.
-        reserved: the placements of Reservations, as the database has them.
         unwritten: uids of changes that are taken in and not in the database yet.
     """
 
@@ -87,9 +80,6 @@ class LeaderState:
         self._limits = limits
         self._unschedulable_seconds = unschedulable_seconds
         self._clock = clock
-        self._stated = self.config = QueueConfig()
-        self._turns_at: float | None = None  # when an override or a Reservation begins or ends next
-        self.reserved: tuple[ReservationState, ...] = ()
         self._catalog = Catalog()
         self._readable = True  # the configuration in use is the one in the database
         self.gang_uses: Mapping[str, GangUse] = {}
@@ -97,27 +87,42 @@ class LeaderState:
         self.unwritten: Collection[str] = frozenset()
         self.tally = PastUseSums(mirror)
         self.holdings = Holdings(mirror)
-        self.budgets = BudgetSums()
         self.durations = Durations(mirror)
         self.estimates = Estimates(mirror, self.durations)
         self.refusals = Refusals()
         self.stragglers = Stragglers(max_age_seconds)
         self._interruptions = Interruptions(mirror)
         self._marker = Marker(mirror, lambda: self.ledger)
-        self._spending = MigrationBudget()
         self._history = HistoryLimit()
         self._idleness = Idleness(
             mirror, lambda: self.ledger, self._running, max_age_seconds, self.holdings.borrowing
         )
+        self.planning = PlanningState(
+            mirror,
+            past_use=self.tally,
+            durations=self.durations,
+            uses=lambda: self.gang_uses,
+            idle_since=self._idleness.since,
+        )
         self._adopt(())
+
+    @property
+    def ledger(self) -> Ledger:
+        """All workloads that are not Finished."""
+        return self.planning.ledger
+
+    @property
+    def config(self) -> QueueConfig:
+        """The configuration in use."""
+        return self.planning.config
 
     def load(self, loaded: Loaded) -> None:
         """Replace the state in memory by that of the database."""
         self.unwritten = frozenset()
         self._catalog.replace(loaded.documents)
         self._build(loaded.revision)
-        self.reserved = loaded.reserved
-        self._spending = MigrationBudget(loaded.spent)
+        self.planning.reserved = loaded.reserved
+        self.planning.moves = MigrationBudget(loaded.spent)
         self._marker.forget()
         self.tally.learn(loaded.used)
         self.tally.configure(self.config, loaded.entries, self._clock())
@@ -127,30 +132,18 @@ class LeaderState:
         self.durations.forget(self.ledger)
 
     def _adopt(self, entries: Iterable[Entry]) -> None:
-        mirror = self._mirror
-        known = tuple(entries)
-        mirror.recognize(known, read=True, all_of_them=True)
-        self.ledger = Ledger(known)
-        self._usage = Usage(mirror, self.ledger)
-        self._snapshot_builder = SnapshotBuilder(
-            mirror,
-            self.ledger,
-            self._usage,
-            lambda: self.gang_uses,
-            self._idleness.since,
-            self.durations,
-        )
+        mirror, planning = self._mirror, self.planning
+        planning.load(entries)
         self.observer = Observer(
-            mirror, self.ledger, self._usage, self._unschedulable_seconds, self.refusals
+            mirror, planning.ledger, planning.usage, self._unschedulable_seconds, self.refusals
         )
-        self.decider = Decider(mirror, self.ledger, self._idles)
-        self._usage.refresh_all()
+        self.decider = Decider(mirror, planning.ledger, self._idles)
         self._evaluate_all()
 
     def _running(
         self, entry: Entry, job: JobRecord, config: QueueConfig, now: float
     ) -> Admitted | None:
-        return self._snapshot_builder.running(entry, job, config, now)
+        return self.planning.running(entry, job, config, now)
 
     def _idles(self, uid: str) -> bool:
         """Whether it can still be evicted as idle."""
@@ -182,9 +175,9 @@ class LeaderState:
         self._mirror.touched |= {entry.uid for entry in entries}
 
     def _build(self, revision: int) -> None:
-        self._readable = False
+        now, self._readable = self._clock(), False
         try:
-            self._stated = self._catalog.config(revision)
+            self.planning.configure(self._catalog.config(revision), now)
             self._readable = True
             if ignored := sorted(self._catalog.circular_cohorts()):
                 log.warning("cohort_parents_ignored", cohorts=ignored[:_NAMED], count=len(ignored))
@@ -192,24 +185,15 @@ class LeaderState:
             BadInput
         ) as error:  # the API checks documents, so this is a manual change in the database
             log.exception("configuration_unreadable", error=str(error))
-            self._stated = replace(self._stated, revision=revision)
-        self._work_in_overrides()
+            self.planning.renumber(revision, now)
 
     def configuration_turns(self, now: float) -> bool:
         """Whether an override or a Reservation has begun or ended by ``now``, so that plans can differ."""
-        if self._turns_at is None or now < self._turns_at:
+        if not self.planning.turns(now):
             return False
-        self._work_in_overrides()
         self.tally.configure(self.config, self.ledger, self._clock())
         self.holdings.configure(self.config, self.ledger)
         return True
-
-    def _work_in_overrides(self) -> None:
-        now = self._clock()
-        self.config = in_force(self._stated, now)
-        reservations, notice = self.config.reservations.values(), self.config.rules.eviction_grace
-        turns = (next_boundary(self._stated, now), next_turn(reservations, notice, now))
-        self._turns_at = min((at for at in turns if at is not None), default=None)
 
     def _evaluate_all(self) -> None:
         self._mirror.touched |= {*self._mirror.jobs, *(entry.uid for entry in self.ledger)}
@@ -220,12 +204,9 @@ class LeaderState:
 
     def take_in(self, changes: Sequence[EntryChange]) -> None:
         """Apply changes to the state from which plans are made."""
-        self.ledger.apply(changes)
-        self._mirror.recognize(change.after for change in changes)
-        self._usage.refresh_owned(change.after for change in changes)
+        self.planning.take_in(changes)
         for change in changes:
             if change.after.state is State.FINISHED:
-                self._snapshot_builder.forget(change.after.uid)
                 self.decider.forget(change.after.uid)
                 self._mirror.containment.forget(change.after.uid)
             elif change.before is not None and _times(change.before) != _times(change.after):
@@ -238,11 +219,9 @@ class LeaderState:
 
     def follow(self, changes: Sequence[EntryChange]) -> None:
         """Apply changes to the sums that count committed changes only."""
-        self._spending.note(changes)
+        self.planning.follow(changes)
         self._idleness.note(changes)
-        self.tally.note(changes)
         self.holdings.note(changes)
-        self.budgets.note(changes)
 
     def evaluated(self, uses: Mapping[str, GangUse]) -> IdlenessResult:
         """Store the GPU utilization of gangs, by uid, as of now."""
@@ -275,21 +254,13 @@ class LeaderState:
 
     def snapshot(self, *, seek_room: bool) -> Snapshot:
         """The snapshot for the next plan. ``seek_room``: whether the plan can move gangs."""
-        frozen = self._snapshot_builder.freeze(self.config, self._clock(), self._limits)
-        frozen = self.budgets.applied(frozen)
-        return replace(
-            frozen,
-            moved_work=self._spending.by_queue(frozen.now),
-            past_use=self.tally.past_use(frozen.now),
-            seek_room=seek_room,
-            reservations=occurrences(self.config.reservations.values(), self.reserved, frozen.now),
-        )
+        return self.planning.snapshot(self._clock(), self._limits, seek_room=seek_room)
 
     def anything_to_plan(self) -> bool:
         """Whether a gang is pending, or runs on lost nodes, or there are Reservations."""
         if self.ledger.count(State.PENDING) or self.ledger.count(State.RESERVED):
             return True
-        if self.config.reservations or self.reserved:
+        if self.config.reservations or self.planning.reserved:
             return True
         live = self.ledger.entries(State.STARTING, State.RUNNING)
         return any(map(self.observer.on_lost_nodes, live))
@@ -306,7 +277,7 @@ class LeaderState:
     @property
     def names(self) -> Mapping[str, str]:
         """Hostname label -> node name."""
-        return self._usage.names
+        return self.planning.usage.names
 
     def entry(self, uid: str) -> Entry | None:
         """A workload of the ledger as it is now."""
@@ -323,7 +294,7 @@ class LeaderState:
 
     def unmanaged(self) -> tuple[UnmanagedPod, ...]:
         """Pods of no job in a queue that hold GPUs, by namespace and name."""
-        return self._usage.unmanaged(self.config)
+        return self.planning.unmanaged()
 
     def command_refusal(self, entry: Entry, command: Command) -> str | None:
         """Why its queue, or the queue to which it moves, does not allow a command; None if it does."""
@@ -381,9 +352,7 @@ class LeaderState:
             live=lambda: [e for e in self.ledger if e.uid not in self.unwritten],
             config=lambda: self.config,
             samples=self._samples.of,
-            snapshot=lambda: self._snapshot_builder.freeze(
-                self.config, self._clock(), self._limits
-            ),
+            snapshot=lambda: self.planning.builder.freeze(self.config, self._clock(), self._limits),
         )
 
 

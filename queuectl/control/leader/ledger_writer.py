@@ -115,7 +115,7 @@ class LedgerWriter:
         await self._write(changes, revision, answers, record, tolerance, reserved)
         self._leader_state.take_in(changes)
         if reserved is not None:
-            self._leader_state.reserved = reserved
+            self._leader_state.planning.reserved = reserved
         self._follow(changes)
 
     def write_ahead(self, observed: list[EntryChange]) -> None:

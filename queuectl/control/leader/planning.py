@@ -192,7 +192,7 @@ class Planning:
         self, contained: ContainedPlan, plan: Plan, refusals: tuple[Refusal, ...]
     ) -> Plan:
         """A plan with the answers for the gangs that it leaves out. The plan of one cohort decides no Reservation."""
-        reserved = self._leader_state.reserved if contained.cohort else plan.reserved
+        reserved = self._leader_state.planning.reserved if contained.cohort else plan.reserved
         return replace(plan, pending=(*plan.pending, *refusals), reserved=reserved)
 
     async def _commit(
@@ -211,7 +211,9 @@ class Planning:
         ``documents``: of the configuration it was made from. ``found``: migrations off nodes that are emptied, too.
         """
         dropped: frozenset[tuple[str, str]] = frozenset()
-        reserved = decision.reserved if decision.reserved != self._leader_state.reserved else None
+        reserved = (
+            decision.reserved if decision.reserved != self._leader_state.planning.reserved else None
+        )
         while True:
             changes = with_relocations(
                 self._leader_state.decider.changes(snapshot, decision, self._clock(), dropped),

@@ -45,13 +45,13 @@ class StoredState:
             used = await self._store.past_use()
             state.tally.learn(used)
             state.configure(changes)
-            if not state.budgets.knows(state.config):
+            if not state.planning.budgets.knows(state.config):
                 await self._read_budgets()
         self._show_use(self._clock())
 
     def follower(self) -> Follower:
         """Counts in the sums of Budgets what is written to the usage ledger."""
-        return Follower(self._folding, self._leader_state.budgets.add, self._read_budgets)
+        return Follower(self._folding, self._leader_state.planning.budgets.add, self._read_budgets)
 
     async def keep_past_use(self, now: float, epoch: int) -> None:
         """Write past use."""
@@ -72,7 +72,7 @@ class StoredState:
             spent = SpentUnits()
             if budgets:
                 spent = await self._store.usage.spent(budgets.values(), self._clock())
-            self._leader_state.budgets.learn(budgets, spent)
+            self._leader_state.planning.budgets.learn(budgets, spent)
 
     def _show_use(self, now: float) -> None:
         past = self._leader_state.tally.past_use(now)
