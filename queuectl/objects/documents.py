@@ -298,7 +298,7 @@ def place_of(error: yaml.MarkedYAMLError) -> str:
 
 
 def problem_of(error: yaml.MarkedYAMLError) -> str:
-    """What is wrong with a YAML text."""
+    """The error of a YAML text, without its place."""
     return str(error.problem) if isinstance(error, RepeatedKey) else f"is not YAML: {error.problem}"
 
 

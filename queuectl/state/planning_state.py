@@ -1,4 +1,4 @@
-"""What a plan is made from: the ledger, the use of nodes and devices, and the sums that limit starts.
+"""The state from which a plan is made: the ledger, the use of nodes and devices, and the sums that limit starts.
 
 A leader, a standby, a simulation and a plan of files each hold one. They differ in where its parts come from, and not in the snapshot
 that follows from them.

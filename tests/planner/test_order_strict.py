@@ -126,7 +126,7 @@ def test_a_strict_head_holds_back_only_flavors_it_could_use(asks: int, starts: l
 @pytest.mark.parametrize(
     ("asks", "code"), [(5, Code.WAITING_IN_ORDER), (7, Code.EXCEEDS_MAX_QUOTA)]
 )
-def test_a_gang_that_could_use_only_quota_that_a_head_waits_for_waits_for_its_turn(
+def test_a_gang_that_could_use_only_quota_that_a_head_waits_for_waits_behind_it(
     asks: int, code: Code
 ) -> None:
     """Five exceed spot (4), and the head waits for on-demand (6). Seven exceed each of them."""
@@ -152,7 +152,7 @@ def test_a_gang_that_could_use_only_quota_that_a_head_waits_for_waits_for_its_tu
         (True, replace(podset(count=13, gpu=1), min_count=11), Code.SHAPE_NEVER_FITS),
     ],
 )
-def test_a_gang_that_fits_only_nodes_that_a_head_waits_for_waits_for_its_turn(
+def test_a_gang_that_fits_only_nodes_that_a_head_waits_for_waits_behind_it(
     split: bool, later: PodSet, code: Code
 ) -> None:
     """The head waits for the big node, with 8 GPUs. The small one, with 2, is open."""

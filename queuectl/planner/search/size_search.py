@@ -13,7 +13,7 @@ from queuectl.domain.reasons import NEVER_FITS
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.order.limits import Limits
 from queuectl.planner.order.pending_gangs import length_of
-from queuectl.planner.order.queue_order import StrictFifoHeads, behind
+from queuectl.planner.order.queue_order import Head, StrictFifoHeads, behind
 from queuectl.planner.problem.flavors import Choice
 from queuectl.planner.problem.parts import (
     admissible,
@@ -110,21 +110,21 @@ class SizeSearch:
     def _unless_held_back(self, gang: Candidate, refuted: Refuted) -> Refuted:
         """The refutation of a gang that never fits under the choices that are open to it.
 
-        It waits for its turn if it could ever fit under a choice of flavors that a head holds back, or split over several.
+        It waits behind a head if it could ever fit under a choice of flavors that the head holds back, or split over several.
         """
         queue, kind = gang.queue, gang.known
-        held_back = [
-            (replace(template, pending=gang.pending), head.ref)
-            for choice, template in kind.requests
-            if (head := self.strict.ahead(queue, choice)) is not None
-        ]
-        for request, head in held_back:
-            if not self._beyond(request, queue, nodes=True):
-                return Refuted((behind(head), *refuted.why))
-        if held_back and queue is not None and queue.split_flavors:
+        first: Head | None = None
+        for choice, template in kind.requests:
+            head = self.strict.ahead(queue, choice)
+            if head is None:
+                continue
+            first = first or head
+            if not self._beyond(replace(template, pending=gang.pending), queue, nodes=True):
+                return Refuted((behind(head.ref), *refuted.why))
+        if first is not None and queue is not None and queue.split_flavors:
             found = split(self.chooser, gang.pending, queue, kind.options, lambda _: True, refuted)
             if not isinstance(found, Refuted) or found.why[0].code not in NEVER_FITS:
-                return Refuted((behind(held_back[0][1]), *refuted.why))
+                return Refuted((behind(first.ref), *refuted.why))
         return refuted
 
     def learn(self, pending: Pending, kind: GangClass, outcome: Outcome) -> None:
