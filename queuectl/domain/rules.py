@@ -149,7 +149,7 @@ class Rules:
 
     Attributes:
         fair_sharing: preemption strategies in order; empty = fair sharing is off.
-        excluded_prefixes: prefixes of resource names that are not charged.
+        excluded_prefixes: prefixes of the names of resources whose requests are not charged. Transformations read these requests all the same.
         ignore_undeclared: whether a resource that the ClusterQueue does not cover is ignored instead of refused.
         eviction_grace: seconds between the notice of an eviction and the suspension.
         kueue_keys: whether labels and annotations with Kueue's prefix count.
@@ -196,14 +196,13 @@ class Rules:
         if self.charges_as_asked:
             return requests
         by_source = {known.source: known for known in self.transformations}
-        asked = {name: amount for name, amount in requests.items() if not self._excludes(name)}
         charged: dict[str, int] = {}
         made: dict[str, Fraction] = {}
-        for name, amount in asked.items():
+        for name, amount in requests.items():
             known = by_source.get(name) if name != PODS else None
-            if known is None or known.retain:
+            if (known is None or known.retain) and not self._excludes(name):
                 charged[name] = amount
-            for output, part in known.made_of(asked).items() if known is not None else ():
+            for output, part in known.made_of(requests).items() if known is not None else ():
                 made[output] = made.get(output, Fraction()) + part
         for output, part in made.items():
             # A negative output reduces only results of transformations, never the direct request of the pod.

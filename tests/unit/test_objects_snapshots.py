@@ -571,12 +571,14 @@ def test_a_job_that_was_started_with_fewer_pods_holds_these_and_no_more() -> Non
     assert [(p.count, p.min_count) for p in waits.workload.podsets] == [(2, 1)]
 
 
-def test_a_workload_may_start_with_its_least_count() -> None:
+@pytest.mark.parametrize(("asked", "least"), [(2, 2), (0, 1)])
+def test_a_workload_may_start_with_its_least_count(asked: int, least: int) -> None:
+    """It does not start without pods."""
     body = workload(count=4)
-    body["spec"]["podSets"][0]["minCount"] = 2
+    body["spec"]["podSets"][0]["minCount"] = asked
     given_ = load(body)
     (pending,) = given_.snapshot.pending
-    assert [(p.count, p.min_count) for p in pending.workload.podsets] == [(4, 2)]
+    assert [(p.count, p.min_count) for p in pending.workload.podsets] == [(4, least)]
     assert given_.warnings == ()
 
 

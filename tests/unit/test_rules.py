@@ -119,10 +119,26 @@ def test_a_pod_is_charged_what_the_transformations_make_of_it(name: str) -> None
     assert dict(found) == amounts(charged)
 
 
-def test_an_excluded_resource_is_charged_to_no_queue_and_multiplies_nothing() -> None:
-    made = rules([to("e/cores", by="x.com/dev", total="1")], excluded=("x.com/", "po"))
+EXCLUDED: dict[str, tuple[Doc, dict[str, int]]] = {
+    "multiplies": (to("e/cores", by="x.com/dev", total="1"), {"example.com/total": 40}),
+    "is transformed": (to("x.com/dev", total="3"), {"e/cores": 20, "example.com/total": 6}),
+    "is transformed, and not retained": (
+        to("x.com/dev", "Retain", total="3"),
+        {"e/cores": 20, "example.com/total": 6},
+    ),
+    "is an output": (
+        {"input": "e/cores", "strategy": "Replace", "outputs": {"x.com/dev": "1"}},
+        {"x.com/dev": 20},
+    ),
+}
+
+
+@pytest.mark.parametrize("how", EXCLUDED)
+def test_only_the_request_for_an_excluded_resource_is_not_charged(how: str) -> None:
+    transformation, charged = EXCLUDED[how]
+    made = rules([transformation], excluded=("x.com/", "po"))
     asked = Resources({"x.com/dev": 2, "e/cores": 20, PODS: 1, "y.com/x.com/": 1})
-    assert dict(made.charged(asked)) == {"example.com/total": 20, PODS: 1, "y.com/x.com/": 1}
+    assert dict(made.charged(asked)) == {**charged, PODS: 1, "y.com/x.com/": 1}
 
 
 def test_an_amount_beyond_all_bounds_counts_as_the_largest_there_is() -> None:

@@ -251,14 +251,15 @@ def _read_podsets(specs: list[PodSetSpec], done: Mapping[str, int]) -> tuple[Pod
         if spec.count == 0:
             continue  # Kueue allows podsets without pods, which request nothing
         check_count(spec.count, f"{path}.count")
-        if spec.min_count is not None and not 1 <= spec.min_count <= spec.count:
-            raise RequestError(f"{path}.minCount: {spec.min_count} is not 1 to {spec.count}")
+        if spec.min_count is not None and not 0 <= spec.min_count <= spec.count:
+            raise RequestError(f"{path}.minCount: {spec.min_count} is not 0 to {spec.count}")
         count = spec.count - done.get(spec.name, 0)
         if count <= 0:
             continue
         podset = read_podset(spec.name, count, spec.template, f"{path}.template")
         if spec.min_count is not None and spec.min_count < count:
-            podset = replace(podset, min_count=spec.min_count)
+            # A gang without pods would do nothing.
+            podset = replace(podset, min_count=max(1, spec.min_count))
         if spec.topology_request is not None:
             podset = _with_topology(podset, spec.topology_request, f"{path}.topologyRequest")
         podsets.append(podset)
