@@ -49,7 +49,7 @@ def running_placement(
         if not held or sum(held.values()) != job.expects(podset):
             return None
         before = prior.podsets.get(podset.name, _NOTHING) if prior is not None else _NOTHING
-        flavors = _flavors(podset, nodes[next(iter(held))], queue, config, before.flavors)
+        flavors = charged_flavors(podset, nodes[next(iter(held))], queue, config, before.flavors)
         placed.append(PodSetPlacement(podset.name, _in_order(held, before, nodes), flavors))
     return Placement(tuple(placed))
 
@@ -66,13 +66,22 @@ def _in_order(
     return assigned if counted == held else tuple(sorted(held.items()))
 
 
-def _flavors(
+def charged_flavors(
     podset: PodSet,
-    node: Node,
+    node: Node | None,
     queue: ClusterQueue | None,
     config: QueueConfig,
     before: Mapping[str, str],
 ) -> dict[str, str]:
+    """Resource to flavor, to which a podset that runs is charged.
+
+    Args:
+        podset: with its request.
+        node: of its first pod; None = not known.
+        queue: its ClusterQueue; without one, it is charged to no flavor.
+        config: with the flavors.
+        before: its flavors by an earlier admission.
+    """
     charged = config.rules.charged(podset.shape.requests)
     chosen = {}
     for group in queue.groups if queue is not None else ():
@@ -84,7 +93,7 @@ def _flavors(
 
 def _flavor_of(
     group: ResourceGroup,
-    node: Node,
+    node: Node | None,
     config: QueueConfig,
     before: Mapping[str, str],
     asked: Iterable[str],
@@ -100,6 +109,6 @@ def _flavor_of(
         return known[0]
     for name in offered:
         flavor = config.flavors.get(name)
-        if flavor and node.has_labels(flavor.node_labels):
+        if flavor and node is not None and node.has_labels(flavor.node_labels):
             return name
     return offered[0]

@@ -65,8 +65,22 @@ class SnapshotBuilder:
         uses: Callable[[], Mapping[str, GangUse]] = dict,
         idle_since: IdleSince = never_idle,
         durations: Durations | None = None,
+        *,
+        quota_free: bool = False,
     ) -> None:
-        """``uses``: the last measured GPU utilization of gangs, by uid. ``durations``: None in a process that learns none."""
+        """Make one without any parts.
+
+        Args:
+            mirror: the copy of the cluster.
+            ledger: the workloads that are not Finished.
+            usage: the use of nodes by pods that fill no slot.
+            uses: the last measured GPU utilization of gangs, by uid.
+            idle_since: finds gangs that can be evicted as idle.
+            durations: None in a process that learns none.
+            quota_free: gangs without a LocalQueue are planned without quota. Only for files: in a cluster, a user who removes the
+                label of the queue would have no limit.
+        """
+        self._quota_free = quota_free
         self._durations = durations if durations is not None else Durations(mirror)
         self._uses = uses
         self._idle_since = idle_since
@@ -163,7 +177,7 @@ class SnapshotBuilder:
             namespace=entry.namespace,
             name=entry.name,
             podsets=sizes.sized(podsets, entry.namespace, entry.cluster_queue, claims),
-            queue=entry.queue,
+            queue=None if self._quota_free and not entry.queue else entry.queue,
             priority=entry.priority,
             queued_at=entry.queue_order_time,
             preemptible=job.preemptible,
@@ -327,16 +341,10 @@ class SnapshotBuilder:
         if entry.queue_set is not None:
             text = f"moving to LocalQueue {entry.queue_set}; its object does not name that LocalQueue yet"
             return Reason(Code.QUEUE_SET, text)
-        if job.error is not None:
-            return Reason(Code.UNSUPPORTED if job.unsupported else Code.MISCONFIGURED, job.error)
-        if why := refused_gpus(job.podsets, self._mirror.fleet, config.rules.accounting.gpus):
-            return why
-        if job.forbidden is not None:
-            return job.forbidden
-        if job.awaits:
-            return Reason(Code.WAITING_FOR_PODS, job.awaits)
-        if kept := in_the_way(job, self._mirror.pods_of(job)):
-            return Reason(Code.WAITING_FOR_PODS, kept)
+        if (own := self._own_fault(job, config)) is not None:
+            return own
+        if self._quota_free and not entry.queue:
+            return None
         queue = (entry.namespace, entry.queue)
         if queue not in self._inadmissible:
             labels = self._namespaces.get(entry.namespace, {})
@@ -347,6 +355,25 @@ class SnapshotBuilder:
             text = f"WorkloadPriorityClass {named} does not exist"
             return Reason(Code.MISCONFIGURED, text)
         return why or too_long(*queue, config, job.max_execution)
+
+    def _own_fault(self, job: JobRecord, config: QueueConfig) -> Reason | None:
+        """The reason for which the gang cannot start, whatever its queue and its state are."""
+        if job.error is not None:
+            return Reason(Code.UNSUPPORTED if job.unsupported else Code.MISCONFIGURED, job.error)
+        if why := refused_gpus(job.podsets, self._mirror.fleet, config.rules.accounting.gpus):
+            return why
+        if job.forbidden is not None:
+            return job.forbidden
+        waits = job.awaits or in_the_way(job, self._mirror.pods_of(job))
+        return Reason(Code.WAITING_FOR_PODS, waits) if waits else None
+
+    def parked(self, config: QueueConfig) -> Iterator[Pending]:
+        """The gangs that are held, deactivated or in back-off, with their reasons. The snapshot of a cycle is without them."""
+        for entry in self._ledger.entries(State.HELD, State.DEACTIVATED, State.BACKOFF):
+            job = self._mirror.jobs.get(entry.uid)
+            if job is not None:
+                why = self._own_fault(job, config) or entry.reason
+                yield Pending(self.workload(entry, job), blocked=why)
 
     def _admitted(self, config: QueueConfig, now: float) -> Iterator[Admitted]:
         """The running gangs. Gangs that are leaving or on unusable nodes are computed each time, because their pods change."""

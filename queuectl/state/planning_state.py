@@ -76,6 +76,7 @@ class PlanningState:
         durations: Durations | None = None,
         uses: Callable[[], Mapping[str, GangUse]] = dict,
         idle_since: IdleSince = never_idle,
+        quota_free: bool = False,
     ) -> None:
         """An empty ledger and no configuration.
 
@@ -85,11 +86,13 @@ class PlanningState:
             durations: of gangs; None in a process that learns none.
             uses: the last measured GPU utilization of gangs, by uid.
             idle_since: finds gangs that can be evicted as idle.
+            quota_free: see :class:`~queuectl.state.freeze.SnapshotBuilder`.
         """
         self._mirror = mirror
         self._durations = durations
         self._uses = uses
         self._idle_since = idle_since
+        self._quota_free = quota_free
         self._stated = self.config = QueueConfig()
         self._turns_at: float | None = None  # when an override or a Reservation begins or ends next
         self.budgets = BudgetSums()
@@ -102,7 +105,13 @@ class PlanningState:
         self.ledger = Ledger(entries)
         self.usage = Usage(self._mirror, self.ledger)
         self.builder = SnapshotBuilder(
-            self._mirror, self.ledger, self.usage, self._uses, self._idle_since, self._durations
+            self._mirror,
+            self.ledger,
+            self.usage,
+            self._uses,
+            self._idle_since,
+            self._durations,
+            quota_free=self._quota_free,
         )
 
     # The configuration.

@@ -31,7 +31,8 @@ from queuectl.objects.files.devices import GivenDevices, left_out, named_by
 from queuectl.objects.files.durations import attempt, end
 from queuectl.objects.files.gangs import Gang, merged, owned
 from queuectl.objects.files.placements import FreeCapacity
-from queuectl.objects.files.slots import GivenPod, Owners, Slots
+from queuectl.objects.files.pods import GivenPod
+from queuectl.objects.files.slots import Owners, Slots
 from queuectl.objects.files.workloads import KIND as WORKLOAD
 from queuectl.objects.times import format_time
 

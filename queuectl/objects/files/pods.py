@@ -5,8 +5,8 @@ Owners are Deployments, StatefulSets and LeaderWorkerSets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -16,14 +16,44 @@ from queuectl.domain.pod_records import PodRecord
 from queuectl.objects import keys
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import RequestError
-from queuectl.objects.files.gangs import Gang, gang_of, unseen
-from queuectl.objects.files.slots import GivenPod
+from queuectl.objects.files.gangs import Gang, gang_of
+from queuectl.objects.files.jobs import unseen
 from queuectl.objects.kinds import KINDS, JobKinds
 from queuectl.objects.kinds.groups import Group, key_of
 from queuectl.objects.kinds.leaderworkerset import WireSet, labels_of, read_set
 from queuectl.objects.kinds.pods import MOST_PODS, WireMember, read_member, takes
 from queuectl.objects.kinds.sets import new_group
-from queuectl.objects.kubernetes.wire import PodMeta, PodNotes, WirePod
+from queuectl.objects.kubernetes.pods import read_pod
+from queuectl.objects.kubernetes.wire import Owner, PodMeta, PodNotes, WirePod
+
+
+@dataclass(frozen=True, slots=True)
+class GivenPod:
+    """A pod of the input: its record, and further references to its gang."""
+
+    record: PodRecord
+    labels: Mapping[str, str]
+    owners: tuple[Owner, ...]
+    workload: str | None
+
+
+def read_given_pod(document: Document, index_labels: Sequence[str] = ()) -> GivenPod:
+    """Raises DocumentError naming the field."""
+    wire = document.convert(WirePod)
+    try:
+        record = read_pod(wire, index_labels)
+    except RequestError as error:
+        raise document.error("spec", str(error)) from None
+    annotations = (document.body.get("metadata") or {}).get("annotations")
+    name = (
+        annotations.get(keys.KUEUE_PREFIX + "workload") if isinstance(annotations, dict) else None
+    )
+    return GivenPod(
+        record=record,
+        labels=wire.metadata.labels or {},
+        owners=tuple(wire.metadata.owner_references or ()),
+        workload=name if isinstance(name, str) else None,
+    )
 
 
 def pod_gangs(
@@ -40,7 +70,7 @@ def pod_gangs(
     documents: dict[str, Document] = {}
     by_name = {(one.namespace, one.name): one for one in sets}
     for document, given in pods:
-        pod = _taken(document, given.record, kinds)
+        pod = taken(document, given.record, kinds)
         if pod is not None:
             documents.setdefault(pod.uid, document)
             key = key_of(pod)
@@ -67,7 +97,7 @@ def pods_of_owner(document: Document) -> Iterator[Document]:
     """The pods of a Deployment or a StatefulSet in a queue that was not created yet, as its controller creates them."""
     body = document.body
     meta, spec = body.get("metadata") or {}, body.get("spec") or {}
-    if not has_queue(document) or not unseen(document, meta.get("uid") or ""):
+    if not has_queue(document) or not unseen(document):
         return
     template = spec.get("template") or {}
     name, labels = str(meta.get("name")), _labels_of_pods(body)
@@ -99,7 +129,7 @@ def read_set_of(document: Document) -> JobRecord | None:
 
 def pods_of_set(document: Document, record: JobRecord) -> Iterator[Document]:
     """The pods of a LeaderWorkerSet that was not created yet, as its operator creates them."""
-    if not unseen(document, record.uid):
+    if not unseen(document):
         return
     templates = document.body["spec"].get("leaderWorkerTemplate") or {}
     own = _queue_labels(document.body["metadata"].get("labels") or {})
@@ -148,11 +178,11 @@ def _queue_labels(labels: Mapping[str, str]) -> dict[str, str]:
     return {key: labels[key] for key in copied if key in labels}
 
 
-def _taken(document: Document, record: PodRecord, kinds: JobKinds) -> PodRecord | None:
+def taken(document: Document, record: PodRecord, kinds: JobKinds) -> PodRecord | None:
     """The pod as a part of a workload; None for all others. A pod that was not created yet becomes what admission makes of it."""
     meta: PodMeta = document.convert(WirePod).metadata
     wire = document.convert(WireMember)
-    draft = unseen(document, record.uid)
+    draft = unseen(document)
     if draft:
         if record.owner_kind in kinds or not takes(_admitted(meta)):
             return None

@@ -7,7 +7,7 @@ running gang without stated hosts gets its slots from its pods.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from queuectl.domain.fleet import Fleet
@@ -15,11 +15,8 @@ from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.quantity import Resources, total
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
-from queuectl.objects.documents import Document
-from queuectl.objects.errors import RequestError
 from queuectl.objects.files.gangs import Gang
-from queuectl.objects.kubernetes.pods import read_pod
-from queuectl.objects.kubernetes.wire import Owner, WirePod
+from queuectl.objects.files.pods import GivenPod
 
 _JOB_LABELS = ("batch.kubernetes.io/job-name", "job-name", "training.kubeflow.org/job-name")
 _PODSET_LABELS = (
@@ -29,35 +26,6 @@ _PODSET_LABELS = (
 )
 
 Slot = tuple[str, str]  # podset, node name
-
-
-@dataclass(frozen=True, slots=True)
-class GivenPod:
-    """A pod of the input: its record, and further references to its gang."""
-
-    record: PodRecord
-    labels: Mapping[str, str]
-    owners: tuple[Owner, ...]
-    workload: str | None
-
-
-def read_given_pod(document: Document, index_labels: Sequence[str] = ()) -> GivenPod:
-    """Raises DocumentError naming the field."""
-    wire = document.convert(WirePod)
-    try:
-        record = read_pod(wire, index_labels)
-    except RequestError as error:
-        raise document.error("spec", str(error)) from None
-    annotations = (document.body.get("metadata") or {}).get("annotations")
-    name = (
-        annotations.get(keys.KUEUE_PREFIX + "workload") if isinstance(annotations, dict) else None
-    )
-    return GivenPod(
-        record=record,
-        labels=wire.metadata.labels or {},
-        owners=tuple(wire.metadata.owner_references or ()),
-        workload=name if isinstance(name, str) else None,
-    )
 
 
 class Owners:

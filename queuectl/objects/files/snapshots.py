@@ -47,13 +47,14 @@ from queuectl.objects.files.devices import API_VERSION as DEVICES
 from queuectl.objects.files.devices import claiming
 from queuectl.objects.files.gangs import Gang, is_child, is_job, read_job_gangs, unseen
 from queuectl.objects.files.pods import (
+    GivenPod,
     has_queue,
     pod_gangs,
     pods_of_owner,
     pods_of_set,
+    read_given_pod,
     read_set_of,
 )
-from queuectl.objects.files.slots import GivenPod, read_given_pod
 from queuectl.objects.files.workloads import KIND as WORKLOAD
 from queuectl.objects.files.workloads import is_workload, read_workload_gang
 from queuectl.objects.kinds import KINDS, JobKinds, index_labels, leaderworkerset

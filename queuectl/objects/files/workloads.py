@@ -6,11 +6,12 @@ Strict in ``spec``, as for the configuration kinds; pod templates, metadata and 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import msgspec
 
+from queuectl.domain.job_records import JobRecord
 from queuectl.domain.workload import PodSet, Slice
 from queuectl.objects import keys
 from queuectl.objects.configuration.queue_config import API_VERSION, KUEUE_VERSIONS
@@ -36,7 +37,7 @@ from queuectl.objects.kubernetes.templates import (
     read_podset,
     topology_request,
 )
-from queuectl.objects.kubernetes.wire import Condition, Meta, Template, Wire
+from queuectl.objects.kubernetes.wire import Condition, Meta, Owner, Template, Wire
 from queuectl.objects.times import time_or_none
 
 KIND: Final = "Workload"
@@ -112,6 +113,140 @@ def is_workload(document: Document) -> bool:
     """Whether it is a Workload, of any version."""
     group = document.api_version.partition("/")[0]
     return document.kind == KIND and group in ("queuectl.dev", "kueue.x-k8s.io")
+
+
+@dataclass(frozen=True, slots=True)
+class GivenWorkload:
+    """A Workload: its request as the record of a job, and its place in the queue. Times are unix seconds.
+
+    Attributes:
+        record: its kind is Workload. It is not suspended while the Workload is admitted.
+        created_at: None without a time.
+        priority: if it states the number; ``record`` has no class then.
+        assigned: flavors and hosts by podset.
+        charged_to: the ClusterQueue of its admission.
+        started_at: of its admission.
+        active: False = ``spec.active`` holds it.
+        evicted: the reason of the condition ``Evicted``; None = it is not being evicted.
+        finished: it has ended.
+        requeue_at: end of its back-off.
+        owners: the objects that own it.
+        evictions: times of its preemptions and migrations, in any order.
+        unhealthy: lost nodes, by name or hostname label.
+        past_seconds: for which its earlier attempts ran.
+        annotations: its own.
+    """
+
+    record: JobRecord
+    created_at: float | None = None
+    priority: int | None = None
+    assigned: Mapping[str, Assigned] = field(default_factory=dict)
+    charged_to: str | None = None
+    started_at: float | None = None
+    active: bool = True
+    evicted: str | None = None
+    finished: bool = False
+    requeue_at: float | None = None
+    owners: tuple[Owner, ...] = ()
+    evictions: tuple[float, ...] = ()
+    unhealthy: tuple[str, ...] = ()
+    past_seconds: float = 0.0
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def admitted(self) -> bool:
+        """Whether it has its quota."""
+        return not self.record.suspended
+
+    @property
+    def leaves(self) -> bool:
+        """Whether it is admitted, and is being evicted."""
+        return self.admitted and (self.evicted is not None or not self.active)
+
+
+def read_workload(document: Document) -> tuple[GivenWorkload, tuple[str, ...]]:
+    """The Workload, and warnings about what is not supported.
+
+    Raises:
+        DocumentError: a field is unknown or malformed. For a contradictory request, the record has an ``error``.
+    """
+    if document.api_version not in (API_VERSION, *KUEUE_VERSIONS):
+        listed = ", ".join((API_VERSION, *KUEUE_VERSIONS))
+        raise document.error("apiVersion", f"{document.api_version!r} is not one of {listed}")
+    wire = document.convert(WireWorkload)
+    if not wire.spec.pod_sets:
+        raise document.error("spec.podSets", "is required")
+    status = wire.status or WorkloadStatus()
+    error: RequestError | None = None
+    podsets: tuple[PodSet, ...] = ()
+    assigned: dict[str, Assigned] = {}
+    try:
+        if status.admission is not None:
+            assigned = read_admission(status.admission)
+            _check_names(assigned, wire.spec.pod_sets)
+        podsets = _read_podsets(wire.spec.pod_sets, _done(status))
+    except MalformedError as malformed:
+        raise document.error("", str(malformed)) from None
+    except RequestError as found:
+        error = found
+    record = replace(
+        _record(wire, status),
+        podsets=podsets,
+        error=str(error) if error else None,
+        unsupported=error is not None and error.unsupported,
+    )
+    warnings = tuple(f"{document.address}: {text}" for text in _warnings(wire))
+    return _given(wire, status, record, assigned), warnings
+
+
+def _record(wire: WireWorkload, status: WorkloadStatus) -> JobRecord:
+    meta, spec = wire.metadata, wire.spec
+    workload_class, pod_class = _classes(spec)
+    return JobRecord(
+        kind=KIND,
+        namespace=meta.namespace or "default",
+        name=meta.name,
+        uid=meta.uid,
+        version=0,
+        created_at=time_or_none(meta.creation_timestamp) or 0.0,
+        queue=spec.queue_name or None,
+        priority_class=workload_class if spec.priority is None else None,
+        pod_priority_class=pod_class,
+        preemptible=lenient(meta.annotations, keys.PREEMPTIBLE, kueue=False) != "false",
+        suspended=status.admission is None,
+        utilization=read_utilization(meta.annotations),
+        checkpoint_at=read_checkpoint(meta.annotations),
+        labels=user_labels(meta.labels),
+        max_execution=_seconds(spec.maximum_execution_time_seconds),
+        expected_duration=read_expected_duration(meta),
+    )
+
+
+def _given(
+    wire: WireWorkload,
+    status: WorkloadStatus,
+    record: JobRecord,
+    assigned: Mapping[str, Assigned],
+) -> GivenWorkload:
+    meta, conditions = wire.metadata, status.conditions or []
+    evicted = [one.reason or "" for one in conditions if holds([one], "Evicted")]
+    return GivenWorkload(
+        record=record,
+        created_at=time_or_none(meta.creation_timestamp),
+        priority=wire.spec.priority,
+        assigned=assigned,
+        charged_to=status.admission.cluster_queue or None if status.admission else None,
+        started_at=_since(conditions, "Admitted") or _since(conditions, "QuotaReserved"),
+        active=wire.spec.active is not False,
+        evicted=evicted[0] if evicted else None,
+        finished=holds(conditions, "Finished"),
+        requeue_at=time_or_none(status.requeue_state.requeue_at) if status.requeue_state else None,
+        owners=tuple(meta.owner_references or ()),
+        evictions=(*read_evictions(meta.annotations), *_preempted(conditions)),
+        unhealthy=tuple(node.name for node in status.unhealthy_nodes or ()),
+        past_seconds=_seconds(status.accumulated_past_execution_time_seconds) or 0.0,
+        annotations=meta.annotations or {},
+    )
 
 
 def read_workload_gang(document: Document) -> tuple[Gang, tuple[str, ...]]:

@@ -1,0 +1,106 @@
+"""Documents of Kubernetes to the records that the watch of the controller delivers for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from queuectl.domain.quantity import PODS, Resources
+from queuectl.domain.records import (
+    ClaimRecord,
+    ClaimTemplateRecord,
+    LimitRangeRecord,
+    NodeRecord,
+    Record,
+    ResourceQuotaRecord,
+)
+from queuectl.objects.documents import Document
+from queuectl.objects.errors import RequestError
+from queuectl.objects.kubernetes import taint_rules
+from queuectl.objects.kubernetes.limit_ranges import WireLimitRange, read_limit_range
+from queuectl.objects.kubernetes.node_topologies import API_VERSION as TOPOLOGIES
+from queuectl.objects.kubernetes.node_topologies import KIND as TOPOLOGY
+from queuectl.objects.kubernetes.node_topologies import WireNodeTopology, read_node_topology
+from queuectl.objects.kubernetes.nodes import (
+    DEFAULT_PODS,
+    read_namespace,
+    read_node,
+    read_priority_class,
+)
+from queuectl.objects.kubernetes.resource_claims import (
+    read_claim,
+    read_claim_template,
+    read_device_class,
+)
+from queuectl.objects.kubernetes.resource_quotas import read_resource_quota
+from queuectl.objects.kubernetes.resource_slices import read_resource_slice
+from queuectl.objects.kubernetes.resource_wire import (
+    WireClaimTemplate,
+    WireDeviceClass,
+    WireResourceClaim,
+    WireResourceSlice,
+    WireTaintRule,
+)
+from queuectl.objects.kubernetes.wire import (
+    WireNamespace,
+    WireNode,
+    WirePriorityClass,
+    WireResourceQuota,
+)
+
+_DEVICES: Final = "resource.k8s.io/v1"
+_READERS: Final[Mapping[tuple[str, str], tuple[Any, Callable[[Any], Record]]]] = {
+    ("v1", "Node"): (WireNode, read_node),
+    ("v1", "Namespace"): (WireNamespace, read_namespace),
+    ("v1", "ResourceQuota"): (WireResourceQuota, read_resource_quota),
+    ("v1", "LimitRange"): (WireLimitRange, read_limit_range),
+    ("scheduling.k8s.io/v1", "PriorityClass"): (WirePriorityClass, read_priority_class),
+    (_DEVICES, "ResourceSlice"): (WireResourceSlice, read_resource_slice),
+    (_DEVICES, "DeviceClass"): (WireDeviceClass, read_device_class),
+    (_DEVICES, "ResourceClaim"): (WireResourceClaim, read_claim),
+    (_DEVICES, "ResourceClaimTemplate"): (WireClaimTemplate, read_claim_template),
+    (TOPOLOGIES, TOPOLOGY): (WireNodeTopology, read_node_topology),
+    (taint_rules.VERSION, taint_rules.KIND): (WireTaintRule, taint_rules.read_taint_rule),
+    (taint_rules.OLDER_VERSION, taint_rules.KIND): (
+        WireTaintRule,
+        taint_rules.read_older_taint_rule,
+    ),
+}
+
+
+def has_record(document: Document) -> bool:
+    """Whether :func:`read_record` reads objects of its kind."""
+    return (document.api_version, document.kind) in _READERS
+
+
+def read_record(document: Document) -> Record:
+    """The record of an object that is no workload, no pod, and no configuration. One that has no uid gets one of its names.
+
+    Raises:
+        DocumentError: naming file, document and field.
+    """
+    wire, read = _READERS[document.api_version, document.kind]
+    try:
+        record = read(document.convert(wire))
+    except RequestError as error:
+        raise document.error("", str(error)) from None
+    match record:
+        case ResourceQuotaRecord() | LimitRangeRecord() | ClaimTemplateRecord():
+            return replace(record, uid=record.uid or f"{document.kind}/{document.name}")
+        case ClaimRecord():
+            uid = record.uid or f"{document.kind}/{document.name}"
+            return replace(record, uid=uid, content=replace(record.content, uid=uid))
+        case _:
+            return record
+
+
+def states_no_slots(node: NodeRecord) -> bool:
+    """Whether a Node states amounts, and not how many pods it takes."""
+    return bool(node.node.allocatable) and PODS not in node.node.allocatable
+
+
+def with_slots(node: NodeRecord) -> NodeRecord:
+    """The Node with the number of pods that kubelet takes by default."""
+    room = Resources({**node.node.allocatable, PODS: DEFAULT_PODS})
+    return replace(node, node=replace(node.node, allocatable=room))

@@ -1,0 +1,422 @@
+"""The records of an input to a Snapshot, by the mirror, the ledger and the freeze of the controller."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from queuectl.domain.arrays import index_uid, numbers
+from queuectl.domain.containment import Containment, SetAside
+from queuectl.domain.gates import DependencyStatus, remaining
+from queuectl.domain.job_records import JobRecord
+from queuectl.domain.ledger import Entry
+from queuectl.domain.pod_records import PodRecord
+from queuectl.domain.queues import QueueConfig
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.records import NamespaceRecord, Record, ResourceQuotaRecord, Upserted
+from queuectl.domain.resource_quota import with_promises
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot, SolverLimits
+from queuectl.lifecycle.dependents import Dependents
+from queuectl.objects import keys
+from queuectl.objects.documents import Document
+from queuectl.objects.files.jobs import unseen
+from queuectl.objects.files.pods import GivenPod, taken
+from queuectl.objects.files.workloads import KIND as WORKLOAD
+from queuectl.objects.kinds import KINDS, JobKinds
+from queuectl.objects.kubernetes.nodes import priority_values
+from queuectl.offline.entries import SYSTEM_CLASSES, Ledgers
+from queuectl.offline.gangs import (
+    Given,
+    as_admitted,
+    given,
+    joined,
+    with_made_up,
+    without_unoffered,
+)
+from queuectl.offline.owners import Owners, Seats
+from queuectl.offline.room import FreeCapacity
+from queuectl.offline.slots import Place, RunningGang, stand_ins, stated_slots, used
+from queuectl.state.ledger import Ledger
+from queuectl.state.mirror import Mirror
+from queuectl.state.planning_state import PlanningState
+
+_NAME_LABEL: Final = "kubernetes.io/metadata.name"
+_TICK: Final = (
+    1e-5  # seconds between gangs without a time, so that they queue in the order of the file
+)
+_NO_GANG: Final = "the gang that it extends does not run"
+
+
+@dataclass
+class Parts:
+    """The content of the documents, in their order.
+
+    Attributes:
+        records: of all objects except those of the other lists.
+        quotas: the ResourceQuotas.
+        jobs, workloads: without the relations between them.
+        sets: whose groups are gangs.
+        pods: with their documents.
+        warnings: so far. More are added.
+    """
+
+    records: list[Record] = field(default_factory=list)
+    quotas: list[ResourceQuotaRecord] = field(default_factory=list)
+    jobs: list[Given] = field(default_factory=list)
+    workloads: list[Given] = field(default_factory=list)
+    sets: list[JobRecord] = field(default_factory=list)
+    pods: list[tuple[Document, GivenPod]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    kinds: JobKinds = field(default_factory=lambda: KINDS)
+
+
+def _raise(found: SetAside, error: BaseException | None) -> None:
+    """A plan of files sets nothing aside: it fails."""
+    del found
+    if error is not None:
+        raise error
+
+
+class Assembly:
+    """Assembles one input, once."""
+
+    def __init__(self, parts: Parts, stated: QueueConfig, config: QueueConfig, now: float) -> None:
+        """``stated``: the configuration as its documents state it. ``config``: with the overrides in force at ``now``."""
+        self._parts = parts
+        self._now = now
+        self._stated = stated
+        self._config = config
+        self.mirror = Mirror.of(parts.kinds, Containment(lambda: now, report=_raise))
+        self.state = PlanningState(self.mirror, idle_since=self._idle_since, quota_free=True)
+        self._gangs: dict[str, Given] = {}  # by uid of the object, or of the gang of pods
+        self._shown: set[str] = set()  # uids of the jobs of which the input has pods
+
+    def snapshot(self) -> Snapshot:
+        """The snapshot, without past use and Reservations.
+
+        Raises:
+            DocumentError: naming file, document and field.
+        """
+        self._apply(self._parts.records)
+        gangs, names = joined(self._parts.jobs, self._parts.workloads)
+        drafts = {gang.record.uid for gang in gangs if gang.draft}
+        owners = Owners(gangs, names)
+        for _, pod in self._parts.pods:
+            gang = owners.of(pod)
+            if gang is not None and (gang.record.array is None or not pod.record.gated):
+                drafts.discard(gang.record.uid)  # a job with pods was submitted
+        offered = frozenset(name for node in self.mirror.fleet.nodes for name in node.allocatable)
+        gangs = [replace(gang, draft=gang.record.uid in drafts) for gang in gangs]
+        gangs = [as_admitted(gang, self._config, offered) for gang in gangs]
+        self._stated = with_made_up(self._stated, gangs)
+        self._config = with_made_up(self._config, gangs)
+        self.state.configure(self._stated, self._now)
+        self._keep(gangs, Owners(gangs, names), offered)
+        self._load(gangs)
+        return self._frozen()
+
+    # ---- records
+
+    def _apply(self, records: Iterable[Record]) -> None:
+        self.mirror.apply([Upserted(record) for record in records])
+
+    def _keep(self, gangs: list[Given], owners: Owners, offered: Collection[str]) -> None:
+        """The records of jobs and pods in the mirror, each pod with its gang."""
+        names = {node.hostname: node.name for node in self.mirror.fleet.nodes}
+        self._place = Place(self.mirror.fleet, names, self._config, self._warn)
+        stated = {
+            gang.record.uid: slots
+            for gang in gangs
+            if gang.runs
+            and (slots := stated_slots(gang, self._place, with_pods=bool(self._parts.pods)))
+            is not None
+        }
+        self._stated_slots = stated
+        members, documents = self._members(owners, offered)
+        plain = [
+            pod for (_, pod), member in zip(self._parts.pods, members, strict=True) if not member
+        ]
+        pods = iter(Seats(stated, names).owned(plain, owners))
+        records = _distinct(member or next(pods) for member in members)
+        self._gangs = {gang.record.uid: self._with_attempt(gang, records) for gang in gangs}
+        self._shown = {pod.owner for pod in records}
+        self._apply(self._namespaces(records))
+        self._apply((*self._parts.sets, *(gang.record for gang in self._gangs.values())))
+        self._apply(records)
+        self.mirror.trust_running()
+        self._note_gangs_of_pods(documents)
+
+    def _members(
+        self, owners: Owners, offered: Collection[str]
+    ) -> tuple[list[PodRecord | None], dict[str, Document]]:
+        """The pods that are workloads or parts of one, None for each other pod; and the documents of the first ones by uid."""
+        members: list[PodRecord | None] = []
+        documents: dict[str, Document] = {}
+        for document, pod in self._parts.pods:
+            gang = owners.of(pod)
+            own = gang is not None and gang.workload is not None
+            member = None if own else taken(document, pod.record, self._parts.kinds)
+            if member is not None and member.member is not None:
+                documents.setdefault(member.uid, document)
+                job = member.member.job
+                podsets = tuple(without_unoffered(podset, offered) for podset in job.podsets)
+                whole = replace(member.member, job=replace(job, podsets=podsets))
+                member = replace(member, member=whole)
+            members.append(member)
+        return members, documents
+
+    def _with_attempt(self, gang: Given, pods: Iterable[PodRecord]) -> Given:
+        """The attempt that its living pods have: files often lack the label of the templates, or that of the pods."""
+        record = gang.record
+        if not gang.runs or record.array is not None:
+            return gang
+        living = {p.attempt for p in pods if p.owner == record.uid and not p.terminal}
+        attempt = record.attempt if not living or record.attempt in living else max(living)
+        left = gang.leaves and bool(self._parts.pods) and self._stops(gang)
+        return replace(gang, record=replace(record, attempt=attempt, suspended=left))
+
+    def _stops(self, gang: Given) -> bool:
+        """Whether a gang that is being evicted holds what its pods hold: its job is suspended, or not in the input."""
+        return gang.record.kind == WORKLOAD or gang.record.suspended
+
+    def _namespaces(self, pods: Iterable[PodRecord]) -> Iterator[NamespaceRecord]:
+        """Those of all gangs, with the label that the API server adds."""
+        of_gangs = {gang.record.namespace for gang in self._gangs.values() if not gang.finished}
+        of_pods = {pod.namespace for pod in pods if pod.member is not None}
+        known = {name: one.labels for name, one in self.mirror.namespaces.items()}
+        for name in sorted(of_gangs | of_pods | known.keys()):
+            labels = {_NAME_LABEL: name, **dict(known.get(name, ()))}
+            yield NamespaceRecord(name, 1, tuple(labels.items()))
+
+    def _note_gangs_of_pods(self, documents: Mapping[str, Document]) -> None:
+        """The documents of gangs of pods, which are behind all others."""
+        places = {uid: number for number, uid in enumerate(documents)}
+        last = max((gang.position for gang in self._gangs.values()), default=0) + 1
+        for uid, job in self.mirror.jobs.items():
+            if uid in self._gangs or job.index is not None:
+                continue
+            face = job.face.uid if job.face is not None else ""
+            first = face if face in documents else uid
+            self._gangs[uid] = given(documents[first], last + places[first], job)
+
+    def _given_of(self, job: JobRecord) -> Given:
+        return self._gangs[job.index.job_uid if job.index is not None else job.uid]
+
+    # ---- entries
+
+    def _load(self, gangs: list[Given]) -> None:
+        dependents = Dependents(self.mirror, Ledger())
+        uids = [*self.mirror.jobs, *self.mirror.arrays]
+        dependents.of([uid for uid in uids if self._kind_of(uid) != WORKLOAD])
+        self._refuse_cycles(dependents)
+        self._add_indexes(gangs, dependents)
+        records = self.mirror.priority_classes
+        ledgers = Ledgers(
+            self._config,
+            self._now,
+            priority_values(records.values()),
+            SYSTEM_CLASSES.union(records),
+            dependents.statuses,
+            self._warn,
+        )
+        running, waiting = self._sorted()
+        entries = [
+            ledgers.waiting(gang, job, self._queued_at(gang, number))
+            for number, (gang, job) in enumerate(waiting, 1)
+        ]
+        self._assume(running, ledgers, entries)
+        placed = [(gang, gang.placement()) for gang in running]
+        entries += [ledgers.running(gang.given, gang.job, at) for gang, at in placed]
+        self._apply(pod for gang, at in placed for pod in stand_ins(gang, at))
+        self._apply(self._quotas(placed))
+        self.state.load(entries)
+
+    def _kind_of(self, uid: str) -> str:
+        return (self.mirror.jobs.get(uid) or self.mirror.arrays[uid]).kind
+
+    def _refuse_cycles(self, dependents: Dependents) -> None:
+        """Refuse jobs that were not created yet and wait, directly or not, for themselves.
+
+        Jobs of a cluster are held with this reason instead.
+        """
+        for gang in self._gangs.values():
+            job = gang.record
+            if gang.finished or not job.gates or not unseen(gang.document):
+                continue
+            for one in dependents.statuses(job, job.gates).values():
+                if one.status is DependencyStatus.CYCLE:
+                    where = f"metadata.annotations: {keys.PREFIX}{keys.AFTER}"
+                    raise gang.document.error(where, f"is {one.cycle_text}")
+
+    def _add_indexes(self, gangs: Iterable[Given], dependents: Dependents) -> None:
+        """The pods of indexes that the controllers of arrays and elastic Jobs would create, where the input has no pods of the Job.
+
+        An array that waits is resumed with its first index. Its indexes are planned as they are then, unless gates hold it.
+        """
+        for gang in gangs:
+            job = self.mirror.arrays.get(gang.record.uid)
+            if job is None or job.array is None or job.uid in self._shown or job.outcome:
+                continue
+            if not gang.runs:
+                held = _gates_left(job, dependents)
+                if job.array.base or held:
+                    continue
+                job = replace(job, suspended=False, version=job.version + 1)
+                self._apply([job])
+            self._apply(_stand_in(job, number) for number in numbers(job))
+
+    def _sorted(self) -> tuple[list[RunningGang], list[tuple[Given, JobRecord]]]:
+        """The gangs that run and those that wait, in the order of the input."""
+        running: list[RunningGang] = []
+        waiting: list[tuple[Given, JobRecord]] = []
+        jobs = [(self._given_of(job), job) for job in self.mirror.jobs.values()]
+        for gang, job in sorted(jobs, key=lambda one: (one[0].position, one[1].uid)):
+            if gang.finished or job.outcome is not None or _is_no_index(gang, job):
+                continue
+            if not (gang.runs if job.index is None else not job.suspended):
+                waiting.append((gang, job))
+            elif (found := self._running(gang, job)) is not None:
+                running.append(found)
+        return running, waiting
+
+    def _running(self, gang: Given, job: JobRecord) -> RunningGang | None:
+        """A gang that runs; None if what it holds is not known. Its pods are other pods then."""
+        if job.error is not None:
+            self._warn(gang, f"runs, but its request is not understood: {job.error}")
+            return None
+        if not gang.assigned and job.queue is None:
+            return None
+        pods = [
+            pod for pod in self.mirror.pods_of(job) if pod.attempt == job.attempt or gang.leaves
+        ]
+        found = RunningGang(gang, job, pods, self._place)
+        found.seat(self._stated_slots.get(job.uid))
+        if not found.shown:
+            self._warn(gang, "is not suspended, but neither its pods nor its admission are given")
+            return None
+        return found
+
+    def _queued_at(self, gang: Given, number: int) -> float:
+        """Gangs that were not created yet are behind all others, in the order of the input."""
+        return self._now + number * _TICK if gang.created_at is None else gang.created_at
+
+    def _assume(
+        self, running: list[RunningGang], ledgers: Ledgers, waiting: Iterable[Entry]
+    ) -> None:
+        if not any(gang.coarse for gang in running):
+            return
+        known = [
+            ledgers.running(gang.given, gang.job, gang.placement(warn=False)) for gang in running
+        ]
+        self.state.load([*waiting, *known])
+        use = used(running, self.state.usage.other_pods)
+        capacity = FreeCapacity(self.mirror.fleet, use)
+        for gang in running:
+            gang.assume(capacity)
+
+    def _quotas(
+        self, placed: Iterable[tuple[RunningGang, object]]
+    ) -> Iterator[ResourceQuotaRecord]:
+        """For a ResourceQuota without a stated use, the running gangs of the input count as its use."""
+        held = [
+            (gang.job.namespace, one.podset, one.count)
+            for gang, _ in placed
+            for one in gang.podsets
+        ]
+        for record in self._parts.quotas:
+            coming = [(podset, n) for name, podset, n in held if name == record.namespace]
+            allowance = record.allowance
+            if not record.counted:
+                allowance = with_promises(allowance, coming)
+            yield replace(record, allowance=allowance)
+
+    def _idle_since(
+        self, entry: Entry, job: JobRecord, config: QueueConfig, now: float
+    ) -> float | None:
+        del entry, config
+        at = self._given_of(job).idle_since
+        return at if at is not None and at <= now else None
+
+    # ---- the snapshot
+
+    def _frozen(self) -> Snapshot:
+        snapshot = self.state.snapshot(self._now, SolverLimits())
+        parked = self.state.builder.parked(snapshot.config)
+        admitted = tuple(map(self._unhealthy, sorted(snapshot.admitted, key=self._position)))
+        bases = {gang.workload.uid for gang in admitted}
+        pending = (
+            _beside(gang, bases)
+            for gang in sorted((*snapshot.pending, *parked), key=self._position)
+        )
+        return replace(snapshot, admitted=admitted, pending=tuple(pending))
+
+    def _position(self, gang: Admitted | Pending) -> tuple[int, str]:
+        uid = gang.workload.uid
+        return self._given_of(self.mirror.jobs[uid]).position, uid
+
+    def _unhealthy(self, gang: Admitted) -> Admitted:
+        """With the slots on nodes that its Workload names as lost."""
+        workload = self._given_of(self.mirror.jobs[gang.workload.uid]).workload
+        if workload is None or not workload.unhealthy or gang.leaving:
+            return gang
+        away = {self._place.names.get(name, name) for name in workload.unhealthy}
+        lost = [slot for slot in gang.lost if slot[1] not in away]
+        for placed in gang.placement.podsets:
+            lost += [(placed.podset, n, c) for n, c in placed.by_node.items() if n in away]
+        return replace(gang, lost=tuple(lost))
+
+    def _warn(self, gang: Given, text: str) -> None:
+        warning = f"{gang.document.address}: {text}"
+        if warning not in self._parts.warnings:
+            self._parts.warnings.append(warning)
+
+
+def _distinct(pods: Iterable[PodRecord]) -> list[PodRecord]:
+    """Each pod with a uid of its own."""
+    seen: set[str] = set()
+    found = []
+    for pod in pods:
+        uid = pod.uid
+        if not uid or uid in seen:
+            uid = f"Pod/{pod.namespace}/{pod.name}".replace(".", "~")
+        seen.add(uid)
+        found.append(pod if uid == pod.uid else replace(pod, uid=uid))
+    return found
+
+
+def _gates_left(job: JobRecord, dependents: Dependents) -> tuple[str, ...]:
+    """The gates that still hold a job."""
+    return remaining(job.gates, dependents.statuses(job, job.gates))
+
+
+def _stand_in(job: JobRecord, number: int) -> PodRecord:
+    """The pod of an index, which waits."""
+    return PodRecord(
+        job.namespace,
+        f"{job.name}-{number}",
+        index_uid(job.uid, number) + "/pod",
+        1,
+        owner=job.uid,
+        owner_kind=job.kind,
+        rank=number,
+        gated=True,
+        podset=job.of_indexes.name,
+    )
+
+
+def _is_no_index(gang: Given, job: JobRecord) -> bool:
+    """Whether it is an index that cannot exist beside the gang of its Job."""
+    index, array = job.index, gang.record.array
+    if index is None or not index.grown or array is None:
+        return False
+    inside = array.base <= index.number < array.at_once
+    return not gang.runs or not (inside or not job.suspended)
+
+
+def _beside(gang: Pending, running: Collection[str]) -> Pending:
+    """A pod above an elastic gang waits for that gang."""
+    growth = gang.workload.growth
+    if growth is None or growth.base in running:
+        return gang
+    return replace(gang, blocked=Reason(Code.WAITING_FOR_PODS, _NO_GANG))

@@ -1,0 +1,273 @@
+"""A stream of ordinary objects to a Snapshot: the same planner, without a cluster.
+
+The input is:
+
+- Nodes and configuration
+- pending gangs: suspended jobs, jobs that were not created yet (no uid, creation time, status or pods), Workloads without admission
+- running gangs: Workloads with ``status.admission``, and resumed jobs with pods
+- all other pods that use a node
+- TrainingRuntimes and ClusterTrainingRuntimes, for the pods of TrainJobs
+- ResourceQuotas, and LimitRanges for values that templates omit
+- ResourceSlices, DeviceClasses, DeviceTaintRules, ResourceClaims and ResourceClaimTemplates
+- NodeResourceTopologies
+
+A gang in several forms counts once. Objects of other kinds are listed as ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from queuectl.devices.reserved import device_resources
+from queuectl.domain.fleet import HOSTNAME
+from queuectl.domain.overrides import in_force
+from queuectl.domain.plan import Eviction
+from queuectl.domain.queues import QueueConfig
+from queuectl.domain.records import (
+    ClaimRecord,
+    DeviceClassRecord,
+    NodeRecord,
+    ResourceQuotaRecord,
+    SliceRecord,
+)
+from queuectl.domain.snapshot import Snapshot
+from queuectl.objects.configuration import queue_config
+from queuectl.objects.configuration.links import dangling, refuse_reserved_devices
+from queuectl.objects.documents import Document, with_names
+from queuectl.objects.files.children import NO_CHILDREN, Children, is_runtime
+from queuectl.objects.files.jobs import is_child, is_job
+from queuectl.objects.files.pods import (
+    has_queue,
+    pods_of_owner,
+    pods_of_set,
+    read_given_pod,
+    read_set_of,
+)
+from queuectl.objects.files.records import has_record, read_record, states_no_slots, with_slots
+from queuectl.objects.files.workloads import is_workload, read_workload
+from queuectl.objects.kinds import KINDS, JobKinds, index_labels, leaderworkerset
+from queuectl.objects.kubernetes.nodes import assumed_slots, lacks_hostname, with_hostnames
+from queuectl.objects.kubernetes.past_use import read_used
+from queuectl.objects.times import time_or_none
+from queuectl.offline.assembly import Assembly, Parts
+from queuectl.offline.device_warnings import left_out, strangers
+from queuectl.offline.draining import drained, leaving
+from queuectl.offline.gangs import as_uid, defaulted, of_workload, read_job
+from queuectl.state.planning_state import StoredUse
+
+NO_USAGE_LEDGER: Final = (
+    "no usage ledger in the input: of each Budget, only the use of running gangs is known"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotInput:
+    """A Snapshot, and the documents that it does not contain.
+
+    Attributes:
+        evicted: gangs that run in drained queues. In the snapshot they are already being evicted, as in a cycle.
+    """
+
+    snapshot: Snapshot
+    ignored: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    evicted: tuple[Eviction, ...] = ()
+
+
+@dataclass
+class _Input(Parts):
+    """The parts, and the documents that need no assembly."""
+
+    configs: list[Document] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
+    children: Children = NO_CHILDREN
+    nodes: list[NodeRecord] = field(default_factory=list)
+    slotless: list[str] = field(default_factory=list)  # Nodes that state no number of pods
+
+
+def read_snapshot(
+    documents: Iterable[Document], now: float | None = None, kinds: JobKinds = KINDS
+) -> SnapshotInput:
+    """The whole input of a plan, from files.
+
+    Args:
+        documents: of all files, in order.
+        kinds: of jobs.
+        now: unix seconds; by default the newest time in the input, 0 if there is none.
+
+    Raises:
+        DocumentError: naming file, document and field.
+    """
+    listed = with_names(map(queue_config.named, documents))
+    _refuse_twice(listed, kinds)
+    parts = _Input(kinds=kinds, children=Children.of(listed))
+    for position, document in enumerate(listed):
+        _sort(document, position, parts)
+    parts.warnings.extend(assumed_slots(parts.slotless))
+    clock = newest_time(listed) if now is None else now
+    stated = _configuration(parts)
+    config = in_force(stated, clock)
+    parts.records += parts.nodes
+    parts.jobs = [defaulted(job, config) for job in parts.jobs]
+    assembly = Assembly(parts, stated, config, clock)
+    assembly.state.past_use = StoredUse(read_used(parts.configs), config)
+    snapshot = assembly.snapshot()
+    parts.warnings.extend(_about(snapshot, parts))
+    evicted = tuple(drained(snapshot))
+    snapshot = leaving(snapshot, {eviction.uid for eviction in evicted})
+    return SnapshotInput(snapshot, tuple(parts.ignored), tuple(parts.warnings), evicted)
+
+
+def _configuration(parts: _Input) -> QueueConfig:
+    """The queues as their documents state them. The nodes get the labels that their Topologies need."""
+    queues = queue_config.build(parts.configs, revision=0, strict=True)
+    parts.warnings.extend(dangling(queues))
+    nodes = [record.node for record in parts.nodes]
+    classes = {one.name: one.content for one in parts.records if isinstance(one, DeviceClassRecord)}
+    mapped = queues.rules.device_classes
+    refuse_reserved_devices(parts.configs, device_resources(classes, mapped, nodes))
+    named = with_hostnames(nodes, queues)
+    parts.nodes = [
+        replace(record, node=node) for record, node in zip(parts.nodes, named, strict=True)
+    ]
+    for node in named:
+        if (topology := lacks_hostname(node, queues)) is not None:
+            text = f"no label {HOSTNAME}: in none of the domains of Topology {topology}"
+            parts.warnings.append(f"Node {node.name}: {text}")
+    return queues
+
+
+def _refuse_twice(documents: Iterable[Document], kinds: JobKinds) -> None:
+    seen: dict[tuple[str, str, str], Document] = {}
+    for document in documents:
+        meta = document.body.get("metadata") or {}
+        if not meta.get("name"):
+            if not _is_read(document, kinds):
+                continue
+            raise document.error("metadata.name", "is required")
+        group = document.api_version.rpartition("/")[0]
+        if queue_config.is_single(document):
+            group = ""  # the object of Kueue and of queuectl is the same
+        key = (group, document.kind, document.name)
+        if key in seen:
+            raise document.error("", f"is given twice, first as {seen[key].address}")
+        seen[key] = document
+
+
+def _is_read(document: Document, kinds: JobKinds) -> bool:
+    """Whether a plan uses objects of its kind."""
+    return (
+        has_record(document)
+        or (document.api_version, document.kind) in _WITH_PODS
+        or queue_config.is_config(document)
+        or is_workload(document)
+        or is_job(document, kinds)
+    )
+
+
+def _sort(document: Document, position: int, parts: _Input) -> None:
+    with_pods = _WITH_PODS.get((document.api_version, document.kind))
+    if with_pods is not None:
+        with_pods(document, parts)
+    elif has_record(document):
+        _keep(document, parts)
+    elif queue_config.is_config(document):
+        parts.warnings.extend(queue_config.validate(document)[1])
+        parts.configs.append(document)
+    elif is_workload(document):
+        workload, warnings = read_workload(document)
+        parts.warnings.extend(warnings)
+        parts.workloads.append(of_workload(document, position, workload))
+    elif is_job(document, parts.kinds):
+        if not is_child(document, parts.kinds):
+            job = read_job(document, position, parts.kinds, parts.children)
+            parts.jobs += [job] if job is not None else []
+    elif not is_runtime(document):
+        _ignore(document, parts)
+
+
+def _ignore(document: Document, parts: _Input) -> None:
+    parts.ignored.append(f"{document.api_version} {document.address}")
+
+
+def _keep(document: Document, parts: _Input) -> None:
+    record = read_record(document)
+    if isinstance(record, NodeRecord):
+        if states_no_slots(record):
+            parts.slotless.append(str(document.address))
+            record = with_slots(record)
+        parts.nodes.append(record)
+    elif isinstance(record, ResourceQuotaRecord):
+        parts.quotas.append(record)
+    else:
+        parts.records.append(record)
+
+
+def _pod(document: Document, parts: _Input) -> None:
+    parts.pods.append((document, read_given_pod(document, index_labels(parts.kinds))))
+
+
+def _owner_of_pods(document: Document, parts: _Input) -> None:
+    if not has_queue(document):
+        _ignore(document, parts)
+    for pod in pods_of_owner(document):
+        _pod(pod, parts)
+
+
+def _set(document: Document, parts: _Input) -> None:
+    record = read_set_of(document)
+    if record is None:
+        _ignore(document, parts)
+        return
+    uid = as_uid(record.uid or f"{record.kind}/{record.namespace}/{record.name}")
+    parts.sets.append(replace(record, uid=uid))
+    for pod in pods_of_set(document, record):
+        _pod(pod, parts)
+
+
+_WITH_PODS: Final[Mapping[tuple[str, str], Callable[[Document, _Input], None]]] = {
+    ("v1", "Pod"): _pod,
+    ("apps/v1", "Deployment"): _owner_of_pods,
+    ("apps/v1", "StatefulSet"): _owner_of_pods,
+    (f"{leaderworkerset.GROUP}/{leaderworkerset.VERSION}", leaderworkerset.KIND): _set,
+}
+"""The pods, and the objects for which pods are planned."""
+
+
+def _about(snapshot: Snapshot, parts: _Input) -> Iterator[str]:
+    """Warnings about what the plan does not know."""
+    yield from left_out(snapshot.devices)
+    if any(isinstance(record, SliceRecord) for record in parts.records):
+        claims = (record for record in parts.records if isinstance(record, ClaimRecord))
+        yield from strangers(snapshot.devices, claims)
+    if snapshot.budgets:
+        yield NO_USAGE_LEDGER
+    placed = sorted(f.name for f in snapshot.config.flavors.values() if f.topology is not None)
+    if placed and snapshot.pending and not snapshot.fleet.nodes:
+        names = ", ".join(placed)
+        yield f"no Node in the input: quota alone decides, also of ResourceFlavors with a Topology ({names})"
+
+
+def newest_time(documents: Iterable[Document]) -> float:
+    """The newest time in the documents, in unix seconds; 0 if there is none. Deadlines do not count."""
+    newest = 0.0
+    seen: set[int] = set()
+    stack: list[Any] = [document.body for document in documents]
+    while stack:
+        part = stack.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        for key, value in part.items() if isinstance(part, dict) else enumerate(part):
+            if isinstance(value, (dict, list)):
+                stack.append(value)
+            elif isinstance(value, str) and isinstance(key, str) and _tells_time(key):
+                newest = max(newest, time_or_none(value) or 0.0)
+    return newest
+
+
+def _tells_time(key: str) -> bool:
+    ends = ("time", "Time", "Timestamp", "At")
+    return key.endswith(ends) and key not in ("deletionTimestamp", "requeueAt")

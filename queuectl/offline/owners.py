@@ -1,0 +1,139 @@
+"""The gang of each pod of a file, and its podset: by uid where there is one, else by names in labels and owners."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from queuectl.domain.arrays import parted
+from queuectl.domain.pod_records import PodRecord
+from queuectl.domain.workload import PodSet
+from queuectl.objects import keys
+from queuectl.objects.files.pods import GivenPod
+from queuectl.offline.gangs import Given, Key, as_uid
+from queuectl.state.usage import node_of
+
+_JOB_LABELS = ("batch.kubernetes.io/job-name", "job-name", "training.kubeflow.org/job-name")
+_PODSET_LABELS = (
+    keys.PODSET_LABEL,
+    keys.KUEUE_PREFIX + "podset",
+    "training.kubeflow.org/replica-type",
+)
+Slot = tuple[str, str]
+"""Podset, and node name."""
+
+
+class Owners:
+    """Finds the gang of its namespace that a pod belongs to."""
+
+    def __init__(self, gangs: Iterable[Given], workloads: Mapping[tuple[str, str], str]) -> None:
+        """``workloads``: (namespace, name of a Workload) to the uid of its gang."""
+        self._names: dict[Key, Given] = {}
+        self._uids: dict[str, Given] = {}
+        self._kinds: dict[str, None] = {}  # in the order of the gangs
+        for gang in gangs:
+            self._kinds[gang.record.kind] = None
+            self._names[gang.key] = gang
+            self._uids[gang.record.uid] = gang
+            for owner in gang.workload.owners if gang.workload is not None else ():
+                if owner.uid:
+                    self._uids.setdefault(as_uid(owner.uid), gang)
+        self._workloads = {key: self._uids[uid] for key, uid in workloads.items()}
+
+    def of(self, pod: GivenPod) -> Given | None:
+        """The gang, or the array of its gang; None for a pod of no gang of the input."""
+        record = pod.record
+        for uid in (*_named(pod), as_uid(record.owner), as_uid(record.uid)):
+            gang = self._uids.get(uid)
+            if gang is not None and gang.record.namespace == record.namespace:
+                return gang
+        for owner in pod.owners:
+            found = self._names.get((owner.kind, record.namespace, owner.name))
+            if found is not None and (not owner.uid or not found.has_uid):
+                return found
+        if pod.workload is not None and (record.namespace, pod.workload) in self._workloads:
+            return self._workloads[record.namespace, pod.workload]
+        return self._by_label(pod) if not pod.owners else None
+
+    def _by_label(self, pod: GivenPod) -> Given | None:
+        for name in (pod.labels[label] for label in _JOB_LABELS if label in pod.labels):
+            for kind in self._kinds:
+                found = self._names.get((kind, pod.record.namespace, name))
+                if found is not None:
+                    return found
+        return None
+
+
+def _named(pod: GivenPod) -> Iterator[str]:
+    """The uid of the workload, or of the job of the index, for which it was made."""
+    label = pod.labels.get(keys.WORKLOAD_LABEL, "")
+    if label:
+        yield as_uid(label)
+        if (index := parted(label)) is not None:
+            yield as_uid(index[0])
+
+
+def ranked(pod: PodRecord) -> tuple[bool, int, str]:
+    """The order in which pods take slots."""
+    return pod.rank is None, pod.rank or 0, pod.name
+
+
+@dataclass
+class Seats:
+    """Pods of gangs with the podsets to which they belong.
+
+    Attributes:
+        stated: uid of a gang to the slots that its admission states; gangs without stated hosts are absent.
+        names: hostname label to node name.
+    """
+
+    stated: Mapping[str, Mapping[Slot, int]]
+    names: Mapping[str, str]
+    _taken: dict[str, Counter[Slot]] = field(default_factory=dict)
+
+    def owned(self, pods: Sequence[GivenPod], owners: Owners) -> list[PodRecord]:
+        """The records of pods that are no workloads of their own, each with its gang as owner. Pods of no gang stay as they are."""
+        found = {}
+        running = sorted(pods, key=lambda p: (self._node(p.record) is None, *ranked(p.record)))
+        for pod in running:
+            gang = owners.of(pod)
+            found[id(pod)] = pod.record if gang is None else self._of(pod, gang)
+        return [found[id(pod)] for pod in pods]
+
+    def _node(self, pod: PodRecord) -> str | None:
+        return None if pod.terminal else node_of(pod, self.names)
+
+    def _of(self, pod: GivenPod, gang: Given) -> PodRecord:
+        record = gang.record
+        return replace(
+            pod.record,
+            owner=record.uid,
+            owner_kind=record.kind,
+            podset=self._podset(pod, gang),
+            maker="",
+        )
+
+    def _podset(self, pod: GivenPod, gang: Given) -> str:
+        """That of its label, else one with room; those of its own size first."""
+        podsets = gang.record.podsets
+        for label in _PODSET_LABELS:
+            if any(podset.name == pod.labels.get(label) for podset in podsets):
+                return pod.labels[label]
+        sized = sorted(podsets, key=lambda one: one.shape.requests != pod.record.requests)
+        node = self._node(pod.record) or ""
+        for podset in sized:
+            if self._takes(gang.record.uid, podset, node):
+                return podset.name
+        return sized[0].name if sized else pod.record.podset
+
+    def _takes(self, uid: str, podset: PodSet, node: str) -> bool:
+        """Whether a podset has a slot left, on the node if its slots are stated. The slot is taken then."""
+        stated = self.stated.get(uid)
+        slot = (podset.name, node if stated is not None else "")
+        most = podset.count if stated is None else stated.get(slot, 0)
+        taken = self._taken.setdefault(uid, Counter())
+        if taken[slot] >= most:
+            return False
+        taken[slot] += 1
+        return True

@@ -1,0 +1,233 @@
+"""The slots of running gangs: the hosts of their admission, else the nodes of their pods, else room in the admitted domain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from queuectl.domain.fleet import Fleet
+from queuectl.domain.job_records import JobRecord
+from queuectl.domain.pod_records import PodPhase, PodRecord
+from queuectl.domain.quantity import NOTHING, Resources
+from queuectl.domain.queues import QueueConfig
+from queuectl.domain.workload import Placement, PodSet, PodSetPlacement
+from queuectl.lifecycle.adoption import charged_flavors
+from queuectl.offline.gangs import Given
+from queuectl.offline.owners import Slot, ranked
+from queuectl.offline.room import FreeCapacity
+from queuectl.state.readiness import needed, still_needed
+from queuectl.state.usage import node_of
+
+NOWHERE: Final = "(unknown node)"
+Warn = Callable[[Given, str], None]
+
+
+@dataclass(frozen=True)
+class Place:
+    """What is needed to know the slots of a gang.
+
+    Attributes:
+        names: hostname label to node name.
+        config: with the flavors.
+        warn: adds a warning about a gang.
+    """
+
+    fleet: Fleet
+    names: Mapping[str, str]
+    config: QueueConfig
+    warn: Warn
+
+    def on_nodes(self, flavors: Mapping[str, str]) -> bool:
+        """Whether pods that are charged to these flavors are on nodes of the input."""
+        known = [self.config.flavors.get(name) for name in flavors.values()]
+        return bool(self.fleet.nodes) and any(flavor and flavor.topology for flavor in known)
+
+
+def stated_slots(gang: Given, place: Place, *, with_pods: bool) -> dict[Slot, int] | None:
+    """The slots that the admission of a gang states; None if its pods show them.
+
+    ``with_pods``: the input has pods. What a gang that is being evicted still holds then follows from them.
+    """
+    hosts = [assigned.hosts for assigned in gang.assigned.values()]
+    if (gang.leaves and with_pods) or not hosts or None in hosts:
+        return None
+    stated: dict[Slot, int] = {}
+    for podset, assigned in gang.assigned.items() if place.fleet.nodes else ():
+        for host, count in assigned.hosts or ():
+            slot = (podset, place.names.get(host, host))
+            if count:
+                stated[slot] = stated.get(slot, 0) + count
+    return stated
+
+
+@dataclass
+class PodSetSlots:
+    """The slots of one podset of a running gang.
+
+    Attributes:
+        held: node to number of slots, in the order of ranks.
+        count: the number of its pods that run, or are to be created.
+    """
+
+    podset: PodSet
+    held: dict[str, int]
+    count: int
+
+    @property
+    def missing(self) -> int:
+        """Pods that have no slot yet."""
+        return self.count - sum(self.held.values())
+
+
+@dataclass
+class RunningGang:
+    """The slots of a running gang, while they are found.
+
+    Attributes:
+        job: its record in the mirror.
+        pods: of its attempt.
+        podsets: in the order of its request.
+    """
+
+    given: Given
+    job: JobRecord
+    pods: list[PodRecord]
+    place: Place
+    podsets: list[PodSetSlots] = field(default_factory=list)
+
+    def seat(self, stated: Mapping[Slot, int] | None) -> None:
+        """Find the slots that are stated, or that its pods show."""
+        for podset in self.job.podsets:
+            assigned = self.given.assigned.get(podset.name)
+            count = assigned.count if assigned is not None and assigned.count else podset.count
+            if stated is not None:
+                held = {node: n for (name, node), n in stated.items() if name == podset.name}
+                count = max(count, sum(held.values()))
+            else:
+                count = min(count, needed(self.job, podset, self.pods))
+                held = self._sitting(podset, count)
+            self.podsets.append(PodSetSlots(podset, held, count))
+
+    def _sitting(self, podset: PodSet, most: int) -> dict[str, int]:
+        held: dict[str, int] = {}
+        for pod in sorted(self.pods, key=ranked):
+            node = None if pod.terminal else node_of(pod, self.place.names)
+            if node not in self.place.fleet.by_name or pod.podset != podset.name or most <= 0:
+                continue
+            held[node or ""] = held.get(node or "", 0) + 1
+            most -= 1
+        return held
+
+    @property
+    def shown(self) -> bool:
+        """Whether its pods or an admission show that it runs, or no pod of it is left."""
+        seated = any(one.held for one in self.podsets)
+        done = not any(one.count for one in self.podsets)
+        return seated or done or bool(self.given.assigned)
+
+    @property
+    def coarse(self) -> list[PodSetSlots]:
+        """The podsets with pods of which only a domain above the host is known.
+
+        An admission without domains uses no node, as in Kueue: its pods count if they are in the input.
+        """
+        found = []
+        for one in self.podsets if not self.given.leaves else ():
+            assigned = self.given.assigned.get(one.podset.name)
+            if assigned is None or assigned.hosts is not None or not assigned.domains:
+                continue
+            if one.missing > 0 and self.place.on_nodes(assigned.flavors):
+                found.append(one)
+        return found
+
+    def assume(self, capacity: FreeCapacity) -> None:
+        """Assign nodes to the pods of :attr:`coarse`. Pods without room use no node."""
+        for one in self.coarse:
+            name, assigned = one.podset.name, self.given.assigned[one.podset.name]
+            known = (self.place.config.flavors.get(name) for name in assigned.flavors.values())
+            flavors = {flavor.name: flavor for flavor in known if flavor is not None}
+            found = capacity.place(one.podset, one.missing, assigned, flavors.values())
+            for node, count in found.items():
+                one.held[node] = one.held.get(node, 0) + count
+            if found:
+                text = f"{sum(found.values())} pods have no stated nodes"
+                names = ", ".join(sorted(found))
+                self.place.warn(self.given, f"podset {name}: {text}; assumed on {names}")
+
+    def use(self) -> Iterator[tuple[str, Resources]]:
+        """The use of each node by its slots."""
+        for one in self.podsets:
+            for node, count in one.held.items():
+                yield node, one.podset.shape.requests * count
+
+    def placement(self, *, warn: bool = True) -> Placement:
+        """Its slots. With a topology, quota is charged by slots, so a pod without a known node gets a slot, too."""
+        placed = Placement(tuple(self._placed(one, warn=warn) for one in self.podsets))
+        if self.given.leaves:
+            return placed
+        return still_needed(placed, self.job, self.pods, self.place.names)
+
+    def _placed(self, one: PodSetSlots, *, warn: bool) -> PodSetPlacement:
+        podset, config = one.podset, self.place.config
+        assigned = self.given.assigned.get(podset.name)
+        if assigned is not None:
+            flavors = assigned.flavors
+        else:
+            node = self.place.fleet.by_name.get(next(iter(one.held), ""))
+            queue = config.cluster_queue_of(self.job.namespace, self.job.queue)
+            flavors = charged_flavors(podset, node, queue, config, {})
+        nodes = tuple(one.held.items())
+        if one.missing > 0 and not self.given.leaves and self.place.on_nodes(flavors):
+            if warn:
+                text = f"podset {podset.name}: {one.missing} pods sit on no node of the input"
+                self.place.warn(self.given, text)
+            nodes = (*nodes, (NOWHERE, one.missing))
+        pods = one.count if one.count != podset.count else None
+        return PodSetPlacement(podset.name, nodes, flavors, pods)
+
+
+def stand_ins(gang: RunningGang, placement: Placement) -> Iterator[PodRecord]:
+    """Pods that fill slots of which the input shows no pods, so that they are not lost.
+
+    Slots on unknown nodes; and if the input has no pods of the gang, those on ready nodes that take no new pods: pods that run there
+    continue to run.
+    """
+    fleet, job = gang.place.fleet, gang.job
+    unhealthy = gang.given.workload.unhealthy if gang.given.workload is not None else ()
+    alone = all(pod.terminal for pod in gang.pods)
+    podsets = {podset.name: podset for podset in job.podsets}
+    for placed in placement.podsets if not gang.given.leaves else ():
+        shape = podsets[placed.podset].shape
+        for name, count in placed.by_node.items():
+            node = fleet.by_name.get(name)
+            closed = node is not None and node.ready and not node.takes(shape.rules.tolerations)
+            if node is not None and {node.name, node.hostname}.intersection(unhealthy):
+                continue
+            if name != NOWHERE and not (closed and alone):
+                continue
+            for number in range(count):
+                label = f"{placed.podset}/{name}/{number}"
+                yield PodRecord(
+                    job.namespace,
+                    f"{job.name}/{label}",
+                    f"{job.uid}/{label}",
+                    1,
+                    requests=shape.requests,
+                    owner=job.uid,
+                    owner_kind=job.kind,
+                    node=name,
+                    attempt=job.attempt,
+                    podset=placed.podset,
+                    phase=PodPhase.RUNNING,
+                    ready=True,
+                )
+
+
+def used(gangs: Iterable[RunningGang], other_pods: Mapping[str, Resources]) -> dict[str, Resources]:
+    """The use of each node, by slots and other pods."""
+    total = dict(other_pods)
+    for gang in gangs:
+        for node, amounts in gang.use():
+            total[node] = total.get(node, NOTHING) + amounts
+    return total
