@@ -9,7 +9,7 @@ from queuectl.api.problems import wrong_members
 from queuectl.api.reading import read_yaml_stream
 from queuectl.objects.configuration.queue_config import CONFIG_KINDS, is_config
 from queuectl.objects.documents import Document, documents_of
-from queuectl.objects.files.gangs import is_job
+from queuectl.objects.files.jobs import is_job
 from queuectl.objects.kinds import KINDS, JobKinds
 
 _FIELD: Final = "manifests"

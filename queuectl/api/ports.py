@@ -36,9 +36,8 @@ from queuectl.domain.spending import BudgetReport
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.usage_history import UsageHours
 from queuectl.domain.utilization import GangUse
-from queuectl.domain.what_if import WhatIfResult
+from queuectl.domain.what_if import WhatIf, WhatIfResult
 from queuectl.domain.workload_order import BY_NAME, WorkloadOrder
-from queuectl.objects.files.what_if import WhatIf
 from queuectl.objects.kinds import JobKinds
 
 

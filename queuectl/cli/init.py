@@ -19,14 +19,18 @@ from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.extras import Extra
 from queuectl.cli.targets import Target, is_configuration, read
+from queuectl.devices.pools import node_devices
+from queuectl.domain.devices import DeviceClass, DeviceInventory
 from queuectl.domain.fleet import Fleet, Node
+from queuectl.domain.pool_slices import PoolSlice
 from queuectl.domain.quantity import Resources
+from queuectl.domain.records import DeviceClassRecord, SliceRecord
 from queuectl.domain.words import counted
 from queuectl.objects.configuration.diff import differences
 from queuectl.objects.configuration.queue_config import validate
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import Address, DocumentError, RequestError
-from queuectl.objects.files.devices import GivenDevices
+from queuectl.objects.files.records import read_record
 from queuectl.objects.kubernetes.nodes import read_node
 from queuectl.objects.kubernetes.wire import WireNode
 from queuectl.objects.names import is_name
@@ -47,7 +51,8 @@ class _Found:
         source: where it was read, in words.
         namespaces: their names; None = not known.
         devices: the number of devices that each driver publishes for dynamic resource allocation.
-        given: these devices, and the DeviceClasses.
+        slices: these devices.
+        classes: the DeviceClasses by name.
         existing: configuration objects.
     """
 
@@ -55,7 +60,8 @@ class _Found:
     nodes: list[Node] = field(default_factory=list)
     namespaces: set[str] | None = None
     devices: Counter[str] = field(default_factory=Counter)
-    given: GivenDevices = field(default_factory=GivenDevices)
+    slices: list[PoolSlice] = field(default_factory=list)
+    classes: dict[str, DeviceClass] = field(default_factory=dict)
     existing: list[Json] = field(default_factory=list)
 
 
@@ -118,7 +124,7 @@ def _of_files(files: Sequence[str]) -> _Found:
         elif document.kind == "ResourceSlice":
             _count_devices(document, found)
         elif document.kind == "DeviceClass":
-            found.given.add(document)
+            _add(document, found)
     return found
 
 
@@ -161,7 +167,7 @@ async def _read_cluster() -> _Found:
             for number, item in enumerate(await items(api, _SLICES)):
                 _count_devices(_document(item, "ResourceSlice", number), found)
             for number, item in enumerate(await items(api, _CLASSES)):
-                found.given.add(_document(item, "DeviceClass", number))
+                _add(_document(item, "DeviceClass", number), found)
         except ObjectGone:
             pass  # the server has no dynamic resource allocation
         return found
@@ -179,7 +185,16 @@ def _count_devices(document: Document, found: _Found) -> None:
     spec = document.body.get("spec") or {}
     found.devices[str(spec.get("driver"))] += len(spec.get("devices") or ())
     with suppress(DocumentError):  # it has no complete pool
-        found.given.add(document)
+        _add(document, found)
+
+
+def _add(document: Document, found: _Found) -> None:
+    """Keep a ResourceSlice or a DeviceClass. Can raise DocumentError."""
+    record = read_record(document)
+    if isinstance(record, SliceRecord):
+        found.slices.append(record.content)
+    elif isinstance(record, DeviceClassRecord):
+        found.classes[record.name] = record.content
 
 
 # ---- judging
@@ -188,10 +203,11 @@ def _count_devices(document: Document, found: _Found) -> None:
 def _with_devices(found: _Found) -> tuple[list[Node], list[str]]:
     """The nodes with the devices that a DeviceClass selects as resources, and a sentence for each driver with others."""
     left, nodes = Counter(found.devices), found.nodes
-    if found.given.slices and found.given.classes and not extras.missing(Extra.SERVER):
+    if found.slices and found.classes and not extras.missing(Extra.SERVER):
         from queuectl.devices.offers import offers, selected
 
-        inventory = found.given.inventory(Fleet(tuple(sorted(nodes, key=lambda n: n.name))))
+        fleet = Fleet(tuple(sorted(nodes, key=lambda n: n.name)))
+        inventory = DeviceInventory(node_devices(found.slices, fleet), found.classes)
         left.subtract(selected(inventory))
         known = offers(inventory)
         nodes = [_offering(node, known.get(node.name, {})) for node in nodes]

@@ -24,11 +24,11 @@ from queuectl.objects.configuration.queue_config import is_single
 from queuectl.objects.documents import Document
 from queuectl.objects.files.plans import plan_document
 from queuectl.objects.files.refused_plans import Refused, same_plan, unpack
-from queuectl.objects.files.snapshots import SnapshotInput, read_snapshot
 from queuectl.objects.times import parse_time
 
 if TYPE_CHECKING:
     from queuectl.control.checked_plan import CheckedPlan
+    from queuectl.offline.inputs import SnapshotInput
 
 EXPLAINED = 10  # pending gangs, so that a file with a thousand of them is planned fast
 BAD_INPUT = 2
@@ -125,7 +125,7 @@ def plan_command(
             )
             _require_alone(alone=alone)
             refused = unpack(read_bytes(str(snapshot)), str(snapshot))
-            given = SnapshotInput(refused.snapshot)
+            given = _alone(refused)
         else:
             given = _given(file or [], config, now, kinds)
         if defrag or gang is not None:
@@ -181,10 +181,18 @@ def _require_alone(*, alone: bool) -> None:
 def _given(
     file: list[str], config: Path | None, now: str | None, kinds: Path | None
 ) -> SnapshotInput:
+    from queuectl.offline.inputs import read_snapshot
+
     if not file:
         raise BadInput("-f or --snapshot is required")
     documents = [document for name in file for document in read_objects(name)]
     return read_snapshot([*documents, *_settings(config)], _clock(now), declared_kinds(kinds))
+
+
+def _alone(refused: Refused) -> SnapshotInput:
+    from queuectl.offline.inputs import SnapshotInput
+
+    return SnapshotInput(refused.snapshot)
 
 
 def _planned_again(refused: Refused) -> CheckedPlan:

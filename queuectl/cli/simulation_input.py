@@ -19,7 +19,6 @@ from queuectl.cli.spent_budgets import ServerLedger
 from queuectl.cli.times import ago
 from queuectl.domain.errors import BadInput
 from queuectl.objects.documents import Document
-from queuectl.objects.files.snapshots import NO_USAGE_LEDGER, read_snapshot
 
 if TYPE_CHECKING:
     from queuectl.simulate.setting import Setting
@@ -86,6 +85,7 @@ class Jobs:
 
     def setting(self, documents: Sequence[Document], *, warn: bool = True) -> Setting:
         """These jobs on the nodes and queues of documents. Can raise BadInput."""
+        from queuectl.offline.inputs import NO_USAGE_LEDGER, read_snapshot
         from queuectl.simulate.setting import make_setting
 
         given = read_snapshot(documents)

@@ -47,11 +47,10 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.spending import BudgetReport
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
-from queuectl.domain.what_if import WhatIfResult
+from queuectl.domain.what_if import WhatIf, WhatIfResult
 from queuectl.objects.configuration.queue_config import named, validate
 from queuectl.objects.documents import Document as GivenDocument
 from queuectl.objects.documents import with_names
-from queuectl.objects.files.what_if import WhatIf
 from queuectl.objects.kinds import KINDS, JobKinds, with_declared
 from queuectl.objects.kinds.declared import read_kinds
 from queuectl.planner.cache import PlannerCache

@@ -109,23 +109,6 @@ def with_priority(pending: Pending, priority: int | None) -> Pending:
     return replace(pending, workload=replace(pending.workload, priority=priority))
 
 
-def with_budgets(snapshot: Snapshot) -> Snapshot:
-    """A snapshot from files with its budgets. There is no usage ledger, so only what running gangs use in this month counts."""
-    config = snapshot.config
-    if not config.budgets:
-        return snapshot
-    balances = []
-    for _, budget in sorted(config.budgets.items()):
-        month = budget.month(snapshot.now)
-        granted = budget.granted(month, config.top_ups.values())
-        balances.append(BudgetBalance(budget, month, granted, counted=month.begins))
-    snapshot = replace(snapshot, budgets=tuple(balances))
-    spending = Spending(snapshot)
-    lowered = lowered_priorities(spending)
-    pending = tuple(with_priority(p, lowered.get(p.workload.uid)) for p in snapshot.pending)
-    return replace(snapshot, pending=pending) if lowered else snapshot
-
-
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """A budget as it is now, and as it will be if no other gang starts. Amounts in units of the usage ledger.

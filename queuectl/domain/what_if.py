@@ -1,13 +1,34 @@
-"""The result of a what-if question: two plans of one moment, without the change and with it."""
+"""A what-if question, and its result: two plans of one moment, without the change and with it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.plan import Eviction, Plan
+from queuectl.domain.queries import DocumentKey
 from queuectl.domain.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """The changes of a question, all together.
+
+    Attributes:
+        submit: manifests of jobs, and the runtimes of TrainJobs; fields of a server are removed.
+        config: configuration objects to apply.
+        delete: configuration objects to delete.
+        drain: names of nodes that are cordoned and lose their pods.
+        add: (name of a node, how many more like it).
+    """
+
+    submit: Sequence[Mapping[str, Any]] = ()
+    config: Sequence[Mapping[str, Any]] = ()
+    delete: Sequence[DocumentKey] = ()
+    drain: Sequence[str] = ()
+    add: Sequence[tuple[str, int]] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -34,7 +35,7 @@ from queuectl.offline.gangs import (
     with_made_up,
     without_unoffered,
 )
-from queuectl.offline.owners import Owners, Seats
+from queuectl.offline.owners import Owners, Seats, Slot
 from queuectl.offline.room import FreeCapacity
 from queuectl.offline.slots import Place, RunningGang, stand_ins, stated_slots, used
 from queuectl.state.ledger import Ledger
@@ -56,7 +57,6 @@ class Parts:
         records: of all objects except those of the other lists.
         quotas: the ResourceQuotas.
         jobs, workloads: without the relations between them.
-        sets: whose groups are gangs.
         pods: with their documents.
         warnings: so far. More are added.
     """
@@ -65,7 +65,6 @@ class Parts:
     quotas: list[ResourceQuotaRecord] = field(default_factory=list)
     jobs: list[Given] = field(default_factory=list)
     workloads: list[Given] = field(default_factory=list)
-    sets: list[JobRecord] = field(default_factory=list)
     pods: list[tuple[Document, GivenPod]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     kinds: JobKinds = field(default_factory=lambda: KINDS)
@@ -90,29 +89,41 @@ class Assembly:
         self.mirror = Mirror.of(parts.kinds, Containment(lambda: now, report=_raise))
         self.state = PlanningState(self.mirror, idle_since=self._idle_since, quota_free=True)
         self._gangs: dict[str, Given] = {}  # by uid of the object, or of the gang of pods
-        self._shown: set[str] = set()  # uids of the jobs of which the input has pods
+        self._documents: dict[str, Document] = {}  # by uid of pods that are parts of gangs
+        self._stated_slots: dict[str, dict[Slot, int]] = {}
+        self._shown: frozenset[str] = frozenset()  # uids of the jobs of which the input has pods
+        self._warned: set[str] = set()
 
     def snapshot(self) -> Snapshot:
-        """The snapshot, without past use and Reservations.
+        """The snapshot, with past use and Reservations as the state has them.
 
         Raises:
             DocumentError: naming file, document and field.
         """
-        self._apply(self._parts.records)
-        gangs, names = joined(self._parts.jobs, self._parts.workloads)
-        drafts = {gang.record.uid for gang in gangs if gang.draft}
+        parts = self._parts
+        self._apply(parts.records)
+        gangs, names = joined(parts.jobs, parts.workloads)
         owners = Owners(gangs, names)
-        for _, pod in self._parts.pods:
-            gang = owners.of(pod)
-            if gang is not None and (gang.record.array is None or not pod.record.gated):
-                drafts.discard(gang.record.uid)  # a job with pods was submitted
-        offered = frozenset(name for node in self.mirror.fleet.nodes for name in node.allocatable)
+        pods = [(document, pod, owners.of(pod)) for document, pod in parts.pods]
+        # A job with pods was submitted. The first pods of an array wait without it.
+        submitted = {
+            gang.record.uid
+            for _, pod, gang in pods
+            if gang is not None and (gang.record.array is None or not pod.record.gated)
+        }
+        drafts = {gang.record.uid for gang in gangs if gang.draft} - submitted
         gangs = [replace(gang, draft=gang.record.uid in drafts) for gang in gangs]
+        offered = frozenset(name for node in self.mirror.fleet.nodes for name in node.allocatable)
         gangs = [as_admitted(gang, self._config, offered) for gang in gangs]
-        self._stated = with_made_up(self._stated, gangs)
         self._config = with_made_up(self._config, gangs)
-        self.state.configure(self._stated, self._now)
-        self._keep(gangs, Owners(gangs, names), offered)
+        self.state.configure(with_made_up(self._stated, gangs), self._now)
+        hosts = {node.hostname: node.name for node in self.mirror.fleet.nodes}
+        self._place = Place(self.mirror.fleet, hosts, self._config, self._warn)
+        for gang in gangs:
+            slots = stated_slots(gang, self._place, with_pods=bool(pods)) if gang.runs else None
+            if slots is not None:
+                self._stated_slots[gang.record.uid] = slots
+        self._keep(gangs, self._pods(pods, offered))
         self._load(gangs)
         return self._frozen()
 
@@ -121,64 +132,56 @@ class Assembly:
     def _apply(self, records: Iterable[Record]) -> None:
         self.mirror.apply([Upserted(record) for record in records])
 
-    def _keep(self, gangs: list[Given], owners: Owners, offered: Collection[str]) -> None:
-        """The records of jobs and pods in the mirror, each pod with its gang."""
-        names = {node.hostname: node.name for node in self.mirror.fleet.nodes}
-        self._place = Place(self.mirror.fleet, names, self._config, self._warn)
-        stated = {
-            gang.record.uid: slots
-            for gang in gangs
-            if gang.runs
-            and (slots := stated_slots(gang, self._place, with_pods=bool(self._parts.pods)))
-            is not None
-        }
-        self._stated_slots = stated
-        members, documents = self._members(owners, offered)
-        plain = [
-            pod for (_, pod), member in zip(self._parts.pods, members, strict=True) if not member
-        ]
-        pods = iter(Seats(stated, names).owned(plain, owners))
-        records = _distinct(member or next(pods) for member in members)
-        self._gangs = {gang.record.uid: self._with_attempt(gang, records) for gang in gangs}
-        self._shown = {pod.owner for pod in records}
-        self._apply(self._namespaces(records))
-        self._apply((*self._parts.sets, *(gang.record for gang in self._gangs.values())))
-        self._apply(records)
-        self.mirror.trust_running()
-        self._note_gangs_of_pods(documents)
-
-    def _members(
-        self, owners: Owners, offered: Collection[str]
-    ) -> tuple[list[PodRecord | None], dict[str, Document]]:
-        """The pods that are workloads or parts of one, None for each other pod; and the documents of the first ones by uid."""
-        members: list[PodRecord | None] = []
-        documents: dict[str, Document] = {}
-        for document, pod in self._parts.pods:
-            gang = owners.of(pod)
-            own = gang is not None and gang.workload is not None
-            member = None if own else taken(document, pod.record, self._parts.kinds)
+    def _pods(
+        self,
+        pods: Iterable[tuple[Document, GivenPod, Given | None]],
+        offered: Collection[str],
+    ) -> list[PodRecord]:
+        """The records of the pods: as workloads or parts of one, as pods of their gangs, or as other pods."""
+        found: list[PodRecord] = []
+        owned: dict[int, tuple[GivenPod, Given]] = {}  # by place in the list
+        for document, pod, gang in pods:
+            of_workload = gang is not None and gang.workload is not None
+            member = None if of_workload else taken(document, pod.record, self._parts.kinds)
             if member is not None and member.member is not None:
-                documents.setdefault(member.uid, document)
+                self._documents.setdefault(member.uid, document)
                 job = member.member.job
                 podsets = tuple(without_unoffered(podset, offered) for podset in job.podsets)
                 whole = replace(member.member, job=replace(job, podsets=podsets))
-                member = replace(member, member=whole)
-            members.append(member)
-        return members, documents
+                found.append(replace(member, member=whole))
+                continue
+            if gang is not None:
+                owned[len(found)] = pod, gang
+            found.append(pod.record)
+        for place, record in Seats(self._stated_slots, self._place.names).owned(owned):
+            found[place] = record
+        return _distinct(found)
+
+    def _keep(self, gangs: Iterable[Given], pods: Sequence[PodRecord]) -> None:
+        """The records of jobs and pods in the mirror."""
+        own = defaultdict[str, list[PodRecord]](list)
+        for pod in pods:
+            own[pod.owner].append(pod)
+        self._shown = frozenset(own)
+        self._gangs = {g.record.uid: self._with_attempt(g, own[g.record.uid]) for g in gangs}
+        self._apply(self._namespaces(pods))
+        self._apply(gang.record for gang in self._gangs.values())
+        self._apply(pods)
+        self.mirror.trust_running()
+        self._note_gangs_of_pods()
 
     def _with_attempt(self, gang: Given, pods: Iterable[PodRecord]) -> Given:
-        """The attempt that its living pods have: files often lack the label of the templates, or that of the pods."""
+        """The attempt that its living pods have: files often lack the label of the templates, or that of the pods.
+
+        ``pods``: of the gang.
+        """
         record = gang.record
         if not gang.runs or record.array is not None:
             return gang
-        living = {p.attempt for p in pods if p.owner == record.uid and not p.terminal}
+        living = {pod.attempt for pod in pods if not pod.terminal}
         attempt = record.attempt if not living or record.attempt in living else max(living)
-        left = gang.leaves and bool(self._parts.pods) and self._stops(gang)
-        return replace(gang, record=replace(record, attempt=attempt, suspended=left))
-
-    def _stops(self, gang: Given) -> bool:
-        """Whether a gang that is being evicted holds what its pods hold: its job is suspended, or not in the input."""
-        return gang.record.kind == WORKLOAD or gang.record.suspended
+        suspended = record.suspended and bool(self._parts.pods)
+        return replace(gang, record=replace(record, attempt=attempt, suspended=suspended))
 
     def _namespaces(self, pods: Iterable[PodRecord]) -> Iterator[NamespaceRecord]:
         """Those of all gangs, with the label that the API server adds."""
@@ -189,8 +192,9 @@ class Assembly:
             labels = {_NAME_LABEL: name, **dict(known.get(name, ()))}
             yield NamespaceRecord(name, 1, tuple(labels.items()))
 
-    def _note_gangs_of_pods(self, documents: Mapping[str, Document]) -> None:
-        """The documents of gangs of pods, which are behind all others."""
+    def _note_gangs_of_pods(self) -> None:
+        """The gangs of pods, which are behind all others."""
+        documents = self._documents
         places = {uid: number for number, uid in enumerate(documents)}
         last = max((gang.position for gang in self._gangs.values()), default=0) + 1
         for uid, job in self.mirror.jobs.items():
@@ -259,8 +263,7 @@ class Assembly:
             if job is None or job.array is None or job.uid in self._shown or job.outcome:
                 continue
             if not gang.runs:
-                held = _gates_left(job, dependents)
-                if job.array.base or held:
+                if job.array.base or remaining(job.gates, dependents.statuses(job, job.gates)):
                     continue
                 job = replace(job, suspended=False, version=job.version + 1)
                 self._apply([job])
@@ -368,7 +371,8 @@ class Assembly:
 
     def _warn(self, gang: Given, text: str) -> None:
         warning = f"{gang.document.address}: {text}"
-        if warning not in self._parts.warnings:
+        if warning not in self._warned:
+            self._warned.add(warning)
             self._parts.warnings.append(warning)
 
 
@@ -383,11 +387,6 @@ def _distinct(pods: Iterable[PodRecord]) -> list[PodRecord]:
         seen.add(uid)
         found.append(pod if uid == pod.uid else replace(pod, uid=uid))
     return found
-
-
-def _gates_left(job: JobRecord, dependents: Dependents) -> tuple[str, ...]:
-    """The gates that still hold a job."""
-    return remaining(job.gates, dependents.statuses(job, job.gates))
 
 
 def _stand_in(job: JobRecord, number: int) -> PodRecord:

@@ -92,7 +92,7 @@ class Ledgers:
         return replace(entry, state=State.EVICTING, reason=reason, parked=parked)
 
     def _entry(self, gang: Given, job: JobRecord, queued_at: float) -> Entry:
-        """What is the same in each state. It waits, until that is changed."""
+        """The entry of a gang that waits for nothing but its queue."""
         queue = self.config.cluster_queue_of(job.namespace, job.queue)
         stated = self._priority(gang, job)
         return Entry(

@@ -1,4 +1,4 @@
-"""What documents say of each gang: a job of any kind, a Kueue Workload, or a job with its Workload."""
+"""The gangs of documents: jobs of any kind, Kueue Workloads, and jobs with their Workloads."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from queuectl.objects.errors import RequestError
 from queuectl.objects.files.assignments import Assigned
 from queuectl.objects.files.children import Children
 from queuectl.objects.files.jobs import unseen
+from queuectl.objects.files.workloads import KIND as WORKLOAD
 from queuectl.objects.files.workloads import GivenWorkload
 from queuectl.objects.kinds import JobKinds
 from queuectl.objects.kinds.common import read_evictions, read_idle_since
@@ -232,7 +233,10 @@ def as_admitted(found: Given, config: QueueConfig, offered: Collection[str]) -> 
     queue = _charged(found, config)
     podsets = (without_unoffered(one, offered) for one in record.podsets)
     podsets = (_as_large(one, found.assigned.get(one.name)) for one in podsets)
-    record = replace(record, podsets=tuple(podsets), queue=queue, suspended=not found.runs)
+    # While a gang is evicted, its job is suspended at some time. A Workload without its job does not show when.
+    stops = found.leaves and (record.suspended or record.kind == WORKLOAD)
+    waits = stops or not found.runs
+    record = replace(record, podsets=tuple(podsets), queue=queue, suspended=waits)
     begun = not found.draft and record.array is not None and not record.array.base
     if begun and has_begun(record):
         record = replace(record, gates=())  # its first indexes have passed them

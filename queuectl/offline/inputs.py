@@ -222,7 +222,7 @@ def _set(document: Document, parts: _Input) -> None:
         _ignore(document, parts)
         return
     uid = as_uid(record.uid or f"{record.kind}/{record.namespace}/{record.name}")
-    parts.sets.append(replace(record, uid=uid))
+    parts.records.append(replace(record, uid=uid))
     for pod in pods_of_set(document, record):
         _pod(pod, parts)
 

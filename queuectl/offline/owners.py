@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from queuectl.domain.arrays import parted
@@ -92,14 +92,15 @@ class Seats:
     names: Mapping[str, str]
     _taken: dict[str, Counter[Slot]] = field(default_factory=dict)
 
-    def owned(self, pods: Sequence[GivenPod], owners: Owners) -> list[PodRecord]:
-        """The records of pods that are no workloads of their own, each with its gang as owner. Pods of no gang stay as they are."""
-        found = {}
-        running = sorted(pods, key=lambda p: (self._node(p.record) is None, *ranked(p.record)))
-        for pod in running:
-            gang = owners.of(pod)
-            found[id(pod)] = pod.record if gang is None else self._of(pod, gang)
-        return [found[id(pod)] for pod in pods]
+    def owned(self, pods: Mapping[int, tuple[GivenPod, Given]]) -> Iterator[tuple[int, PodRecord]]:
+        """The records of pods with their gangs as owners. Pods on nodes get the first slots."""
+
+        def first(place: int) -> tuple[bool, tuple[bool, int, str]]:
+            record = pods[place][0].record
+            return self._node(record) is None, ranked(record)
+
+        for place in sorted(pods, key=first):
+            yield place, self._of(*pods[place])
 
     def _node(self, pod: PodRecord) -> str | None:
         return None if pod.terminal else node_of(pod, self.names)

@@ -25,7 +25,7 @@ Warn = Callable[[Given, str], None]
 
 @dataclass(frozen=True)
 class Place:
-    """What is needed to know the slots of a gang.
+    """The surroundings of the gangs of an input.
 
     Attributes:
         names: hostname label to node name.
@@ -47,7 +47,7 @@ class Place:
 def stated_slots(gang: Given, place: Place, *, with_pods: bool) -> dict[Slot, int] | None:
     """The slots that the admission of a gang states; None if its pods show them.
 
-    ``with_pods``: the input has pods. What a gang that is being evicted still holds then follows from them.
+    ``with_pods``: the input has pods. They show the slots that a gang still holds while it is evicted.
     """
     hosts = [assigned.hosts for assigned in gang.assigned.values()]
     if (gang.leaves and with_pods) or not hosts or None in hosts:
@@ -155,12 +155,6 @@ class RunningGang:
                 names = ", ".join(sorted(found))
                 self.place.warn(self.given, f"podset {name}: {text}; assumed on {names}")
 
-    def use(self) -> Iterator[tuple[str, Resources]]:
-        """The use of each node by its slots."""
-        for one in self.podsets:
-            for node, count in one.held.items():
-                yield node, one.podset.shape.requests * count
-
     def placement(self, *, warn: bool = True) -> Placement:
         """Its slots. With a topology, quota is charged by slots, so a pod without a known node gets a slot, too."""
         placed = Placement(tuple(self._placed(one, warn=warn) for one in self.podsets))
@@ -227,7 +221,7 @@ def stand_ins(gang: RunningGang, placement: Placement) -> Iterator[PodRecord]:
 def used(gangs: Iterable[RunningGang], other_pods: Mapping[str, Resources]) -> dict[str, Resources]:
     """The use of each node, by slots and other pods."""
     total = dict(other_pods)
-    for gang in gangs:
-        for node, amounts in gang.use():
-            total[node] = total.get(node, NOTHING) + amounts
+    for one in (podset for gang in gangs for podset in gang.podsets):
+        for node, count in one.held.items():
+            total[node] = total.get(node, NOTHING) + one.podset.shape.requests * count
     return total

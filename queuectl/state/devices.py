@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
 from queuectl.devices.pools import Pools
@@ -96,6 +96,12 @@ class DeviceMirror:
     def named_claim(self, namespace: str, name: str) -> ClaimRecord | None:
         """A ResourceClaim that a user made; None if it does not exist."""
         return self._named.get((namespace, name))
+
+    def requests(self) -> Iterator[DeviceRecord]:
+        """The objects from which the devices of the claims of pods follow."""
+        yield from self._classes.values()
+        yield from self._templates.values()
+        yield from self._named.values()
 
     def claims_of(self, holder: str) -> Iterable[ClaimRecord]:
         """The claims of a pod by its uid, or the one claim of no pod by its own uid."""

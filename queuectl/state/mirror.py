@@ -13,7 +13,7 @@ from queuectl.domain.containment import Boundary, Containment, entering, never_c
 from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.job_records import JobRecord, OwnerKey
 from queuectl.domain.ledger import Entry
-from queuectl.domain.limitrange import LimitRange, Ranges
+from queuectl.domain.limitrange import LimitRange
 from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.domain.prior_admissions import PriorAdmission
 from queuectl.domain.provisioning import ProvisioningRecord
@@ -728,10 +728,10 @@ class Mirror:
         by_pods = min((at for at in saved if at is not None), default=None)
         return max((at for at in (job.checkpoint_at, by_pods) if at is not None), default=None)
 
-    @property
-    def ranges(self) -> Mapping[str, Ranges]:
-        """LimitRanges by namespace."""
-        return self._ranges
+    def requests(self) -> tuple[Record, ...]:
+        """The objects beside a job from which the request of its pods and its priority follow."""
+        ranges = self._limit_ranges.values()
+        return (*self.priority_classes.values(), *ranges, *self.devices.requests())
 
     def _ranges_changed(self, namespace: str) -> None:
         """Compute the requests of the unstarted jobs of a namespace again."""

@@ -42,10 +42,9 @@ from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot
 from queuectl.domain.spending import BudgetReport, report
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
-from queuectl.domain.what_if import WhatIfResult
+from queuectl.domain.what_if import WhatIf, WhatIfResult
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
 from queuectl.lifecycle.machine import handle
-from queuectl.objects.files.what_if import WhatIf
 from queuectl.objects.kinds import KINDS
 from queuectl.planner.cache import PlannerCache
 from queuectl.reports.over_quota import over_quota

@@ -29,9 +29,9 @@ from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Placement, PodSetPlacement
 from queuectl.objects.configuration.queue_config import build
 from queuectl.objects.documents import as_document
-from queuectl.objects.files.what_if import changed
 from queuectl.objects.kubernetes.nodes import read_node
 from queuectl.objects.kubernetes.wire import WireNode
+from queuectl.offline.what_if import changed
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.telemetry.metrics import Metrics

@@ -37,8 +37,8 @@ from queuectl.db.engine import DatabaseSettings
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
 from queuectl.domain.ledger import State
+from queuectl.domain.what_if import WhatIf
 from queuectl.localcluster.nodes import RACK
-from queuectl.objects.files.what_if import WhatIf
 from queuectl.objects.kinds import KINDS
 from queuectl.planner import StopSignal, plan
 from queuectl.telemetry.metrics import Metrics

@@ -31,8 +31,8 @@ from queuectl.domain.snapshot import SolverLimits
 from queuectl.domain.workload import PodSet
 from queuectl.lifecycle.machine import handle
 from queuectl.objects.documents import as_document
-from queuectl.objects.files.gangs import read_job_gangs
-from queuectl.objects.files.snapshots import read_snapshot
+from queuectl.objects.kinds import KINDS
+from queuectl.offline.inputs import read_snapshot
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.preempt.protections import next_plan_due
@@ -146,7 +146,9 @@ class Replay:
 
     def _submitted(self, arrival: Arrival) -> Entry:
         uid = f"{arrival.queue}/{arrival.name}"
-        [gang] = read_job_gangs(as_document(arrival.document))
+        document = as_document(arrival.document)
+        kind = KINDS[document.kind]
+        gang = kind.read(document.convert(kind.wire), strict=True)
         podsets = _PODSETS.setdefault(gang.podsets, gang.podsets)
         at, queue = STARTED_AT + arrival.at, arrival.queue
         job = JobRecord("Job", queue, arrival.name, uid, 1, at, queue, podsets, gang.priority_class)

@@ -20,10 +20,9 @@ from queuectl.domain.quantity import GPU
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.records import ClaimRecord, DeviceClassRecord
 from queuectl.domain.snapshot import Snapshot, SolverLimits
-from queuectl.domain.what_if import WhatIfResult
+from queuectl.domain.what_if import WhatIf, WhatIfResult
 from queuectl.objects.files.plans import plan_document
 from queuectl.objects.files.refused_plans import pack, redact, same_plan, unpack
-from queuectl.objects.files.what_if import WhatIf
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.explain import diagnose_those
 from queuectl.reports.cluster_map import cluster_map_of

@@ -9,8 +9,8 @@ import pytest
 from queuectl.domain.commands import Action
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import WAITS_FOR_ROOM, Code
+from queuectl.domain.what_if import WhatIf
 from queuectl.objects import keys
-from queuectl.objects.files.what_if import WhatIf
 from queuectl.state.freeze import SnapshotBuilder
 from tests.control.rig import Rig, configuration, gang, rig
 from tests.control.test_lifecycle import rules, until_reason

@@ -9,8 +9,7 @@ from queuectl.control.questions.viewer import Viewer
 from queuectl.control.questions.what_if import WhatIfPlanner
 from queuectl.domain.errors import BadInput
 from queuectl.domain.ledger import State
-from queuectl.domain.what_if import WhatIfResult
-from queuectl.objects.files.what_if import WhatIf
+from queuectl.domain.what_if import WhatIf, WhatIfResult
 from queuectl.planner.cache import PlannerCache
 from tests.control.rig import Rig, gang, rig
 

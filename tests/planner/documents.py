@@ -14,7 +14,7 @@ from queuectl.domain.quantity import GPU
 from queuectl.domain.snapshot import Snapshot
 from queuectl.objects.documents import as_document
 from queuectl.objects.files.plans import plan_document
-from queuectl.objects.files.snapshots import read_snapshot
+from queuectl.offline.inputs import read_snapshot
 from queuectl.planner import plan
 from queuectl.planner.verify import verify
 

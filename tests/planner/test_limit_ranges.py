@@ -11,7 +11,7 @@ from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import PodSet
 from queuectl.objects.documents import as_document
 from queuectl.objects.errors import DocumentError
-from queuectl.objects.files.snapshots import read_snapshot
+from queuectl.offline.inputs import read_snapshot
 from tests.planner.documents import Doc, cluster_queue, flavor, nodes, planned, workload
 from tests.support.jobs import batch_job, pytorch_job
 

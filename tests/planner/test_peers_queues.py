@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from queuectl.objects.documents import as_document
-from queuectl.objects.files.snapshots import read_snapshot
+from queuectl.offline.inputs import read_snapshot
 from queuectl.planner import plan
 from queuectl.planner.verify import verify
 from tests.planner.documents import Doc, Planned, planned

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from queuectl.objects.documents import read_documents
-from queuectl.objects.files.snapshots import read_snapshot
+from queuectl.offline.inputs import read_snapshot
 from queuectl.simulate.comparison import simulate
 from queuectl.simulate.policy import Durations, Order, Placement, Policy
 from queuectl.simulate.results import Outcome

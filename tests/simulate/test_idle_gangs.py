@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from queuectl.objects.documents import read_documents
-from queuectl.objects.files.snapshots import read_snapshot
+from queuectl.offline.inputs import read_snapshot
 from queuectl.simulate.curve import Curve
 from queuectl.simulate.documents import document
 from queuectl.simulate.policy import Order, Placement

@@ -8,7 +8,7 @@ from typing import Any
 from queuectl.demo import manifests as m
 from queuectl.domain.ledger import Document
 from queuectl.objects.documents import as_document
-from queuectl.objects.files.snapshots import read_snapshot
+from queuectl.offline.inputs import read_snapshot
 from queuectl.planner import plan
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from queuectl.objects.documents import read_documents
-from queuectl.objects.files.snapshots import read_snapshot
+from queuectl.offline.inputs import read_snapshot
 from queuectl.simulate.policy import Order
 from queuectl.simulate.setting import Setting, make_setting
 from queuectl.simulate.trace import read_trace

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from queuectl.objects.documents import read_documents
-from queuectl.objects.files.snapshots import read_snapshot
+from queuectl.offline.inputs import read_snapshot
 from queuectl.simulate.comparison import simulate
 from queuectl.simulate.policy import Durations, Order, Placement, Policy
 from queuectl.simulate.setting import Setting, make_setting

@@ -19,7 +19,7 @@ from queuectl.domain.queues import (
 )
 from queuectl.domain.workload import Placement, PodSetPlacement
 from queuectl.objects.documents import as_document
-from queuectl.objects.files.snapshots import read_snapshot
+from queuectl.offline.inputs import read_snapshot
 from queuectl.state.claims import checkpoint_of, exempt_from_idle_reclaim, idle_rule, priority_of
 from queuectl.state.gpu_holders import held_gangs
 from queuectl.state.holdings import Holdings

@@ -22,12 +22,12 @@ from queuectl.domain.errors import BadInput
 from queuectl.domain.job_records import JobRecord, Outcome
 from queuectl.domain.prior_admissions import PriorAdmission
 from queuectl.objects.documents import as_document, read_documents
-from queuectl.objects.files.snapshots import read_snapshot
 from queuectl.objects.kinds import KINDS, JobKinds, descriptions_of, with_declared
 from queuectl.objects.kinds.declared import read_kinds
 from queuectl.objects.kinds.described import DescribedKind
 from queuectl.objects.kubernetes.pods import read_pod
 from queuectl.objects.kubernetes.wire import WirePod
+from queuectl.offline.inputs import read_snapshot
 from tests.doubles.cluster import FakeCluster
 from tests.doubles.store import MemoryStore
 from tests.support.chart import SCHEMA, schema

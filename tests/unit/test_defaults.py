@@ -10,8 +10,8 @@ from queuectl.domain.job_records import JobRecord
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import PriorityClassRecord
 from queuectl.objects.documents import as_document
-from queuectl.objects.files.snapshots import read_snapshot
 from queuectl.objects.kubernetes.nodes import priority_values
+from queuectl.offline.inputs import read_snapshot
 from queuectl.state.claims import priority_of
 
 Doc = dict[str, Any]

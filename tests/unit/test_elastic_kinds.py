@@ -15,9 +15,9 @@ from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.domain.records import Upserted
 from queuectl.domain.workload import Growth
 from queuectl.objects.documents import as_document
-from queuectl.objects.files.snapshots import read_snapshot
 from queuectl.objects.kinds import KINDS
 from queuectl.objects.kinds.patches import encoded
+from queuectl.offline.inputs import read_snapshot
 from queuectl.state.mirror import Mirror
 from tests.support.elastic import GROWING, elastic_of
 from tests.support.jobs import job_of

@@ -11,7 +11,7 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Snapshot
 from queuectl.objects import keys
 from queuectl.objects.documents import read_documents
-from queuectl.objects.files.snapshots import read_snapshot
+from queuectl.offline.inputs import read_snapshot
 
 Document = dict[str, Any]
 

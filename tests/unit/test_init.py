@@ -17,10 +17,10 @@ from queuectl.localcluster.devices import device, device_class, gpus, pool
 from queuectl.objects.configuration.links import dangling
 from queuectl.objects.configuration.queue_config import build, validate
 from queuectl.objects.documents import read_documents
-from queuectl.objects.files.snapshots import read_snapshot
 from queuectl.objects.proposal.configuration import propose
 from queuectl.objects.proposal.levels import propose_levels
 from queuectl.objects.proposal.text import as_yaml
+from queuectl.offline.inputs import read_snapshot
 from queuectl.planner import plan
 from queuectl.planner.verify import verify
 from tests.support.cli import Cli, queuectl_with

@@ -15,8 +15,8 @@ from queuectl.domain.ledger import Entry, State
 from queuectl.domain.records import Deleted, Upserted
 from queuectl.objects import keys
 from queuectl.objects.documents import read_documents
-from queuectl.objects.files.snapshots import read_snapshot
 from queuectl.objects.kinds import KINDS, leaderworkerset
+from queuectl.offline.inputs import read_snapshot
 from queuectl.state.mirror import Mirror
 from tests.support.leaderworkersets import leaderworkerset as manifest
 

@@ -22,7 +22,7 @@ from queuectl.domain.queues import (
 from queuectl.domain.records import NodeRecord, Upserted
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.objects.documents import as_document
-from queuectl.objects.files.snapshots import read_snapshot
+from queuectl.offline.inputs import read_snapshot
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror

@@ -26,11 +26,12 @@ from queuectl.domain.devices import (
 )
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.what_if import WhatIf
 from queuectl.objects.documents import read_documents
 from queuectl.objects.errors import DocumentError
-from queuectl.objects.files.devices import GivenDevices
-from queuectl.objects.files.snapshots import SnapshotInput, read_snapshot
-from queuectl.objects.files.what_if import ReadingContext, WhatIf, changed
+from queuectl.objects.files.records import read_record
+from queuectl.offline.inputs import SnapshotInput, read_snapshot
+from queuectl.offline.what_if import ReadingContext, changed
 
 DRIVER = "gpu.example"
 Body = dict[str, Any]
@@ -383,18 +384,18 @@ def test_a_gang_whose_claims_cannot_be_planned_is_blocked_with_the_reason(bodies
 
 
 def test_a_question_about_a_job_finds_the_devices_of_its_claims():
-    known = GivenDevices()
-    for document in read_documents(yaml.safe_dump_all([CLASS, template()]), "in.yaml"):
-        known.add(document)
+    documents = read_documents(yaml.safe_dump_all([CLASS, template()]), "in.yaml")
+    known = tuple(map(read_record, documents))
     labelled = {"name": "job", "labels": {"queuectl.dev/queue-name": "q"}}
     asked = WhatIf(submit=[{**job(ONE), "metadata": labelled}])
-    (found,) = changed(snapshot(CLASS), (), asked, ReadingContext(claims=known)).snapshot.pending
+    (found,) = changed(snapshot(CLASS), (), asked, ReadingContext(known)).snapshot.pending
     devices = found.workload.podsets[0].shape.devices
     assert devices is not None
     assert len(devices.claims) == 1
     (blocked,) = changed(snapshot(CLASS), (), asked, ReadingContext()).snapshot.pending
     assert blocked.blocked is not None
-    assert blocked.blocked.code is Code.UNSUPPORTED
+    assert blocked.blocked.code is Code.MISCONFIGURED
+    assert "does not exist" in blocked.blocked.message
 
 
 # ---- devices that claims hold

@@ -10,7 +10,7 @@ import yaml
 from queuectl.domain.snapshot import Snapshot
 from queuectl.objects.documents import read_documents
 from queuectl.objects.errors import DocumentError
-from queuectl.objects.files.snapshots import read_snapshot
+from queuectl.offline.inputs import read_snapshot
 from queuectl.planner import plan
 
 KUEUE = "kueue.x-k8s.io/v1beta2"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from queuectl.domain.quantity import GPU
-from queuectl.objects.files.snapshots import SnapshotInput
+from queuectl.offline.inputs import SnapshotInput
 from tests.unit.test_objects_snapshots import (
     RACK,
     admission,

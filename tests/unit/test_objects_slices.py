@@ -10,7 +10,7 @@ import pytest
 from queuectl.domain.workload import PodSet, Slice, TopologyMode, TopologyRequest
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import Address
-from queuectl.objects.files.workloads import read_workload_gang
+from queuectl.objects.files.workloads import read_workload
 from queuectl.objects.kinds import KINDS
 
 BLOCK, RACK, HOST = "example.com/block", "example.com/rack", "kubernetes.io/hostname"
@@ -38,8 +38,8 @@ def job(pods: int, **annotations: str) -> dict[str, Any]:
 def read(body: dict[str, Any]) -> tuple[tuple[PodSet, ...], str | None]:
     document = Document(Address(), body)
     if body["kind"] == "Workload":
-        gang, _ = read_workload_gang(document)
-        return gang.podsets, gang.error
+        record = read_workload(document)[0].record
+        return record.podsets, record.error
     kind = KINDS[body["kind"]]
     record = kind.read(document.convert(kind.wire))
     return record.podsets, record.error

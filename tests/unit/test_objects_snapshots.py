@@ -17,8 +17,8 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.workload import PodSetPlacement, Slice, TopologyMode, TopologyRequest
 from queuectl.objects.documents import read_documents
 from queuectl.objects.errors import DocumentError
-from queuectl.objects.files.snapshots import SnapshotInput, read_snapshot
 from queuectl.objects.times import parse_time
+from queuectl.offline.inputs import SnapshotInput, read_snapshot
 
 PLANS = Path(__file__).parent.parent / "fixtures" / "plan"
 CLUSTER = (PLANS / "cluster.yaml").read_text()
@@ -564,7 +564,7 @@ def test_a_job_that_was_started_with_fewer_pods_holds_these_and_no_more() -> Non
     }
     body["spec"]["parallelism"] = 1
     given_ = load(body, pod("a", "r1-b", owner="job-1"))
-    assert placed(given_) == (PodSetPlacement("main", (("r1-b", 1),), FLAVOR),)
+    assert placed(given_) == (PodSetPlacement("main", (("r1-b", 1),), FLAVOR, pods=1),)
     assert given_.warnings == ()
     body["spec"]["suspend"] = True
     (waits,) = load(body).snapshot.pending

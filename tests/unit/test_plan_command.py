@@ -21,7 +21,7 @@ from queuectl.domain.plan import Eviction, Plan
 from queuectl.domain.reasons import Code
 from queuectl.objects.documents import read_documents
 from queuectl.objects.files.plans import plan_document
-from queuectl.objects.files.snapshots import read_snapshot
+from queuectl.offline.inputs import read_snapshot
 from queuectl.planner import plan
 
 ROOT = Path(__file__).parent.parent.parent

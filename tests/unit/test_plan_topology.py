@@ -14,7 +14,7 @@ from queuectl.cli.main import app
 from queuectl.domain.plan import Plan
 from queuectl.domain.reasons import Code
 from queuectl.objects.documents import read_documents
-from queuectl.objects.files.snapshots import read_snapshot
+from queuectl.offline.inputs import read_snapshot
 from queuectl.planner import plan
 from queuectl.planner.verify import verify
 

@@ -16,11 +16,11 @@ from queuectl.domain.records import Deleted, ListCompleted, Upserted
 from queuectl.objects import keys
 from queuectl.objects.documents import read_documents
 from queuectl.objects.errors import DocumentError
-from queuectl.objects.files.snapshots import SnapshotInput, read_snapshot
 from queuectl.objects.kinds import KINDS
 from queuectl.objects.kinds.patches import encoded
 from queuectl.objects.kinds.runtimes import jobset_of
 from queuectl.objects.kinds.trainjob import composed
+from queuectl.offline.inputs import SnapshotInput, read_snapshot
 from queuectl.state.mirror import Mirror
 from tests.doubles.apiserver import operated
 from tests.support.trainjobs import replicated, training_runtime, trainjob

@@ -18,11 +18,11 @@ from queuectl.domain.quantity import CPU, GPU, MEMORY, PODS, Resources
 from queuectl.domain.queries import ConfigDocument, DocumentKey, HistoryLine
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
-from queuectl.domain.spending import with_budgets
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
 from queuectl.objects.configuration.queue_config import build
 from queuectl.planner.cache import PlannerCache
+from queuectl.state.budgets import BudgetSums
 from tests.api.support import DIAGNOSIS, FixedDiagnoser
 from tests.doubles.store import MemoryDatabase, MemoryStore
 from tests.support.counted import map_of
@@ -188,7 +188,7 @@ def make(size: Size = SMALL, seed: int = 7) -> Sample:
         other_pods={fleet.nodes[-1].name: Resources({GPU: 2, PODS: 1})},
         namespaces={f"team-{name}": {} for name in QUEUES},
     )
-    snapshot = with_budgets(snapshot)
+    snapshot = BudgetSums().applied(snapshot)
     diagnoser = FixedDiagnoser(_diagnosis())
     diagnoser.uses = uses
     diagnoser.running = snapshot

@@ -19,7 +19,7 @@ from queuectl.api.ports import ClusterReader
 from queuectl.api.problems import RETRY_SECONDS, Problem, ProblemType, not_known_yet
 from queuectl.domain.errors import TookTooLong
 from queuectl.domain.queries import DocumentKey
-from queuectl.objects.files.what_if import WhatIf
+from queuectl.domain.what_if import WhatIf
 from queuectl.objects.kinds import KINDS
 
 P = ProblemType

@@ -18,9 +18,8 @@ from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.errors import TookTooLong
 from queuectl.domain.ledger import Document
 from queuectl.domain.snapshot import Snapshot
-from queuectl.domain.what_if import WhatIfResult
-from queuectl.objects.files.what_if import ChangedSnapshot, ReadingContext, WhatIf, changed
-from queuectl.objects.kubernetes.nodes import priority_values
+from queuectl.domain.what_if import WhatIf, WhatIfResult
+from queuectl.offline.what_if import ChangedSnapshot, ReadingContext, changed
 from queuectl.planner import StopSignal
 from queuectl.planner.cache import PlannerCache
 from queuectl.reports.over_quota import over_quota
@@ -73,12 +72,7 @@ class WhatIfPlanner:
         if seen is None:
             return None
         _, documents = await self._store.configuration()
-        around = ReadingContext(
-            priority_values(self._mirror.priority_classes.values()),
-            dict(self._mirror.ranges),
-            self._mirror.devices,
-            self._mirror.kinds,
-        )
+        around = ReadingContext(self._mirror.requests(), self._mirror.kinds)
         work = partial(_worked_out, seen.snapshot, documents, asked, around, self._cache)
         trial = await self._throttle.work_out(work, TIMEOUT_SECONDS)
         if trial is None:

@@ -5,7 +5,7 @@ Owners are Deployments, StatefulSets and LeaderWorkerSets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,13 +16,10 @@ from queuectl.domain.pod_records import PodRecord
 from queuectl.objects import keys
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import RequestError
-from queuectl.objects.files.gangs import Gang, gang_of
 from queuectl.objects.files.jobs import unseen
-from queuectl.objects.kinds import KINDS, JobKinds
-from queuectl.objects.kinds.groups import Group, key_of
+from queuectl.objects.kinds import JobKinds
 from queuectl.objects.kinds.leaderworkerset import WireSet, labels_of, read_set
 from queuectl.objects.kinds.pods import MOST_PODS, WireMember, read_member, takes
-from queuectl.objects.kinds.sets import new_group
 from queuectl.objects.kubernetes.pods import read_pod
 from queuectl.objects.kubernetes.wire import Owner, PodMeta, PodNotes, WirePod
 
@@ -54,32 +51,6 @@ def read_given_pod(document: Document, index_labels: Sequence[str] = ()) -> Give
         owners=tuple(wire.metadata.owner_references or ()),
         workload=name if isinstance(name, str) else None,
     )
-
-
-def pod_gangs(
-    pods: Iterable[tuple[Document, GivenPod]],
-    kinds: JobKinds = KINDS,
-    sets: Iterable[JobRecord] = (),
-) -> Iterator[Gang]:
-    """The gangs of all pods with a queue label of their own. ``sets``: those in the input whose groups are gangs.
-
-    Raises:
-        DocumentError: an error that the API server would refuse.
-    """
-    groups: dict[object, Group] = {}
-    documents: dict[str, Document] = {}
-    by_name = {(one.namespace, one.name): one for one in sets}
-    for document, given in pods:
-        pod = taken(document, given.record, kinds)
-        if pod is not None:
-            documents.setdefault(pod.uid, document)
-            key = key_of(pod)
-            groups.setdefault(key, new_group(key, by_name)).pods.put(pod)
-    for group in groups.values():
-        record = group.assemble(known=False)
-        if record is not None and record.face is not None:
-            document = documents[record.face.uid or record.uid]
-            yield gang_of(document, record)
 
 
 def has_queue(document: Document) -> bool:

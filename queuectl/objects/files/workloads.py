@@ -1,4 +1,4 @@
-"""Kueue's Workload: pending (``spec.podSets``) or running (``status.admission``), as a gang of a file.
+"""Kueue's Workload: pending (``spec.podSets``) or running (``status.admission``).
 
 Strict in ``spec``, as for the configuration kinds; pod templates, metadata and status are read leniently.
 """
@@ -19,14 +19,12 @@ from queuectl.objects.configuration.wire import ExecutionSeconds, Priority, Stri
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import MalformedError, RequestError, under
 from queuectl.objects.files.assignments import AdmissionStatus, Assigned, read_admission
-from queuectl.objects.files.gangs import Gang
 from queuectl.objects.kinds.common import (
     holds,
     lenient,
     read_checkpoint,
     read_evictions,
     read_expected_duration,
-    read_idle_since,
     read_utilization,
     user_labels,
 )
@@ -246,79 +244,6 @@ def _given(
         unhealthy=tuple(node.name for node in status.unhealthy_nodes or ()),
         past_seconds=_seconds(status.accumulated_past_execution_time_seconds) or 0.0,
         annotations=meta.annotations or {},
-    )
-
-
-def read_workload_gang(document: Document) -> tuple[Gang, tuple[str, ...]]:
-    """The gang, and warnings about what is not supported.
-
-    Raises:
-        DocumentError: a field is unknown or malformed. For a contradictory request, the gang has an ``error``.
-    """
-    if document.api_version not in (API_VERSION, *KUEUE_VERSIONS):
-        listed = ", ".join((API_VERSION, *KUEUE_VERSIONS))
-        raise document.error("apiVersion", f"{document.api_version!r} is not one of {listed}")
-    wire = document.convert(WireWorkload)
-    if not wire.spec.pod_sets:
-        raise document.error("spec.podSets", "is required")
-    status = wire.status or WorkloadStatus()
-    error: RequestError | None = None
-    podsets: tuple[PodSet, ...] = ()
-    assigned: dict[str, Assigned] = {}
-    try:
-        if status.admission is not None:
-            assigned = read_admission(status.admission)
-            _check_names(assigned, wire.spec.pod_sets)
-        podsets = _read_podsets(wire.spec.pod_sets, _done(status))
-    except MalformedError as malformed:
-        raise document.error("", str(malformed)) from None
-    except RequestError as found:
-        error = found
-    gang = _assemble(document, wire, status)
-    return replace(
-        gang,
-        podsets=podsets,
-        assigned=assigned,
-        error=str(error) if error else None,
-        unsupported=error is not None and error.unsupported,
-    ), tuple(f"{document.address}: {text}" for text in _warnings(wire))
-
-
-def _assemble(document: Document, wire: WireWorkload, status: WorkloadStatus) -> Gang:
-    meta, spec = wire.metadata, wire.spec
-    conditions = status.conditions or []
-    workload_class, pod_class = _classes(spec)
-    namespace = meta.namespace or "default"
-    evicted = holds(conditions, "Evicted") or spec.active is False
-    return Gang(
-        document=document,
-        uid=meta.uid or f"{KIND}/{namespace}/{meta.name}",
-        kind=KIND,
-        namespace=namespace,
-        name=meta.name,
-        queue=spec.queue_name or None,
-        priority=spec.priority,
-        priority_class=workload_class,
-        pod_priority_class=pod_class,
-        created_at=time_or_none(meta.creation_timestamp),
-        preemptible=lenient(meta.annotations, keys.PREEMPTIBLE, kueue=False) != "false",
-        labels=user_labels(meta.labels),
-        running=status.admission is not None,
-        charged_to=status.admission.cluster_queue or None if status.admission else None,
-        leaving=status.admission is not None and evicted,
-        finished=holds(conditions, "Finished"),
-        started_at=_since(conditions, "Admitted") or _since(conditions, "QuotaReserved"),
-        inactive=spec.active is False,
-        requeue_at=time_or_none(status.requeue_state.requeue_at) if status.requeue_state else None,
-        utilization=read_utilization(meta.annotations),
-        checkpoint_at=read_checkpoint(meta.annotations),
-        owners=tuple(meta.owner_references or ()),
-        evictions=(*read_evictions(meta.annotations), *_preempted(conditions)),
-        idle_since=read_idle_since(meta.annotations),
-        unhealthy=tuple(node.name for node in status.unhealthy_nodes or ()),
-        max_execution=_seconds(spec.maximum_execution_time_seconds),
-        expected_duration=read_expected_duration(meta),
-        past_seconds=_seconds(status.accumulated_past_execution_time_seconds) or 0.0,
     )
 
 

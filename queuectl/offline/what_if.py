@@ -6,7 +6,7 @@ plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -14,26 +14,26 @@ from queuectl.domain.changes import AddNodes
 from queuectl.domain.devices import DeviceInventory
 from queuectl.domain.errors import BadInput, TookTooLong
 from queuectl.domain.fleet import Fleet
-from queuectl.domain.limitrange import LimitRange
 from queuectl.domain.node_quota import quota_from_nodes
 from queuectl.domain.overrides import in_force
 from queuectl.domain.plan import Eviction
-from queuectl.domain.pod_claims import KnownClaims
-from queuectl.domain.queries import ConfigChanges, DocumentKey
+from queuectl.domain.queries import ConfigChanges
 from queuectl.domain.queues import QueueConfig
+from queuectl.domain.records import NamespaceRecord, NodeRecord, Record
 from queuectl.domain.reservations import occurrences, states_of
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.what_if import WhatIf
 from queuectl.objects.configuration.admissibility import inadmissible_reason
 from queuectl.objects.configuration.catalog import Catalog
 from queuectl.objects.configuration.links import dangling
 from queuectl.objects.configuration.queue_config import validate
 from queuectl.objects.documents import as_document, with_names
-from queuectl.objects.files.assembly import Assembly, Parts
 from queuectl.objects.files.children import Children, is_runtime
-from queuectl.objects.files.devices import claiming
-from queuectl.objects.files.gangs import is_job, read_job_gangs
-from queuectl.objects.files.snapshots import defaulted, drained, leaving, limited
+from queuectl.objects.files.jobs import is_job
 from queuectl.objects.kinds import KINDS, JobKinds
+from queuectl.offline.assembly import Assembly, Parts
+from queuectl.offline.draining import drained, leaving
+from queuectl.offline.gangs import Given, Key, defaulted, read_job
 
 _SERVERS: Final = (
     "uid",
@@ -45,38 +45,15 @@ _SERVERS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class WhatIf:
-    """The changes of a question, all together.
-
-    Attributes:
-        submit: manifests of jobs, and the runtimes of TrainJobs; fields of a server are removed.
-        config: configuration objects to apply.
-        delete: configuration objects to delete.
-        drain: names of nodes that are cordoned and lose their pods.
-        add: (name of a node, how many more like it).
-    """
-
-    submit: Sequence[Mapping[str, Any]] = ()
-    config: Sequence[Mapping[str, Any]] = ()
-    delete: Sequence[DocumentKey] = ()
-    drain: Sequence[str] = ()
-    add: Sequence[tuple[str, int]] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class ReadingContext:
     """State that jobs need and a snapshot does not contain.
 
     Attributes:
-        pod_classes: priorities of the cluster's own PriorityClasses.
-        ranges: LimitRanges by namespace.
+        records: the objects from which the requests of jobs follow: see :meth:`queuectl.state.mirror.Mirror.requests`.
         kinds: of jobs.
-        claims: the objects that resource claims of pods refer to; None = jobs with claims cannot be planned.
     """
 
-    pod_classes: Mapping[str, int] = field(default_factory=dict)
-    ranges: Mapping[str, Sequence[LimitRange]] = field(default_factory=dict)
-    claims: KnownClaims | None = None
+    records: tuple[Record, ...] = ()
     kinds: JobKinds = field(default_factory=lambda: KINDS)
 
 
@@ -234,11 +211,11 @@ def _submitted(
     stopped: Callable[[], bool],
 ) -> tuple[Pending, ...]:
     """The jobs in queue order, behind all gangs of the same priority."""
-    gangs = []
-    seen: set[tuple[str, str, str]] = set()
+    jobs: list[Given] = []
+    seen: set[Key] = set()
     given = with_names(as_document(_as_written(body), "submit") for body in asked.submit)
     children = Children.of(given)
-    for document in given:
+    for position, document in enumerate(given):
         if stopped():
             raise TookTooLong("the jobs were not read in time")
         if is_runtime(document):
@@ -248,30 +225,30 @@ def _submitted(
             raise document.error(
                 "kind", f"{what or 'nothing'} is no kind of job that queuectl runs"
             )
-        for read in read_job_gangs(document, around.kinds, children):
-            gang = limited(defaulted(read, snapshot.config), around.ranges)
-            gang = gang if around.claims is None else claiming(gang, around.claims)
-            if gang.key in seen:
-                raise document.error(
-                    "metadata.name", f"{gang.namespace}/{gang.name} is given twice"
-                )
-            seen.add(gang.key)
-            if gang.queue is None:
-                raise document.error(
-                    "metadata.labels",
-                    "names no LocalQueue, and its namespace has none named default",
-                )
-            gangs.append(replace(gang, running=False, draft=False))
-    if not gangs:
+        read = read_job(document, position, around.kinds, children)
+        if read is None:
+            continue
+        job = defaulted(read, snapshot.config)
+        if job.key in seen:
+            raise document.error("metadata.name", f"{'/'.join(job.key[1:])} is given twice")
+        seen.add(job.key)
+        if job.record.queue is None:
+            raise document.error(
+                "metadata.labels", "names no LocalQueue, and its namespace has none named default"
+            )
+        jobs.append(job)
+    if not jobs:
         return ()
+    nodes = (NodeRecord(node, 1) for node in snapshot.fleet.nodes)
+    spaces = (NamespaceRecord(n, 1, tuple(own.items())) for n, own in snapshot.namespaces.items())
     parts = Parts(
-        nodes=list(snapshot.fleet.nodes),
-        gangs=gangs,
-        namespaces=dict(snapshot.namespaces),
+        records=[*around.records, *nodes, *spaces],
+        jobs=jobs,
         warnings=warnings,
+        kinds=around.kinds,
     )
-    parts.pod_classes |= around.pod_classes
-    return Assembly(parts, snapshot.config, snapshot.now).snapshot().pending
+    config = snapshot.config
+    return Assembly(parts, config, config, snapshot.now).snapshot().pending
 
 
 def _as_written(body: Mapping[str, Any]) -> dict[str, Any]:
