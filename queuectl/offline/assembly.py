@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from queuectl.domain.arrays import index_uid, numbers
+from queuectl.domain.arrays import gang_uid, index_uid, numbers
 from queuectl.domain.containment import Containment, SetAside
 from queuectl.domain.gates import DependencyStatus, remaining
 from queuectl.domain.job_records import JobRecord
@@ -105,11 +105,12 @@ class Assembly:
         gangs, names = joined(parts.jobs, parts.workloads)
         owners = Owners(gangs, names)
         pods = [(document, pod, owners.of(pod)) for document, pod in parts.pods]
-        # A job with pods was submitted. The first pods of an array wait without it.
+        # A job with pods was submitted. A pod of an index can wait before that.
         submitted = {
             gang.record.uid
             for _, pod, gang in pods
-            if gang is not None and (gang.record.array is None or not pod.record.gated)
+            if gang is not None
+            and (not pod.record.gated or gang_uid(gang.record, pod.record) == gang.record.uid)
         }
         drafts = {gang.record.uid for gang in gangs if gang.draft} - submitted
         gangs = [replace(gang, draft=gang.record.uid in drafts) for gang in gangs]

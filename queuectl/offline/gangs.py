@@ -188,7 +188,8 @@ def joined(
     for gang in sorted((*given_jobs, *alone), key=lambda one: one.position):
         other = uids.setdefault(gang.record.uid, gang)
         if other is not gang:
-            text = f"{gang.record.uid!r} is also that of {other.document.address}"
+            uid = gang.record.uid.replace("~", ".")
+            text = f"{uid!r} is also that of {other.document.address}"
             raise gang.document.error("metadata.uid", text)
     return sorted((*found.values(), *alone), key=lambda one: one.position), names
 

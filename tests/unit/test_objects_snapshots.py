@@ -662,6 +662,29 @@ def test_an_evicted_workload_holds_what_its_pods_still_hold() -> None:
     assert gang.placement.podsets[0].nodes == (("r1-b", 1),)
 
 
+@pytest.mark.parametrize(
+    ("reason", "active", "returns"),
+    [("Preempted", True, True), ("PodsReadyTimeout", True, False), ("Deactivated", False, False)],
+)
+def test_a_gang_that_queues_again_at_once_keeps_its_place(
+    reason: str, active: bool, returns: bool
+) -> None:
+    status = on_hosts(r1_a=1, r1_b=1)
+    status["conditions"].append({"type": "Evicted", "status": "True", "reason": reason})
+    (gang,) = load(workload(spec={"active": active}, status=status)).snapshot.admitted
+    assert (gang.leaving, gang.returns) == (True, returns)
+
+
+def test_an_evicted_gang_whose_job_is_not_suspended_yet_holds_the_slots_of_its_pods() -> None:
+    owner = {"ownerReferences": [{"kind": "Job", "name": "j", "uid": "job-1"}]}
+    status = on_hosts(r1_a=1, r1_b=1)
+    status["conditions"].append({"type": "Evicted", "status": "True"})
+    documents = (workload(metadata=owner, status=status), pod("a", "r1-b", owner="job-1"))
+    for suspended in (False, True):
+        (gang,) = load(job(uid="job-1", suspend=suspended), *documents).snapshot.admitted
+        assert gang.placement.podsets[0].nodes == (("r1-b", 1),)
+
+
 def test_finished_gangs_are_no_gangs() -> None:
     done = job("done", suspend=False)
     done["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}

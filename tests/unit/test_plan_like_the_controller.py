@@ -218,16 +218,16 @@ def of_jobset() -> list[Body]:
     ]
 
 
-def of_group() -> list[Body]:
-    """A group of two pods, of which the first has ended."""
+def of_group(first: str = "Succeeded", gpus: int = 8) -> list[Body]:
+    """A group of two pods. ``first``: the phase of its first pod."""
     pods = []
-    for number, (place, phase) in enumerate((("n1", "Succeeded"), ("n2", "Running"))):
+    for number, (place, phase) in enumerate((("n1", first), ("n2", "Running"))):
         pods.append(
             object_(
                 "v1",
                 "Pod",
                 f"runs-{number}",
-                {"nodeName": place, "containers": containers(8)},
+                {"nodeName": place, "containers": containers(gpus)},
                 metadata={
                     "uid": f"runs-{number}",
                     "creationTimestamp": CREATED,
@@ -271,6 +271,13 @@ def test_a_pod_that_failed_and_is_created_again_keeps_its_place() -> None:
     running = of_job({"failed": 1}, "Failed")
     found = planned(node("n1"), node("n2"), *queues(16), *running, job("next", 1, 8))
     assert found["admitted"] == []
+
+
+def test_each_pod_of_a_running_group_counts_once() -> None:
+    found = planned(
+        node("n1"), node("n2"), *queues(16), *of_group("Running", gpus=4), job("next", 2, 4)
+    )
+    assert names(found["admitted"]) == ["next"]
 
 
 # ---- priorities
