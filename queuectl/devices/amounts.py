@@ -9,21 +9,24 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
-from itertools import product
+from functools import cache, cached_property
+from itertools import chain, product
 from operator import le
-from typing import Final
+from typing import Final, TypeAlias
 
 from queuectl.devices.cluster import Cluster, OnNode
 from queuectl.devices.modes import Modes
 from queuectl.devices.requests import PodRequest, lowered_shape
 from queuectl.devices.table import Kind, Mode, table_of
 from queuectl.domain.devices import DEVICE_ROW, not_sure
-from queuectl.domain.fleet import HOSTNAME, Fleet
+from queuectl.domain.fleet import HOSTNAME, Fleet, Node
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.workload import PodShape, TopologyMode, Workload
 
 MOST_MODES: Final = 16  # of one kind of node
+
+_OfNode: TypeAlias = tuple[Node, OnNode, tuple[int, ...]]
+"""With the amount of each charged resource that devices add to it."""
 
 
 def modes_of_kind(kind: Kind) -> Iterator[Mode]:
@@ -38,7 +41,8 @@ class Amounts:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self._table = table_of({kind: tuple(modes_of_kind(kind)) for kind in cluster.kinds})
+        modes = {kind: tuple(modes_of_kind(kind)) for kind in cluster.kinds}
+        self._table = table_of(modes, cluster.present)
         self._modes = self._table.modes
         self._largest = {
             kind: tuple(
@@ -47,6 +51,7 @@ class Amounts:
             for kind, modes in self._modes.items()
         }
         self._columns = [self._column(node) for node in cluster.nodes]
+        self._recovered = [self._column(node) for node in cluster.recovered]
         self.names: dict[int, str] = {}
         for row in self._useful():
             name = f"{DEVICE_ROW}{self._label(row)}"
@@ -97,25 +102,30 @@ class Amounts:
                 == node.allocatable[resource] + amounts[column]
                 for mode in self._modes[on.kind]
             )
-            for node, on, amounts in zip(
-                self.cluster.fleet.nodes, self.cluster.nodes, self._columns, strict=True
-            )
+            for node, on, amounts in chain(self._present_nodes(), self._recovered_nodes())
         )
+
+    def _present_nodes(self) -> Iterator[_OfNode]:
+        return zip(self.cluster.fleet.nodes, self.cluster.nodes, self._columns, strict=True)
+
+    def _recovered_nodes(self) -> Iterator[_OfNode]:
+        nodes = self.cluster.fleet.recovered.nodes
+        return zip(nodes, self.cluster.recovered, self._recovered, strict=True)
 
     @cached_property
     def fleet(self) -> Fleet:
-        """The nodes with their amounts."""
-        known: dict[tuple[Resources, Kind, tuple[int, ...]], Resources] = {}
+        """The nodes with their amounts, and with the amounts that only the recovered nodes have."""
+        with_rows = cache(self._with_rows)
         nodes = []
-        for node, on, column in zip(
-            self.cluster.fleet.nodes, self.cluster.nodes, self._columns, strict=True
+        for (node, on, column), (_, can_be, most) in zip(
+            self._present_nodes(), self._recovered_nodes(), strict=True
         ):
-            key = (node.allocatable, on.kind, column)
-            amounts = known.get(key)
-            if amounts is None:
-                amounts = known[key] = self._with_rows(*key)
-            same = amounts is node.allocatable
-            nodes.append(node if same else replace(node, allocatable=amounts))
+            amounts, occupied = with_rows(node.allocatable, on.kind, column), NOTHING
+            if (can_be.kind, most) != (on.kind, column):
+                now = with_rows(NOTHING, on.kind, column)
+                occupied = _positive(with_rows(NOTHING, can_be.kind, most) - now)
+            same = amounts is node.allocatable and not occupied
+            nodes.append(node if same else replace(node, allocatable=amounts, occupied=occupied))
         return Fleet(tuple(nodes))
 
     def _with_rows(self, allocatable: Resources, kind: Kind, column: tuple[int, ...]) -> Resources:
@@ -177,6 +187,10 @@ class Amounts:
         rows = {name: amounts[row] for row, name in self.names.items() if amounts[row]}
         backed = {name: self.cluster.classes.backing[name] for name, _ in request.extended}
         return lowered_shape(shape, self.cluster.classes.asked(request), rows, backed)
+
+
+def _positive(amounts: Resources) -> Resources:
+    return Resources({name: amount for name, amount in amounts.items() if amount > 0})
 
 
 def together(

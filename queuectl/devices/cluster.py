@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -17,6 +17,7 @@ from queuectl.devices.reading import needs_of
 from queuectl.devices.requests import Classes, PodRequest
 from queuectl.devices.rivals import MIXED_IN_POD
 from queuectl.devices.table import Kind, Plugin, kind_of
+from queuectl.devices.taints import without_taints
 from queuectl.domain.devices import (
     AllocatedDevice,
     DeviceInventory,
@@ -60,6 +61,7 @@ class NodeCache:
         self._made: dict[tuple[object, ...], tuple[NodeDevices, OnNode]] = {}
         self._kinds: dict[tuple[NodeNeeds, Plugin], Kind] = {}
         self._gpus: tuple[DeviceInventory, tuple[DeviceKind, ...]] | None = None
+        self._untainted: dict[int, tuple[NodeDevices, NodeDevices]] = {}
 
     def gpus(self, inventory: DeviceInventory) -> tuple[DeviceKind, ...]:
         """The kinds of GPUs, if several drivers publish GPUs; else none."""
@@ -93,9 +95,18 @@ class NodeCache:
             known = self._made[key] = alike, self._make(alike, held, plugin)
         return known[1]
 
-    def keep(self, nodes: Iterable[NodeDevices], kinds: Collection[Kind]) -> None:
+    def untainted(self, devices: NodeDevices) -> NodeDevices:
+        """The devices of a node without taints; itself where there are none."""
+        known = self._untainted.get(id(devices))
+        if known is None:
+            known = self._untainted[id(devices)] = devices, without_taints(devices)
+        return known[1]
+
+    def keep(self, nodes: Collection[NodeDevices], kinds: Collection[Kind]) -> None:
         """Forget other nodes, and kinds that no node has."""
-        self.alike.keep(nodes)
+        alive = {id(devices) for devices in nodes}
+        self._untainted = {key: known for key, known in self._untainted.items() if key in alive}
+        self.alike.keep([*nodes, *(known[1] for known in self._untainted.values())])
         self._kinds = {key: kind for key, kind in self._kinds.items() if kind in kinds}
         self._made = {k: made for k, made in self._made.items() if made[1].kind in kinds}
 
@@ -128,9 +139,11 @@ class Cluster:
         classes: the DeviceClasses.
         atoms: of all requests; other attributes have their numbers.
         nodes: in the order of the fleet.
-        kinds: of the nodes, in the order of the fleet.
+        recovered: the same without taints of devices, devices that fail, and claims of other pods.
+        kinds: of ``nodes``, in the order of the fleet, then those that only ``recovered`` have.
         charged: resources that are charged for devices.
         charges: per atom, resource to the amount that is charged.
+        present: the kinds of ``nodes``.
         divided: kinds of which nodes can be kept for one kind of request, with the names of their nodes.
     """
 
@@ -159,18 +172,24 @@ class Cluster:
         self.charges = [self._charge(classes, atom) for atom in self.atoms]
         of_class = tuple(tuple(sorted(by_resource[name])) for name in self.charged)
         cache.ask(atoms, of_class)
+        devices = [inventory.nodes.get(node.name, _NONE) for node in fleet.nodes]
         self.nodes = [
-            cache.of(
-                inventory.nodes.get(node.name, _NONE), held.get(node.name, ()), self._plugin(node)
-            )
-            for node in fleet.nodes
+            cache.of(own, held.get(node.name, ()), self._plugin(node))
+            for node, own in zip(fleet.nodes, devices, strict=True)
         ]
-        self.kinds = tuple(dict.fromkeys(node.kind for node in self.nodes))
+        self.recovered = [
+            cache.of(cache.untainted(own), (), self._plugin(node))
+            for node, own in zip(fleet.recovered.nodes, devices, strict=True)
+        ]
+        self.kinds = tuple(dict.fromkeys(on.kind for on in (*self.nodes, *self.recovered)))
         cache.keep(inventory.nodes.values(), set(self.kinds))
         names: dict[Kind, list[str]] = {kind: [] for kind in self.kinds}
         for node, on_node in zip(fleet.nodes, self.nodes, strict=True):
             names[on_node.kind].append(node.name)
-        self.divided = {k: names[k] for k in self.kinds if any(g.lost for g in k.groups)}
+        self.present = frozenset(kind for kind, own in names.items() if own)
+        self.divided = {
+            k: names[k] for k in self.kinds if k in self.present and any(g.lost for g in k.groups)
+        }
 
     def _charge(self, classes: Classes, atom: Atom) -> dict[str, int]:
         return {**classes.charges(atom), **({atom.resource: 1} if atom.resource else {})}
@@ -211,7 +230,7 @@ class Cluster:
                 if whys:
                     return whys[0]
         counts = self.counts(request)
-        if any(i in counts and j in counts for kind in self.kinds for i, j in kind.mixed):
+        if any(i in counts and j in counts for kind in self.present for i, j in kind.mixed):
             return MIXED_IN_POD
         return None
 

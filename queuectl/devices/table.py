@@ -6,7 +6,7 @@ A row of one kind of node is a resource of all nodes. A node on which it does no
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -109,10 +109,22 @@ class Table:
         return tuple(sum(w * counts.get(atom, 0) for atom, w in weights) for weights in self.rows)
 
 
-def table_of(modes: Mapping[Kind, tuple[Mode, ...]]) -> Table:
-    """The table of the kinds of nodes in these modes; each in its first mode alone where the rows of all are too many."""
+def table_of(modes: Mapping[Kind, tuple[Mode, ...]], present: Collection[Kind]) -> Table:
+    """The table of the kinds of nodes in these modes; each in its first mode alone where the rows of all are too many.
+
+    Rows that only other kinds than ``present`` need are left out first. Those kinds have too large amounts then.
+    """
     limits, alone = _limits(modes)
     rows = _rows(limits, alone)
+    if _number(rows) > MOST_ROWS and len(present) < len(modes):
+        known = table_of({kind: each for kind, each in modes.items() if kind in present}, present)
+        more = {
+            variant: tuple(_amount(row, limits[variant], alone[variant]) for row in known.rows)
+            for variant in limits
+            if variant[0] not in present
+        }
+        amounts = {**more, **known.amounts}
+        return Table({**modes, **known.modes}, known.rows, amounts, {**alone, **known.alone})
     if _number(rows) > MOST_ROWS:
         modes = {kind: each[:1] for kind, each in modes.items()}
         limits, alone = _limits(modes)

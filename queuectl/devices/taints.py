@@ -16,6 +16,7 @@ from queuectl.domain.devices import (
     DeviceTaint,
     DeviceTaintRule,
     DeviceToleration,
+    NodeDevices,
 )
 from queuectl.domain.pool_slices import PoolSlice, PublishedDevice
 
@@ -80,6 +81,20 @@ def out_of_placement(inventory: DeviceInventory) -> Mapping[str, tuple[Device, .
 def effective(device: Device) -> Iterator[DeviceTaint]:
     """The taints of a device that do more than inform."""
     return (taint for taint in device.kind.taints if taint.effect is not DeviceEffect.NONE)
+
+
+def without_taints(node: NodeDevices) -> NodeDevices:
+    """The devices of a node without taints that have an effect; itself where no device has one."""
+    if not any(device.kind.taints and any(effective(device)) for device in node.devices):
+        return node
+    devices = (replace(device, kind=_untainted(device.kind)) for device in node.devices)
+    return replace(node, devices=tuple(devices))
+
+
+@lru_cache(maxsize=_MOST_KINDS)
+def _untainted(kind: DeviceKind) -> DeviceKind:
+    """Equal kinds are one object."""
+    return replace(kind, taints=())
 
 
 def endures(tolerations: Iterable[DeviceToleration], taint: DeviceTaint) -> bool:

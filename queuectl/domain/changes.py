@@ -14,7 +14,6 @@ from typing import Protocol
 from queuectl.domain.budgets import BudgetBalance
 from queuectl.domain.fleet import (
     HOSTNAME,
-    PASSING_TAINTS,
     UNSCHEDULABLE_TAINT,
     Fleet,
     Node,
@@ -22,6 +21,7 @@ from queuectl.domain.fleet import (
 )
 from queuectl.domain.mig import choices
 from queuectl.domain.node_quota import quota_from_nodes
+from queuectl.domain.quantity import NOTHING
 from queuectl.domain.queues import ClusterQueue, FlavorQuotas, ResourceGroup
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.spending import with_new_month
@@ -233,7 +233,7 @@ class AddNodes:
             while name in names:
                 name += "x"
             labels = {**like.labels, **self.labels, HOSTNAME: name}
-            made.append(healed(replace(like, name=name, labels=labels)))
+            made.append(replace(like, name=name, labels=labels).recovered)
         return made
 
 
@@ -246,19 +246,16 @@ class HealNodes:
 
     def apply(self, snapshot: Snapshot) -> Snapshot:
         well = frozenset(self.names)
-        nodes = tuple(healed(n) if n.name in well else n for n in snapshot.fleet.nodes)
+        nodes = tuple(
+            replace(n, occupied=NOTHING).recovered if n.name in well else n
+            for n in snapshot.fleet.nodes
+        )
         fleet = Fleet(nodes) if nodes != snapshot.fleet.nodes else snapshot.fleet
         pending = tuple(
             replace(p, excluded=p.excluded - well) if p.workload.uid == self.uid else p
             for p in snapshot.pending
         )
         return replace(snapshot, fleet=fleet, pending=pending)
-
-
-def healed(node: Node) -> Node:
-    """A node as it is when nothing ails it."""
-    taints = tuple(t for t in node.taints if t.key not in PASSING_TAINTS)
-    return replace(node, ready=True, unschedulable=False, unhealthy="", mig=None, taints=taints)
 
 
 @dataclass(frozen=True, slots=True)

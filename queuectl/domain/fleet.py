@@ -7,10 +7,11 @@ because a pod is pinned to one node and kube-scheduler only confirms.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cache, cached_property
+from operator import is_
 from typing import Final
 
 from queuectl.domain.mig_reconfiguration import MigReconfiguration
@@ -21,20 +22,68 @@ _INTEGER: Final = re.compile("[+-]?[0-9]{1,19}")
 UNSCHEDULABLE_TAINT: Final = "node.kubernetes.io/unschedulable"
 FIELD_NAME: Final = "metadata.name"
 
-# Taints that the node life cycle adds for a time.
-PASSING_TAINTS: Final = frozenset(
-    f"node.kubernetes.io/{name}"
-    for name in (
-        "not-ready",
-        "unreachable",
-        "unschedulable",
-        "memory-pressure",
-        "disk-pressure",
-        "pid-pressure",
-        "network-unavailable",
-        "out-of-service",
-    )
+INTERRUPTION_TAINTS: Final = (
+    # spot interruptions and events of the AWS Node Termination Handler
+    "aws-node-termination-handler/spot-itn",
+    "aws-node-termination-handler/scheduled-maintenance",
+    "aws-node-termination-handler/asg-lifecycle-termination",
+    # graceful termination of GKE nodes
+    "cloud.google.com/impending-node-termination",
+    # nodes that Karpenter or cluster-autoscaler removes
+    "karpenter.sh/disrupted",
+    "ToBeDeletedByClusterAutoscaler",
 )
+"""Keys of taints that announce the end of a node."""
+
+_PASSING_TAINTS: Final = frozenset(
+    {
+        # the node life cycle of Kubernetes
+        *(
+            f"node.kubernetes.io/{name}"
+            for name in (
+                "not-ready",
+                "unreachable",
+                "unschedulable",
+                "memory-pressure",
+                "disk-pressure",
+                "pid-pressure",
+                "network-unavailable",
+                "out-of-service",
+            )
+        ),
+        "node.cloudprovider.kubernetes.io/uninitialized",
+        "node.cloudprovider.kubernetes.io/shutdown",
+        # nodes that an autoscaler or a cloud adds or removes
+        "DeletionCandidateOfClusterAutoscaler",
+        "karpenter.sh/unregistered",
+        "karpenter.sh/disruption",
+        *INTERRUPTION_TAINTS,
+    }
+)
+_PASSING_DOMAINS: Final = frozenset(
+    {
+        "startup-taint.cluster-autoscaler.kubernetes.io",
+        "status-taint.cluster-autoscaler.kubernetes.io",
+        "ignore-taint.cluster-autoscaler.kubernetes.io",
+        "readiness.k8s.io",
+    }
+)
+# Agents and administrators have no common key, but the names of their keys show that the taint is for a time.
+_PASSING_WORDS: Final = re.compile(
+    r"(?:^|[-_.])(?:not-ready|uninitialized|startup|maintenance|drain|draining|unhealthy)(?:$|[-_.])",
+    re.IGNORECASE,
+)
+
+
+@cache
+def is_passing(taint: str) -> bool:
+    """Whether a taint with this key is for a time: something other than the configuration of the node removes it."""
+    domain, _, name = taint.rpartition("/")
+    return (
+        taint in _PASSING_TAINTS
+        or domain in _PASSING_DOMAINS
+        or _PASSING_WORDS.search(name) is not None
+    )
 
 
 class Effect(StrEnum):
@@ -50,6 +99,11 @@ class Taint:
     key: str
     effect: Effect
     value: str = ""
+
+    @property
+    def passes(self) -> bool:
+        """Whether it keeps pods off the node for a time."""
+        return self.effect is not Effect.PREFER_NO_SCHEDULE and is_passing(self.key)
 
 
 _CORDON: Final = Taint(UNSCHEDULABLE_TAINT, Effect.NO_SCHEDULE)
@@ -157,7 +211,8 @@ class Node:
     ``allocatable`` includes ``pods``. A node that is not ``ready`` offers nothing to new pods but keeps those it runs.
     ``failed`` are devices in the node's capacity that its device plugin reports as unhealthy. ``unhealthy`` is the evidence
     that its hardware fails; it is ``unschedulable`` then. Empty = none is known. ``mig`` is the last change of its MIG
-    configuration by queuectl.
+    configuration by queuectl. ``occupied`` are the amounts of devices, and of the planner's own resources, that it has again when
+    taints of devices and claims of pods in no gang have ended. ``out_since``: unix seconds since when its conditions or its taints keep new pods off it; None = not known.
     """
 
     name: str
@@ -169,6 +224,43 @@ class Node:
     failed: Resources = NOTHING
     unhealthy: str = ""
     mig: MigReconfiguration | None = None
+    occupied: Resources = NOTHING
+    out_since: float | None = None
+
+    @property
+    def recovered(self) -> Node:
+        """The node when everything that takes capacity from it for a time has ended; itself where nothing does.
+
+        This is the rule for "never": a gang that does not fit the nodes so never fits.
+        """
+        taints = tuple(taint for taint in self.taints if not taint.passes)
+        taken = self.failed or self.occupied
+        if self.usable and not (self.unschedulable or taken or len(taints) < len(self.taints)):
+            return self
+        return replace(
+            self,
+            allocatable=self.allocatable + self.failed + self.occupied,
+            taints=taints,
+            ready=True,
+            unschedulable=False,
+            failed=NOTHING,
+            unhealthy="",
+            mig=None,
+            occupied=NOTHING,
+            out_since=None,
+        )
+
+    def with_rows(self, extended: Callable[[Resources], Resources]) -> Node:
+        """The node with more resources, which it has as well when it has recovered.
+
+        Args:
+            extended: returns amounts with the resources that follow from them.
+        """
+        allocatable = extended(self.allocatable)
+        if not (self.failed or self.occupied):
+            return replace(self, allocatable=allocatable)
+        whole = extended(self.allocatable + self.failed + self.occupied)
+        return replace(self, allocatable=allocatable, occupied=whole - allocatable - self.failed)
 
     @property
     def reconfigured_for(self) -> str | None:
@@ -212,6 +304,12 @@ class Fleet:
     @cached_property
     def by_name(self) -> Mapping[str, Node]:
         return {node.name: node for node in self.nodes}
+
+    @cached_property
+    def recovered(self) -> Fleet:
+        """The fleet with each node as :attr:`Node.recovered`; itself where nothing passes."""
+        nodes = tuple(node.recovered for node in self.nodes)
+        return self if all(map(is_, nodes, self.nodes)) else Fleet(nodes)
 
     @cached_property
     def index(self) -> Mapping[str, int]:

@@ -19,6 +19,7 @@ from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.queues import (
     ClusterQueue,
     FlavorQuotas,
+    LaterQuota,
     QueueConfig,
     ResourceFlavor,
     ResourceGroup,
@@ -43,7 +44,7 @@ class NodeQuota:
             return self._answer
         derived = quota_from_nodes(config, fleet)
         known = self._answer
-        if known is None or known.cluster_queues != derived.cluster_queues:
+        if known is None or _quota(known) != _quota(derived):
             self._answer = known = derived
         self._stated, self._fleet = config, fleet
         return known
@@ -52,27 +53,53 @@ class NodeQuota:
 def quota_from_nodes(config: QueueConfig, fleet: Fleet) -> QueueConfig:
     """The configuration with nominal quota from the nodes, or ``config`` itself if no queue has the policy.
 
-    A configuration with the quota of other nodes gives the same result as the one that it was made from.
+    ``later`` has the quota of the nodes as they can be (:attr:`~queuectl.domain.fleet.Node.recovered`). A configuration with the quota
+    of other nodes gives the same result as the one that it was made from.
     """
-    following = [
-        replace(queue, groups=queue.stated_groups or queue.groups)
-        for queue in config.cluster_queues.values()
-        if queue.headroom is not None
-    ]
-    if not following or not fleet.nodes:
+    if not fleet.nodes or all(q.headroom is None for q in config.cluster_queues.values()):
         return config
+    queues = _following(config, config.cluster_queues, _all_offered(config, fleet))
+    offered = _all_offered(config, fleet.recovered)
+    then = [LaterQuota(None, {}), *(later for later in config.later if later.at is not None)]
+    later = []
+    for each in then:
+        derived = _following(config, {**config.cluster_queues, **each.queues}, offered)
+        changed = {name: queue for name, queue in derived.items() if queue != queues[name]}
+        later += [replace(each, queues=changed)] if changed else []
+    return replace(config, cluster_queues=queues, later=tuple(later))
+
+
+def _all_offered(config: QueueConfig, fleet: Fleet) -> dict[str, dict[str, int]]:
+    """The capacity of each flavor that follows the nodes, by name."""
+    following = (q for q in config.cluster_queues.values() if q.headroom is not None)
     named = {quotas.flavor for queue in following for quotas in _quotas(queue.groups)}
     flavors = [config.flavors[name] for name in sorted(named & config.flavors.keys())]
-    offered = {f.name: _offered(f, fleet.nodes) for f in flavors if f.node_labels}
+    return {f.name: _offered(f, fleet.nodes) for f in flavors if f.node_labels}
+
+
+def _following(
+    config: QueueConfig,
+    queues: Mapping[str, ClusterQueue],
+    offered: Mapping[str, Mapping[str, int]],
+) -> dict[str, ClusterQueue]:
+    """The ClusterQueues, those with the policy with nominal quota from the capacity of the flavors."""
+    following = [
+        replace(queue, groups=queue.stated_groups or queue.groups)
+        for queue in queues.values()
+        if queue.headroom is not None
+    ]
     fixed = _stated(
         [
-            *(q.groups for q in config.cluster_queues.values() if q.headroom is None),
+            *(queue.groups for queue in queues.values() if queue.headroom is None),
             *(cohort.groups for cohort in config.cohorts.values()),
         ]
     )
     shares = _Shares(offered, fixed, following)
-    queues = {queue.name: shares.derived(queue) for queue in following}
-    return replace(config, cluster_queues={**config.cluster_queues, **queues})
+    return {**queues, **{queue.name: shares.derived(queue) for queue in following}}
+
+
+def _quota(config: QueueConfig) -> tuple[object, ...]:
+    return config.cluster_queues, config.later
 
 
 def _quotas(groups: Iterable[ResourceGroup]) -> Iterator[FlavorQuotas]:

@@ -9,28 +9,48 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from queuectl.domain.queues import ClusterQueue, FlavorQuotas, QueueConfig, QuotaOverride
+from queuectl.domain.queues import (
+    ClusterQueue,
+    FlavorQuotas,
+    LaterQuota,
+    QueueConfig,
+    QuotaOverride,
+)
 
 
 def in_force(config: QueueConfig, now: float) -> QueueConfig:
     """The configuration with the active overrides applied to its quotas, and without ``overrides``. ``now``: unix seconds.
 
-    Without overrides, ``config`` itself.
+    The quota that the others give, or leave when they end, is in ``later``. Without overrides, ``config`` itself.
     """
     if not config.overrides:
         return config
-    queues = dict(config.cluster_queues)
-    for name in sorted({override.cluster_queue for override in config.overrides.values()}):
-        acting = [o for o in config.overrides.values() if o.cluster_queue == name and o.acts(now)]
-        if acting and name in queues:
-            queues[name] = _overridden(queues[name], acting)
-    return replace(config, cluster_queues=queues, overrides={})
+    queues = {**config.cluster_queues, **_queues_at(config, now)}
+    later = []
+    for at in _boundaries(config, now):
+        then = {**config.cluster_queues, **_queues_at(config, at)}
+        changed = {name: queue for name, queue in then.items() if queue != queues[name]}
+        later += [LaterQuota(at, changed)] if changed else []
+    return replace(config, cluster_queues=queues, overrides={}, later=tuple(later))
 
 
 def next_boundary(config: QueueConfig, now: float) -> float | None:
     """The next start or end of an override after ``now``; None if there is none."""
-    moments = [m for o in config.overrides.values() for m in (o.begins, o.ends) if m > now]
-    return min(moments, default=None)
+    return next(iter(_boundaries(config, now)), None)
+
+
+def _boundaries(config: QueueConfig, now: float) -> list[float]:
+    """The starts and ends of overrides after ``now``."""
+    return sorted({m for o in config.overrides.values() for m in (o.begins, o.ends) if m > now})
+
+
+def _queues_at(config: QueueConfig, now: float) -> dict[str, ClusterQueue]:
+    """By name, the ClusterQueues with an override that is active at ``now``."""
+    acting: dict[str, list[QuotaOverride]] = {}
+    for override in config.overrides.values():
+        if override.acts(now) and override.cluster_queue in config.cluster_queues:
+            acting.setdefault(override.cluster_queue, []).append(override)
+    return {name: _overridden(config.cluster_queues[name], acting[name]) for name in sorted(acting)}
 
 
 def _overridden(queue: ClusterQueue, acting: Iterable[QuotaOverride]) -> ClusterQueue:

@@ -434,11 +434,25 @@ class QuotaOverride:
         return self.begins <= now < self.ends
 
 
+@dataclass(frozen=True, slots=True)
+class LaterQuota:
+    """ClusterQueues whose quota changes although the configuration stays the same.
+
+    Attributes:
+        at: unix seconds at which an override begins or ends; None = as soon as the nodes have recovered from what passes.
+        queues: by name, those with other quota than now.
+    """
+
+    at: float | None
+    queues: Mapping[str, ClusterQueue]
+
+
 @dataclass(frozen=True, eq=False)
 class QueueConfig:
     """The configuration of one revision. It is compared by identity, so derived structures can be cached.
 
-    ``overrides``: by name, those that are not yet applied to the quotas. ``budgets`` and ``top_ups`` are by name, too.
+    ``overrides``: by name, those that are not yet applied to the quotas. ``later``: once they are applied, the quota after now.
+    ``budgets`` and ``top_ups`` are by name, too.
     """
 
     revision: int = 0
@@ -450,6 +464,7 @@ class QueueConfig:
     cohorts: Mapping[str, Cohort] = field(default_factory=dict)
     rules: Rules = Rules()
     overrides: Mapping[str, QuotaOverride] = field(default_factory=dict)
+    later: tuple[LaterQuota, ...] = ()
     budgets: Mapping[str, Budget] = field(default_factory=dict)
     top_ups: Mapping[str, TopUp] = field(default_factory=dict)
     reservations: Mapping[str, AdvanceReservation] = field(default_factory=dict)

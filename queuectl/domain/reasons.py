@@ -87,6 +87,10 @@ class Code(StrEnum):
     QUEUED = "Queued"  # it is in its queue
 
 
+WAITS_FOR: Final = "waitsFor"
+"""The detail that states which nodes, devices or quota a gang waits for that are out of use for a time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reason:
     """``details`` contains plain JSON values only."""
@@ -94,6 +98,11 @@ class Reason:
     code: Code
     message: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def waits_for_capacity(self) -> bool:
+        """Whether the gang waits for nodes, devices or quota that are out of use for a time; running gangs alone do not keep it."""
+        return WAITS_FOR in self.details
 
 
 MEANINGS: Final[Mapping[Code, str]] = {

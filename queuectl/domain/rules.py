@@ -13,6 +13,7 @@ from math import ceil
 from typing import Final
 
 from queuectl.domain.accounting import Accounting
+from queuectl.domain.fleet import INTERRUPTION_TAINTS
 from queuectl.domain.node_health import NodeHealthRules
 from queuectl.domain.quantity import CPU, PODS, Resources
 
@@ -24,20 +25,6 @@ DURATION_QUANTILE: Final = 0.8
 
 MAX_PENDING: Final = 25_000
 """Default of ``maxPending``."""
-
-
-INTERRUPTION_TAINTS: Final = (
-    # spot interruptions and events of the AWS Node Termination Handler
-    "aws-node-termination-handler/spot-itn",
-    "aws-node-termination-handler/scheduled-maintenance",
-    "aws-node-termination-handler/asg-lifecycle-termination",
-    # graceful termination of GKE nodes
-    "cloud.google.com/impending-node-termination",
-    # nodes that Karpenter or cluster-autoscaler removes
-    "karpenter.sh/disrupted",
-    "ToBeDeletedByClusterAutoscaler",
-)
-"""Keys of taints that announce the end of a node."""
 
 
 class FairStrategy(StrEnum):

@@ -58,10 +58,11 @@ def two_queues(pending: Sequence[Workload], fair: bool, **fields: Any) -> Snapsh
 
 
 @pytest.mark.parametrize("strategy", list(QueueingStrategy))
+@pytest.mark.parametrize("splits", [False, True], ids=["whole", "split over flavors"])
 @pytest.mark.parametrize("fair", [False, True], ids=["classic", "fair sharing"])
 @pytest.mark.parametrize(("pods", "code"), NEVER.values(), ids=NEVER.keys())
 def test_a_gang_that_never_fits_does_not_give_its_place_to_another_queue(
-    pods: PodSet, code: Code, fair: bool, strategy: QueueingStrategy
+    pods: PodSet, code: Code, fair: bool, splits: bool, strategy: QueueingStrategy
 ) -> None:
     """Its request would borrow, so that heads of other queues would be before it."""
     huge = gang("huge", pods, priority=10, queue="a")
@@ -69,7 +70,7 @@ def test_a_gang_that_never_fits_does_not_give_its_place_to_another_queue(
         gang("a", podset(gpu=8), priority=9, queue="a"),
         gang("b", podset(gpu=8), priority=1, queue="b"),
     ]
-    snapshot = two_queues([huge, *others], fair, strategy=strategy)
+    snapshot = two_queues([huge, *others], fair, strategy=strategy, split_flavors=splits)
     made = planned(snapshot)
     assert [start.uid for start in made.admitted] == ["a"]
     assert {r.uid: r.reasons[0].code for r in made.pending}["huge"] is code

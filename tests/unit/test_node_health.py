@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from queuectl.control.leader.node_health import NodeHealthWatch
-from queuectl.domain.changes import healed
 from queuectl.domain.errors import SourceUnavailable
 from queuectl.domain.fleet import Node
 from queuectl.domain.ledger import State
@@ -275,7 +274,7 @@ def test_an_unhealthy_node_is_unschedulable_until_the_judgement_ends() -> None:
     mirror.apply([Upserted(record("n1", version=2))])
     node = mirror.fleet.by_name["n1"]
     assert (node.unhealthy, node.takes(())) == ("GPU 3: XID 79", False)
-    assert healed(node) == record("n1").node
+    assert node.recovered == record("n1").node
     assert mirror.mark_unhealthy({})
     assert mirror.fleet.by_name["n1"] == record("n1").node
     assert mirror.fleet.by_name["n2"].unschedulable

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from queuectl.domain.fleet import INTERRUPTION_TAINTS
 from queuectl.domain.rules import (
     DURATION_QUANTILE,
-    INTERRUPTION_TAINTS,
     MAX_PENDING,
     FairStrategy,
     KueueKeys,

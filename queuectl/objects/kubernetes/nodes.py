@@ -7,7 +7,7 @@ from dataclasses import replace
 from sys import intern
 from typing import Final
 
-from queuectl.domain.fleet import HOSTNAME, Effect, Node, Taint
+from queuectl.domain.fleet import HOSTNAME, Effect, Node, Taint, is_passing
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import NamespaceRecord, NodeRecord, PriorityClassRecord
@@ -23,6 +23,7 @@ from queuectl.objects.kubernetes.wire import (
     WirePriorityClass,
     WireTaint,
 )
+from queuectl.objects.times import time_or_none
 
 DEFAULT_PODS: Final = 110  # kubelet's
 _HIGHEST_OF_USERS: Final = (
@@ -91,6 +92,7 @@ def read_node(wire: WireNode) -> NodeRecord:
         unschedulable=bool(spec and spec.unschedulable),
         failed=_failed(capacity, allocatable),
         mig=read_mig_reconfiguration(noted) if noted is not None else None,
+        out_since=_out_since(wire),
     )
     return NodeRecord(
         node,
@@ -99,6 +101,17 @@ def read_node(wire: WireNode) -> NodeRecord:
         cordoned=node.unschedulable,
         uid=meta.uid,
     )
+
+
+def _out_since(wire: WireNode) -> float | None:
+    """The unix seconds since when the node is not ready, or has a taint that passes; None = neither, or without a time."""
+    status, spec = wire.status, wire.spec
+    conditions = (status.conditions or ()) if status is not None else ()
+    times = [c.last_transition_time for c in conditions if c.type == "Ready" and c.status != "True"]
+    times += [
+        t.time_added for t in (spec.taints or () if spec is not None else ()) if is_passing(t.key)
+    ]
+    return min(filter(None, map(time_or_none, times)), default=None)
 
 
 def _conditions(status: NodeStatus) -> tuple[tuple[str, str, str], ...]:

@@ -57,6 +57,7 @@ class WireTaint(Wire):
     key: str = ""
     value: str | None = None
     effect: str = ""
+    time_added: str | None = None
 
 
 class NodeSpec(Wire):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from queuectl.domain.fleet import HOSTNAME, PASSING_TAINTS, Effect, Node, Taint
+from queuectl.domain.fleet import HOSTNAME, Effect, Node, Taint, is_passing
 from queuectl.domain.gpu_labels import unit_of, vendor_of
 from queuectl.domain.quantity import CPU, MEMORY, PODS, format_quantity, total
 from queuectl.domain.queues import DEFAULT_NAME
@@ -182,7 +182,7 @@ def _taints(pool: Pool) -> tuple[list[Taint], list[Taint]]:
         (taint.key, taint.effect): taint
         for node in pool.nodes
         for taint in node.taints
-        if taint.effect is not Effect.PREFER_NO_SCHEDULE and taint.key not in PASSING_TAINTS
+        if taint.effect is not Effect.PREFER_NO_SCHEDULE and not is_passing(taint.key)
     }
     listed = [found[key] for key in sorted(found)]
     gpu = [taint for taint in listed if pool.gpus and _is_of_gpus(taint)]

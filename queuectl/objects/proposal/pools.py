@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Final, TypeAlias
 
-from queuectl.domain.fleet import PASSING_TAINTS, Effect, Node, Taint
+from queuectl.domain.fleet import Effect, Node, Taint, is_passing
 from queuectl.domain.gpu_labels import unit_of, vendor_of
 from queuectl.domain.words import counted
 from queuectl.objects.proposal.labels import LABELS, NODE_POOLS, gpu_resources, has_hardware
@@ -237,7 +237,7 @@ def _cpu_pools(key: str, values: Sequence[str], usable: Sequence[Node]) -> Itera
 
 
 def _keeps_pods_off(taint: Taint) -> bool:
-    return taint.effect is not Effect.PREFER_NO_SCHEDULE and taint.key not in PASSING_TAINTS
+    return taint.effect is not Effect.PREFER_NO_SCHEDULE and not is_passing(taint.key)
 
 
 def named(nodes: Sequence[Node]) -> str:

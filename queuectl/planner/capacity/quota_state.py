@@ -65,9 +65,8 @@ class QuotaState:
         return self._nominal[queue]
 
     def most(self, queue: str) -> Mapping[FlavorResource, int]:
-        """(flavor, resource) to what a ClusterQueue could use if nothing were used."""
-        pool = self.problem.pools[queue]
-        return {row: pool.most(row) for row in self.nominal(queue)}
+        """(flavor, resource) to what a ClusterQueue could ever use if nothing were used."""
+        return {row: self.problem.most(queue, row) for row in self.nominal(queue)}
 
     def left(self, queue: str, *, borrows: bool = True) -> Mapping[FlavorResource, int]:
         """(flavor, resource) to the quota left for a gang without a reservation that may borrow, or may not."""
@@ -81,11 +80,11 @@ class QuotaState:
         return request.pending.may_borrow(self.problem.snapshot.now)
 
     def ever(self, request: GangRequest) -> bool:
-        """Whether a request's charges fit its quota if nothing were used."""
-        if request.queue is None:
-            return True
-        pool = self.problem.pools[request.queue]
-        return all(need <= pool.most(row) for row, need in request.charges.items())
+        """Whether a request's charges ever fit its quota if nothing is used."""
+        queue, most = request.queue, self.problem.most
+        return queue is None or all(
+            need <= most(queue, row) for row, need in request.charges.items()
+        )
 
     def allows(self, request: GangRequest, used: QuotaUse) -> bool:
         """Whether a request's charges fit its quota, borrowed quota if it may borrow, beside ``used``."""

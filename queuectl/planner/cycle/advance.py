@@ -142,7 +142,10 @@ class Advance:
         holds = int(caps(self.state.free(), pods.shape).sum()) * pods.size
         capacity = each.reservation.capacity
         assert capacity is not None
-        if place(request, self.problem.index.allocatable, self.solver).status is Status.REFUTED:
+        if (
+            place(request, self.problem.index.recovered.allocatable, self.solver).status
+            is Status.REFUTED
+        ):
             return _state(each, reason=self._never(capacity))
         beside = "beside the gangs that still run then, or whose end is unknown"
         if holds < capacity.pods:
@@ -153,7 +156,7 @@ class Advance:
 
     def _never(self, capacity: ReservedCapacity) -> str:
         """Why it has no placement on empty nodes."""
-        index = self.problem.index
+        index = self.problem.index.recovered
         for name in sorted(capacity.requests):
             if (
                 name not in index.resources

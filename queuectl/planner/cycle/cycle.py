@@ -414,8 +414,9 @@ class AdmissionCycle:
         found = awaiting_nodes(self.state, gang.pending, gang.queue, requests, why, self.solver)
         if isinstance(found, NotMade):
             return found
-        if self.planned.beside_reservation(found.request, ()) is not None:
-            return NotMade()
+        delayed = self.planned.beside_reservation(found.request, ())
+        if delayed is not None:
+            return NotMade((delayed,))
         reservations.reserve(self.state, found.request, (), ())
         self.planned.starts(gang.uid)
         self.limits.take(workload)

@@ -18,6 +18,7 @@ from queuectl.domain.words import format_time
 from queuectl.domain.workload import Placement, PodSetPlacement, Workload
 from queuectl.planner.capacity.state import State
 from queuectl.planner.problem.request import GangRequest, quota_only
+from queuectl.planner.reasons.refusals import short_of_quota
 from queuectl.planner.search.node_templates import never_fits_templates
 from queuectl.planner.solver.solver import Solver
 
@@ -74,7 +75,7 @@ def awaiting_nodes(
         needed = needed_checks(queue, placement, pending.ready_checks)
         makers = [rule.name for rule in queue.admission_checks if rule.provisions]
         asked = [name for name in needed if name in makers]
-        if not placement.awaits_nodes or not asked or not state.quota.fits(request):
+        if not placement.awaits_nodes or not asked or not (why or state.quota.fits(request)):
             continue
         if claims is not None:
             return NotMade((claims,))
@@ -82,6 +83,7 @@ def awaiting_nodes(
         reason = _unasked(state, pending, made) or never_fits_templates(
             state.problem, pending, queue, request.flavors, made, solver
         )
+        reason = reason or short_of_quota(state, request)
         if reason is None:
             answer = _answer(state, pending, queue, placement, needed, asked, why)
             return Awaiting(quota_only(request), answer)

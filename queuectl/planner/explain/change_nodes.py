@@ -19,7 +19,7 @@ from queuectl.domain.fleet import Node
 from queuectl.domain.quantity import Resources
 from queuectl.domain.words import counted
 from queuectl.planner.capacity.state import State
-from queuectl.planner.explain.constraints import unavailable_because, unhealthy
+from queuectl.planner.explain.constraints import unhealthy, why_unavailable
 from queuectl.planner.explain.context import Context
 from queuectl.planner.explain.relaxation import (
     any_quota,
@@ -60,9 +60,7 @@ def repaired_nodes(ctx: Context) -> Iterator[SuggestedFix]:
         if not nodes:
             continue
         names = tuple(index.nodes[i].name for i in nodes)
-        listed = some(
-            [f"{name} ({unavailable_because(ctx, name) or 'tainted'})" for name in names], _NAMED
-        )
+        listed = some([f"{name} ({why_unavailable(ctx, name)})" for name in names], _NAMED)
         message = f"repair or uncordon {counted(len(names), 'node')}: {listed}"
         change, details = HealNodes(ctx.uid, names), {"nodes": list(names)}
         fix = SuggestedFix(Remedy.HEAL_NODES, message, details, (change,), least=len(nodes) == 1)

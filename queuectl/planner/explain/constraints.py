@@ -8,9 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from queuectl.domain.changes import is_cordoned
 from queuectl.domain.diagnosis import Limit, Obstacle
-from queuectl.domain.fleet import PASSING_TAINTS, NodeRules, Toleration
+from queuectl.domain.fleet import NodeRules, Toleration, is_passing
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.words import counted, format_time, is_or_are
@@ -28,6 +27,7 @@ from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, PodSetGroup
 from queuectl.planner.problem.topology import Mask
 from queuectl.planner.quota.tree import FlavorResource
+from queuectl.planner.reasons.passing import unavailable_because
 from queuectl.planner.reasons.refusals import uncovered
 from queuectl.planner.reasons.words import (
     amount,
@@ -96,7 +96,7 @@ def taints(ctx: Context) -> list[str]:
     """Keys of all taints, of nodes and of flavors, but those that mean that a node is not healthy."""
     found = {t.key for node in ctx.snapshot.fleet.nodes for t in node.taints}
     found |= {t.key for f in ctx.snapshot.config.flavors.values() for t in f.node_taints}
-    return sorted(found - PASSING_TAINTS)
+    return sorted(key for key in found if not is_passing(key))
 
 
 # In words.
@@ -158,7 +158,7 @@ def _rules(ctx: Context) -> _Description:
     parts = [f"node selector {k}={v}" for k, v in sorted({s for r in rules for s in r.selector})]
     if any(r.affinity is not None for r in rules):
         parts.append("required node affinity")
-    if any(t.key not in PASSING_TAINTS for n in ctx.snapshot.fleet.nodes for t in n.taints):
+    if any(not is_passing(t.key) for n in ctx.snapshot.fleet.nodes for t in n.taints):
         parts.append("tolerations")
     usable, size = int(_usable(ctx, as_it_is(ctx)).sum()), ctx.problem.size
     verb = "leaves" if len(parts) == 1 and parts != ["tolerations"] else "leave"
@@ -233,7 +233,7 @@ def _lease(ctx: Context) -> _Description:
 
 def _health(ctx: Context) -> _Description:
     names = [ctx.problem.index.nodes[i].name for i in np.flatnonzero(unhealthy(ctx)).tolist()]
-    nodes = {name: unavailable_because(ctx, name) or "tainted" for name in names}
+    nodes = {name: why_unavailable(ctx, name) for name in names}
     listed = some([f"{name} ({why})" for name, why in nodes.items()])
     verb = "is" if len(nodes) == 1 else "are"
     text = f"node health: {counted(len(nodes), 'otherwise eligible node')} {verb} unavailable: {listed}"
@@ -246,22 +246,10 @@ def unhealthy(ctx: Context) -> Mask:
     return _usable(ctx, well) & ~_usable(ctx, as_it_is(ctx))
 
 
-def unavailable_because(ctx: Context, name: str) -> str:
-    """Why the gang cannot use a node that it could use otherwise; empty where it is none of the usual."""
+def why_unavailable(ctx: Context, name: str) -> str:
+    """Why the gang cannot use a node that it could use otherwise."""
     node = ctx.snapshot.fleet.by_name[name]
-    if not node.ready:
-        return "not ready"
-    if node.unhealthy:
-        return f"unhealthy: {node.unhealthy}"
-    if node.mig is not None and node.mig.phase.active:
-        return f"gets the MIG configuration {node.mig.target.config}"
-    if is_cordoned(node):
-        return "cordoned"
-    if name not in ctx.pending.excluded:
-        return ""
-    announcing = ctx.snapshot.config.rules.interruption_taints
-    taint = next((t.key for t in node.taints if t.key in announcing), None)
-    return "refused by kube-scheduler" if taint is None else f"taken away soon: taint {taint}"
+    return unavailable_because(ctx.snapshot, node, ctx.pending.excluded) or "tainted"
 
 
 def _running(ctx: Context) -> _Description:

@@ -6,54 +6,71 @@ Built once per Fleet and cache.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from functools import cached_property
 from typing import Final, TypeAlias
 
 import numpy as np
 
-from queuectl.domain.fleet import PASSING_TAINTS, Fleet, Node, NodeRules, Toleration
+from queuectl.domain.fleet import Fleet, Node, NodeRules, Toleration
 from queuectl.domain.quantity import Resources
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.problem.topology import Ints, Mask, Tree, grow
 
-# "Never fits" must not depend on a condition that passes.
-_PASSING_TAINTS: Final = tuple(Toleration(key, "Exists") for key in sorted(PASSING_TAINTS))
 _MASKS_KEPT: Final = 4096
 
 
 Flavors: TypeAlias = Sequence[Mapping[str, str]]  # per podset, resource to flavor
 
 
+class Room(Enum):
+    """Which nodes have room for a gang if no other pods are on them."""
+
+    NOW = 1
+    RECOVERED = 2  # only the nodes as they can be
+    NEVER = 3
+
+
 class FleetIndex:
     """Data that depends on the fleet alone: allocatable matrix, label classes, eligibility masks, topology trees."""
 
     def __init__(self, fleet: Fleet) -> None:
+        recovered = fleet.recovered
+        # The index must not keep its own fleet alive: it is cached for as long as that lives.
+        self._recovered = recovered if recovered is not fleet else None
         self.nodes: Sequence[Node] = fleet.nodes
         self.size = len(fleet.nodes)
         self.position = fleet.index
-        self.resources = tuple(sorted({r for node in fleet.nodes for r in node.allocatable}))
+        self.resources = tuple(sorted({r for node in recovered.nodes for r in node.allocatable}))
         self.column = {name: i for i, name in enumerate(self.resources)}
         rows = [[node.allocatable[name] for node in fleet.nodes] for name in self.resources]
         self.allocatable: Ints = np.array(rows, dtype=np.int64).reshape(len(rows), self.size)
         self.allocatable.flags.writeable = False
         self.ready: Mask = np.array([n.usable for n in fleet.nodes], dtype=np.bool_)
         self.fewest: dict[object, tuple[int, ...]] = {}  # see queuectl.reports.domains
-        self.never: dict[
+        self.fits: dict[
             tuple[object, ...], bool
-        ] = {}  # signature of a request -> whether it does not fit even the empty fleet
-        self._fitting: dict[tuple[object, ...], tuple[object, ...]] = {}
+        ] = {}  # by request, whether it fits the empty nodes
+        self._room: dict[tuple[object, ...], tuple[tuple[object, ...], Room]] = {}
         self._taints = _classes([node.effective_taints for node in fleet.nodes])
         self._labels: dict[str, Ints] = {}
         self._masks: dict[NodeRules, Mask] = {}
         self._trees: dict[tuple[str, ...], Tree] = {}
 
-    def fits_empty(self, asked: tuple[object, ...], flavors: Flavors) -> bool:
-        """Whether it is known already that what these objects ask with these flavors fits the empty fleet."""
-        return _by_identity(asked, flavors) in self._fitting
+    def room(
+        self, asked: tuple[object, ...], flavors: Flavors, excluded: frozenset[str]
+    ) -> Room | None:
+        """The nodes that have room for what these objects ask with these flavors; None = not known."""
+        known = self._room.get((*_by_identity(asked, flavors), excluded))
+        return known[1] if known is not None else None
 
-    def note_fits_empty(self, asked: tuple[object, ...], flavors: Flavors) -> None:
-        if len(self._fitting) >= _MASKS_KEPT:
-            self._fitting.clear()
-        self._fitting[_by_identity(asked, flavors)] = asked  # kept, so that their ids name them
+    def note_room(
+        self, asked: tuple[object, ...], flavors: Flavors, excluded: frozenset[str], room: Room
+    ) -> None:
+        if len(self._room) >= _MASKS_KEPT:
+            self._room.clear()
+        # The objects are kept, so that their ids name them.
+        self._room[*_by_identity(asked, flavors), excluded] = asked, room
 
     def tree(self, levels: tuple[str, ...]) -> Tree:
         if levels not in self._trees:
@@ -70,9 +87,13 @@ class FleetIndex:
         return known
 
     def lasting_mask(self, rules: NodeRules) -> Mask:
-        """The same, as if every node were healthy and uncordoned."""
-        lasting = NodeRules(rules.selector, rules.affinity, rules.tolerations + _PASSING_TAINTS)
-        return self.mask(lasting)
+        """The same of the nodes as they can be."""
+        return self.recovered.mask(rules)
+
+    @cached_property
+    def recovered(self) -> FleetIndex:
+        """The index of the nodes as they can be (:attr:`queuectl.domain.fleet.Node.recovered`); itself where nothing passes."""
+        return FleetIndex(self._recovered) if self._recovered is not None else self
 
     def labelled(self, labels: tuple[tuple[str, str], ...]) -> Mask:
         """Nodes that carry all these labels, whatever their taints."""

@@ -22,7 +22,13 @@ from queuectl.planner.problem.reserved_rows import with_reservations
 from queuectl.planner.problem.shared_gpus import with_limits
 from queuectl.planner.problem.topology import Ints, Mask
 from queuectl.planner.problem.usage import Slots, Usage, beside_other_pods, usage_of
-from queuectl.planner.quota.tree import Pools, pools_of
+from queuectl.planner.quota.tree import (
+    FlavorResource,
+    LaterPools,
+    Pools,
+    later_pools_of,
+    pools_of,
+)
 
 COMMON = frozenset({CPU, MEMORY, PODS, "ephemeral-storage"})
 UNBOUNDED: Final = int(np.iinfo(np.int32).max)  # pods that ask for nothing, on a node
@@ -94,6 +100,20 @@ class Problem:
     def pools(self) -> Pools:
         """ClusterQueue name to its pool."""
         return pools_of(self.snapshot.config, self.cache)
+
+    def most(self, queue: str, row: FlavorResource) -> int:
+        """The most that a ClusterQueue could use now, or can later without a change of the configuration, if nothing were used."""
+        times = (self.pools, *(pools for _, pools in self._later))
+        return max(pools[queue].most(row) for pools in times)
+
+    def enough_at(self, queue: str, row: FlavorResource, need: int) -> float | None:
+        """The unix seconds from which a ClusterQueue can use so much if nothing is used; None: as soon as nodes have recovered."""
+        times = [at for at, pools in self._later if pools[queue].most(row) >= need]
+        return min((at for at in times if at is not None), default=None)
+
+    @property
+    def _later(self) -> LaterPools:
+        return later_pools_of(self.snapshot.config, self.cache)
 
     def once(self, make: Callable[[Problem, *Args], T], *args: *Args) -> T:
         """The result of ``make`` from this problem and hashable arguments, computed once."""

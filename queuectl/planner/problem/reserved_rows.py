@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from math import inf
 from typing import Final, TypeVar
 
@@ -142,19 +143,17 @@ def _rows(occurrences: Iterable[Occurrence]) -> _Rows:
 
 
 def _fleet(fleet: Fleet, rows: _Rows) -> Fleet:
-    known: dict[Resources, Resources] = {}
-    nodes = []
-    for node in fleet.nodes:
-        if node.allocatable not in known:
-            known[node.allocatable] = node.allocatable + Resources(
-                {
-                    reserved_row(resource, name): node.allocatable[resource]
-                    for name, resources in rows
-                    for resource in resources
-                }
-            )
-        nodes.append(replace(node, allocatable=known[node.allocatable]))
-    return Fleet(tuple(nodes))
+    @cache
+    def extended(amounts: Resources) -> Resources:
+        return amounts + Resources(
+            {
+                reserved_row(resource, name): amounts[resource]
+                for name, resources in rows
+                for resource in resources
+            }
+        )
+
+    return Fleet(tuple(node.with_rows(extended) for node in fleet.nodes))
 
 
 def _other_pods(snapshot: Snapshot) -> Mapping[str, Resources]:

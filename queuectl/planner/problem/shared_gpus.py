@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from typing import Final, TypeVar
 
 from queuectl.domain.fleet import Fleet, Node, NodeRules
@@ -103,14 +104,15 @@ def shared_on(node: Node, weights: GpuWeights) -> Iterable[str]:
 
 def _with_rows(fleet: Fleet, shared: _SharedNodes, count: int) -> Fleet:
     weights = shared.config.rules.accounting.gpus
-    known: dict[tuple[Resources, tuple[str, ...]], Resources] = {}
+
+    @cache
+    def extended(amounts: Resources, here: tuple[str, ...]) -> Resources:
+        return _with_limits_of(amounts, here, shared, count)
+
     nodes = []
     for node in fleet.nodes:
         here = tuple(r for r in shared.by_resource if weights.shared(r, node.labels))
-        key = (node.allocatable, here)
-        if key not in known:
-            known[key] = _with_limits_of(node.allocatable, here, shared, count)
-        nodes.append(replace(node, allocatable=known[key]))
+        nodes.append(node.with_rows(partial(extended, here=here)))
     return Fleet(tuple(nodes))
 
 

@@ -12,10 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from queuectl.domain.queues import WEIGHT_UNIT, Cohort, QueueConfig, ResourceGroup
+from queuectl.domain.queues import (
+    WEIGHT_UNIT,
+    Cohort,
+    LaterQuota,
+    QueueConfig,
+    ResourceGroup,
+)
 from queuectl.planner.cache import PlannerCache
 
 FlavorResource: TypeAlias = tuple[str, str]
@@ -98,6 +104,25 @@ def pools_of(config: QueueConfig, cache: PlannerCache) -> Pools:
     """The pools of a configuration, built at first use."""
     known = cache.get(config, Pools)
     return known if known is not None else cache.keep(config, build_pools(config))
+
+
+class LaterPools(tuple[tuple[float | None, Pools], ...]):
+    """The pools whenever quota changes without a change of the configuration: see :class:`~queuectl.domain.queues.LaterQuota`."""
+
+    __slots__ = ()
+
+
+def later_pools_of(config: QueueConfig, cache: PlannerCache) -> LaterPools:
+    """The pools of a configuration after now, built at first use."""
+    known = cache.get(config, LaterPools)
+    if known is None:
+        made = ((each.at, _pools_then(config, each)) for each in config.later)
+        known = cache.keep(config, LaterPools(made))
+    return known
+
+
+def _pools_then(config: QueueConfig, later: LaterQuota) -> Pools:
+    return build_pools(replace(config, cluster_queues={**config.cluster_queues, **later.queues}))
 
 
 def build_pools(config: QueueConfig) -> Pools:

@@ -9,20 +9,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from queuectl.domain.devices import not_sure
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.queues import ClusterQueue
-from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.reasons import WAITS_FOR, Code, Reason
 from queuectl.domain.reservations import Occurrence
 from queuectl.domain.words import format_time, is_or_are
 from queuectl.planner.capacity.state import State
 from queuectl.planner.placement import several
 from queuectl.planner.problem.flavors import Options
-from queuectl.planner.problem.problem import UNBOUNDED, caps
+from queuectl.planner.problem.problem import UNBOUNDED, Problem, caps
 from queuectl.planner.problem.request import GangRequest, PodSetGroup
 from queuectl.planner.problem.reserved_request import ahead_of, beside_these
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.quota.tree import FlavorResource, Pool
+from queuectl.planner.reasons.passing import listed, out_of_use
 from queuectl.planner.reasons.words import (
     asked_by,
     devices_asked,
@@ -158,7 +161,7 @@ def never_fits(state: State, request: GangRequest) -> Reason:
         state: of the cycle.
         request: built with ``lasting`` nodes.
     """
-    empty = state.problem.index.allocatable
+    empty = state.problem.index.recovered.allocatable
     for podset_group in request.podset_groups:
         fit = largest_fit(podset_group, empty)
         if fit.short:
@@ -177,7 +180,7 @@ def never_fits(state: State, request: GangRequest) -> Reason:
 
 def _no_device(state: State, podset_group: PodSetGroup) -> str | None:
     """The request for devices that no node can serve; None if each request has a node."""
-    index = state.problem.index
+    index = state.problem.index.recovered
     requested = (name for pods in podset_group.pods for name in sorted(pods.shape.requests))
     missing = (
         asked
@@ -202,6 +205,13 @@ def _not_sure(state: State, podset_group: PodSetGroup, free: Ints) -> str | None
     return not_sure(filter(None, map(devices_asked, requests)))
 
 
+def _occupied(state: State, podset_group: PodSetGroup) -> bool:
+    """Whether taints or pods of no gang keep devices of a node from its pods."""
+    nodes = state.problem.index.nodes
+    eligible = np.flatnonzero(podset_group.items[0].shape.eligible).tolist()
+    return any(nodes[i].occupied for i in eligible)
+
+
 def _first_tight(state: State, request: GangRequest) -> Reason | None:
     """The first podset group that the sums of free capacity alone exclude from every domain."""
     free = state.free()
@@ -209,7 +219,7 @@ def _first_tight(state: State, request: GangRequest) -> Reason | None:
         fit = largest_fit(podset_group, free)
         if fit.short:
             text = f"{fit.sentence}{fit.free_in_all}"
-            if why := _not_sure(state, podset_group, free):
+            if not _occupied(state, podset_group) and (why := _not_sure(state, podset_group, free)):
                 text = f"{text}: {why}"
             return Reason(Code.TOPOLOGY_PLACEMENT_FAILED, text, fit.details)
     return None
@@ -230,7 +240,8 @@ class _Short:
     Attributes:
         nominal: quota of the ClusterQueue itself.
         used: by the ClusterQueue, reservations included.
-        most: usable by the ClusterQueue if nothing were used.
+        most: ever usable by the ClusterQueue if nothing is used.
+        later: if nothing being used is not enough now, what the ClusterQueue waits for; as words and as details.
         left: usable by the ClusterQueue now.
         borrows_at: unix seconds before which the gang must not borrow; None if it may.
     """
@@ -244,6 +255,7 @@ class _Short:
     most: int
     left: int
     borrows_at: float | None = None
+    later: tuple[str, dict[str, Any]] | None = None
 
     def quantity(self, amount: int) -> str:
         return format_quantity(self.row[1], amount)
@@ -262,17 +274,23 @@ class _Short:
             f"{self.quantity(self.need - self.most)} more than ClusterQueue {self.queue} can ever use: "
             f"nominal quota {self.quantity(self.nominal)}"
         )
+        most = self.pool.most(self.row)
+        more = f"; at most {self.quantity(self.most)} at another time" if self.most > most else ""
         if self.pool.parent is None:
-            return text
+            return f"{text}{more}"
         cohort = self.pool.parent.name
-        if self.most < self.nominal:
-            return f"{text}, of which cohort {cohort} allows {self.quantity(self.most)}"
-        borrowed = self.quantity(self.most - self.nominal)
-        return f"{text}, at most {borrowed} borrowed from cohort {cohort}{self.limit}"
+        if most < self.nominal:
+            return f"{text}, of which cohort {cohort} allows {self.quantity(most)}{more}"
+        borrowed = self.quantity(most - self.nominal)
+        return f"{text}, at most {borrowed} borrowed from cohort {cohort}{self.limit}{more}"
 
     @property
     def now(self) -> str:
-        """Which quota it lacks now."""
+        """Which quota it lacks now, and what it waits for if that is not other gangs."""
+        return f"{self._now}; {self.later[0]}" if self.later is not None else self._now
+
+    @property
+    def _now(self) -> str:
         (flavor, resource), missing = self.row, self.need - self.left
         text = (
             f"{self.quantity(missing)} more {resource} of flavor {flavor} {is_or_are(resource, missing)} needed "
@@ -320,7 +338,13 @@ def short_of_quota(state: State, request: GangRequest) -> Reason | None:
     else:
         text = "; ".join(short.now for short in shorts)
         code, rows = Code.WAITING_FOR_QUOTA, [{**s.details(), "used": s.used} for s in shorts]
-    return Reason(code, text, {"clusterQueue": request.queue, "quota": rows})
+    details: dict[str, Any] = {"clusterQueue": request.queue, "quota": rows}
+    if not never:
+        waits = {
+            key: value for s in shorts if s.later is not None for key, value in s.later[1].items()
+        }
+        details |= {WAITS_FOR: waits} if waits else {}
+    return Reason(code, text, details)
 
 
 def _shorts(state: State, request: GangRequest) -> Iterator[_Short]:
@@ -334,4 +358,23 @@ def _shorts(state: State, request: GangRequest) -> Iterator[_Short]:
         # leaving gangs are in the use of now, reservations in that of later
         used = max(use.of(queue, row) for use in (state.now.quota, state.later.quota))
         until = None if borrows or pool.parent is None else request.pending.borrows_at
-        yield _Short(queue, row, pool, need, nominal, used, pool.most(row), left, until)
+        most, later = state.problem.most(queue, row), None
+        if pool.most(row) < need <= most:
+            later = _later(state.problem, queue, row, need)
+        yield _Short(queue, row, pool, need, nominal, used, most, left, until, later)
+
+
+def _later(
+    problem: Problem, queue: str, row: FlavorResource, need: int
+) -> tuple[str, dict[str, Any]]:
+    """The time from which quota is enough, or the nodes that quota follows and that are out of use; as words and as details."""
+    at = problem.enough_at(queue, row, need)
+    if at is not None:
+        time = format_time(at)
+        text = (
+            f"from {time} a QuotaOverride begins or ends, and ClusterQueue {queue} can use so much"
+        )
+        return text, {"quotaFrom": time}
+    flavor = problem.snapshot.config.flavors.get(row[0])
+    nodes = out_of_use(problem, flavor.node_labels if flavor is not None else ())
+    return f"its quota follows the nodes, and it waits for {listed(nodes)}", {"nodes": nodes}

@@ -26,9 +26,11 @@ from queuectl.planner.placement.feasible import Decision, decide, fits_apart, pl
 from queuectl.planner.preempt.candidates import EvictionScope, any_yields
 from queuectl.planner.preempt.find import Victims, find_victims
 from queuectl.planner.preempt.shortage import Heights, borrows, entitled
+from queuectl.planner.problem.fleet import FleetIndex, Room
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.reasons import refusals
+from queuectl.planner.reasons.passing import awaiting_nodes
 from queuectl.planner.reasons.refusals import short_of_quota
 from queuectl.planner.solver.solver import Solver, Status
 
@@ -134,28 +136,63 @@ class FlavorChooser:
         return refusals.placement_failed(self.state, request)
 
     def never(self, request: GangRequest, queue: ClusterQueue | None) -> Reason | None:
-        """Proof that the gang fits not even the empty fleet."""
-        asked = (request.pending.workload.podsets, self.problem.snapshot.config)
-        if not request.podset_groups or self.problem.index.fits_empty(asked, request.flavors):
+        """Proof that the gang fits no empty nodes, not even as they can be."""
+        if self.room(request, queue) is not Room.NEVER:
             return None
-        if fits_apart(request, self.problem.index.allocatable):
-            self.problem.index.note_fits_empty(asked, request.flavors)
+        return refusals.never_fits(self.state, self._lasting(request, queue))
+
+    def ever(self, request: GangRequest, queue: ClusterQueue | None, why: Reason) -> Reason:
+        """The reason of a gang that does not fit now; or proof that it never does, or with nodes out of use that it waits for."""
+        never = self.never(request, queue)
+        waits = why.code is Code.TOPOLOGY_PLACEMENT_FAILED
+        if never is None and waits and self.room(request, queue) is Room.RECOVERED:
+            return awaiting_nodes(self.problem, self._lasting(request, queue), why)
+        return never or why
+
+    def room(self, request: GangRequest, queue: ClusterQueue | None) -> Room:
+        """The empty nodes that have room for a gang; without a proof, it is not known to be none."""
+        index, pending = self.problem.index, request.pending
+        asked = (pending.workload.podsets, self.problem.snapshot.config)
+        of = (asked, request.flavors, pending.excluded)
+        room = index.room(*of) if request.podset_groups else Room.NOW
+        if room is None and (room := self._room(request, queue)) is not None:
+            index.note_room(*of, room)
+        return room or Room.NOW
+
+    def _room(self, request: GangRequest, queue: ClusterQueue | None) -> Room | None:
+        """The same; None = a limit ended the search."""
+        index = self.problem.index
+        if fits_apart(request, index.allocatable):
+            return Room.NOW
+        lasting, recovered = self._lasting(request, queue), index.recovered
+        apart = recovered is not index and fits_apart(lasting, recovered.allocatable)
+        can = apart or self._fits(lasting, recovered)
+        if not can:
+            return Room.NEVER if can is not None else None
+        excluded = request.pending.excluded
+        as_is = index.recovered is index and not excluded
+        now = as_is or self._fits(request, index, excluded)
+        if now is None:
             return None
-        lasting = request_of(self.problem, request.pending, queue, request.flavors, lasting=True)
-        known = self.problem.index.never
-        key = lasting.signature()
-        if key not in known:
+        return Room.NOW if now else Room.RECOVERED
+
+    def _lasting(self, request: GangRequest, queue: ClusterQueue | None) -> GangRequest:
+        return request_of(self.problem, request.pending, queue, request.flavors, lasting=True)
+
+    def _fits(
+        self, request: GangRequest, index: FleetIndex, excluded: frozenset[str] = frozenset()
+    ) -> bool | None:
+        """Whether a request fits empty nodes, without those that it must not use; None = a limit ended the search."""
+        key = (*request.signature(), excluded)
+        if key not in index.fits:
             # Counted apart: whether it is known already depends on the cycles before, the plan must not.
             own_solver = Solver(self.solver.limits, self.solver.stop)
-            status = place(lasting, self.problem.index.allocatable, own_solver).status
+            status = place(request, index.allocatable, own_solver).status
             self.solver.cut |= own_solver.cut
             if status not in (Status.FOUND, Status.REFUTED):
                 return None
-            known[key] = status is Status.REFUTED
-        if known[key]:
-            return refusals.never_fits(self.state, lasting)
-        self.problem.index.note_fits_empty(asked, request.flavors)
-        return None
+            index.fits[key] = status is Status.FOUND
+        return index.fits[key]
 
     def clear(
         self, request: GangRequest, queue: ClusterQueue, candidates: EvictionScope
@@ -203,9 +240,10 @@ class _Search:
             self.why.append(found)
             return None
         if found.code not in NEVER_FITS:
-            found = self.by.never(request, self.queue) or found
+            found = self.by.ever(request, self.queue, found)
         self.why.append(found)
-        candidates = None if found.code in NEVER_FITS else self._candidates(request, found)
+        in_vain = found.code in NEVER_FITS or found.waits_for_capacity
+        candidates = None if in_vain else self._candidates(request, found)
         if candidates is None:
             return None
         if self.rule.when_can_preempt is WhenCan.TRY_NEXT_FLAVOR:

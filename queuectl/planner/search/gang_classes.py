@@ -150,13 +150,12 @@ class GangClasses:
         return GangClass(alike.options, requests, flavors, refusal=refusal)
 
     def _usable(self, workload: Workload, queue: ClusterQueue, options: Options) -> frozenset[str]:
-        """Flavors of which some podset, with the fewest pods it may start with, would get enough if nothing were used."""
-        pool = self.problem.pools[queue.name]
+        """Flavors of which some podset, with the fewest pods it may start with, could ever get enough if nothing is used."""
 
         def enough(podset: int, number: int, flavor: str) -> bool:
             least = admissible(workload.podsets[podset])[0]
             return all(
-                least * amount <= pool.most((flavor, resource))
+                least * amount <= self.problem.most(queue.name, (flavor, resource))
                 for resource, amount in options.charged[podset].items()
                 if resource in queue.groups[number].covered
             )

@@ -15,6 +15,7 @@ from queuectl.planner.order.limits import Limits
 from queuectl.planner.order.pending_gangs import length_of
 from queuectl.planner.order.queue_order import Head, StrictFifoHeads, behind
 from queuectl.planner.problem.flavors import Choice
+from queuectl.planner.problem.fleet import Room
 from queuectl.planner.problem.parts import (
     admissible,
     at_least,
@@ -75,18 +76,33 @@ class SizeSearch:
             gang = self.classes.candidate(pending, queue)
         kind = gang.known
         if kind.never is None:
-            all_choices = kind.options.complete and not (queue is not None and queue.split_flavors)
-            asked = (replace(template, pending=pending) for _, template in kind.requests)
-            kind.never = not kind.requests or (
-                all_choices and all(self._beyond(one, queue, nodes=nodes) for one in asked)
-            )
+            kind.never = not kind.requests or self._never(gang, nodes=nodes)
         return kind.never
+
+    def _never(self, gang: Candidate, *, nodes: bool) -> bool:
+        pending, queue, kind = gang.pending, gang.queue, gang.known
+        asked = [replace(template, pending=pending) for _, template in kind.requests]
+        whole = kind.options.complete and all(
+            self._beyond(one, queue, nodes=nodes) for one in asked
+        )
+        if not whole or queue is None or not queue.split_flavors:
+            return whole
+        refuted = self.chooser.choose(pending, queue, asked) if nodes else None
+        return isinstance(refuted, Refuted) and self._never_split(gang, refuted)
+
+    def _never_split(self, gang: Candidate, refuted: Refuted) -> bool:
+        """Whether a gang that never fits one choice of flavors does not fit split over several either, those that heads hold back included."""
+        queue, options = gang.queue, gang.known.options
+        if queue is None or not queue.split_flavors:
+            return True
+        found = split(self.chooser, gang.pending, queue, options, lambda _: True, refuted)
+        return isinstance(found, Refuted) and found.why[0].code in NEVER_FITS
 
     def _beyond(self, request: GangRequest, queue: ClusterQueue | None, *, nodes: bool) -> bool:
         """Whether one choice of flavors has never enough quota, or never a place."""
         if not self.chooser.state.quota.ever(request):
             return True
-        return nodes and self.chooser.never(request, queue) is not None
+        return nodes and self.chooser.room(request, queue) is Room.NEVER
 
     def _ask(self, gang: Candidate) -> Outcome:
         """The outcome of a gang with exactly these pods."""
@@ -121,10 +137,8 @@ class SizeSearch:
             first = first or head
             if not self._beyond(replace(template, pending=gang.pending), queue, nodes=True):
                 return Refuted((behind(head.ref), *refuted.why))
-        if first is not None and queue is not None and queue.split_flavors:
-            found = split(self.chooser, gang.pending, queue, kind.options, lambda _: True, refuted)
-            if not isinstance(found, Refuted) or found.why[0].code not in NEVER_FITS:
-                return Refuted((behind(first.ref), *refuted.why))
+        if first is not None and not self._never_split(gang, refuted):
+            return Refuted((behind(first.ref), *refuted.why))
         return refuted
 
     def learn(self, pending: Pending, kind: GangClass, outcome: Outcome) -> None:

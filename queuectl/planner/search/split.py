@@ -257,7 +257,7 @@ class _Search:
         if any(need > limits.get(row, 0) for row, need in request.charges.items()):
             return False
         own_solver = Solver(self.by.solver.limits, self.by.solver.stop)
-        decision = place(request, self.by.problem.index.allocatable, own_solver)
+        decision = place(request, self.by.problem.index.recovered.allocatable, own_solver)
         self.by.solver.cut |= own_solver.cut
         return decision.status is not Status.REFUTED
 
