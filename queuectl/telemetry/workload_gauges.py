@@ -49,24 +49,34 @@ class WorkloadGauges(Collector):
         self._where: Counter[Where] = Counter()
         self._intents: Counter[Head] = Counter()
         self._refused: Counter[Head] = Counter()
+        self._unavailable: Counter[Head] = Counter()
 
     def load(self, entries: Iterable[Entry]) -> None:
         """Count all workloads."""
-        where: Counter[Where] = Counter()
-        intents: Counter[Head] = Counter()
-        refused: Counter[Head] = Counter()
+        self._where, self._intents = Counter(), Counter()
+        self._refused, self._unavailable = Counter(), Counter()
         for entry in entries:
-            _count(where, intents, refused, entry, 1)
-        self._where, self._intents, self._refused = where, intents, refused
+            self._count(entry, 1)
 
     def apply(self, changes: Iterable[EntryChange]) -> None:
         """Update the counts with committed changes."""
         for change in changes:
             if change.before is not None:
-                _count(self._where, self._intents, self._refused, change.before, -1)
-            _count(self._where, self._intents, self._refused, change.after, 1)
+                self._count(change.before, -1)
+            self._count(change.after, 1)
             if change.before is not None:
                 self._forget(change.before)
+
+    def _count(self, entry: Entry, by: int) -> None:
+        if entry.state is State.FINISHED:
+            return
+        if entry.refused_write is not None:
+            self._refused[entry.cluster_queue, str(entry.refused_write)] += by
+        if entry.state.waiting:
+            self._unavailable[(entry.cluster_queue,)] += by * entry.reason.waits_for_capacity
+        self._where[_where(entry)] += by
+        if entry.intent is not None:
+            self._intents[(str(entry.intent),)] += by
 
     def _forget(self, entry: Entry) -> None:
         """Keep no count of 0 for a queue that does not exist: users can invent names."""
@@ -145,6 +155,15 @@ class WorkloadGauges(Collector):
             dict(self._intents).items(),
         )  # fmt: skip
         yield gauge(
+            "waiting_for_unavailable_capacity",
+            "Pending workloads that wait for nodes, devices or quota that are out of use for a time.",
+            ("cluster_queue",),
+            _sums(
+                ((self._names.cluster_queue(queue),), count)
+                for (queue,), count in dict(self._unavailable).items()
+            ),
+        )
+        yield gauge(
             "refused_writes", "Workloads with a write that the API server refuses.",
             ("cluster_queue", "kind"),
             _sums(
@@ -194,18 +213,6 @@ def _unadmitted(where: Mapping[Where, int]) -> Iterator[Metric]:
             for (queue, namespace, local, state, code), count in without.items()
         ),
     )  # fmt: skip
-
-
-def _count(
-    where: Counter[Where], intents: Counter[Head], refused: Counter[Head], entry: Entry, by: int
-) -> None:
-    if entry.state is State.FINISHED:
-        return
-    if entry.refused_write is not None:
-        refused[entry.cluster_queue, str(entry.refused_write)] += by
-    where[_where(entry)] += by
-    if entry.intent is not None:
-        intents[(str(entry.intent),)] += by
 
 
 def _where(entry: Entry) -> Where:

@@ -565,6 +565,7 @@ GAUGES = (
     "unadmitted_workloads", "local_queue_unadmitted_workloads", "cohort_subtree_admitted_active_workloads",
     "pending_workloads", "local_queue_pending_workloads", "workloads", "admitted_active_workloads",
     "local_queue_admitted_active_workloads", "reserving_active_workloads", "outbox_intents", "refused_writes",
+    "waiting_for_unavailable_capacity",
 )  # fmt: skip
 
 
@@ -610,6 +611,19 @@ class TestHeads:
         metrics = Metrics()
         metrics.committed(live_through(job("a"), *LIVES[name]))
         assert value(metrics, "outbox_intents", kind=intent) == 1
+
+    def test_a_gang_counts_while_it_waits_for_capacity_that_is_out_of_use(self) -> None:
+        metrics = Metrics()
+        (waits,) = live_through(job("a"))
+        out = Reason(
+            Code.TOPOLOGY_PLACEMENT_FAILED, "", {"waitsFor": {"nodes": {"n1": "cordoned"}}}
+        )
+        entry = replace(waits.after, reason=out)
+        metrics.committed([replace(waits, after=entry)])
+        assert value(metrics, "waiting_for_unavailable_capacity", cluster_queue="team-a") == 1
+        later = replace(entry, reason=Reason(Code.TOPOLOGY_PLACEMENT_FAILED))
+        metrics.committed([EntryChange(entry, later, 0.0)])
+        assert value(metrics, "waiting_for_unavailable_capacity", cluster_queue="team-a") == 0
 
     def test_a_refused_write_counts_until_it_is_accepted(self) -> None:
         metrics = Metrics()
