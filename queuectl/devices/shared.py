@@ -16,7 +16,7 @@ from queuectl.domain.fleet import HOSTNAME, NodeRules, SelectorTerm
 from queuectl.domain.plan import Admission, Move, Plan
 from queuectl.domain.quantity import NOTHING
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
+from queuectl.domain.snapshot import NO_END, Admitted, CapacityLease, Pending, Snapshot
 from queuectl.domain.workload import (
     Placement,
     PodSet,
@@ -35,6 +35,10 @@ _Placed = TypeVar("_Placed", Admission, Move, CapacityLease, Admitted)
 
 class _Unsupported(Exception):
     """A gang cannot share its claims; the text states why."""
+
+
+class _InUse(Exception):
+    """A gang that holds capacity uses a claim; the text names the claim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,7 @@ class _Shared:
             for key in _claims(gang.workload):
                 self.users.setdefault(key, gang.workload.uid)
         self.users.update(dict.fromkeys(elsewhere))
+        self.holding = {gang.workload.uid for gang in snapshot.admitted}
 
     def pending(self, gang: Pending) -> Pending:
         """A gang that waits; claims that are allocated take no more devices."""
@@ -139,6 +144,11 @@ class _Shared:
             changed = self._with_podsets(workload, groups, lambda claim: claim.allocated is None)
         except _Unsupported as why:
             return replace(gang, blocked=gang.blocked or unsupported(str(why)))
+        except _InUse as why:
+            if gang.blocked is not None:
+                return gang
+            reason = Reason(Code.TOPOLOGY_PLACEMENT_FAILED, str(why))
+            return replace(gang, blocked=reason, returns_by=NO_END)
         return replace(gang, workload=changed, lease=self._lease(gang.lease, changed))
 
     def admitted(self, gang: Admitted) -> Admitted:
@@ -163,8 +173,11 @@ class _Shared:
         return replace(lease, placement=self._with_claims(lease.placement, workload))
 
     def _check(self, workload: Workload, name: str) -> None:
-        if self.users[workload.namespace, name] != workload.uid:
-            raise _Unsupported(f"another gang uses ResourceClaim {name}")
+        user, text = self.users[workload.namespace, name], f"another gang uses ResourceClaim {name}"
+        if user in self.holding and user != workload.uid:
+            raise _InUse(text)
+        if user != workload.uid:
+            raise _Unsupported(text)
 
     def _claim(self, workload: Workload, name: str) -> Claim:
         claim = self.snapshot.claims.get((workload.namespace, name))

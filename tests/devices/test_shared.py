@@ -19,6 +19,7 @@ from queuectl.domain.devices import (
 from queuectl.domain.fleet import HOSTNAME, Requirement, SelectorTerm
 from queuectl.domain.plan import Plan
 from queuectl.domain.quantity import GPU
+from queuectl.domain.queues import QueueingStrategy
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import PodSet, Workload
@@ -27,7 +28,7 @@ from queuectl.planner.verify import verify
 from tests.devices import build
 from tests.devices.test_lower import claiming, cluster
 from tests.devices.test_rows import ONE, gpus
-from tests.planner.build import gang, holding, placed
+from tests.planner.build import config, gang, holding, placed, podset, queue
 
 SPEC = build.pod(build.option(count=2)).claims[0]
 
@@ -107,9 +108,20 @@ def test_a_claim_that_a_running_gang_uses_serves_the_next_gang_after_its_end() -
     waits = gang("g", sharing(2), queue=None)
     snapshot = world([waits], [claim(allocated=held)], [first])
     (refusal,) = decided(snapshot)[1].pending
-    assert refusal.reasons[0].code is Code.UNSUPPORTED
+    assert refusal.reasons[0].code is Code.TOPOLOGY_PLACEMENT_FAILED
     assert "another gang uses ResourceClaim pair" in refusal.reasons[0].message
     assert starts(world([waits])) == {"g": [{"n0": 2}]}
+
+
+def test_a_gang_keeps_its_place_while_a_running_gang_uses_its_claim() -> None:
+    held = tuple(AllocatedDevice(device.id, "r0") for device in gpus(2))
+    first = holding(gang("r", sharing(3), queue=None), {"n0": 3}, flavor=None)
+    pending = [gang("g", sharing(2)), gang("behind", podset("w"), queued_at=1.0)]
+    snapshot = world(pending, [claim(allocated=held)], [first])
+    strict = config(queue(strategy=QueueingStrategy.STRICT_FIFO))
+    made = decided(replace(snapshot, config=strict))[1]
+    codes = [refusal.reasons[0].code for refusal in made.pending]
+    assert codes == [Code.TOPOLOGY_PLACEMENT_FAILED, Code.WAITING_IN_ORDER]
 
 
 @pytest.mark.parametrize(

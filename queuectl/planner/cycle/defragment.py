@@ -152,7 +152,7 @@ class Policy:
             refusal = self.cycle.refused.get(uid)
             if refusal is None or refusal.lease is not None or refusal.proof is not Proof.OPTIMAL:
                 continue
-            if refusal.reasons[0].code not in WAITS_FOR_NODES:
+            if refusal.reasons[0].code not in WAITS_FOR_NODES or pending.blocked is not None:
                 continue
             if question is None and pending.workload.growth is not None:
                 continue  # it is for room that is there
