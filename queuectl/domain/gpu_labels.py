@@ -21,6 +21,21 @@ INTEL_GPUS: Final = ("gpu.intel.com/i915", "gpu.intel.com/xe")
 SHARED: Final = ".shared"
 """The suffix of a resource that NVIDIA's device plugin offers several times for each device, if it renames it."""
 
+_ACCELERATORS: Final = (
+    "aws.amazon.com/neuron",
+    "cambricon.com/",
+    "furiosa.ai/",
+    "gaudi.intel.com",
+    "google.com/tpu",
+    "gpu.intel.com/",
+    "habana.ai/",
+    "huawei.com/Ascend",
+    "neuron.aws.com",
+    "qualcomm.com/qaic",
+    "tpu.google.com",
+)
+"""How names of the resources and DeviceClasses of accelerators begin that are no GPUs, or no whole ones."""
+
 MIG_STRATEGY: Final = "nvidia.com/mig.strategy"
 _PRODUCT: Final = ".product"
 _REPLICAS: Final = ".replicas"
@@ -113,6 +128,11 @@ def vendor_of(resource: str) -> Vendor | None:
     """The vendor of a GPU resource; None for all other resources."""
     unit = unit_of(resource, {})
     return unit.vendor if unit is not None else None
+
+
+def is_accelerator(resource: str) -> bool:
+    """Whether a resource that is no GPU is another accelerator, or a part of one."""
+    return resource.startswith(_ACCELERATORS)
 
 
 def model_of(labels: Mapping[str, str]) -> GpuModel | None:

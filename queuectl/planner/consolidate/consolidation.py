@@ -24,6 +24,7 @@ from queuectl.planner.model.readback import hand_out, pack_all
 from queuectl.planner.placement.measure import (
     PlacedPodSetGroup,
     Wholes,
+    avoided_nodes,
     domain_counts,
     placed_podset_groups,
     score,
@@ -102,13 +103,19 @@ def _improve(work: Placements, owners: Sequence[int], each: Round, solver: Solve
         for (group, _), bundled, node_counts in zip(before, chosen, found, strict=True)
     ]
     changed = dict(zip(each.chosen, after, strict=True))
-    if score(wholes, after) >= score(wholes, before) or _widens(work, owners, changed):
+    if _untidy(wholes, after) >= _untidy(wholes, before) or _widens(work, owners, changed):
         return
     work.free = free
     for number, new in changed.items():
         work.placed[number] = new
         work.bundles[number] = bundle(work.problem, number, new)
         take(free, work.bundles[number].podset_group.pods, work.bundles[number].node_counts)
+
+
+def _untidy(wholes: Wholes, placed: Sequence[PlacedPodSetGroup]) -> tuple[int, ...]:
+    """The measure, then the nodes used by pods that leave them to others if they can."""
+    avoided = (avoided_nodes(group.pods, node_counts) for group, node_counts in placed)
+    return (*score(wholes, placed), sum(avoided))
 
 
 def _widens(

@@ -14,7 +14,7 @@ import numpy as np
 
 from queuectl.planner.problem.problem import Slices
 from queuectl.planner.problem.request import ANYWHERE
-from queuectl.planner.problem.topology import Ints, Tree
+from queuectl.planner.problem.topology import Ints, Mask, Tree
 
 _EXACT_WORK: Final = 6000  # items times domains for the exact choice of several domains
 
@@ -106,6 +106,23 @@ def fewest_then_tightest(sizes: Ints, count: int) -> Ints:
         return np.sort(_tightest(sizes, usable, k, count))
     last = [i for i in usable[k - 1 :] if sizes[i] >= least]
     return np.sort(np.array([*by_size[: k - 1], last[-1]], dtype=np.int64))
+
+
+def fewest_then_sparing(sizes: Ints, count: int, avoided: Mask) -> Ints:
+    """The same with as few of some avoided domains as the fewest domains allow, before least left over."""
+    if not avoided.any() or avoided.all():
+        return fewest_then_tightest(sizes, count)
+    k = int((-np.sort(-sizes)).cumsum().searchsorted(count)) + 1
+    free, others = np.flatnonzero(~avoided), np.flatnonzero(avoided)
+    free = free[(-sizes[free]).argsort(kind="stable")]
+    held = np.concatenate([[0], sizes[free].cumsum()])
+    held_of_others = np.concatenate([[0], (-np.sort(-sizes[others])).cumsum()])
+    of_free = np.arange(max(0, k - len(others)), min(k, len(free)) + 1)
+    n = int(of_free[held[of_free] + held_of_others[k - of_free] >= count].max())
+    if n == k:
+        return np.sort(free[fewest_then_tightest(sizes[free], count)])
+    more = others[fewest_then_tightest(sizes[others], count - int(held[n]))]
+    return np.sort(np.concatenate([free[:n], more]))
 
 
 def _tightest(sizes: Ints, usable: Ints, k: int, count: int) -> Ints:

@@ -4,9 +4,10 @@ One tuple, less is better, from the first entry in which two sets differ:
 
 - domains used, summed over the gangs' podset groups, level by level from the top; then nodes used likewise;
 - podset groups that have a preferred level and are not in one domain of it;
-- whole free nodes broken into. A node is *whole and free* when it is ready, no gang holds a slot on it and none of its
-  devices is used; unmanaged pods that take no device (log shippers, exporters) do not count;
-- whole free racks broken into: domains of the finest level above the node whose ready nodes are all whole and free.
+- whole free nodes broken into. A node is *whole and free* when it is ready and has accelerators, no gang holds a slot on it and none of
+  its devices is used; unmanaged pods that take no device (log shippers, exporters) do not count. Where no node has accelerators, nodes with
+  devices count, else all;
+- whole free racks broken into: domains of the finest level above the node whose ready nodes of this kind are all whole and free.
 
 The last two are the measure of fragmentation: later large gangs need what is left whole.
 """
@@ -22,7 +23,7 @@ import numpy as np
 
 from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission
 from queuectl.planner.problem.problem import COMMON, Problem
-from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, PodSetGroup
 from queuectl.planner.problem.topology import Ints, Mask, Tree
 
 PlacedPodSetGroup: TypeAlias = tuple[
@@ -72,6 +73,15 @@ def width(request: GangRequest, node_counts: NodeCounts) -> tuple[int, ...]:
     )
 
 
+def avoided_nodes(pods: Sequence[Pods], node_counts: NodeCounts) -> int:
+    """Nodes that pods use although they leave them to others if they can, summed over the podsets."""
+    found = 0
+    for each, (nodes, _) in zip(pods, node_counts, strict=True):
+        if each.shape.spared is not None:
+            found += int(each.shape.spared.avoided[-1][nodes].sum())
+    return found
+
+
 def device_columns(problem: Problem) -> list[int]:
     """Columns of the resources that are devices."""
     return [i for i, name in enumerate(problem.resources) if name not in COMMON]
@@ -100,14 +110,21 @@ class Wholes:
             axis=0
         )
         gangs = (self.problem.usage.free != self.problem.index.allocatable).any(axis=0)
-        free: Mask = self.problem.index.ready & ~gangs & untouched
+        free: Mask = self.problem.index.ready & ~gangs & untouched & self._worth
         return free if self.taken is None else free & ~self.taken
+
+    @cached_property
+    def _worth(self) -> Mask:
+        """The nodes that are worth keeping whole: those with accelerators, else with devices; all where no node has any."""
+        index = self.problem.index
+        there: Mask = np.any(index.allocatable[index.accelerators or index.devices] > 0, axis=0)
+        return there if there.any() else ~there
 
     def racks(self, tree: Tree) -> Mask:
         """Per domain of the finest level, whether it is whole and free."""
         if not tree.depth:
             return np.zeros(0, dtype=np.bool_)
-        ready = self.problem.index.ready
+        ready = self.problem.index.ready & self._worth
         whole = tree.sums(tree.depth - 1, (ready & self.nodes).astype(np.int64))
         there = tree.sums(tree.depth - 1, ready.astype(np.int64))
         free: Mask = (whole == there) & (there > 0)

@@ -81,7 +81,8 @@ class _Loads:
     def candidate_domains(self, level: int) -> Ints:
         """Domains of a level with room by sums: where the podsets need the fewest domains below, the tightest first.
 
-        The remaining capacity is compared from the top level down, so that large free domains stay whole.
+        Domains come later in which pods cannot leave the nodes that they avoid. The remaining capacity is compared from the top level
+        down, so that large free domains stay whole.
         """
         held = self._held(level)
         some = np.flatnonzero((held >= self._asked[:, None]).all(axis=0))
@@ -91,11 +92,21 @@ class _Loads:
         first = tree.order[some if level == tree.depth else tree.starts[level][some]]
         left = [self._share(above).sum(axis=0)[tree.domain[above][first]] for above in range(level)]
         left.append(self._share(level).sum(axis=0)[some])
+        left.insert(0, self._spoils(level)[some])
         if level == tree.depth:
             return some[np.lexsort(left[::-1])]
         alone = zip(self._counts, self.pods, strict=False)
         least = np.max([c.least(level, 0, held.shape[1], p.count) for c, p in alone], axis=0)
         return some[np.lexsort((*left[::-1], *least[::-1, some]))]
+
+    def _spoils(self, level: int) -> Floats:
+        """Of each domain, the podsets that its nodes without those that they avoid do not hold."""
+        spoils = np.zeros(len(self._held(level)[0]))
+        for fits, p in zip(self.fits, self.pods, strict=True):
+            if p.shape.spared is not None:
+                rest = np.where(p.shape.spared.avoided[-1], 0, fits)
+                spoils += Counts(self.tree, rest, p.slices).holding(level) < p.count
+        return spoils
 
     def _share(self, level: int) -> Floats:
         """The same as shares of what is asked."""

@@ -18,11 +18,12 @@ from typing import TypeAlias
 import numpy as np
 
 from queuectl.planner.capacity.node_counts import NodeCounts, take
-from queuectl.planner.placement.measure import domain_counts, width
+from queuectl.planner.placement.measure import avoided_nodes, domain_counts, width
 from queuectl.planner.placement.regions import regions
 from queuectl.planner.placement.single import Capacity, Filled
-from queuectl.planner.problem.problem import Shape, caps
+from queuectl.planner.problem.problem import Shape, caps, most_pods
 from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, PodSetGroup, on_nodes
+from queuectl.planner.problem.spared import Spared
 from queuectl.planner.problem.topology import Ints, Mask, Tree
 
 CapsOf: TypeAlias = Callable[[Shape], Ints]
@@ -90,7 +91,12 @@ def narrowed(request: GangRequest, free: Ints, found: NodeCounts) -> NodeCounts:
     other = find(request, free, lambda shape: caps(free, shape))
     if other is None:
         return found
-    return min(found, other, key=partial(width, request))
+    return min(found, other, key=partial(_rank, request))
+
+
+def _rank(request: GangRequest, node_counts: NodeCounts) -> tuple[int, ...]:
+    """The lesser is the better placement: by its width, then by the nodes that its pods leave to others if they can."""
+    return (*width(request, node_counts), avoided_nodes(request.pods, node_counts))
 
 
 def one_tree(request: GangRequest) -> bool:
@@ -138,7 +144,7 @@ def _narrowest(request: GangRequest, free: Ints, known: dict[int, Ints]) -> Node
     if found is None or len(groups) == 1 or any(p.balanced for p in request.pods):
         return found
     others = (scratch.together(groups, ANYWHERE, None), scratch.copy().pack(groups, orders[-1]))
-    return min((found, *filter(None, others)), key=partial(width, request))
+    return min((found, *filter(None, others)), key=partial(_rank, request))
 
 
 def _orders(podset_groups: Sequence[PodSetGroup], free: Ints) -> list[Sequence[int]]:
@@ -205,7 +211,10 @@ class _Scratch:
         pods = [p for podset_group in podset_groups for p in podset_group.pods]
         fits = [_inside(self.caps_of(p.shape), within) for p in pods]
         orders = _orders(podset_groups, self.free)
-        key = partial(domain_counts, podset_groups[0])
+
+        def key(node_counts: NodeCounts) -> tuple[int, ...]:
+            return (*domain_counts(podset_groups[0], node_counts), avoided_nodes(pods, node_counts))
+
         for mask in regions(podset_groups[0].tree, level, pods, fits, self.free):
             inside = [both(within, mask)] * len(podset_groups)
             ways = (self.copy(close=True).pack(podset_groups, order, inside) for order in orders)
@@ -251,10 +260,36 @@ class _Scratch:
         for close in self._widening(tree):
             close_fits = _inside(fits, close)
             if int(close_fits.sum()) >= pods.count:
-                found = _filled(Capacity(tree, close_fits, pods.slices), level, pods)
+                found = self._filled(tree, level, pods, close_fits)
                 if found is not None:
                     return self._filled_up(tree, level, pods, fits, _pods_per_node(tree, found))
         return None
+
+    def _filled(self, tree: Tree, level: int, pods: Pods, fits: Ints) -> Filled | None:
+        """Where pods go by what fits each node: of placements with as few domains, one that leaves most to other pods."""
+        spared = pods.shape.spared
+        if spared is None:
+            return _filled(Capacity(tree, fits, pods.slices), level, pods)
+        avoided = spared.avoided[-1]
+        found = _filled(Capacity(tree, fits, pods.slices, avoided=avoided), level, pods)
+        if found is None:
+            return None
+        for fewer in self._sparing(spared, pods.shape, fits, _pods_per_node(tree, found)[0]):
+            if int(fewer.sum()) >= pods.count:
+                other = _filled(Capacity(tree, fewer, pods.slices, avoided=avoided), level, pods)
+                if other is not None and Capacity.widths(other) <= Capacity.widths(found):
+                    return other
+        return found
+
+    def _sparing(self, spared: Spared, shape: Shape, fits: Ints, used: Ints) -> Iterator[Ints]:
+        """Pods that fit each node if they leave more to others than those on the nodes ``used``: the most first."""
+        for avoided in spared.avoided:
+            if not avoided[used].any():
+                return
+            yield np.where(avoided, 0, fits)
+        if spared.needs:
+            beside = spared.beside_devices(self.free)
+            yield np.minimum(fits, most_pods(beside, shape.vector, shape.columns))
 
     def _widening(self, tree: Tree) -> Iterator[Mask | None]:
         """The nodes that are near, those of the domains they are in, level by level upwards, all nodes."""

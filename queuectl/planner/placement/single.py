@@ -1,8 +1,8 @@
 """Where the pods of one podset go inside a topology, as if there were no others.
 
-Two placements are compared layer by layer; the first layer in which they differ decides: fewest domains from the top level down to nodes, then least
-capacity left over in the domains used, from the top down, then topology order. The remaining capacity stays in the largest
-domain used, so that large free blocks stay whole.
+Two placements are compared layer by layer; the first layer in which they differ decides: fewest domains from the top level down to nodes, then fewest
+avoided nodes among the nodes of a domain, then least capacity left over in the domains used, from the top down, then topology order. The
+remaining capacity stays in the largest domain used, so that large free blocks stay whole.
 
 Whether the pods fit, in one domain or anywhere, is exact, and so is the number of domains of the first level that takes several:
 they are the fewest, and of those the tightest. Within each of them the same rule holds further down.
@@ -10,20 +10,33 @@ they are the fewest, and of those the tightest. Within each of them the same rul
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
-from queuectl.planner.model.counts import Counts, fewest_then_tightest, most_even
+from queuectl.planner.model.counts import (
+    Counts,
+    fewest_then_sparing,
+    fewest_then_tightest,
+    most_even,
+)
 from queuectl.planner.problem.request import ANYWHERE
-from queuectl.planner.problem.topology import Ints
+from queuectl.planner.problem.topology import Ints, Mask
 
 Score: TypeAlias = tuple[int, ...]
 Filled: TypeAlias = tuple[Score, list[tuple[int, int]]]  # score, (position in tree.order, pods)
 
 
+@dataclass(eq=False)
 class Capacity(Counts):
-    """Where to put pods of one shape, by what fits each node and each domain of a tree."""
+    """Where to put pods of one shape, by what fits each node and each domain of a tree.
+
+    Attributes:
+        avoided: nodes that the pods leave to others if as few nodes hold them. Shape (N,); None = no nodes.
+    """
+
+    avoided: Mask | None = None
 
     def best_domain(self, level: int, count: int) -> Filled | None:
         """The best single domain of a level (``tree.depth``: the best node) that holds ``count`` pods."""
@@ -70,15 +83,15 @@ class Capacity(Counts):
         best = self._in_domain(level, low + tightest, count)
         if len(fitting) == 1 or level == self.tree.depth:
             return best
-        if self._widths(best) == self.fewest(level, count):
+        if self.widths(best) == self.fewest(level, count):
             return best
         bounds = self.least(level, low, high, count)[:, fitting]
         for at in np.lexsort((sizes[fitting], *bounds[::-1])).tolist():
             bound = (1, *bounds[:, at].tolist())
-            if bound > self._widths(best):
+            if bound > self.widths(best):
                 break
             left = int(sizes[fitting[at]]) - count
-            if bound == self._widths(best) and left >= best[0][len(bound)]:
+            if bound == self.widths(best) and left >= best[0][len(bound)]:
                 continue
             best = min(best, self._in_domain(level, low + int(fitting[at]), count), key=_first)
         return best
@@ -96,7 +109,8 @@ class Capacity(Counts):
         return (width, *below[:half], left, *below[half:])
 
     @staticmethod
-    def _widths(filled: Filled) -> Score:
+    def widths(filled: Filled) -> Score:
+        """The numbers of domains, from the top level down to nodes."""
         return filled[0][: len(filled[0]) // 2]
 
     def _below(self, level: int, domain: int, count: int) -> Filled:
@@ -107,12 +121,23 @@ class Capacity(Counts):
             return single
         grain = self.grains[level + 1]
         sizes = self.levels[level + 1][low:high]
-        chosen = fewest_then_tightest(sizes // grain, count // grain)
+        avoided = self._avoided(low, high) if level + 1 == self.tree.depth else None
+        if avoided is None:
+            chosen = fewest_then_tightest(sizes // grain, count // grain)
+            keeps = int(sizes[chosen].argmax())  # what is left over
+        else:
+            chosen = fewest_then_sparing(sizes // grain, count // grain, avoided)
+            keeps = int(np.lexsort((-sizes[chosen], ~avoided[chosen]))[0])
         shares = sizes[chosen]
-        shares[int(shares.argmax())] -= (
-            int(shares.sum()) - count
-        )  # the largest keeps what is left over
+        shares[keeps] -= int(shares.sum()) - count
         return self._spread(level, low, chosen, shares)
+
+    def _avoided(self, low: int, high: int) -> Mask | None:
+        """Which of some nodes, by position, are avoided; None = none of them."""
+        if self.avoided is None:
+            return None
+        avoided: Mask = self.avoided[self.tree.order[low:high]]
+        return avoided if avoided.any() else None
 
     def _spread(self, level: int, low: int, chosen: Ints, shares: Ints) -> Filled:
         """These shares on these children of a domain of ``level``, each as good as can be further down."""

@@ -12,15 +12,36 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
+from queuectl.domain.devices import IMPLICIT_RESOURCE
 from queuectl.domain.fleet import Fleet, Node, NodeRules, Toleration
-from queuectl.domain.quantity import Resources
+from queuectl.domain.gpu_labels import is_accelerator
+from queuectl.domain.gpus import BY_NAME
+from queuectl.domain.quantity import CPU, MEMORY, PODS, Resources
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.problem.topology import Ints, Mask, Tree, grow
 
 _MASKS_KEPT: Final = 4096
 
 
+_NO_DEVICES: Final = ("ephemeral-storage", "hugepages-", "attachable-volumes-")
+_GPU_DRIVERS: Final = "gpu."  # how names of DeviceClasses of GPUs begin
+
 Flavors: TypeAlias = Sequence[Mapping[str, str]]  # per podset, resource to flavor
+
+
+def is_planner_row(resource: str) -> bool:
+    """Whether it is a limit of the planner in the form of a resource, whose name no resource of Kubernetes can have."""
+    return " " in resource or "~" in resource
+
+
+def _is_device(resource: str) -> bool:
+    common = resource in (CPU, MEMORY, PODS) or resource.startswith(_NO_DEVICES)
+    return not common and not is_planner_row(resource)
+
+
+def _accelerates(device: str) -> bool:
+    name = device.removeprefix(IMPLICIT_RESOURCE)
+    return bool(BY_NAME.of(device)) or is_accelerator(name) or name.startswith(_GPU_DRIVERS)
 
 
 class Room(Enum):
@@ -46,6 +67,8 @@ class FleetIndex:
         rows = [[node.allocatable[name] for node in fleet.nodes] for name in self.resources]
         self.allocatable: Ints = np.array(rows, dtype=np.int64).reshape(len(rows), self.size)
         self.allocatable.flags.writeable = False
+        self.devices = [c for c, name in enumerate(self.resources) if _is_device(name)]
+        self.accelerators = [c for c in self.devices if _accelerates(self.resources[c])]
         self.ready: Mask = np.array([n.usable for n in fleet.nodes], dtype=np.bool_)
         self.fewest: dict[object, tuple[int, ...]] = {}  # see queuectl.reports.domains
         self.fits: dict[

@@ -20,6 +20,7 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.planner.problem.fleet import FleetIndex, index_of
 from queuectl.planner.problem.reserved_rows import with_reservations
 from queuectl.planner.problem.shared_gpus import with_limits
+from queuectl.planner.problem.spared import Spared, spared_by
 from queuectl.planner.problem.topology import Ints, Mask
 from queuectl.planner.problem.usage import Slots, Usage, beside_other_pods, usage_of
 from queuectl.planner.quota.tree import (
@@ -53,6 +54,7 @@ class Shape:
         slices: what it keeps together in, above the node: (level, size) coarse to fine. In each domain of ``level`` the
             number of pods is a multiple of ``size``; each finer size divides the coarser one. Pods alike but for their
             slices are two shapes.
+        spared: what it leaves to other pods where it can choose; None = nothing.
     """
 
     key: int
@@ -62,6 +64,7 @@ class Shape:
     columns: tuple[int, ...]
     eligible: Mask
     slices: Slices = ()
+    spared: Spared | None = None
 
 
 @dataclass(eq=False)
@@ -85,6 +88,7 @@ class Problem:
     _eligible: dict[tuple[NodeRules, frozenset[str], bytes, bool], Mask] = field(
         default_factory=dict
     )
+    _spares: dict[tuple[int, bytes], Spared | None] = field(default_factory=dict, init=False)
     _derived: dict[tuple[object, ...], Any] = field(default_factory=dict, init=False)
 
     @property
@@ -169,7 +173,17 @@ class Problem:
             return Shape(number, requests, rules, nothing, (), nowhere, slices)
         eligible = self._where(key, within)
         columns = _columns(vector, self.resources)
-        return Shape(number, requests, rules, vector, columns, eligible, slices)
+        spared = self._spared(vector, eligible)
+        return Shape(number, requests, rules, vector, columns, eligible, slices, spared)
+
+    def _spared(self, vector: Ints, eligible: Mask) -> Spared | None:
+        """The nodes and amounts that pods leave to others, one object for all that request the same kinds of resources on the same nodes."""
+        if not self.index.devices:
+            return None
+        key = (id(eligible), (vector > 0).tobytes())
+        if key not in self._spares:
+            self._spares[key] = spared_by(self.index, vector, eligible)
+        return self._spares[key]
 
     def _where(self, key: _ShapeKey, within: Mask | None) -> Mask:
         """The nodes that pods of a shape may use; one array for all shapes that may use the same."""

@@ -198,7 +198,9 @@ def on_nodes(request: GangRequest, nodes: Ints) -> GangRequest:
     tree = request.podset_groups[0].tree.within(nodes)
 
     def there(pods: Pods) -> Pods:
-        return replace(pods, shape=replace(pods.shape, eligible=pods.shape.eligible[nodes]))
+        shape = pods.shape
+        spared = None if shape.spared is None else shape.spared.within(nodes)
+        return replace(pods, shape=replace(shape, eligible=shape.eligible[nodes], spared=spared))
 
     podset_groups = (
         replace(
