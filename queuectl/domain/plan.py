@@ -40,11 +40,18 @@ class Cost:
         priority: of the victim.
         lost_work: GPU-seconds since its last checkpoint (or start), times utilization, plus restart cost.
         gpus: GPUs freed.
+        others: further GPUs that pods without GPUs count as in its lost work.
     """
 
     priority: int
     lost_work: int
     gpus: Fraction
+    others: float = 0.0
+
+    @property
+    def size(self) -> float:
+        """GPUs whose work is lost with each second that it runs on."""
+        return float(self.gpus) + self.others
 
 
 class PreemptionReason(StrEnum):

@@ -326,7 +326,7 @@ class ClusterQueue:
         """The back-off before borrowing, in seconds, of a gang that is evicted.
 
         Args:
-            lost: seconds of its loss: the GPU-seconds of its lost work and its restart, divided by its GPUs.
+            lost: seconds of its loss: the GPU-seconds of its lost work and its restart, divided by its size in GPUs.
             evicted: how often it was evicted for others before, within 24 hours.
         """
         return min(self.borrow_backoff, (1 + evicted) * lost)

@@ -15,9 +15,10 @@ from queuectl.domain.events import Evict, NoteAdded
 from queuectl.domain.gpus import as_number
 from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
+from queuectl.domain.plan import Cost
 from queuectl.domain.queues import ClusterQueue, IdleReclaim, OptOut, QueueConfig, ReclaimMode
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.snapshot import Admitted
+from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.words import counted_gpus
 from queuectl.lifecycle.machine import handle
@@ -25,6 +26,7 @@ from queuectl.objects.keys import IDLE_RECLAIM, PREFIX
 from queuectl.objects.times import format_time
 from queuectl.planner.preempt.cost import costs
 from queuectl.planner.preempt.protections import protected_until
+from queuectl.planner.preempt.sizes import sizes_of
 from queuectl.state.claims import exempt_from_idle_reclaim
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
@@ -186,7 +188,8 @@ class Idleness:
         gang = self._read_gang(entry, job, config, now)
         if gang is None or protected_until(gang, queue, now) is not None:
             return None
-        return Evict(_taken(gang, use, rule, now))
+        sizes = sizes_of(Snapshot(now, self._mirror.fleet, config))
+        return Evict(_taken(use, rule, costs([gang], now, sizes)[entry.uid]))
 
 
 def _counts(entry: Entry, use: GangUse, rule: IdleReclaim) -> bool:
@@ -235,9 +238,8 @@ def _remedy(queue: ClusterQueue) -> str:
             return f"{annotation} exempts it"
 
 
-def _taken(gang: Admitted, use: GangUse, rule: IdleReclaim, now: float) -> Reason:
+def _taken(use: GangUse, rule: IdleReclaim, cost: Cost) -> Reason:
     """An eviction with its lost work, computed as for each other victim."""
-    cost = costs([gang], now)[gang.workload.uid]
     since = format_time(use.since)
     text = (
         f"idle since {since}, and warned twice: {use.text}; this loses {cost.lost_work} GPU-seconds of work "

@@ -14,6 +14,7 @@ from queuectl.planner.capacity.node_counts import fits
 from queuectl.planner.capacity.state import open_state
 from queuectl.planner.preempt.cost import costs
 from queuectl.planner.preempt.search import Found
+from queuectl.planner.preempt.sizes import sizes_of
 from queuectl.planner.problem.flavors import options_of
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import ANYWHERE, GangRequest, request_of
@@ -50,7 +51,7 @@ def answers(
 
 def agrees_with_brute_force(snapshot: Snapshot, budget: int | None = None) -> str:
     (entry,) = snapshot.pending
-    priced = costs(movable(snapshot), snapshot.now)
+    priced = costs(movable(snapshot), snapshot.now, sizes_of(snapshot))
     outcome = "no choice"
     for request, solution, _ in answers(snapshot, budget):
         best = cheapest_moves(snapshot, entry, priced, request.flavors, budget)
@@ -175,7 +176,7 @@ def test_a_search_cut_short_reports_it() -> None:
 def proofs_hold(snapshot: Snapshot, limits: SolverLimits) -> None:
     snapshot = replace(snapshot, limits=limits)
     (entry,) = snapshot.pending
-    priced = costs(movable(snapshot), snapshot.now)
+    priced = costs(movable(snapshot), snapshot.now, sizes_of(snapshot))
     for request, solution, _ in answers(snapshot):
         best = cheapest_moves(snapshot, entry, priced, request.flavors)
         if solution is None or solution.proof is Proof.OPTIMAL:

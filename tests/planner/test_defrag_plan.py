@@ -26,6 +26,7 @@ from queuectl.domain.snapshot import Admitted, CapacityLease, MakeRoom, Pending,
 from queuectl.planner import plan
 from queuectl.planner.explain import diagnose
 from queuectl.planner.preempt.cost import RESTART_COST, costs
+from queuectl.planner.preempt.sizes import sizes_of
 from queuectl.planner.verify import Rule, verify
 from tests.planner.build import FLAVOR, NOW, gang, holding, node, placed, podset, queue, world
 from tests.planner.generate_moves import scattered, shaped, tight
@@ -443,6 +444,6 @@ def _total(moves: tuple[Move, ...]) -> tuple[int, int] | None:
 def _cheapest(snapshot: Snapshot, budget: int) -> tuple[int, int] | None:
     (entry,) = snapshot.pending
     flavors = tuple(dict.fromkeys(p.shape.requests, FLAVOR) for p in entry.workload.podsets)
-    priced = costs(movable(snapshot), snapshot.now)
+    priced = costs(movable(snapshot), snapshot.now, sizes_of(snapshot))
     best = cheapest_moves(snapshot, entry, priced, flavors, budget)
     return best[:2] if best is not None else None

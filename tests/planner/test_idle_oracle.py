@@ -12,6 +12,7 @@ from queuectl.domain.plan import PreemptionReason
 from queuectl.domain.queues import ClusterQueue, IdleReclaim, ReclaimMode
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.planner.preempt.cost import costs
+from queuectl.planner.preempt.sizes import sizes_of
 from queuectl.planner.verify import Rule, verify
 from tests.planner.build import NOW
 from tests.planner.generate_cohorts import cohorts
@@ -78,7 +79,7 @@ def test_the_verifier_refuses_what_brute_force_finds_illegal(fair: bool) -> None
             continue
         rng = random.Random(seed)
         chosen = frozenset(u for u in oracle.gangs if rng.random() < 0.4)
-        cost = costs(list(oracle.gangs.values()), snapshot.now)
+        cost = costs(list(oracle.gangs.values()), snapshot.now, sizes_of(snapshot))
 
         def reason(uid: str, oracle=oracle, chosen=chosen) -> str:
             if oracle.yields(uid, chosen):

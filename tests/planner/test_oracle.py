@@ -10,6 +10,7 @@ from queuectl.domain.plan import Cost
 from queuectl.domain.queues import QueueingStrategy, WithinClusterQueue
 from queuectl.domain.snapshot import CapacityLease, Pending
 from queuectl.planner.preempt.cost import costs
+from queuectl.planner.preempt.sizes import sizes_of
 from tests.planner import cases
 from tests.planner.build import gang, holding, node, placed, podset, queue, world
 from tests.planner.oracle import least_victims, legal_victims, starts
@@ -25,7 +26,7 @@ def test_the_greatest_admitted_set_in_queue_order_is_found(case: cases.Batch) ->
 def test_the_least_victims_are_found_by_enumeration(case: cases.Preempt, order) -> None:
     snapshot = case.snapshot(order)
     entry = snapshot.pending[0]
-    priced = costs(legal_victims(snapshot, entry.workload), snapshot.now)
+    priced = costs(legal_victims(snapshot, entry.workload), snapshot.now, sizes_of(snapshot))
     found = least_victims(snapshot, entry, priced)
     assert (found[1] if found else None) == case.victims[order]
 

@@ -12,6 +12,7 @@ from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.workload import Placement, Workload
 from queuectl.planner import plan
 from queuectl.planner.preempt.cost import costs
+from queuectl.planner.preempt.sizes import sizes_of
 from queuectl.planner.verify import verify
 from tests.planner import generate
 from tests.planner.build import gang, podset
@@ -57,7 +58,7 @@ def in_turn(snapshot: Snapshot, made: Plan) -> None:
     promised: list[tuple[Workload, Placement]] = []
     for entry in sorted(snapshot.pending, key=queue_order):
         uid = entry.workload.uid
-        priced = costs(legal_victims(snapshot, entry.workload), snapshot.now)
+        priced = costs(legal_victims(snapshot, entry.workload), snapshot.now, sizes_of(snapshot))
         best = least_victims(snapshot, entry, priced, promised)
         taken = [p for p in made.preempted if p.preemptor == uid]
         lease = refused[uid].lease

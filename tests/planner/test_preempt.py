@@ -23,6 +23,7 @@ from queuectl.planner.preempt import search as preempt_search
 from queuectl.planner.preempt.cost import RESTART_COST, costs
 from queuectl.planner.preempt.find import Victims, find_victims
 from queuectl.planner.preempt.search import Found
+from queuectl.planner.preempt.sizes import sizes_of
 from queuectl.planner.problem.flavors import options_of
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import GangRequest, request_of
@@ -123,7 +124,7 @@ def test_the_known_optimum_is_found(case: cases.Preempt, order) -> None:
 
 def agrees_with_brute_force(snapshot: Snapshot) -> None:
     entry = snapshot.pending[0]
-    priced = costs(legal_victims(snapshot, entry.workload), snapshot.now)
+    priced = costs(legal_victims(snapshot, entry.workload), snapshot.now, sizes_of(snapshot))
     for request, main, answer in answers(snapshot):
         best = least_victims(snapshot, entry, priced, only=request.flavors)
         assert (answer is None) == (best is None)

@@ -18,6 +18,7 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.capacity.state import open_state
 from queuectl.planner.preempt.cost import costs
 from queuectl.planner.preempt.find import Victims, find_victims
+from queuectl.planner.preempt.sizes import sizes_of
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import request_of
 from queuectl.planner.solver.solver import Solver
@@ -213,7 +214,7 @@ def ask(snapshot: Snapshot) -> tuple[Cohorts, Victims | None, Any]:
 def agrees_with_brute_force(snapshot: Snapshot) -> None:
     oracle, answer, request = ask(snapshot)
     able = [g for u, g in oracle.gangs.items() if oracle.able(u)]
-    best = oracle.least(costs(able, snapshot.now))
+    best = oracle.least(costs(able, snapshot.now, sizes_of(snapshot)))
     assert (answer is None) == (best is None)
     if answer is None or best is None:
         return
@@ -246,7 +247,7 @@ def test_the_verifier_rejects_the_sets_that_brute_force_finds_illegal(fair: bool
             continue
         rng = random.Random(seed)
         chosen = [u for u in oracle.gangs if rng.random() < 0.4]
-        cost = costs(list(oracle.gangs.values()), snapshot.now)
+        cost = costs(list(oracle.gangs.values()), snapshot.now, sizes_of(snapshot))
         one = next(iter(answer.victims), None)
         if one is None:
             continue

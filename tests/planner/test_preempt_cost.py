@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from queuectl.domain.snapshot import Admitted
 from queuectl.planner.preempt.cost import RESTART_COST, costs
-from tests.planner.build import NOW, gang, holding, podset
+from queuectl.planner.preempt.sizes import sizes_of
+from tests.planner.build import NOW, gang, holding, podset, world
 
 TIMES = st.one_of(st.none(), st.floats(0, NOW * 2))
 
@@ -20,7 +21,7 @@ def running(uid: str = "x", gpu: int = 4, **kw) -> Admitted:
 
 
 def lost(gang_there: Admitted, *others: Admitted) -> int:
-    priced = costs([gang_there, *others], NOW)
+    priced = costs([gang_there, *others], NOW, sizes_of(world([])))
     return priced[gang_there.workload.uid].lost_work - RESTART_COST
 
 
@@ -55,9 +56,10 @@ def test_undeclared_checkpoints_count_as_the_median_of_the_declared() -> None:
     assert lost(young, *declared) == 8 * 20
 
 
-def test_a_gang_without_gpus_still_costs_a_restart() -> None:
-    (cost,) = costs([running(gpu=0, started_at=0.0)], NOW).values()
-    assert (cost.priority, cost.lost_work, int(cost.gpus)) == (3, RESTART_COST, 0)
+def test_an_idle_gang_still_costs_a_restart() -> None:
+    held = running(utilization=0.0, started_at=0.0)
+    (cost,) = costs([held], NOW, sizes_of(world([]))).values()
+    assert (cost.priority, cost.lost_work, int(cost.gpus)) == (3, RESTART_COST, 8)
     assert RESTART_COST > 0
 
 

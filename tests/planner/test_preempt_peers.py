@@ -22,6 +22,7 @@ from queuectl.domain.queues import WithinClusterQueue
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.planner import plan
 from queuectl.planner.preempt.cost import costs
+from queuectl.planner.preempt.sizes import sizes_of
 from queuectl.planner.verify import verify
 from tests.planner import cases, generate, peers
 from tests.planner.build import NOW, gang, holding, node, podset, queue, world
@@ -232,7 +233,7 @@ def test_the_victims_are_never_worse_than_any_greedy_order_on_small_clusters(
     snapshot = counting_first(drawn)
     entry = snapshot.pending[0]
     contested = list(entry.workload.requests)
-    priced = costs(legal_victims(snapshot, entry.workload), snapshot.now)
+    priced = costs(legal_victims(snapshot, entry.workload), snapshot.now, sizes_of(snapshot))
     for request, _, answer in answers(snapshot):
         fits = fits_by_force(snapshot, request.flavors)
         for taken in (
@@ -254,7 +255,7 @@ def test_the_victims_are_never_worse_than_any_greedy_order_on_medium_clusters(
     snapshot = middling(seed, level)
     entry = snapshot.pending[0]
     fits = peers.by_floor_sums(snapshot, entry.workload)
-    priced = costs(legal_victims(snapshot, entry.workload), snapshot.now)
+    priced = costs(legal_victims(snapshot, entry.workload), snapshot.now, sizes_of(snapshot))
     made = plan(snapshot)
     assert verify(snapshot, made) == ()
     ours = [p.cost for p in made.preempted]

@@ -19,6 +19,7 @@ from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import PodSet, Workload
 from queuectl.planner import plan
 from queuectl.planner.preempt.cost import costs
+from queuectl.planner.preempt.sizes import sizes_of
 from queuectl.planner.verify import Rule, verify
 from tests.planner.build import NOW, gang, holding, node, podset, queue, world
 from tests.planner.generate import ORDERS, FreeNodes
@@ -348,7 +349,7 @@ def outcome(case: Accident) -> str:
 def least(case: Accident) -> tuple[int, ...] | None:
     """The layers of the least legal victims after which the lost pods fit."""
     legal = [a for a in legal_victims(case.snapshot, case.broken.workload) if not a.lost]
-    priced = costs(legal, case.snapshot.now)
+    priced = costs(legal, case.snapshot.now, sizes_of(case.snapshot))
     order = case.snapshot.config.cluster_queues["main"].victim_order
     found = None
     for bits in range(1 << len(legal)):

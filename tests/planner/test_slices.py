@@ -17,6 +17,7 @@ from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot
 from queuectl.domain.workload import PodSet
 from queuectl.planner import plan
 from queuectl.planner.preempt.cost import costs
+from queuectl.planner.preempt.sizes import sizes_of
 from queuectl.planner.verify import Rule, verify
 from tests.planner import generate
 from tests.planner.build import gang, node, placed, podset, queue, world
@@ -94,7 +95,7 @@ def contested(draw: st.DrawFn) -> Snapshot:
 def test_brute_force_evicts_as_little_for_a_sliced_gang(snapshot: Snapshot) -> None:
     (entry,) = snapshot.pending
     made = planned(snapshot)
-    priced = costs(legal_victims(snapshot, entry.workload), snapshot.now)
+    priced = costs(legal_victims(snapshot, entry.workload), snapshot.now, sizes_of(snapshot))
     least = least_victims(snapshot, entry, priced)
     if made.admitted or least is None:
         assert not made.preempted

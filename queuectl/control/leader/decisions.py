@@ -302,7 +302,7 @@ class Decider:
         without_backoff = sliced or preemption.reason == PreemptionReason.IDLE
         if entry is not None and queue is not None and not without_backoff:
             pause = queue.pause_before_borrowing(
-                cost.lost_work / max(1.0, float(cost.gpus)),
+                cost.lost_work / max(1.0, cost.size),
                 sum(at > now - DAY for at in entry.preempted_at),
             )
             details["borrowBackoffSeconds"] = round(pause, 1)

@@ -30,6 +30,7 @@ from queuectl.lifecycle.transitions import notice
 from queuectl.planner import StopSignal
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.preempt.cost import costs
+from queuectl.planner.preempt.sizes import sizes_of
 
 TIMEOUT_SECONDS: Final = 5.0  # then the gangs that start are left open; clients wait no longer
 
@@ -56,7 +57,7 @@ def drain_cost(snapshot: Snapshot, queue: DocumentKey) -> DrainCost:
     gangs = [
         gang for gang in snapshot.admitted if not gang.leaving and _is_of(gang, queue, snapshot)
     ]
-    prices = costs(gangs, snapshot.now).values()
+    prices = costs(gangs, snapshot.now, sizes_of(snapshot)).values()
     return DrainCost(
         gangs=len(gangs),
         pods=sum(gang.workload.pods for gang in gangs),
@@ -119,7 +120,8 @@ class Previewer:
         if gang is None or gang.leaving:
             return None
         counted = await asyncio.to_thread(self._devices.added, snapshot)
-        cost = costs(counted.admitted_of([uid]), snapshot.now)[uid]
+        sizes = sizes_of(counted)
+        cost = costs(counted.admitted_of([uid]), snapshot.now, sizes)[uid]
         reason = notice(entry, Code.PREEMPTED, snapshot.config.rules)
         work = partial(_planned, snapshot, gang, action, self._cache)
         return Preview(cost, reason, await self._throttle.work_out(work, TIMEOUT_SECONDS))

@@ -40,6 +40,7 @@ from queuectl.planner.order.queue_order import (
 )
 from queuectl.planner.preempt.protections import reclaim_wait
 from queuectl.planner.preempt.shortage import entitled
+from queuectl.planner.preempt.sizes import sizes_of
 from queuectl.planner.problem.parts import shrinks, smallest
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.quota.tree import QuotaRow
@@ -188,9 +189,11 @@ class AdmissionCycle:
         """Why a gang does not evict yet; None when it does."""
         if queue is None:
             return None
-        now = self.problem.snapshot.now
+        snapshot = self.problem.snapshot
         room_by = partial(first_room, self.state, found.request)
-        return reclaim_wait(found.request.pending, queue, found.victims.victims, now, room_by)
+        sizes = sizes_of(snapshot, self.problem.cache)
+        victims = found.victims.victims
+        return reclaim_wait(found.request.pending, queue, victims, snapshot.now, room_by, sizes)
 
     def _keep_place(self, pending: Pending) -> None:
         """Hold back the gangs behind a blocked one. Blocked gangs are considered before all others."""

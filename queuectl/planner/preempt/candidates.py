@@ -25,8 +25,9 @@ from queuectl.domain.queues import ClusterQueue, ReclaimMode
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.workload import Workload
 from queuectl.planner.capacity.state import State
-from queuectl.planner.preempt.cost import Ages, ages_of
+from queuectl.planner.preempt.cost import Ages, ages_of, cost_of
 from queuectl.planner.preempt.protections import opts_out, protected_until
+from queuectl.planner.preempt.sizes import Sizes, sizes_of
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.topology import Ints, Mask
 from queuectl.planner.quota.tree import QuotaRow
@@ -94,7 +95,7 @@ def may_evict(problem: Problem, workload: Workload, queue: ClusterQueue | None) 
     return queue is not None and (queue.preempts or any_yields(problem, workload, queue))
 
 
-Priorities: TypeAlias = np.ndarray[tuple[int], np.dtype[np.float64]]
+Floats: TypeAlias = np.ndarray[tuple[int], np.dtype[np.float64]]
 Charges: TypeAlias = Mapping[
     int, tuple[tuple[QuotaRow, int], ...]
 ]  # gang of a table to what it is charged
@@ -121,7 +122,7 @@ class Rows:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class GangArrays:
-    """Some gangs that run, by priority, then uid.
+    """Some gangs that run, by priority, then from the newest to the oldest.
 
     Attributes:
         quota: what each is charged, per quota row.
@@ -132,6 +133,7 @@ class GangArrays:
     ages: Ages
     rows: Rows
     quota: dict[QuotaRow, Ints]
+    sizes: Sizes
 
     def table(self, chosen: Mask, now: float) -> CandidateTable:
         """Those of them that one gang may evict, in the same order."""
@@ -143,14 +145,16 @@ class GangArrays:
             tuple(self.gangs[i] for i in np.flatnonzero(chosen)),
             rank,
             self.ages.lost_work(now, chosen)[chosen],
+            self.ages.known_starts(now, chosen)[chosen],
             Rows(number[rows.gang], rows.node, rows.use),
             {row: amounts for row, amounts in charged if amounts.any()},
+            self.sizes,
         )
 
 
 def arrays_of(problem: Problem, gangs: Iterable[Admitted]) -> GangArrays:
     """Collect what some gangs hold and are charged."""
-    ordered = sorted(gangs, key=lambda gang: (gang.workload.priority, gang.workload.uid))
+    ordered = sorted(gangs, key=lambda g: (g.workload.priority, -g.started_at, g.workload.uid))
     charged: dict[QuotaRow, list[tuple[int, int]]] = {}
     for i, gang in enumerate(ordered):
         for row, amount in problem.usage.charges(gang):
@@ -160,7 +164,9 @@ def arrays_of(problem: Problem, gangs: Iterable[Admitted]) -> GangArrays:
         at, amounts = np.array(entries, dtype=np.int64).T
         np.add.at(quota[row], at, amounts)
     priority = np.array([gang.workload.priority for gang in ordered], dtype=np.int64)
-    return GangArrays(tuple(ordered), priority, ages_of(ordered), rows_of(problem, ordered), quota)
+    sizes = sizes_of(problem.snapshot, problem.cache)
+    ages, rows = ages_of(ordered, sizes), rows_of(problem, ordered)
+    return GangArrays(tuple(ordered), priority, ages, rows, quota, sizes)
 
 
 def table_of(problem: Problem, gangs: Iterable[Admitted]) -> CandidateTable:
@@ -181,18 +187,19 @@ class RunningGangs(GangArrays):
 
     queues: dict[str, int]
     owner: Ints
-    queued_at: np.ndarray[tuple[int], np.dtype[np.float64]]
+    queued_at: Floats
     reclaim_only: Mask
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CandidateTable:
-    """The gangs one preemptor may evict, C of them, numbered by priority, then uid.
+    """The gangs one preemptor may evict, C of them, numbered by priority, then from the newest to the oldest.
 
     Attributes:
         gangs: the gangs themselves.
         rank: position of a gang's priority among the distinct ones present, lowest first, from 1. Shape (C,).
         lost: GPU-seconds each would lose. Shape (C,).
+        starts: when each started (unix seconds), to decide between equal losses; minus infinity where the loss is a guess. Shape (C,).
         rows: what each holds of which node.
         quota: quota row to the amount each frees. Shape (C,).
     """
@@ -200,8 +207,10 @@ class CandidateTable:
     gangs: tuple[Admitted, ...]
     rank: Ints
     lost: Ints
+    starts: Floats
     rows: Rows
     quota: dict[QuotaRow, Ints]
+    sizes: Sizes
     _charges: list[Charges] = field(default_factory=list)
 
     @property
@@ -221,8 +230,7 @@ class CandidateTable:
         return self._charges[0]
 
     def cost(self, at: int) -> Cost:
-        gang = self.gangs[at]
-        return Cost(gang.workload.priority, int(self.lost[at]), gang.gpus)
+        return cost_of(self.gangs[at], int(self.lost[at]), self.sizes)
 
     def freed(self, nodes: int, chosen: Mask | None = None) -> Ints:
         """(R, N) freed on each of ``nodes`` nodes when the chosen gangs (all of them by default) leave."""
@@ -236,8 +244,10 @@ class CandidateTable:
             self.gangs[:size],
             self.rank[:size],
             self.lost[:size],
+            self.starts[:size],
             self.rows.select(self.rows.gang < size),
             {row: frees[:size] for row, frees in self.quota.items()},
+            self.sizes,
         )
 
     def mask(self, victims: Iterable[int]) -> Mask:
@@ -259,7 +269,7 @@ def running_gangs(problem: Problem, queues: tuple[str, ...]) -> RunningGangs:
     return problem.once(_enroll, queues)
 
 
-def least_priorities(problem: Problem, queues: tuple[str, ...], dry: bool) -> Priorities:
+def least_priorities(problem: Problem, queues: tuple[str, ...], dry: bool) -> Floats:
     """The least priority that each of the running gangs of some ClusterQueues yields to for being idle.
 
     Args:
@@ -273,7 +283,7 @@ def least_priorities(problem: Problem, queues: tuple[str, ...], dry: bool) -> Pr
     return problem.once(_least_priorities, queues, dry)
 
 
-def _least_priorities(problem: Problem, queues: tuple[str, ...], dry: bool) -> Priorities:
+def _least_priorities(problem: Problem, queues: tuple[str, ...], dry: bool) -> Floats:
     by_queue = yielding(problem, dry=dry).values()
     least = {uid: priority for gangs in by_queue for uid, priority in gangs.items()}
     gangs = running_gangs(problem, queues).gangs
@@ -296,6 +306,7 @@ def _enroll(problem: Problem, queues: tuple[str, ...]) -> RunningGangs:
         arrays.ages,
         arrays.rows,
         arrays.quota,
+        arrays.sizes,
         numbered,
         np.array(owner, dtype=np.int64),
         np.array([gang.workload.queued_at for gang in arrays.gangs], dtype=np.float64),

@@ -1,6 +1,7 @@
 """The loss of an eviction, in GPU-seconds, and the layers of a set's cost as integers a solver can minimise.
 
-An eviction loses GPUs x time since the last checkpoint x utilization, plus a restart. Unknown is not idle (invariant I5):
+An eviction loses GPUs x time since the last checkpoint x utilization, plus a restart. Pods without GPUs count as a part of GPUs
+(:mod:`queuectl.planner.preempt.sizes`), and their utilization as 1, because it is that of GPUs. Unknown is not idle (invariant I5):
 utilization that was not measured counts as 1. Silence about checkpoints does not make a gang dearer without bound: one that
 declared none is taken to save as often as the others do, by the median of their times.
 
@@ -22,15 +23,18 @@ from queuectl.domain.plan import Cost
 from queuectl.domain.queues import DEFAULT_VICTIM_ORDER, VictimKey
 from queuectl.domain.snapshot import Admitted
 from queuectl.planner.model.builder import stages
+from queuectl.planner.preempt.sizes import Sizes
 from queuectl.planner.problem.topology import Ints, Mask
 
 # GPU-seconds every eviction loses beside its work: images, containers and rendezvous, about a minute of one GPU. It
-# keeps an idle or GPU-less victim from being free, so that no needless one is ever taken.
+# keeps an idle victim from being free, so that no needless one is ever taken.
 RESTART_COST: Final = 60
-
 
 # The same for a pod above the least number of an elastic gang, which runs on without it: of two equal losses, it is the smaller one.
 RELEASE_COST: Final = 30
+
+MOST_WORK: Final = 1 << 40
+"""GPU-seconds, 35,000 GPU-years. More count as so many, so that sums over the gangs of a cluster stay in the range of the solver."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -40,7 +44,8 @@ class Ages:
     started: NDArray[np.float64]
     checkpoint: NDArray[np.float64]
     utilization: NDArray[np.float64]
-    gpus: NDArray[np.float64]
+    accelerators: NDArray[np.float64]
+    others: NDArray[np.float64]
     restart: Ints
 
     def lost_work(self, now: float, among: Mask) -> Ints:
@@ -51,22 +56,34 @@ class Ages:
             among: the candidates; the median of their declared checkpoints counts for undeclared ones.
         """
         saved = np.minimum(self.checkpoint, now)
-        declared = np.sort(saved[among & ~np.isnan(saved)])
-        typical = declared[(len(declared) - 1) // 2] if len(declared) else -np.inf
+        typical = self._typical(now, among)
         since = np.maximum(self.started, np.where(np.isnan(saved), typical, saved))
         used = np.where(np.isnan(self.utilization), 1.0, np.clip(self.utilization, 0.0, 1.0))
-        work = np.ceil(self.gpus * np.maximum(0.0, now - since) * used)
-        return work.astype(np.int64) + self.restart
+        work = np.ceil((self.accelerators * used + self.others) * np.maximum(0.0, now - since))
+        return np.minimum(work, MOST_WORK).astype(np.int64) + self.restart
+
+    def known_starts(self, now: float, among: Mask) -> NDArray[np.float64]:
+        """When each started (unix seconds); minus infinity where its loss is a guess, because its checkpoints are not known."""
+        guessed = np.isnan(self.checkpoint) & (self.started < self._typical(now, among))
+        return np.where(guessed, -np.inf, self.started)
+
+    def _typical(self, now: float, among: Mask) -> float:
+        """The median of the declared checkpoints; minus infinity without any."""
+        saved = np.minimum(self.checkpoint, now)
+        declared = np.sort(saved[among & ~np.isnan(saved)])
+        return float(declared[(len(declared) - 1) // 2]) if len(declared) else -np.inf
 
 
-def ages_of(gangs: Sequence[Admitted]) -> Ages:
+def ages_of(gangs: Sequence[Admitted], sizes: Sizes) -> Ages:
     """Collect the ages of some gangs, in their order."""
     nan = float("nan")
+    gpus = [sizes.of_running(g) for g in gangs]
     return Ages(
         np.array([g.started_at for g in gangs], dtype=np.float64),
         np.array([nan if g.checkpoint_at is None else g.checkpoint_at for g in gangs], np.float64),
         np.array([nan if g.utilization is None else g.utilization for g in gangs], np.float64),
-        np.array([float(g.gpus) for g in gangs], dtype=np.float64),
+        np.array([size.accelerators for size in gpus], dtype=np.float64),
+        np.array([size.others for size in gpus], dtype=np.float64),
         np.array([_restart(g) for g in gangs], dtype=np.int64),
     )
 
@@ -75,14 +92,20 @@ def _restart(gang: Admitted) -> int:
     return RESTART_COST if gang.workload.growth is None else RELEASE_COST
 
 
-def costs(candidates: Sequence[Admitted], now: float) -> Mapping[str, Cost]:
+def costs(candidates: Sequence[Admitted], now: float, sizes: Sizes) -> Mapping[str, Cost]:
     """Cost of evicting each candidate, by uid."""
-    ages = ages_of(candidates)
+    ages = ages_of(candidates, sizes)
     lost = ages.lost_work(now, np.ones(len(candidates), dtype=np.bool_))
     return {
-        c.workload.uid: Cost(c.workload.priority, int(work), c.gpus)
+        c.workload.uid: cost_of(c, int(work), sizes)
         for c, work in zip(candidates, lost, strict=True)
     }
+
+
+def cost_of(gang: Admitted, lost: int, sizes: Sizes) -> Cost:
+    """The cost of evicting a gang that loses so many GPU-seconds."""
+    others = sizes.of_running(gang).total - float(gang.gpus)
+    return Cost(gang.workload.priority, lost, gang.gpus, others)
 
 
 _RANGE: Final = 1 << 58  # of one goal's value; leaves the solver a factor of four
@@ -115,15 +138,35 @@ def layers(order: Sequence[VictimKey], costs: Collection[Cost]) -> tuple[float, 
     return tuple(value[key] for key in complete(order))
 
 
-def goals(lost: Ints, rank: Ints, order: Sequence[VictimKey]) -> Iterator[Goal]:
-    """The goals of some layers, first to last, over candidates with this lost work and these ranks. Shape (C,) each."""
+def goals(
+    lost: Ints, rank: Ints, order: Sequence[VictimKey], older: Ints | None = None
+) -> Iterator[Goal]:
+    """The goals of some layers, first to last, over candidates with this lost work and these ranks. Shape (C,) each.
+
+    ``older`` decides between equal victims. It never makes a goal of its own, which would take as long as all others.
+    """
     zero = np.zeros(len(lost), dtype=np.int64)
-    value = {VictimKey.LOST_WORK: lost, VictimKey.COUNT: zero + 1}
-    keys = iter(order)
-    for weights in stages([_bound(lost, rank, key) for key in order], _RANGE):
+    last = zero if older is None else older
+    value = {VictimKey.LOST_WORK: lost, VictimKey.COUNT: zero + 1, None: last}
+    keys = iter((*order, None))
+    bounds = [_bound(lost, rank, key) for key in order]
+    for weights in stages([*bounds, int(last.sum())], _RANGE):
         of = dict(zip(keys, weights, strict=False))
-        weight = sum((of[key] * each for key, each in value.items() if key in of), zero)
-        yield Goal(weight, of.get(VictimKey.MAX_PRIORITY, 0))
+        if of.keys() != {None}:
+            weight = sum((of[key] * each for key, each in value.items() if key in of), zero)
+            yield Goal(weight, of.get(VictimKey.MAX_PRIORITY, 0))
+
+
+def older_of(starts: NDArray[np.float64], lost: Ints, rank: Ints) -> Ints:
+    """Of each gang, how many starts of gangs of the same priority with the same loss are later. Shape (C,) each."""
+    older = np.zeros(len(lost), dtype=np.int64)
+    alike = np.unique(np.stack([rank, lost]), axis=1, return_inverse=True)[1].reshape(-1)
+    if not len(lost) or int(alike.max()) + 1 == len(lost):
+        return older
+    for group in np.flatnonzero(np.bincount(alike) > 1).tolist():
+        these = np.flatnonzero(alike == group)
+        older[these] = np.unique(-starts[these], return_inverse=True)[1]
+    return older
 
 
 def _bound(lost: Ints, rank: Ints, key: VictimKey) -> int:

@@ -29,7 +29,7 @@ from queuectl.planner.capacity.state import State
 from queuectl.planner.placement.feasible import refuted_by_sums
 from queuectl.planner.placement.several import find
 from queuectl.planner.preempt.candidates import CandidateTable, EvictionScope
-from queuectl.planner.preempt.cost import Goal, complete, goals, layers
+from queuectl.planner.preempt.cost import Goal, complete, goals, layers, older_of
 from queuectl.planner.preempt.legality import EvictionConstraints, Order, OtherQueues
 from queuectl.planner.preempt.orders import Fair, Reclaim
 from queuectl.planner.preempt.preemptor import Preemptor
@@ -60,7 +60,7 @@ class Victims:
     """The answer for one blocked gang.
 
     Attributes:
-        victims: gangs to evict, with costs; by priority, then uid. Empty with another proof than UNDECIDED: none has to
+        victims: gangs to evict, with costs; by priority, then from the newest to the oldest. Empty with another proof than UNDECIDED: none has to
             leave, the gang fits once those already leaving have left.
         node_counts: where the gang runs then, per pods of the request; empty when undecided or quota only.
         proof: OPTIMAL (no legal set is cheaper), FEASIBLE (a limit ended the search; after the set the gang fits, and
@@ -176,7 +176,8 @@ class Blocked:
 
     def _goals(self, table: CandidateTable) -> list[Goal]:
         keys = self.keys[1:] if self.keys[0] is VictimKey.MAX_PRIORITY else self.keys
-        return list(goals(table.lost, table.rank, keys))
+        older = older_of(table.starts, table.lost, table.rank)
+        return list(goals(table.lost, table.rank, keys, older))
 
     def _least_rank(self) -> int | None:
         """The lowest priority up to which the floor sums allow the gang; None = not even with all candidates gone."""

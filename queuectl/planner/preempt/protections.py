@@ -28,6 +28,7 @@ from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.words import counted, format_time
 from queuectl.domain.workload import Workload
 from queuectl.planner.preempt.cost import RESTART_COST
+from queuectl.planner.preempt.sizes import Sizes
 
 _NONE: Final = Protection()
 _TAKES_BACK: Final = frozenset(
@@ -215,6 +216,7 @@ def reclaim_wait(
     victims: Sequence[Preemption],
     now: float,
     room_by: Callable[[float], float | None],
+    sizes: Sizes,
 ) -> Reason | None:
     """Why a gang does not evict these victims yet; None = it does.
 
@@ -228,6 +230,7 @@ def reclaim_wait(
         victims: the gangs that it would evict.
         now: unix seconds.
         room_by: the first time at which enforced limits leave room for the gang, if there is one up to the given time.
+        sizes: of gangs, in GPUs.
     """
     priority = pending.workload.priority
     if not any(v.reason in _TAKES_BACK and v.cost.priority >= priority for v in victims):
@@ -237,7 +240,7 @@ def reclaim_wait(
     lost = sum(max(0, v.cost.lost_work - RESTART_COST) for v in victims)
     if lost <= 0 or now >= last:
         return None
-    gpus = float(pending.workload.gpus)
+    gpus = sizes.of_waiting(pending.workload).total
     details = {"since": since, "lostGpuSeconds": lost, "victims": len(victims)}
     evicts = f"{counted(len(victims), 'gang')}, which now loses {lost} GPU-seconds of work"
     room = room_by(last)
@@ -251,9 +254,7 @@ def reclaim_wait(
     if short <= 0:
         return None
     until = last
-    grows = float(
-        sum(v.cost.gpus for v in victims)
-    )  # what the victims hold is lost with every second
+    grows = sum(v.cost.size for v in victims)  # what the victims hold is lost with every second
     if gpus > grows:
         until = min(until, now + short / (gpus - grows))
     text = (

@@ -37,7 +37,7 @@ class Limit:
 
 @dataclass(eq=False, slots=True)
 class MoveCandidates:
-    """The gangs that can migrate, numbered by priority, then uid.
+    """The gangs that can migrate, numbered as their table has them.
 
     Attributes:
         table: the gangs, what each loses, what each holds of which node.
