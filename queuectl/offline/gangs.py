@@ -216,6 +216,8 @@ def _merged(job: Given, workload: GivenWorkload) -> Given:
         queue=its.queue or own.queue,
         priority_class=named,
         pod_priority_class=its.pod_priority_class or own.pod_priority_class,
+        expected=own.expected or its.expected,
+        followed=own.followed or bool(its.expected),
         preemptible=own.preemptible and its.preemptible,
         error=own.error or its.error,
         unsupported=own.unsupported if own.error else its.unsupported,

@@ -394,6 +394,17 @@ def test_pods_that_have_finished_for_good_are_not_asked_for_again() -> None:
     assert [p.count for p in pending.workload.podsets] == [2]
 
 
+@pytest.mark.parametrize(("done", "left"), [(1, 1), (2, 0), (9, 0), (0, None)])
+def test_pods_of_an_admitted_workload_that_have_finished_free_their_quota(
+    done: int, left: int | None
+) -> None:
+    status = {**admission(), "reclaimablePods": [{"name": "main", "count": done}]}
+    plain = CLUSTER.replace("spec: {topologyName: racks}", "spec: {}")
+    given_ = load(workload(status=status), cluster=plain)
+    assert placed(given_) == (PodSetPlacement("main", (), FLAVOR, pods=left),)
+    assert given_.warnings == ()
+
+
 def test_a_request_that_is_too_large_to_count_waits_without_limit_and_blocks_no_other_gang() -> (
     None
 ):

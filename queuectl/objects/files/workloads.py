@@ -5,7 +5,7 @@ Strict in ``spec``, as for the configuration kinds; pod templates, metadata and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -175,6 +175,7 @@ def read_workload(document: Document) -> tuple[GivenWorkload, tuple[str, ...]]:
     if not wire.spec.pod_sets:
         raise document.error("spec.podSets", "is required")
     status = wire.status or WorkloadStatus()
+    done = {one.name: one.count for one in status.reclaimable_pods or ()}
     error: RequestError | None = None
     podsets: tuple[PodSet, ...] = ()
     assigned: dict[str, Assigned] = {}
@@ -182,7 +183,8 @@ def read_workload(document: Document) -> tuple[GivenWorkload, tuple[str, ...]]:
         if status.admission is not None:
             assigned = read_admission(status.admission)
             _check_names(assigned, wire.spec.pod_sets)
-        podsets = _read_podsets(wire.spec.pod_sets, _done(status))
+        # A pending gang requests only the pods that have not ended.
+        podsets = _read_podsets(wire.spec.pod_sets, done if status.admission is None else {})
     except MalformedError as malformed:
         raise document.error("", str(malformed)) from None
     except RequestError as found:
@@ -190,6 +192,7 @@ def read_workload(document: Document) -> tuple[GivenWorkload, tuple[str, ...]]:
     record = replace(
         _record(wire, status),
         podsets=podsets,
+        expected=tuple(_left(podsets, assigned, done)),
         error=str(error) if error else None,
         unsupported=error is not None and error.unsupported,
     )
@@ -295,11 +298,14 @@ def _check_names(assigned: dict[str, Assigned], podsets: list[PodSetSpec]) -> No
             )
 
 
-def _done(status: WorkloadStatus) -> dict[str, int]:
-    """The number of completed pods by podset. A pending gang requests only the others."""
-    if status.admission is not None:
-        return {}
-    return {done.name: done.count for done in status.reclaimable_pods or ()}
+def _left(
+    podsets: Iterable[PodSet], assigned: Mapping[str, Assigned], done: Mapping[str, int]
+) -> Iterator[tuple[str, int]]:
+    """The pods of an admitted Workload that have not ended, for podsets of which some have."""
+    for podset in podsets:
+        if podset.name in assigned and podset.name in done:
+            admitted = assigned[podset.name].count or podset.count
+            yield podset.name, max(0, admitted - done[podset.name])
 
 
 def _read_podsets(specs: list[PodSetSpec], done: Mapping[str, int]) -> tuple[PodSet, ...]:
@@ -373,11 +379,10 @@ def _slices(request: TopologyRequestSpec, count: int) -> tuple[Slice, ...]:
 
 
 def _warnings(wire: WireWorkload) -> list[str]:
-    spec, status = wire.spec, wire.status or WorkloadStatus()
+    spec = wire.spec
     annotations = wire.metadata.annotations or {}
     unhonoured = [keys.KUEUE_PREFIX + name for name in _UNHONOURED]
     found = {f"metadata.annotations.{key}": key in annotations for key in unhonoured} | {
         "spec.preemptionGates": bool(spec.preemption_gates),
-        "status.reclaimablePods": bool(status.reclaimable_pods and status.admission),
     }
     return [f"{field}: not supported" for field, asked in found.items() if asked]
