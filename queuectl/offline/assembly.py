@@ -18,6 +18,7 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import NamespaceRecord, Record, ResourceQuotaRecord, Upserted
 from queuectl.domain.resource_quota import with_promises
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot, SolverLimits
+from queuectl.domain.workload import PodSet
 from queuectl.lifecycle.dependents import Dependents
 from queuectl.objects import keys
 from queuectl.objects.documents import Document
@@ -43,10 +44,8 @@ from queuectl.state.mirror import Mirror
 from queuectl.state.planning_state import PlanningState
 
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"
-_TICK: Final = (
-    1e-5  # seconds between gangs without a time, so that they queue in the order of the file
-)
-_NO_GANG: Final = "the gang that it extends does not run"
+_TICK: Final = 1e-5
+"""Seconds between gangs without a time: they queue behind all others, in the order of the file."""
 
 
 @dataclass
@@ -212,8 +211,8 @@ class Assembly:
 
     def _load(self, gangs: list[Given]) -> None:
         dependents = Dependents(self.mirror, Ledger())
-        uids = [*self.mirror.jobs, *self.mirror.arrays]
-        dependents.of([uid for uid in uids if self._kind_of(uid) != WORKLOAD])
+        jobs = (*self.mirror.jobs.values(), *self.mirror.arrays.values())
+        dependents.of([job.uid for job in jobs if job.kind != WORKLOAD])
         self._refuse_cycles(dependents)
         self._add_indexes(gangs, dependents)
         records = self.mirror.priority_classes
@@ -226,19 +225,18 @@ class Assembly:
             self._warn,
         )
         running, waiting = self._sorted()
-        entries = [
-            ledgers.waiting(gang, job, self._queued_at(gang, number))
-            for number, (gang, job) in enumerate(waiting, 1)
-        ]
+        entries = []
+        for number, (gang, job) in enumerate(waiting, 1):
+            at = gang.created_at
+            queued_at = self._now + number * _TICK if at is None else at
+            entries.append(ledgers.waiting(gang, job, queued_at))
         self._assume(running, ledgers, entries)
-        placed = [(gang, gang.placement()) for gang in running]
-        entries += [ledgers.running(gang.given, gang.job, at) for gang, at in placed]
-        self._apply(pod for gang, at in placed for pod in stand_ins(gang, at))
-        self._apply(self._quotas(placed))
+        for one in running:
+            placement = one.placement()
+            entries.append(ledgers.running(one.given, one.job, placement))
+            self._apply(stand_ins(one, placement))
+        self._apply(self._quotas(running))
         self.state.load(entries)
-
-    def _kind_of(self, uid: str) -> str:
-        return (self.mirror.jobs.get(uid) or self.mirror.arrays[uid]).kind
 
     def _refuse_cycles(self, dependents: Dependents) -> None:
         """Refuse jobs that were not created yet and wait, directly or not, for themselves.
@@ -301,10 +299,6 @@ class Assembly:
             return None
         return found
 
-    def _queued_at(self, gang: Given, number: int) -> float:
-        """Gangs that were not created yet are behind all others, in the order of the input."""
-        return self._now + number * _TICK if gang.created_at is None else gang.created_at
-
     def _assume(
         self, running: list[RunningGang], ledgers: Ledgers, waiting: Iterable[Entry]
     ) -> None:
@@ -319,21 +313,14 @@ class Assembly:
         for gang in running:
             gang.assume(capacity)
 
-    def _quotas(
-        self, placed: Iterable[tuple[RunningGang, object]]
-    ) -> Iterator[ResourceQuotaRecord]:
+    def _quotas(self, running: Iterable[RunningGang]) -> Iterator[ResourceQuotaRecord]:
         """For a ResourceQuota without a stated use, the running gangs of the input count as its use."""
-        held = [
-            (gang.job.namespace, one.podset, one.count)
-            for gang, _ in placed
-            for one in gang.podsets
-        ]
+        held = defaultdict[str, list[tuple[PodSet, int]]](list)
+        for gang in running:
+            held[gang.job.namespace] += [(one.podset, one.count) for one in gang.podsets]
         for record in self._parts.quotas:
-            coming = [(podset, n) for name, podset, n in held if name == record.namespace]
-            allowance = record.allowance
-            if not record.counted:
-                allowance = with_promises(allowance, coming)
-            yield replace(record, allowance=allowance)
+            use = () if record.counted else held[record.namespace]
+            yield replace(record, allowance=with_promises(record.allowance, use))
 
     def _idle_since(
         self, entry: Entry, job: JobRecord, config: QueueConfig, now: float
@@ -419,4 +406,5 @@ def _beside(gang: Pending, running: Collection[str]) -> Pending:
     growth = gang.workload.growth
     if growth is None or growth.base in running:
         return gang
-    return replace(gang, blocked=Reason(Code.WAITING_FOR_PODS, _NO_GANG))
+    why = Reason(Code.WAITING_FOR_PODS, "the gang that it extends does not run")
+    return replace(gang, blocked=why)
