@@ -41,6 +41,8 @@ from queuectl.objects.kubernetes.resource_wire import (
     WireResourceSlice,
     WireTaintRule,
 )
+from queuectl.objects.kubernetes.runtime_classes import API_VERSION as RUNTIME_CLASSES
+from queuectl.objects.kubernetes.runtime_classes import WireRuntimeClass, read_runtime_class
 from queuectl.objects.kubernetes.taint_rules import (
     OLDER_VERSION,
     VERSION,
@@ -102,6 +104,11 @@ def watched(*, kueue: bool = True, kinds: JobKinds = KINDS) -> tuple[Resource, .
             "/api/v1/limitranges",
             _reader(WireLimitRange, read_limit_range),
             by_uid=True,
+        ),
+        Resource(
+            "runtimeclasses",
+            f"/apis/{RUNTIME_CLASSES}/runtimeclasses",
+            _reader(WireRuntimeClass, read_runtime_class),
         ),
         *_devices(),
         Resource(

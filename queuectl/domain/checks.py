@@ -250,13 +250,7 @@ def updated(podsets: tuple[PodSet, ...], updates: Iterable[PodSetUpdate]) -> tup
         podset = found.get(update.podset)
         if podset is None or not (update.node_selector or update.tolerations):
             continue
-        rules = podset.shape.rules
-        more = (t for t in update.tolerations if t not in rules.tolerations)
-        rules = replace(
-            rules,
-            selector=tuple(sorted({**dict(rules.selector), **dict(update.node_selector)}.items())),
-            tolerations=(*rules.tolerations, *more),
-        )
+        rules = podset.shape.rules.joined(update.node_selector, update.tolerations)
         found[update.podset] = replace(podset, shape=replace(podset.shape, rules=rules))
     return tuple(found.values())
 

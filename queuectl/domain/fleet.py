@@ -203,6 +203,16 @@ class NodeRules:
                 return f"taint {taint.key}:{taint.effect}"
         return None
 
+    def joined(
+        self, selector: Iterable[tuple[str, str]], tolerations: Iterable[Toleration]
+    ) -> NodeRules:
+        """With more node labels and tolerations. A label that it selects by another value gets the new one."""
+        return replace(
+            self,
+            selector=tuple(sorted({**dict(self.selector), **dict(selector)}.items())),
+            tolerations=tuple(dict.fromkeys((*self.tolerations, *tolerations))),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Node:

@@ -12,15 +12,7 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Final, TypeAlias
 
-from queuectl.domain.needs import (
-    Amounts,
-    ContainerNeeds,
-    PodNeeds,
-    incidental,
-    limited,
-    requested,
-    together,
-)
+from queuectl.domain.needs import Amounts, ContainerNeeds, PodNeeds, together
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.workload import PodSet
@@ -64,18 +56,6 @@ Ranges: TypeAlias = Sequence[LimitRange]
 _Found: TypeAlias = tuple[
     str, str, Mapping[str, str]
 ]  # LimitRange that refuses, reason, and details
-
-
-def with_ranges(podset: PodSet, ranges: Ranges) -> PodSet:
-    """The podset with the values that these LimitRanges give to its pods, instead of earlier ones."""
-    if podset.needs is None:
-        return podset
-    needs = filled(podset.needs, ranges)
-    requests, limits = requested(needs), limited(needs)
-    if (requests, limits) == (podset.shape.requests, podset.limits):
-        return podset
-    shape = replace(podset.shape, requests=requests, incidental=incidental(needs))
-    return replace(podset, shape=shape, limits=limits)
 
 
 def refusal(podsets: Iterable[PodSet], namespace: str, ranges: Ranges) -> Reason | None:

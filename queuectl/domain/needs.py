@@ -45,13 +45,14 @@ class ContainerNeeds:
 
 @dataclass(frozen=True, slots=True)
 class PodNeeds:
-    """``requests``, ``limits``: of the pod as a whole, where it states them; ``overhead``: of its RuntimeClass."""
+    """``requests``, ``limits``: of the pod as a whole, where it states them; ``overhead``: of its RuntimeClass, which it names."""
 
     containers: tuple[ContainerNeeds, ...] = ()
     init: tuple[ContainerNeeds, ...] = ()
     requests: Amounts = ()
     limits: Amounts = ()
     overhead: Amounts = ()
+    runtime_class: str = ""
 
     @property
     def all_containers(self) -> tuple[ContainerNeeds, ...]:
@@ -76,12 +77,13 @@ def limited(needs: PodNeeds) -> Resources:
 
 
 def incidental(needs: PodNeeds) -> frozenset[str]:
-    """Resources that only machinery around the pod asks for."""
+    """Resources that only machinery around the pod asks for: containers that others add, and its RuntimeClass."""
     ours = {name for c in needs.all_containers if c.incidental for name in c.effective_requests}
     users = {
         name for c in needs.all_containers if not c.incidental for name in c.effective_requests
     }
-    return frozenset(ours - users - dict(needs.requests).keys() - dict(needs.overhead).keys())
+    ours |= dict(needs.overhead).keys()
+    return frozenset(ours - users - dict(needs.requests).keys() - dict(needs.limits).keys())
 
 
 def _beside_overhead(needs: PodNeeds) -> dict[str, int]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from queuectl.domain.admission import RuntimeClass
 from queuectl.domain.devices import Claim, ClaimSpec, DeviceClass, DeviceTaintRule
 from queuectl.domain.fleet import Node
 from queuectl.domain.job_records import JobRecord
@@ -69,6 +70,13 @@ class LimitRangeRecord:
     uid: str
     version: int
     limit_range: LimitRange
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeClassRecord:
+    name: str
+    version: int
+    content: RuntimeClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +144,7 @@ Record = (
     | PriorityClassRecord
     | ResourceQuotaRecord
     | LimitRangeRecord
+    | RuntimeClassRecord
     | SliceRecord
     | DeviceClassRecord
     | TaintRuleRecord

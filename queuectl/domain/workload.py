@@ -75,7 +75,8 @@ class PodSet:
 
     ``min_count``: the gang may start with fewer pods of this podset, down to so many; None = all or nothing.
     ``limits``: the largest CPU, memory and ephemeral storage that one pod can use, where it sets them; ResourceQuotas count it.
-    ``needs``: what the containers in its template say; ``shape`` and ``limits`` follow from it, and from LimitRanges.
+    ``needs``, ``rules``: what its template says of containers and of nodes; ``shape`` and ``limits`` follow from them, and from
+    what :mod:`queuectl.domain.admission` adds. ``path``: of its template in its object, for messages.
     ``claims``: the resource claims that its template names; ``shape.devices`` follows from them.
     ``shared_gpus``: None = the rule of its ClusterQueue.
     ``gpu_fraction``: a request that no scheduler here can fulfil, so the gang does not start.
@@ -92,6 +93,8 @@ class PodSet:
     min_count: int | None = None
     limits: Resources = NOTHING
     needs: PodNeeds | None = field(default=None, compare=False, repr=False)
+    rules: NodeRules = field(default=NodeRules(), compare=False, repr=False)
+    path: str = field(default="", compare=False, repr=False)
     claims: tuple[ClaimReference, ...] = ()
     shared_gpus: SharedGpus | None = None
     gpu_fraction: GpuFraction | None = None

@@ -123,9 +123,19 @@ class Assembly:
             slots = stated_slots(gang, self._place, with_pods=bool(pods)) if gang.runs else None
             if slots is not None:
                 self._stated_slots[gang.record.uid] = slots
+        self._warn_of_unknown_classes(gangs)
         self._keep(gangs, self._pods(pods, offered))
         self._load(gangs)
         return self._frozen()
+
+    def _warn_of_unknown_classes(self, gangs: Iterable[Given]) -> None:
+        """The pods of a running gang can hold more than their templates state."""
+        for gang in gangs:
+            names = {one.needs.runtime_class for one in gang.record.podsets if one.needs} - {""}
+            unknown = names - self.mirror.admission.runtime_classes.keys()
+            for name in sorted(unknown) if gang.runs else ():
+                text = f"RuntimeClass {name} is not in the input: its overhead is not counted"
+                self._warn(gang, text)
 
     # ---- records
 

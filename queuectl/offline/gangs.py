@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from queuectl.domain.admission import Admission, created
 from queuectl.domain.arrays import has_begun
 from queuectl.domain.job_records import JobRecord
-from queuectl.domain.limitrange import with_ranges
 from queuectl.domain.needs import ContainerNeeds
 from queuectl.domain.queues import DEFAULT_NAME, LocalQueue, QueueConfig
 from queuectl.domain.workload import PodSet
@@ -302,4 +302,4 @@ def without_unoffered(podset: PodSet, offered: Collection[str]) -> PodSet:
         containers=tuple(map(less, podset.needs.containers)),
         init=tuple(map(less, podset.needs.init)),
     )
-    return with_ranges(replace(podset, needs=needs), ())
+    return created(replace(podset, needs=needs), Admission())

@@ -7,7 +7,7 @@ The input is:
 - running gangs: Workloads with ``status.admission``, and resumed jobs with pods
 - all other pods that use a node
 - TrainingRuntimes and ClusterTrainingRuntimes, for the pods of TrainJobs
-- ResourceQuotas, and LimitRanges for values that templates omit
+- ResourceQuotas, LimitRanges and RuntimeClasses
 - ResourceSlices, DeviceClasses, DeviceTaintRules, ResourceClaims and ResourceClaimTemplates
 - NodeResourceTopologies
 

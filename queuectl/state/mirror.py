@@ -9,11 +9,11 @@ from operator import attrgetter
 from typing import Final, Protocol, assert_never
 
 from queuectl.devices.gpu_sizes import GpuSizes
+from queuectl.domain.admission import AdmissionObjects
 from queuectl.domain.containment import Boundary, Containment, entering, never_contained
 from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.job_records import JobRecord, OwnerKey
 from queuectl.domain.ledger import Entry
-from queuectl.domain.limitrange import LimitRange
 from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.domain.prior_admissions import PriorAdmission
 from queuectl.domain.provisioning import ProvisioningRecord
@@ -28,6 +28,7 @@ from queuectl.domain.records import (
     PriorityClassRecord,
     Record,
     ResourceQuotaRecord,
+    RuntimeClassRecord,
     Unreadable,
     Upserted,
     key_of,
@@ -40,7 +41,7 @@ from queuectl.state.devices import ALL_NAMESPACES, DeviceMirror
 from queuectl.state.node_table import NodeTable
 from queuectl.state.pod_claims import all_resolved, claiming, names_claims
 from queuectl.state.pod_groups import PodGroups
-from queuectl.state.pod_requests import made_as, no_less, same_templates, under
+from queuectl.state.pod_requests import made_as, names_class, no_less, same_templates, under
 from queuectl.state.provisioning import REQUESTS as PROVISIONING_REQUESTS
 from queuectl.state.provisioning import ProvisioningRequests
 
@@ -51,6 +52,7 @@ _RESOURCES: Final[Mapping[type, str]] = {
     PriorityClassRecord: "priorityclasses",
     ResourceQuotaRecord: "resourcequotas",
     LimitRangeRecord: "limitranges",
+    RuntimeClassRecord: "runtimeclasses",
     ProvisioningRecord: PROVISIONING_REQUESTS,
     **device_objects.BY_RECORD,
 }
@@ -60,6 +62,7 @@ NAMESPACES: Final = "namespaces"
 PRIORITY_CLASSES: Final = "priorityclasses"
 RESOURCE_QUOTAS: Final = "resourcequotas"
 LIMIT_RANGES: Final = "limitranges"
+RUNTIME_CLASSES: Final = "runtimeclasses"
 
 
 # The fields of a job's record on which a plan depends.
@@ -153,6 +156,7 @@ class Mirror:
         unschedulable: owners of pods that cannot start now, to observe them again as time passes. An observation that finds no such pod
             removes its owner.
         planning_changed: a node, its conditions, a namespace, priority class, ResourceQuota, device or unmanaged pod changed, or an ended pod was deleted, so plans can differ.
+        admission: what the API server adds to new pods.
         devices: the objects of dynamic resource allocation.
         provisioning: the requests for nodes that queuectl made.
         unreadable: the objects that exist and that no reader can decode, by key.
@@ -197,7 +201,8 @@ class Mirror:
         self.resource_quotas: dict[str, ResourceQuotaRecord] = {}
         self._found_running: set[str] = set()
         self._limit_ranges: dict[str, LimitRangeRecord] = {}
-        self._ranges: dict[str, tuple[LimitRange, ...]] = {}  # by namespace
+        self._runtime_classes: dict[str, RuntimeClassRecord] = {}
+        self.admission = AdmissionObjects()
         self._groups = PodGroups()
         self._parents = Parents()
         self._by_owner: dict[OwnerKey, dict[str, PodRecord]] = {}
@@ -242,7 +247,7 @@ class Mirror:
     def resources(self) -> set[str]:
         """Plural names of all resources in this copy."""
         namespaced = {PODS, RESOURCE_QUOTAS, LIMIT_RANGES}
-        own = {NODES, NAMESPACES, PRIORITY_CLASSES, *namespaced, *self._kinds}
+        own = {NODES, NAMESPACES, PRIORITY_CLASSES, RUNTIME_CLASSES, *namespaced, *self._kinds}
         return own | device_objects.RESOURCES | {PROVISIONING_REQUESTS}
 
     def apply(self, deltas: Sequence[Delta]) -> set[str]:
@@ -569,6 +574,7 @@ class Mirror:
             PRIORITY_CLASSES: self.priority_classes,
             RESOURCE_QUOTAS: self.resource_quotas,
             LIMIT_RANGES: self._limit_ranges,
+            RUNTIME_CLASSES: self._runtime_classes,
         }
         return set(tables[resource])
 
@@ -586,6 +592,9 @@ class Mirror:
                 self._keep_named(record)
             case ResourceQuotaRecord() | LimitRangeRecord():
                 self._keep_limit(record)
+            case RuntimeClassRecord():
+                self._runtime_classes[record.name] = record
+                self._runtime_class_changed(record.name)
             case ProvisioningRecord():
                 if self.provisioning.put(record):
                     self.touched.add(record.gang)
@@ -696,7 +705,7 @@ class Mirror:
 
     def _asking(self, job: JobRecord) -> JobRecord:
         """The job with the requests that its pods will have."""
-        return claiming(under(job, self._ranges.get(job.namespace, ())), self.devices)
+        return claiming(under(job, self.admission.of(job.namespace)), self.devices)
 
     def _ask_again(self, job: JobRecord) -> None:
         """Compute the requests of an unstarted job again. One that asks for the same as before is not observed again."""
@@ -730,20 +739,31 @@ class Mirror:
 
     def requests(self) -> tuple[Record, ...]:
         """The objects beside a job from which the request of its pods and its priority follow."""
-        ranges = self._limit_ranges.values()
-        return (*self.priority_classes.values(), *ranges, *self.devices.requests())
+        ranges, classes = self._limit_ranges.values(), self._runtime_classes.values()
+        return (*self.priority_classes.values(), *ranges, *classes, *self.devices.requests())
 
     def _ranges_changed(self, namespace: str) -> None:
-        """Compute the requests of the unstarted jobs of a namespace again."""
         records = [r for r in self._limit_ranges.values() if r.namespace == namespace]
         ranges = tuple(sorted((r.limit_range for r in records), key=lambda one: one.name))
-        if ranges == self._ranges.get(namespace, ()):
-            return
-        self._ranges[namespace] = ranges
-        if not ranges:
-            del self._ranges[namespace]
-        for job in self._in_namespace(namespace):
-            if job.suspended:
+        kept = {name: own for name, own in self.admission.ranges.items() if name != namespace}
+        kept |= {namespace: ranges} if ranges else {}
+        if kept != self.admission.ranges:
+            self.admission = replace(self.admission, ranges=kept)
+            self._created_differently(self._in_namespace(namespace))
+
+    def _runtime_class_changed(self, name: str) -> None:
+        classes = {record.name: record.content for record in self._runtime_classes.values()}
+        if classes != self.admission.runtime_classes:
+            self.admission = replace(self.admission, runtime_classes=classes)
+            self._created_differently(job for job in self.jobs.values() if names_class(job, name))
+
+    def _created_differently(self, jobs: Iterable[JobRecord]) -> None:
+        """Compute the requests of these jobs again, except those whose pods exist.
+
+        A list of jobs that already ran can be complete before the objects under which their pods were created.
+        """
+        for job in list(jobs):
+            if job.suspended or job.uid in self._found_running:
                 self._ask_again(job)
 
     def _upsert_pod(self, pod: PodRecord) -> None:
@@ -811,12 +831,19 @@ class Mirror:
         elif resource in (NAMESPACES, PRIORITY_CLASSES):
             named = self.namespaces if resource == NAMESPACES else self.priority_classes
             named.pop(key, None)
-        elif resource == RESOURCE_QUOTAS and self.resource_quotas.pop(key, None) is not None:
+        else:
+            self._delete_limit(resource, key)
+
+    def _delete_limit(self, resource: str, key: str) -> None:
+        """An object that limits or changes new pods."""
+        if resource == RESOURCE_QUOTAS and self.resource_quotas.pop(key, None) is not None:
             self.planning_changed = True
         elif resource == LIMIT_RANGES:
             record = self._limit_ranges.pop(key, None)
             if record is not None:
                 self._ranges_changed(record.namespace)
+        elif resource == RUNTIME_CLASSES and self._runtime_classes.pop(key, None) is not None:
+            self._runtime_class_changed(key)
 
     def _forget_job(self, uid: str) -> None:
         for one in (*self._arrays.drop(uid), uid):

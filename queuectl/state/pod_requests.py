@@ -1,12 +1,12 @@
-"""The requests of a job's pods: from its templates, the LimitRanges of its namespace, and its existing pods."""
+"""The requests of a job's pods: from its templates, what admission adds to them, and its existing pods."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
 
+from queuectl.domain.admission import Admission, created, refusal
 from queuectl.domain.job_records import JobRecord
-from queuectl.domain.limitrange import Ranges, refusal, with_ranges
 from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.quantity import Resources
 from queuectl.domain.workload import PodSet
@@ -50,10 +50,15 @@ def no_less(job: JobRecord, pods: Iterable[PodRecord]) -> JobRecord:
     return replace(job, podsets=tuple(map(raised, job.podsets)))
 
 
-def under(job: JobRecord, ranges: Ranges) -> JobRecord:
-    """The job with the requests that its pods have under these LimitRanges; the same object if they change nothing."""
-    podsets = tuple(with_ranges(podset, ranges) for podset in job.podsets)
-    forbidden = refusal(podsets, job.namespace, ranges)
+def names_class(job: JobRecord, name: str) -> bool:
+    """Whether a pod of the job has this RuntimeClass."""
+    return any(podset.needs and podset.needs.runtime_class == name for podset in job.podsets)
+
+
+def under(job: JobRecord, around: Admission) -> JobRecord:
+    """The job with the pods that the API server creates for it; the same object if admission changes nothing."""
+    podsets = tuple(created(podset, around) for podset in job.podsets)
+    forbidden = refusal(podsets, job.namespace, around, exist=job.of_pods)
     if podsets == job.podsets and forbidden == job.forbidden:
         return job
     return replace(job, podsets=podsets, forbidden=forbidden)

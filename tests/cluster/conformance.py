@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
+from queuectl.domain.admission import Admission, created, refusal
 from queuectl.domain.errors import ObjectGone, WriteConflict, WriteRefused
 from queuectl.domain.job_records import JobRecord, Outcome
-from queuectl.domain.limitrange import LimitRange, refusal, with_ranges
+from queuectl.domain.limitrange import LimitRange
 from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.domain.records import LeaderRecord
 from queuectl.objects import keys
@@ -121,7 +122,7 @@ class ClusterConformance:
         job = await submitted(world, job_of(kind, "train", pods=2, namespace=world.namespace))
         declared = {podset.name: podset.shape.requests for podset in job.podsets}
         pods = await start(world, job, 1)
-        made = {p.name: with_ranges(p, [seen]).shape.requests for p in job.podsets}
+        made = {p.name: created(p, Admission((seen,))).shape.requests for p in job.podsets}
         assert made != declared
         assert {pod.podset: pod.requests for pod in pods} == made
 
@@ -134,7 +135,54 @@ class ClusterConformance:
         seen = limit_range(world)
         assert seen is not None
         job = await submitted(world, batch_job("train", namespace=world.namespace))
-        assert refusal(job.podsets, job.namespace, [seen]) is not None
+        assert refusal(job.podsets, job.namespace, Admission((seen,))) is not None
+        await world.until(lambda: world.view.jobs[job.uid].drained, "confirmed suspension")
+        await patched(world, job.uid, lambda now: KINDS["Job"].start_patch(now, 1, "Starting"))
+        await asyncio.sleep(0.3)
+        assert world.view.pods_of(job.uid) == []
+
+    @ALL_KINDS
+    async def test_pods_have_the_overhead_the_node_labels_and_the_tolerations_of_their_runtime_class(
+        self, world: World, kind: str
+    ) -> None:
+        name = f"kata-{world.namespace}-{kind.lower()}"
+        scheduling = {
+            "nodeSelector": {"kata": "yes"},
+            "tolerations": [{"key": "kata", "operator": "Exists", "effect": "NoSchedule"}],
+        }
+        runtime = {
+            "apiVersion": "node.k8s.io/v1",
+            "kind": "RuntimeClass",
+            "metadata": {"name": name},
+            "handler": "kata",
+            "overhead": {"podFixed": {"cpu": "250m", "memory": "120Mi"}},
+            "scheduling": scheduling,
+        }
+        await world.create("runtimeclasses", runtime)
+        await world.until(lambda: name in world.view.runtime_classes, "the RuntimeClass")
+        around = Admission(runtime_classes={name: world.view.runtime_classes[name].content})
+        document = job_of(kind, "train", pods=2, namespace=world.namespace)
+        for _, template in templates(document):
+            template["spec"]["runtimeClassName"] = name
+        job = await submitted(world, document)
+        declared = {podset.name: podset.shape for podset in job.podsets}
+        assert refusal(job.podsets, job.namespace, around) is None
+        pods = await start(world, job, 1)
+        made = {p.name: created(p, around).shape for p in job.podsets}
+        assert {pod.podset: pod.requests for pod in pods} == {
+            podset: shape.requests for podset, shape in made.items()
+        }
+        for pod in pods:
+            assert declared[pod.podset].requests != made[pod.podset].requests
+            assert set(made[pod.podset].rules.tolerations) <= set(pod.tolerations)
+
+    async def test_pods_whose_runtime_class_does_not_exist_are_not_created(
+        self, world: World
+    ) -> None:
+        document = batch_job("train", namespace=world.namespace)
+        document["spec"]["template"]["spec"]["runtimeClassName"] = "absent"
+        job = await submitted(world, document)
+        assert refusal(job.podsets, job.namespace, Admission()) is not None
         await world.until(lambda: world.view.jobs[job.uid].drained, "confirmed suspension")
         await patched(world, job.uid, lambda now: KINDS["Job"].start_patch(now, 1, "Starting"))
         await asyncio.sleep(0.3)

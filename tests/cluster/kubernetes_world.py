@@ -56,6 +56,8 @@ class KubernetesWorld:
 
     async def create(self, resource: str, document: Mapping[str, Any]) -> None:
         collection = f"/api/v1/namespaces/{self.namespace}/{resource}"
+        if resource == "runtimeclasses":
+            collection = f"/apis/node.k8s.io/v1/{resource}"
         await asyncio.to_thread(self.admin.create, collection, document)
 
     async def protect(self, pod: PodRecord, budgets: int) -> None:

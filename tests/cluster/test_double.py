@@ -14,6 +14,7 @@ from queuectl.domain.pod_records import PodRecord
 from queuectl.localcluster import NodeSpec
 from tests.cluster.conformance import ClusterConformance
 from tests.cluster.world import View, scheduled
+from tests.doubles.apiserver import CLUSTER_WIDE
 from tests.doubles.cluster import FakeCluster
 
 
@@ -48,7 +49,9 @@ class FakeWorld:
         self.cluster.delete_node(name)
 
     async def create(self, resource: str, document: Mapping[str, Any]) -> None:
-        meta = {**document["metadata"], "namespace": self.namespace}
+        meta = dict(document["metadata"])
+        if resource not in CLUSTER_WIDE:
+            meta["namespace"] = self.namespace
         self.cluster.server.create(resource, {**document, "metadata": meta})
 
     async def protect(self, pod: PodRecord, budgets: int) -> None:

@@ -76,6 +76,7 @@ FIELDS: Final = {
     "priorityclasses": 8,
     "resourcequotas": 40,
     "limitranges": 30,
+    "runtimeclasses": 12,
     "resourceslices": 150,
     "deviceclasses": 35,
     "devicetaintrules": 35,

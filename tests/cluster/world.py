@@ -18,6 +18,7 @@ from queuectl.domain.records import (
     ListCompleted,
     NodeRecord,
     ResourceQuotaRecord,
+    RuntimeClassRecord,
     Upserted,
 )
 from queuectl.objects import keys
@@ -38,6 +39,7 @@ class View:
     nodes: dict[str, NodeRecord] = field(default_factory=dict)
     resource_quotas: dict[str, ResourceQuotaRecord] = field(default_factory=dict)
     limit_ranges: dict[str, LimitRangeRecord] = field(default_factory=dict)
+    runtime_classes: dict[str, RuntimeClassRecord] = field(default_factory=dict)
     synced: list[str] = field(default_factory=list)
 
     def sink(self, deltas: Sequence[Delta]) -> None:
@@ -53,6 +55,8 @@ class View:
                     self.resource_quotas[quota.uid] = quota
                 case Upserted(LimitRangeRecord() as found):
                     self.limit_ranges[found.uid] = found
+                case Upserted(RuntimeClassRecord() as found):
+                    self.runtime_classes[found.name] = found
                 case Deleted():
                     self._drop(delta.resource, {delta.key})
                 case ListCompleted():
@@ -74,6 +78,7 @@ class View:
             "pods": self.pods,
             "nodes": self.nodes,
             "limitranges": self.limit_ranges,
+            "runtimeclasses": self.runtime_classes,
         }
         if resource in job_resources(KINDS):
             return [self.jobs]
@@ -108,7 +113,7 @@ class World(Protocol):
     async def delete_node(self, name: str) -> None: ...
 
     async def create(self, resource: str, document: Mapping[str, Any]) -> None:
-        """Create an object of the core API in the test's namespace, as an administrator. ``resource``: plural."""
+        """Create an object of the core API in the test's namespace, or a RuntimeClass, as an administrator. ``resource``: plural."""
 
     async def protect(self, pod: PodRecord, budgets: int) -> None:
         """Create PodDisruptionBudgets that have no pod to spare, for all pods of the test's namespace."""

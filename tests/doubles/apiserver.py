@@ -28,7 +28,7 @@ Document = dict[str, Any]
 Key = tuple[str, str]  # namespace ("" for none) and name
 
 CLUSTER_WIDE = (
-    *("nodes", "namespaces", "priorityclasses"),
+    *("nodes", "namespaces", "priorityclasses", "runtimeclasses"),
     *("resourceslices", "deviceclasses", "devicetaintrules"),
     "noderesourcetopologies",
 )

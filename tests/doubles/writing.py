@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from queuectl.objects.times import format_time
 from tests.doubles.apiserver import Document, Server, copied
-from tests.doubles.limitranges import fill, lets_be
+from tests.doubles.pod_admission import admit
 from tests.doubles.quotas import lets_in
 
 
@@ -49,6 +49,5 @@ def make_pod(
     }
     if pod["spec"].get("schedulingGates"):  # as the API server sets it on a pod with gates
         condition(pod, "PodScheduled", "False", server.clock(), "SchedulingGated")
-    fill(server, pod)
-    if lets_be(server, pod) and lets_in(server, pod):
+    if admit(server, pod) and lets_in(server, pod):
         server.create("pods", pod)

@@ -58,7 +58,9 @@ _IDENTITY: Final = frozenset(
     ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "managedFields")
 )
 """Fields of the metadata that the API server sets or checks itself."""
-_SEPARATE: Final = frozenset({"nodes", "namespaces", "priorityclasses", "deviceclasses"})
+_SEPARATE: Final = frozenset(
+    {"nodes", "namespaces", "priorityclasses", "runtimeclasses", "deviceclasses"}
+)
 _CYCLES: Final = 3
 
 

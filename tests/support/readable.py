@@ -18,6 +18,7 @@ from queuectl.objects.kubernetes.resource_wire import (
     WireResourceSlice,
     WireTaintRule,
 )
+from queuectl.objects.kubernetes.runtime_classes import WireRuntimeClass
 from queuectl.objects.kubernetes.wire import (
     WireNamespace,
     WireNode,
@@ -559,6 +560,14 @@ _RULE: Final[Document] = {
         "taint": {"key": "k", "value": "v", "effect": "NoExecute"},
     },
 }
+_RUNTIME: Final[Document] = {
+    "metadata": {"name": "kata", "resourceVersion": "7"},
+    "overhead": {"podFixed": {"cpu": "250m", "memory": "120Mi"}},
+    "scheduling": {
+        "nodeSelector": {"kata": "yes"},
+        "tolerations": [{"key": "kata", "operator": "Exists", "effect": "NoSchedule"}],
+    },
+}
 _PRIORITY: Final[Document] = {
     "metadata": {"name": "batch", "resourceVersion": "7"},
     "value": 100,
@@ -574,6 +583,7 @@ READABLE: Final[dict[str, tuple[type[msgspec.Struct], list[Document]]]] = {
     "priorityclasses": (WirePriorityClass, [_PRIORITY]),
     "resourcequotas": (WireResourceQuota, [_quota()]),
     "limitranges": (WireLimitRange, [_limits()]),
+    "runtimeclasses": (WireRuntimeClass, [_RUNTIME]),
     "resourceslices": (WireResourceSlice, [_slice()]),
     "deviceclasses": (WireDeviceClass, [_CLASS]),
     "resourceclaims": (WireResourceClaim, [_claim()]),

@@ -37,7 +37,7 @@ def foretold(workspace: Workspace, *queues: Document) -> dict[str, Any]:
     )
     common = [m.topology("gpus", BLOCK, RACK), m.flavor("gpu", topology="gpus")]
     queues = (*common, m.local_queue(workspace.namespace, "main", workspace.namespace), *queues)
-    listed = "jobs,pods,resourcequotas,limitranges"
+    listed = "jobs,pods,resourcequotas,limitranges,runtimeclasses"
     printed = [
         kubectl(workspace.installation, "get", "nodes", "-o", "json"),
         kubectl(workspace.installation, "get", listed, "-n", workspace.namespace, "-o", "json"),
@@ -112,6 +112,39 @@ def test_a_limit_range_sets_defaults_and_delays_gangs_that_violate_it(
         workspace.client.delete(f"/api/v1/namespaces/{workspace.namespace}/limitranges/team")
         workspace.until_state("greedy", "Running")
         assert workspace.workload("silent")["attempt"] == 1
+
+
+def test_a_gang_waits_for_its_runtime_class_and_is_planned_with_it(
+    installation: Installation,
+) -> None:
+    with installation.workspace(32) as workspace:
+        name = f"kata-{workspace.namespace}"
+        document = m.job("train", workspace.namespace, "main", Pods(2, gpus=8, cpu="2"))
+        document["spec"]["template"]["spec"]["runtimeClassName"] = name
+        workspace.submit(document)
+        waits = until_reason(workspace, "train", "Pending", "Misconfigured")
+        reason = (waits["reason"]["code"], waits["reason"]["message"])
+        assert f"runtimeClassName: RuntimeClass {name} does not exist" in reason[1]
+        assert main_reasons(foretold(workspace, queue_of(workspace, 32))) == {"train": reason}
+        toleration = {"key": "kata", "operator": "Exists", "effect": "NoSchedule"}
+        runtime_class = {
+            "apiVersion": "node.k8s.io/v1",
+            "kind": "RuntimeClass",
+            "metadata": {"name": name},
+            "handler": "kata",
+            "overhead": {"podFixed": {"cpu": "3"}},
+            "scheduling": {
+                "nodeSelector": {"kubernetes.io/os": "linux"},
+                "tolerations": [toleration],
+            },
+        }
+        workspace.client.apply(runtime_class)
+        try:
+            workspace.until_state("train", "Running")
+            assert [pod.requests["cpu"] for pod in workspace.pods("train")] == [5_000, 5_000]
+            assert workspace.workload("train")["attempt"] == 1
+        finally:
+            workspace.client.delete(f"/apis/node.k8s.io/v1/runtimeclasses/{name}")
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from queuectl.domain.admission import Admission
 from queuectl.domain.devices import ClaimReference
 from queuectl.domain.job_records import JobRecord
 from queuectl.domain.limitrange import LimitRange
@@ -36,9 +37,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Uids of the jobs whose requests are computed."""
     uids: list[str] = []
 
-    def counted(job: JobRecord, ranges: tuple[LimitRange, ...]) -> JobRecord:
+    def counted(job: JobRecord, around: Admission) -> JobRecord:
         uids.append(job.uid)
-        return under(job, ranges)
+        return under(job, around)
 
     monkeypatch.setattr(mirror_module, "under", counted)
     return uids

@@ -42,6 +42,9 @@ from queuectl.objects.kubernetes.resource_wire import (
     WireResourceSlice,
     WireTaintRule,
 )
+from queuectl.objects.kubernetes.runtime_classes import API_VERSION as RUNTIME_CLASSES
+from queuectl.objects.kubernetes.runtime_classes import KIND as RUNTIME_CLASS
+from queuectl.objects.kubernetes.runtime_classes import WireRuntimeClass, read_runtime_class
 from queuectl.objects.kubernetes.wire import (
     WireNamespace,
     WireNode,
@@ -55,6 +58,7 @@ _READERS: Final[Mapping[tuple[str, str], tuple[Any, Callable[[Any], Record]]]] =
     ("v1", "Namespace"): (WireNamespace, read_namespace),
     ("v1", "ResourceQuota"): (WireResourceQuota, read_resource_quota),
     ("v1", "LimitRange"): (WireLimitRange, read_limit_range),
+    (RUNTIME_CLASSES, RUNTIME_CLASS): (WireRuntimeClass, read_runtime_class),
     ("scheduling.k8s.io/v1", "PriorityClass"): (WirePriorityClass, read_priority_class),
     (_DEVICES, "ResourceSlice"): (WireResourceSlice, read_resource_slice),
     (_DEVICES, "DeviceClass"): (WireDeviceClass, read_device_class),

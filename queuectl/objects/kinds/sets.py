@@ -146,4 +146,12 @@ def _as_made(podset: PodSet, own: PodSet | None) -> PodSet:
     """The podset with the requests of one of its pods, if there is one."""
     if own is None:
         return podset
-    return replace(podset, shape=own.shape, limits=own.limits, needs=own.needs, claims=own.claims)
+    return replace(
+        podset,
+        shape=own.shape,
+        limits=own.limits,
+        needs=own.needs,
+        rules=own.rules,
+        path=own.path,
+        claims=own.claims,
+    )

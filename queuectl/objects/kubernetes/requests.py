@@ -166,13 +166,14 @@ def read_needs(spec: PodLike) -> PodNeeds:
     own = spec.resources or Needs()
     limits = _amounts_at("resources.limits", own.limits)
     requests = _amounts_at("resources.requests", own.requests)
-    return _shared(
+    return shared(
         PodNeeds(containers, init, requests, limits, _amounts_at("overhead", spec.overhead))
     )
 
 
 @lru_cache(maxsize=4096)
-def _shared(needs: PodNeeds) -> PodNeeds:
+def shared(needs: PodNeeds) -> PodNeeds:
+    """One value for equal needs."""
     return needs
 
 

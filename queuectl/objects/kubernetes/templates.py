@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from queuectl.domain.devices import ClaimReference
@@ -26,7 +27,7 @@ from queuectl.domain.workload import PodSet, PodShape, Slice, TopologyMode, Topo
 from queuectl.objects import keys
 from queuectl.objects.errors import MalformedError, RequestError, under
 from queuectl.objects.kubernetes.pod_claims import read_pod_claims
-from queuectl.objects.kubernetes.requests import LARGEST, pod_requests, read_needs
+from queuectl.objects.kubernetes.requests import LARGEST, pod_requests, read_needs, shared
 from queuectl.objects.kubernetes.slices import annotated_slices, check_below
 from queuectl.objects.kubernetes.wire import (
     Affinity,
@@ -75,6 +76,8 @@ def read_podset(
         group,
         limits=limited(needs),
         needs=needs,
+        rules=shape.rules,
+        path=path,
         claims=_claims(template.spec, f"{path}.spec"),
         shared_gpus=sharing,
         gpu_fraction=annotated_fraction(annotations, f"{path}.metadata.annotations")
@@ -253,14 +256,15 @@ def read_shape(spec: TemplateSpec | None, path: str) -> PodShape:
         rules = NodeRules(
             selector=tuple(sorted((spec.node_selector or {}).items())),
             affinity=_node_affinity(spec.affinity),
-            tolerations=_rule_tolerations(spec.tolerations or ()),
+            tolerations=read_rule_tolerations(spec.tolerations or ()),
         )
         return PodShape(pod_requests(spec), rules)
 
 
 def _needs(spec: TemplateSpec | None, path: str) -> PodNeeds:
     with under(path, "."):
-        return read_needs(spec or TemplateSpec())
+        needs = read_needs(spec or TemplateSpec())
+        return shared(replace(needs, runtime_class=(spec and spec.runtime_class_name) or ""))
 
 
 def _claims(spec: TemplateSpec | None, path: str) -> tuple[ClaimReference, ...]:
@@ -353,8 +357,8 @@ def _is_integer(text: str) -> bool:
     return bool(re.fullmatch(r"[+-]?[0-9]{1,18}", text))
 
 
-def _rule_tolerations(tolerations: Iterable[WireToleration]) -> tuple[Toleration, ...]:
-    """Sorted, so that equal shapes are equal. An unknown operator or effect tolerates nothing."""
+def read_rule_tolerations(tolerations: Iterable[WireToleration]) -> tuple[Toleration, ...]:
+    """The tolerations that decide where a pod can run: sorted, so that equal shapes are equal. An unknown operator or effect tolerates nothing."""
     known = {
         Toleration(
             t.key or "",

@@ -312,6 +312,7 @@ class TemplateSpec(Wire):
     containers: list[TemplateContainer] | None = None
     init_containers: list[TemplateContainer] | None = None
     overhead: dict[str, Quantity] | None = None
+    runtime_class_name: str | None = None
     resources: Needs | None = None
     node_selector: dict[str, str] | None = None
     node_name: str | None = None
