@@ -1,7 +1,8 @@
 """The pods that the API server makes of the template of a job, and those that it refuses.
 
-The template does not contain the result. The plugins that change new pods run in this order: LimitRanger, RuntimeClass. A gang whose
-pods would be refused must not be resumed: it would hold its nodes without running.
+The template does not contain the result. The plugins that change new pods run in this order: LimitRanger, RuntimeClass. What webhooks
+add is known only when the pods of a start exist. A gang whose pods would be refused must not be resumed: it would hold its nodes
+without running.
 """
 
 from __future__ import annotations
@@ -52,8 +53,10 @@ def created(podset: PodSet, around: Admission) -> PodSet:
     if podset.needs is None:
         return podset
     needs, rules = _pod(podset, podset.needs, around)
-    requests, limits = requested(needs), limited(needs)
-    shape = replace(podset.shape, requests=requests, incidental=incidental(needs), rules=rules)
+    asked, limits = requested(needs), limited(needs)
+    others = incidental(needs) | {name for name in podset.seen if name not in asked}
+    requests = asked.at_least(podset.seen)
+    shape = replace(podset.shape, requests=requests, incidental=others, rules=rules)
     if (shape, limits) == (podset.shape, podset.limits):
         return podset
     return replace(podset, shape=shape, limits=limits)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from queuectl.domain.quantity import CPU, MEMORY, PODS, Resources
+from queuectl.domain.quantity import CPU, MEMORY, PODS, Resources, format_quantity
 
 Amounts: TypeAlias = tuple[tuple[str, int], ...]
 """By resource, in the units of :mod:`queuectl.domain.quantity`. Unlike in Resources, an explicit zero is kept."""
@@ -27,6 +27,7 @@ class ContainerNeeds:
     """One container as its template has it.
 
     Attributes:
+        name: empty for one that its operator adds.
         requests, limits: as written.
         stays: an init container that restarts always.
         incidental: machinery around the pod adds it; its user knows nothing of it.
@@ -36,6 +37,7 @@ class ContainerNeeds:
     limits: Amounts = ()
     stays: bool = False
     incidental: bool = False
+    name: str = ""
 
     @property
     def effective_requests(self) -> dict[str, int]:
@@ -57,6 +59,32 @@ class PodNeeds:
     @property
     def all_containers(self) -> tuple[ContainerNeeds, ...]:
         return (*self.containers, *self.init)
+
+
+def excess(pod: PodNeeds, template: PodNeeds) -> str:
+    """The first part of a pod that requests more than its template, in words; "" if none does."""
+    given = {container.name: container.effective_requests for container in template.all_containers}
+    added = [one.effective_requests for one in template.all_containers if not one.name]
+    for one in pod.all_containers:
+        asked = one.effective_requests
+        more = {n: v for n, v in asked.items() if v > given.get(one.name, {}).get(n, 0)}
+        if more and one.name in given:
+            return f"container {one.name} requests {amounts(more)}, more than in its template"
+        if more and asked not in added:
+            return f"container {one.name}, which is not in its template, requests {amounts(more)}"
+    for field, own, others in (
+        ("overhead", pod.overhead, template.overhead),
+        ("resources.requests", pod.requests, template.requests),
+    ):
+        more = {n: v for n, v in own if v > dict(others).get(n, 0)}
+        if more:
+            return f"{field} is {amounts(more)}, more than in its template"
+    return ""
+
+
+def amounts(requests: Mapping[str, int]) -> str:
+    """Requests in words."""
+    return " + ".join(f"{format_quantity(n, v)} {n}" for n, v in sorted(requests.items()))
 
 
 @lru_cache(maxsize=4096)
@@ -83,13 +111,11 @@ def incidental(needs: PodNeeds) -> frozenset[str]:
         name for c in needs.all_containers if not c.incidental for name in c.effective_requests
     }
     ours |= dict(needs.overhead).keys()
-    return frozenset(ours - users - dict(needs.requests).keys() - dict(needs.limits).keys())
+    return frozenset(ours - users - dict(needs.requests).keys())
 
 
 def _beside_overhead(needs: PodNeeds) -> dict[str, int]:
     asked = together(needs, lambda container: container.effective_requests)
-    standing_in = {name: value for name, value in needs.limits if name not in asked}
-    asked.update(standing_in)
     asked.update(needs.requests)
     return asked
 

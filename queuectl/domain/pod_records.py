@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from queuectl.domain.fleet import Toleration
 from queuectl.domain.job_records import JobRecord, OwnerKey
+from queuectl.domain.needs import PodNeeds
 from queuectl.domain.quantity import NOTHING, Resources
 
 
@@ -59,6 +60,7 @@ class PodRecord:
             condition keeps the time at which the API server put it on the gated pod.
         gates: its other scheduling gates, and
         tolerations: its tolerations; both only while ``gated``, because the patch that drops our gate must repeat them.
+        needs: what its containers request; only while ``gated``, to compare it with its template.
         started_at: unix seconds at which its node took it on, None before; in whole seconds.
         checkpoint_at: annotation, unix seconds; None if absent or unreadable.
         restarts: of all its containers together.
@@ -88,6 +90,7 @@ class PodRecord:
     unschedulable: bool = False
     gates: tuple[str, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
+    needs: PodNeeds | None = field(default=None, compare=False, repr=False)
     started_at: float | None = None
     checkpoint_at: float | None = None
     owner_kind: str = ""

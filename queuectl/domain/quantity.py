@@ -152,6 +152,12 @@ class Resources(Mapping[str, int]):
     def __mul__(self, factor: int) -> Resources:
         return Resources({name: value * factor for name, value in self._amounts.items()})
 
+    def at_least(self, other: Resources) -> Resources:
+        """The larger amount of each resource."""
+        if other.fits(self):
+            return self
+        return Resources({name: max(self[name], other[name]) for name in (*self, *other)})
+
     def fits(self, free: Resources) -> bool:
         """Whether this much is available in ``free``."""
         return all(value <= free[name] for name, value in self._amounts.items())

@@ -241,6 +241,9 @@ FAILED_START: Final = frozenset(
     }
 )
 
+PLANNED_AGAIN: Final = "plannedAgain"
+"""In the details of an eviction for pods that are too large: the next plan knows their size, so the gang queues again at once."""
+
 # Evictions in favor of other gangs.
 MADE_ROOM: Final = frozenset({Code.PREEMPTED, Code.DEFRAGMENTED})
 

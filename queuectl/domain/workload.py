@@ -77,6 +77,7 @@ class PodSet:
     ``limits``: the largest CPU, memory and ephemeral storage that one pod can use, where it sets them; ResourceQuotas count it.
     ``needs``, ``rules``: what its template says of containers and of nodes; ``shape`` and ``limits`` follow from them, and from
     what :mod:`queuectl.domain.admission` adds. ``path``: of its template in its object, for messages.
+    ``seen``: the requests of pods of an earlier start that were larger than the template says: webhooks change pods, too.
     ``claims``: the resource claims that its template names; ``shape.devices`` follows from them.
     ``shared_gpus``: None = the rule of its ClusterQueue.
     ``gpu_fraction``: a request that no scheduler here can fulfil, so the gang does not start.
@@ -95,6 +96,7 @@ class PodSet:
     needs: PodNeeds | None = field(default=None, compare=False, repr=False)
     rules: NodeRules = field(default=NodeRules(), compare=False, repr=False)
     path: str = field(default="", compare=False, repr=False)
+    seen: Resources = field(default=NOTHING, compare=False, repr=False)
     claims: tuple[ClaimReference, ...] = ()
     shared_gpus: SharedGpus | None = None
     gpu_fraction: GpuFraction | None = None

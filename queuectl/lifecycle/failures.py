@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from queuectl.domain.events import Evict, WriteRefused
 from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, Intent, Purpose, State
+from queuectl.domain.needs import amounts, excess
 from queuectl.domain.pod_records import PodPhase, PodRecord
-from queuectl.domain.quantity import Resources, format_quantity
-from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.quantity import Resources
+from queuectl.domain.reasons import PLANNED_AGAIN, Code, Reason
 from queuectl.domain.rules import PodsReady
 from queuectl.domain.words import counted
 from queuectl.domain.workload import PodSet, PodSetPlacement
 from queuectl.lifecycle.outstanding_writes import as_planned
 from queuectl.lifecycle.refusals import Refusal
 from queuectl.state.readiness import needed
+
+_MOST_TOO_LARGE: Final = 3
+"""Failed starts in a row, the last for pods that are too large: the gang is deactivated then."""
 
 
 def unlike_planned(entry: Entry, job: JobRecord, pods: Sequence[PodRecord]) -> Evict | None:
@@ -34,13 +39,25 @@ def unlike_planned(entry: Entry, job: JobRecord, pods: Sequence[PodRecord]) -> E
         planned = entry.planned.requests if entry.planned is not None else {}
         most = planned.get(pod.podset, podset.shape.requests)
         if not pod.requests.fits(most):
-            text = f"pod {pod.name} requests {_amounts(pod.requests)}, more than the planned {_amounts(most)}"
-            return Evict(Reason(Code.PODS_LARGER_THAN_ASKED, text))
+            return _too_large(entry, podset, pod, most)
     return None
 
 
-def _amounts(requests: Resources) -> str:
-    return " + ".join(f"{format_quantity(n, v)} {n}" for n, v in sorted(requests.items()))
+def _too_large(entry: Entry, podset: PodSet, pod: PodRecord, most: Resources) -> Evict:
+    """A webhook has changed a new pod, or someone has resized one that runs. The gang does not start again without end."""
+    planned = f"more than the planned {amounts(most)}"
+    text = f"pod {pod.name} requests {amounts(pod.requests)}, {planned}"
+    if pod.needs is not None and podset.needs is not None:
+        why = excess(pod.needs, podset.needs)
+        text += f": {why}" if why else ""
+    elif not pod.gated:
+        text += ": it was resized after its release to its node"
+    details = {"podSet": podset.name, PLANNED_AGAIN: pod.gated and not entry.failures}
+    found = Reason(Code.PODS_LARGER_THAN_ASKED, text, details)
+    if entry.failures + 1 < _MOST_TOO_LARGE:
+        return Evict(found)
+    limit = f"after {entry.failures + 1} failed starts in a row"
+    return Evict(found, parked=Reason(Code.REQUEUING_LIMIT, f"{limit}: {text}"))
 
 
 def _other_size(

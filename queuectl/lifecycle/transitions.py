@@ -10,7 +10,14 @@ from queuectl.domain.backoff import doubling
 from queuectl.domain.durations import DAY
 from queuectl.domain.gates import held_by
 from queuectl.domain.ledger import Entry, EntryChange, Intent, Note, State, parked_state, rest
-from queuectl.domain.reasons import BY_POLICY, COOPERATIVE, FAILED_START, Code, Reason
+from queuectl.domain.reasons import (
+    BY_POLICY,
+    COOPERATIVE,
+    FAILED_START,
+    PLANNED_AGAIN,
+    Code,
+    Reason,
+)
 from queuectl.domain.rules import PodsReady, Rules
 from queuectl.domain.snapshot import CapacityLease
 
@@ -128,13 +135,17 @@ def drained(entry: Entry, now: float, policy: PodsReady) -> EntryChange:
 
 
 def _failed(entry: Entry, now: float, policy: PodsReady, cleared: dict[str, Any]) -> EntryChange:
-    why = f": {entry.reason.message}" if entry.reason.code is Code.START_REFUSED else ""
+    told = entry.reason.code in (Code.START_REFUSED, Code.PODS_LARGER_THAN_ASKED)
+    why = f": {entry.reason.message}" if told else ""
     failed = f"start {entry.attempt} failed ({entry.reason.code}{why})"
     limit = policy.backoff_limit
     if limit is not None and entry.failures > limit:
         text = f"{failed}; {entry.failures} failed starts in a row exceed the limit of {limit}"
         deactivated = Reason(Code.REQUEUING_LIMIT, text)
         return rejoin(entry, now, deactivated, parked=deactivated, lease=None, **cleared)
+    if entry.reason.details.get(PLANNED_AGAIN):
+        text = f"{failed}; it is planned again with the requests of its pods"
+        return rejoin(entry, now, Reason(Code.QUEUED, text), lease=None, **cleared)
     wait = pause(policy, entry)
     reason = Reason(Code.BACKOFF, f"{failed}; the next start is tried in {wait:.0f} s")
     return move(entry, State.BACKOFF, now, reason, requeue_at=now + wait, lease=None, **cleared)

@@ -38,6 +38,7 @@ from queuectl.objects.kinds.parents import Parents
 from queuectl.state import devices as device_objects
 from queuectl.state.arrays import Arrays
 from queuectl.state.devices import ALL_NAMESPACES, DeviceMirror
+from queuectl.state.larger_pods import LargerPods
 from queuectl.state.node_table import NodeTable
 from queuectl.state.pod_claims import all_resolved, claiming, names_claims
 from queuectl.state.pod_groups import PodGroups
@@ -203,6 +204,7 @@ class Mirror:
         self._limit_ranges: dict[str, LimitRangeRecord] = {}
         self._runtime_classes: dict[str, RuntimeClassRecord] = {}
         self.admission = AdmissionObjects()
+        self._larger = LargerPods()
         self._groups = PodGroups()
         self._parents = Parents()
         self._by_owner: dict[OwnerKey, dict[str, PodRecord]] = {}
@@ -705,7 +707,8 @@ class Mirror:
 
     def _asking(self, job: JobRecord) -> JobRecord:
         """The job with the requests that its pods will have."""
-        return claiming(under(job, self.admission.of(job.namespace)), self.devices)
+        seen = self._larger.applied(job)
+        return claiming(under(seen, self.admission.of(job.namespace)), self.devices)
 
     def _ask_again(self, job: JobRecord) -> None:
         """Compute the requests of an unstarted job again. One that asks for the same as before is not observed again."""
@@ -804,6 +807,8 @@ class Mirror:
             elif old is not None and old.checkpoint_at is not None:
                 self._savers.get(key, {}).pop(pod.uid, None)
             self.touched.add(pod.owner)
+            if pod.gated and pod.owner in self.jobs:
+                self._larger.see(pod, self.jobs[pod.owner])
             if pod.unschedulable:
                 self.unschedulable.add(pod.owner)
             self._keep_indexes(self._arrays.pod_changed(pod.owner))
@@ -850,6 +855,7 @@ class Mirror:
             job = self.jobs.pop(one, None)
             self._parents.drop(one)
             self._appeared.pop(one, None)
+            self._larger.forget(one)
             if job is not None:
                 self._prior.pop(_key(job), None)
                 self._by_namespace[job.namespace].discard(one)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from queuectl.domain.admission import Admission, created, refusal
 from queuectl.domain.job_records import JobRecord
 from queuectl.domain.pod_records import PodRecord
-from queuectl.domain.quantity import Resources
 from queuectl.domain.workload import PodSet
 
 
@@ -37,13 +36,11 @@ def no_less(job: JobRecord, pods: Iterable[PodRecord]) -> JobRecord:
     placed = [pod for pod in pods if pod.attempt == job.attempt and not (pod.gated or pod.terminal)]
 
     def raised(podset: PodSet) -> PodSet:
-        asked = podset.shape.requests
-        most = dict(asked)
+        requests = podset.shape.requests
         for pod in placed:
             if pod.podset == podset.name:
-                most = {n: max(most.get(n, 0), pod.requests[n]) for n in (*most, *pod.requests)}
-        requests = Resources(most)
-        if requests == asked:
+                requests = requests.at_least(pod.requests)
+        if requests == podset.shape.requests:
             return podset
         return replace(podset, shape=replace(podset.shape, requests=requests))
 

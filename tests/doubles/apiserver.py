@@ -88,6 +88,7 @@ class Server:
             name: {} for name in (*(r.name for r in watched(kinds=KNOWN)), "podtemplates")
         }
         self.version = 100
+        self.webhooks: list[Callable[[Document], None]] = []  # they change new pods
         self.watchers: list[Watcher] = []
         self._uids = itertools.count(1)
         self._pods: dict[str, dict[Key, None]] = {}  # of each owner, in order of creation

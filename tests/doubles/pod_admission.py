@@ -1,4 +1,4 @@
-"""LimitRanges and RuntimeClasses as the API server applies them to a new pod: it gets what is missing, or it is refused."""
+"""LimitRanges, RuntimeClasses and webhooks as the API server applies them to a new pod: it gets what is missing, or it is refused."""
 
 from __future__ import annotations
 
@@ -36,6 +36,8 @@ def admit(server: Server, pod: Document) -> bool:
         return False
     _fill(server, pod)
     _extend(server, pod)
+    for change in server.webhooks:
+        change(pod)
     return _accepted(server, pod)
 
 

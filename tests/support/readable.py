@@ -351,9 +351,19 @@ def _pods() -> list[Document]:
         "startTime": "2026-01-01T00:00:00Z",
         "qosClass": "Guaranteed",
         "conditions": [{"type": "Ready", "status": "False", "reason": "Unschedulable"}],
-        "initContainerStatuses": [{"restartCount": 1, "state": {"waiting": {"reason": "x"}}}],
+        "initContainerStatuses": [
+            {"name": "init", "restartCount": 1, "state": {"waiting": {"reason": "x"}}}
+        ],
+        "allocatedResources": {"cpu": "1"},
+        "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}},
         "containerStatuses": [
-            {"restartCount": 1, "state": {"terminated": {"reason": "Error", "exitCode": 1}}}
+            {
+                "name": "main",
+                "allocatedResources": {"cpu": "1"},
+                "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}},
+                "restartCount": 1,
+                "state": {"terminated": {"reason": "Error", "exitCode": 1}},
+            }
         ],
     }
     meta = _meta()

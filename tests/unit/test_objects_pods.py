@@ -115,6 +115,60 @@ def test_requests_are_counted_as_kube_scheduler_does(
     assert pod_requests(msgspec.convert(spec, wire)) == Resources({**expected, "pods": 1})
 
 
+def sized(cpu: str) -> dict[str, Any]:
+    return {"requests": {"cpu": cpu}}
+
+
+INFEASIBLE = [{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}]
+RESIZED: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
+    "a resize to less is not yet in effect": ({}, {"allocatedResources": {"cpu": "4"}, "resources": sized("4")}, 4000),
+    "its node has accepted less, and the container still has more": (
+        {}, {"allocatedResources": {"cpu": "1"}, "resources": sized("3")}, 3000,
+    ),
+    "only the accepted requests are known": ({}, {"allocatedResources": {"cpu": "4"}}, 4000),
+    "a resize to more counts before its node accepts it": (
+        {"conditions": [{"type": "PodResizePending", "status": "True", "reason": "Deferred"}]},
+        {"allocatedResources": {"cpu": "500m"}, "resources": sized("500m")}, 1000,
+    ),
+    "a resize that cannot fit its node does not count": (
+        {"conditions": INFEASIBLE}, {"allocatedResources": {"cpu": "500m"}, "resources": sized("500m")}, 500,
+    ),
+    "no resize": ({}, {"allocatedResources": {"cpu": "1000m"}, "resources": sized("1")}, 1000),
+    "a status of another container": ({}, {"name": "b", "allocatedResources": {"cpu": "4"}}, 1000),
+    "a status without requests": ({}, {"restartCount": 1, "resources": {}}, 1000),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", ["containers", "initContainers"])
+@pytest.mark.parametrize("name", RESIZED)
+def test_a_pod_that_is_resized_in_place_holds_what_kube_scheduler_counts(
+    name: str, field: str
+) -> None:
+    status, container, cpu = RESIZED[name]
+    statuses = {"containers": "containerStatuses", "initContainers": "initContainerStatuses"}
+    read = pod(
+        spec={"containers": [{"name": "z"}], field: [{"name": "a", "resources": sized("1")}]},
+        status={**status, statuses[field]: [{"name": "a", **container}]},
+    )
+    assert read.requests == Resources({"cpu": cpu, "pods": 1})
+
+
+@pytest.mark.parametrize(
+    ("status", "cpu"),
+    [
+        ({"allocatedResources": {"cpu": "9"}, "resources": sized("8")}, 9000),
+        ({"allocatedResources": {"cpu": "3"}, "resources": sized("3")}, 6250),
+        ({"conditions": INFEASIBLE, "allocatedResources": {"cpu": "3"}, "resources": sized("3")}, 3000),
+    ],
+)  # fmt: skip
+def test_a_pod_with_pod_level_requests_is_resized_as_a_whole(
+    status: dict[str, Any], cpu: int
+) -> None:
+    """The amounts in the status of the pod include its overhead."""
+    spec = {"resources": sized("6"), "overhead": {"cpu": "250m"}}
+    assert pod(spec=spec, status=status).requests["cpu"] == cpu
+
+
 amounts = st.dictionaries(st.sampled_from(["cpu", "memory", "x/y"]), st.integers(0, 9), max_size=3)
 containers = st.builds(
     lambda a, always: {

@@ -23,7 +23,8 @@ def with_container(podset: PodSet, container: ContainerNeeds) -> PodSet:
 def with_default(podset: PodSet, container: ContainerNeeds) -> PodSet:
     """The podset with this container alone if it has no template, or if admission wrote its template; otherwise as it is."""
     assert podset.needs is not None
-    if podset.needs.containers not in ((), (replace(container, incidental=False),)):
+    given = tuple(replace(one, name="") for one in podset.needs.containers)
+    if given not in ((), (replace(container, incidental=False),)):
         return podset
     return _with(podset, replace(podset.needs, containers=(container,)))
 

@@ -17,7 +17,7 @@ from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kubernetes.nodes import version_of
-from queuectl.objects.kubernetes.requests import pod_requests
+from queuectl.objects.kubernetes.requests import held_requests, read_needs
 from queuectl.objects.kubernetes.wire import (
     ContainerStatus,
     PodSpec,
@@ -76,7 +76,7 @@ def read_pod(wire: WirePod, index_labels: Sequence[str] = ()) -> PodRecord:
         name=meta.name,
         uid=meta.uid,
         version=version_of(meta.resource_version),
-        requests=pod_requests(spec),
+        requests=held_requests(spec, status),
         owner=owner,
         owner_kind=owner_kind,
         maker=maker,
@@ -92,6 +92,7 @@ def read_pod(wire: WirePod, index_labels: Sequence[str] = ()) -> PodRecord:
         unschedulable=unschedulable,
         gates=tuple([name for name in gates if name != keys.GATE]) if gated else (),
         tolerations=read_tolerations(spec.tolerations) if gated else (),
+        needs=read_needs(spec) if gated else None,
         started_at=_time(status.start_time),
         checkpoint_at=_time(meta.annotations.checkpoint) if meta.annotations else None,
         preempt_requested=meta.annotations.preempt_requested if meta.annotations else "",

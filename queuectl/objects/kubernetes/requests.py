@@ -1,11 +1,8 @@
-"""The requests in the spec of one pod. :mod:`queuectl.domain.needs` adds them up.
-
-In-place resizing is not supported: a pod counts with the requests of its spec.
-"""
+"""The requests of one pod. :mod:`queuectl.domain.needs` adds them up."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from typing import Final, Protocol
@@ -22,7 +19,14 @@ from queuectl.domain.quantity import (
 )
 from queuectl.domain.words import shortened
 from queuectl.objects.errors import MalformedError, RequestError, under
-from queuectl.objects.kubernetes.wire import Container, Needs, Quantity
+from queuectl.objects.kubernetes.wire import (
+    Container,
+    ContainerStatus,
+    Needs,
+    PodSpec,
+    PodStatus,
+    Quantity,
+)
 
 LARGEST: Final = 2**50
 """The most of a resource with which a pod or a node counts, in the units of :mod:`queuectl.domain.quantity`: more than any machine has.
@@ -149,6 +153,78 @@ def pod_requests(spec: PodLike) -> Resources:
     return requested(read_needs(spec))
 
 
+def held_requests(spec: PodSpec, status: PodStatus) -> Resources:
+    """What a pod holds, as kube-scheduler counts it while the kubelet resizes the pod in place.
+
+    That is the most of the requests in its spec, those that its node has accepted, and those in effect. The requests of its spec do not
+    count if they do not fit its node.
+
+    Raises:
+        RequestError: naming the field and the value.
+    """
+    asked = pod_requests(spec)
+    statuses = {
+        one.name: one
+        for one in (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
+    }
+    containers = (*(spec.containers or ()), *(spec.init_containers or ()))
+    alone = status.resources is None and status.allocated_resources is None
+    if alone and all(_as_asked(one, statuses.get(one.name)) for one in containers):
+        return asked
+    accepted = _with(spec, status.allocated_resources, statuses, _accepted)
+    own = status.resources.requests if status.resources is not None else None
+    in_effect = _with(spec, own, statuses, _in_effect)
+    held = requested(read_needs(accepted)).at_least(requested(read_needs(in_effect)))
+    return held if _does_not_fit(status) else held.at_least(asked)
+
+
+def _as_asked(container: Container, status: ContainerStatus | None) -> bool:
+    """Whether a container, like most, is not being resized."""
+    given = (container.resources or Needs()).requests or {}
+    if status is None:
+        return True
+    in_effect = status.resources.requests if status.resources is not None else None
+    return all(known is None or known == given for known in (status.allocated_resources, in_effect))
+
+
+def _accepted(status: ContainerStatus) -> dict[str, Quantity] | None:
+    return status.allocated_resources
+
+
+def _in_effect(status: ContainerStatus) -> dict[str, Quantity] | None:
+    known = status.resources.requests if status.resources is not None else None
+    return known if known is not None else status.allocated_resources
+
+
+def _with(
+    spec: PodSpec,
+    own: dict[str, Quantity] | None,
+    statuses: Mapping[str, ContainerStatus],
+    read: Callable[[ContainerStatus], dict[str, Quantity] | None],
+) -> PodSpec:
+    """The spec with the requests of a status. ``own``: of the whole pod, overhead included."""
+
+    def resized(container: Container) -> Container:
+        known = read(statuses[container.name]) if container.name in statuses else None
+        needs = container.resources if known is None else Needs(requests=known)
+        return Container(container.name, needs, container.restart_policy)
+
+    needs, overhead = spec.resources, spec.overhead
+    if own is not None and needs is not None and needs.requests:
+        needs, overhead = Needs(requests={**needs.requests, **own}), None
+    return PodSpec(
+        [resized(one) for one in spec.containers or ()],
+        [resized(one) for one in spec.init_containers or ()],
+        overhead,
+        needs,
+    )
+
+
+def _does_not_fit(status: PodStatus) -> bool:
+    pending = (c.reason for c in status.conditions or () if c.type == "PodResizePending")
+    return next(pending, None) == "Infeasible"
+
+
 def read_needs(spec: PodLike) -> PodNeeds:
     """The requests of the containers of one pod; equal pods share one value.
 
@@ -166,6 +242,10 @@ def read_needs(spec: PodLike) -> PodNeeds:
     own = spec.resources or Needs()
     limits = _amounts_at("resources.limits", own.limits)
     requests = _amounts_at("resources.requests", own.requests)
+    asked = {name for one in (*containers, *init) for name in one.effective_requests}
+    asked |= dict(requests).keys()
+    # As in a container, a limit is the request, unless the containers have one.
+    requests += tuple((name, value) for name, value in limits if name not in asked)
     return shared(
         PodNeeds(containers, init, requests, limits, _amounts_at("overhead", spec.overhead))
     )
@@ -186,7 +266,8 @@ def _container(container: Container, path: str) -> ContainerNeeds:
         if amount > most.get(name, amount):
             asked, limit = (format_quantity(name, value) for value in (amount, most[name]))
             raise RequestError(f"{path}.requests.{name}: {asked} is above its limit {limit}")
-    return ContainerNeeds(requests, limits, container.restart_policy == "Always")
+    stays = container.restart_policy == "Always"
+    return ContainerNeeds(requests, limits, stays, name=container.name)
 
 
 def _amounts_at(path: str, amounts: Mapping[str, Quantity] | None) -> Amounts:

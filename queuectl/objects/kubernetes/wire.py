@@ -157,6 +157,7 @@ class Needs(Wire):
 
 
 class Container(Wire):
+    name: str = ""
     resources: Needs | None = None
     restart_policy: str | None = None
 
@@ -222,6 +223,9 @@ class ContainerState(Wire):
 
 
 class ContainerStatus(Wire):
+    name: str = ""
+    allocated_resources: dict[str, Quantity] | None = None
+    resources: Needs | None = None
     restart_count: int = 0
     state: ContainerState | None = None
 
@@ -232,6 +236,8 @@ class PodStatus(Wire):
     conditions: list[Condition] | None = None
     start_time: str | None = None
     qos_class: str | None = None
+    allocated_resources: dict[str, Quantity] | None = None
+    resources: Needs | None = None
     init_container_statuses: list[ContainerStatus] | None = None
     container_statuses: list[ContainerStatus] | None = None
 
@@ -259,7 +265,6 @@ class TemplateNeeds(Needs):
 
 
 class TemplateContainer(Container):
-    name: str = ""
     resources: TemplateNeeds | None = None
     ports: list[Port] | None = None
 
