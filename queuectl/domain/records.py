@@ -45,12 +45,13 @@ class NamespaceRecord:
 
 @dataclass(frozen=True, slots=True)
 class PriorityClassRecord:
-    """``default``: pods that name no class get this one's value."""
+    """``default``: pods that name no class get this one's value. ``preempts``: its pods can evict others."""
 
     name: str
     version: int
     value: int
     default: bool = False
+    preempts: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,6 +162,7 @@ class Workload:
         priority: larger is earlier.
         queued_at: unix seconds; a preempted workload keeps it.
         preemptible: False opts it out of preemption, as far as its ClusterQueue allows (``preemption_opt_out``).
+        preempts: False: it evicts no gang, whatever its ClusterQueue allows.
         user: the submitter, where usage is grouped by user; None = unknown.
         duration: of an attempt that starts now; None = unknown.
         growth: of a pod that extends an elastic gang. It starts only while no gang before it in its queue waits, it evicts no gang,
@@ -177,9 +178,15 @@ class Workload:
     priority: int = 0
     queued_at: float = 0.0
     preemptible: bool = True
+    preempts: bool = True
     user: str | None = None
     duration: Duration | None = None
     growth: Growth | None = None
+
+    @property
+    def evicts(self) -> bool:
+        """Whether other gangs can be evicted for it."""
+        return self.preempts and self.growth is None
 
     @property
     def ref(self) -> str:

@@ -208,14 +208,15 @@ def _owner(workload: GivenWorkload, namespace: str, jobs: Mapping[Key, Given]) -
 def _merged(job: Given, workload: GivenWorkload) -> Given:
     """A job with its Workload: the job's name and request, the Workload's place in the queue."""
     own, its = job.record, workload.record
-    named = None if workload.priority is not None else its.priority_class or own.priority_class
+    stated = its.priority_class or own.priority_class
+    named = None if workload.priority is not None else stated
     same = [p.name for p in own.podsets] == [p.name for p in its.podsets]
     record = replace(
         own,
         podsets=own.podsets if same else its.podsets,
         queue=its.queue or own.queue,
         priority_class=named,
-        pod_priority_class=its.pod_priority_class or own.pod_priority_class,
+        pod_priority_class=None if stated else its.pod_priority_class or own.pod_priority_class,
         expected=own.expected or its.expected,
         followed=own.followed or bool(its.expected),
         preemptible=own.preemptible and its.preemptible,

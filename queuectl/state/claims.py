@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from queuectl.domain.job_records import JobRecord
@@ -33,6 +33,12 @@ def priority_of(job: JobRecord, config: QueueConfig, pod_classes: Mapping[str, i
         priority = pod_classes.get(job.pod_priority_class or "", 0)
     queue = config.cluster_queue_of(job.namespace, job.queue)
     return priority if queue is None else queue.capped(priority)
+
+
+def preempts(job: JobRecord, config: QueueConfig, never: Collection[str]) -> bool:
+    """Whether other gangs can be evicted for it: not if its priority is that of a PriorityClass of pods that never preempts."""
+    named = config.priority_class_of(job.priority_class)
+    return named is not None or (job.pod_priority_class or "") not in never
 
 
 def idle_rule(job: JobRecord | None, queue: ClusterQueue, *, borrowing: bool) -> IdleReclaim:

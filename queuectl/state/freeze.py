@@ -27,7 +27,8 @@ from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot,
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Duration, Placement, PodSet, PodShape, Workload
 from queuectl.objects.configuration.admissibility import inadmissible_reason, refused_gpus, too_long
-from queuectl.state.claims import checkpoint_of
+from queuectl.objects.kubernetes.nodes import never_preempting
+from queuectl.state.claims import checkpoint_of, preempts
 from queuectl.state.durations import Durations
 from queuectl.state.growth import (
     RETURN_SECONDS,
@@ -45,9 +46,9 @@ from queuectl.state.usage import Usage, node_of
 IdleSince = Callable[[Entry, JobRecord, QueueConfig, float], float | None]
 """The start of the idle time of a gang that can be evicted as idle at a time (unix seconds); None for each other gang."""
 
-_Place = tuple[int, str, float, str | None, tuple[PodSetUpdate, ...], Placement | None]
-"""The fields that decide the position of a gang: priority, LocalQueue, queue time, user; what admission checks add to it; and the
-placement of the elastic gang that it extends."""
+_Place = tuple[int, str, float, str | None, tuple[PodSetUpdate, ...], Placement | None, bool]
+"""The fields that decide the position of a gang: priority, LocalQueue, queue time, user; what admission checks add to it; the
+placement of the elastic gang that it extends; and whether it evicts others."""
 
 
 def never_idle(entry: Entry, job: JobRecord, config: QueueConfig, now: float) -> None:
@@ -96,6 +97,7 @@ class SnapshotBuilder:
         self._waiting: dict[str, tuple[Entry, JobRecord, Pending]] = {}
         self._holding: dict[str, tuple[Entry, JobRecord, Admitted]] = {}
         self._config: QueueConfig | None = None
+        self._never_preempting: frozenset[str] = frozenset()
         self._fleet: Fleet | None = None
         self._records: list[NamespaceRecord] = []
         self._namespaces: dict[str, dict[str, str]] = {}
@@ -134,7 +136,7 @@ class SnapshotBuilder:
         )
 
     def _drop_outdated(self, config: QueueConfig) -> None:
-        """Drop the parts that depend on the queues, namespaces or nodes that have changed."""
+        """Drop the parts that depend on the queues, namespaces, priority classes or nodes that have changed."""
         records = list(self._mirror.namespaces.values())
         if config is not self._config or records != self._records:
             self._config, self._records = config, records
@@ -144,6 +146,11 @@ class SnapshotBuilder:
             self._holding = {}
         if self._mirror.fleet is not self._fleet:
             self._fleet = self._mirror.fleet
+            self._holding = {}
+        never = never_preempting(self._mirror.priority_classes.values())
+        if never != self._never_preempting:
+            self._never_preempting = never
+            self._waiting = {}
             self._holding = {}
         nodes = self._mirror.nodes
         ending = frozenset(nodes.ending)  # of all queues; the second is of queues that drain nodes
@@ -160,7 +167,8 @@ class SnapshotBuilder:
         updates = entry.checks.updates
         base = self._ledger.get(job.index.job_uid) if job.index is not None else None
         gang = base.placement if base is not None else None
-        place = (entry.priority, entry.queue, entry.queue_order_time, user, updates, gang)
+        evicts = preempts(job, self._config or QueueConfig(), self._never_preempting)
+        place = (entry.priority, entry.queue, entry.queue_order_time, user, updates, gang, evicts)
         # The version of the job is not a key: the requests of its pods also change with LimitRanges.
         if known and known[0] is job and known[1] == place and known[2] is self._sizes:
             return known[3]
@@ -181,6 +189,7 @@ class SnapshotBuilder:
             priority=entry.priority,
             queued_at=entry.queue_order_time,
             preemptible=job.preemptible,
+            preempts=evicts,
             user=user,
             duration=known[3].duration if known is not None else None,
             growth=growth,

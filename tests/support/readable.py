@@ -582,6 +582,7 @@ _PRIORITY: Final[Document] = {
     "metadata": {"name": "batch", "resourceVersion": "7"},
     "value": 100,
     "globalDefault": True,
+    "preemptionPolicy": "Never",
 }
 
 READABLE: Final[dict[str, tuple[type[msgspec.Struct], list[Document]]]] = {

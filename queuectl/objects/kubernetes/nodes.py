@@ -153,6 +153,7 @@ def read_priority_class(wire: WirePriorityClass) -> PriorityClassRecord:
         version_of(meta.resource_version),
         wire.value,
         bool(wire.global_default),
+        wire.preemption_policy != "Never",
     )
 
 
@@ -161,10 +162,19 @@ def priority_values(records: Iterable[PriorityClassRecord]) -> dict[str, int]:
 
     Classes of the system are left out: pods of each tenant can name them, so they do not show the importance of a gang.
     """
+    return {name: record.value for name, record in _by_name(records).items()}
+
+
+def never_preempting(records: Iterable[PriorityClassRecord]) -> frozenset[str]:
+    """The names of the classes whose pods evict no others; "" among them stands for pods without a class."""
+    return frozenset(name for name, record in _by_name(records).items() if not record.preempts)
+
+
+def _by_name(records: Iterable[PriorityClassRecord]) -> dict[str, PriorityClassRecord]:
     listed = [record for record in records if record.value <= _HIGHEST_OF_USERS]
-    values = {record.name: record.value for record in listed}
-    defaults = [record.value for record in listed if record.default]
-    return values | ({"": min(defaults)} if defaults else {})
+    by_name = {record.name: record for record in listed}
+    defaults = [record for record in listed if record.default]
+    return by_name | ({"": min(defaults, key=lambda one: one.value)} if defaults else {})
 
 
 def assumed_slots(addresses: Sequence[str]) -> Iterator[str]:

@@ -107,6 +107,7 @@ class WirePriorityClass(Wire):
     metadata: LabelledMeta = msgspec.field(default_factory=LabelledMeta)
     value: int = 0
     global_default: bool | None = None
+    preemption_policy: str | None = None
 
 
 # ---- ResourceQuota

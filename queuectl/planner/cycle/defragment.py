@@ -154,7 +154,7 @@ class Policy:
                 continue
             if refusal.reasons[0].code not in WAITS_FOR_NODES or pending.blocked is not None:
                 continue
-            if question is None and pending.workload.growth is not None:
+            if question is None and not pending.workload.evicts:
                 continue  # it is for room that is there
             if self.cycle.limits.short(pending.workload) is not None:
                 continue  # since it was refused, its namespace or its user has started others

@@ -63,12 +63,12 @@ def class_key(pending: Pending, queue: str | None, lines: Lines) -> ClassKey:
     asks = tuple((p.count, p.shape, p.topology, p.group, admissible(p)) for p in podsets)
     duration = pending.workload.duration if lines else None
     end = None if duration is None else (duration.enforced, duration.longest is None)
-    grows = pending.workload.growth is not None  # it evicts no gang
+    grows, evicts = pending.workload.growth is not None, pending.workload.evicts
     checks = (
         pending.ready_checks if lines else None
     )  # the end of a gang that is held for checks is unknown
     limits = (pending.excluded, pending.borrows_at, pending.unasked)
-    return ClassKey(queue, (asks, limits, end, checks, grows))
+    return ClassKey(queue, (asks, limits, end, checks, grows, evicts))
 
 
 def length_of(workload: Workload) -> float:

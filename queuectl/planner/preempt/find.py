@@ -81,7 +81,7 @@ def find_victims(
 ) -> Victims | None:
     """The least legal victims after whose exit ``request`` fits; None = proved that no legal set helps.
 
-    A pod that extends an elastic gang has none.
+    A pod that extends an elastic gang has none, and a gang that never preempts.
 
     Args:
         state: capacity and quota at this point of the cycle, the gang's own lease not included.
@@ -90,7 +90,7 @@ def find_victims(
         solver: limits and counters; the gang's own budget raises them.
         candidates: which of the legal ones are considered.
     """
-    if request.pending.workload.growth is not None:
+    if not request.pending.workload.evicts:
         return None
     proved = True
     for joint_condition in candidate_sets(state, request, queue, candidates):

@@ -145,6 +145,8 @@ def _against_policy(
 ) -> str | None:
     if preemption.reason == PreemptionReason.IDLE:
         return not_idle(index, preemption, running)
+    if not preemptor.evicts:
+        return "the preemptor evicts no gang"
     victim = running.workload
     queue = index.queue_of(preemptor)
     other = index.queue_of(victim)
