@@ -1,21 +1,28 @@
 """The pods that the API server makes of the template of a job, and those that it refuses.
 
-The template does not contain the result. The plugins that change new pods run in this order: LimitRanger, RuntimeClass. What webhooks
-add is known only when the pods of a start exist. A gang whose pods would be refused must not be resumed: it would hold its nodes
-without running.
+The template does not contain the result. The plugins that change new pods run in this order: LimitRanger, PodNodeSelector,
+ExtendedResourceToleration, RuntimeClass. The second and the third are off by default, and the API shows no client whether they are on:
+the configuration declares them. What webhooks add is known only when the pods of a start exist. A gang whose pods would be refused
+must not be resumed: it would hold its nodes without running.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from queuectl.domain import limitrange
-from queuectl.domain.fleet import NodeRules, Toleration
+from queuectl.domain.fleet import Effect, NodeRules, Toleration
 from queuectl.domain.limitrange import Ranges, filled
 from queuectl.domain.needs import Amounts, PodNeeds, incidental, limited, requested
 from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.request_rules import invalid
+from queuectl.domain.rules import AdmissionPlugin
 from queuectl.domain.workload import PodSet
+
+NodeSelectors: TypeAlias = tuple[tuple[AdmissionPlugin, tuple[tuple[str, str], ...]], ...]
+"""The labels of nodes that a namespace selects, for each plugin that reads them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,22 +37,48 @@ class RuntimeClass:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What changes the new pods of one namespace. ``runtime_classes``: by name."""
+    """What changes the new pods of one namespace.
+
+    Attributes:
+        ranges: its LimitRanges.
+        runtime_classes: by name.
+        selector: the labels of nodes that the namespace selects.
+        tolerates: whether pods tolerate a taint with the name of an extended resource that they request.
+    """
 
     ranges: Ranges = ()
     runtime_classes: Mapping[str, RuntimeClass] = field(default_factory=dict)
+    selector: tuple[tuple[str, str], ...] = ()
+    tolerates: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionObjects:
-    """What changes the new pods of a cluster. ``ranges``: by namespace. ``runtime_classes``: by name."""
+    """What changes the new pods of a cluster.
+
+    Attributes:
+        ranges: by namespace.
+        runtime_classes: by name.
+        selectors: the labels of nodes that each namespace selects, for each plugin that reads them.
+        plugins: that are declared to be on.
+    """
 
     ranges: Mapping[str, Ranges] = field(default_factory=dict)
     runtime_classes: Mapping[str, RuntimeClass] = field(default_factory=dict)
+    selectors: Mapping[str, NodeSelectors] = field(default_factory=dict)
+    plugins: frozenset[AdmissionPlugin] = frozenset()
 
     def of(self, namespace: str) -> Admission:
         """What changes the new pods of this namespace."""
-        return Admission(self.ranges.get(namespace, ()), self.runtime_classes)
+        selected: dict[str, str] = {}
+        for plugin, labels in self.selectors.get(namespace, ()):
+            selected |= dict(labels) if plugin in self.plugins else {}
+        return Admission(
+            self.ranges.get(namespace, ()),
+            self.runtime_classes,
+            tuple(sorted(selected.items())),
+            AdmissionPlugin.EXTENDED_RESOURCE_TOLERATION in self.plugins,
+        )
 
 
 def created(podset: PodSet, around: Admission) -> PodSet:
@@ -63,7 +96,9 @@ def created(podset: PodSet, around: Admission) -> PodSet:
 
 
 def _pod(podset: PodSet, needs: PodNeeds, around: Admission) -> tuple[PodNeeds, NodeRules]:
-    needs, rules = filled(needs, around.ranges), podset.rules
+    needs = filled(needs, around.ranges)
+    tolerated = _extended(needs) if around.tolerates else ()
+    rules = podset.rules.joined(around.selector, tolerated)
     runtime = around.runtime_classes.get(needs.runtime_class)
     if runtime is not None:
         needs = replace(needs, overhead=needs.overhead or runtime.overhead)
@@ -71,20 +106,57 @@ def _pod(podset: PodSet, needs: PodNeeds, around: Admission) -> tuple[PodNeeds, 
     return needs, rules
 
 
+def _extended(needs: PodNeeds) -> list[Toleration]:
+    """The tolerations that the plugin ExtendedResourceToleration adds to a pod."""
+    asked = {name for one in needs.all_containers for name in one.effective_requests}
+    return [
+        Toleration(name, "Exists", effect=Effect.NO_SCHEDULE)
+        for name in sorted(asked)
+        if "/" in name and "kubernetes.io/" not in name
+    ]
+
+
 def refusal(
-    podsets: Iterable[PodSet], namespace: str, around: Admission, *, exist: bool = False
+    podsets: Iterable[PodSet],
+    namespace: str,
+    around: Admission,
+    *,
+    exist: bool = False,
+    accepted: bool = False,
 ) -> Reason | None:
     """Why the API server refuses the pods of a podset; None if it takes all of them.
 
-    ``exist``: the pods have been created. They keep the overhead of that time.
+    Args:
+        podsets: of one gang.
+        namespace: of the pods.
+        around: what changes them.
+        exist: they have been created. They keep the overhead of that time.
+        accepted: the API server has checked the limits of the template.
     """
     listed = list(podsets)
     for podset in listed:
-        for name, why in _by_runtime_class(podset, around, exist=exist):
-            where = f"{podset.path}.spec.{name}"
-            details = {"namespace": namespace, "podSet": podset.name, "field": where}
-            return Reason(Code.MISCONFIGURED, f"{where}: {why}", details)
-    return limitrange.refusal(listed, namespace, around.ranges)
+        by_namespace = _conflicts(podset.rules, around.selector, f"namespace {namespace}")
+        for name, why in (*by_namespace, *_by_runtime_class(podset, around, exist=exist)):
+            return _misconfigured(podset, namespace, name, f"{why}; its pods would be refused")
+    wrong = wrong_requests(listed, namespace, around, accepted=exist or accepted)
+    return wrong or limitrange.refusal(listed, namespace, around.ranges)
+
+
+def wrong_requests(
+    podsets: Iterable[PodSet], namespace: str, around: Admission, *, accepted: bool = False
+) -> Reason | None:
+    """The first request that the API server refuses, whatever other objects say; None if there is none. Arguments as in :func:`refusal`."""
+    for podset in podsets:
+        needs = filled(podset.needs or PodNeeds(), around.ranges)
+        for name, why in invalid(needs, limits=not accepted):
+            return _misconfigured(podset, namespace, name, why)
+    return None
+
+
+def _misconfigured(podset: PodSet, namespace: str, name: str, why: str) -> Reason:
+    where = f"{podset.path}.spec.{name}"
+    details = {"namespace": namespace, "podSet": podset.name, "field": where}
+    return Reason(Code.MISCONFIGURED, f"{where}: {why}", details)
 
 
 def _by_runtime_class(
@@ -95,18 +167,23 @@ def _by_runtime_class(
     name = needs.runtime_class
     runtime = around.runtime_classes.get(name)
     if name and runtime is None:
-        yield "runtimeClassName", f"RuntimeClass {name} does not exist; its pods would be refused"
+        yield "runtimeClassName", f"RuntimeClass {name} does not exist"
         return
     if needs.overhead and not exist:
         if runtime is None or not runtime.overhead:
-            yield (
-                "overhead",
-                "no RuntimeClass of the pod has an overhead; its pods would be refused",
-            )
+            yield "overhead", "no RuntimeClass of the pod has an overhead"
         elif dict(needs.overhead) != dict(runtime.overhead):
-            yield "overhead", f"differs from RuntimeClass {name}; its pods would be refused"
-    own = dict(podset.rules.selector)
-    for key, value in runtime.selector if runtime is not None else ():
+            yield "overhead", f"differs from RuntimeClass {name}"
+    if runtime is not None:
+        rules = podset.rules.joined(around.selector, ())
+        yield from _conflicts(rules, runtime.selector, f"RuntimeClass {name}")
+
+
+def _conflicts(
+    rules: NodeRules, selector: Iterable[tuple[str, str]], whose: str
+) -> Iterator[tuple[str, str]]:
+    """Field and reason of each label that a pod selects by another value."""
+    own = dict(rules.selector)
+    for key, value in selector:
         if own.get(key, value) != value:
-            text = f"{own[key]!r} conflicts with {value!r} of RuntimeClass {name}"
-            yield f"nodeSelector[{key}]", f"{text}; its pods would be refused"
+            yield f"nodeSelector[{key}]", f"{own[key]!r} conflicts with {value!r} of {whose}"

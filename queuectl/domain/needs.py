@@ -31,6 +31,7 @@ class ContainerNeeds:
         requests, limits: as written.
         stays: an init container that restarts always.
         incidental: machinery around the pod adds it; its user knows nothing of it.
+        fractions: extended resources of which it requests no whole number.
     """
 
     requests: Amounts = ()
@@ -38,6 +39,7 @@ class ContainerNeeds:
     stays: bool = False
     incidental: bool = False
     name: str = ""
+    fractions: tuple[str, ...] = ()
 
     @property
     def effective_requests(self) -> dict[str, int]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from queuectl.domain.admission import RuntimeClass
+from queuectl.domain.admission import NodeSelectors, RuntimeClass
 from queuectl.domain.devices import Claim, ClaimSpec, DeviceClass, DeviceTaintRule
 from queuectl.domain.fleet import Node
 from queuectl.domain.job_records import JobRecord
@@ -38,9 +38,12 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceRecord:
+    """``selectors``: of nodes, which some plugins of the API server add to its pods."""
+
     name: str
     version: int
     labels: tuple[tuple[str, str], ...] = ()
+    selectors: NodeSelectors = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,14 @@ MAX_PENDING: Final = 25_000
 """Default of ``maxPending``."""
 
 
+class AdmissionPlugin(StrEnum):
+    """Plugins of the API server that change new pods, and that a cluster can have or not."""
+
+    EXTENDED_RESOURCE_TOLERATION = "ExtendedResourceToleration"
+    POD_NODE_SELECTOR = "PodNodeSelector"
+    ORIGIN_POD_NODE_ENVIRONMENT = "scheduling.openshift.io/OriginPodNodeEnvironment"
+
+
 class FairStrategy(StrEnum):
     """When a gang can evict gangs of a ClusterQueue with a larger share (``preemptionStrategies``)."""
 
@@ -147,6 +155,7 @@ class Rules:
         interruption_conditions: (type, status) of conditions of nodes that announce it.
         duration_quantile: the probability, 0 to 1, that a gang ends within the run time that planning learnt for it.
         max_pending: the most pending gangs of a LocalQueue that plans consider, unless the LocalQueue has a limit of its own.
+        admission_plugins: of the API server, that change new pods.
         device_classes: (DeviceClass, resource that is charged for its devices), sorted; a class has at most one.
     """
 
@@ -167,6 +176,7 @@ class Rules:
     interruption_taints: tuple[str, ...] = INTERRUPTION_TAINTS
     interruption_conditions: tuple[tuple[str, str], ...] = ()
     max_pending: int = MAX_PENDING
+    admission_plugins: frozenset[AdmissionPlugin] = frozenset()
 
     @property
     def user_label(self) -> str | None:

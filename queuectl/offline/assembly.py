@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from queuectl.domain.admission import wrong_requests
 from queuectl.domain.arrays import gang_uid, index_uid, numbers
 from queuectl.domain.containment import Containment, SetAside
 from queuectl.domain.gates import DependencyStatus, remaining
@@ -123,10 +124,21 @@ class Assembly:
             slots = stated_slots(gang, self._place, with_pods=bool(pods)) if gang.runs else None
             if slots is not None:
                 self._stated_slots[gang.record.uid] = slots
+        self._refuse_wrong_requests(gangs)
         self._warn_of_unknown_classes(gangs)
         self._keep(gangs, self._pods(pods, offered))
         self._load(gangs)
         return self._frozen()
+
+    def _refuse_wrong_requests(self, gangs: Iterable[Given]) -> None:
+        """Raise DocumentError for a job that was not created yet and whose requests the API server refuses for each pod."""
+        for gang in gangs:
+            namespace = gang.record.namespace
+            if gang.workload is None and unseen(gang.document):
+                around = self.mirror.admission.of(namespace)
+                wrong = wrong_requests(gang.record.podsets, namespace, around)
+                if wrong is not None:
+                    raise gang.document.error("", wrong.message)
 
     def _warn_of_unknown_classes(self, gangs: Iterable[Given]) -> None:
         """The pods of a running gang can hold more than their templates state."""
@@ -197,10 +209,11 @@ class Assembly:
         """Those of all gangs, with the label that the API server adds."""
         of_gangs = {gang.record.namespace for gang in self._gangs.values() if not gang.finished}
         of_pods = {pod.namespace for pod in pods if pod.member is not None}
-        known = {name: one.labels for name, one in self.mirror.namespaces.items()}
+        known = dict(self.mirror.namespaces)
         for name in sorted(of_gangs | of_pods | known.keys()):
-            labels = {_NAME_LABEL: name, **dict(known.get(name, ()))}
-            yield NamespaceRecord(name, 1, tuple(labels.items()))
+            record = known.get(name) or NamespaceRecord(name, 1)
+            labels = {_NAME_LABEL: name, **dict(record.labels)}
+            yield replace(record, version=1, labels=tuple(labels.items()))
 
     def _note_gangs_of_pods(self) -> None:
         """The gangs of pods, which are behind all others."""

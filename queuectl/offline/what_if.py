@@ -240,7 +240,12 @@ def _submitted(
     if not jobs:
         return ()
     nodes = (NodeRecord(node, 1) for node in snapshot.fleet.nodes)
-    spaces = (NamespaceRecord(n, 1, tuple(own.items())) for n, own in snapshot.namespaces.items())
+    known = {one.name for one in around.records if isinstance(one, NamespaceRecord)}
+    spaces = (
+        NamespaceRecord(name, 1, tuple(own.items()))
+        for name, own in snapshot.namespaces.items()
+        if name not in known
+    )
     parts = Parts(
         records=[*around.records, *nodes, *spaces],
         jobs=jobs,

@@ -33,6 +33,7 @@ from queuectl.domain.records import (
     Upserted,
     key_of,
 )
+from queuectl.domain.rules import AdmissionPlugin
 from queuectl.objects.kinds import KINDS, JobKinds, job_resources
 from queuectl.objects.kinds.parents import Parents
 from queuectl.state import devices as device_objects
@@ -187,6 +188,7 @@ class Mirror:
         self._given: dict[str, dict[str, Upserted | Unreadable]] = {}  # by kind or resource
         self._last: dict[str, dict[str, Upserted]] = {}  # the last records of unreadable objects
         self._prior: dict[OwnerKey, PriorAdmission] = {}
+        self._plugins: frozenset[AdmissionPlugin] = frozenset()
         self._empty()
 
     def _empty(self) -> None:
@@ -203,7 +205,7 @@ class Mirror:
         self._found_running: set[str] = set()
         self._limit_ranges: dict[str, LimitRangeRecord] = {}
         self._runtime_classes: dict[str, RuntimeClassRecord] = {}
-        self.admission = AdmissionObjects()
+        self.admission = AdmissionObjects(plugins=self._plugins)
         self._larger = LargerPods()
         self._groups = PodGroups()
         self._parents = Parents()
@@ -634,6 +636,7 @@ class Mirror:
     def _keep_named(self, record: NamespaceRecord | PriorityClassRecord) -> None:
         if isinstance(record, NamespaceRecord):
             self.namespaces[record.name] = record
+            self._selector_changed(record)
         else:
             self.priority_classes[record.name] = record
         self.planning_changed = True
@@ -743,7 +746,8 @@ class Mirror:
     def requests(self) -> tuple[Record, ...]:
         """The objects beside a job from which the request of its pods and its priority follow."""
         ranges, classes = self._limit_ranges.values(), self._runtime_classes.values()
-        return (*self.priority_classes.values(), *ranges, *classes, *self.devices.requests())
+        named = (*self.namespaces.values(), *self.priority_classes.values())
+        return (*named, *ranges, *classes, *self.devices.requests())
 
     def _ranges_changed(self, namespace: str) -> None:
         records = [r for r in self._limit_ranges.values() if r.namespace == namespace]
@@ -753,6 +757,19 @@ class Mirror:
         if kept != self.admission.ranges:
             self.admission = replace(self.admission, ranges=kept)
             self._created_differently(self._in_namespace(namespace))
+
+    def _selector_changed(self, namespace: NamespaceRecord) -> None:
+        if namespace.selectors != self.admission.selectors.get(namespace.name, ()):
+            selectors = {**self.admission.selectors, namespace.name: namespace.selectors}
+            self.admission = replace(self.admission, selectors=selectors)
+            self._created_differently(self._in_namespace(namespace.name))
+
+    def declare(self, plugins: frozenset[AdmissionPlugin]) -> None:
+        """Apply these plugins of the API server to new pods, and no others."""
+        self._plugins = plugins
+        if plugins != self.admission.plugins:
+            self.admission = replace(self.admission, plugins=plugins)
+            self._created_differently(self.jobs.values())
 
     def _runtime_class_changed(self, name: str) -> None:
         classes = {record.name: record.content for record in self._runtime_classes.values()}

@@ -119,6 +119,7 @@ class PlanningState:
     def configure(self, stated: QueueConfig, now: float) -> None:
         """Continue with a configuration, as its documents state it. ``now``: unix seconds."""
         self._stated = stated
+        self._mirror.declare(stated.rules.admission_plugins)
         self._work_in_overrides(now)
 
     def renumber(self, revision: int, now: float) -> None:

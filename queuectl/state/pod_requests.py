@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Final
 
 from queuectl.domain.admission import Admission, created, refusal
 from queuectl.domain.job_records import JobRecord
@@ -47,6 +48,10 @@ def no_less(job: JobRecord, pods: Iterable[PodRecord]) -> JobRecord:
     return replace(job, podsets=tuple(map(raised, job.podsets)))
 
 
+_CHECKED: Final = ("Job", "Workload")
+"""Kinds of which the API server has checked the requests: of the second, those of its job."""
+
+
 def names_class(job: JobRecord, name: str) -> bool:
     """Whether a pod of the job has this RuntimeClass."""
     return any(podset.needs and podset.needs.runtime_class == name for podset in job.podsets)
@@ -55,7 +60,9 @@ def names_class(job: JobRecord, name: str) -> bool:
 def under(job: JobRecord, around: Admission) -> JobRecord:
     """The job with the pods that the API server creates for it; the same object if admission changes nothing."""
     podsets = tuple(created(podset, around) for podset in job.podsets)
-    forbidden = refusal(podsets, job.namespace, around, exist=job.of_pods)
+    forbidden = refusal(
+        podsets, job.namespace, around, exist=job.of_pods, accepted=job.kind in _CHECKED
+    )
     if podsets == job.podsets and forbidden == job.forbidden:
         return job
     return replace(job, podsets=podsets, forbidden=forbidden)

@@ -570,6 +570,16 @@ _RULE: Final[Document] = {
         "taint": {"key": "k", "value": "v", "effect": "NoExecute"},
     },
 }
+_NAMESPACE: Final[Document] = {
+    "metadata": {
+        "name": "team",
+        "labels": {"a": "b"},
+        "annotations": {
+            "scheduler.alpha.kubernetes.io/node-selector": "a=b,c=d",
+            "openshift.io/node-selector": "",
+        },
+    }
+}
 _RUNTIME: Final[Document] = {
     "metadata": {"name": "kata", "resourceVersion": "7"},
     "overhead": {"podFixed": {"cpu": "250m", "memory": "120Mi"}},
@@ -590,7 +600,7 @@ READABLE: Final[dict[str, tuple[type[msgspec.Struct], list[Document]]]] = {
     leaderworkerset.PLURAL: (leaderworkerset.WireSet, [_set()]),
     "pods": (WireMember, _pods()),
     "nodes": (WireNode, _nodes()),
-    "namespaces": (WireNamespace, [{"metadata": {"name": "team", "labels": {"a": "b"}}}]),
+    "namespaces": (WireNamespace, [_NAMESPACE]),
     "priorityclasses": (WirePriorityClass, [_PRIORITY]),
     "resourcequotas": (WireResourceQuota, [_quota()]),
     "limitranges": (WireLimitRange, [_limits()]),

@@ -54,6 +54,7 @@ from queuectl.domain.queues import (
 )
 from queuectl.domain.reservations import AdvanceReservation, ReservedCapacity
 from queuectl.domain.rules import (
+    AdmissionPlugin,
     FairStrategy,
     KueueKeys,
     PodsReady,
@@ -358,6 +359,8 @@ HONOURED: list[tuple[str, str, Any, Fields, Fields]] = [
     ("Configuration", "resources.deviceClassMappings",
      [{"name": "e.com/gpu", "deviceClassNames": ["b", "a"]}, {"name": "e.com/fpga", "deviceClassNames": ["c"], "sources": []}],
      {"device_classes": (("a", "e.com/gpu"), ("b", "e.com/gpu"), ("c", "e.com/fpga"))}, {}),
+    ("Configuration", "queuectl.admissionPlugins", ["PodNodeSelector"],
+     {"admission_plugins": frozenset({AdmissionPlugin.POD_NODE_SELECTOR})}, {}),
     ("Configuration", "queuectl.trustedSubmitters", ["system:serviceaccount:ci:runner"],
      {"trusted_submitters": frozenset({"system:serviceaccount:ci:runner"})}, {}),
     ("Configuration", "queuectl.accounting.userLabel", "example.com/user",

@@ -369,7 +369,7 @@ def test_what_kueue_passes_over_in_a_topology_request_asks_for_nothing(
 def test_an_operators_own_init_container_needs_no_more_than_nodes_speak_of(memory: bool) -> None:
     room = {"nvidia.com/gpu": "8", "cpu": "8"} | ({"memory": "1Gi"} if memory else {})
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}
-    needs = {"requests": {"nvidia.com/gpu": "1", "cpu": "1"}}
+    needs = {"requests": {"cpu": "1"}, "limits": {"nvidia.com/gpu": "1"}}
     pods = {"spec": {"containers": [{"name": "pytorch", "resources": needs}]}}
     job = {
         "apiVersion": "kubeflow.org/v1",

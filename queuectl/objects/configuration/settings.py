@@ -88,6 +88,7 @@ def read_rules(document: wire.ConfigurationDocument) -> Rules:
         interruption_conditions=read_conditions(own.interruption_conditions or {}),
         duration_quantile=own.duration_quantile or DURATION_QUANTILE,
         max_pending=own.max_pending or MAX_PENDING,
+        admission_plugins=frozenset(own.admission_plugins or ()),
     )
 
 

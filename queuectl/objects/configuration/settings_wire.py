@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 
 from queuectl.domain.node_health import HealthMode, HealthSignal
-from queuectl.domain.rules import FairStrategy
+from queuectl.domain.rules import AdmissionPlugin, FairStrategy
 from queuectl.objects.configuration.wire import Head, MaxPending, Part, SelectorSpec, Strict
 from queuectl.objects.kubernetes.wire import Quantity
 
@@ -128,6 +128,7 @@ class OwnSettings(Strict):
     # YAML reads an unquoted on or off as a Boolean.
     kueue_keys: Literal["auto", "on", "off"] | bool | None = None
     max_pending: MaxPending | None = None
+    admission_plugins: list[AdmissionPlugin] | None = None
 
 
 # ---- known, not supported

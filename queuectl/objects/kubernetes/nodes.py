@@ -11,12 +11,13 @@ from queuectl.domain.fleet import HOSTNAME, Effect, Node, Taint, is_passing
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import NamespaceRecord, NodeRecord, PriorityClassRecord
+from queuectl.domain.rules import AdmissionPlugin
 from queuectl.domain.words import counted
 from queuectl.objects.errors import MalformedError, under
 from queuectl.objects.kubernetes.mig_reconfiguration import read_mig_reconfiguration
 from queuectl.objects.kubernetes.requests import read_vector
 from queuectl.objects.kubernetes.wire import (
-    LabelledMeta,
+    NamespaceMeta,
     NodeStatus,
     WireNamespace,
     WireNode,
@@ -133,16 +134,30 @@ def _failed(capacity: Resources, allocatable: Resources) -> Resources:
     return Resources(missing) if missing else NOTHING
 
 
-def _sorted_labels(meta: LabelledMeta) -> tuple[tuple[str, str], ...]:
+def _sorted_labels(meta: NamespaceMeta) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(read_labels(meta.labels).items()))
 
 
 def read_namespace(wire: WireNamespace) -> NamespaceRecord:
     """Project a Namespace."""
-    meta = wire.metadata
+    meta, noted = wire.metadata, wire.metadata.annotations
+    texts = {
+        AdmissionPlugin.POD_NODE_SELECTOR: noted.pod_node_selector if noted else None,
+        AdmissionPlugin.ORIGIN_POD_NODE_ENVIRONMENT: noted.openshift if noted else None,
+    }
+    selectors = ((plugin, _selector(text)) for plugin, text in texts.items() if text)
     return NamespaceRecord(
-        intern(meta.name), version_of(meta.resource_version), _sorted_labels(meta)
+        intern(meta.name),
+        version_of(meta.resource_version),
+        _sorted_labels(meta),
+        tuple(selectors),
     )
+
+
+def _selector(text: str) -> tuple[tuple[str, str], ...]:
+    """Labels of nodes, as in ``a=b,c=d``. Parts without a value select nothing."""
+    parts = (part.partition("=") for part in text.split(","))
+    return tuple(sorted((key.strip(), value.strip()) for key, is_, value in parts if is_))
 
 
 def read_priority_class(wire: WirePriorityClass) -> PriorityClassRecord:

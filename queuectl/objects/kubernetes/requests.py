@@ -17,6 +17,7 @@ from queuectl.domain.quantity import (
     is_quantity,
     parse_quantity,
 )
+from queuectl.domain.request_rules import overcommits
 from queuectl.domain.words import shortened
 from queuectl.objects.errors import MalformedError, RequestError, under
 from queuectl.objects.kubernetes.wire import (
@@ -267,7 +268,17 @@ def _container(container: Container, path: str) -> ContainerNeeds:
             asked, limit = (format_quantity(name, value) for value in (amount, most[name]))
             raise RequestError(f"{path}.requests.{name}: {asked} is above its limit {limit}")
     stays = container.restart_policy == "Always"
-    return ContainerNeeds(requests, limits, stays, name=container.name)
+    named = tuple({**(needs.limits or {}), **(needs.requests or {})}.items())
+    return ContainerNeeds(requests, limits, stays, name=container.name, fractions=_fractions(named))
+
+
+@lru_cache(maxsize=4096)
+def _fractions(amounts: tuple[tuple[str, Quantity], ...]) -> tuple[str, ...]:
+    return tuple(
+        name
+        for name, text in amounts
+        if not overcommits(name) and read_factor(name, text).denominator != 1
+    )
 
 
 def _amounts_at(path: str, amounts: Mapping[str, Quantity] | None) -> Amounts:

@@ -99,8 +99,24 @@ class WireNode(Wire):
     status: NodeStatus | None = None
 
 
+class NamespaceAnnotations(Wire):
+    """Other annotations are not needed."""
+
+    pod_node_selector: str | None = msgspec.field(
+        default=None, name="scheduler.alpha.kubernetes.io/node-selector"
+    )
+    openshift: str | None = msgspec.field(default=None, name="openshift.io/node-selector")
+
+
+class NamespaceMeta(Wire):
+    name: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] | None = None
+    annotations: NamespaceAnnotations | None = None
+
+
 class WireNamespace(Wire):
-    metadata: LabelledMeta = msgspec.field(default_factory=LabelledMeta)
+    metadata: NamespaceMeta = msgspec.field(default_factory=NamespaceMeta)
 
 
 class WirePriorityClass(Wire):

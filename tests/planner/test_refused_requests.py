@@ -1,0 +1,134 @@
+"""Requests that the API server refuses for each pod are refused when their job is planned, whatever its kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queuectl.objects.documents import as_document
+from queuectl.objects.errors import DocumentError
+from queuectl.offline.inputs import read_snapshot
+from tests.planner.documents import Doc, workload
+from tests.support.jobs import batch_job, pytorch_job
+
+GPU = "nvidia.com/gpu"
+
+
+def both(**amounts: str) -> Doc:
+    found = {name.replace("gpu", GPU): amount for name, amount in amounts.items()}
+    return {"requests": found, "limits": found}
+
+
+def pods(container: Doc, **spec: Any) -> Doc:
+    """A pod spec of one container with these resources."""
+    return {"containers": [{"name": "main", "resources": container}], **spec}
+
+
+WRONG = [
+    pytest.param(pods(both(gpu="0.5")), f"containers[0].resources.requests.{GPU}: must be a whole number", id="half a GPU"),
+    pytest.param(pods({"limits": {GPU: "1500m"}}), f"containers[0].resources.requests.{GPU}: must be a whole number", id="a limit of one and a half"),
+    pytest.param(
+        pods({"requests": {GPU: "1"}}), f"containers[0].resources.limits.{GPU}: is required, and must be equal to the request 1", id="no limit",
+    ),
+    pytest.param(
+        pods({"requests": {GPU: "1"}, "limits": {GPU: "2"}}),
+        f"containers[0].resources.requests.{GPU}: 1 must be equal to its limit 2", id="a larger limit",
+    ),
+    pytest.param(
+        pods({"requests": {"hugepages-2Mi": "2Mi", "cpu": "1"}}), "containers[0].resources.limits.hugepages-2Mi: is required", id="huge pages",
+    ),
+    pytest.param(
+        pods({}, initContainers=[{"name": "i", "resources": {"requests": {"example.com/nic": "1"}}}]),
+        "initContainers[0].resources.limits.example.com/nic: is required", id="an init container",
+    ),
+    pytest.param(
+        pods({}, resources={"limits": {GPU: "8"}}), f"resources.limits.{GPU}: a pod as a whole can request cpu, memory and huge pages only", id="GPUs of a pod",
+    ),
+    pytest.param(
+        pods({}, resources={"requests": {"ephemeral-storage": "1Gi"}}), "resources.requests.ephemeral-storage: a pod as a whole", id="storage of a pod",
+    ),
+    pytest.param(
+        pods({"requests": {"cpu": "2"}}, resources={"requests": {"cpu": "1"}}),
+        "resources.requests.cpu: 1 is less than its containers request together, 2", id="a pod below its containers",
+    ),
+    pytest.param(
+        pods({}, resources={"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}), "resources.requests.cpu: 2 is above its limit 1", id="a pod above its limit",
+    ),
+    pytest.param(
+        pods({"limits": {"cpu": "4"}}, resources={"requests": {"cpu": "4"}, "limits": {"cpu": "3"}}), "resources.requests.cpu: 4 is above", id="a container above its pod",
+    ),
+]  # fmt: skip
+
+
+def job_of(kind: str, spec: Doc) -> Doc:
+    if kind == "Job":
+        job = batch_job("train")
+        job["spec"]["template"]["spec"] |= spec
+        return job
+    job = pytorch_job("train")
+    job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"] |= spec
+    return job
+
+
+PATHS = {
+    "Job": "spec.template.spec",
+    "PyTorchJob": "spec.pytorchReplicaSpecs[Worker].template.spec",
+}
+
+
+@pytest.mark.parametrize("kind", PATHS)
+@pytest.mark.parametrize(("spec", "said"), WRONG)
+def test_a_new_job_is_an_error_that_names_file_object_and_field(
+    kind: str, spec: Doc, said: str
+) -> None:
+    with pytest.raises(DocumentError) as refused:
+        read_snapshot([as_document(job_of(kind, spec))])
+    assert f"{kind}/train" in str(refused.value)
+    assert said in str(refused.value)
+    assert "template.spec." in str(refused.value)
+
+
+@pytest.mark.parametrize(("spec", "said"), WRONG)
+def test_a_job_whose_kind_has_no_such_check_stays_pending_with_the_reason(
+    spec: Doc, said: str
+) -> None:
+    job = job_of("PyTorchJob", spec)
+    job["metadata"] |= {"uid": "u1", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    (pending,) = read_snapshot([as_document(job)]).snapshot.pending
+    assert pending.blocked is not None
+    assert pending.blocked.code == "Misconfigured"
+    assert said in pending.blocked.message
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pods(both(gpu="1")),
+        pods({"limits": {GPU: "1k"}}),
+        pods({"requests": {"cpu": "500m", "memory": "1.5Gi"}}),
+        pods({"requests": {"cpu": "2"}}, resources={"limits": {"cpu": "2"}}),
+        pods({}, resources=both(cpu="2", memory="1Gi")),
+    ],
+)
+def test_requests_that_the_api_server_takes_are_planned(spec: Doc) -> None:
+    (pending,) = read_snapshot([as_document(job_of("Job", spec))]).snapshot.pending
+    assert "LocalQueue main does not exist" in str(pending.blocked)
+
+
+def test_a_limit_range_can_supply_the_limit() -> None:
+    item = {"type": "Container", "default": {GPU: "1"}}
+    ranges: Doc = {
+        "apiVersion": "v1",
+        "kind": "LimitRange",
+        "metadata": {"name": "usual", "namespace": "default"},
+        "spec": {"limits": [item]},
+    }
+    job = job_of("Job", pods({"requests": {GPU: "1"}}))
+    (pending,) = read_snapshot([as_document(ranges), as_document(job)]).snapshot.pending
+    assert "LocalQueue main does not exist" in str(pending.blocked)
+
+
+def test_a_workload_states_requests_alone() -> None:
+    (pending,) = read_snapshot([as_document(workload("train", "main"))]).snapshot.pending
+    assert "LocalQueue main does not exist" in str(pending.blocked)
