@@ -2,7 +2,7 @@
 
 The template does not contain the result. The plugins that change new pods run in this order: LimitRanger, PodNodeSelector,
 ExtendedResourceToleration, RuntimeClass. The second and the third are off by default, and the API shows no client whether they are on:
-the configuration declares them. What webhooks add is known only when the pods of a start exist. A gang whose pods would be refused
+the configuration declares them. Additions of webhooks are known only when the pods of a start exist. A gang whose pods would be refused
 must not be resumed: it would hold its nodes without running.
 """
 
@@ -27,7 +27,7 @@ NodeSelectors: TypeAlias = tuple[tuple[AdmissionPlugin, tuple[tuple[str, str], .
 
 @dataclass(frozen=True, slots=True)
 class RuntimeClass:
-    """What a RuntimeClass adds to the pods that name it. ``selector``: of nodes."""
+    """The additions of a RuntimeClass to the pods that name it. ``selector``: of nodes."""
 
     name: str
     overhead: Amounts = ()
@@ -37,7 +37,7 @@ class RuntimeClass:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What changes the new pods of one namespace.
+    """The changes of the new pods of one namespace.
 
     Attributes:
         ranges: its LimitRanges.
@@ -54,7 +54,7 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionObjects:
-    """What changes the new pods of a cluster.
+    """The changes of the new pods of a cluster.
 
     Attributes:
         ranges: by namespace.
@@ -69,7 +69,7 @@ class AdmissionObjects:
     plugins: frozenset[AdmissionPlugin] = frozenset()
 
     def of(self, namespace: str) -> Admission:
-        """What changes the new pods of this namespace."""
+        """The changes of the new pods of this namespace."""
         selected: dict[str, str] = {}
         for plugin, labels in self.selectors.get(namespace, ()):
             selected |= dict(labels) if plugin in self.plugins else {}

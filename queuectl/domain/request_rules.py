@@ -15,7 +15,7 @@ _HUGE_PAGES: Final = "hugepages-"
 
 
 def overcommits(resource: str) -> bool:
-    """Whether a limit of the resource can be above the request: not of extended resources and huge pages."""
+    """Whether a limit of the resource can be above the request: not of extended resources and hugepages."""
     native = "/" not in resource or "kubernetes.io/" in resource
     return native and not resource.startswith(_HUGE_PAGES)
 
@@ -52,7 +52,7 @@ def _whole(needs: PodNeeds) -> Iterator[tuple[str, str]]:
     for field, given in (("limits", limits), ("requests", requests)):
         for name in given:
             if name not in (CPU, MEMORY) and not name.startswith(_HUGE_PAGES):
-                text = "a pod as a whole can request cpu, memory and huge pages only; state it in a container"
+                text = "a pod as a whole can request cpu, memory and hugepages only; state it in a container"
                 yield f"resources.{field}.{name}", text
     for name, amount in requests.items():
         asked = format_quantity(name, amount)

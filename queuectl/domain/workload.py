@@ -75,9 +75,9 @@ class PodSet:
 
     ``min_count``: the gang may start with fewer pods of this podset, down to so many; None = all or nothing.
     ``limits``: the largest CPU, memory and ephemeral storage that one pod can use, where it sets them; ResourceQuotas count it.
-    ``needs``, ``rules``: what its template says of containers and of nodes; ``shape`` and ``limits`` follow from them, and from
-    what :mod:`queuectl.domain.admission` adds. ``path``: of its template in its object, for messages.
-    ``seen``: the requests of pods of an earlier start that were larger than the template says: webhooks change pods, too.
+    ``needs``, ``rules``: the containers of its template, and its node rules; ``shape`` and ``limits`` follow from them, and from
+    the additions of :mod:`queuectl.domain.admission`. ``path``: of its template in its object, for messages.
+    ``seen``: the requests of pods of an earlier start that were larger than those of the template: webhooks change pods, too.
     ``claims``: the resource claims that its template names; ``shape.devices`` follows from them.
     ``shared_gpus``: None = the rule of its ClusterQueue.
     ``gpu_fraction``: a request that no scheduler here can fulfil, so the gang does not start.

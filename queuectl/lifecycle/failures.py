@@ -44,7 +44,7 @@ def unlike_planned(entry: Entry, job: JobRecord, pods: Sequence[PodRecord]) -> E
 
 
 def _too_large(entry: Entry, podset: PodSet, pod: PodRecord, most: Resources) -> Evict:
-    """A webhook has changed a new pod, or someone has resized one that runs. The gang does not start again without end."""
+    """A webhook has changed a new pod, or a user has resized one that runs. The gang does not start again without end."""
     planned = f"more than the planned {amounts(most)}"
     text = f"pod {pod.name} requests {amounts(pod.requests)}, {planned}"
     if pod.needs is not None and podset.needs is not None:

@@ -54,7 +54,9 @@ async def test_a_gang_with_larger_pods_is_planned_again_with_their_size(
         await until_reason(world, other, State.PENDING, Code.WAITING_FOR_QUOTA)
 
 
-async def test_a_gang_that_does_not_fit_with_its_larger_pods_says_so(database_url: str) -> None:
+async def test_a_gang_that_does_not_fit_with_its_larger_pods_stays_pending(
+    database_url: str,
+) -> None:
     async with rig(database_url, 1) as world:
         world.cluster.server.webhooks.append(lambda pod: sidecar(pod, "64"))
         uid = world.cluster.submit(gang("Job", "train", 1))

@@ -36,14 +36,14 @@ WRONG = [
         f"containers[0].resources.requests.{GPU}: 1 must be equal to its limit 2", id="a larger limit",
     ),
     pytest.param(
-        pods({"requests": {"hugepages-2Mi": "2Mi", "cpu": "1"}}), "containers[0].resources.limits.hugepages-2Mi: is required", id="huge pages",
+        pods({"requests": {"hugepages-2Mi": "2Mi", "cpu": "1"}}), "containers[0].resources.limits.hugepages-2Mi: is required", id="hugepages",
     ),
     pytest.param(
         pods({}, initContainers=[{"name": "i", "resources": {"requests": {"example.com/nic": "1"}}}]),
         "initContainers[0].resources.limits.example.com/nic: is required", id="an init container",
     ),
     pytest.param(
-        pods({}, resources={"limits": {GPU: "8"}}), f"resources.limits.{GPU}: a pod as a whole can request cpu, memory and huge pages only", id="GPUs of a pod",
+        pods({}, resources={"limits": {GPU: "8"}}), f"resources.limits.{GPU}: a pod as a whole can request cpu, memory and hugepages only", id="GPUs of a pod",
     ),
     pytest.param(
         pods({}, resources={"requests": {"ephemeral-storage": "1Gi"}}), "resources.requests.ephemeral-storage: a pod as a whole", id="storage of a pod",
@@ -95,6 +95,7 @@ def test_a_job_whose_kind_has_no_such_check_stays_pending_with_the_reason(
 ) -> None:
     job = job_of("PyTorchJob", spec)
     job["metadata"] |= {"uid": "u1", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    job["spec"]["runPolicy"] = {"suspend": True}
     (pending,) = read_snapshot([as_document(job)]).snapshot.pending
     assert pending.blocked is not None
     assert pending.blocked.code == "Misconfigured"

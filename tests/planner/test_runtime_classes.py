@@ -13,9 +13,9 @@ from queuectl.offline.inputs import read_snapshot
 from tests.planner.documents import TOPOLOGY, Doc, cluster_queue, flavor, nodes, planned, workload
 from tests.support.jobs import batch_job, pytorch_job
 
-OVERHEAD = {"overhead": {"podFixed": {"cpu": "2", "memory": "1Gi"}}}
-SELECTS = {"scheduling": {"nodeSelector": {"kata": "yes"}}}
-TOLERATES = {"scheduling": {"tolerations": [{"key": "kata", "operator": "Exists"}]}}
+OVERHEAD: Doc = {"overhead": {"podFixed": {"cpu": "2", "memory": "1Gi"}}}
+SELECTS: Doc = {"scheduling": {"nodeSelector": {"kata": "yes"}}}
+TOLERATES: Doc = {"scheduling": {"tolerations": [{"key": "kata", "operator": "Exists"}]}}
 
 
 def runtime_class(name: str = "kata", **fields: Any) -> Doc:

@@ -155,7 +155,7 @@ def pod_requests(spec: PodLike) -> Resources:
 
 
 def held_requests(spec: PodSpec, status: PodStatus) -> Resources:
-    """What a pod holds, as kube-scheduler counts it while the kubelet resizes the pod in place.
+    """The requests of a pod, as kube-scheduler counts them while the kubelet resizes the pod in place.
 
     That is the most of the requests in its spec, those that its node has accepted, and those in effect. The requests of its spec do not
     count if they do not fit its node.
