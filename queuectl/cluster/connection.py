@@ -44,7 +44,7 @@ class Connection:
     kubeconfig: Path | None = None
     context: str | None = None
     in_flight: int = 32
-    watches: int = 27
+    watches: int = 28
     timeout: float = 15.0
 
 
