@@ -744,9 +744,9 @@ class Mirror:
         return max((at for at in (job.checkpoint_at, by_pods) if at is not None), default=None)
 
     def requests(self) -> tuple[Record, ...]:
-        """The objects beside a job from which the request of its pods and its priority follow."""
+        """The objects beside a job from which the request of its pods and its priority follow: also namespaces, which select nodes."""
         ranges, classes = self._limit_ranges.values(), self._runtime_classes.values()
-        named = (*self.namespaces.values(), *self.priority_classes.values())
+        named: tuple[Record, ...] = (*self.namespaces.values(), *self.priority_classes.values())
         return (*named, *ranges, *classes, *self.devices.requests())
 
     def _ranges_changed(self, namespace: str) -> None:

@@ -46,7 +46,7 @@ def object_(version: str, kind: str, name: str, spec: Body, **more: Any) -> Body
 
 
 def containers(gpus: int) -> list[Body]:
-    return [{"name": "c", "image": "c", "resources": {"requests": {GPU: str(gpus)}}}]
+    return [{"name": "c", "image": "c", "resources": {"limits": {GPU: str(gpus)}}}]
 
 
 def template(gpus: int, **spec: Any) -> Body:
