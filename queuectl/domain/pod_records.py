@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from queuectl.domain.fleet import Toleration
 from queuectl.domain.job_records import JobRecord, OwnerKey
 from queuectl.domain.needs import PodNeeds
 from queuectl.domain.quantity import NOTHING, Resources
+
+DAEMON_SET: Final = "DaemonSet"
+"""Kind of the owner of pods that run on each node."""
 
 
 class PodPhase(StrEnum):

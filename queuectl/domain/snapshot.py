@@ -215,6 +215,7 @@ class Snapshot:
         claims: (namespace, name) to the ResourceClaims that gangs share.
         budgets: in the present month, by name.
         reservations: the current or next occurrence of each Reservation, in the order of their starts.
+        of_daemons: the part of ``other_pods`` that pods of DaemonSets use, before device rows. Reasons read it, no decision does.
         mixed_nodes: only of reports: ``other_pods`` with the device rows of nodes that are kept for no kind of request.
     """
 
@@ -237,6 +238,7 @@ class Snapshot:
     mixed_nodes: Mapping[str, Resources] | None = None
     budgets: tuple[BudgetBalance, ...] = ()
     reservations: tuple[Occurrence, ...] = ()
+    of_daemons: Mapping[str, Resources] = field(default_factory=dict)
 
     def queue_of(self, workload: Workload) -> ClusterQueue | None:
         """The ClusterQueue of a workload; None when its LocalQueue or ClusterQueue does not exist."""

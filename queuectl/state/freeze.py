@@ -122,6 +122,7 @@ class SnapshotBuilder:
             pending=in_rank_order(pending),
             admitted=admitted,
             other_pods=other_pods,
+            of_daemons=self._usage.of_daemons,
             namespaces=self._namespaces,
             limits=limits,
             allowances=allowances(self._mirror, self._ledger),

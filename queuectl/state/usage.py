@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.pod_records import PodRecord
+from queuectl.domain.pod_records import DAEMON_SET, PodRecord
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.unmanaged import UnmanagedPod
@@ -56,6 +56,8 @@ class Usage:
         self._claims: dict[tuple[str, str, str], _SlotClaims] = {}  # by owner, podset and node
         self._claims_by_pod: dict[str, _SlotClaims] = {}  # by uid of the pod
         self._other_pods: dict[str, dict[str, int]] = {}
+        self._of_daemons: dict[str, dict[str, int]] = {}
+        self._daemons: set[str] = set()  # uids of the counted pods of DaemonSets
         self._names: dict[str, str] = {}
         self._fleet: object = None
         self.devices = DeviceUse(mirror.devices, self._slot)
@@ -63,7 +65,12 @@ class Usage:
     @property
     def other_pods(self) -> dict[str, Resources]:
         """Node name -> use by pods that fill no slot."""
-        return {node: Resources(use) for node, use in self._other_pods.items() if any(use.values())}
+        return _sums(self._other_pods)
+
+    @property
+    def of_daemons(self) -> dict[str, Resources]:
+        """The part of it that pods of DaemonSets use."""
+        return _sums(self._of_daemons)
 
     def with_guaranteed(self, nodes: Collection[str]) -> set[str]:
         """Those of some nodes with a pod of the QoS class Guaranteed that fills no slot."""
@@ -201,12 +208,25 @@ class Usage:
             self._counted[uid] = new
         if old == new:
             return False
-        for entry, sign in ((old, -1), (new, 1)):
-            if entry is not None:
-                use = self._other_pods.setdefault(entry[0], {})
-                for name, amount in entry[1].items():
-                    use[name] = use.get(name, 0) + sign * amount
+        if old is not None:
+            self._add(uid, old, -1)
+        self._daemons.discard(uid)
+        if new is not None:
+            if self._mirror.pods[uid].owner_kind == DAEMON_SET:
+                self._daemons.add(uid)
+            self._add(uid, new, 1)
         return True
+
+    def _add(self, uid: str, counted: tuple[str, Resources], sign: int) -> None:
+        node, requests = counted
+        for sums in (self._other_pods, self._of_daemons)[: 1 + (uid in self._daemons)]:
+            use = sums.setdefault(node, {})
+            for name, amount in requests.items():
+                use[name] = use.get(name, 0) + sign * amount
+
+
+def _sums(use: Mapping[str, Mapping[str, int]]) -> dict[str, Resources]:
+    return {node: Resources(amounts) for node, amounts in use.items() if any(amounts.values())}
 
 
 def _separate(entry: Entry, podset: str) -> bool:

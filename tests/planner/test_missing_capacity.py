@@ -13,12 +13,12 @@ RACKS = {"a1": "r1", "a2": "r1", "b1": "r2", "b2": "r2"}
 @pytest.mark.parametrize(
     ("full", "missing", "best"),
     [
-        (["a1", "b1"], "1 more pod", "at most 1 of 2 fits (r1); 16 nvidia.com/gpu are free in total"),
-        (["a1", "a2", "b1"], "1 more pod", "at most 1 of 2 fits (r2); 8 nvidia.com/gpu are free in total"),
+        (["a1", "b1"], "1 more pod", "at most 1 of 2 fits (r1), where 1 node lacks nvidia.com/gpu (0 free; team/runs-a1 holds 8 of 8); 16 nvidia.com/gpu are free in total"),
+        (["a1", "a2", "b1"], "1 more pod", "at most 1 of 2 fits (r2), where 1 node lacks nvidia.com/gpu (0 free; team/runs-b1 holds 8 of 8); 8 nvidia.com/gpu are free in total"),
         (
             ["a1", "a2", "b1", "b2"],
             "2 pods",
-            "no rack has room for any of them; 0 nvidia.com/gpu are free in total",
+            "no rack has room for any of them: 4 nodes lack nvidia.com/gpu (0 free; team/runs-a1, team/runs-a2, team/runs-b1 and 1 more hold 32 of 32)",
         ),
     ],
     ids=["a node free in each rack", "one rack full", "both racks full"],

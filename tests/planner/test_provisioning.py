@@ -225,7 +225,7 @@ def template(maximum: int, gpu: int = 8, **domains: int) -> NodeTemplate:
 NEVER_MADE = {
     "a pod is larger than a node": (
         template(16, gpu=4), podset(count=2, gpu=8),
-        "room for 2 pods \u00d7 8 nvidia.com/gpu is needed; even if all nodes were empty, none fits on 16 eligible nodes",
+        "room for 2 pods \u00d7 8 nvidia.com/gpu is needed; even if all nodes were empty, none fits on 16 eligible nodes: 16 nodes have less than 8 nvidia.com/gpu (at most 4)",
     ),
     "the gang is larger than all nodes": (
         template(16), podset(count=17, gpu=8),

@@ -247,6 +247,17 @@ class TestUsage:
         world.usage.refresh(["p3"])
         assert world.usage.other_pods == {}
 
+    def test_pods_of_daemon_sets_are_counted_apart_too(self) -> None:
+        agent = on("agent", "n1", owner="d", owner_kind="DaemonSet")
+        world = World(records=[agent, on("other", "n1", owner="")])
+        assert world.freeze().other_pods == {"n1": SHAPE.requests * 2}
+        assert world.freeze().of_daemons == {"n1": SHAPE.requests}
+        world.see(replace(agent, node="n2", version=6))
+        assert world.freeze().of_daemons == {"n2": SHAPE.requests}
+        world.mirror.apply([Deleted("pods", "agent", 9)])
+        world.usage.refresh(["agent"])
+        assert (world.usage.of_daemons, set(world.usage.other_pods)) == ({}, {"n1"})
+
     @pytest.mark.parametrize("forged", [{"namespace": "b"}, {"owner_kind": "PyTorchJob"}], ids=str)
     def test_a_pod_that_only_names_the_uid_of_a_job_fills_no_slot(
         self, forged: dict[str, str]

@@ -27,14 +27,16 @@ from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, PodSetGroup
 from queuectl.planner.problem.topology import Mask
 from queuectl.planner.quota.tree import FlavorResource
+from queuectl.planner.reasons.lacks import Lack, holders_of, in_words, lacks_of
+from queuectl.planner.reasons.largest_fit import largest_fit, scarcest
 from queuectl.planner.reasons.passing import unavailable_because
 from queuectl.planner.reasons.refusals import uncovered
 from queuectl.planner.reasons.words import (
     amount,
     devices_asked,
-    largest_fit,
+    is_row,
+    joined,
     requests_of,
-    scarcest,
     shown,
     some,
     without_devices,
@@ -179,8 +181,8 @@ def _topology(ctx: Context) -> _Description:
         return f"topology: one {' and one '.join(levels) or 'domain'} is requested", {
             "levels": levels
         }
-    free = state_under(ctx, as_it_is(ctx)).free()
-    fits = [largest_fit(podset_group, free) for podset_group in bound]
+    state = state_under(ctx, as_it_is(ctx))
+    fits = [largest_fit(podset_group, state.free(), state) for podset_group in bound]
     tight = next((fit for fit in fits if fit.short), fits[0])
     return f"topology: {tight.sentence}", tight.details
 
@@ -194,16 +196,27 @@ def _shape(ctx: Context) -> _Description:
     if pods is None:
         return "pod size: its pods do not fit on the nodes", {}
     free = state_under(ctx, as_it_is(ctx)).free()
-    fits = int(caps(free, pods.shape).sum())
+    fits, lacks = int(caps(free, pods.shape).sum()), _lacks(ctx, pods)
+    short = {name for lack in lacks for name in lack.names}
+    needed = f"one node with {requests_of(pods.shape.requests, short)} is needed for each pod"
     room = np.maximum(free[pods.shape.columns[0]], 0)[pods.shape.eligible]
     name, total, most = scarcest(pods) or "", int(room.sum()), int(room.max(initial=0))
+    details: dict[str, Any] = {"requests": shown(pods.shape.requests), "fits": fits}
+    details |= {"limits": [lack.details for lack in lacks], "free": total, "largest": most}
+    if short - {name}:
+        text = f"eligible nodes have room for {counted(fits, 'pod')} in total: {in_words(lacks)}"
+        return f"pod size: {needed}; {text}", details
     text = (
-        f"pod size: one node with {requests_of(pods.shape.requests)} is needed for each pod; "
         f"{amount(name, total)} {is_or_are(name, total)} free on eligible nodes, at most "
         f"{format_quantity(name, most)} on one node, with room for {counted(fits, 'pod')} in total"
     )
-    asked = shown(pods.shape.requests)
-    return text, {"requests": asked, "free": total, "largest": most, "fits": fits}
+    return f"pod size: {needed}; {text}", details
+
+
+def _lacks(ctx: Context, pods: Pods) -> tuple[Lack, ...]:
+    """What its eligible nodes lack for these pods."""
+    state = state_under(ctx, as_it_is(ctx))
+    return lacks_of(state, pods, np.flatnonzero(pods.shape.eligible), state.free())
 
 
 def _largest(ctx: Context) -> Pods | None:
@@ -253,25 +266,36 @@ def why_unavailable(ctx: Context, name: str) -> str:
 
 
 def _running(ctx: Context) -> _Description:
-    gangs, leaving = len(ctx.snapshot.admitted), len(ctx.leaving)
+    gangs, leaving, pods = len(ctx.snapshot.admitted), len(ctx.leaving), _largest(ctx)
+    daemons, others, names = False, bool(ctx.snapshot.other_pods), ""
+    details: dict[str, Any] = {}
+    what = "quota of the ClusterQueue and its cohort"
+    if pods is not None and (name := _held_resource(ctx, pods)) is not None:
+        held = holders_of(
+            state_under(ctx, as_it_is(ctx)),
+            ctx.problem.index.column[name],
+            np.flatnonzero(pods.shape.eligible),
+            ctx.problem.now,
+        )
+        gangs, daemons, others = len(held.gangs), held.daemons > 0, held.others > 0
+        value = held.running + held.daemons + held.others
+        what = f"{format_quantity(name, value)} of {amount(name, held.total)} on eligible nodes"
+        names = f": {some(held.gangs)}" if held.gangs else ""
+        details = {"resource": name, "held": value, **held.details}
     holders = [counted(gangs, "gang")] if gangs else []
-    holders += ["other pods"] if ctx.snapshot.other_pods else []
+    holders += ["DaemonSets"] * daemons + ["pods without a queue"] * others
     verb = "holds" if holders == ["1 gang"] else "hold"
-    text = f"running: {' and '.join(holders) or 'evicted gangs'} {verb}"
-    details: dict[str, Any] = {"gangs": gangs, "leaving": leaving}
-    pods = _largest(ctx)
-    name = scarcest(pods) if pods is not None else None
-    if pods is not None and name is not None:
-        column = pods.shape.columns[0]
-        total = int(ctx.problem.index.allocatable[column][pods.shape.eligible].sum())
-        held = int(ctx.held[Limit.RUNNING].nodes[0][column][pods.shape.eligible].sum())
-        text += f" {format_quantity(name, held)} of {amount(name, total)} on eligible nodes"
-        details |= {"resource": name, "held": held, "of": total}
-    else:
-        text += " quota of the ClusterQueue and its cohort"
+    text = f"running: {joined(holders or ['evicted gangs'])} {verb} {what}{names}"
     if leaving:
         text += f"; {counted(leaving, 'gang')} {'is' if leaving == 1 else 'are'} being evicted"
-    return text, details
+    return text, {"gangs": gangs, "leaving": leaving, **details}
+
+
+def _held_resource(ctx: Context, pods: Pods) -> str | None:
+    """The resource that running gangs and other pods hold on most nodes that lack it; else the one that is likely short."""
+    held = (lack.names[0] for lack in _lacks(ctx, pods) if lack.held is not None)
+    known = next((name for name in held if not is_row(name)), scarcest(pods))
+    return None if known is None or is_row(known) else known
 
 
 def _fleet(ctx: Context) -> _Description:

@@ -88,7 +88,7 @@ def _shared_nodes(snapshot: Snapshot, cache: PlannerCache) -> _SharedNodes:
         weights = snapshot.config.rules.accounting.gpus
         found: dict[str, list[Node]] = {}
         offers = {id(n.allocatable): n.allocatable for n in snapshot.fleet.nodes}
-        done = any(_is_limit(name) for amounts in offers.values() for name in amounts)
+        done = any(is_limit(name) for amounts in offers.values() for name in amounts)
         for node in () if done else snapshot.fleet.nodes:
             for resource in shared_on(node, weights):
                 found.setdefault(resource, []).append(node)
@@ -135,7 +135,8 @@ def _row(resource: str, number: int) -> str:
     return f"{resource}{_ONE_POD}{number % _MOST}"
 
 
-def _is_limit(resource: str) -> bool:
+def is_limit(resource: str) -> bool:
+    """Whether it is a limit, and not a resource of nodes."""
     return _ONE_POD in resource or resource.endswith(_UNSHARED)
 
 

@@ -25,11 +25,11 @@ from queuectl.planner.problem.request import GangRequest, PodSetGroup
 from queuectl.planner.problem.reserved_request import ahead_of, beside_these
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.quota.tree import FlavorResource, Pool
+from queuectl.planner.reasons.largest_fit import largest_fit
 from queuectl.planner.reasons.passing import listed, out_of_use
 from queuectl.planner.reasons.words import (
     asked_by,
     devices_asked,
-    largest_fit,
     no_placement,
     plain,
     without_devices,
@@ -163,13 +163,16 @@ def never_fits(state: State, request: GangRequest) -> Reason:
     """
     empty = state.problem.index.recovered.allocatable
     for podset_group in request.podset_groups:
-        fit = largest_fit(podset_group, empty)
+        fit = largest_fit(podset_group, empty, state)
         if fit.short:
-            text = f"{fit.needed}; even if all nodes were empty, {fit.at_most}"
             if no_device := _no_device(state, podset_group):
                 return Reason(Code.SHAPE_NEVER_FITS, f"{fit.needed}; {no_device}", fit.details)
             each_fits = all(caps(empty, p.shape).any() for p in podset_group.pods)
-            if each_fits and (why := _not_sure(state, podset_group, empty)):
+            why = _not_sure(state, podset_group, empty) if each_fits else None
+            if why is not None:
+                fit = largest_fit(podset_group, empty)
+            text = f"{fit.needed}; even if all nodes were empty, {fit.at_most}"
+            if why is not None:
                 return Reason(Code.UNSUPPORTED, f"{text}: {why}", fit.details)
             return Reason(Code.SHAPE_NEVER_FITS, text, fit.details)
     parts = "; ".join(map(asked_by, request.podset_groups))
@@ -216,11 +219,13 @@ def _first_tight(state: State, request: GangRequest) -> Reason | None:
     """The first podset group that the sums of free capacity alone exclude from every domain."""
     free = state.free()
     for podset_group in request.podset_groups:
-        fit = largest_fit(podset_group, free)
+        fit = largest_fit(podset_group, free, state)
         if fit.short:
-            text = f"{fit.sentence}{fit.free_in_all}"
-            if not _occupied(state, podset_group) and (why := _not_sure(state, podset_group, free)):
-                text = f"{text}: {why}"
+            occupied = _occupied(state, podset_group)
+            why = None if occupied else _not_sure(state, podset_group, free)
+            if why is not None:
+                fit = largest_fit(podset_group, free)
+            text = f"{fit.sentence}{fit.free_in_all}{f': {why}' if why is not None else ''}"
             return Reason(Code.TOPOLOGY_PLACEMENT_FAILED, text, fit.details)
     return None
 

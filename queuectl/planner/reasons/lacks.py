@@ -1,0 +1,246 @@
+"""What nodes lack for one more pod, and who holds it: the nodes that have no room, by the resources that rule them out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from queuectl.domain.numa import ONE_NUMA_NODE
+from queuectl.domain.quantity import PODS, format_quantity
+from queuectl.domain.words import counted
+from queuectl.planner.capacity.state import State
+from queuectl.planner.problem.problem import Problem
+from queuectl.planner.problem.request import Pods
+from queuectl.planner.problem.topology import Ints, Mask
+from queuectl.planner.reasons.words import NAMED, amount, devices_asked, is_row, joined, some
+
+_SHOWN: Final = 3  # kinds of nodes that a sentence has
+_COLUMNS: Final = 61  # resources of a pod that are looked at: bits of an integer
+
+
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """Who holds one resource on some nodes.
+
+    Attributes:
+        total: allocatable on these nodes.
+        running: amount of the running gangs.
+        gangs: ``namespace/name`` of each of them that holds any, the largest amount first.
+        daemons: amount of the pods of DaemonSets.
+        others: amount of all other pods without a queue.
+        before: amount of the gangs that come first in this plan, and of what is reserved.
+    """
+
+    total: int
+    running: int = 0
+    gangs: tuple[str, ...] = ()
+    daemons: int = 0
+    others: int = 0
+    before: int = 0
+
+    def words(self, resource: str) -> str:
+        """``pods without a queue hold 55 of 96, team/a 40``; empty if nobody holds any."""
+        kinds = [
+            (self.running, some(self.gangs)),
+            (self.daemons, "DaemonSets"),
+            (self.others, "pods without a queue"),
+            (self.before, "gangs before it"),
+        ]
+        held = sorted((kind for kind in kinds if kind[0] > 0), key=lambda kind: -kind[0])
+        parts = [f"{name} {format_quantity(resource, value)}" for value, name in held]
+        if held:
+            (value, name), total = held[0], format_quantity(resource, self.total)
+            verb = "holds" if (name,) == self.gangs else "hold"
+            parts[0] = f"{name} {verb} {format_quantity(resource, value)} of {total}"
+        return ", ".join(parts)
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """The numbers as plain JSON values."""
+        return {
+            "of": self.total,
+            "running": self.running,
+            "daemonSets": self.daemons,
+            "otherPods": self.others,
+            "before": self.before,
+            "holders": list(self.gangs[:NAMED]),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """Nodes that have too little of the same resources.
+
+    Attributes:
+        names: each of them alone rules the nodes out.
+        needs: the request of one pod for them.
+        nodes: how many.
+        most: of the first resource, the most that is free on one of the nodes.
+        held: of the first resource; None where the nodes would be too small if they were empty. Nobody holds any on empty nodes.
+        further: each node has room for a pod, and for no other one besides.
+    """
+
+    names: tuple[str, ...]
+    needs: tuple[int, ...]
+    nodes: int
+    most: int
+    held: Holders | None
+    further: bool = False
+
+    @property
+    def words(self) -> str:
+        """``10 nodes lack cpu (at most 1 free; pods without a queue hold 950 of 960)``."""
+        first, nodes = self.names[0], counted(self.nodes, "node")
+        have = "has" if self.nodes == 1 else "have"
+        most = format_quantity(first, self.most)
+        if self.held is None:
+            if is_row(first):
+                return f"{nodes} {have} too few {_named(first)}"
+            if not self.most and len(self.names) == 1:
+                return f"{nodes} {have} no {_named(first)}"
+            needs = map(_amount, self.names, self.needs)
+            at_most = f" (at most {most})" if len(self.names) == 1 else ""
+            return f"{nodes} {have} less than {joined(list(needs))}{at_most}"
+        lack = "lacks" if self.nodes == 1 else "lack"
+        text = f"{nodes} {lack} {joined(list(map(_named, self.names)))}"
+        if is_row(first):
+            return text
+        free = most if len(self.names) == 1 else f"{most} {_named(first)}"
+        free = f"at most {free} free" if self.nodes > 1 and self.most > 0 else f"{free} free"
+        parts = ["" if self.further else free, self.held.words(first)]
+        why = "; ".join(filter(None, parts))
+        return f"{text}{' for one more pod' * self.further}{f' ({why})' * bool(why)}"
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """The numbers as plain JSON values."""
+        details: dict[str, Any] = {"resources": list(self.names), "nodes": self.nodes}
+        details |= {"needs": self.needs[0], "most": self.most}
+        return details if self.held is None else details | self.held.details
+
+
+def _named(resource: str) -> str:
+    """The name of a resource of nodes in a sentence."""
+    if resource == PODS:
+        return "pod slots"
+    asked = devices_asked(resource)
+    if asked is None:
+        return resource.partition("#")[0]
+    return asked if asked.startswith(ONE_NUMA_NODE) else f"devices for {asked}"
+
+
+def _amount(resource: str, value: int) -> str:
+    return f"{value} pod slots" if resource == PODS else amount(resource, value)
+
+
+def in_words(lacks: Sequence[Lack]) -> str:
+    """All nodes that have no room, in one line."""
+    parts = [lack.words for lack in lacks[:_SHOWN]]
+    others = sum(lack.nodes for lack in lacks[_SHOWN:])
+    return ", ".join([*parts, *([f"and {others} more"] if others else [])])
+
+
+def lacks_of(state: State, pods: Pods, nodes: Ints, free: Ints) -> tuple[Lack, ...]:
+    """The nodes that have no room for a pod; if all have, what is in the way of one more on each.
+
+    Nodes that pass come before those that would be too small if they were empty; then, the most nodes first.
+
+    Args:
+        state: of the cycle.
+        pods: of one kind.
+        nodes: indexes of the nodes that these may use. Shape (K,).
+        free: the capacity that they find, (R, N): of ``state``, or of empty nodes.
+    """
+    columns = np.array(pods.shape.columns[:_COLUMNS], dtype=np.int64)
+    vector = pods.shape.vector[columns, None]
+    here = np.maximum(free[np.ix_(columns, nodes)], 0)
+    empty = state.problem.index.recovered.allocatable
+    too_small = empty[np.ix_(columns, nodes)] < vector
+    short: Mask = np.less(here, vector)
+    never = too_small.any(axis=0)
+    short[:, never] = too_small[:, never]
+    further = bool(columns.size and nodes.size) and not short.any()
+    if further:
+        fits = here // vector
+        short = np.equal(fits, fits.min(axis=0))
+    key = (2 << np.arange(columns.size)) @ short + never
+    found = []
+    for value in np.unique(key[short.any(axis=0)]).tolist():
+        alike = key == value
+        rows = [i for i in range(columns.size) if value >> i & 2]
+        named = _shown(state.problem, [int(columns[i]) for i in rows])
+        first = next(i for i in rows if columns[i] == named[0])
+        held = None if value & 1 else holders_of(state, named[0], nodes[alike], free)
+        lack = Lack(
+            tuple(state.problem.resources[column] for column in named),
+            tuple(int(pods.shape.vector[column]) for column in named),
+            int(np.count_nonzero(alike)),
+            int(here[first, alike].max()),
+            held,
+            further,
+        )
+        found.append(lack)
+    return tuple(sorted(found, key=lambda lack: (lack.held is None, -lack.nodes)))
+
+
+def _shown(problem: Problem, columns: list[int]) -> list[int]:
+    """Without the rows of plans, where a resource that people know is short too."""
+    known = [column for column in columns if not is_row(problem.resources[column])]
+    return known or columns[:1]
+
+
+def holders_of(state: State, column: int, nodes: Ints, free: Ints) -> Holders:
+    """Who holds a resource on some nodes.
+
+    Args:
+        state: of the cycle.
+        column: number of the resource.
+        nodes: indexes. Shape (K,).
+        free: what is left, (R, N); the allocatable amounts mean that nobody holds any.
+    """
+    problem = state.problem
+    total = int(problem.index.allocatable[column, nodes].sum())
+    if free is problem.index.recovered.allocatable:
+        return Holders(total)
+    beside_gangs = int(problem.usage.free[column, nodes].sum())
+    now = int(problem.now[column, nodes].sum())
+    daemons = int(problem.once(_of_daemons, column)[nodes].sum())
+    gangs = _gangs_on(problem, column, nodes) if total > beside_gangs else ()
+    before = now - int(free[column, nodes].sum())
+    others = beside_gangs - now - daemons
+    return Holders(total, total - beside_gangs, gangs, daemons, others, before)
+
+
+def _of_daemons(problem: Problem, column: int) -> Ints:
+    """The use of a resource by pods of DaemonSets, of each node."""
+    used = np.zeros(problem.size, dtype=np.int64)
+    for node, requests in problem.snapshot.of_daemons.items():
+        at = problem.index.position.get(node)
+        if at is not None:
+            used[at] = requests[problem.resources[column]]
+    return used
+
+
+def _gangs_on(problem: Problem, column: int, nodes: Ints) -> tuple[str, ...]:
+    """The running gangs that hold some of a resource on these nodes, the largest amount first."""
+    refs, owners, places, amounts = problem.once(_slots)
+    there = np.zeros(problem.size, dtype=np.bool_)
+    there[nodes] = True
+    counts = there[places]
+    held = np.zeros(len(refs), dtype=np.int64)
+    np.add.at(held, owners[counts], amounts[column, counts])
+    order = np.argsort(-held, kind="stable")[: np.count_nonzero(held)]
+    return tuple(map(refs.__getitem__, order.tolist()))
+
+
+def _slots(problem: Problem) -> tuple[list[str], Ints, Ints, Ints]:
+    """The names of all running gangs in order; of each of their slots the number of its gang, its node, and its amounts (R, K)."""
+    entries = sorted(problem.usage.entries.values(), key=lambda entry: entry.gang.workload.ref)
+    sizes = [entry.slots[0].size for entry in entries]
+    owners = np.repeat(np.arange(len(entries)), sizes)
+    places = np.concatenate([entry.slots[0] for entry in entries])
+    amounts = np.concatenate([entry.slots[1] for entry in entries], axis=1)
+    return [entry.gang.workload.ref for entry in entries], owners, places, amounts
