@@ -434,6 +434,21 @@ def test_a_lender_that_was_borrowed_from_gets_that_reason() -> None:
     )
 
 
+def test_the_reason_of_a_queue_that_uses_its_own_quota_does_not_state_that_others_borrow_it() -> (
+    None
+):
+    """More runs than the cohort has."""
+    made = planned(
+        two(),
+        workload("borrower", "a", 8, flavor="default"),
+        workload("own", "b", 4, flavor="default"),
+        workload("more", "b", 4, at=1),
+    )
+    assert made.reason("more")["message"].endswith(
+        "0 of nominal quota 4 unused, nothing left to borrow in cohort all"
+    )
+
+
 # The verifier.
 
 

@@ -1,4 +1,4 @@
-"""What nodes lack for one more pod, and who holds it: the nodes that have no room, by the resources that rule them out."""
+"""The nodes that have no room for one more pod, by the resources that they lack, and the holders of these resources."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from queuectl.planner.problem.topology import Ints, Mask
 from queuectl.planner.reasons.words import NAMED, amount, devices_asked, is_row, joined, some
 
 _SHOWN: Final = 3  # kinds of nodes that a sentence has
-_COLUMNS: Final = 61  # resources of a pod that are looked at: bits of an integer
+_COLUMNS: Final = 61  # resources of a pod that are examined: bits of an integer
 
 
 @dataclass(frozen=True, slots=True)
 class Holders:
-    """Who holds one resource on some nodes.
+    """The holders of one resource on some nodes.
 
     Attributes:
         total: allocatable on these nodes.
@@ -42,7 +42,7 @@ class Holders:
     before: int = 0
 
     def words(self, resource: str) -> str:
-        """``pods without a queue hold 55 of 96, team/a 40``; empty if nobody holds any."""
+        """``pods without a queue hold 55 of 96, team/a 40``; empty if it is all free."""
         kinds = [
             (self.running, some(self.gangs)),
             (self.daemons, "DaemonSets"),
@@ -79,7 +79,7 @@ class Lack:
         needs: the request of one pod for them.
         nodes: how many.
         most: of the first resource, the most that is free on one of the nodes.
-        held: of the first resource; None where the nodes would be too small if they were empty. Nobody holds any on empty nodes.
+        held: of the first resource; None where the nodes would be too small if they were empty. Empty nodes have no holders.
         further: each node has room for a pod, and for no other one besides.
     """
 
@@ -144,7 +144,7 @@ def in_words(lacks: Sequence[Lack]) -> str:
 
 
 def lacks_of(state: State, pods: Pods, nodes: Ints, free: Ints) -> tuple[Lack, ...]:
-    """The nodes that have no room for a pod; if all have, what is in the way of one more on each.
+    """The nodes that have no room for a pod; if all have, the nodes by the resources that limit how many pods they have room for.
 
     Nodes that pass come before those that would be too small if they were empty; then, the most nodes first.
 
@@ -193,13 +193,13 @@ def _shown(problem: Problem, columns: list[int]) -> list[int]:
 
 
 def holders_of(state: State, column: int, nodes: Ints, free: Ints) -> Holders:
-    """Who holds a resource on some nodes.
+    """The holders of a resource on some nodes.
 
     Args:
         state: of the cycle.
         column: number of the resource.
         nodes: indexes. Shape (K,).
-        free: what is left, (R, N); the allocatable amounts mean that nobody holds any.
+        free: what is left, (R, N); the allocatable amounts mean that the nodes are empty.
     """
     problem = state.problem
     total = int(problem.index.allocatable[column, nodes].sum())

@@ -308,13 +308,14 @@ class _Short:
             )
         own, cohort = max(0, self.nominal - self.used), self.pool.parent.name
         text = f"{text}, {self.quantity(own)} of nominal quota {self.quantity(self.nominal)} unused"
-        if self.left < own:
-            lent = self.quantity(own - self.left)
+        left = max(0, self.left)
+        if left < own:
+            lent = self.quantity(own - left)
             return f"{text}, but other queues of cohort {cohort} have borrowed {lent} of it"
         if self.borrows_at is not None:
             until = format_time(self.borrows_at)
             return f"{text}, no borrowing before {until} because it was evicted"
-        more = self.quantity(self.left - own) if self.left > own else "nothing"
+        more = self.quantity(left - own) if left > own else "nothing"
         return f"{text}, {more} left to borrow in cohort {cohort}{self.limit}"
 
     def details(self) -> dict[str, Any]:
