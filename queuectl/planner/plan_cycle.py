@@ -46,10 +46,7 @@ def plan(
     """
     prepared = begin(survey(snapshot, cache), stop)
     cycle, in_order = prepared.cycle, prepared.in_order
-    look_ahead(cycle, in_order)
-    for pending in HeadScheduler(cycle, prepared.pending):
-        cycle.heads.advance_to(pending)
-        prepared.consider(pending)
+    _decide(prepared)
     cleared = defragment(cycle, in_order)
     consolidated = _tidy(cycle)
     repairs = _confirm(cycle, prepared.repairs.repaired, in_order)
@@ -67,6 +64,30 @@ def plan(
         alarms=(*made.alarms, *own_solver.alarms),
     )
     return replace(made, uneven=tuple(uneven(cycle.problem, made)))
+
+
+def decided_up_to(
+    uid: str, snapshot: Snapshot, stop: StopSignal, cache: PlannerCache
+) -> tuple[AdmissionCycle, int]:
+    """The cycle in which the gang with this uid, and each gang before it, is decided as :func:`plan` decides it.
+
+    Returns it and the number of turns.
+    """
+    prepared = begin(survey(snapshot, cache), stop)
+    return prepared.cycle, _decide(prepared, uid)
+
+
+def _decide(prepared: Prepared, last: str | None = None) -> int:
+    """Decide the pending gangs one by one, up to the one with the uid ``last``; returns how many decisions this took."""
+    turns = 0
+    look_ahead(prepared.cycle, prepared.in_order)
+    for pending in HeadScheduler(prepared.cycle, prepared.pending):
+        prepared.cycle.heads.advance_to(pending)
+        prepared.consider(pending)
+        turns += 1
+        if pending.workload.uid == last:
+            break
+    return turns
 
 
 def _tidy(cycle: AdmissionCycle) -> int:

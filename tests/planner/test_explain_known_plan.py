@@ -88,5 +88,5 @@ def test_no_gang_is_decided_again(monkeypatch: pytest.MonkeyPatch) -> None:
     diagnosis = diagnose(snapshot, "w3", plan=planned)
     assert diagnosis.conflict
     with pytest.raises(UnitFailed) as raised:
-        diagnose(snapshot, "w3")
+        list(one_by_one(begin(survey(snapshot))))
     assert str(raised.value.__cause__) == "searched again"

@@ -6,7 +6,7 @@
 - :mod:`remedy`: from a relaxation under which it fits to a fix that holds beside all gangs before it
 - :mod:`mig_options`, :mod:`mig_moves`, :mod:`reconfigure_mig`, :mod:`mig_plan`: other MIG configurations of nodes
 - :mod:`change_request`, :mod:`change_queue`, :mod:`change_nodes`, :mod:`others_leave`, :mod:`allow_preemption`: the fixes, by
-  what they change
+  what they change; :mod:`fix_checks` plans each of them before it is shown
 """
 
 from queuectl.planner.explain.diagnosis import diagnose, diagnose_those

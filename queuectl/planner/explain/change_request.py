@@ -10,6 +10,7 @@ from typing import Final
 from queuectl.domain.changes import (
     Change,
     FewerPods,
+    LimitRun,
     RaisePriority,
     RelaxLevel,
     RelaxRules,
@@ -125,9 +126,20 @@ def fewer_rules(ctx: Context) -> Iterator[SuggestedFix]:
         yield from offer(ctx, _with(ctx, change), fix)
 
 
+def shorter_run(ctx: Context) -> Iterator[SuggestedFix]:
+    """The longest limit with which it delays no planned start, where the reason states one."""
+    reason = ctx.of_order
+    seconds = int(reason.details.get("mostSeconds", 0)) if reason is not None else 0
+    if seconds > 0:
+        change = LimitRun(ctx.uid, float(seconds))
+        text = f"set a limit of {seconds} s or less (annotation queuectl.dev/max-exec-time-seconds)"
+        yield SuggestedFix(Remedy.SHORTEN_RUN, text, {"seconds": seconds}, (change,), least=True)
+
+
 def _relaxed(ctx: Context) -> Iterator[tuple[str, dict[str, str], dict[str, NodeRules]]]:
     rules = {p.name: p.shape.rules for p in ctx.pending.workload.podsets}
-    for selector in sorted({s for r in rules.values() for s in r.selector}):
+    own = {p.name: p.shape.rules for p in ctx.pending.workload.requested}
+    for selector in sorted({s for r in own.values() for s in r.selector}):
         less = {
             name: replace(r, selector=tuple(s for s in r.selector if s != selector))
             for name, r in rules.items()

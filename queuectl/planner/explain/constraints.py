@@ -12,6 +12,7 @@ from queuectl.domain.diagnosis import Limit, Obstacle
 from queuectl.domain.fleet import NodeRules, Toleration, is_passing
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.queues import QueueConfig
+from queuectl.domain.reasons import Reason
 from queuectl.domain.words import counted, format_time, is_or_are
 from queuectl.domain.workload import PodSet, Workload
 from queuectl.planner.explain.context import HOLDERS, Context
@@ -214,7 +215,7 @@ def _shape(ctx: Context) -> _Description:
 
 
 def _lacks(ctx: Context, pods: Pods) -> tuple[Lack, ...]:
-    """What its eligible nodes lack for these pods."""
+    """The resources that its eligible nodes lack for these pods."""
     state = state_under(ctx, as_it_is(ctx))
     return lacks_of(state, pods, np.flatnonzero(pods.shape.eligible), state.free())
 
@@ -237,6 +238,12 @@ def _order(ctx: Context) -> _Description:
         parts.append(f"{some(names)} get{'s' * (len(names) == 1)} capacity first")
     text = f"queue order: {'; '.join(parts) or 'gangs before it get capacity first'}"
     return text, {"before": names, "behind": behind}
+
+
+def in_order(reason: Reason) -> Obstacle:
+    """The constraint that the reason of the planner states: a planned start, or the order in which an elastic gang grows."""
+    details = {**reason.details, "before": [], "behind": [reason.details["behind"]]}
+    return Obstacle(Limit.ORDER, f"queue order: {reason.message}", details)
 
 
 def _lease(ctx: Context) -> _Description:

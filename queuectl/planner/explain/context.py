@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from queuectl.domain.diagnosis import Limit
 from queuectl.domain.queues import ClusterQueue, QueueConfig
-from queuectl.domain.reasons import PLANNED
+from queuectl.domain.reasons import PLANNED, Code, Reason
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner.capacity.node_counts import Reservation
@@ -69,7 +69,7 @@ class Context:
         before: pending gangs before it that would take of what is added or freed; None = one that starts, or is repaired, could.
         head: of all gangs behind which StrictFIFO keeps it, the one with the highest priority; None = under some choice of
             flavors no gang holds it back.
-        refused: it is known already that it does not fit.
+        stated: the reasons of the plan, where it proves that the gang does not start.
         found: answers to what was asked about it.
     """
 
@@ -80,7 +80,7 @@ class Context:
     held: Mapping[Limit, Holdings]
     before: tuple[Pending, ...] | None
     head: Workload | None
-    refused: bool
+    stated: tuple[Reason, ...]
     found: dict[Hashable, Any] = field(default_factory=dict)
 
     @property
@@ -90,6 +90,14 @@ class Context:
     @property
     def snapshot(self) -> Snapshot:
         return self.cycle.problem.snapshot
+
+    @property
+    def of_order(self) -> Reason | None:
+        """The stated reason, if it is the only constraint: a planned start, or the order in which an elastic gang grows."""
+        alone = {Code.WOULD_DELAY}
+        if self.pending.workload.growth is not None:
+            alone.add(Code.WAITING_IN_ORDER)
+        return next((reason for reason in self.stated if reason.code in alone), None)
 
     @property
     def uid(self) -> str:
@@ -111,6 +119,19 @@ class Context:
         gone = {gang.workload.uid for gang in _evicted(self.cycle)}
         admitted = self.snapshot.admitted
         return tuple(g for g in admitted if not g.leaving and g.workload.uid not in gone)
+
+    @cached_property
+    def strangers(self) -> tuple[Admitted, ...]:
+        """Those of them that are not of the elastic gang that it extends."""
+        growth = self.pending.workload.growth
+        if growth is None:
+            return self.staying
+        others = ((gang, gang.workload.growth) for gang in self.staying)
+        return tuple(
+            gang
+            for gang, own in others
+            if growth.base not in (gang.workload.uid, own.base if own is not None else "")
+        )
 
     @cached_property
     def movable(self) -> bool:
@@ -156,8 +177,8 @@ class Context:
         return state
 
 
-def context_of(cycle: AdmissionCycle, pending: Pending, *, refused: bool = False) -> Context:
-    """The context of the gang that the cycle considers; ``refused``: it is known that it does not fit."""
+def context_of(cycle: AdmissionCycle, pending: Pending, stated: tuple[Reason, ...] = ()) -> Context:
+    """The context of the gang that the cycle considers; ``stated``: the reasons for which it is known not to fit."""
     least = least_of(pending)
     queue = cycle.problem.snapshot.queue_of(pending.workload)
     return Context(
@@ -168,7 +189,7 @@ def context_of(cycle: AdmissionCycle, pending: Pending, *, refused: bool = False
         _holdings(cycle, pending.workload.uid),
         None if _varies(cycle) else tuple(_wanting(cycle)),
         _head(cycle, least, queue),
-        refused,
+        stated,
     )
 
 

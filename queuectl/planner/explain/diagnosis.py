@@ -14,6 +14,7 @@ from typing import Final
 from queuectl.domain.diagnosis import Diagnosis, Limit, Obstacle, SuggestedFix
 from queuectl.domain.plan import Plan, Proof
 from queuectl.domain.snapshot import Snapshot
+from queuectl.planner import plan_cycle
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.cycle.provision import makes_nodes
 from queuectl.planner.explain import (
@@ -25,8 +26,14 @@ from queuectl.planner.explain import (
     others_leave,
     reconfigure_mig,
 )
-from queuectl.planner.explain.constraints import Constraint, only, sentence
+from queuectl.planner.explain.constraints import (
+    Constraint,
+    in_order,
+    only,
+    sentence,
+)
 from queuectl.planner.explain.context import Context, context_of
+from queuectl.planner.explain.fix_checks import FixChecks
 from queuectl.planner.explain.relaxation import ask, past_heads, requests, shortage, state_under
 from queuectl.planner.explain.replay import Known, know, of_plan
 from queuectl.planner.explain.tainted_devices import with_tainted_devices
@@ -62,6 +69,7 @@ _FOR_USER: Final[tuple[_Finder, ...]] = (
     change_queue.higher_cap,
     change_queue.own_end,
 )
+_FOR_ORDER: Final[tuple[_Finder, ...]] = (change_request.shorter_run,)
 _FOR_BUDGET: Final[tuple[_Finder, ...]] = (
     change_budget.next_months,
     change_budget.shorter_run,
@@ -110,8 +118,11 @@ def diagnose_those(
     cache: PlannerCache | None = None,
 ) -> Iterator[Diagnosis]:
     """The same for several gangs in one cycle, in queue order."""
+    stop, cache = stop or StopSignal(), cache or PlannerCache()
+    if plan is None or plan.cut:
+        plan = plan_cycle.plan(snapshot, stop, cache)
     prepared = begin(survey(snapshot, cache), stop)
-    known = of_plan(plan) if plan is not None and not plan.cut else Known({})
+    known = of_plan(plan) if not plan.cut else Known({})
     know(prepared.cycle, known)
     left = len(uids)
     for pending in one_by_one(prepared):
@@ -124,14 +135,17 @@ def diagnose_those(
         if held or unmade or prepared.cycle.limits.stated_in_full(least):
             yield Diagnosis(pending.workload.uid)  # the reason of its refusal is complete
         else:
-            refused = pending.workload.uid in known.refused
-            yield _diagnosis_of(context_of(prepared.cycle, pending, refused=refused))
+            uid = pending.workload.uid
+            refusal = known.refused.get(uid)
+            stated = refusal.reasons if refusal is not None else ()
+            ctx = context_of(prepared.cycle, pending, stated)
+            yield _diagnosis_of(ctx, FixChecks(snapshot, uid, stop, cache))
         left -= 1
         if not left:
             return
 
 
-def _diagnosis_of(ctx: Context) -> Diagnosis:
+def _diagnosis_of(ctx: Context, checks: FixChecks) -> Diagnosis:
     """Of the gang whose turn it is."""
     conflict: tuple[Obstacle, ...]
     proof, finders = Proof.OPTIMAL, _FOR_USER
@@ -139,6 +153,8 @@ def _diagnosis_of(ctx: Context) -> Diagnosis:
         conflict = (change_queue.user_sentence(ctx, over),)
     elif unpaid := change_budget.over_budgets(ctx):
         conflict, finders = (change_budget.budget_sentence(unpaid),), _FOR_BUDGET
+    elif (reason := ctx.of_order) is not None:
+        conflict, finders = (in_order(reason),), _FOR_ORDER
     else:
         constraints, proved = conflict_of(ctx)
         conflict = tuple(sentence(ctx, constraint) for constraint in constraints)
@@ -149,9 +165,9 @@ def _diagnosis_of(ctx: Context) -> Diagnosis:
             finders = (change_request.higher_priority,)  # only StrictFIFO blocks it
     fixes: list[SuggestedFix] = []
     for finder in finders:
-        if ctx.solver.stop.stopped:
+        if checks.over:
             break
-        fixes.extend(finder(ctx))
+        fixes.extend(checks.passed(finder(ctx)))
     under_way = tuple(reconfigure_mig.under_way(ctx))
     return Diagnosis(ctx.uid, conflict, tuple(fixes), proof, ctx.solver.ended(), under_way)
 
@@ -162,7 +178,7 @@ def conflict_of(ctx: Context) -> tuple[tuple[Constraint, ...], bool]:
     There are none when no constraint blocks the gang, or nothing could be proved.
     """
     left = tuple(_constraints(ctx))
-    if not ctx.refused:
+    if not ctx.stated:
         verdict = ask(ctx, only(ctx, left))
         if verdict.status is not Status.REFUTED:
             return (), verdict.fits

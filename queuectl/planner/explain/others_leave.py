@@ -117,7 +117,7 @@ def others_end(ctx: Context) -> Iterator[SuggestedFix]:
 
     Least in the layers of its ClusterQueue, over all that runs and all choices of flavors.
     """
-    if not ctx.staying:
+    if not ctx.strangers:
         return
     state, queue = state_under(ctx, past_heads(ctx)), ctx.queue or ClusterQueue("")
     least, proved = None, True
@@ -154,7 +154,7 @@ def _exits(
     ctx: Context, state: State, request: GangRequest, queue: ClusterQueue
 ) -> tuple[CandidateTable, Found]:
     """The search for them under one choice of flavors."""
-    staying = {gang.workload.uid for gang in ctx.staying}
+    staying = {gang.workload.uid for gang in ctx.strangers}
     gone = frozenset(g.workload.uid for g in ctx.snapshot.admitted if g.workload.uid not in staying)
     table = ctx.problem.once(table_without, gone)
     solver = _BudgetedSolver(ctx.solver.limits, ctx.solver.stop)

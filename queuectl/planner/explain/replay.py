@@ -75,7 +75,7 @@ def of_cycle(cycle: AdmissionCycle) -> Known:
 def know(cycle: AdmissionCycle, known: Known) -> None:
     """Let a cycle that has not begun use what is known."""
     cycle.sizing.chooser = _CachedFlavorChooser(
-        cycle.problem, cycle.state, cycle.solver, known=known
+        cycle.problem, cycle.state, cycle.solver, planned=cycle.planned, known=known
     )
 
 
@@ -99,7 +99,8 @@ class _CachedFlavorChooser(FlavorChooser):
         holds = node_counts is not None and fits(state.free(), request.pods, node_counts)
         if node_counts is None or not holds or not state.quota.fits(request):
             return super().fit(request)
-        return Fit(request, Decision(Status.FOUND, node_counts), borrows(state, request))
+        found = Fit(request, Decision(Status.FOUND, node_counts), borrows(state, request))
+        return self.beside_planned(found)
 
     def never(self, request: GangRequest, queue: ClusterQueue | None) -> Reason | None:
         if request.pending.workload.uid in self.known.pending:
