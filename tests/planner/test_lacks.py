@@ -132,7 +132,18 @@ CASES = {
     "many gangs": (
         reason_of(ALONE, WHOLE, [runs(f"g{i}", "n0", gpu=1) for i in range(8)]),
         ("room for 1 pod × 8 nvidia.com/gpu is needed; none fits on 1 eligible node: "
-        "1 node lacks nvidia.com/gpu (0 free; team/g0, team/g1, team/g2 and 5 more hold 8 of 8)"),
+        "1 node lacks nvidia.com/gpu (0 free; 8 gangs hold 8 of 8)"),
+    ),
+    "nodes that lack one more resource than most": (
+        reason_of(
+            [gpu_node(f"n{i}") for i in range(3)],
+            WHOLE,
+            [runs("a", "n0", gpu=1), runs("b", "n1", gpu=1), runs("c", "n2", gpu=1, cpu=90_000)],
+        ),
+        (
+            "room for 1 pod × 8 nvidia.com/gpu is needed; none fits on 3 eligible nodes: "
+            "3 nodes lack nvidia.com/gpu (at most 7 free; team/a, team/b, team/c hold 3 of 24)"
+        ),
     ),
     "only CPU": (
         reason_of(ALONE, podset(cpu=32_000), [runs("a", "n0", cpu=90_000)]),

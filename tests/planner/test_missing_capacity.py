@@ -18,7 +18,7 @@ RACKS = {"a1": "r1", "a2": "r1", "b1": "r2", "b2": "r2"}
         (
             ["a1", "a2", "b1", "b2"],
             "2 pods",
-            "no rack has room for any of them: 4 nodes lack nvidia.com/gpu (0 free; team/runs-a1, team/runs-a2, team/runs-b1 and 1 more hold 32 of 32)",
+            "no rack has room for any of them: 4 nodes lack nvidia.com/gpu (0 free; 4 gangs hold 32 of 32)",
         ),
     ],
     ids=["a node free in each rack", "one rack full", "both racks full"],

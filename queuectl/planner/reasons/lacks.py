@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from queuectl.planner.capacity.state import State
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import Pods
 from queuectl.planner.problem.topology import Ints, Mask
-from queuectl.planner.reasons.words import NAMED, amount, devices_asked, is_row, joined, some
+from queuectl.planner.reasons.words import NAMED, amount, devices_asked, is_row, joined
 
 _SHOWN: Final = 3  # kinds of nodes that a sentence has
 _COLUMNS: Final = 61  # resources of a pod that are examined: bits of an integer
@@ -44,7 +44,7 @@ class Holders:
     def words(self, resource: str) -> str:
         """``pods without a queue hold 55 of 96, team/a 40``; empty if it is all free."""
         kinds = [
-            (self.running, some(self.gangs)),
+            (self.running, _gangs(self.gangs)),
             (self.daemons, "DaemonSets"),
             (self.others, "pods without a queue"),
             (self.before, "gangs before it"),
@@ -122,6 +122,11 @@ class Lack:
         return details if self.held is None else details | self.held.details
 
 
+def _gangs(refs: Sequence[str]) -> str:
+    """Their names; the number where there are many."""
+    return ", ".join(refs) if len(refs) <= NAMED else counted(len(refs), "gang")
+
+
 def _named(resource: str) -> str:
     """The name of a resource of nodes in a sentence."""
     if resource == PODS:
@@ -168,22 +173,38 @@ def lacks_of(state: State, pods: Pods, nodes: Ints, free: Ints) -> tuple[Lack, .
         short = np.equal(fits, fits.min(axis=0))
     key = (2 << np.arange(columns.size)) @ short + never
     found = []
-    for value in np.unique(key[short.any(axis=0)]).tolist():
-        alike = key == value
+    for value, alike in _kinds(key[short.any(axis=0)], key):
         rows = [i for i in range(columns.size) if value >> i & 2]
         named = _shown(state.problem, [int(columns[i]) for i in rows])
         first = next(i for i in rows if columns[i] == named[0])
-        held = None if value & 1 else holders_of(state, named[0], nodes[alike], free)
         lack = Lack(
             tuple(state.problem.resources[column] for column in named),
             tuple(int(pods.shape.vector[column]) for column in named),
             int(np.count_nonzero(alike)),
             int(here[first, alike].max()),
-            held,
+            None if value & 1 else holders_of(state, named[0], nodes[alike], free),
             further,
         )
         found.append(lack)
     return tuple(sorted(found, key=lambda lack: (lack.held is None, -lack.nodes)))
+
+
+def _kinds(out: Ints, key: Ints) -> Iterator[tuple[int, Mask]]:
+    """The nodes by the resources that each of them lacks, as bits.
+
+    Nodes that lack more than most others are counted with these: one sentence for all that lack the same first.
+
+    Args:
+        out: the keys of the nodes without room.
+        key: of all nodes.
+    """
+    values, counts = np.unique(out, return_counts=True)
+    kinds: dict[int, list[int]] = {}
+    for value in values[np.argsort(-counts, kind="stable")].tolist():
+        less = (known for known in kinds if known & value == known and (known ^ value) & 1 == 0)
+        kinds.setdefault(next(less, value), []).append(value)
+    for value, alike in kinds.items():
+        yield value, np.isin(key, alike)
 
 
 def _shown(problem: Problem, columns: list[int]) -> list[int]:
