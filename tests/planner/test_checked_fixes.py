@@ -15,7 +15,7 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.planner.explain import diagnose
 from queuectl.planner.explain.fix_checks import FixChecks
 from tests.planner.backfill_clock import job
-from tests.planner.build import gang, holding, node, podset, queue, world
+from tests.planner.build import gang, holding, node, podset, queue, without_quota, world
 from tests.planner.test_backfill import half_full
 from tests.planner.test_elastic import base, cluster, rank
 
@@ -87,3 +87,19 @@ def test_the_checks_of_one_gang_end_after_a_number_of_turns() -> None:
     checks = FixChecks(full, "w", StopSignal(), PlannerCache(), turns=1)
     assert list(checks.passed(fixes)) == list(fixes[:1])
     assert checks.over
+
+
+@pytest.mark.parametrize("required", [None, "block"])
+@pytest.mark.parametrize(
+    ("short", "message"),
+    [(1, "add 1 node like r0-0 in rack r2"), (3, "add 3 nodes like r0-0 in rack r2")],
+)
+def test_new_nodes_complete_a_slice_where_the_fewest_are_missing(
+    required: str | None, short: int, message: str
+) -> None:
+    """Three slices of four pods; the last rack has too few nodes."""
+    nodes = [node(f"r{r}-{i}", f"b/r{r}", gpu=8) for r in range(3) for i in range(4)]
+    wanted = podset(count=12, gpu=8, required=required, slices=[("rack", 4)])
+    found = diagnose(world(nodes[: 12 - short], [without_quota(gang("w", wanted))]), "w")
+    [fix] = [fix for fix in found.suggested_fixes if fix.remedy is Remedy.ADD_NODES]
+    assert (fix.message, fix.least) == (message, True)

@@ -7,7 +7,7 @@ real placement on the nodes of the domain and the new ones. Where pods are all a
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -35,7 +35,7 @@ from queuectl.planner.explain.remedy import finish, offer
 from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup
 from queuectl.planner.problem.topology import Ints, Mask
-from queuectl.planner.reasons.words import level_of, some
+from queuectl.planner.reasons.words import level_name, some
 from queuectl.planner.solver.solver import Status
 
 _SPARED: Final = 64  # nodes tried one by one whether they can be left out
@@ -127,6 +127,7 @@ class _Site:
         members: indexes of the nodes already there that matter.
         like: a node of the kind, in the domain if it has one.
         labels: of the new nodes where they differ from ``like``.
+        level: of the domain, ``ANYWHERE`` without one.
         domain: its name, None for anywhere.
     """
 
@@ -134,6 +135,7 @@ class _Site:
     members: Ints
     like: Node
     labels: tuple[tuple[str, str], ...] = ()
+    level: int = ANYWHERE
     domain: str | None = None
 
 
@@ -150,7 +152,7 @@ def more_nodes(ctx: Context) -> Iterator[SuggestedFix]:
         site, count, least = best
         change = AddNodes(site.like.name, count, dict(site.labels))
         where = (
-            f" in {level_of(_podset_group(request))} {site.domain}"
+            f" in {level_name(_podset_group(request).tree.levels[site.level])} {site.domain}"
             if site.domain is not None
             else ""
         )
@@ -193,6 +195,9 @@ def _sites(ctx: Context, request: GangRequest, free: Ints) -> Iterator[_Site]:
         gains = _gains(ctx, podset_group, like)
         if gains is None:
             continue
+        if len(request.podset_groups) == 1 and _completes_slices(podset_group):
+            yield from _for_slices(podset_group, gains[0], fits[0], anywhere, like, index.position)
+            continue
         if level == ANYWHERE or podset_group.on_one_node:
             there = [int(row.sum()) for row in fits]
             lacks = 1 if podset_group.on_one_node else _lacks(podset_group, gains, there)
@@ -205,7 +210,37 @@ def _sites(ctx: Context, request: GangRequest, free: Ints) -> Iterator[_Site]:
             inside = tree.domain[level][anywhere] == domain
             members = anywhere[inside] if len(request.podset_groups) == 1 else anywhere
             lacks = _lacks(podset_group, gains, held[domain].tolist())
-            yield _Site(lacks, members, like, labels, path[-1])
+            yield _Site(lacks, members, like, labels, level, path[-1])
+
+
+def _completes_slices(podset_group: PodSetGroup) -> bool:
+    """Whether it is one kind of pods in slices of one level below the domain that they share."""
+    pods, *others = podset_group.pods
+    return not others and len(pods.slices) == 1 and pods.slices[0][0] > podset_group.required
+
+
+def _for_slices(
+    podset_group: PodSetGroup,
+    gain: int,
+    fits: Ints,
+    anywhere: Ints,
+    like: Node,
+    position: Mapping[str, int],
+) -> Iterator[_Site]:
+    """Each domain in which new nodes could complete the missing slices."""
+    tree, required, [pods] = podset_group.tree, podset_group.required, podset_group.pods
+    at, size = pods.slices[0]
+    room, first = tree.sums(at, fits), tree.order[tree.starts[at]]
+    above = tree.domain[required][first] if required != ANYWHERE else np.zeros_like(first)
+    for domain, path in enumerate(tree.names[at]):
+        there = above == above[domain]
+        missing = pods.count // size - int((room[there] // size).sum())
+        if missing > 0:
+            more = missing * size - int(room[domain]) % size
+            own = tree.domain[at][position[like.name]] == domain
+            labels = () if own else tuple(zip(tree.levels, path, strict=False))
+            inside = np.isin(tree.domain[at][anywhere], np.flatnonzero(there))
+            yield _Site(-(-more // gain), anywhere[inside], like, labels, at, path[-1])
 
 
 def _kinds(ctx: Context, podset_group: PodSetGroup) -> list[Node]:
