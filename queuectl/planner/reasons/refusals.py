@@ -221,11 +221,12 @@ def _first_tight(state: State, request: GangRequest) -> Reason | None:
     for podset_group in request.podset_groups:
         fit = largest_fit(podset_group, free, state)
         if fit.short:
-            occupied = _occupied(state, podset_group)
-            why = None if occupied else _not_sure(state, podset_group, free)
-            if why is not None:
+            why = _not_sure(state, podset_group, free)
+            if why is not None and not _occupied(state, podset_group):
                 fit = largest_fit(podset_group, free)
-            text = f"{fit.sentence}{fit.free_in_all}{f': {why}' if why is not None else ''}"
+                text = f"{fit.sentence}{fit.free_in_all}: {why}"
+            else:
+                text = f"{fit.sentence}{fit.free_in_all}"
             return Reason(Code.TOPOLOGY_PLACEMENT_FAILED, text, fit.details)
     return None
 
