@@ -130,6 +130,18 @@ class Assembly:
         self._load(gangs)
         return self._frozen()
 
+    def unplanned(self) -> list[Given]:
+        """The jobs that are in no queue and of which the input has no pods, after :meth:`snapshot`."""
+        return [
+            gang
+            for gang in self._gangs.values()
+            if gang.record.queue is None
+            and gang.runs
+            and gang.record.uid not in self._shown
+            and not gang.assigned
+            and not gang.finished
+        ]
+
     def _refuse_wrong_requests(self, gangs: Iterable[Given]) -> None:
         """Raise DocumentError for a job that was not created yet and whose requests the API server refuses for each pod."""
         for gang in gangs:

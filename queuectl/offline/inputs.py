@@ -55,6 +55,7 @@ from queuectl.offline.assembly import Assembly, Parts
 from queuectl.offline.device_warnings import left_out, strangers
 from queuectl.offline.draining import drained, leaving
 from queuectl.offline.gangs import as_uid, defaulted, of_workload, read_job
+from queuectl.offline.unplanned import without_queue
 from queuectl.state.planning_state import StoredUse
 
 NO_USAGE_LEDGER: Final = (
@@ -114,6 +115,8 @@ def read_snapshot(
     assembly = Assembly(parts, stated, config, clock)
     assembly.state.past_use = StoredUse(read_used(parts.configs), config)
     snapshot = assembly.snapshot()
+    for job in assembly.unplanned():
+        _ignore(job.document, parts, without_queue(job.document))
     parts.warnings.extend(_about(snapshot, parts))
     evicted = tuple(drained(snapshot))
     snapshot = leaving(snapshot, {eviction.uid for eviction in evicted})
@@ -188,8 +191,9 @@ def _sort(document: Document, position: int, parts: _Input) -> None:
         _ignore(document, parts)
 
 
-def _ignore(document: Document, parts: _Input) -> None:
-    parts.ignored.append(f"{document.api_version} {document.address}")
+def _ignore(document: Document, parts: _Input, why: str = "") -> None:
+    reason = f": {why}" if why else ""
+    parts.ignored.append(f"{document.api_version} {document.address}{reason}")
 
 
 def _keep(document: Document, parts: _Input) -> None:
@@ -211,7 +215,7 @@ def _pod(document: Document, parts: _Input) -> None:
 
 def _owner_of_pods(document: Document, parts: _Input) -> None:
     if not has_queue(document):
-        _ignore(document, parts)
+        _ignore(document, parts, without_queue(document))
     for pod in pods_of_owner(document):
         _pod(pod, parts)
 
