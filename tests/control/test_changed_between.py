@@ -18,6 +18,7 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner import plan
 from tests.control.rig import Rig, gang, live, rig
+from tests.control.test_lifecycle import until_reason
 from tests.control.test_refused_writes import purpose
 from tests.doubles.admission import templates
 from tests.doubles.cluster import Written
@@ -228,11 +229,11 @@ async def test_pods_that_request_more_than_was_planned_stay_gated(
             for side in template["spec"]["containers"][0]["resources"].values():
                 side["nvidia.com/gpu"] = "4"
         uid = world.cluster.submit(document)
-        entry = await world.until_state(uid, State.BACKOFF)
-        assert "(PodsLargerThanAsked)" in entry.reason.message
+        entry = await until_reason(world, uid, State.PENDING, Code.EXCEEDS_MAX_QUOTA)
+        assert entry.attempt == 1
         assert live(world.cluster.pods_of(uid)) == []
 
 
 def larger(pod: Document) -> None:
     for side in pod["spec"]["containers"][0]["resources"].values():
-        side["nvidia.com/gpu"] = "8"
+        side["nvidia.com/gpu"] = "16"

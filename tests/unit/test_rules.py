@@ -191,7 +191,8 @@ def flavor_and_queue(quota: Mapping[str, object]) -> list[Doc]:
 
 def job(name: str, pods: int, **requests: str) -> Doc:
     asked = {key.replace("gpu", GPU): amount for key, amount in requests.items()}
-    container = {"name": "c", "resources": {"requests": asked}}
+    limits = {key: amount for key, amount in asked.items() if "/" in key}
+    container = {"name": "c", "resources": {"requests": asked, "limits": limits}}
     template = {"spec": {"containers": [container], "restartPolicy": "Never"}}
     return {
         "apiVersion": "batch/v1",
