@@ -18,7 +18,7 @@ GROUPS: Final = (
     ("system/test_lifecycle", "system/test_expected_start", "system/test_users_and_pods", "system/test_interruptions",
      "system/test_default_queue", "system/test_serve_api", "system/test_refusals", "system/test_forged", "system/test_limits",
      "system/test_backfill"),
-    ("system/test_queues", "system/test_gangs", "system/test_pods", "system/test_arrays", "system/test_elastic"),
+    ("system/test_queues", "system/test_why", "system/test_gangs", "system/test_pods", "system/test_arrays", "system/test_elastic"),
     ("kinds/test_life_cycle", "kinds/test_jobsets", "kinds/test_mpijobs", "kinds/test_appwrappers"),
     ("kinds/test_rayclusters", "kinds/test_rayservices", "kinds/test_rayjobs", "kinds/test_leaderworkersets",
      "kinds/test_trainjobs"),
