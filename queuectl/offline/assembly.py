@@ -189,7 +189,14 @@ class Assembly:
             found.append(pod.record)
         for place, record in Seats(self._stated_slots, self._place.names).owned(owned):
             found[place] = record
-        return _distinct(found)
+        return _distinct(self._as_left(found))
+
+    def _as_left(self, pods: Iterable[PodRecord]) -> Iterator[PodRecord]:
+        """As they are once Kubernetes has deleted those of lost nodes. A node of a cluster states since when it is not ready."""
+        nodes = self.mirror.fleet.nodes
+        lost = {node.name for node in nodes if not node.ready and node.out_since is None}
+        for pod in pods:
+            yield replace(pod, terminating=True) if pod.node in lost else pod
 
     def _keep(self, gangs: Iterable[Given], pods: Sequence[PodRecord]) -> None:
         """The records of jobs and pods in the mirror."""

@@ -316,10 +316,17 @@ def test_a_job_that_is_being_deleted_is_not_planned() -> None:
     assert (found["admitted"], found["pending"]) == ([], [])
 
 
-NOT_READY: Mapping[str, Any] = {"conditions": [{"type": "Ready", "status": "False"}]}
-
-
-def test_a_gang_whose_pods_are_still_on_a_node_that_is_not_ready_keeps_its_slots() -> None:
+@pytest.mark.parametrize(
+    ("since", "repaired"),
+    [("2026-01-01T00:00:00Z", []), (None, ["runs"])],
+    ids=["a dump", "a draft"],
+)
+def test_pods_on_a_node_that_is_not_ready_keep_their_slots_until_kubernetes_deletes_them(
+    since: str | None, repaired: list[str]
+) -> None:
+    """A draft states no time: it asks what follows once the node is lost."""
+    ready = {"type": "Ready", "status": "False"} | ({"lastTransitionTime": since} if since else {})
     runs = job("runs", 1, 8, runs=True)
-    cluster = [node("n1", **NOT_READY), node("n2"), *queues(16), runs, pod_of(runs, 0, "n1", 8)]
-    assert planned(*cluster)["admitted"] == []
+    lost = node("n1", conditions=[ready])
+    cluster = [lost, node("n2"), *queues(16), runs, pod_of(runs, 0, "n1", 8)]
+    assert names(planned(*cluster)["admitted"]) == repaired
