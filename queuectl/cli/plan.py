@@ -139,11 +139,12 @@ def plan_command(
     document = plan_document(
         checked.given,
         checked.plan,
-        given.ignored,
+        given.account.ignored,
         given.warnings,
         diagnoses,
         given.evicted,
         _reconfigurations(checked) if mig else None,
+        given.account.counts,
     )
     if output is Output.JSON:
         sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")

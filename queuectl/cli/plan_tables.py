@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from queuectl.cli import terminal
+from queuectl.cli.ignored import ignored_lines
 from queuectl.cli.render import natural_width
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ def print_tables(document: dict[str, Any]) -> None:
     for gang in document["pending"]:
         _print_diagnosis(console, gang)
     console.print(_summary(document))
+    for line in ignored_lines(document["ignored"]):
+        console.print(line)
     for warning in document["warnings"]:
         console.print(f"warning: {warning}")
 

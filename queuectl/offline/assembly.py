@@ -10,7 +10,7 @@ from typing import Final
 from queuectl.domain.admission import wrong_requests
 from queuectl.domain.arrays import gang_uid, index_uid, numbers
 from queuectl.domain.containment import Containment, SetAside
-from queuectl.domain.gates import DependencyStatus, remaining
+from queuectl.domain.gates import DependencyStatus, held_by, remaining
 from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry
 from queuectl.domain.pod_records import PodRecord
@@ -23,12 +23,15 @@ from queuectl.domain.workload import PodSet
 from queuectl.lifecycle.dependents import Dependents
 from queuectl.objects import keys
 from queuectl.objects.documents import Document
+from queuectl.objects.errors import Address
 from queuectl.objects.files.jobs import unseen
 from queuectl.objects.files.pods import GivenPod, taken
 from queuectl.objects.files.workloads import KIND as WORKLOAD
 from queuectl.objects.kinds import KINDS, JobKinds
 from queuectl.objects.kubernetes.nodes import priority_values
+from queuectl.offline.account import Fate, Use
 from queuectl.offline.entries import SYSTEM_CLASSES, Ledgers
+from queuectl.offline.fates import Fates
 from queuectl.offline.gangs import (
     Given,
     as_admitted,
@@ -92,6 +95,9 @@ class Assembly:
         self._documents: dict[str, Document] = {}  # by uid of pods that are parts of gangs
         self._stated_slots: dict[str, dict[Slot, int]] = {}
         self._shown: frozenset[str] = frozenset()  # uids of the jobs of which the input has pods
+        self._left: dict[str, str] = {}  # uid of the object to the reason why it is not planned
+        self._of_workloads: list[tuple[Document, str]] = []  # with the uids of their gangs
+        self._of_pods: list[tuple[Document, PodRecord]] = []
         self._warned: set[str] = set()
 
     def snapshot(self) -> Snapshot:
@@ -103,6 +109,9 @@ class Assembly:
         parts = self._parts
         self._apply(parts.records)
         gangs, names = joined(parts.jobs, parts.workloads)
+        for one in parts.workloads:
+            uid = names[one.record.namespace, one.record.name]
+            self._of_workloads.append((one.document, uid))
         owners = Owners(gangs, names)
         pods = [(document, pod, owners.of(pod)) for document, pod in parts.pods]
         # A job with pods was submitted. A pod of an index can wait before that.
@@ -126,21 +135,24 @@ class Assembly:
                 self._stated_slots[gang.record.uid] = slots
         self._refuse_wrong_requests(gangs)
         self._warn_of_unknown_classes(gangs)
-        self._keep(gangs, self._pods(pods, offered))
+        records = self._pods(pods, offered)
+        self._of_pods = [(one[0], record) for one, record in zip(pods, records, strict=True)]
+        self._keep(gangs, records)
         self._load(gangs)
         return self._frozen()
 
-    def unplanned(self) -> list[Given]:
-        """The jobs that are in no queue and of which the input has no pods, after :meth:`snapshot`."""
-        return [
-            gang
-            for gang in self._gangs.values()
-            if gang.record.queue is None
-            and gang.runs
-            and gang.record.uid not in self._shown
-            and not gang.assigned
-            and not gang.finished
-        ]
+    def fates(self, snapshot: Snapshot) -> dict[Address, Fate]:
+        """What gangs and pods became in the snapshot, by the addresses of their documents."""
+        fates = Fates(self.mirror, snapshot, self._given_of, self._shown, self._left)
+        found = [(gang.document, fates.of_gang(gang)) for gang in self._gangs.values()]
+        found += [(d, fates.of_gang(self._gangs[uid])) for d, uid in self._of_workloads]
+        found += [(document, fates.of_pod(document, pod)) for document, pod in self._of_pods]
+        known: dict[Address, Fate] = {}
+        for document, fate in found:
+            before = known.get(document.address)
+            if before is None or before.use is Use.IGNORED:
+                known[document.address] = fate
+        return known
 
     def _refuse_wrong_requests(self, gangs: Iterable[Given]) -> None:
         """Raise DocumentError for a job that was not created yet and whose requests the API server refuses for each pod."""
@@ -304,7 +316,11 @@ class Assembly:
             if job is None or job.array is None or job.uid in self._shown or job.outcome:
                 continue
             if not gang.runs:
-                if job.array.base or remaining(job.gates, dependents.statuses(job, job.gates)):
+                statuses = dependents.statuses(job, job.gates)
+                if job.array.base:
+                    continue
+                if remaining(job.gates, statuses):
+                    self._left[job.uid] = held_by(job.gates, statuses).message
                     continue
                 job = replace(job, suspended=False, version=job.version + 1)
                 self._apply([job])
@@ -319,7 +335,9 @@ class Assembly:
             if gang.finished or job.outcome is not None or _is_no_index(gang, job):
                 continue
             if not (gang.runs if job.index is None else not job.suspended):
-                waiting.append((gang, job))
+                # queuectl starts no job without a queue. An input without queues asks only for places.
+                if job.queue is not None or not self._config.cluster_queues:
+                    waiting.append((gang, job))
             elif (found := self._running(gang, job)) is not None:
                 running.append(found)
         return running, waiting
@@ -327,7 +345,7 @@ class Assembly:
     def _running(self, gang: Given, job: JobRecord) -> RunningGang | None:
         """A gang that runs; None if what it holds is not known. Its pods are other pods then."""
         if job.error is not None:
-            self._warn(gang, f"runs, but its request is not understood: {job.error}")
+            self._left[gang.record.uid] = f"it runs, but its request is not valid: {job.error}"
             return None
         if not gang.assigned and job.queue is None:
             return None
@@ -337,7 +355,8 @@ class Assembly:
         found = RunningGang(gang, job, pods, self._place)
         found.seat(self._stated_slots.get(job.uid))
         if not found.shown:
-            self._warn(gang, "is not suspended, but neither its pods nor its admission are given")
+            text = "it is not suspended, but neither its pods nor its admission are in the input"
+            self._left[gang.record.uid] = text
             return None
         return found
 

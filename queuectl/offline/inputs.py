@@ -11,7 +11,7 @@ The input is:
 - ResourceSlices, DeviceClasses, DeviceTaintRules, ResourceClaims and ResourceClaimTemplates
 - NodeResourceTopologies
 
-A gang in several forms counts once. Objects of other kinds are listed as ignored.
+A gang in several forms counts once. Each object without effect on the Snapshot is listed as ignored, with the reason.
 """
 
 from __future__ import annotations
@@ -36,10 +36,12 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.objects.configuration import queue_config
 from queuectl.objects.configuration.links import dangling, refuse_reserved_devices
 from queuectl.objects.documents import Document, with_names
-from queuectl.objects.files.children import NO_CHILDREN, Children, is_runtime
+from queuectl.objects.files.children import NO_CHILDREN, Children
 from queuectl.objects.files.jobs import is_child, is_job
 from queuectl.objects.files.pods import (
-    has_queue,
+    DEPLOYMENT,
+    SET,
+    STATEFUL_SET,
     pods_of_owner,
     pods_of_set,
     read_given_pod,
@@ -47,15 +49,15 @@ from queuectl.objects.files.pods import (
 )
 from queuectl.objects.files.records import has_record, read_record, states_no_slots, with_slots
 from queuectl.objects.files.workloads import is_workload, read_workload
-from queuectl.objects.kinds import KINDS, JobKinds, index_labels, leaderworkerset
+from queuectl.objects.kinds import KINDS, JobKinds, index_labels
 from queuectl.objects.kubernetes.nodes import assumed_slots, lacks_hostname, with_hostnames
 from queuectl.objects.kubernetes.past_use import read_used
 from queuectl.objects.times import time_or_none
+from queuectl.offline.account import Account, accounted
 from queuectl.offline.assembly import Assembly, Parts
 from queuectl.offline.device_warnings import left_out, strangers
 from queuectl.offline.draining import drained, leaving
 from queuectl.offline.gangs import as_uid, defaulted, of_workload, read_job
-from queuectl.offline.unplanned import without_queue
 from queuectl.state.planning_state import StoredUse
 
 NO_USAGE_LEDGER: Final = (
@@ -65,14 +67,14 @@ NO_USAGE_LEDGER: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SnapshotInput:
-    """A Snapshot, and the documents that it does not contain.
+    """A Snapshot, and what became of each document.
 
     Attributes:
         evicted: gangs that run in drained queues. In the snapshot they are already being evicted, as in a cycle.
     """
 
     snapshot: Snapshot
-    ignored: tuple[str, ...] = ()
+    account: Account = field(default_factory=Account)
     warnings: tuple[str, ...] = ()
     evicted: tuple[Eviction, ...] = ()
 
@@ -82,7 +84,6 @@ class _Input(Parts):
     """The parts, and the documents that need no assembly."""
 
     configs: list[Document] = field(default_factory=list)
-    ignored: list[str] = field(default_factory=list)
     children: Children = NO_CHILDREN
     nodes: list[NodeRecord] = field(default_factory=list)
     slotless: list[str] = field(default_factory=list)  # Nodes that state no number of pods
@@ -115,12 +116,12 @@ def read_snapshot(
     assembly = Assembly(parts, stated, config, clock)
     assembly.state.past_use = StoredUse(read_used(parts.configs), config)
     snapshot = assembly.snapshot()
-    for job in assembly.unplanned():
-        _ignore(job.document, parts, without_queue(job.document))
+    shown = [(pod.record.namespace, pod.labels) for _, pod in parts.pods]
+    account = accounted(listed, assembly.fates(snapshot), shown, kinds)
     parts.warnings.extend(_about(snapshot, parts))
     evicted = tuple(drained(snapshot))
     snapshot = leaving(snapshot, {eviction.uid for eviction in evicted})
-    return SnapshotInput(snapshot, tuple(parts.ignored), tuple(parts.warnings), evicted)
+    return SnapshotInput(snapshot, account, tuple(parts.warnings), evicted)
 
 
 def _configuration(parts: _Input) -> QueueConfig:
@@ -183,17 +184,9 @@ def _sort(document: Document, position: int, parts: _Input) -> None:
         workload, warnings = read_workload(document)
         parts.warnings.extend(warnings)
         parts.workloads.append(of_workload(document, position, workload))
-    elif is_job(document, parts.kinds):
-        if not is_child(document, parts.kinds):
-            job = read_job(document, position, parts.kinds, parts.children)
-            parts.jobs += [job] if job is not None else []
-    elif not is_runtime(document):
-        _ignore(document, parts)
-
-
-def _ignore(document: Document, parts: _Input, why: str = "") -> None:
-    reason = f": {why}" if why else ""
-    parts.ignored.append(f"{document.api_version} {document.address}{reason}")
+    elif is_job(document, parts.kinds) and not is_child(document, parts.kinds):
+        job = read_job(document, position, parts.kinds, parts.children)
+        parts.jobs += [job] if job is not None else []
 
 
 def _keep(document: Document, parts: _Input) -> None:
@@ -214,8 +207,6 @@ def _pod(document: Document, parts: _Input) -> None:
 
 
 def _owner_of_pods(document: Document, parts: _Input) -> None:
-    if not has_queue(document):
-        _ignore(document, parts, without_queue(document))
     for pod in pods_of_owner(document):
         _pod(pod, parts)
 
@@ -223,7 +214,6 @@ def _owner_of_pods(document: Document, parts: _Input) -> None:
 def _set(document: Document, parts: _Input) -> None:
     record = read_set_of(document)
     if record is None:
-        _ignore(document, parts)
         return
     uid = as_uid(record.uid or f"{record.kind}/{record.namespace}/{record.name}")
     parts.records.append(replace(record, uid=uid))
@@ -233,9 +223,9 @@ def _set(document: Document, parts: _Input) -> None:
 
 _WITH_PODS: Final[Mapping[tuple[str, str], Callable[[Document, _Input], None]]] = {
     ("v1", "Pod"): _pod,
-    ("apps/v1", "Deployment"): _owner_of_pods,
-    ("apps/v1", "StatefulSet"): _owner_of_pods,
-    (f"{leaderworkerset.GROUP}/{leaderworkerset.VERSION}", leaderworkerset.KIND): _set,
+    DEPLOYMENT: _owner_of_pods,
+    STATEFUL_SET: _owner_of_pods,
+    SET: _set,
 }
 """The pods, and the objects for which pods are planned."""
 

@@ -28,7 +28,7 @@ def limit_range(*items: Doc, name: str = "usual", namespace: str = "default") ->
 def seen(job: Doc, *ranges: Doc) -> Pending:
     """A job as the planner receives it."""
     given = read_snapshot([as_document(one) for one in (*ranges, job)])
-    assert (given.ignored, given.warnings) == ((), ())
+    assert (given.account.ignored, given.warnings) == ((), ())
     (pending,) = given.snapshot.pending
     return pending
 

@@ -42,7 +42,7 @@ def gang_in_a_vm(**spec: Any) -> Doc:
 def pending(job: Doc, *others: Doc) -> Pending:
     """A job as the planner receives it."""
     given = read_snapshot([as_document(one) for one in (*others, job)])
-    assert given.ignored == ()
+    assert given.account.ignored == ()
     (found,) = given.snapshot.pending
     return found
 

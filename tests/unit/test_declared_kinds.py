@@ -144,7 +144,7 @@ def test_a_plan_of_files_has_jobs_of_a_declared_kind() -> None:
     documents = read_documents((OWN / "gangrun.yaml").read_text())
     planned = read_snapshot(documents, kinds=kinds({}))
     assert [one.workload.kind for one in planned.snapshot.pending] == ["GangRun"]
-    assert read_snapshot(documents).ignored
+    assert read_snapshot(documents).account.ignored
 
 
 @pytest.mark.parametrize(

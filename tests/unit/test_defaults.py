@@ -74,7 +74,7 @@ def test_a_suspended_job_that_names_no_queue_is_taken_in_too() -> None:
     suspended = job()
     suspended["spec"]["suspend"] = True
     assert pending(QUEUE, local_queue(), suspended) == [("default/j", "default")]
-    assert pending(QUEUE, local_queue("main"), suspended) == [("default/j", None)]
+    assert pending(QUEUE, local_queue("main"), suspended) == []
 
 
 def test_without_a_queue_named_default_it_is_nobodys() -> None:

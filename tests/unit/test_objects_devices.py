@@ -639,6 +639,8 @@ def test_a_name_that_is_given_twice_is_refused():
 
 
 def test_older_versions_of_the_api_are_listed_as_ignored():
-    assert read({**CLASS, "apiVersion": "resource.k8s.io/v1beta1"}).ignored == (
-        "resource.k8s.io/v1beta1 in.yaml: document 1 (DeviceClass/gpu)",
+    (ignored,) = read({**CLASS, "apiVersion": "resource.k8s.io/v1beta1"}).account.ignored
+    assert ignored.object == "resource.k8s.io/v1beta1 in.yaml: document 1 (DeviceClass/gpu)"
+    assert ignored.reason == (
+        "apiVersion resource.k8s.io/v1beta1 of DeviceClass is not read, but resource.k8s.io/v1"
     )

@@ -157,8 +157,9 @@ SUBMITTED = {
 def test_a_job_that_a_server_has_seen_unsuspended_runs(what: str) -> None:
     given_ = load(SUBMITTED[what])
     assert given_.snapshot.pending == ()
-    assert given_.warnings == (
-        "f.yaml: document 7 (Job/j): is not suspended, but neither its pods nor its admission are given",
+    (ignored,) = given_.account.ignored
+    assert ignored.reason == (
+        "it is not suspended, but neither its pods nor its admission are in the input"
     )
 
 
@@ -197,10 +198,10 @@ def test_undated_gangs_queue_behind_the_dated_in_the_order_of_the_file() -> None
     assert [p.workload.name for p in ordered] == ["dated", *names]
 
 
-def test_without_a_queue_there_is_no_quota_but_a_place_in_the_plan() -> None:
-    (pending,) = load(job("j", {"app": "x"})).snapshot.pending
-    assert pending.workload.queue is None
-    assert pending.blocked is None
+def test_a_suspended_job_without_a_queue_is_not_planned() -> None:
+    given_ = load(job("j", {"app": "x"}))
+    assert given_.snapshot.pending == ()
+    assert [each.reason for each in given_.account.ignored] == ["it has no queue label"]
 
 
 def test_a_gang_in_no_namespace_is_in_default() -> None:
@@ -738,7 +739,8 @@ def test_now_is_the_newest_time_of_the_input_unless_it_is_given() -> None:
 
 def test_unknown_kinds_are_listed_and_have_no_effect() -> None:
     web = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}}
-    assert load(web).ignored == ("apps/v1 f.yaml: document 7 (Deployment/web)",)
+    (ignored,) = load(web).account.ignored
+    assert ignored.object == "apps/v1 f.yaml: document 7 (Deployment/web)"
 
 
 def test_a_node_without_a_pod_limit_gets_kubelets_default() -> None:
@@ -771,10 +773,10 @@ def test_jobs_without_a_name_are_numbered_under_the_one_to_be_generated() -> Non
 
 def test_what_planning_has_no_use_for_needs_no_name() -> None:
     kind = {"apiVersion": "kind.x-k8s.io/v1alpha4", "kind": "Cluster", "nodes": []}
-    assert load(kind, kind, cluster="").ignored == (
+    assert [each.object for each in load(kind, kind, cluster="").account.ignored] == [
         "kind.x-k8s.io/v1alpha4 f.yaml: document 1 (Cluster/)",
         "kind.x-k8s.io/v1alpha4 f.yaml: document 2 (Cluster/)",
-    )
+    ]
 
 
 UNHONOURED: dict[str, dict[str, Any]] = {

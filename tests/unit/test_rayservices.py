@@ -19,7 +19,7 @@ def service(**metadata: Any) -> dict[str, Any]:
 
 def test_the_cluster_of_a_new_service_has_the_name_of_the_service() -> None:
     found = load(service())
-    assert found.ignored == ()
+    assert found.account.ignored == ()
     (gang,) = found.snapshot.pending
     assert (gang.workload.kind, gang.workload.name) == ("RayCluster", "chat")
     assert [(one.name, one.count) for one in gang.workload.podsets] == [("head", 1), ("workers", 2)]

@@ -180,7 +180,7 @@ def podsets(found: SnapshotInput) -> dict[str, int]:
 def test_a_trainjob_of_a_file_asks_for_the_pods_of_its_runtime() -> None:
     found = load(train(nodes=2), RUNTIME)
     assert podsets(found) == {"node": 2}
-    assert found.ignored == ()
+    assert found.account.ignored == ()
     [pending] = found.snapshot.pending
     assert (pending.workload.kind, pending.workload.podsets[0].shape.requests["nvidia.com/gpu"]) == ("TrainJob", 8)  # fmt: skip
     assert pending.blocked is None or pending.blocked.code is not Code.WAITING_FOR_PODS

@@ -15,18 +15,25 @@ def is_job(document: Document, kinds: JobKinds = KINDS) -> bool:
     return kind is not None and document.api_version == f"{kind.group}/{kind.version}"
 
 
+def controller_of(document: Document) -> tuple[str, str] | None:
+    """Kind, and namespace/name, of the object whose controller made it; None if none did."""
+    namespace = document.name.partition("/")[0]
+    meta = document.body.get("metadata") or {}
+    owners = meta.get("ownerReferences")
+    for owner in owners if isinstance(owners, list) else ():
+        if isinstance(owner, dict) and owner.get("controller"):
+            return str(owner.get("kind")), f"{namespace}/{owner.get('name')}"
+    return None
+
+
 def is_child(document: Document, kinds: JobKinds = KINDS) -> bool:
     """Whether the controller of another job made it, so that its pods belong to that job."""
-    makers = {
+    controller = controller_of(document)
+    return controller is not None and controller[0] in {
         one.kind
         for one in descriptions_of(kinds)
         if document.kind in [child.kind for child in one.children]
     }
-    meta = document.body.get("metadata") or {}
-    return any(
-        owner.get("controller") and owner.get("kind") in makers
-        for owner in meta.get("ownerReferences") or ()
-    )
 
 
 def unseen(document: Document) -> bool:

@@ -6,6 +6,7 @@ Its schema is docs/reference/plan-schema.json. Workloads are named ``namespace/n
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from queuectl.domain.diagnosis import Diagnosis, Obstacle, SuggestedFix
@@ -15,27 +16,30 @@ from queuectl.domain.reasons import Reason
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.words import format_time
 from queuectl.domain.workload import Placement, Workload
+from queuectl.objects.files.unread import Ignored
 
 
 def plan_document(
     snapshot: Snapshot,
     plan: Plan,
-    ignored: Iterable[str] = (),
+    ignored: Iterable[Ignored] = (),
     warnings: Iterable[str] = (),
     diagnoses: Iterable[Diagnosis] = (),
     evicted: Iterable[Eviction] = (),
     mig: Iterable[tuple[str, SuggestedFix]] | None = None,
+    documents: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """Plain JSON values.
 
     Args:
         snapshot: the input of the plan.
         plan: the decisions.
-        ignored: documents of kinds that a plan does not use.
+        ignored: documents without effect on the plan.
         warnings: fields that are not supported. Warnings of the plan are added.
         diagnoses: of pending gangs, if requested.
         evicted: gangs that are evicted independently of the plan; they precede its own evictions.
         mig: gangs by uid, and the nodes to reconfigure for them; None = this was not requested.
+        documents: the number of documents of each use; None or empty = the input has none.
     """
     diagnosed = {diagnosis.uid: diagnosis for diagnosis in diagnoses}
     known: dict[str, Workload] = {p.workload.uid: p.workload for p in snapshot.pending}
@@ -66,7 +70,8 @@ def plan_document(
             for refusal in plan.pending
         ],
         "proof": plan.proof.value,
-        "ignored": list(ignored),
+        "ignored": [asdict(each) for each in ignored],
+        **({"documents": dict(documents)} if documents else {}),
         "warnings": [*warnings, *_uneven(plan, known)],
         "stats": {**plan.stats, "diagnosed": len(diagnosed)},
     }

@@ -5,9 +5,9 @@ Owners are Deployments, StatefulSets and LeaderWorkerSets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -17,11 +17,42 @@ from queuectl.objects import keys
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import RequestError
 from queuectl.objects.files.jobs import unseen
-from queuectl.objects.kinds import JobKinds
+from queuectl.objects.kinds import JobKinds, leaderworkerset
 from queuectl.objects.kinds.leaderworkerset import WireSet, labels_of, read_set
 from queuectl.objects.kinds.pods import MOST_PODS, WireMember, read_member, takes
 from queuectl.objects.kubernetes.pods import read_pod
-from queuectl.objects.kubernetes.wire import Owner, PodMeta, PodNotes, WirePod
+from queuectl.objects.kubernetes.wire import (
+    Meta,
+    Owner,
+    PodMeta,
+    PodNotes,
+    Template,
+    Wire,
+    WirePod,
+)
+
+DEPLOYMENT: Final = ("apps/v1", "Deployment")
+STATEFUL_SET: Final = ("apps/v1", "StatefulSet")
+SET: Final = (f"{leaderworkerset.GROUP}/{leaderworkerset.VERSION}", leaderworkerset.KIND)
+OWNERS: Final = frozenset({DEPLOYMENT, STATEFUL_SET, SET})
+"""API versions and kinds of owners whose pods are the workloads."""
+
+
+class _Selector(Wire):
+    match_labels: dict[str, str] | None = None
+
+
+class _OwnerSpec(Wire):
+    replicas: int | None = None
+    selector: _Selector | None = None
+    template: Template | None = None
+
+
+class WireOwner(Wire):
+    """A Deployment or a StatefulSet."""
+
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    spec: _OwnerSpec = msgspec.field(default_factory=_OwnerSpec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +85,22 @@ def read_given_pod(document: Document, index_labels: Sequence[str] = ()) -> Give
 
 
 def has_queue(document: Document) -> bool:
-    """Whether a Deployment or a StatefulSet, or its template, names a queue."""
+    """Whether the pods of an owner are in a queue, by its label or by that of its template."""
+    if (document.api_version, document.kind) == SET:
+        return read_set_of(document) is not None
+    document.convert(WireOwner)  # refuses other types
     return bool(_queue_labels(_labels_of_pods(document.body)))
+
+
+def are_of(document: Document) -> Callable[[str, Mapping[str, str]], bool]:
+    """Whether a pod of this namespace and these labels is one of an owner that was created."""
+    namespace, _, name = document.name.partition("/")
+    selected = {leaderworkerset.NAME_LABEL: name}
+    if (document.api_version, document.kind) != SET:
+        spec = document.body.get("spec") or {}
+        selected = (spec.get("selector") or {}).get("matchLabels") or {}
+    wanted = selected.items()
+    return lambda where, labels: where == namespace and wanted <= labels.items()
 
 
 def _labels_of_pods(body: Mapping[str, Any]) -> dict[str, str]:

@@ -71,11 +71,13 @@ _READERS: Final[Mapping[tuple[str, str], tuple[Any, Callable[[Any], Record]]]] =
         taint_rules.read_older_taint_rule,
     ),
 }
+RECORDS: Final = frozenset(_READERS)
+"""API versions and kinds that :func:`read_record` reads."""
 
 
 def has_record(document: Document) -> bool:
     """Whether :func:`read_record` reads objects of its kind."""
-    return (document.api_version, document.kind) in _READERS
+    return (document.api_version, document.kind) in RECORDS
 
 
 def read_record(document: Document) -> Record:

@@ -93,9 +93,12 @@ def _unsupported(cluster: str) -> tuple[Unsupported, ...]:
     )
 
 
+SERVICE: Final = (f"{_GROUP}/{_VERSION}", "RayService")
+
+
 def is_service(api_version: str, kind: str) -> bool:
     """Whether KubeRay creates RayClusters for an object, with its labels and annotations. Each of them is a job of its own."""
-    return (api_version, kind) == (f"{_GROUP}/{_VERSION}", "RayService")
+    return (api_version, kind) == SERVICE
 
 
 def cluster_of_service(document: Mapping[str, Any]) -> dict[str, Any]:

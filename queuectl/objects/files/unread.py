@@ -1,0 +1,111 @@
+"""Why a document is in no queue, or is not read at all. All commands that read files use these reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from queuectl.objects import keys
+from queuectl.objects.configuration.queue_config import API_VERSION, CONFIG_KINDS, KUEUE_VERSIONS
+from queuectl.objects.documents import Document
+from queuectl.objects.files.pods import OWNERS
+from queuectl.objects.files.records import RECORDS
+from queuectl.objects.files.workloads import KIND as WORKLOAD
+from queuectl.objects.kinds import KINDS, JobKinds, runtimes
+from queuectl.objects.kinds.ray import SERVICE
+
+_QUEUE_KEYS: Final = (keys.QUEUE_LABEL, keys.KUEUE_PREFIX + keys.QUEUE_NAME)
+_KUEUE_GATE: Final = keys.KUEUE_PREFIX + "admission"
+_OTHERS: Final = (
+    *RECORDS,
+    *OWNERS,
+    SERVICE,
+    ("v1", "Pod"),
+    *((version, WORKLOAD) for version in (API_VERSION, *KUEUE_VERSIONS)),
+    *((runtimes.GROUP_VERSION, kind) for kind in runtimes.KINDS),
+)
+"""API versions and kinds that are read beside configuration and jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """A document without effect on the answer.
+
+    Attributes:
+        object: its API version and its address.
+        reason: why it has no effect.
+    """
+
+    object: str
+    reason: str
+
+    @classmethod
+    def of(cls, document: Document, reason: str) -> Ignored:
+        return cls(f"{document.api_version} {document.address}", reason)
+
+
+def why_unread(document: Document, kinds: JobKinds = KINDS) -> str:
+    """Why objects of this API version and kind are not read. ``kinds``: of jobs."""
+    kind = document.kind
+    known = [version for version, other in _OTHERS if other == kind]
+    known += CONFIG_KINDS[kind].versions if kind in CONFIG_KINDS else ()
+    known += [f"{kinds[kind].group}/{kinds[kind].version}"] if kind in kinds else []
+    if known:
+        return f"apiVersion {document.api_version} of {kind} is not read, but {' and '.join(known)}"
+    text = f"objects of kind {kind} are not read"
+    if names_queue(document):
+        return f"{text}; a kind of job of your own is declared in jobKinds"
+    return text
+
+
+def without_queue(document: Document) -> str:
+    """Why an object of a kind that queuectl runs is in no queue. The name of the queue is often in another place."""
+    text = "it has no queue label" if document.kind != WORKLOAD else "it has no spec.queueName"
+    if _has_key(_metadata(document).get("annotations")):
+        return f"{text}; an annotation names the queue, and only a label counts"
+    if names_queue(document):
+        return f"{text}; only its pod template has one"
+    return text
+
+
+def names_queue(document: Document) -> bool:
+    """Whether the object or one of its pod templates names a queue, in a label or in an annotation."""
+    found = (_metadata(document), *_metadata_below(document.body.get("spec")))
+    return any(_has_key(meta.get(field)) for meta in found for field in ("labels", "annotations"))
+
+
+def of_no_gang(document: Document) -> str:
+    """Why a pod that was created is in no queue."""
+    if not _has_key(_metadata(document).get("labels")):
+        return without_queue(document)
+    spec = document.body.get("spec") or {}
+    gates = [gate.get("name") for gate in spec.get("schedulingGates") or ()]
+    if _KUEUE_GATE in gates:
+        return f"it has Kueue's scheduling gate {_KUEUE_GATE}, so Kueue starts it"
+    return (
+        "it has a queue label, but queuectl did not admit it: it was created without the annotation "
+        f"{keys.SUBMITTED_BY} and the scheduling gate {keys.GATE}"
+    )
+
+
+def _metadata(document: Document) -> Mapping[str, Any]:
+    return document.body.get("metadata") or {}
+
+
+def _has_key(found: Any) -> bool:
+    return isinstance(found, Mapping) and any(key in found for key in _QUEUE_KEYS)
+
+
+def _metadata_below(spec: Any) -> Iterator[Mapping[str, Any]]:
+    """The metadata of all templates in a spec, however deep."""
+    stack = [spec]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, Mapping):
+            metadata = part.get("metadata")
+            if isinstance(metadata, Mapping):
+                yield metadata
+            stack.extend(part.values())
+        elif isinstance(part, list):
+            stack.extend(part)

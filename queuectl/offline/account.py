@@ -1,0 +1,131 @@
+"""The account of an input: what each of its documents became. No document is missing in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from queuectl.objects.configuration.queue_config import is_config
+from queuectl.objects.documents import Document
+from queuectl.objects.errors import Address
+from queuectl.objects.files.children import is_runtime
+from queuectl.objects.files.jobs import controller_of, is_child, is_job, unseen
+from queuectl.objects.files.pods import OWNERS, are_of, has_queue
+from queuectl.objects.files.records import has_record
+from queuectl.objects.files.unread import Ignored, why_unread, without_queue
+from queuectl.objects.kinds import JobKinds
+
+
+class Use(StrEnum):
+    """The use of a document."""
+
+    PLANNED = "planned"
+    RUNNING = "running"
+    STATE = "state"
+    IGNORED = "ignored"
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What a document became. ``reason``: why it is ignored; empty for all others."""
+
+    use: Use
+    reason: str = ""
+
+    @classmethod
+    def ignored(cls, reason: str) -> Fate:
+        return cls(Use.IGNORED, reason)
+
+
+STATE: Final = Fate(Use.STATE)
+
+
+@dataclass(frozen=True)
+class Account:
+    """What the documents became.
+
+    Attributes:
+        counts: the number of documents of each use. Together they are all documents.
+        ignored: those without effect, in their order.
+    """
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+    ignored: tuple[Ignored, ...] = ()
+
+
+def accounted(
+    documents: Iterable[Document],
+    assembled: Mapping[Address, Fate],
+    pods: Iterable[tuple[str, Mapping[str, str]]],
+    kinds: JobKinds,
+) -> Account:
+    """The account of documents.
+
+    Args:
+        documents: all of the input.
+        assembled: what became of gangs and pods.
+        pods: namespace and labels of the pods of the input.
+        kinds: of jobs.
+    """
+    listed = list(documents)
+    rest = _Rest(listed, list(pods), kinds)
+    fates = [(one, assembled.get(one.address) or rest.fate(one)) for one in listed]
+    counts = Counter(dict.fromkeys(Use, 0))
+    counts.update(fate.use.value for _, fate in fates)
+    ignored = (Ignored.of(one, fate.reason) for one, fate in fates if fate.use is Use.IGNORED)
+    return Account(dict(counts), tuple(ignored))
+
+
+class _Rest:
+    """What became of documents that are neither gangs nor pods."""
+
+    def __init__(
+        self,
+        documents: Iterable[Document],
+        pods: list[tuple[str, Mapping[str, str]]],
+        kinds: JobKinds,
+    ) -> None:
+        self._given = {(one.kind, one.name) for one in documents}
+        self._made = set(_controllers(documents))
+        self._pods = pods
+        self._kinds = kinds
+
+    def fate(self, document: Document) -> Fate:
+        if has_record(document) or is_config(document) or is_runtime(document):
+            return STATE
+        if (document.api_version, document.kind) in OWNERS:
+            return self._of_owner(document)
+        if not is_job(document, self._kinds):
+            return Fate.ignored(why_unread(document, self._kinds))
+        if is_child(document, self._kinds):
+            return self._of_child(document)
+        if (document.kind, document.name) in self._made:  # a RayService, by way of its clusters
+            return STATE
+        return Fate.ignored("it exists, and what its controller created is not in the input")
+
+    def _of_owner(self, document: Document) -> Fate:
+        if not has_queue(document):
+            return Fate.ignored(without_queue(document))
+        if (document.body.get("spec") or {}).get("replicas") == 0:
+            return Fate.ignored("it has no replicas")
+        if unseen(document):
+            return Fate.ignored("it has no pods")
+        its = are_of(document)
+        if any(its(namespace, labels) for namespace, labels in self._pods):
+            return STATE
+        return Fate.ignored("it exists, and its pods are not in the input")
+
+    def _of_child(self, document: Document) -> Fate:
+        kind, name = controller_of(document) or ("", "")
+        if (kind, name) in self._given:
+            return STATE
+        return Fate.ignored(f"it is a part of {kind} {name}, which is not in the input")
+
+
+def _controllers(documents: Iterable[Document]) -> Iterator[tuple[str, str]]:
+    for document in documents:
+        if (found := controller_of(document)) is not None:
+            yield found
