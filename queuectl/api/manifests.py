@@ -7,25 +7,23 @@ from typing import Any, Final
 from queuectl.api.plans import MOST_JOBS, MOST_OBJECTS, PlanBody
 from queuectl.api.problems import wrong_members
 from queuectl.api.reading import read_yaml_stream
-from queuectl.objects.configuration.queue_config import CONFIG_KINDS, is_config
-from queuectl.objects.documents import Document, documents_of
-from queuectl.objects.files.jobs import is_job
-from queuectl.objects.kinds import KINDS, JobKinds
+from queuectl.objects.configuration.queue_config import is_config
+from queuectl.objects.documents import documents_of
 
 _FIELD: Final = "manifests"
 
 
-def with_manifests(body: PlanBody, kinds: JobKinds = KINDS) -> PlanBody:
+def with_manifests(body: PlanBody) -> PlanBody:
     """The question with the documents of ``manifests`` in ``submit`` and ``config``.
 
     Raises:
         Problem: the text is not YAML, has too many values, or holds too many documents.
-        DocumentError: a document is of no kind that can be tried out; it names the document and the field.
+        DocumentError: a document is no object.
     """
     documents = documents_of(_values(body.manifests), _FIELD, plain=True)
     submit, config = list(body.submit), list(body.config)
     for document in documents:
-        (submit if _is_submitted(document, kinds) else config).append(document.body)
+        (config if is_config(document) else submit).append(document.body)
     for found, most, what in (
         (submit, MOST_JOBS, "jobs"),
         (config, MOST_OBJECTS, "configuration objects"),
@@ -42,16 +40,3 @@ def _values(text: str) -> list[Any]:
     for value in read_yaml_stream(text.encode()):
         values += value if isinstance(value, list) else [value]
     return values
-
-
-def _is_submitted(document: Document, kinds: JobKinds) -> bool:
-    """Whether it is a job, else a configuration object."""
-    if is_job(document, kinds):
-        return True
-    if is_config(document):
-        return False
-    known = ", ".join([*kinds, *CONFIG_KINDS])
-    what = f"{document.api_version} {document.kind}"
-    raise document.error(
-        "kind", f"{what} is neither a job nor a configuration object; known kinds: {known}"
-    )

@@ -136,6 +136,11 @@ class CountsView(View):
     lost_gpu_seconds: int
 
 
+class IgnoredView(View):
+    object: str = Field(description="API version, kind and name.")
+    reason: str = Field(description="Why it has no effect.")
+
+
 class PlanView(View):
     at: datetime = Field(description="Time of the snapshot.")
     revision: int = Field(description="Revision of the configuration.")
@@ -151,6 +156,9 @@ class PlanView(View):
         description="Quotas that running gangs would exceed, and do not exceed now."
     )
     warnings: list[str]
+    ignored: list[IgnoredView] = Field(
+        description="Documents of the request without effect on the plan."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +194,7 @@ def plan_view(trial: WhatIfResult, visible: Visible) -> PlanView:
         omitted=len(same[MOST_WAITING:]),
         over_quota=presenter.excesses(),
         warnings=[*presenter.taken(), *trial.warnings],
+        ignored=[IgnoredView(object=one.object, reason=one.reason) for one in trial.ignored],
     )
 
 

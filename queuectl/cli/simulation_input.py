@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +13,7 @@ import typer
 
 from queuectl.cli import terminal
 from queuectl.cli.client import connect
+from queuectl.cli.ignored import ignored_lines
 from queuectl.cli.input_files import read_bytes, read_objects
 from queuectl.cli.recorded_trace import recorded_trace
 from queuectl.cli.spent_budgets import ServerLedger
@@ -92,6 +93,8 @@ class Jobs:
         for warning in given.warnings if warn else ():
             if warning != NO_USAGE_LEDGER:  # the simulation counts the use itself
                 sys.stderr.write(f"warning: {warning}\n")
+        for line in ignored_lines(map(asdict, given.account.ignored)) if warn else ():
+            sys.stderr.write(f"{line}\n")
         made = make_setting(
             given.snapshot,
             self.name,

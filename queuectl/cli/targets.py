@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -15,6 +15,8 @@ from queuectl.cli.client import Json, config_kind, config_path
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.domain.errors import BadInput
 from queuectl.objects.documents import Document, read_documents
+from queuectl.objects.errors import DocumentError
+from queuectl.objects.files.unread import why_unread
 
 Files = Annotated[
     list[str],
@@ -104,20 +106,25 @@ def is_configuration(document: Document) -> bool:
     return kind is not None and document.api_version in kind.versions
 
 
-def check(documents: Iterable[Document]) -> None:
-    """Refuse documents of other kinds or without a name, all in one message. Raises BadInput."""
+def check(documents: Sequence[Document]) -> None:
+    """Refuse an input without documents, and documents of other kinds or without a name, all in one message. Raises BadInput."""
     mistakes = []
+    if not documents:
+        raise BadInput("the input has no objects")
     for document in documents:
         if not is_configuration(document):
-            kinds = ", ".join(BY_KIND)
-            found = f"{document.api_version} {document.kind}"
-            mistakes.append(
-                document.error("kind", f"{found} is not configuration; the kinds are {kinds}")
-            )
+            mistakes.append(_not_configuration(document))
         elif not Target.of(document.body, "").name:
             mistakes.append(document.error("metadata.name", "is required"))
     if mistakes:
         raise BadInput("\nerror: ".join(str(mistake) for mistake in mistakes))
+
+
+def _not_configuration(document: Document) -> DocumentError:
+    if document.kind in BY_KIND:
+        return document.error("", why_unread(document))
+    found, kinds = f"{document.api_version} {document.kind}", ", ".join(BY_KIND)
+    return document.error("kind", f"{found} is not configuration; the kinds are {kinds}")
 
 
 def target_kind(word: str, otherwise: str) -> ConfigKind:

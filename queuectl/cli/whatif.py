@@ -17,6 +17,7 @@ from queuectl.cli.client import DEFAULT_SERVER, Client, Json, Server, connect
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.explain import folded, obstacle_lines, placement_lines
+from queuectl.cli.ignored import ignored_lines
 from queuectl.cli.render import Column, emit_json, emit_table, emit_yaml
 from queuectl.cli.targets import Target, addressed, is_configuration, placed, read, target_kind
 from queuectl.domain.words import counted_gpus, gpu_count
@@ -172,6 +173,8 @@ def show_other_gangs(body: Json) -> None:
         typer.echo(excess_line(excess))
     for warning in body["warnings"]:
         typer.echo(f"warning: {warning}", err=True)
+    for line in ignored_lines(body["ignored"]):
+        typer.echo(line, err=True)
 
 
 def _sentence(gang: Json) -> list[str]:

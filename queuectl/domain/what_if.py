@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from queuectl.domain.diagnosis import Diagnosis, Excess
+from queuectl.domain.ignored import Ignored
 from queuectl.domain.plan import Eviction, Plan
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.snapshot import Snapshot
@@ -43,6 +44,7 @@ class WhatIfResult:
         excesses: quotas that running gangs exceed after the change, and did not before.
         diagnoses: why submitted gangs wait, by uid, as far as these were diagnosed.
         warnings: what was read and not honoured, and names that lead nowhere.
+        ignored: submitted documents without effect.
     """
 
     before: Snapshot
@@ -54,3 +56,4 @@ class WhatIfResult:
     excesses: tuple[Excess, ...] = ()
     diagnoses: Mapping[str, Diagnosis] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    ignored: tuple[Ignored, ...] = ()

@@ -1,4 +1,4 @@
-"""The account of an input: what each of its documents became. No document is missing in it."""
+"""The account of an input: the use of each of its documents. No document is missing in it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from queuectl.domain.ignored import Ignored
 from queuectl.objects.configuration.queue_config import is_config
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import Address
 from queuectl.objects.files.children import is_runtime
 from queuectl.objects.files.jobs import controller_of, is_child, is_job, unseen
-from queuectl.objects.files.pods import OWNERS, are_of, has_queue
+from queuectl.objects.files.pods import OWNERS, GivenPod, are_of, has_queue
 from queuectl.objects.files.records import has_record
-from queuectl.objects.files.unread import Ignored, why_unread, without_queue
+from queuectl.objects.files.unread import why_unread, without_queue
 from queuectl.objects.kinds import JobKinds
 
 
@@ -30,7 +31,7 @@ class Use(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What a document became. ``reason``: why it is ignored; empty for all others."""
+    """The use of a document. ``reason``: why it is ignored; empty for all others."""
 
     use: Use
     reason: str = ""
@@ -45,7 +46,7 @@ STATE: Final = Fate(Use.STATE)
 
 @dataclass(frozen=True)
 class Account:
-    """What the documents became.
+    """The uses of documents.
 
     Attributes:
         counts: the number of documents of each use. Together they are all documents.
@@ -59,33 +60,37 @@ class Account:
 def accounted(
     documents: Iterable[Document],
     assembled: Mapping[Address, Fate],
-    pods: Iterable[tuple[str, Mapping[str, str]]],
+    pods: Iterable[tuple[Document, GivenPod]],
     kinds: JobKinds,
 ) -> Account:
     """The account of documents.
 
     Args:
         documents: all of the input.
-        assembled: what became of gangs and pods.
-        pods: namespace and labels of the pods of the input.
+        assembled: the fates of gangs and pods.
+        pods: of the input, with their documents.
         kinds: of jobs.
     """
     listed = list(documents)
-    rest = _Rest(listed, list(pods), kinds)
+    rest = _Rest(listed, [pod for _, pod in pods], kinds)
     fates = [(one, assembled.get(one.address) or rest.fate(one)) for one in listed]
-    counts = Counter(dict.fromkeys(Use, 0))
+    counts: Counter[str] = Counter({use.value: 0 for use in Use})
     counts.update(fate.use.value for _, fate in fates)
-    ignored = (Ignored.of(one, fate.reason) for one, fate in fates if fate.use is Use.IGNORED)
-    return Account(dict(counts), tuple(ignored))
+    ignored = tuple(
+        Ignored(f"{one.api_version} {one.address}", fate.reason)
+        for one, fate in fates
+        if fate.use is Use.IGNORED
+    )
+    return Account(dict(counts), ignored)
 
 
 class _Rest:
-    """What became of documents that are neither gangs nor pods."""
+    """The fates of documents that are neither gangs nor pods."""
 
     def __init__(
         self,
         documents: Iterable[Document],
-        pods: list[tuple[str, Mapping[str, str]]],
+        pods: list[GivenPod],
         kinds: JobKinds,
     ) -> None:
         self._given = {(one.kind, one.name) for one in documents}
@@ -114,7 +119,7 @@ class _Rest:
         if unseen(document):
             return Fate.ignored("it has no pods")
         its = are_of(document)
-        if any(its(namespace, labels) for namespace, labels in self._pods):
+        if any(its(pod.record.namespace, pod.labels) for pod in self._pods):
             return STATE
         return Fate.ignored("it exists, and its pods are not in the input")
 

@@ -142,7 +142,7 @@ class Assembly:
         return self._frozen()
 
     def fates(self, snapshot: Snapshot) -> dict[Address, Fate]:
-        """What gangs and pods became in the snapshot, by the addresses of their documents."""
+        """The fates of gangs and pods in the snapshot, by the addresses of their documents."""
         fates = Fates(self.mirror, snapshot, self._given_of, self._shown, self._left)
         found = [(gang.document, fates.of_gang(gang)) for gang in self._gangs.values()]
         found += [(d, fates.of_gang(self._gangs[uid])) for d, uid in self._of_workloads]

@@ -1,4 +1,4 @@
-"""What gangs and pods became in a snapshot."""
+"""The fates of gangs and pods in a snapshot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from queuectl.state.mirror import Mirror
 
 
 class Fates:
-    """Finds what became of one gang or of one pod."""
+    """Finds the fate of one gang or of one pod."""
 
     def __init__(
         self,

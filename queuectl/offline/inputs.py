@@ -67,7 +67,7 @@ NO_USAGE_LEDGER: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SnapshotInput:
-    """A Snapshot, and what became of each document.
+    """A Snapshot, and the account of all documents.
 
     Attributes:
         evicted: gangs that run in drained queues. In the snapshot they are already being evicted, as in a cycle.
@@ -103,7 +103,7 @@ def read_snapshot(
         DocumentError: naming file, document and field.
     """
     listed = with_names(map(queue_config.named, documents))
-    _refuse_twice(listed, kinds)
+    refuse_twice(listed, kinds)
     parts = _Input(kinds=kinds, children=Children.of(listed))
     for position, document in enumerate(listed):
         _sort(document, position, parts)
@@ -116,8 +116,7 @@ def read_snapshot(
     assembly = Assembly(parts, stated, config, clock)
     assembly.state.past_use = StoredUse(read_used(parts.configs), config)
     snapshot = assembly.snapshot()
-    shown = [(pod.record.namespace, pod.labels) for _, pod in parts.pods]
-    account = accounted(listed, assembly.fates(snapshot), shown, kinds)
+    account = accounted(listed, assembly.fates(snapshot), parts.pods, kinds)
     parts.warnings.extend(_about(snapshot, parts))
     evicted = tuple(drained(snapshot))
     snapshot = leaving(snapshot, {eviction.uid for eviction in evicted})
@@ -143,7 +142,8 @@ def _configuration(parts: _Input) -> QueueConfig:
     return queues
 
 
-def _refuse_twice(documents: Iterable[Document], kinds: JobKinds) -> None:
+def refuse_twice(documents: Iterable[Document], kinds: JobKinds) -> None:
+    """Refuse objects without a name, and two of the same name. Raises DocumentError."""
     seen: dict[tuple[str, str, str], Document] = {}
     for document in documents:
         meta = document.body.get("metadata") or {}
@@ -172,10 +172,9 @@ def _is_read(document: Document, kinds: JobKinds) -> bool:
 
 
 def _sort(document: Document, position: int, parts: _Input) -> None:
-    with_pods = _WITH_PODS.get((document.api_version, document.kind))
-    if with_pods is not None:
-        with_pods(document, parts)
-    elif has_record(document):
+    if add_pods(document, parts):
+        return
+    if has_record(document):
         _keep(document, parts)
     elif queue_config.is_config(document):
         parts.warnings.extend(queue_config.validate(document)[1])
@@ -187,6 +186,14 @@ def _sort(document: Document, position: int, parts: _Input) -> None:
     elif is_job(document, parts.kinds) and not is_child(document, parts.kinds):
         job = read_job(document, position, parts.kinds, parts.children)
         parts.jobs += [job] if job is not None else []
+
+
+def add_pods(document: Document, parts: Parts) -> bool:
+    """Add a pod, or the pods of an owner that was not created yet. Returns whether it is one of both."""
+    with_pods = _WITH_PODS.get((document.api_version, document.kind))
+    if with_pods is not None:
+        with_pods(document, parts)
+    return with_pods is not None
 
 
 def _keep(document: Document, parts: _Input) -> None:
@@ -202,16 +209,16 @@ def _keep(document: Document, parts: _Input) -> None:
         parts.records.append(record)
 
 
-def _pod(document: Document, parts: _Input) -> None:
+def _pod(document: Document, parts: Parts) -> None:
     parts.pods.append((document, read_given_pod(document, index_labels(parts.kinds))))
 
 
-def _owner_of_pods(document: Document, parts: _Input) -> None:
+def _owner_of_pods(document: Document, parts: Parts) -> None:
     for pod in pods_of_owner(document):
         _pod(pod, parts)
 
 
-def _set(document: Document, parts: _Input) -> None:
+def _set(document: Document, parts: Parts) -> None:
     record = read_set_of(document)
     if record is None:
         return
@@ -221,7 +228,7 @@ def _set(document: Document, parts: _Input) -> None:
         _pod(pod, parts)
 
 
-_WITH_PODS: Final[Mapping[tuple[str, str], Callable[[Document, _Input], None]]] = {
+_WITH_PODS: Final[Mapping[tuple[str, str], Callable[[Document, Parts], None]]] = {
     ("v1", "Pod"): _pod,
     DEPLOYMENT: _owner_of_pods,
     STATEFUL_SET: _owner_of_pods,

@@ -14,11 +14,12 @@ from queuectl.domain.changes import AddNodes
 from queuectl.domain.devices import DeviceInventory
 from queuectl.domain.errors import BadInput, TookTooLong
 from queuectl.domain.fleet import Fleet
+from queuectl.domain.ignored import Ignored
 from queuectl.domain.node_quota import quota_from_nodes
 from queuectl.domain.overrides import in_force
 from queuectl.domain.plan import Eviction
 from queuectl.domain.queries import ConfigChanges
-from queuectl.domain.queues import QueueConfig
+from queuectl.domain.queues import DEFAULT_NAME, QueueConfig
 from queuectl.domain.records import NamespaceRecord, NodeRecord, Record
 from queuectl.domain.reservations import occurrences, states_of
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
@@ -26,14 +27,23 @@ from queuectl.domain.what_if import WhatIf
 from queuectl.objects.configuration.admissibility import inadmissible_reason
 from queuectl.objects.configuration.catalog import Catalog
 from queuectl.objects.configuration.links import dangling
-from queuectl.objects.configuration.queue_config import validate
-from queuectl.objects.documents import as_document, with_names
-from queuectl.objects.files.children import Children, is_runtime
+from queuectl.objects.configuration.queue_config import is_config, validate
+from queuectl.objects.documents import Document, as_document, with_names
+from queuectl.objects.errors import DocumentError
+from queuectl.objects.files.children import Children
 from queuectl.objects.files.jobs import is_job
+from queuectl.objects.files.pods import OWNERS, has_queue
+from queuectl.objects.files.records import has_record
+from queuectl.objects.files.unread import names_queue, without_queue
+from queuectl.objects.files.workloads import is_workload
+from queuectl.objects.keys import QUEUE_LABEL
 from queuectl.objects.kinds import KINDS, JobKinds
+from queuectl.objects.kinds.pods import POD
+from queuectl.offline.account import accounted
 from queuectl.offline.assembly import Assembly, Parts
 from queuectl.offline.draining import drained, leaving
-from queuectl.offline.gangs import Given, Key, defaulted, read_job
+from queuectl.offline.gangs import defaulted, read_job
+from queuectl.offline.inputs import add_pods, refuse_twice
 
 _SERVERS: Final = (
     "uid",
@@ -64,12 +74,14 @@ class ChangedSnapshot:
     Attributes:
         submitted: uids of the submitted jobs.
         evicted: gangs that are evicted because their queue is drained.
+        ignored: submitted documents without effect.
     """
 
     snapshot: Snapshot
     submitted: tuple[str, ...]
     evicted: tuple[Eviction, ...]
     warnings: tuple[str, ...]
+    ignored: tuple[Ignored, ...] = ()
 
 
 def changed(
@@ -108,11 +120,12 @@ def changed(
             config.reservations.values(), states_of(snapshot.reservations), snapshot.now
         ),
     )
-    new = _submitted(after, asked, around, warnings, stopped)
+    new, ignored = _submitted(after, asked, around, warnings, stopped)
     after = replace(after, pending=(*after.pending, *new))
     evicted = tuple(drained(after))
     after = leaving(after, {eviction.uid for eviction in evicted})
-    return ChangedSnapshot(after, tuple(p.workload.uid for p in new), evicted, tuple(warnings))
+    submitted = tuple(p.workload.uid for p in new)
+    return ChangedSnapshot(after, submitted, evicted, tuple(warnings), ignored)
 
 
 def _fleet(snapshot: Snapshot, asked: WhatIf) -> tuple[Fleet, DeviceInventory]:
@@ -209,36 +222,12 @@ def _submitted(
     around: ReadingContext,
     warnings: list[str],
     stopped: Callable[[], bool],
-) -> tuple[Pending, ...]:
-    """The jobs in queue order, behind all gangs of the same priority."""
-    jobs: list[Given] = []
-    seen: set[Key] = set()
+) -> tuple[tuple[Pending, ...], tuple[Ignored, ...]]:
+    """The gangs in queue order, behind all gangs of the same priority, and the ignored documents."""
     given = with_names(as_document(_as_written(body), "submit") for body in asked.submit)
-    children = Children.of(given)
-    for position, document in enumerate(given):
-        if stopped():
-            raise TookTooLong("the jobs were not read in time")
-        if is_runtime(document):
-            continue
-        if not is_job(document, around.kinds):
-            what = f"{document.api_version} {document.kind}".strip()
-            raise document.error(
-                "kind", f"{what or 'nothing'} is no kind of job that queuectl runs"
-            )
-        read = read_job(document, position, around.kinds, children)
-        if read is None:
-            continue
-        job = defaulted(read, snapshot.config)
-        if job.key in seen:
-            raise document.error("metadata.name", f"{'/'.join(job.key[1:])} is given twice")
-        seen.add(job.key)
-        if job.record.queue is None:
-            raise document.error(
-                "metadata.labels", "names no LocalQueue, and its namespace has none named default"
-            )
-        jobs.append(job)
-    if not jobs:
-        return ()
+    if not given:
+        return (), ()
+    refuse_twice(given, around.kinds)
     nodes = (NodeRecord(node, 1) for node in snapshot.fleet.nodes)
     known = {one.name for one in around.records if isinstance(one, NamespaceRecord)}
     spaces = (
@@ -246,14 +235,43 @@ def _submitted(
         for name, own in snapshot.namespaces.items()
         if name not in known
     )
-    parts = Parts(
-        records=[*around.records, *nodes, *spaces],
-        jobs=jobs,
-        warnings=warnings,
-        kinds=around.kinds,
-    )
-    config = snapshot.config
-    return Assembly(parts, config, config, snapshot.now).snapshot().pending
+    records = [*around.records, *nodes, *spaces]
+    parts = Parts(records=records, warnings=warnings, kinds=around.kinds)
+    children = Children.of(given)
+    for position, document in enumerate(given):
+        if stopped():
+            raise TookTooLong("the jobs were not read in time")
+        _read(document, position, children, snapshot.config, parts)
+    assembly = Assembly(parts, snapshot.config, snapshot.config, snapshot.now)
+    after = assembly.snapshot()
+    account = accounted(given, assembly.fates(after), parts.pods, around.kinds)
+    return after.pending, account.ignored
+
+
+def _read(
+    document: Document, position: int, children: Children, config: QueueConfig, parts: Parts
+) -> None:
+    """Add what is submitted. A job or a pod that names no queue is a mistake."""
+    if is_config(document) or is_workload(document) or has_record(document):
+        what = f"{document.api_version} {document.kind}"
+        raise document.error("kind", f"{what} is no kind of job that queuectl runs")
+    if (document.api_version, document.kind) in OWNERS and not has_queue(document):
+        raise _without_queue(document)
+    pods = len(parts.pods)
+    if add_pods(document, parts):
+        if document.kind == POD and not names_queue(parts.pods[pods][0]):
+            raise _without_queue(document)
+    elif is_job(document, parts.kinds):
+        read = read_job(document, position, parts.kinds, children)
+        job = defaulted(read, config) if read is not None else None
+        if job is not None and job.record.queue is None:
+            more = f", and its namespace has no LocalQueue {DEFAULT_NAME}"
+            raise _without_queue(document, more)
+        parts.jobs += [job] if job is not None else []
+
+
+def _without_queue(document: Document, more: str = "") -> DocumentError:
+    return document.error(f"metadata.labels.{QUEUE_LABEL}", without_queue(document) + more)
 
 
 def _as_written(body: Mapping[str, Any]) -> dict[str, Any]:

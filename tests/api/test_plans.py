@@ -254,6 +254,33 @@ async def test_a_job_copied_from_the_cluster_counts_as_new() -> None:
     assert [each["workload"] for each in body["starts"]] == ["default/copied"]
 
 
+async def test_the_pods_of_a_deployment_are_submitted() -> None:
+    pods = job("unused", 1)["spec"]["template"]
+    web = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web", "labels": job("unused", 1)["metadata"]["labels"]},
+        "spec": {"replicas": 2, "template": pods},
+    }
+    body = await tried(seen(), submit=[web])
+    assert [each["workload"] for each in body["starts"]] == ["default/web-0", "default/web-1"]
+    assert body["ignored"] == []
+
+
+async def test_documents_without_effect_are_listed_with_their_reasons() -> None:
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}}
+    older = {**job("older", 1), "apiVersion": "batch/v1beta1"}
+    body = await tried(seen(), submit=[job("new", 1), service], manifests=as_yaml(older))
+    assert [each["workload"] for each in body["starts"]] == ["default/new"]
+    assert body["ignored"] == [
+        {"object": "v1 submit: Service/web", "reason": "objects of kind Service are not read"},
+        {
+            "object": "batch/v1beta1 submit: Job/older",
+            "reason": "apiVersion batch/v1beta1 of Job is not read, but batch/v1",
+        },
+    ]
+
+
 async def test_unchanged_pending_gangs_beyond_a_limit_are_only_counted() -> None:
     many = tuple(of(f"w{n:03}", 5) for n in range(205))
     body = await tried(seen(waits=many), submit=[job("new", 5)])
@@ -269,7 +296,7 @@ async def test_unchanged_pending_gangs_beyond_a_limit_are_only_counted() -> None
         ({"add": [{"like": "n9", "count": 1}]}, "add: there is no node n9"),
         ({"delete": [{"kind": "Cohort", "name": "none"}]}, "delete: Cohort none does not exist"),
         ({"submit": [job("a", 1), job("a", 2)]}, "given twice"),
-        ({"submit": [{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}}]}, "v1 Pod"),
+        ({"submit": [{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "x"}}]}, "v1 Node"),
         ({"submit": [{}]}, "kind"),
         ({"config": [{"kind": "ClusterQueue"}]}, "apiVersion"),
         ({"config": [m.cluster_queue("pool", "gpu", {"nvidia.com/gpu": -1})]}, "nominalQuota"),
@@ -441,7 +468,7 @@ async def test_manifests_are_sorted_into_jobs_and_configuration() -> None:
         ("kind: Job", "manifests: document 1: apiVersion: is required"),
         (
             "apiVersion: v1\nkind: Pod\nmetadata: {name: p}",
-            "manifests: document 1 (Pod/p): kind: v1 Pod is neither a job nor a configuration object",
+            "submit: Pod/p: metadata.labels.queuectl.dev/queue-name: it has no queue label",
         ),
         (f"{YAML_OF_BOTH}\n- 1", "manifests: document 2: is no object but int"),
         ("a: [", "is not YAML"),

@@ -87,6 +87,15 @@ def test_jobs_that_are_left_out_are_warned_of() -> None:
     assert f"warning: trace.csv: line 6: {larger}" in result.stderr
 
 
+def test_documents_without_effect_are_shown_with_their_reasons() -> None:
+    documents = json.loads(Path("cluster.json").read_text())
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}}
+    documents["items"].insert(0, service)
+    Path("cluster.json").write_text(json.dumps(documents))
+    shown = "v1 cluster.json: document 1, item 1 (Service/web)"
+    assert f"ignored: {shown}: objects of kind Service are not read" in run().stderr
+
+
 def test_the_reference_rule_does_not_know_backfill() -> None:
     documents = json.loads(Path("cluster.json").read_text())
     for document in documents["items"]:

@@ -10,9 +10,16 @@ import jsonschema
 import pytest
 import typer
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from queuectl.cli.plan import plan_command
+from queuectl.control.checked_plan import checked_plan
+from queuectl.devices.gpu_sizes import with_sizes
+from queuectl.objects.documents import Document, documents_of
+from queuectl.objects.errors import DocumentError
+from queuectl.offline.inputs import SnapshotInput, read_snapshot
 
 ROOT = Path(__file__).parent.parent.parent
 SCHEMA = json.loads((ROOT / "docs" / "reference" / "plan-schema.json").read_text())
@@ -240,3 +247,111 @@ def test_a_submission_is_planned(given_body: Body) -> None:
     document = planned_of(given_body)
     assert document["documents"] == {"planned": 1, "running": 0, "state": 4, "ignored": 0}
     assert len(document["admitted"]) == 1
+
+
+FIELDS = st.sampled_from(
+    ["labels", "annotations", "ownerReferences", "template", "spec", "metadata", "replicas"]
+)
+KINDS_OF_JOBS = ("Job", "JobSet", "PyTorchJob", "RayCluster", "RayService", "LeaderWorkerSet")
+VERSIONS = ("v1", "batch/v1", "apps/v1", "kubeflow.org/v1", "ray.io/v1", "jobset.x-k8s.io/v1alpha2")
+OTHER_KINDS = ("Deployment", "StatefulSet", "Pod", "Workload", "Node", "LocalQueue", "Service", "")
+NAMES = st.sampled_from(["w", "x", "y"])
+GARBAGE = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 9) | st.sampled_from(["", "q", "w", "1"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(FIELDS, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@st.composite
+def gangs(draw: st.DrawFn) -> Body:
+    """An object with a queue label in one of its places, before or after its creation."""
+    labels, inside = draw(st.sampled_from([(QUEUE, None), (None, QUEUE), (None, None)]))
+    made = draw(
+        st.sampled_from(
+            [
+                job(labels, inside),
+                job(labels, inside, spec={"suspend": True}),
+                owner("Deployment", labels, inside),
+                owner("StatefulSet", labels, inside),
+                leader_worker_set(labels),
+                pod("w", labels),
+                pod("w", labels, spec=GATE, metadata={"annotations": TAKEN}),
+                pod("w", labels, spec=BOUND),
+                pod("w", labels, status={"phase": "Succeeded"}),
+                pod("w", metadata={"ownerReferences": controlled("Job", "w")}, spec=BOUND),
+                job(labels, metadata={"ownerReferences": controlled("JobSet", "x")}),
+                job(labels, metadata={"annotations": {"queuectl.dev/after": "Job/x"}}),
+                job(
+                    labels,
+                    metadata={"annotations": {"queuectl.dev/array": "true"}},
+                    spec={"completions": 2, "completionMode": "Indexed"},
+                ),
+            ]
+        )
+    )
+    name, uid = draw(NAMES), draw(st.booleans())
+    more = {"uid": f"{made['kind']}-{name}"} if uid else {}
+    ends = draw(st.sampled_from([{}, {}, {"status": COMPLETE}]))
+    return {**made, "metadata": {**made["metadata"], "name": name, **more}, **ends}
+
+
+@st.composite
+def strangers(draw: st.DrawFn) -> Body:
+    """An object of any kind with a spec of any form."""
+    kind = draw(st.sampled_from([*KINDS_OF_JOBS, *OTHER_KINDS]))
+    made = {"apiVersion": draw(st.sampled_from(VERSIONS)), "kind": kind, "spec": draw(GARBAGE)}
+    return {**made, "metadata": {"name": draw(NAMES), **draw(st.dictionaries(FIELDS, GARBAGE))}}
+
+
+def read(bodies: list[Body]) -> tuple[SnapshotInput, int]:
+    """The input without the documents that are refused, and their number."""
+    left: dict[str, Document] = {}
+    errors = 0
+    for number, one in enumerate(bodies):
+        try:
+            (left[f"{number}.yaml"],) = documents_of([one], f"{number}.yaml")
+        except DocumentError:
+            errors += 1
+    while True:
+        try:
+            return read_snapshot(left.values()), errors
+        except DocumentError as error:
+            errors += 1
+            del left[error.address.source]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    bodies=st.lists(gangs() | strangers(), max_size=8),
+    cluster=st.lists(st.sampled_from(CLUSTER), unique_by=lambda one: one["kind"]),
+)
+def test_no_document_vanishes(bodies: list[Body], cluster: list[Body]) -> None:
+    """Each one is planned, runs, is state, is ignored with a reason, or is refused with its name."""
+    given_bodies = [*cluster, *bodies]
+    found, errors = read(given_bodies)
+    counts = found.account.counts
+    assert sum(counts.values()) + errors == len(given_bodies)
+    assert counts["ignored"] == len(found.account.ignored)
+    assert all(each.reason for each in found.account.ignored)
+    plan = checked_plan(with_sizes(found.snapshot)).plan
+    assert {a.uid for a in plan.admitted} | {r.uid for r in plan.pending} >= {
+        waiting.workload.uid for waiting in found.snapshot.pending
+    }
+
+
+def test_the_text_output_shows_the_ignored_documents_by_reason() -> None:
+    many = [body("v1", "Service", name=f"s{number}") for number in range(3000)]
+    kinds = [body("v1", f"Kind{number}") for number in range(40)]
+    items = [*CLUSTER, job(inside=QUEUE), *many, *kinds]
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+    lines = CliRunner().invoke(app, ["-f", "-"], input=text).stdout.splitlines()
+    shown = [line for line in lines if line.startswith("ignored: ")]
+    assert shown[0] == (
+        "ignored: v1 stdin: document 1, item 6 (Service/s0) and 2999 more: "
+        "objects of kind Service are not read"
+    )
+    assert shown[1].endswith("(Job/w): it has no queue label; only its pod template has one")
+    assert shown[-1] == "ignored: 22 more documents for 22 other reasons; -o json lists all"
+    assert len(shown) == 21
+    assert "0 admitted, 0 preempted, 0 pending, 3041 ignored" in "\n".join(lines)

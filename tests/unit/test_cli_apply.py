@@ -177,3 +177,32 @@ class TestDryRun:
         queuectl(*arguments, stdin=stream(local))
         unchanged = queuectl(*arguments, "--dry-run", stdin=stream(local))
         assert unchanged.out.startswith("localqueue/default in team-c unchanged\n")
+
+
+NOT_APPLIED = {
+    "no document": ((), "the input has no objects"),
+    "a job": (
+        ({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}},),
+        "document 1 (Job/j): kind: batch/v1 Job is not configuration; the kinds are ",
+    ),
+    "a version that is not read": (
+        ({"apiVersion": "kueue.x-k8s.io/v1alpha1", "kind": "Cohort", "metadata": {"name": "c"}},),
+        "document 1 (Cohort/c): apiVersion kueue.x-k8s.io/v1alpha1 of Cohort is not read, but ",
+    ),
+}
+
+
+@pytest.mark.parametrize(("documents", "says"), NOT_APPLIED.values(), ids=NOT_APPLIED)
+def test_each_document_that_cannot_be_applied_is_named(
+    queuectl: Cli, documents: tuple[Doc, ...], says: str
+) -> None:
+    result = queuectl("apply", "-f", "-", stdin=yaml.safe_dump_all(documents))
+    assert (result.code, result.out) == (2, "")
+    assert says in result.err
+
+
+def test_two_equal_keys_of_a_mapping_are_refused(queuectl: Cli) -> None:
+    text = yaml.safe_dump(CLUSTER_QUEUE) + "kind: ClusterQueue\n"
+    result = queuectl("apply", "-f", "-", stdin=text)
+    assert (result.code, result.out) == (2, "")
+    assert "key 'kind' appears twice, first on line" in result.err

@@ -210,7 +210,14 @@ class TestWhatIf:
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}}
         result = queuectl("whatif", "-f", "-", files=(pod,))
         assert result.code == 2
-        assert "v1 Pod is no kind of job that queuectl runs" in result.err
+        assert "Pod/x: metadata.labels.queuectl.dev/queue-name: it has no queue label" in result.err
+
+    def test_a_document_without_effect_is_shown_with_its_reason(self, queuectl: Cli) -> None:
+        service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "x"}}
+        result = queuectl("whatif", "-f", "-", files=(service, job("new", 1)))
+        assert result.code == 0
+        reason = "objects of kind Service are not read"
+        assert f"ignored: v1 submit: Service/x: {reason}" in result.err
 
     def test_a_server_without_a_snapshot_reports_that(
         self, queuectl: Cli, cluster_reader: FixedClusterReader

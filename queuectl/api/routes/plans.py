@@ -20,7 +20,6 @@ from queuectl.api.problems import RETRY_SECONDS, Problem, ProblemType, not_known
 from queuectl.domain.errors import TookTooLong
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.what_if import WhatIf
-from queuectl.objects.kinds import KINDS
 
 P = ProblemType
 PATH: Final = f"{PREFIX}/plans"
@@ -53,8 +52,8 @@ def add_routes(
     async def create_plan(request: Request) -> PlanView:
         body = await bodies.model(request, PlanBody)
         if body.manifests.strip():
-            given, kinds = body, cluster_reader.kinds if cluster_reader is not None else KINDS
-            body = await bodies.work(lambda: with_manifests(given, kinds))
+            given = body
+            body = await bodies.work(lambda: with_manifests(given))
         try:
             trial = (
                 await _while_connected(request, cluster_reader.try_out(_asked(body)))

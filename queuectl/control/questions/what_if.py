@@ -106,6 +106,7 @@ def _worked_out(
         excesses=tuple(excess for excess in excesses if excess not in old),
         diagnoses=_diagnoses(done, after, cache, stop),
         warnings=done.warnings,
+        ignored=done.ignored,
     )
 
 

@@ -12,6 +12,7 @@ from queuectl.domain.job_records import JobRecord
 from queuectl.objects import keys
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import RequestError
+from queuectl.objects.files.jobs import controller_of
 from queuectl.objects.kinds.jobset import JOBSET
 from queuectl.objects.kinds.runtimes import GROUP_VERSION, KINDS, jobset_of
 from queuectl.objects.kinds.trainjob import composed, runtime_of
@@ -45,10 +46,9 @@ class Children:
                 place = "" if one.kind == _CLUSTER_WIDE else namespace
                 found.runtimes[one.kind, place, name] = one
             elif one.kind == JOBSET.kind:
-                owners = (one.body.get("metadata") or {}).get("ownerReferences") or ()
-                for owner in owners:
-                    if owner.get("controller") and owner.get("kind") in keys.PARENT_KINDS:
-                        found.made[namespace, str(owner.get("name"))] = one
+                kind, parent = controller_of(one) or ("", "")
+                if kind in keys.PARENT_KINDS:
+                    found.made[namespace, parent.partition("/")[2]] = one
         return found
 
     def completed(self, document: Document, record: JobRecord) -> JobRecord:

@@ -11,12 +11,12 @@ from typing import Any
 
 from queuectl.domain.diagnosis import Diagnosis, Obstacle, SuggestedFix
 from queuectl.domain.gpus import as_number
+from queuectl.domain.ignored import Ignored
 from queuectl.domain.plan import Cost, Eviction, Plan, Planned, Preemption, Proof, Refusal
 from queuectl.domain.reasons import Reason
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.words import format_time
 from queuectl.domain.workload import Placement, Workload
-from queuectl.objects.files.unread import Ignored
 
 
 def plan_document(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from queuectl.objects import keys
@@ -26,23 +25,6 @@ _OTHERS: Final = (
     *((runtimes.GROUP_VERSION, kind) for kind in runtimes.KINDS),
 )
 """API versions and kinds that are read beside configuration and jobs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ignored:
-    """A document without effect on the answer.
-
-    Attributes:
-        object: its API version and its address.
-        reason: why it has no effect.
-    """
-
-    object: str
-    reason: str
-
-    @classmethod
-    def of(cls, document: Document, reason: str) -> Ignored:
-        return cls(f"{document.api_version} {document.address}", reason)
 
 
 def why_unread(document: Document, kinds: JobKinds = KINDS) -> str:
