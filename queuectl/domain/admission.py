@@ -17,7 +17,7 @@ from queuectl.domain.fleet import Effect, NodeRules, Toleration
 from queuectl.domain.limitrange import Ranges, filled
 from queuectl.domain.needs import Amounts, PodNeeds, incidental, limited, requested
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.request_rules import invalid
+from queuectl.domain.request_rules import above_limits, invalid
 from queuectl.domain.rules import AdmissionPlugin
 from queuectl.domain.workload import PodSet
 
@@ -147,14 +147,15 @@ def wrong_requests(
 ) -> Reason | None:
     """The first request that the API server refuses, whatever other objects say; None if there is none. Arguments as in :func:`refusal`."""
     for podset in podsets:
-        needs = filled(podset.needs or PodNeeds(), around.ranges)
-        for name, why in invalid(needs, limits=not accepted):
+        stated = podset.needs or PodNeeds()
+        needs = filled(stated, around.ranges)
+        for name, why in (*above_limits(stated), *invalid(needs, limits=not accepted)):
             return _misconfigured(podset, namespace, name, why)
     return None
 
 
 def _misconfigured(podset: PodSet, namespace: str, name: str, why: str) -> Reason:
-    where = f"{podset.path}.spec.{name}"
+    where = f"{podset.path}.spec.{name}".removeprefix(".")
     details = {"namespace": namespace, "podSet": podset.name, "field": where}
     return Reason(Code.MISCONFIGURED, f"{where}: {why}", details)
 

@@ -17,7 +17,8 @@ import msgspec
 import yaml
 
 from queuectl.domain.errors import bounded
-from queuectl.objects.errors import Address, DocumentError, explain
+from queuectl.objects.decoding import decoding_error
+from queuectl.objects.errors import Address, DocumentError
 
 T = TypeVar("T")
 
@@ -99,7 +100,7 @@ class Document:
         try:
             return msgspec.convert(self.body, wire, strict=False)
         except msgspec.ValidationError as error:
-            raise self.error(*explain(error)) from None
+            raise self.error(*decoding_error(self.body, wire, error)) from None
         except RecursionError:
             raise self.error("", "is nested too deeply") from None
 

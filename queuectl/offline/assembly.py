@@ -25,7 +25,7 @@ from queuectl.objects import keys
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import Address
 from queuectl.objects.files.jobs import unseen
-from queuectl.objects.files.pods import GivenPod, taken
+from queuectl.objects.files.pods import GivenPod, field_of_pod, taken
 from queuectl.objects.files.workloads import KIND as WORKLOAD
 from queuectl.objects.kinds import KINDS, JobKinds
 from queuectl.objects.kubernetes.nodes import priority_values
@@ -157,12 +157,15 @@ class Assembly:
     def _refuse_wrong_requests(self, gangs: Iterable[Given]) -> None:
         """Raise DocumentError for a job that was not created yet and whose requests the API server refuses for each pod."""
         for gang in gangs:
-            namespace = gang.record.namespace
-            if gang.workload is None and unseen(gang.document):
-                around = self.mirror.admission.of(namespace)
-                wrong = wrong_requests(gang.record.podsets, namespace, around)
-                if wrong is not None:
-                    raise gang.document.error("", wrong.message)
+            if gang.workload is None:
+                self._refuse_wrong(gang.document, gang.record.namespace, gang.record.podsets)
+
+    def _refuse_wrong(self, document: Document, namespace: str, podsets: Iterable[PodSet]) -> None:
+        if unseen(document):
+            around = self.mirror.admission.of(namespace)
+            wrong = wrong_requests(podsets, namespace, around)
+            if wrong is not None:
+                raise document.error("", wrong.message)
 
     def _warn_of_unknown_classes(self, gangs: Iterable[Given]) -> None:
         """The pods of a running gang can hold more than their templates state."""
@@ -190,8 +193,10 @@ class Assembly:
             of_workload = gang is not None and gang.workload is not None
             member = None if of_workload else taken(document, pod.record, self._parts.kinds)
             if member is not None and member.member is not None:
-                self._documents.setdefault(member.uid, document)
                 job = member.member.job
+                made = [replace(one, path=field_of_pod(document, "")) for one in job.podsets]
+                self._refuse_wrong(document, job.namespace, made)
+                self._documents.setdefault(member.uid, document)
                 podsets = tuple(without_unoffered(podset, offered) for podset in job.podsets)
                 whole = replace(member.member, job=replace(job, podsets=podsets))
                 found.append(replace(member, member=whole))

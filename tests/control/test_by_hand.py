@@ -305,7 +305,10 @@ async def test_a_pending_gang_is_moved_to_a_queue_with_quota_and_starts(
     [
         ("nowhere", "LocalQueue nowhere does not exist in namespace default"),
         ("lost", "LocalQueue lost points to ClusterQueue gone, which does not exist"),
-        ("shut", "ClusterQueue private does not accept namespace default"),
+        (
+            "shut",
+            "spec.namespaceSelector of ClusterQueue private does not select namespace default",
+        ),
     ],
 )
 async def test_a_move_to_a_queue_that_does_not_accept_the_gang_is_refused(

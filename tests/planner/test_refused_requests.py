@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -49,6 +50,32 @@ WRONG = [
         pods({}, resources={"requests": {"ephemeral-storage": "1Gi"}}), "resources.requests.ephemeral-storage: a pod as a whole", id="storage of a pod",
     ),
     pytest.param(
+        pods({"limits": {"gpu": "8"}}), "containers[0].resources.limits.gpu: is no resource of containers: those are cpu, ", id="a name without a domain",
+    ),
+    pytest.param(
+        pods({"requests": {"pods": "1"}}), "containers[0].resources.requests.pods: is no resource of containers", id="pods",
+    ),
+    pytest.param(
+        pods({"limits": {"nvidia.com/gpu/0": "1"}}), "containers[0].resources.limits.nvidia.com/gpu/0: is no resource name of the form DOMAIN/NAME", id="two slashes",
+    ),
+    pytest.param(
+        pods({"limits": {"requests.nvidia.com/gpu": "1"}}), "containers[0].resources.limits.requests.nvidia.com/gpu: is no resource name", id="a name of quotas",
+    ),
+    pytest.param(
+        pods({"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}), "containers[0].resources.requests.cpu: 2 is above its limit 1", id="CPUs above their limit",
+    ),
+    pytest.param(
+        pods({"requests": {"ephemeral-storage": "2Gi"}, "limits": {"ephemeral-storage": "1Gi"}}),
+        "containers[0].resources.requests.ephemeral-storage: 2Gi is above its limit 1Gi", id="storage above its limit",
+    ),
+    pytest.param(
+        pods({"limits": {"hugepages-2Mi": "4Mi"}}), "containers[0].resources.requests.hugepages-2Mi: hugepages require a request of cpu or memory", id="hugepages alone",
+    ),
+    pytest.param(
+        pods({"limits": {"hugepages-2Mi": "3Mi", "cpu": "1"}}),
+        "containers[0].resources.requests.hugepages-2Mi: 3Mi is no multiple of the size of the pages", id="half a page",
+    ),
+    pytest.param(
         pods({"requests": {"cpu": "2"}}, resources={"requests": {"cpu": "1"}}),
         "resources.requests.cpu: 1 is less than its containers request together, 2", id="a pod below its containers",
     ),
@@ -62,6 +89,8 @@ WRONG = [
 
 
 def job_of(kind: str, spec: Doc) -> Doc:
+    if kind in PODS_OF:
+        return {**PODS_OF[kind](spec), "metadata": batch_job("train")["metadata"]}
     if kind == "Job":
         job = batch_job("train")
         job["spec"]["template"]["spec"] |= spec
@@ -71,9 +100,31 @@ def job_of(kind: str, spec: Doc) -> Doc:
     return job
 
 
+PODS_OF: dict[str, Callable[[Doc], Doc]] = {
+    "Pod": lambda spec: {"apiVersion": "v1", "kind": "Pod", "spec": spec},
+    "Deployment": lambda spec: {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "spec": {"template": {"spec": spec}},
+    },
+    "StatefulSet": lambda spec: {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "spec": {"template": {"spec": spec}},
+    },
+    "LeaderWorkerSet": lambda spec: {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+        "kind": "LeaderWorkerSet",
+        "spec": {"leaderWorkerTemplate": {"size": 2, "workerTemplate": {"spec": spec}}},
+    },
+}
 PATHS = {
-    "Job": "spec.template.spec",
-    "PyTorchJob": "spec.pytorchReplicaSpecs[Worker].template.spec",
+    "Pod": ": spec.",
+    "Deployment": ": spec.template.spec.",
+    "StatefulSet": ": spec.template.spec.",
+    "LeaderWorkerSet": ": spec.leaderWorkerTemplate.",
+    "Job": ": spec.template.spec.",
+    "PyTorchJob": ": spec.pytorchReplicaSpecs.Master.template.spec.",
 }
 
 
@@ -86,7 +137,7 @@ def test_a_new_job_is_an_error_that_names_file_object_and_field(
         read_snapshot([as_document(job_of(kind, spec))])
     assert f"{kind}/train" in str(refused.value)
     assert said in str(refused.value)
-    assert "template.spec." in str(refused.value)
+    assert PATHS[kind] in str(refused.value)
 
 
 @pytest.mark.parametrize(("spec", "said"), WRONG)

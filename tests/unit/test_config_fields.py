@@ -755,7 +755,7 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("Configuration", "admissionFairSharing", {"usageHalfLifeTime": "1h", "usageSamplingInterval": "0s"},
      ".usageSamplingInterval: must be more than 0"),
     ("Configuration", "admissionFairSharing", {"usageHalfLifeTime": "1h", "resourceWeights": {"cpu": -1}},
-     ".resourceWeights[...]: expected `float` >= 0.0"),
+     ".resourceWeights.cpu: expected `float` >= 0.0"),
     ("Configuration", "queuectl.usageBeforePriority", True, "has no effect without admissionFairSharing"),
     ("Configuration", "queuectl.userLabel", "user", "has no effect without admissionFairSharing"),
     ("Configuration", "queuectl.userLabel", "no label", "'no label' is not a label key"),

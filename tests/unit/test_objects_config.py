@@ -212,7 +212,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "wrong value": (
         document("ClusterQueue", {"queueingStrategy": "LIFO"}),
-        "ClusterQueue/x: spec.queueingStrategy: invalid enum value 'LIFO'",
+        "ClusterQueue/x: spec.queueingStrategy: invalid enum value 'LIFO'; the values are StrictFIFO, BestEffortFIFO, Backfill",
     ),
     "bad quantity": (
         document("ClusterQueue", {"resourceGroups": [group(nominalQuota="8 GPUs")]}),

@@ -276,7 +276,9 @@ def test_a_stopped_queue_and_a_foreign_namespace_keep_gangs_out() -> None:
     )
     (pending,) = load(job(), cluster=foreign).snapshot.pending
     assert pending.blocked is not None
-    assert pending.blocked.message == "ClusterQueue team-a does not accept namespace team-a"
+    assert pending.blocked.message == (
+        "spec.namespaceSelector of ClusterQueue team-a does not select namespace team-a"
+    )
     namespace = {
         "apiVersion": "v1",
         "kind": "Namespace",

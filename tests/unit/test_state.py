@@ -886,7 +886,7 @@ def test_without_a_workload_priority_class_the_pods_class_counts() -> None:
             JOB,
             replace(CONFIG, cluster_queues={"cq": ClusterQueue("cq")}),
             Code.MISCONFIGURED,
-            "does not accept namespace",
+            "spec.namespaceSelector of ClusterQueue cq is not set, so it selects no namespace",
         ),
         (
             JOB,

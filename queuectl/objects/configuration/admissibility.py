@@ -72,7 +72,10 @@ def closed(
         )
         return Reason(Code.MISCONFIGURED, text)
     if target.namespace_selector is None or not target.namespace_selector.matches(labels):
-        text = f"ClusterQueue {target.name} does not accept namespace {namespace}"
+        of_queue = f"spec.namespaceSelector of ClusterQueue {target.name}"
+        text = f"{of_queue} does not select namespace {namespace}"
+        if target.namespace_selector is None:
+            text = f"{of_queue} is not set, so it selects no namespace; {{}} selects all"
         return Reason(Code.MISCONFIGURED, text)
     unanswered = inactive(target.admission_checks, config.checks) if target.admission_checks else {}
     if unanswered:

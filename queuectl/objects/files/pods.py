@@ -37,6 +37,18 @@ SET: Final = (f"{leaderworkerset.GROUP}/{leaderworkerset.VERSION}", leaderworker
 OWNERS: Final = frozenset({DEPLOYMENT, STATEFUL_SET, SET})
 """API versions and kinds of owners whose pods are the workloads."""
 
+_TEMPLATES: Final = {
+    "Deployment": "spec.template",
+    "StatefulSet": "spec.template",
+    leaderworkerset.KIND: "spec.leaderWorkerTemplate",
+}
+
+
+def field_of_pod(document: Document, field: str) -> str:
+    """A field of a pod as a field of its document: that of the pod, or of the owner from whose template the pod was made."""
+    template = _TEMPLATES.get(document.address.name.partition("/")[0], "")
+    return ".".join(part for part in (template, field) if part)
+
 
 class _Selector(Wire):
     match_labels: dict[str, str] | None = None
@@ -71,7 +83,7 @@ def read_given_pod(document: Document, index_labels: Sequence[str] = ()) -> Give
     try:
         record = read_pod(wire, index_labels)
     except RequestError as error:
-        raise document.error("spec", str(error)) from None
+        raise document.error(field_of_pod(document, "spec"), str(error)) from None
     annotations = (document.body.get("metadata") or {}).get("annotations")
     name = (
         annotations.get(keys.KUEUE_PREFIX + "workload") if isinstance(annotations, dict) else None

@@ -13,7 +13,6 @@ from queuectl.domain.quantity import (
     QuantityError,
     Resources,
     exact_quantity,
-    format_quantity,
     is_quantity,
     parse_quantity,
 )
@@ -262,11 +261,6 @@ def _container(container: Container, path: str) -> ContainerNeeds:
     needs = container.resources or Needs()
     limits = _amounts_at(f"{path}.limits", needs.limits)
     requests = _amounts_at(f"{path}.requests", needs.requests)
-    most = dict(limits)
-    for name, amount in requests:
-        if amount > most.get(name, amount):
-            asked, limit = (format_quantity(name, value) for value in (amount, most[name]))
-            raise RequestError(f"{path}.requests.{name}: {asked} is above its limit {limit}")
     stays = container.restart_policy == "Always"
     named = tuple({**(needs.limits or {}), **(needs.requests or {})}.items())
     return ContainerNeeds(requests, limits, stays, name=container.name, fractions=_fractions(named))
