@@ -16,7 +16,7 @@ from queuectl.domain.fleet import HOSTNAME, NodeRules, SelectorTerm
 from queuectl.domain.plan import Admission, Move, Plan
 from queuectl.domain.quantity import NOTHING
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.snapshot import NO_END, Admitted, CapacityLease, Pending, Snapshot
+from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
 from queuectl.domain.workload import (
     Placement,
     PodSet,
@@ -35,10 +35,6 @@ _Placed = TypeVar("_Placed", Admission, Move, CapacityLease, Admitted)
 
 class _Unsupported(Exception):
     """A gang cannot share its claims; the text states why."""
-
-
-class _InUse(Exception):
-    """A gang that holds capacity uses a claim; the text names the claim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +120,9 @@ class _Shared:
     ) -> None:
         self.snapshot = snapshot
         self.classes = classes
-        # The one gang for which a claim counts: one that holds capacity, else the first that waits.
+        # The one gang that holds capacity for which a claim counts.
         self.users: dict[ClaimKey, str | None] = {**charged_gangs(snapshot.admitted)}
-        for gang in snapshot.pending:
-            for key in _claims(gang.workload):
-                self.users.setdefault(key, gang.workload.uid)
         self.users.update(dict.fromkeys(elsewhere))
-        self.holding = {gang.workload.uid for gang in snapshot.admitted}
 
     def pending(self, gang: Pending) -> Pending:
         """A gang that waits; claims that are allocated take no more devices."""
@@ -139,16 +131,9 @@ class _Shared:
         if not groups:
             return gang
         try:
-            for name in (name for group in groups for name in group.claims):
-                self._check(workload, name)
             changed = self._with_podsets(workload, groups, lambda claim: claim.allocated is None)
         except _Unsupported as why:
             return replace(gang, blocked=gang.blocked or unsupported(str(why)))
-        except _InUse as why:
-            if gang.blocked is not None:
-                return gang
-            reason = Reason(Code.TOPOLOGY_PLACEMENT_FAILED, str(why))
-            return replace(gang, blocked=reason, returns_by=NO_END)
         return replace(gang, workload=changed, lease=self._lease(gang.lease, changed))
 
     def admitted(self, gang: Admitted) -> Admitted:
@@ -162,7 +147,7 @@ class _Shared:
                 workload, groups, lambda c: self.users.get((c.namespace, c.name)) == workload.uid
             )
         except _Unsupported:
-            return gang
+            return replace(gang, workload=_named(workload))
         placement = self._with_claims(gang.placement, changed)
         lease = self._lease(gang.lease, changed)
         return replace(gang, workload=changed, placement=placement, lease=lease)
@@ -171,13 +156,6 @@ class _Shared:
         if lease is None:
             return None
         return replace(lease, placement=self._with_claims(lease.placement, workload))
-
-    def _check(self, workload: Workload, name: str) -> None:
-        user, text = self.users[workload.namespace, name], f"another gang uses ResourceClaim {name}"
-        if user in self.holding and user != workload.uid:
-            raise _InUse(text)
-        if user != workload.uid:
-            raise _Unsupported(text)
 
     def _claim(self, workload: Workload, name: str) -> Claim:
         claim = self.snapshot.claims.get((workload.namespace, name))
@@ -208,7 +186,7 @@ class _Shared:
                 shape = PodShape(NOTHING, rules, devices=PodDevices(specs))
                 name = f"{CLAIM_PODSET}{'+'.join(sharing.claims)}"
                 more.append(PodSet(name, 1, shape, _ONE_NODE, group))
-        return replace(workload, podsets=(*podsets, *more))
+        return replace(_named(workload), podsets=(*podsets, *more))
 
     def _with_claims(self, placement: Placement, workload: Workload) -> Placement:
         """The placement with the podsets for claims, on the nodes of the podsets that share them."""
@@ -244,6 +222,10 @@ def _claims(workload: Workload) -> Iterator[ClaimKey]:
     for podset in workload.podsets:
         for name in podset.shared_claims:
             yield workload.namespace, name
+
+
+def _named(workload: Workload) -> Workload:
+    return replace(workload, claims=tuple(sorted({name for _, name in _claims(workload)})))
 
 
 def _sharing(workload: Workload) -> list[_Sharing]:
@@ -300,7 +282,7 @@ def _has_claims(placed: Admission | Move | CapacityLease) -> bool:
 
 def _known(workload: Workload) -> Workload:
     podsets = tuple(p for p in workload.podsets if not stands_for_claims(p.name))
-    return replace(workload, podsets=podsets)
+    return replace(workload, podsets=podsets, claims=())
 
 
 def _without(placed: _Placed) -> _Placed:

@@ -88,8 +88,8 @@ class Pending:
         unasked: flavors for which no nodes are requested before these unix seconds, because its requests failed.
         blocked: set when it must not be planned (unknown queue, contradictory request, held...): it stays pending with
             this reason and holds no place in a StrictFIFO order.
-        returns_by: of a blocked gang that waits for its controller to create its pods again, or for a ResourceClaim that a gang
-            uses: unix seconds until which it holds its place in a StrictFIFO order all the same. None = it holds none.
+        returns_by: of a blocked gang that has started before and waits for its controller to create its pods again: unix seconds
+            until which it holds its place in a StrictFIFO order all the same. None = it holds none.
     """
 
     workload: Workload

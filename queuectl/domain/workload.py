@@ -167,6 +167,7 @@ class Workload:
         duration: of an attempt that starts now; None = unknown.
         growth: of a pod that extends an elastic gang. It starts only while no gang before it in its queue waits, it evicts no gang,
             and it holds back no gang.
+        claims: names of the ResourceClaims that its pods share; only in a snapshot with device rows.
     """
 
     uid: str
@@ -182,6 +183,7 @@ class Workload:
     user: str | None = None
     duration: Duration | None = None
     growth: Growth | None = None
+    claims: tuple[str, ...] = ()
 
     @property
     def evicts(self) -> bool:

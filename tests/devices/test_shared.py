@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 
@@ -20,11 +21,11 @@ from queuectl.domain.fleet import HOSTNAME, Requirement, SelectorTerm
 from queuectl.domain.plan import Plan
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import QueueingStrategy
-from queuectl.domain.reasons import Code
-from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.domain.reasons import NEVER_FITS, Code
+from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot
 from queuectl.domain.workload import PodSet, Workload
 from queuectl.planner import plan
-from queuectl.planner.verify import verify
+from queuectl.planner.verify import Rule, verify
 from tests.devices import build
 from tests.devices.test_lower import claiming, cluster
 from tests.devices.test_rows import ONE, gpus
@@ -109,7 +110,7 @@ def test_a_claim_that_a_running_gang_uses_serves_the_next_gang_after_its_end() -
     snapshot = world([waits], [claim(allocated=held)], [first])
     (refusal,) = decided(snapshot)[1].pending
     assert refusal.reasons[0].code is Code.TOPOLOGY_PLACEMENT_FAILED
-    assert "another gang uses ResourceClaim pair" in refusal.reasons[0].message
+    assert refusal.reasons[0].message == "another gang uses ResourceClaim pair: team/r"
     assert starts(world([waits])) == {"g": [{"n0": 2}]}
 
 
@@ -124,15 +125,50 @@ def test_a_gang_keeps_its_place_while_a_running_gang_uses_its_claim() -> None:
     assert codes == [Code.TOPOLOGY_PLACEMENT_FAILED, Code.WAITING_IN_ORDER]
 
 
+@pytest.mark.parametrize("order", list(permutations(range(4))))
+def test_a_shared_claim_serves_the_first_gang_in_queue_order_that_can_start(
+    order: tuple[int, ...],
+) -> None:
+    gangs = [
+        gang("large", sharing(1), replace(claiming(9, ONE), name="more"), queued_at=0.0),
+        gang("low", sharing(1), queued_at=1.0),
+        gang("high", sharing(1), queued_at=2.0, priority=1),
+        gang("other", sharing(1, "other"), queued_at=3.0),
+    ]
+    both = [claim(), claim("other")]
+    made = decided(world([gangs[number] for number in order], both))[1]
+    assert sorted(admission.uid for admission in made.admitted) == ["high", "other"]
+    refused = {refusal.uid: refusal.reasons[0] for refusal in made.pending}
+    assert refused["low"].message == "another gang uses ResourceClaim pair: team/high"
+    assert refused["large"].code in NEVER_FITS
+
+
+def test_a_gang_with_a_lease_keeps_its_claim() -> None:
+    lease = CapacityLease(placed(gang("low", sharing(1)), {"n0": 1}), ("r",), 0.0, 1e9)
+    leaving = replace(holding(gang("r", claiming(2, ONE)), {"n0": 2}), leaving=True)
+    snapshot = world([gang("low", sharing(1)), gang("high", sharing(1), priority=1)], [claim()])
+    held = replace(snapshot.pending[0], lease=lease)
+    snapshot = replace(snapshot, pending=(held, snapshot.pending[1]), admitted=(leaving,))
+    made = decided(snapshot)[1]
+    assert not made.admitted
+    refused = {refusal.uid: refusal for refusal in made.pending}
+    assert refused["low"].lease is not None
+    assert refused["high"].reasons[0].message == "another gang uses ResourceClaim pair: team/low"
+
+
+def test_a_plan_that_starts_two_gangs_with_one_claim_is_refused() -> None:
+    gangs = [gang("a", sharing(1)), gang("b", sharing(1))]
+    starts = [plan(with_devices(world([each]), DeviceCache())).admitted for each in gangs]
+    cache = DeviceCache()
+    both = Plan(admitted=(*starts[0], *starts[1]))
+    violations = verify(with_devices(world(gangs), cache), both, cache.selects)
+    assert {v.subject for v in violations if v.rule is Rule.RESOURCE_CLAIM} == {"a", "b"}
+
+
 @pytest.mark.parametrize(
     ("gangs", "claims", "reason"),
     [
         ([gang("g", sharing(2), queue=None)], [], "ResourceClaim pair does not exist"),
-        (
-            [gang("a", sharing(1), queue=None), gang("g", sharing(1), queue=None)],
-            [claim()],
-            "another gang uses ResourceClaim pair",
-        ),
         (
             [
                 gang(

@@ -148,15 +148,24 @@ class AdmissionCycle:
             return
         if head is None and not self.problem.size and self._on_no_nodes(gang):
             return
-        refusal = gang.refusal
-        if refusal is not None and (refusal[0].code in NEVER_FITS or head is None):
+        self._decide(gang, head)
+
+    def _decide(self, gang: Candidate, head: Head | None) -> None:
+        """Decide a gang without a lease that no limit on its size holds back: by what is known, else by a search."""
+        refusal, in_use = gang.refusal, self.limits.claims.in_use(gang.pending.workload)
+        nodes = not makes_nodes(gang.queue)
+        if refusal is not None and refusal[0].code in NEVER_FITS:
             self._refute(gang)
         elif head is not None:
             self._wait(gang, no_growth(head.ref) if _grows(gang) else behind(head.ref))
+        elif in_use is not None and not self.sizing.never(gang, nodes=nodes):
+            self._wait(gang, in_use)
+        elif refusal is not None:
+            self._refute(gang)
         elif self.over and not gang.known.never:
             self.unproved = True
             self._wait(gang, _NOT_YET, proof=Proof.UNDECIDED)
-        elif gang.known.open(pending):
+        elif gang.known.open(gang.pending):
             self._leave_open(gang)
         else:
             self._search(gang)
@@ -231,7 +240,7 @@ class AdmissionCycle:
             return False
         leased = self.leases.workload(gang.uid)
         # Heads before it in its queue may use the capacity, and so may the gang itself with fewer pods.
-        if (head is not None and not head.leased) or self.limits.short(leased) is not None:
+        if (head is not None and not head.leased) or self.limits.short(leased):
             self.leases.give_up(gang.uid)
             self.classes.forget_refusals()
             return False
@@ -410,7 +419,7 @@ class AdmissionCycle:
         workload = gang.pending.workload
         if gang.queue is None or not makes_nodes(gang.queue):
             return NotMade()
-        if self.limits.short(workload) is not None:
+        if self.limits.short(workload):
             return NotMade()
         requests = [request for _, request in gang.known.requests]
         self.stop_withholding(gang.uid)

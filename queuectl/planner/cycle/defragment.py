@@ -152,11 +152,11 @@ class Policy:
             refusal = self.cycle.refused.get(uid)
             if refusal is None or refusal.lease is not None or refusal.proof is not Proof.OPTIMAL:
                 continue
-            if refusal.reasons[0].code not in WAITS_FOR_NODES or pending.blocked is not None:
+            if refusal.reasons[0].code not in WAITS_FOR_NODES:
                 continue
             if question is None and not pending.workload.evicts:
                 continue  # it is for room that is there
-            if self.cycle.limits.short(pending.workload) is not None:
+            if self.cycle.limits.short(pending.workload):
                 continue  # since it was refused, its namespace or its user has started others
             kind = id(
                 self.cycle.classes.of(

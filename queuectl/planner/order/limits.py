@@ -1,8 +1,11 @@
-"""The limits beside quota, as a plan goes: ResourceQuotas of namespaces, what one user may hold in a ClusterQueue, and budgets.
+"""The limits beside quota, as a plan goes: ResourceQuotas of namespaces, what one user may hold in a ClusterQueue, budgets, and claims.
 
 A gang over a limit waits for that limit alone. It evicts no other gang: those of other namespaces and users would not help,
 and its own free nothing before they have left. It holds no place that others could take. In a StrictFIFO ClusterQueue the
 gangs that share its limit stay behind it, unless it is larger than the limit can ever be.
+
+A ResourceClaim that pods share serves one gang at a time. A gang that waits for it evicts no other gang either, but keeps its
+place in a StrictFIFO ClusterQueue before all gangs behind it, as one that waits for nodes.
 """
 
 from __future__ import annotations
@@ -158,6 +161,34 @@ def _row(queue: ClusterQueue, workload: Workload, resource: str) -> Row:
     return "maxPerUser", queue.name, workload.user or "", resource
 
 
+class ClaimUse:
+    """The gangs that use the ResourceClaims which pods share: those that hold capacity, or have a lease."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._users: dict[tuple[str, str], dict[str, str]] = {}  # namespace/name by uid, by claim
+        for gang in snapshot.admitted:
+            self.take(gang.workload)
+        for pending in snapshot.pending:
+            if pending.lease is not None:
+                self.take(pending.workload)
+
+    def take(self, workload: Workload) -> None:
+        """A gang starts, or waits on a lease."""
+        for name in workload.claims:
+            self._users.setdefault((workload.namespace, name), {})[workload.uid] = workload.ref
+
+    def in_use(self, workload: Workload) -> Reason | None:
+        """Why a gang waits for a ResourceClaim that another one uses; None if it does not."""
+        for name in workload.claims:
+            users = self._users.get((workload.namespace, name), {})
+            others = sorted(ref for uid, ref in users.items() if uid != workload.uid)
+            if others:
+                text = f"another gang uses ResourceClaim {name}: {others[0]}"
+                details = {"resourceClaim": name, "usedBy": others[0]}
+                return Reason(Code.TOPOLOGY_PLACEMENT_FAILED, text, details)
+        return None
+
+
 @dataclass(slots=True)
 class Limits:
     """Starts from a snapshot; gangs that start, or wait on a lease, take their part."""
@@ -165,11 +196,13 @@ class Limits:
     snapshot: Snapshot
     users: UserCaps = field(init=False)
     budgets: BudgetUse = field(init=False)
+    claims: ClaimUse = field(init=False)
     _taken: Counter[Row] = field(default_factory=Counter)  # by this plan
 
     def __post_init__(self) -> None:
         self.users = UserCaps(self.snapshot)
         self.budgets = BudgetUse(self.snapshot)
+        self.claims = ClaimUse(self.snapshot)
 
     def refusal(
         self, workload: Workload, queue: ClusterQueue | None, heads: StrictFifoHeads
@@ -187,12 +220,14 @@ class Limits:
                 return over.reason()
         return None
 
-    def short(self, workload: Workload) -> Reason | None:
-        """The first limit that a gang is over: of its namespace, then of its user, then of its budgets."""
-        over = chain(
-            self.over_quotas(workload), self.over_caps(workload), self.over_budgets(workload)
-        )
-        return next((bound.reason() for bound in over), None)
+    def short(self, workload: Workload) -> bool:
+        """Whether a limit keeps a gang from starting."""
+        return self.too_large(workload) or self.claims.in_use(workload) is not None
+
+    def too_large(self, workload: Workload) -> bool:
+        """Whether a gang is over a limit that one with fewer pods can meet."""
+        over = (self.over_quotas(workload), self.over_caps(workload), self.over_budgets(workload))
+        return any(chain.from_iterable(over))
 
     def over_quotas(self, workload: Workload) -> Iterator[Bound]:
         """The lines of ResourceQuotas that a gang is over."""
@@ -208,12 +243,13 @@ class Limits:
 
     def stated_in_full(self, workload: Workload) -> bool:
         """Whether a limit holds a gang whose reason has all that there is to say about it."""
-        return any(self.over_quotas(workload))
+        return any(self.over_quotas(workload)) or self.claims.in_use(workload) is not None
 
     def take(self, workload: Workload) -> None:
         """A gang starts, or waits on a lease."""
         self.users.claim(workload)
         self.budgets.claim(workload)
+        self.claims.take(workload)
         for _, _, bounds in self._shared(workload):
             for bound in bounds:
                 self._taken[bound.row] += bound.need if bound.adds is None else bound.adds

@@ -277,4 +277,5 @@ def _equal(pending: Pending, key: ClassKey, config: QueueConfig) -> Hashable:
         return workload.uid
     limits = tuple(podset.limits for podset in workload.podsets)  # ResourceQuotas count them
     run = workload.duration if config.budgets else None  # budgets pay for it
-    return key, workload.namespace, workload.queue, workload.user, pending.budget, limits, run
+    whose = workload.namespace, workload.queue, workload.user, workload.claims
+    return key, whose, pending.budget, limits, run

@@ -58,7 +58,7 @@ class SizeSearch:
         """The outcome of a gang: with all its pods, or else with the largest admissible part of them."""
         if not shrinks(gang.pending.workload):
             return self._ask(gang)
-        if self.limits.short(gang.pending.workload) is not None:
+        if self.limits.too_large(gang.pending.workload):
             return self._largest(gang)
         outcome = self._ask(gang)
         return self._largest(gang) if isinstance(outcome, Refuted) else outcome
@@ -156,7 +156,7 @@ class SizeSearch:
 
         def fits(counts: PodCounts) -> bool:
             part = with_counts(pending, counts)
-            if self.limits.short(part.workload) is not None:
+            if self.limits.too_large(part.workload):
                 return False
             candidate = self.classes.candidate(part, gang.queue)
             known = candidate.known

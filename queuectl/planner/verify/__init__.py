@@ -18,7 +18,12 @@ from queuectl.planner.verify.capacity import check_capacity
 from queuectl.planner.verify.devices import check_devices
 from queuectl.planner.verify.gangs import check_gangs, check_shares
 from queuectl.planner.verify.kept import check_kept
-from queuectl.planner.verify.limits import check_allowances, check_budgets, check_users
+from queuectl.planner.verify.limits import (
+    check_allowances,
+    check_budgets,
+    check_claims,
+    check_users,
+)
 from queuectl.planner.verify.moves import check_moves
 from queuectl.planner.verify.order import check_order
 from queuectl.planner.verify.plan_index import PlanIndex, Rule, Violation
@@ -45,7 +50,7 @@ def verify(snapshot: Snapshot, plan: Plan, selects: Selects | None = None) -> tu
     checks = (
         *(check_gangs, check_balance, check_shares, check_capacity, check_quota),
         *(check_order, check_victims, check_kept, check_moves, check_allowances),
-        *(check_users, check_budgets, check_spared, check_shared_gpus),
+        *(check_users, check_budgets, check_claims, check_spared, check_shared_gpus),
         *(check_planned, check_whole_nodes, check_reserved),
     )
     found = [*_partition(index), *_reasons(index)]

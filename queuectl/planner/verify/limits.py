@@ -1,4 +1,4 @@
-"""No gang starts that a ResourceQuota of its namespace, the limit of its user, or a budget does not allow beside the others."""
+"""No gang starts that a ResourceQuota of its namespace, the limit of its user, a budget or a shared ResourceClaim does not allow beside the others."""
 
 from __future__ import annotations
 
@@ -88,6 +88,23 @@ def _cost(index: PlanIndex, balance: BudgetBalance, claim: Claim) -> int:
     run, now = claim.workload.duration, index.snapshot.now
     pods = [(podset, placed.pods_of(podset)) for podset, placed in claim.parts()]
     return balance.cost(gpus_of(pods), now, now + (run.seconds if run else UNKNOWN_RUN))
+
+
+def check_claims(index: PlanIndex) -> Iterator[Violation]:
+    """Each ResourceClaim that pods share serves one gang; gangs that ran with one claim before do not count."""
+    users: dict[tuple[str, str], set[str]] = {}
+    holding = [gang.workload for gang in index.snapshot.admitted]
+    for workload in (*holding, *(claim.workload for claim in index.claims)):
+        for name in workload.claims:
+            users.setdefault((workload.namespace, name), set()).add(workload.uid)
+    for claim in index.claims:
+        workload = claim.workload
+        if workload.uid in index.running or _had(index, claim):
+            continue
+        for name in workload.claims:
+            if others := users[workload.namespace, name] - {workload.uid}:
+                text = f"{sorted(others)} use ResourceClaim {name}"
+                yield Violation(Rule.RESOURCE_CLAIM, workload.uid, text)
 
 
 _Row = tuple[str, str, str]  # ClusterQueue, user and resource

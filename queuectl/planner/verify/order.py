@@ -236,8 +236,9 @@ def _ask_the_same(one: Pending, other: Pending) -> bool:
     """Whether they have the same request; a shorter gang can start where a longer one, or one held for its checks, delays a planned start."""
     ours, theirs = one.workload.podsets, other.workload.podsets
     same = one.excluded == other.excluded and (ours is theirs or ours == theirs)
-    checks = one.ready_checks == other.ready_checks
-    return same and checks and one.workload.duration == other.workload.duration
+    same = same and one.ready_checks == other.ready_checks
+    same = same and one.workload.claims == other.workload.claims
+    return same and one.workload.duration == other.workload.duration
 
 
 def never(refusal: Refusal) -> bool:

@@ -191,6 +191,7 @@ class Rule(StrEnum):
     RESOURCE_QUOTA = "ResourceQuota"  # no namespace over what Kubernetes lets it use
     SHARED_GPUS = "SharedGpus"  # pods of a gang that could get the same GPU, or GPUs that its queue lets it share
     BUDGET = "Budget"  # no start that a budget with whenSpent Hold cannot pay
+    RESOURCE_CLAIM = "ResourceClaim"  # no start with a claim that another gang uses
     MAX_PER_USER = "MaxPerUser"  # no user over what a ClusterQueue lets one hold
     INADMISSIBLE = "Inadmissible"  # blocked gang, stopped queue, namespace not selected
     ORDER = "Order"  # I3: no gang is passed in a StrictFIFO queue
