@@ -139,7 +139,7 @@ class Cluster:
         classes: the DeviceClasses.
         atoms: of all requests; other attributes have their numbers.
         nodes: in the order of the fleet.
-        recovered: the same without taints of devices, devices that fail, and claims of other pods.
+        recovered: the same without taints of devices, devices that fail, and claims of other pods, and with pools that were deleted.
         kinds: of ``nodes``, in the order of the fleet, then those that only ``recovered`` have.
         charged: resources that are charged for devices.
         charges: per atom, resource to the amount that is charged.
@@ -178,11 +178,13 @@ class Cluster:
             for node, own in zip(fleet.nodes, devices, strict=True)
         ]
         self.recovered = [
-            cache.of(cache.untainted(own), (), self._plugin(node))
+            cache.of(
+                cache.untainted(inventory.recovered.get(node.name, own)), (), self._plugin(node)
+            )
             for node, own in zip(fleet.recovered.nodes, devices, strict=True)
         ]
         self.kinds = tuple(dict.fromkeys(on.kind for on in (*self.nodes, *self.recovered)))
-        cache.keep(inventory.nodes.values(), set(self.kinds))
+        cache.keep((*inventory.nodes.values(), *inventory.recovered.values()), set(self.kinds))
         names: dict[Kind, list[str]] = {kind: [] for kind in self.kinds}
         for node, on_node in zip(fleet.nodes, self.nodes, strict=True):
             names[on_node.kind].append(node.name)

@@ -89,7 +89,8 @@ class NumaNodes:
             if self._makes.asked != asked:
                 self._makes = NumaDevices(asked)
             nodes = self._makes.nodes(fleet.by_name, given.nodes, given.zones)
-            made = DeviceInventory(nodes, given.classes, given.zones)
+            recovered = self._makes.nodes(given.recovered, given.recovered, given.zones)
+            made = replace(given, nodes=nodes, recovered=recovered)
             last = self._inventory = fleet, given, asked, made
         return last[3]
 

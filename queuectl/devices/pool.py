@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from queuectl.domain.devices import Device, DeviceId, DeviceKind, NodeDevices
 from queuectl.domain.fleet import Fleet, SelectorTerm
@@ -19,6 +19,16 @@ def newest(slices: Sequence[PoolSlice]) -> list[PoolSlice]:
     """The ResourceSlices of the newest generation of a pool, by name."""
     generation = max(one.generation for one in slices)
     return sorted((s for s in slices if s.generation == generation), key=lambda s: s.name)
+
+
+def complete_generation(slices: Sequence[PoolSlice]) -> list[PoolSlice]:
+    """The newest generation of a pool of which all ResourceSlices exist; else the newest, as if no other ResourceSlices belonged to it."""
+    for generation in sorted({one.generation for one in slices}, reverse=True):
+        own = newest([one for one in slices if one.generation == generation])
+        if defect(own) is None:
+            return own
+    own = newest(slices)
+    return [replace(one, slices=len(own)) for one in own]
 
 
 def defect(slices: Sequence[PoolSlice]) -> str | None:

@@ -9,7 +9,7 @@ kube-scheduler compares the name in a request with the name in a ResourceSlice c
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fractions import Fraction
 from typing import Final, TypeAlias
@@ -364,11 +364,14 @@ class DeviceInventory:
         nodes: node name to its devices; nodes without devices are absent.
         classes: by name.
         zones: node name to the NUMA nodes that its NodeResourceTopology publishes.
+        recovered: node name to its devices as they can be, where a pool that it had was deleted, or is not complete. A driver that starts
+            again deletes its ResourceSlices, and publishes them again.
     """
 
     nodes: Mapping[str, NodeDevices] = field(default_factory=dict)
     classes: Mapping[str, DeviceClass] = field(default_factory=dict)
     zones: Mapping[str, NodeZones] = field(default_factory=dict)
+    recovered: Mapping[str, NodeDevices] = field(default_factory=dict)
 
     def with_nodes_like(self, like: str, names: Iterable[str]) -> DeviceInventory:
         """The same, with further nodes that have what a node has."""
@@ -378,7 +381,7 @@ class DeviceInventory:
                 nodes[name] = nodes[like]
             if like in zones:
                 zones[name] = zones[like]
-        return DeviceInventory(nodes, self.classes, zones)
+        return replace(self, nodes=nodes, zones=zones)
 
 
 NO_DEVICES: Final = DeviceInventory()

@@ -126,7 +126,8 @@ class DeviceMirror:
                 for name, record in sorted(self._topologies.items())
                 if name in fleet.by_name
             }
-            self._inventory = DeviceInventory(self._pools.nodes(slices, fleet), self.classes, zones)
+            nodes, recovered = self._pools.inventory(slices, fleet)
+            self._inventory = DeviceInventory(nodes, self.classes, zones, recovered)
             self._fleet = fleet
         return self._inventory
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuectl.devices.pools import Pools, node_devices
-from queuectl.domain.devices import DeviceKind
+from queuectl.domain.devices import DeviceKind, NodeDevices
 from queuectl.domain.fleet import Fleet, Node, Requirement, SelectorTerm
 from queuectl.domain.pool_slices import NodeAccess, PoolSlice, PublishedDevice
 
@@ -305,6 +306,69 @@ def test_deleted_pools_have_no_devices():
     pools.nodes(slices, FLEET)
     assert pools.nodes(slices[:1], FLEET) == node_devices(slices[:1], FLEET)
     assert pools.nodes([], FLEET) == {}
+
+
+# ---- pools that are deleted for a time
+
+
+def of_nodes(found: Mapping[str, NodeDevices]) -> dict[str, list[str]]:
+    return {node: [d.id.name for d in all_.devices] for node, all_ in found.items()}
+
+
+def renewed(**fields) -> list[PoolSlice]:
+    """The next generation of a pool of two ResourceSlices, of which the first one exists."""
+    return [one_slice(device("new"), name="new", slices=2, generation=2, **fields)]
+
+
+PAIR = [
+    one_slice(device(name), name=name, slices=2, access=NodeAccess(f"n{i}"))
+    for i, name in enumerate("ab")
+]
+BESIDE = one_slice(device("q"), name="q", pool="q")
+
+
+@pytest.mark.parametrize(
+    ("now", "recovered"),
+    [
+        pytest.param([*PAIR, BESIDE], {}, id="nothing is deleted"),
+        pytest.param([BESIDE], {"n0": ["a", "q"], "n1": ["b"]}, id="the pool"),
+        pytest.param([], {"n0": ["a", "q"], "n1": ["b"]}, id="all pools"),
+        pytest.param([PAIR[0], BESIDE], {"n0": ["a", "q"], "n1": ["b"]}, id="one ResourceSlice"),
+        pytest.param(
+            renewed(), {"n0": ["a", "q"], "n1": ["b"]}, id="its next generation is partial"
+        ),
+        pytest.param([one_slice(device("a"), name="a"), BESIDE], {}, id="the pool is smaller"),
+    ],
+)
+def test_a_node_has_the_devices_of_deleted_pools_when_it_has_recovered(now, recovered):
+    pools = Pools()
+    assert pools.inventory([*PAIR, BESIDE], FLEET)[1] == {}
+    for _ in range(2):
+        nodes, found = pools.inventory(now, FLEET)
+        assert of_nodes(found) == recovered
+        assert nodes == node_devices(now, FLEET)
+    again = pools.inventory(now, FLEET)[1]
+    assert all(again[node] is found[node] for node in found)
+    assert pools.inventory([*PAIR, BESIDE], FLEET)[1] == {}
+
+
+@pytest.mark.parametrize(
+    ("now", "recovered"),
+    [
+        pytest.param([PAIR[0]], {"n0": ["a"]}, id="the ResourceSlices that exist"),
+        pytest.param([*PAIR, *renewed()], {"n0": ["a"], "n1": ["b"]}, id="the last generation"),
+        pytest.param([one_slice(device("a"), device("a"))], {}, id="a pool that is never complete"),
+    ],
+)
+def test_of_a_pool_that_was_not_complete_before_a_node_recovers_what_is_published(now, recovered):
+    assert of_nodes(Pools().inventory(now, FLEET)[1]) == recovered
+
+
+def test_a_node_that_was_deleted_does_not_recover_its_devices():
+    pools, without = Pools(), Fleet(FLEET.nodes[2:])
+    pools.inventory(PAIR, FLEET)
+    assert pools.inventory([], without)[1] == {}
+    assert pools.inventory([], FLEET)[1] == {}
 
 
 # ---- generations

@@ -234,6 +234,21 @@ def test_a_gang_that_waits_for_a_device_of_a_pod_of_no_gang_keeps_its_place(
     is_passed(of_devices(THREE, GOOD, OTHER, held=[OTHER]))
 
 
+@pytest.mark.parametrize("first", [TWO, SAME_ROOT])
+@pytest.mark.parametrize("left", [[], [GOOD]])
+def test_a_gang_that_waits_for_devices_of_a_driver_that_restarts_keeps_its_place(
+    left: list[Device], first: PodDevices
+) -> None:
+    def snapshot(asked: PodDevices) -> Snapshot:
+        found = of_devices(asked, *left)
+        before = {"n1": devices.node(GOOD, OTHER)}
+        return replace(found, devices=replace(found.devices, recovered=before))
+
+    gone = "1 device" if left else "2 devices"
+    keeps_its_place(snapshot(first), f"n1 ({gone} of gpu.example.com not published)")
+    is_passed(snapshot(THREE))
+
+
 def test_devices_of_which_each_choice_leaves_none_never_fit_beside_a_taint() -> None:
     roots = [devices.device(f"gpu{i}", root=f"root{i}") for i in range(2)]
     is_passed(of_devices(SAME_ROOT, *roots, replace(BAD, id=devices.device("gpu2").id)))

@@ -159,6 +159,14 @@ class TestInventory:
         world.mirror.apply([ListCompleted("resourceslices", frozenset({"n2-gpu"}), 9)])
         assert set(world.freeze().devices.nodes) == {"n2"}
 
+    def test_a_node_recovers_the_devices_that_its_driver_published(self) -> None:
+        world = World(records=[published("n1"), published("n2"), CLASSED])
+        assert world.freeze().devices.recovered == {}
+        world.mirror.apply([Deleted("resourceslices", "n1-gpu", 9)])
+        assert [len(one.devices) for one in world.freeze().devices.recovered.values()] == [8]
+        world.see(published("n1", version=10))
+        assert world.freeze().devices.recovered == {}
+
 
 class TestRequests:
     def test_a_job_requests_the_devices_of_its_template(self) -> None:

@@ -22,7 +22,17 @@ _TERMS: Final = frozenset(
 )
 """Fields whose text means the same in every cluster."""
 _OF_PLACES: Final = frozenset(
-    {"fleet", "nodes", "labels", "other_pods", "of_daemons", "excluded", "lost", "requirements"}
+    {
+        "fleet",
+        "nodes",
+        "recovered",
+        "labels",
+        "other_pods",
+        "of_daemons",
+        "excluded",
+        "lost",
+        "requirements",
+    }
     | {"selector", "affinity", "taints", "tolerations", "node_labels", "node_taints"}
 )
 """Fields with nodes and values of labels."""

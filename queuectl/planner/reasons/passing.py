@@ -5,6 +5,7 @@ The nodes as they can be are those of :attr:`queuectl.domain.fleet.Node.recovere
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
@@ -15,11 +16,12 @@ import numpy as np
 from queuectl.devices.numa_devices import NUMA_DRIVER
 from queuectl.devices.taints import effective
 from queuectl.domain.changes import is_cordoned
+from queuectl.domain.devices import NodeDevices
 from queuectl.domain.fleet import Node
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.reasons import WAITS_FOR, Reason
 from queuectl.domain.snapshot import Snapshot
-from queuectl.domain.words import format_time
+from queuectl.domain.words import counted, format_time
 from queuectl.planner.problem.problem import Problem, caps
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.reasons.words import some
@@ -63,10 +65,17 @@ def _in_part(snapshot: Snapshot, node: Node) -> Iterator[str]:
         yield f"{format_quantity(name, amount)} {name} unhealthy"
     if not node.occupied:
         return
-    devices = snapshot.devices.nodes.get(node.name)
-    tainted = [d for d in devices.devices if any(effective(d))] if devices is not None else []
+    known = snapshot.devices
+    devices = known.nodes.get(node.name, NodeDevices()).devices
+    tainted = [device for device in devices if any(effective(device))]
     if tainted:
         yield some([f"device {d.id} has the taint {next(effective(d))}" for d in tainted])
+    published = {device.id for device in devices}
+    gone = known.recovered.get(node.name, NodeDevices()).devices
+    for driver, number in sorted(
+        Counter(d.id.driver for d in gone if d.id not in published).items()
+    ):
+        yield f"{counted(number, 'device')} of {driver} not published"
     held = snapshot.other_devices.get(node.name, ())
     if held:
         names = {"NUMA nodes" if d.driver == NUMA_DRIVER else str(d) for d in (h.id for h in held)}
