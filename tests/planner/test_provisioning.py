@@ -17,10 +17,17 @@ from queuectl.domain.node_template import NodeTemplate
 from queuectl.domain.plan import Plan
 from queuectl.domain.provisioning import ProvisioningConfig
 from queuectl.domain.quantity import GPU, PODS
-from queuectl.domain.queues import ClusterQueue, FlavorQuotas, ResourceFlavor, ResourceGroup
+from queuectl.domain.queues import (
+    Backfill,
+    ClusterQueue,
+    FlavorQuotas,
+    QueueingStrategy,
+    ResourceFlavor,
+    ResourceGroup,
+)
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import NO_END, Admitted, CapacityLease, Pending, Snapshot
-from queuectl.domain.workload import PodSet, Workload
+from queuectl.domain.workload import Duration, PodSet, Workload
 from queuectl.planner import plan
 from queuectl.planner.explain.diagnosis import diagnose
 from queuectl.planner.verify import Rule, verify
@@ -358,3 +365,18 @@ def test_nodes_are_asked_for_exactly_if_the_gang_would_start_on_all_of_them(
     nodes = tuple(made.nodes(FLAVOR, LEVELS, {}, ()))
     starts = plan(world(list(nodes), [asked], (), of_quota(1000))).admitted
     assert bool(awaits(decided(described(made, asked)))) == bool(starts)
+
+
+def test_no_nodes_are_requested_for_a_gang_whose_quota_would_delay_a_planned_start() -> None:
+    """The first gang of a Backfill queue waits for the quota of a gang that runs on one of its nodes."""
+    busy = replace(holding(small("busy"), {"n0": 1}), ends_at=NOW + 100.0, end_enforced=True)
+    first = replace(small("first", 2), duration=Duration(100.0, enforced=True))
+    asks = gang("asks", podset(gpu=8, select={"pool": "new"}), queued_at=1.0)
+    line = replace(of_quota(16), strategy=QueueingStrategy.BACKFILL, backfill=Backfill(delay=0.0))
+    nodes = [NODE, node("n1", gpu=8)]
+    made = decided(checked(world(nodes, [first, asks], [busy], line)))
+    assert awaits(made) == []
+    refused = {refusal.uid: refusal.reasons[0] for refusal in made.pending}
+    assert refused["asks"].code is Code.WOULD_DELAY
+    assert refused["asks"].details["behind"] == "team/first"
+    assert awaits(decided(checked(world(nodes, [asks], [busy], line)))) == ["asks"]
