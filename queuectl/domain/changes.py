@@ -222,7 +222,7 @@ class AddNodes:
     def apply(self, snapshot: Snapshot) -> Snapshot:
         fleet = snapshot.fleet
         nodes = [*fleet.nodes, *self.nodes(fleet.by_name[self.like], fleet.by_name)]
-        return replace(snapshot, fleet=Fleet(tuple(sorted(nodes, key=lambda n: n.name))))
+        return _with_fleet(snapshot, Fleet(tuple(sorted(nodes, key=lambda n: n.name))))
 
     def nodes(self, like: Node, taken: Iterable[str] = ()) -> list[Node]:
         """The new nodes; none has a name in ``taken``."""
@@ -250,20 +250,18 @@ class HealNodes:
             replace(n, occupied=NOTHING).recovered if n.name in well else n
             for n in snapshot.fleet.nodes
         )
-        fleet = Fleet(nodes) if nodes != snapshot.fleet.nodes else snapshot.fleet
+        if nodes != snapshot.fleet.nodes:
+            snapshot = _with_fleet(snapshot, Fleet(nodes))
         pending = tuple(
             replace(p, excluded=p.excluded - well) if p.workload.uid == self.uid else p
             for p in snapshot.pending
         )
-        return replace(snapshot, fleet=fleet, pending=pending)
+        return replace(snapshot, pending=pending)
 
 
 @dataclass(frozen=True, slots=True)
 class ReconfigureMig:
-    """These nodes (by name) have other MIG configurations, which their flavors allow. No pod holds their GPUs.
-
-    Nominal quota that follows the nodes changes with them.
-    """
+    """These nodes (by name) have other MIG configurations, which their flavors allow. No pod holds their GPUs."""
 
     configs: Mapping[str, str]
 
@@ -276,8 +274,7 @@ class ReconfigureMig:
                 return node
             return next(other for config, other in choices(node, pools) if config.name == wanted)
 
-        fleet = Fleet(tuple(map(after, snapshot.fleet.nodes)))
-        return replace(snapshot, fleet=fleet, config=quota_from_nodes(snapshot.config, fleet))
+        return _with_fleet(snapshot, Fleet(tuple(map(after, snapshot.fleet.nodes))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +322,11 @@ def queue_changed(
     config = snapshot.config
     queues = {**config.cluster_queues, name: change(config.cluster_queues[name])}
     return replace(snapshot, config=replace(config, cluster_queues=queues))
+
+
+def _with_fleet(snapshot: Snapshot, fleet: Fleet) -> Snapshot:
+    """The snapshot with other nodes; nominal quota that follows the nodes changes with them."""
+    return replace(snapshot, fleet=fleet, config=quota_from_nodes(snapshot.config, fleet))
 
 
 def _budgets_changed(

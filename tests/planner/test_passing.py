@@ -40,6 +40,7 @@ from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.workload import PodSet, Workload
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
+from queuectl.planner.explain import diagnose
 from queuectl.planner.verify import verify
 from tests.devices import build as devices
 from tests.devices.test_numa import TWO_ZONES, container, pods
@@ -289,7 +290,7 @@ def override(of: str, begins: float, ends: float, **change: Any) -> QuotaOverrid
     return QuotaOverride(f"{of}-{begins}", of, FLAVOR, GPU, NOW + begins, NOW + ends, **change)
 
 
-FROM: Final = "from 1970-01-12T14:46:40Z a QuotaOverride begins or ends"
+FROM: Final = "ClusterQueue main can use enough from 1970-01-12T14:46:40Z on, when a QuotaOverride begins or ends"
 
 
 @pytest.mark.parametrize(
@@ -319,20 +320,32 @@ def test_an_override_that_has_ended_does_not_count() -> None:
 
 @pytest.mark.parametrize("out", ["not ready", "cordoned", "one GPU fails"])
 def test_a_gang_that_waits_for_quota_of_a_node_out_of_use_keeps_its_place(out: str) -> None:
-    made, named = OUT[out]
+    named = OUT[out][1]
+    named = f"its quota follows the nodes, and it waits for n2 ({named}"
+    keeps_its_place(of_followed(2, out), named)
+    is_passed(of_followed(3, out))
+
+
+def test_no_fix_adds_quota_that_follows_the_nodes() -> None:
+    found = diagnose(of_followed(2, "cordoned"), "first")
+    assert [fix.message for fix in found.suggested_fixes] == [
+        "start with 1 of 2 pods of podset w",
+        "repair or uncordon 1 node: n2 (cordoned)",
+        "add 1 node like n1",
+    ]
+
+
+def of_followed(first: int, out: str) -> Snapshot:
+    """Two nodes that a queue's quota follows, of which one is out of use."""
+    made = OUT[out][0]
     nodes = [
         replace(each, labels={**each.labels, "pool": "x"}) for each in (node("n1", gpu=8), made)
     ]
     strict = replace(queue(strategy=STRICT, gpu=1), headroom=0.0)
-    flavors = [ResourceFlavor(FLAVOR, (("pool", "x"),), topology="gpus")]
-
-    def snapshot(count: int) -> Snapshot:
-        found = waiting(nodes, podset(count=count, gpu=8), podset(gpu=1), strict)
-        config = replace(found.config, flavors={FLAVOR: flavors[0]})
-        return replace(found, config=quota_from_nodes(config, found.fleet))
-
-    keeps_its_place(snapshot(2), f"its quota follows the nodes, and it waits for n2 ({named}")
-    is_passed(snapshot(3))
+    flavors = {FLAVOR: ResourceFlavor(FLAVOR, (("pool", "x"),), topology="gpus")}
+    found = waiting(nodes, podset(count=first, gpu=8), podset(gpu=1), strict)
+    config = replace(found.config, flavors=flavors)
+    return replace(found, config=quota_from_nodes(config, found.fleet))
 
 
 # Nodes that can be made.
@@ -409,7 +422,7 @@ AGENT: Final = {"key": "node.cilium.io/agent-not-ready", "effect": "NoSchedule",
             {},
             8,
             {"override": True},
-            "from 2026-01-02T00:00:00Z a QuotaOverride begins or ends, and ClusterQueue main can use so much",
+            "ClusterQueue main can use enough from 2026-01-02T00:00:00Z on, when a QuotaOverride begins or ends",
             id="an override from tomorrow on",
         ),
         pytest.param(

@@ -60,8 +60,9 @@ def finish(
     raised = [RaisePriority(ctx.uid, ctx.head.priority + 1)] if ctx.head is not None else []
     if any(isinstance(change, RaisePriority) for change in fix.changes):
         raised = []
-    quota = _settled(ctx, (*fix.changes, *raised), dict(short))
-    if quota is None:
+    addable = {row: more for row, more in short.items() if not _follows_nodes(ctx, row[0])}
+    quota = _settled(ctx, (*fix.changes, *raised), addable)
+    if quota is None or not (quota or fix.changes):
         return
     message, details = fix.message, dict(fix.details)
     if quota:
@@ -81,6 +82,13 @@ def finish(
     changes = (*fix.changes, *quota, *raised)
     least = fix.least and not _unsettled(ctx, changes)
     yield SuggestedFix(fix.remedy, message, details, changes, least)
+
+
+def _follows_nodes(ctx: Context, flavor: str) -> bool:
+    """Whether nodes alone change the nominal quota that the ClusterQueue of the gang has of a flavor."""
+    known = ctx.snapshot.config.flavors.get(flavor)
+    follows = ctx.queue is not None and ctx.queue.headroom is not None
+    return follows and known is not None and bool(known.node_labels)
 
 
 def starts(ctx: Context, changes: Sequence[Change]) -> bool:

@@ -378,9 +378,7 @@ def _later(
     at = problem.enough_at(queue, row, need)
     if at is not None:
         time = format_time(at)
-        text = (
-            f"from {time} a QuotaOverride begins or ends, and ClusterQueue {queue} can use so much"
-        )
+        text = f"ClusterQueue {queue} can use enough from {time} on, when a QuotaOverride begins or ends"
         return text, {"quotaFrom": time}
     flavor = problem.snapshot.config.flavors.get(row[0])
     nodes = out_of_use(problem, flavor.node_labels if flavor is not None else ())
