@@ -47,6 +47,14 @@ async def entry_of(world: Rig, uid: str) -> Entry:
     return entry
 
 
+def succeed(world: Rig, uid: str, index: int) -> None:
+    """Let the running pod of an index succeed."""
+    [pod] = [p for p in live(world.cluster.pods_of(uid)) if p.rank == index]
+    world.cluster.controllers.set_phase(
+        world.cluster.server.get("pods", pod.namespace, pod.name), "Succeeded"
+    )
+
+
 def resize(world: Rig, name: str, pods: int) -> None:
     world.cluster.user_patch(
         "Job", "default", name, {"spec": {"parallelism": pods, "completions": pods}}
@@ -94,10 +102,7 @@ async def test_the_success_of_its_least_number_completes_it(database_url: str) -
         uid = world.cluster.submit(elastic("train", 1, 3))
         await world.until_state(uid, State.RUNNING)
         assert gated(world, uid) == [1, 2]
-        (pod,) = live(world.cluster.pods_of(uid))
-        world.cluster.controllers.set_phase(
-            world.cluster.server.get("pods", pod.namespace, pod.name), "Succeeded"
-        )
+        succeed(world, uid, 0)
         await world.until_state(uid, State.FINISHED)
         assert world.cluster.job(uid).outcome is Outcome.SUCCEEDED
 
@@ -203,6 +208,28 @@ async def test_its_user_changes_the_number_of_pods_while_it_runs(database_url: s
         resize(world, "train", 4)
         await world.until_state(third, State.RUNNING)
         assert (await entry_of(world, uid)).attempt == 1
+
+
+async def test_it_starts_again_with_the_size_that_its_user_set_below_its_least_number(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 3) as world:
+        uid = world.cluster.submit(elastic("train", 2, 3))
+        await world.until_state(index_uid(uid, 2), State.RUNNING)
+        resize(world, "train", 1)
+        two = world.cluster.submit(gang("Job", "two", 2))
+        await world.until_state(two, State.RUNNING)
+        assert (ranks(world, uid), (await entry_of(world, uid)).attempt) == ([0], 1)
+        high = world.cluster.submit(gang("Job", "high", 3, "high"))
+        await world.until_state(high, State.RUNNING)
+        assert ranks(world, uid) == []
+        world.cluster.finish(high)
+        again = await world.until_state(uid, State.RUNNING)
+        assert (again.attempt, again.pods, ranks(world, uid)) == (2, 1, [0])
+        world.cluster.finish(two)
+        resize(world, "train", 3)
+        await world.until_state(index_uid(uid, 2), State.RUNNING)
+        assert (ranks(world, uid), (await entry_of(world, uid)).attempt) == ([0, 1, 2], 2)
 
 
 async def test_a_pod_that_is_added_has_the_queue_of_its_gang(database_url: str) -> None:

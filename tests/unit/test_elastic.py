@@ -45,12 +45,14 @@ def elastic(
     mark: str = OURS,
     annotations: Mapping[str, str] = {},
     per_pod: Mapping[str, str] = {},
+    attempt: str = "0",
     **spec: Any,
 ) -> Document:
     marks = {mark: "true", **({LEAST: str(least)} if least is not None else {}), **annotations}
     document = m.job("train", "default", "main", Pods(most, gpus=1), annotations=marks)
     template = document["spec"]["template"]
-    template = {**template, "metadata": {"annotations": dict(per_pod)}}
+    meta = {"annotations": dict(per_pod), "labels": {"queuectl.dev/attempt": attempt}}
+    template = {**template, "metadata": meta}
     more = {
         "suspend": True,
         "podFailurePolicy": {"rules": [IGNORED]},
@@ -85,6 +87,9 @@ def size(record: JobRecord) -> tuple[int, int, int]:
         ({"least": 4}, (4, 4, 4)),
         ({"least": None, "per_pod": {"queuectl.dev/min-count": "2"}}, (2, 2, 4)),
         ({"least": None, "annotations": {BASE: "3"}, "suspend": False}, (3, 3, 4)),
+        ({"least": 5, "suspend": False}, (4, 4, 4)),  # its user has made it smaller
+        ({"least": 5, "attempt": "1"}, (4, 4, 4)),
+        ({"least": 3, "annotations": {BASE: "1"}, "suspend": False, "successPolicy": {"rules": [{"succeededCount": 3}]}}, (1, 1, 4)),
         ({"least": None, "annotations": {BASE: "3"}}, (4, 4, 4)),  # of an attempt that has ended
         ({"annotations": {BASE: "1"}, "suspend": False, "successPolicy": {"rules": [{"succeededCount": 1}]}}, (1, 1, 4)),
     ],

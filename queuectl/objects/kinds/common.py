@@ -107,7 +107,7 @@ def read_job(
         preemptible=_is_true(meta, keys.PREEMPTIBLE),
         suspended=suspended,
         drained=drained,
-        attempt=max((_attempt(template) for template in templates), default=0),
+        attempt=max((attempt_of(template) for template in templates), default=0),
         outcome=outcome,
         utilization=read_utilization(meta.annotations),
         checkpoint_at=read_checkpoint(meta.annotations),
@@ -317,7 +317,8 @@ def _check_expected_duration(meta: Meta) -> None:
         )
 
 
-def _attempt(template: Template | None) -> int:
+def attempt_of(template: Template | None) -> int:
+    """The number of the last attempt that a template started; 0 before the first one."""
     labels = template.metadata.labels if template and template.metadata else None
     return read_count((labels or {}).get(keys.ATTEMPT_LABEL, "")) or 0
 

@@ -11,7 +11,7 @@ from queuectl.domain.job_records import ArrayStatus
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
-from queuectl.objects.kinds.common import SpecFields, base_count
+from queuectl.objects.kinds.common import SpecFields, attempt_of, base_count
 from queuectl.objects.kinds.job_wire import FailureRule, JobSpec, JobStatus
 from queuectl.objects.kubernetes.pods import read_count
 from queuectl.objects.kubernetes.templates import read_podset
@@ -50,9 +50,11 @@ def elastic_fields(spec: JobSpec, status: JobStatus, meta: Meta, kueue: bool) ->
     stated = least_pods(spec, meta.annotations, most, kueue)
     noted = base_count(meta)
     base = (None if spec.suspend else noted) or stated or most
-    if base < most and stated is not None and not ends_with(spec, base):
+    # The gang is smaller than the least number only if its user has made it so.
+    first = max(base, stated or most)
+    if first < most and not ends_with(spec, first):
         raise RequestError(
-            f"{key}: spec.successPolicy has no rule that the first {base} indexes can fulfil, so the Job could not complete "
+            f"{key}: spec.successPolicy has no rule that the first {first} indexes can fulfil, so the Job could not complete "
             "while it has fewer pods than spec.parallelism"
         )
     podset = pods_of(spec, base, kueue)
@@ -129,7 +131,10 @@ def _ignores_disruption(rule: FailureRule) -> bool:
 def least_pods(
     spec: JobSpec, annotations: Mapping[str, str] | None, count: int, kueue: bool
 ) -> int | None:
-    """The smallest number of pods with which the job can start, None = all."""
+    """The smallest number of pods with which the job can start, None = all.
+
+    Its user can make a job that has started smaller than that. It then has the smaller number, also when it starts again.
+    """
     key = f"metadata.annotations: {keys.MIN_PARALLELISM}"
     text = keys.either(annotations, keys.MIN_PARALLELISM, kueue=kueue)
     meta = spec.template.metadata if spec.template is not None else None
@@ -142,7 +147,8 @@ def least_pods(
     if text is None:
         return None
     least = read_count(text)
-    if least is None or not 1 <= least <= count:
+    started = not spec.suspend or attempt_of(spec.template) > 0
+    if not least or (least > count and not started):
         raise RequestError(f"{key}: {text!r} is not a number from 1 to {count}")
     return least if least < count else None
 
