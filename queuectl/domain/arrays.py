@@ -62,7 +62,9 @@ def index_of(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> JobRecor
         name=f"{job.name}_{number}",
         suspended=not released,
         drained=True,  # whether it has ended follows from its pods
-        attempt=max((pod.attempt for pod in living), default=0),
+        attempt=max(
+            (pod.attempt for pod in known), default=0
+        ),  # that of a pod that has ended is not used again
         outcome=_outcome(job, number, known),
         status="",
         array=None,
@@ -120,10 +122,22 @@ def without_pod(number: int) -> str:
 def _outcome(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> Outcome | None:
     assert job.array is not None
     # The status of the Job follows its pods later. The controller of another kind can create a pod again that succeeded.
-    final = not job.array.podset and any(pod.phase is PodPhase.SUCCEEDED for pod in pods)
+    known = list(pods)
+    succeeded = any(pod.phase is PodPhase.SUCCEEDED for pod in known)
+    final = not job.array.podset and succeeded and not any(map(_lives, known))
     if final or number in job.array.succeeded:
         return Outcome.SUCCEEDED
     return Outcome.FAILED if number in job.array.failed else job.outcome
+
+
+def _lives(pod: PodRecord) -> bool:
+    return not (pod.terminal or pod.terminating)
+
+
+def runs_again(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> bool:
+    """Whether an index that had ended is one of the job again, and has a pod: its user made the job smaller, and larger again."""
+    assert job.array is not None
+    return number in _current(job.array) and any(map(_lives, pods))
 
 
 def numbers(job: JobRecord) -> Iterator[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from queuectl.domain.arrays import gang_uid, index_of, index_uid, numbers, parted
+from queuectl.domain.arrays import gang_uid, index_of, index_uid, numbers, parted, runs_again
 from queuectl.domain.job_records import JobRecord, OwnerKey
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.pod_records import PodRecord
@@ -73,10 +73,10 @@ class Arrays:
         self.jobs[job.uid] = job
         made = self._made.setdefault(job.uid, {})
         ended = {n for n in job.array.succeeded | job.array.failed if n >= job.array.base}
-        known = self._known.get(job.uid, ())
-        for number in sorted({*made, *numbers(job), *ended, *known}):
+        known, current = self._known.get(job.uid, ()), set(numbers(job))
+        for number in sorted({*made, *current, *ended, *known}):
             before = made.get(number)
-            if before is None or before.outcome is None:
+            if before is None or before.outcome is None or number in current:
                 yield from self._put(job, number)
 
     def pod_changed(self, owner: str) -> Changed:
@@ -90,8 +90,12 @@ class Arrays:
         key = _key(job)._replace(uid=index_uid(job.uid, number))
         made = self._made[job.uid]
         before = made.get(number)
-        record = index_of(job, number, self._pods_of(key))
-        if record != before:
+        pods = list(self._pods_of(key))
+        record = index_of(job, number, pods)
+        ended = before is not None and before.outcome is not None
+        if record != before and (
+            not ended or record.outcome is not None or runs_again(job, number, pods)
+        ):
             made[number] = record
             yield before, record
 

@@ -15,6 +15,7 @@ from queuectl.domain.reasons import Code
 from tests.control.rig import Rig, configuration, gang, live, rig
 from tests.control.test_by_hand import answered
 from tests.control.test_crash_matrix import fresh, survives
+from tests.control.test_elastic import withdrawn
 from tests.support.postgres import TestPostgres
 
 
@@ -45,6 +46,10 @@ def finish(world: Rig, uid: str) -> None:
     world.cluster.controllers.set_phase(
         world.cluster.server.get("pods", pod.namespace, pod.name), "Succeeded"
     )
+
+
+def set_size(world: Rig, name: str, **numbers: int) -> None:
+    world.cluster.user_patch("Job", "default", name, {"spec": numbers})
 
 
 async def test_indexes_start_as_far_as_there_is_room_and_the_rest_stays_gated(
@@ -227,7 +232,7 @@ async def test_a_new_leader_keeps_an_index_above_the_parallelism_held(database_u
             await world.until_state(one, State.RUNNING)
         await world.ask(all_of[2], Action.HOLD)
         await world.until_state(all_of[2], State.HELD)
-        world.cluster.user_patch("Job", "default", "sweep", {"spec": {"parallelism": 2}})
+        set_size(world, "sweep", parallelism=2)
         await world.at_rest()
         await world.stop()
         world._task, world.running = None, True
@@ -299,9 +304,30 @@ async def test_the_parallelism_of_an_array_changes_while_it_runs(database_url: s
         first, second, third = indexes(uid, 3)
         await world.until_state(first, State.RUNNING)
         assert await world.store.get_workload(second) is None
-        world.cluster.user_patch("Job", "default", "sweep", {"spec": {"parallelism": 3}})
+        set_size(world, "sweep", parallelism=3)
         await world.until_state(second, State.RUNNING)
         await world.until_state(third, State.RUNNING)
+
+
+async def test_an_index_that_succeeded_runs_again_when_its_user_adds_it_again(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 3) as world:
+        uid = world.cluster.submit(array("sweep", 3, 3))
+        *_, last = all_of = indexes(uid, 3)
+        for one in all_of:
+            await world.until_state(one, State.RUNNING)
+        finish(world, last)
+        await world.until_state(last, State.FINISHED)
+        set_size(world, "sweep", parallelism=2, completions=2)
+        await world.until(lambda: withdrawn(world, "sweep", 2), "its success does not count")
+        set_size(world, "sweep", parallelism=3, completions=3)
+        again = await world.until_state(last, State.RUNNING)
+        assert again.attempt == 2
+        world.cluster.finish(uid)
+        for one in all_of:
+            assert (await world.until_state(one, State.FINISHED)).reason.code is Code.SUCCEEDED
+        await world.at_rest()
 
 
 @pytest.mark.timeout(600)

@@ -55,6 +55,12 @@ def succeed(world: Rig, uid: str, index: int) -> None:
     )
 
 
+def withdrawn(world: Rig, name: str, index: int) -> bool:
+    """Whether the status of a Job does not list an index as completed."""
+    status = world.cluster.server.get("jobs", "default", name)["status"]
+    return str(index) not in status["completedIndexes"].split(",")
+
+
 def resize(world: Rig, name: str, pods: int) -> None:
     world.cluster.user_patch(
         "Job", "default", name, {"spec": {"parallelism": pods, "completions": pods}}
@@ -208,6 +214,28 @@ async def test_its_user_changes_the_number_of_pods_while_it_runs(database_url: s
         resize(world, "train", 4)
         await world.until_state(third, State.RUNNING)
         assert (await entry_of(world, uid)).attempt == 1
+
+
+async def test_an_index_that_succeeded_runs_again_when_its_user_makes_the_job_larger_again(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 4) as world:
+        uid = world.cluster.submit(elastic("train", 2, 4))
+        last = index_uid(uid, 3)
+        await world.until_state(last, State.RUNNING)
+        succeed(world, uid, 3)
+        await world.until_state(last, State.FINISHED)
+        resize(world, "train", 3)
+        await world.until(lambda: withdrawn(world, "train", 3), "its success does not count")
+        assert (await entry_of(world, last)).state is State.FINISHED
+        resize(world, "train", 4)
+        again = await world.until_state(last, State.RUNNING)
+        assert again.attempt == 2
+        assert ranks(world, uid) == [0, 1, 2, 3]
+        world.cluster.finish(uid)
+        for one in (uid, index_uid(uid, 2), last):
+            assert (await world.until_state(one, State.FINISHED)).reason.code is Code.SUCCEEDED
+        await world.at_rest()
 
 
 async def test_it_starts_again_with_the_size_that_its_user_set_below_its_least_number(

@@ -75,6 +75,7 @@ class Controllers:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._made = 0
+        self._withdrawn: set[str] = set()  # uids of pods whose success does not count any more
         self.hold_starts = False
         self.hold_ends = False
 
@@ -180,7 +181,13 @@ class Controllers:
             for pod in [p for p in pods if active(p) and int(_index(p)) >= (completions or 0)]:
                 self._server.delete("pods", pod)
             pods = self._server.owned(job["metadata"]["uid"])
-        done = [pod for pod in pods if phase(pod) == "Succeeded"]
+            above = [pod for pod in pods if int(_index(pod)) >= (completions or 0)]
+            self._withdrawn |= {p["metadata"]["uid"] for p in above if phase(p) == "Succeeded"}
+        done = [
+            pod
+            for pod in pods
+            if phase(pod) == "Succeeded" and pod["metadata"]["uid"] not in self._withdrawn
+        ]
         failed = [pod for pod in pods if phase(pod) == "Failed" and not terminating(pod)]
         running = [pod for pod in pods if active(pod)]
         per_index = spec.get("backoffLimitPerIndex")
@@ -201,6 +208,9 @@ class Controllers:
             )
             if completions is None and done:
                 wanted = len(running)
+            first_without_node = sorted(running, key=lambda pod: bool(pod["spec"].get("nodeName")))
+            for pod in first_without_node[: max(0, len(running) - wanted)]:
+                self._server.delete("pods", pod)
             self._make_job_pods(
                 job, wanted - len(running), {*map(_index, done + running), *given_up}
             )

@@ -144,6 +144,16 @@ def test_a_new_process_keeps_the_indexes_of_the_ledger_above_the_parallelism(
     assert seen.jobs[held.uid].awaits == "its controller has not created the pod of index 3"
 
 
+def test_an_index_that_has_ended_runs_again_only_with_another_pod() -> None:
+    seen = mirror(RESUMED, pod("p", 0, attempt=1, gated=False, phase=PodPhase.SUCCEEDED))
+    assert seen.jobs[FIRST].outcome is Outcome.SUCCEEDED
+    seen.apply([Deleted("pods", "p", 1)])
+    assert seen.jobs[FIRST].outcome is Outcome.SUCCEEDED, "the status of the Job is not newer"
+    see(seen, pod("p", 0, 2, attempt=1, gated=False, phase=PodPhase.SUCCEEDED), pod("q", 0))
+    again = seen.jobs[FIRST]
+    assert (again.outcome, again.suspended, again.attempt, again.awaits) == (None, True, 1, "")
+
+
 def test_an_index_that_has_ended_is_known_no_more() -> None:
     done = Entry(index_uid("u", 3), "Job", "default", "sweep_3", State.FINISHED)
     seen = Mirror({"jobs": "Job"})
