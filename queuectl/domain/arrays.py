@@ -110,6 +110,8 @@ def _awaits(job: JobRecord, number: int, *, alive: bool) -> str:
     Each index whose pod the controller creates first can resume an array that is suspended.
     """
     assert job.array is not None
+    if not (alive or job.array.at_once):
+        return "spec.parallelism is 0"
     opens = job.suspended and number in _current(job.array)
     return "" if alive or opens else without_pod(number)
 

@@ -309,6 +309,31 @@ async def test_the_parallelism_of_an_array_changes_while_it_runs(database_url: s
         await world.until_state(third, State.RUNNING)
 
 
+async def test_an_array_of_no_parallel_tasks_waits_and_keeps_its_attempts(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 2) as world:
+        uid = world.cluster.submit(array("sweep", 3, 0))
+        both = indexes(uid, 2)
+        await world.until(lambda: world.loop is not None and world.cluster.job(uid), "is known")
+        set_size(world, "sweep", parallelism=2)
+        for one in both:
+            await world.until_state(one, State.RUNNING)
+        set_size(world, "sweep", parallelism=0)
+        for one in both:
+            waits = await world.until_entry(
+                one, lambda e: e.reason.code is Code.WAITING_FOR_PODS, "waits"
+            )
+            assert (waits.state, waits.reason.message) == (State.PENDING, "spec.parallelism is 0")
+        assert not world.cluster.job(uid).suspended
+        assert live(world.cluster.pods_of(uid)) == []
+        set_size(world, "sweep", parallelism=2)
+        for one in both:
+            again = await world.until_state(one, State.RUNNING)
+            assert again.attempt == 2
+        await world.at_rest()
+
+
 async def test_an_index_that_succeeded_runs_again_when_its_user_adds_it_again(
     database_url: str,
 ) -> None:

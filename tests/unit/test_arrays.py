@@ -154,6 +154,12 @@ def test_an_index_that_has_ended_runs_again_only_with_another_pod() -> None:
     assert (again.outcome, again.suspended, again.attempt, again.awaits) == (None, True, 1, "")
 
 
+def test_an_array_that_runs_no_tasks_at_once_has_no_error() -> None:
+    record = read(array(4, 0))
+    assert (record.error, list(numbers(record))) == (None, [])
+    assert read(array(4, 0, value="false")).error is not None
+
+
 def test_an_index_that_has_ended_is_known_no_more() -> None:
     done = Entry(index_uid("u", 3), "Job", "default", "sweep_3", State.FINISHED)
     seen = Mirror({"jobs": "Job"})

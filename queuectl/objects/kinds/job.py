@@ -147,7 +147,9 @@ def _outcome(conditions: list[Condition]) -> Outcome | None:
 def _ask(spec: JobSpec, status: JobStatus, meta: Meta, kueue: bool) -> SpecFields:
     annotations = meta.annotations
     running = 1 if spec.parallelism is None else spec.parallelism
-    check_count(running, "spec.parallelism")
+    is_array = keys.either(annotations, keys.ARRAY, kueue=False) == "true"
+    if running or not is_array:  # an array without pods waits
+        check_count(running, "spec.parallelism")
     parallelism = _asked_parallelism(annotations, running)
     follow = keys.either(annotations, keys.COMPLETIONS_FOLLOW, kueue=kueue) == "true"
     completions = spec.completions
@@ -168,7 +170,6 @@ def _ask(spec: JobSpec, status: JobStatus, meta: Meta, kueue: bool) -> SpecField
             f"spec.managedBy: {spec.managed_by!r} runs this job elsewhere", unsupported=True
         )
     count = parallelism if completions is None else min(parallelism, completions)
-    is_array = keys.either(annotations, keys.ARRAY, kueue=False) == "true"
     if is_elastic(meta, kueue):
         if is_array:
             raise RequestError(
