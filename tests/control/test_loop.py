@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from queuectl.demo import manifests as m
+from queuectl.domain.commands import Action
 from queuectl.domain.diagnosis import Limit, Remedy
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code
+from queuectl.objects import keys
 from tests.control.rig import Rig, configuration, gang, live, nodes, rig
 from tests.support.postgres import TestPostgres
 
@@ -75,6 +78,58 @@ async def test_the_freed_nodes_are_held_for_the_preemptor_while_victims_drain(
         await world.until_state(high, State.RUNNING)
         entry = await world.until_state(other, State.PENDING)
         assert entry.attempt == 0
+
+
+def never_end(world: Rig, uid: str) -> None:
+    """The pods of a running gang stay Terminating when they are stopped."""
+    nodes_of = (pod.node for pod in live(world.cluster.pods_of(uid)))
+    world.cluster.controllers.slow_nodes = frozenset(node for node in nodes_of if node)
+
+
+async def test_a_gang_that_lacks_quota_alone_waits_for_no_gang_on_nodes_that_it_does_not_need(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 6) as world:
+        covered: dict[str, int | str] = {
+            "nvidia.com/gpu": 64,
+            "cpu": "1k",
+            "pods": 1000,
+            "memory": "1Pi",
+        }
+        other = [
+            m.cluster_queue("other", "gpu", covered),
+            m.local_queue("default", "others", "other"),
+        ]
+        for document in (*other, *configuration(16)):
+            await world.store.put_config(document)
+        slow_gang = gang("Job", "slow", 2)
+        slow_gang["metadata"]["labels"][keys.QUEUE_LABEL] = "others"
+        slow = world.cluster.submit(slow_gang)
+        await world.until_state(slow, State.RUNNING)
+        never_end(world, slow)
+        low = world.cluster.submit(gang("Job", "low", 2))
+        await world.until_state(low, State.RUNNING)
+        await world.ask(slow, Action.HOLD)
+        await world.until_state(slow, State.EVICTING)
+        high = world.cluster.submit(gang("Job", "high", 2, "high"))
+        await world.until_state(high, State.RUNNING)
+        await world.until_state(slow, State.EVICTING)
+
+
+async def test_a_gang_starts_on_nodes_that_become_free_while_it_waits_for_an_evicted_gang(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 4) as world:
+        low = world.cluster.submit(gang("Job", "low", 2))
+        await world.until_state(low, State.RUNNING)
+        never_end(world, low)
+        equal = world.cluster.submit(gang("Job", "equal", 2, "high"))
+        await world.until_state(equal, State.RUNNING)
+        high = world.cluster.submit(gang("Job", "high", 2, "high"))
+        await world.until_state(high, State.RESERVED)
+        world.cluster.finish(equal)
+        await world.until_state(high, State.RUNNING)
+        await world.until_state(low, State.EVICTING)
 
 
 async def test_a_gang_that_never_fits_has_a_reason_and_delays_no_other(database_url: str) -> None:

@@ -69,7 +69,7 @@ def active(pod: Document) -> bool:
 class Controllers:
     """All controllers. ``step`` is one pass of each; ``hold_starts`` and ``hold_ends`` stop the kubelets.
 
-    A held end leaves deleted pods Terminating, as a long grace period does.
+    A held end leaves deleted pods Terminating, as a long grace period does; ``slow_nodes``: only on these nodes.
     """
 
     def __init__(self, server: Server) -> None:
@@ -78,6 +78,7 @@ class Controllers:
         self._withdrawn: set[str] = set()  # uids of pods whose success does not count any more
         self.hold_starts = False
         self.hold_ends = False
+        self.slow_nodes: frozenset[str] = frozenset()
 
     def step(self) -> bool:
         """Run one pass. Returns whether anything changed."""
@@ -513,7 +514,7 @@ class Controllers:
 
     def _stop_pod(self, pod: Document, node: str) -> None:
         """End a pod and remove it, as its kubelet does. The API server removes a pod without a node."""
-        if node and self.hold_ends:
+        if node in self.slow_nodes or (node and self.hold_ends):
             return
         if node and phase(pod) in ("Pending", "Running"):
             self.set_phase(pod, "Failed")

@@ -7,7 +7,13 @@ from dataclasses import replace
 import pytest
 
 from queuectl.domain.plan import Plan
-from queuectl.domain.queues import QueueingStrategy, WithinClusterQueue
+from queuectl.domain.queues import (
+    Fungibility,
+    QueueingStrategy,
+    ResourceFlavor,
+    WhenCan,
+    WithinClusterQueue,
+)
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
 from queuectl.planner import plan
@@ -152,17 +158,124 @@ def test_quota_alone_can_require_victims() -> None:
     assert [p.victim for p in made.preempted] == ["v"]
 
 
+@pytest.mark.parametrize(("slow", "awaited"), [(2, 0), (3, 0), (4, 1)])
+@pytest.mark.parametrize("victim", ["runs", "leaves"])
+def test_a_new_lease_waits_for_gangs_of_other_places_only_where_too_few_nodes_are_free(
+    slow: int, awaited: int, victim: str
+) -> None:
+    """Quota is short, and one gang of its queue frees it and a node. Gangs of another queue leave other nodes of five."""
+    nodes = [node(f"a{i}", gpu=8) for i in range(5)]
+    others = [runs(f"slow{i}", f"a{i}", leaving=True, queue="other") for i in range(slow)]
+    own = runs("v", "a4", leaving=victim == "leaves")
+    snapshot = world(
+        nodes, [whole("g", 2, priority=HIGH)], [own, *others], queue(gpu=16), queue("other")
+    )
+    made = planned(snapshot)
+    (refusal,) = made.pending
+    assert refusal.lease is not None
+    assert len(refusal.lease.victims) == 1 + awaited
+    assert "v" in refusal.lease.victims
+
+
+def test_a_new_lease_waits_for_others_rather_than_to_be_evicted_once_more_but_for_as_few_as_it_can() -> (
+    None
+):
+    """One node is free, four are left by others; three are requested, and its quota is short until its victim has left."""
+    nodes = [node(f"a{i}", gpu=8) for i in range(6)]
+    others = [runs(f"slow{i}", f"a{i}", leaving=True, queue="other") for i in range(4)]
+    own = runs("v", "a4")
+    made = planned(
+        world(nodes, [whole("g", 3, priority=HIGH)], [own, *others], queue(gpu=24), queue("other"))
+    )
+    (refusal,) = made.pending
+    assert refusal.lease is not None
+    assert [p.victim for p in made.preempted] == ["v"]
+    assert len(refusal.lease.victims) == 2
+
+
 # Holding a lease.
 
 
 def test_a_lease_is_claimed_as_soon_as_all_of_it_is_free() -> None:
     nodes = [node("a0", gpu=8), node("a1", gpu=8)]
     entry = leased(whole("g", priority=HIGH), "a1")
-    waiting = planned(world(nodes, [entry], [runs("v", "a1", leaving=True)]))
+    busy = [runs("v", "a1", leaving=True), runs("r", "a0")]
+    waiting = planned(world(nodes, [entry], busy))
     assert codes(waiting) == {"g": Code.WAITING_FOR_PREEMPTED}
     assert waiting.pending[0].lease == entry.lease
     assert waiting.preempted == ()
     assert started(planned(world(nodes, [entry]))) == {"g": (("a1", 1),)}
+
+
+SLOW = runs("v", "a1", leaving=True)
+
+
+@pytest.mark.parametrize(
+    ("case", "running", "quota", "starts"),
+    [
+        ("other nodes are free", [SLOW], 64, {"g": (("a0", 1),)}),
+        ("a gang behind it would start there", [SLOW], 16, {"g": (("a0", 1),)}),
+        ("its quota is used until the victim has left", [SLOW], 8, {}),
+        ("no other node is free", [SLOW, runs("r", "a0")], 64, {}),
+        ("an earlier lease is on the other node", [SLOW, runs("w", "a0", leaving=True)], 64, {}),
+    ],
+)
+def test_a_gang_with_a_lease_starts_as_soon_as_it_fits_anywhere(
+    case: str,
+    running: list[Admitted],
+    quota: int,
+    starts: dict[str, tuple[tuple[str, int], ...]],
+) -> None:
+    nodes = [node("a0", gpu=8), node("a1", gpu=8)]
+    never = queue(gpu=quota, within=WithinClusterQueue.NEVER)
+    entries = [leased(whole("g", priority=HIGH), "a1"), Pending(whole("behind", queued_at=9.0))]
+    if "earlier lease" in case:
+        entries.append(leased(whole("early", priority=20), "a0", victims=("w",)))
+    assert started(planned(world(nodes, entries, running, never))) == starts
+
+
+def test_the_lease_of_a_gang_that_starts_elsewhere_is_free_for_others() -> None:
+    nodes = [node("a0", gpu=8), node("a1", gpu=8)]
+    half = holding(gang("v", podset(gpu=4)), {"a1": 1}, leaving=True)
+    entries = [leased(whole("g", priority=HIGH), "a1"), Pending(part("behind", 4, queued_at=9.0))]
+    assert started(planned(world(nodes, entries, [half]))) == {
+        "g": (("a0", 1),),
+        "behind": (("a1", 1),),
+    }
+
+
+def test_an_unsuccessful_search_for_another_place_leaves_each_lease_as_it_is() -> None:
+    """Three leases, of which the last is complete: it starts, and each other one keeps what its victims have left."""
+    nodes = [node("a0", gpu=8), node("a1", gpu=8), node("a2", gpu=8)]
+    entries = [
+        leased(whole(f"g{at}", priority=20 - at), f"a{at}", victims=(f"v{at}",)) for at in range(3)
+    ]
+    halves = [
+        holding(gang(f"v{at}", podset(gpu=4)), {f"a{at}": 1}, leaving=True) for at in range(2)
+    ]
+    small = Pending(part("small", 4, queued_at=9.0))
+    made = planned(world(nodes, [*entries, small], halves))
+    assert started(made) == {"g2": (("a2", 1),)}
+    kept = {refusal.uid: refusal.lease for refusal in made.pending}
+    assert kept == {"g0": entries[0].lease, "g1": entries[1].lease, "small": None}
+
+
+@pytest.mark.parametrize(
+    ("rule", "starts"), [(WhenCan.TRY_NEXT_FLAVOR, True), (WhenCan.MAY_STOP_SEARCH, False)]
+)
+def test_a_gang_with_a_lease_starts_on_another_flavor_where_its_queue_prefers_that_to_evictions(
+    rule: WhenCan, starts: bool
+) -> None:
+    nodes = [node("a0", gpu=8, labels={"m": "one"}), node("b0", gpu=8, labels={"m": "two"})]
+    flavors = [
+        ResourceFlavor(name, node_labels=(("m", name),), topology="gpus") for name in ("one", "two")
+    ]
+    asks = whole("g", priority=HIGH)
+    until = CapacityLease(placed(asks, {"a0": 1}, flavor="one"), ("v",), NOW - 60, NOW + 60)
+    going = holding(whole("v"), {"a0": 1}, flavor="one", leaving=True)
+    own = replace(queue(flavors=("one", "two")), fungibility=Fungibility(when_can_preempt=rule))
+    made = planned(world(nodes, [Pending(asks, until)], [going], own, flavors=flavors))
+    assert started(made) == ({"g": (("b0", 1),)} if starts else {})
 
 
 def test_leased_capacity_is_kept_from_gangs_before_and_after() -> None:

@@ -14,6 +14,7 @@ The CapacityLeases of a snapshot are the reservations of earlier plans.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -162,6 +163,13 @@ class Leases:
             return None
         self.give_up(uid)
         return TentativeAdmission(held.request, held.node_counts, fixed=True)
+
+    @contextmanager
+    def without(self, uid: str) -> Iterator[GangRequest]:
+        """For the time of a ``with`` block, nothing is reserved for a lease. The value: what its gang asks on the leased nodes."""
+        held = self._valid[uid]
+        with self.state.without_reservation(held.request, held.node_counts):
+            yield held.request
 
     def give_up(self, uid: str) -> None:
         """Return the leased capacity and quota."""

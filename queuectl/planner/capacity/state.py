@@ -11,6 +11,7 @@ reservation may use the rest, which is *open*.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -252,6 +253,23 @@ class State:
         self.kept[:, reservation.nodes] -= reservation.kept
         self.quota.open = self.quota.open_beside(self.reservations.values())
         self._touch(reservation.nodes)
+
+    @contextmanager
+    def without_reservation(self, request: GangRequest, node_counts: NodeCounts) -> Iterator[None]:
+        """For the time of a ``with`` block, nothing is reserved for a gang; the order of reservations stays."""
+        uid = request.pending.workload.uid
+        reservations, opened = dict(self.reservations), self.quota.open
+        released = len(self.quota.released)
+        self.hold(request, node_counts, -1)
+        self.disown(uid)
+        yield
+        self.hold(request, node_counts)
+        own = reservations.get(uid)
+        if own is not None and self.kept is not None:
+            self.kept[:, own.nodes] += own.kept
+            self._touch(own.nodes)
+        self.reservations, self.quota.open = reservations, opened
+        del self.quota.released[released:]
 
     # Changes of the matrices.
 

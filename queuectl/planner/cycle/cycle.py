@@ -247,10 +247,21 @@ class AdmissionCycle:
         if head is None and (admission := self.leases.claim(gang.uid)) is not None:
             self._admit(admission)
             return True
+        if head is None and (found := self._elsewhere(gang)) is not None:
+            self.leases.give_up(gang.uid)
+            self.classes.forget_refusals()
+            self._start(found)
+            return True
         self.limits.take(leased)
         self._wait(gang, self.leases.reason(gang.uid), lease=gang.pending.lease)
         self.considered += 1
         return True
+
+    def _elsewhere(self, gang: Candidate) -> Fit | None:
+        """The start of a gang that has a lease on other capacity, which is free now; None if it waits for its victims."""
+        with self.leases.without(gang.uid) as leased:
+            known = self.classes.candidate(leased.pending, gang.queue)
+            return self.sizing.instead(known, leased)
 
     def _overtakes(self, gang: Candidate, refuted: Refuted) -> bool:
         """End the leases of gangs behind it in its StrictFIFO queue that it holds back; whether there are any."""

@@ -86,12 +86,16 @@ class _CachedFlavorChooser(FlavorChooser):
     known: Known = field(kw_only=True)
 
     def choose(
-        self, pending: Pending, queue: ClusterQueue | None, templates: Iterable[GangRequest]
+        self,
+        pending: Pending,
+        queue: ClusterQueue | None,
+        templates: Iterable[GangRequest],
+        leased: GangRequest | None = None,
     ) -> Outcome:
         refusal = self.known.refused.get(pending.workload.uid)
         if refusal is not None and not shrinks(pending.workload):
             return Refuted(refusal.reasons)
-        return super().choose(pending, queue, templates)
+        return super().choose(pending, queue, templates, leased)
 
     def fit(self, request: GangRequest) -> Fit | Unknown | Reason:
         node_counts = self._node_counts(request)

@@ -3,7 +3,7 @@
 Candidates are legal by the ClusterQueue's policy; the cost is its layers, in order. No gang is evicted unless the blocked one
 fits after it, and no victim is needless. Quota and topology are freed by the same model: a gang blocked by both gets one
 victim set that serves both, one blocked by quota alone gets the cheapest that frees quota. No gang is evicted for a
-preferred topology level; among what the least victims free, the gang runs as close together as it prefers.
+preferred topology level; among what is free and what the least victims free, the gang runs as close together as it prefers.
 
 The search, in the order of what proves most for least:
 
@@ -24,7 +24,9 @@ import numpy as np
 from queuectl.domain.plan import Preemption, PreemptionReason, Proof
 from queuectl.domain.queues import ClusterQueue, VictimKey
 from queuectl.domain.rules import FairStrategy
-from queuectl.planner.capacity.node_counts import NodeCounts
+from queuectl.domain.snapshot import Admitted
+from queuectl.planner.capacity.node_counts import NodeCounts, add_at
+from queuectl.planner.capacity.reservations import awaited
 from queuectl.planner.capacity.state import State
 from queuectl.planner.placement.feasible import refuted_by_sums
 from queuectl.planner.placement.several import find
@@ -50,7 +52,7 @@ from queuectl.planner.preempt.rules import (
 from queuectl.planner.preempt.search import Found, Search
 from queuectl.planner.preempt.shortage import shortfall_of
 from queuectl.planner.problem.problem import caps
-from queuectl.planner.problem.request import GangRequest
+from queuectl.planner.problem.request import GangRequest, quota_only
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.solver.solver import Solver
 
@@ -122,19 +124,45 @@ def _answer(
 ) -> Victims:
     table = candidate_set.table
     victims = sorted(found.victims or ())
-    free = state.later.free
-    if victims:
-        free = free + table.freed(free.shape[1], table.mask(victims))
-    node_counts = find(request, free, lambda shape: caps(free, shape))
+    node_counts = _placed(state, request, [table.gangs[v] for v in victims])
     uid = request.pending.workload.uid
     evicted = (
         Preemption(table.gangs[v].workload.uid, uid, table.cost(v), candidate_set.reason(v).value)
         for v in victims
     )
     proof = Proof.OPTIMAL if found.proved else Proof.FEASIBLE
-    # As close together as it prefers, if that is found; else where the search placed it.
     placed = node_counts if node_counts is not None else found.node_counts
     return Victims(tuple(evicted), placed, proof)
+
+
+def _placed(state: State, request: GangRequest, evicted: Sequence[Admitted]) -> NodeCounts | None:
+    """Where a gang runs once these gangs are evicted, as close together as it prefers; None if no place is found.
+
+    Of the gangs that leave already, it waits for those whose quota it needs, and for others only if it does not fit without them.
+    """
+    for_quota = awaited(state, quota_only(request), (), evicted)
+    taken = {uid for uids in state.awaited.values() for uid in uids}
+    leaving = sorted(state.leaving.items(), key=lambda item: (item[0] in taken, item[0]))
+    waits = [*evicted, *(gang for uid, gang in leaving if uid in for_quota)]
+    others = [gang for uid, gang in leaving if uid not in for_quota]
+    later = state.later.free.copy()
+    for gang in evicted:
+        add_at(later, *state.problem.use_of(gang))
+
+    def placed(more: Sequence[Admitted]) -> NodeCounts | None:
+        free = state.open_now(slice(None)).copy()
+        for gang in (*waits, *more):
+            add_at(free, *state.problem.use_of(gang))
+        np.minimum(free, later, out=free)
+        return find(request, free, lambda shape: caps(free, shape))
+
+    while (found := placed(())) is None and others and placed(others) is not None:
+        needed = bisect_left(
+            range(len(others)), True, key=lambda n: placed(others[: n + 1]) is not None
+        )
+        waits.append(others[needed])
+        others = others[:needed]
+    return found
 
 
 @dataclass(eq=False)

@@ -7,7 +7,7 @@ the common one pass up, and that not below 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
@@ -207,8 +207,9 @@ def shortfall_of(state: State, request: GangRequest, queue: str) -> QuotaShortfa
 Heights: TypeAlias = tuple[int, ...]  # per podset, how far up the cohorts it borrows; 0 = not
 
 
-def borrows(state: State, request: GangRequest) -> Heights:
-    """How far up its cohorts each podset borrows, those before it charged already, in the tighter of the two views."""
+def borrows(state: State, request: GangRequest, views: Sequence[QuotaUse] | None = None) -> Heights:
+    """How far up its cohorts each podset borrows, those before it charged already, in the tightest of some views: now and later."""
+    views = (state.now.quota, state.later.quota) if views is None else views
     heights = [0] * len(request.flavors)
     if request.queue is None or state.later.quota.pools[request.queue].parent is None:
         return tuple(heights)
@@ -222,7 +223,7 @@ def borrows(state: State, request: GangRequest) -> Heights:
             need = amounts[resource] * podset.count
             row = (flavor, resource)
             charged[row] = charged.get(row, 0) + need
-            for use in (state.now.quota, state.later.quota):
+            for use in views:
                 reach = use.reach(request.queue, row, charged[row])
                 heights[i] = max(heights[i], reach.height if need else 0)
     return tuple(heights)

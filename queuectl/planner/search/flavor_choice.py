@@ -88,7 +88,11 @@ class FlavorChooser:
     planned: PlannedStarts | None = None
 
     def choose(
-        self, pending: Pending, queue: ClusterQueue | None, templates: Iterable[GangRequest]
+        self,
+        pending: Pending,
+        queue: ClusterQueue | None,
+        templates: Iterable[GangRequest],
+        leased: GangRequest | None = None,
     ) -> Outcome:
         """The best choice of flavors for a gang.
 
@@ -96,8 +100,11 @@ class FlavorChooser:
             pending: the gang.
             queue: its ClusterQueue, None when it has no quota.
             templates: what it asks under each choice, most preferred first.
+            leased: what its lease is for. It evicts no further gangs then, and waits for the lease rather than start under a choice
+                of flavors to which it prefers evictions.
         """
-        search = _Search(self, queue, queue.fungibility if queue is not None else Fungibility())
+        rule = queue.fungibility if queue is not None else Fungibility()
+        search = _Search(self, queue, rule, self._lease(leased) if leased is not None else None)
         for template in templates:
             outcome = search.judge(replace(template, pending=pending))
             if outcome is not None:
@@ -205,6 +212,11 @@ class FlavorChooser:
             return Unknown()
         return FitsAfterEviction(request, found, self._heights_after(request, found.victims))
 
+    def _lease(self, leased: GangRequest) -> FitsAfterEviction:
+        """A lease as an outcome: its gang fits once the gangs that leave have left."""
+        heights = borrows(self.state, leased, [self.state.later.quota])
+        return FitsAfterEviction(leased, Victims((), (), Proof.OPTIMAL), heights)
+
     def _heights_after(self, request: GangRequest, victims: Sequence[Preemption]) -> Heights:
         """How far up its podsets borrow once these have left."""
         gangs = self.problem.snapshot.admitted_of({v.victim for v in victims})
@@ -219,6 +231,7 @@ class _Search:
     by: FlavorChooser
     queue: ClusterQueue | None
     rule: Fungibility
+    leased: FitsAfterEviction | None = None
     passed: list[Fit] = field(default_factory=list)  # they fit, but borrow
     cleared: list[FitsAfterEviction] = field(default_factory=list)
     blocked: list[tuple[GangRequest, EvictionScope]] = field(
@@ -239,11 +252,7 @@ class _Search:
         if found.code is Code.WOULD_DELAY:
             self.why.append(found)
             return None
-        if found.code not in NEVER_FITS:
-            found = self.by.ever(request, self.queue, found)
-        self.why.append(found)
-        in_vain = found.code in NEVER_FITS or found.waits_for_capacity
-        candidates = None if in_vain else self._candidates(request, found)
+        candidates = self._scope(request, found)
         if candidates is None:
             return None
         if self.rule.when_can_preempt is WhenCan.TRY_NEXT_FLAVOR:
@@ -251,10 +260,27 @@ class _Search:
             return None
         return self._clear(request, candidates)
 
+    def _scope(self, request: GangRequest, why: Reason) -> EvictionScope | None:
+        """The candidates for victims of a choice that does not fit; None = victims do not help, or it has no right to evict any gang."""
+        if self.leased is not None:
+            same = self.queue is not None and request.flavors == self.leased.request.flavors
+            return EvictionScope.LEGAL if same else None
+        if why.code not in NEVER_FITS:
+            why = self.by.ever(request, self.queue, why)
+        self.why.append(why)
+        in_vain = why.code in NEVER_FITS or why.waits_for_capacity
+        return None if in_vain else self._candidates(request, why)
+
+    def _victims(
+        self, request: GangRequest, candidates: EvictionScope
+    ) -> FitsAfterEviction | Unknown | None:
+        """Victims for a choice; those of its lease if it has one; None = there are none."""
+        assert self.queue is not None
+        return self.leased or self.by.clear(request, self.queue, candidates)
+
     def _clear(self, request: GangRequest, candidates: EvictionScope) -> Outcome | None:
         """Victims at once: where preemption may end the search."""
-        assert self.queue is not None
-        cleared = self.by.clear(request, self.queue, candidates)
+        cleared = self._victims(request, candidates)
         if isinstance(cleared, FitsAfterEviction):
             if not any(cleared.heights) or self.rule.when_can_borrow is WhenCan.MAY_STOP_SEARCH:
                 return cleared
@@ -285,8 +311,7 @@ class _Search:
         borrowing_first = self.rule.preference is FlavorPreference.BORROWING_OVER_PREEMPTION
         if not (borrowing_first and self.passed):
             for request, candidates in self.blocked:
-                assert self.queue is not None
-                cleared = self.by.clear(request, self.queue, candidates)
+                cleared = self._victims(request, candidates)
                 if isinstance(cleared, Unknown):
                     return min(self.passed, key=_heights) if self.passed else cleared
                 if cleared is not None:

@@ -63,6 +63,11 @@ class SizeSearch:
         outcome = self._ask(gang)
         return self._largest(gang) if isinstance(outcome, Refuted) else outcome
 
+    def instead(self, gang: Candidate, leased: GangRequest) -> Fit | None:
+        """A start now of a gang that has a lease, under a choice of flavors that it prefers to waiting for the lease."""
+        outcome = self.chooser.choose(gang.pending, gang.queue, self._open(gang), leased)
+        return outcome if isinstance(outcome, Fit) else None
+
     def never(self, gang: Candidate, *, nodes: bool) -> bool:
         """Whether not even the fewest pods of a gang would start on empty nodes and with unused quota.
 
@@ -107,10 +112,7 @@ class SizeSearch:
     def _ask(self, gang: Candidate) -> Outcome:
         """The outcome of a gang with exactly these pods."""
         pending, queue, kind = gang.pending, gang.queue, gang.known
-        open_choices = [
-            d for choice, d in kind.requests if self.strict.ahead(queue, choice) is None
-        ]
-        outcome = self.chooser.choose(pending, queue, open_choices)
+        outcome = self.chooser.choose(pending, queue, self._open(gang))
         if isinstance(outcome, Refuted) and not kind.options.complete:
             outcome = Unknown()
         if not isinstance(outcome, Fit) and queue is not None and queue.split_flavors:
@@ -122,6 +124,12 @@ class SizeSearch:
         if isinstance(outcome, Refuted) and outcome.why[0].code in NEVER_FITS:
             return self._unless_held_back(gang, outcome)
         return outcome
+
+    def _open(self, gang: Candidate) -> list[GangRequest]:
+        """The requests of a gang under the choices of flavors that no head holds back."""
+        return [
+            d for choice, d in gang.known.requests if self.strict.ahead(gang.queue, choice) is None
+        ]
 
     def _unless_held_back(self, gang: Candidate, refuted: Refuted) -> Refuted:
         """The refutation of a gang that never fits under the choices that are open to it.
