@@ -36,6 +36,7 @@ class Code(StrEnum):
     UNSUPPORTED = "UnsupportedConstraint"  # the request has an unsupported constraint
     QUEUE_STOPPED = "ClusterQueueStopped"  # stopPolicy of its ClusterQueue
     LOCAL_QUEUE_STOPPED = "LocalQueueStopped"  # stopPolicy of its LocalQueue
+    TERMINATING = "Terminating"  # its object or its namespace is being deleted
     INTERNAL_ERROR = "InternalError"  # queuectl cannot handle it; it is set aside and tried again
     UNSATISFIED_CHECKS = "UnsatisfiedAdmissionChecks"  # a check of its queue has no controller
     WAITING_FOR_CHECKS = "WaitingForAdmissionChecks"  # its capacity is reserved meanwhile
@@ -128,6 +129,7 @@ MEANINGS: Final[Mapping[Code, str]] = {
     Code.UNSUPPORTED: "The gang requests a constraint that queuectl does not support.",
     Code.QUEUE_STOPPED: "The ClusterQueue is stopped. Resume it to admit its gangs.",
     Code.LOCAL_QUEUE_STOPPED: "The LocalQueue is stopped. Resume it to admit its gangs.",
+    Code.TERMINATING: "The object or its namespace is being deleted, so the gang does not start.",
     Code.UNSATISFIED_CHECKS: "An admission check of the ClusterQueue does not exist or has no controller here.",
     Code.WAITING_FOR_CHECKS: "Quota and nodes are reserved for the gang until its admission checks are ready.",
     Code.INTERNAL_ERROR: "An internal error sets the gang aside. It delays no other gang, and is tried again.",
@@ -185,6 +187,7 @@ NOT_IN_LINE: Final = NEVER_FITS | {
     Code.QUEUE_STOPPED,
     Code.LOCAL_QUEUE_STOPPED,
     Code.UNSATISFIED_CHECKS,
+    Code.TERMINATING,
     Code.BUDGET_SPENT,
     Code.INTERNAL_ERROR,
 }

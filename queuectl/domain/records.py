@@ -38,12 +38,13 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceRecord:
-    """``selectors``: of nodes, which some plugins of the API server add to its pods."""
+    """``selectors``: of nodes, which some plugins of the API server add to its pods. ``deleting``: no object can be created in it."""
 
     name: str
     version: int
     labels: tuple[tuple[str, str], ...] = ()
     selectors: NodeSelectors = ()
+    deleting: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,7 @@ class SnapshotBuilder:
         self._fleet: Fleet | None = None
         self._records: list[NamespaceRecord] = []
         self._namespaces: dict[str, dict[str, str]] = {}
+        self._ending: frozenset[str] = frozenset()
         self._inadmissible: dict[tuple[str, str], Reason | None] = {}
 
     def freeze(self, config: QueueConfig, now: float, limits: SolverLimits) -> Snapshot:
@@ -142,6 +143,7 @@ class SnapshotBuilder:
         if config is not self._config or records != self._records:
             self._config, self._records = config, records
             self._namespaces = {record.name: dict(record.labels) for record in records}
+            self._ending = frozenset(record.name for record in records if record.deleting)
             self._inadmissible = {}
             self._waiting = {}
             self._holding = {}
@@ -240,8 +242,8 @@ class SnapshotBuilder:
             return None
         changed = known is None or known[0] is not entry or known[1] is not job or self._resized
         if known is None or changed:
-            if job is None or not job.suspended or job.deleting:
-                return None  # it runs without an entry (observations handle that first), or it is deleted
+            if job is None or not job.suspended:
+                return None  # it runs without an entry: observations handle that first
             pending = self._made_pending(entry, job, config)
             if known is not None and known[2] == pending:
                 pending = known[2]
@@ -368,6 +370,8 @@ class SnapshotBuilder:
 
     def _own_fault(self, job: JobRecord, config: QueueConfig) -> Reason | None:
         """The reason for which the gang cannot start, whatever its queue and its state are."""
+        if (why := self._terminating(job)) is not None:
+            return why
         if job.error is not None:
             return Reason(Code.UNSUPPORTED if job.unsupported else Code.MISCONFIGURED, job.error)
         if why := refused_gpus(job.podsets, self._mirror.fleet, config.rules.accounting.gpus):
@@ -376,6 +380,16 @@ class SnapshotBuilder:
             return job.forbidden
         waits = job.awaits or in_the_way(job, self._mirror.pods_of(job))
         return Reason(Code.WAITING_FOR_PODS, waits) if waits else None
+
+    def _terminating(self, job: JobRecord) -> Reason | None:
+        """The reason for which the gang never starts again, if its object or its namespace is being deleted."""
+        if job.deleting:
+            text = "it is being deleted, and ends once its finalizers are removed"
+        elif job.namespace in self._ending:
+            text = f"namespace {job.namespace} is being deleted: no pods can be created in it"
+        else:
+            return None
+        return Reason(Code.TERMINATING, text)
 
     def parked(self, config: QueueConfig) -> Iterator[Pending]:
         """The gangs that are held, deactivated or in back-off, with their reasons. The snapshot of a cycle is without them."""
@@ -480,12 +494,13 @@ class SnapshotBuilder:
         leaving = entry.state is State.EVICTING and not stays
         lease = entry.lease if not stays else None
         live = entry.state.live
+        starts_again = self._terminating(job) is None
         ends = self._durations.end(entry, job, config, now) if live else (None, False)
         return Admitted(
             workload=self.workload(entry, job),
             placement=self._still_held(entry, job) if leaving else placement,
             leaving=leaving,
-            returns=leaving and queues_again_at_once(entry),
+            returns=leaving and starts_again and queues_again_at_once(entry),
             started_at=entry.started_at or entry.since,
             checkpoint_at=checkpoint_of(self._mirror, entry, job, config),
             lost=() if leaving or stays else self._lost(entry, job, placement),
@@ -494,7 +509,8 @@ class SnapshotBuilder:
             ends_at=ends[0],
             end_enforced=ends[1],
             evictable=not stays,
-            restartable=job.error is None
+            restartable=starts_again
+            and job.error is None
             and not job.elastic
             and not stays
             and not self._checked(entry, config)

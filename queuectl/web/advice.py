@@ -37,6 +37,7 @@ PENDING: Final = {
     Code.UNSUPPORTED: _REQUEST,
     Code.QUEUE_STOPPED: _STOPPED,
     Code.LOCAL_QUEUE_STOPPED: _STOPPED,
+    Code.TERMINATING: "If it stays, ask an administrator which finalizers the object or its namespace has.",
     Code.UNSATISFIED_CHECKS: "Ask an administrator: an admission check of its queue is not set up.",
     Code.WAITING_FOR_CHECKS: f"{_NOTHING} It starts when its admission checks are ready.",
     Code.INTERNAL_ERROR: "Report the error to an administrator. A changed job is tried again at once.",

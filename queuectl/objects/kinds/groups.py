@@ -133,7 +133,12 @@ class Group:
         awaits = f"none of its {counted(self.total, 'pod')} exists"
         last = self.record
         self.record = replace(
-            last, version=last.version + 1, absent=True, awaits=awaits, suspended=True
+            last,
+            version=last.version + 1,
+            absent=True,
+            awaits=awaits,
+            suspended=True,
+            deleting=False,
         )
         return self.record
 

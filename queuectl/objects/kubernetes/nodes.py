@@ -151,6 +151,7 @@ def read_namespace(wire: WireNamespace) -> NamespaceRecord:
         version_of(meta.resource_version),
         _sorted_labels(meta),
         tuple(selectors),
+        deleting=meta.deletion_timestamp is not None,
     )
 
 

@@ -113,6 +113,7 @@ class NamespaceMeta(Wire):
     resource_version: str = ""
     labels: dict[str, str] | None = None
     annotations: NamespaceAnnotations | None = None
+    deletion_timestamp: str | None = None
 
 
 class WireNamespace(Wire):
