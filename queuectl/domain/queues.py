@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from queuectl.domain.budgets import Budget, TopUp
 from queuectl.domain.checks import AdmissionCheck, CheckRule
@@ -19,7 +20,7 @@ from queuectl.domain.node_health import UnhealthyNodes
 from queuectl.domain.node_template import NodeTemplate
 from queuectl.domain.reservations import AdvanceReservation
 from queuectl.domain.rules import Rules
-from queuectl.domain.workload import Placement
+from queuectl.domain.workload import Placement, Workload
 
 
 class QueueingStrategy(StrEnum):
@@ -41,6 +42,10 @@ class BackfillOrder(StrEnum):
     SHORTEST = "Shortest"  # the shortest expected run first; a gang that waits longer gains
 
 
+ONE_POD_DELAY: Final = 0.1
+"""The default part of the run time of a gang of one pod by which later gangs can delay its planned start."""
+
+
 @dataclass(frozen=True, slots=True)
 class Backfill:
     """How gangs start before an earlier gang that waits.
@@ -48,12 +53,19 @@ class Backfill:
     Attributes:
         planned_starts: the gangs that wait and have a planned start: the first ones in queue order.
         order: of the gangs behind them.
-        delay: the part of its run time by which later gangs can delay a planned start.
+        delay: the part of its run time by which later gangs can delay a planned start; None = ``ONE_POD_DELAY`` for a gang of one
+            pod, and no delay for a gang of several.
     """
 
     planned_starts: int = 1
     order: BackfillOrder = BackfillOrder.SHORTEST
-    delay: float = 0.1
+    delay: float | None = None
+
+    def delay_of(self, workload: Workload) -> float:
+        """The part of its run time by which later gangs can delay the planned start of a gang."""
+        if self.delay is not None:
+            return self.delay
+        return ONE_POD_DELAY if workload.pods == 1 else 0.0
 
 
 class WithinClusterQueue(StrEnum):

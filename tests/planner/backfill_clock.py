@@ -27,7 +27,7 @@ def line(
     planned_starts: int = 1,
     order: BackfillOrder = BackfillOrder.QUEUE,
     within: WithinClusterQueue = WithinClusterQueue.NEVER,
-    delay: float = 0.0,
+    delay: float | None = 0.0,
 ) -> ClusterQueue:
     """The ClusterQueue ``main`` with the strategy Backfill."""
     made = queue(strategy=QueueingStrategy.BACKFILL, within=within)

@@ -305,3 +305,24 @@ def test_a_gang_with_a_limit_can_delay_a_planned_start_by_a_part_of_its_run(
     (planned,) = made.planned
     assert planned.start.at - NOW == (seconds if started else 100)
     assert planned.start.promised == NOW + 150
+
+
+@pytest.mark.parametrize(
+    ("pods", "delay", "started"),
+    [
+        pytest.param(1, None, ["later"], id="one pod"),
+        pytest.param(2, None, [], id="several pods"),
+        pytest.param(2, 0.1, ["later"], id="several pods, and the delay is set"),
+    ],
+)
+def test_by_default_a_later_gang_delays_only_planned_starts_of_one_pod(
+    pods: int, delay: float | None, started: list[str]
+) -> None:
+    """One GPU is in use for 100 s. The first gang needs all GPUs for 500 s, and the later one runs for 150 s."""
+    nodes = [node(f"n{number}", gpu=8) for number in range(pods)]
+    busy = running(job("busy", 1, 100), "n0", ends=100)
+    first, later = job("first", pods, 500, gpu=8), job("later", 1, 150, queued_at=1)
+    snapshot = world(nodes, [first, later], [busy], line(delay=delay))
+    made = plan(snapshot)
+    assert verify(snapshot, made) == ()
+    assert starts(made) == started

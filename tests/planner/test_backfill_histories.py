@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queuectl.domain.plan import SlipCause
-from queuectl.domain.queues import Cohort, WithinClusterQueue
+from queuectl.domain.queues import Cohort, QueueingStrategy, WithinClusterQueue
 from queuectl.domain.snapshot import PlannedStart
 from queuectl.domain.workload import Duration, Placement
 from tests.planner.backfill_clock import Arrival, Clock, job, line, member
-from tests.planner.build import NOW, node
+from tests.planner.build import NOW, node, queue
 
 NODES = [node(f"n{number}", f"r{number // 2}", gpu=2) for number in range(4)]
 RACKS = {each.name: each.labels["rack"] for each in NODES}
@@ -27,10 +27,12 @@ def arrivals(
     priorities: Sequence[int] = (0,),
     levels: Sequence[str | None] = (None, "rack"),
     *,
+    gpus: Sequence[int] = (1, 2),
+    ends: Sequence[float] = (0.4, 1.0),
     preferred: bool = False,
     partial: bool = False,
 ) -> list[Arrival]:
-    """Gangs that end at their limits or before."""
+    """Gangs that end at their limits or before. ``gpus``: of a pod; ``ends``: parts of the limit."""
     gangs = []
     for number in range(draw(st.integers(4, 8))):
         at = float(draw(st.integers(0, 12)) * 5)
@@ -43,13 +45,13 @@ def arrivals(
             limit,
             queued_at=at,
             priority=draw(st.sampled_from(priorities)),
-            gpu=draw(st.sampled_from([1, 2])),
+            gpu=draw(st.sampled_from(gpus)),
             required=None if preferred else level,
             preferred=level if preferred else None,
             least=max(1, pods // 2) if partial and draw(st.booleans()) else None,
             of=draw(st.sampled_from(queues)),
         )
-        gangs.append(Arrival(at, workload, limit * draw(st.sampled_from([0.4, 1.0]))))
+        gangs.append(Arrival(at, workload, limit * draw(st.sampled_from(ends))))
     return gangs
 
 
@@ -92,6 +94,32 @@ def test_no_gang_that_keeps_its_limit_delays_a_planned_start(
     clock.run(until=10_000)
     assert clock.slips == []
     assert_kept(clock)
+
+
+@settings(max_examples=15)
+@given(arrivals())
+def test_by_default_later_gangs_delay_only_planned_starts_of_one_pod(gangs: list[Arrival]) -> None:
+    clock = Clock(NODES, gangs, line(delay=None))
+    clock.run(until=10_000)
+    assert clock.slips == []
+    single = {each.workload.uid for each in gangs if each.workload.pods == 1}
+    assert_kept(clock, frozenset(single))
+
+
+@settings(max_examples=15)
+@given(arrivals(levels=(None,), gpus=(2,), ends=(1.0,)))
+def test_gangs_of_whole_nodes_that_all_have_planned_starts_wait_at_most_as_long_as_with_fifo(
+    gangs: list[Arrival],
+) -> None:
+    """If they run exactly to their limits."""
+    found, fifo = (
+        Clock(NODES, gangs, each)
+        for each in (line(len(gangs)), queue(strategy=QueueingStrategy.STRICT_FIFO))
+    )
+    for clock in (found, fifo):
+        clock.run(until=10_000)
+    assert found.started.keys() == fifo.started.keys()
+    assert all(at <= fifo.started[uid] for uid, at in found.started.items())
 
 
 @settings(max_examples=10)

@@ -115,11 +115,10 @@ def read_cluster_queue(document: wire.ClusterQueueDocument) -> ClusterQueue:
 
 def _read_backfill(policy: wire.PolicySpec | wire.CohortPolicySpec) -> Backfill:
     default = Backfill()
-    delay = policy.planned_start_delay
     return Backfill(
         policy.planned_starts or default.planned_starts,
         policy.backfill_order or default.order,
-        default.delay if delay is None else delay,
+        policy.planned_start_delay,
     )
 
 

@@ -114,7 +114,7 @@ class StartSearch:
         guarded = last is not None and last.overruns >= MOST_OVERRUNS
         if line is None or duration is None or guarded:
             return at
-        latest = at + line.rule.delay * duration.seconds
+        latest = at + line.rule.delay_of(request.pending.workload) * duration.seconds
         if starting_at(self._problem, request, latest) is not request:
             return at  # it would run into a Reservation
         if last is not None and last.promised is not None and at <= last.promised + SLACK:
