@@ -202,6 +202,15 @@ class SnapshotBuilder:
         self._asked[entry.uid] = (job, place, self._sizes, workload)
         return workload
 
+    def _begun(
+        self, entry: Entry, job: JobRecord, config: QueueConfig, ends_at: float | None
+    ) -> Workload:
+        """The workload of a running gang. A process that did not see its start finds how long the attempt was expected to run."""
+        workload = self.workload(entry, job)
+        if workload.duration is not None or ends_at is None:
+            return workload
+        return self._lasting(workload, self._durations.at_start(entry, job, config))
+
     def _lasting(self, workload: Workload, duration: Duration | None) -> Workload:
         """The workload with another duration, also for later snapshots."""
         job, place, sizes, _ = self._asked[workload.uid]
@@ -241,6 +250,8 @@ class SnapshotBuilder:
         if job is not None and self._held(entry, job, config):
             return None
         changed = known is None or known[0] is not entry or known[1] is not job or self._resized
+        if job is not None and growth_of(job) is not None:
+            changed = True  # its request depends on the placement of its gang
         if known is None or changed:
             if job is None or not job.suspended:
                 return None  # it runs without an entry: observations handle that first
@@ -463,6 +474,7 @@ class SnapshotBuilder:
             if (gang.utilization, gang.idle_since, gang.checkpoint_at, before) != now_known:
                 gang = replace(
                     gang,
+                    workload=self._begun(entry, job, config, ends[0]),
                     utilization=utilization,
                     idle_since=idle_since,
                     checkpoint_at=saved,
@@ -497,7 +509,7 @@ class SnapshotBuilder:
         starts_again = self._terminating(job) is None
         ends = self._durations.end(entry, job, config, now) if live else (None, False)
         return Admitted(
-            workload=self.workload(entry, job),
+            workload=self._begun(entry, job, config, ends[0]),
             placement=self._still_held(entry, job) if leaving else placement,
             leaving=leaving,
             returns=leaving and starts_again and queues_again_at_once(entry),

@@ -7,14 +7,15 @@ import threading
 from queuectl.control.leader.estimates import Estimator
 from queuectl.domain.ledger import Document, State
 from queuectl.domain.queries import QueuePosition
+from queuectl.domain.workload import Duration
 from queuectl.durations.estimator import ENOUGH
 from queuectl.planner.cache import PlannerCache
 from tests.control.rig import Rig, gang, rig
 from tests.control.test_pastuse import Clock
 
 
-def limited(name: str, seconds: int) -> Document:
-    document = gang("Job", name, 2)
+def limited(name: str, seconds: int, pods: int = 2) -> Document:
+    document = gang("Job", name, pods)
     document["metadata"]["labels"]["queuectl.dev/max-exec-time-seconds"] = str(seconds)
     return document
 
@@ -93,3 +94,37 @@ async def test_a_new_leader_uses_the_durations_of_gangs_that_ended_before(
         assert entry.started_at is not None
         start = world.loop.leader_state.estimates.now.by_uid[waits]
         assert entry.started_at <= start.median <= entry.started_at + 100.0
+
+
+async def test_a_new_leader_plans_with_the_run_times_that_running_gangs_were_expected_to_have(
+    database_url: str,
+) -> None:
+    clock = Clock()
+    async with rig(database_url, 2, clock=clock) as world:
+        for number in range(ENOUGH):
+            uid = world.cluster.submit(gang("Job", f"done-{number}", 1))
+            await world.until_state(uid, State.RUNNING)
+            clock.now += 100.0
+            world.cluster.finish(uid)
+            await world.until_state(uid, State.FINISHED)
+        uids = [
+            world.cluster.submit(one) for one in (limited("runs", 600, 1), gang("Job", "likely", 1))
+        ]
+        for uid in uids:
+            await world.until_state(uid, State.RUNNING)
+
+        def expected() -> dict[str, Duration | None]:
+            assert world.loop is not None
+            running = world.loop.leader_state.snapshot(seek_room=False).admitted
+            return {gang.workload.name: gang.workload.duration for gang in running}
+
+        before = expected()
+        assert before == {
+            "runs": Duration(600.0, enforced=True),
+            "likely": Duration(100.0, longest=100.0),
+        }
+        clock.now += 90.0
+        await dismiss(world)
+        await world.until(
+            lambda: world.loop is not None and expected() == before, "the new leader knows them"
+        )

@@ -16,19 +16,21 @@ from queuectl.domain.arrays import growth_of, index_uid
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.growth import beside
 from queuectl.domain.job_records import JobRecord, Outcome
-from queuectl.domain.ledger import Document, Entry, State
+from queuectl.domain.ledger import Document, Entry, EntryChange, State
 from queuectl.domain.plan import Admission, Eviction, Plan
 from queuectl.domain.pod_records import PodPhase, PodRecord
-from queuectl.domain.queues import QueueConfig, ResourceFlavor
+from queuectl.domain.queues import LocalQueue, QueueConfig, ResourceFlavor
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.records import Record, Upserted
-from queuectl.domain.snapshot import Pending, Snapshot
+from queuectl.domain.records import NamespaceRecord, NodeRecord, Record, Upserted
+from queuectl.domain.snapshot import Pending, Snapshot, SolverLimits
 from queuectl.domain.workload import Growth, Placement
 from queuectl.objects.documents import as_document
 from queuectl.objects.kinds import KINDS
+from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.growth import after_lower_ranks, in_rank_order, stalled_ranks
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
+from queuectl.state.usage import Usage
 from tests.planner.build import config, gang, node, placed, podset, queue
 from tests.support.file_plans import planned, pod_of_index
 
@@ -364,6 +366,34 @@ def test_a_pod_is_added_where_it_can_be_one_of_the_gang() -> None:
         own = workload.podsets[0].shape.rules
         grown = replace(workload, podsets=(found,), growth=Growth("u", 1, own))
         assert grown.requested == workload.requested, "its job does not state the rules of the gang"
+
+
+@pytest.mark.parametrize("to", [{"n1": 1}, {}], ids=["it is repaired elsewhere", "it stops"])
+def test_a_pod_that_waits_follows_its_gang_to_another_domain(to: Mapping[str, int]) -> None:
+    rack = {"queuectl.dev/podset-required-topology": "rack"}
+    job = read(elastic(3, 1, per_pod=rack, suspend=False, successPolicy={"rules": [{"succeededCount": 1}]}))  # fmt: skip
+    seen = mirror(job, pod("p1", 1), pod("p2", 2), NamespaceRecord("default", 1))
+    see(seen, *(NodeRecord(node(f"n{n}", f"b/r{n}", gpu=1), 1) for n in range(2)))
+    base = replace(entry("u", State.RUNNING), attempt=1, started_at=1.0)
+    second = index_uid("u", 1)
+    ledger = Ledger([base, entry(second)])
+    builder = SnapshotBuilder(seen, ledger, Usage(seen, ledger))
+    flavors = [ResourceFlavor("default", (), topology="gpus")]
+    known = replace(config(queue("pool"), flavors=flavors), local_queues={("default", "main"): LocalQueue("default", "main", "pool")})  # fmt: skip
+
+    def racks() -> list[str | None]:
+        found = builder.freeze(known, 9.0, SolverLimits())
+        selectors = (dict(one.workload.podsets[0].shape.rules.selector) for one in found.pending)
+        return [selector.get("rack") for selector in selectors]
+
+    def moves(nodes: Mapping[str, int]) -> None:
+        where = placed(gang("u", *job.podsets), dict(nodes)) if nodes else None
+        ledger.apply([EntryChange(base, replace(base, placement=where), 9.0)])
+
+    moves({"n0": 1})
+    assert racks() == ["r0"]
+    moves(to)
+    assert racks() == (["r1"] if to else [None])
 
 
 # ---- files
