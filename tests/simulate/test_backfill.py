@@ -12,7 +12,7 @@ from tests.simulate.cases import outcome, setting, trace, waits
 DECLARED, LEARNT, UNKNOWN = Durations
 GANG = (
     "0,100,1,8,a",  # half of the nodes, until 100
-    "1,50,2,8,a",  # a gang of all nodes: it waits, and its planned start is 100, at the latest 105
+    "1,50,2,8,a",  # a gang of all nodes: it waits, and its planned start is 100
 )
 
 
@@ -24,8 +24,8 @@ def backfilled(rows: tuple[str, ...], durations: Durations, **more: Any) -> list
 @pytest.mark.parametrize(
     ("durations", "seconds", "expected"),
     [
-        (DECLARED, 103, 0),  # it ends at the latest time of the planned start
-        (DECLARED, 104, 148),  # it would end one second later, and waits until the gang has ended
+        (DECLARED, 98, 0),  # it ends at the planned start
+        (DECLARED, 99, 148),  # it would end one second later, and waits until the gang has ended
         (LEARNT, 98, 148),  # its run time is not known
         (UNKNOWN, 98, 148),
     ],
@@ -35,7 +35,7 @@ def test_a_later_job_starts_if_it_is_known_to_end_before_the_planned_start(
 ) -> None:
     found = backfilled((*GANG, f"2,{seconds},1,8,a"), durations)
     assert found[2] == expected
-    assert found[1] == (99 if expected else 104)
+    assert found[1] == 99
 
 
 @pytest.mark.parametrize("durations", Durations)
@@ -45,8 +45,8 @@ def test_jobs_of_no_length_wait_for_room_and_end_at_once(durations: Durations) -
 
 
 def test_a_limit_of_the_trace_is_known_in_place_of_the_run_time() -> None:
-    """Its limit is 104 s, so it cannot start at 2, although it would end after 10 s."""
-    rows = (*(f"{row}," for row in GANG), "2,10,1,8,a,104")
+    """Its limit is 99 s, so it cannot start at 2, although it would end after 10 s."""
+    rows = (*(f"{row}," for row in GANG), "2,10,1,8,a,99")
     assert backfilled(rows, DECLARED, more="limit_s") == [0, 99, 148]
 
 
