@@ -1,5 +1,5 @@
-"""What ``queuectl explain`` prints for the frequent questions of docs/how-to/why.md on a real control plane, and that the fix
-that it suggests starts the gang.
+"""``queuectl explain`` answers the frequent questions of docs/how-to/why.md on a real control plane, and the fix that it suggests
+starts the gang.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def job(workspace: Workspace, name: str, pods: Pods, **options: Any) -> Document
 
 
 def again(workspace: Workspace, name: str, document: Document) -> None:
-    """Create a job anew with a change, as its owner does."""
+    """Delete a job and create it with a change, as its owner does."""
     remove(workspace, name)
     workspace.until(lambda: not workspace.pods(name), f"{name} has no pod")
     workspace.submit(document)
@@ -90,7 +90,7 @@ def test_a_node_in_use_again_starts_a_gang_that_waits_for_it(installation: Insta
         workspace.until_state("all", "Running")
 
 
-def test_a_gang_with_free_gpus_is_told_what_else_the_nodes_lack(
+def test_the_reason_of_a_gang_with_free_gpus_names_the_resource_that_the_nodes_lack(
     installation: Installation,
 ) -> None:
     with installation.workspace(128) as workspace:
@@ -105,7 +105,7 @@ def test_a_gang_with_free_gpus_is_told_what_else_the_nodes_lack(
         again(workspace, "train", job(workspace, "train", Pods(1, gpus=8, cpu="16")))
 
 
-def test_a_gang_that_never_starts_as_submitted_is_told_which_rule_to_remove(
+def test_without_the_rule_that_explain_names_a_gang_that_never_fits_starts(
     installation: Installation,
 ) -> None:
     with installation.workspace(128) as workspace:
