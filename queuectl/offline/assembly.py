@@ -61,6 +61,7 @@ class Parts:
         quotas: the ResourceQuotas.
         jobs, workloads: without the relations between them.
         pods: with their documents.
+        made: kind, and namespace/name, of each child of a job, to those of its controller.
         warnings: so far. More are added.
     """
 
@@ -69,6 +70,7 @@ class Parts:
     jobs: list[Given] = field(default_factory=list)
     workloads: list[Given] = field(default_factory=list)
     pods: list[tuple[Document, GivenPod]] = field(default_factory=list)
+    made: dict[tuple[str, str], tuple[str, str] | None] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     kinds: JobKinds = field(default_factory=lambda: KINDS)
 
@@ -112,7 +114,7 @@ class Assembly:
         for one in parts.workloads:
             uid = names[one.record.namespace, one.record.name]
             self._of_workloads.append((one.document, uid))
-        owners = Owners(gangs, names)
+        owners = Owners(gangs, names, parts.made)
         pods = [(document, pod, owners.of(pod)) for document, pod in parts.pods]
         # A job with pods was submitted. A pod of an index can wait before that.
         submitted = {

@@ -37,7 +37,7 @@ from queuectl.objects.configuration import queue_config
 from queuectl.objects.configuration.links import dangling, refuse_reserved_devices
 from queuectl.objects.documents import Document, with_names
 from queuectl.objects.files.children import NO_CHILDREN, Children
-from queuectl.objects.files.jobs import is_child, is_job
+from queuectl.objects.files.jobs import controller_of, is_child, is_job
 from queuectl.objects.files.pods import (
     DEPLOYMENT,
     SET,
@@ -183,7 +183,9 @@ def _sort(document: Document, position: int, parts: _Input) -> None:
         workload, warnings = read_workload(document)
         parts.warnings.extend(warnings)
         parts.workloads.append(of_workload(document, position, workload))
-    elif is_job(document, parts.kinds) and not is_child(document, parts.kinds):
+    elif is_child(document, parts.kinds):
+        parts.made[document.kind, document.name] = controller_of(document)
+    elif is_job(document, parts.kinds):
         job = read_job(document, position, parts.kinds, parts.children)
         parts.jobs += [job] if job is not None else []
 

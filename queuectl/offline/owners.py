@@ -11,14 +11,17 @@ from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.files.pods import GivenPod
+from queuectl.objects.kinds.jobset import JOBSET
 from queuectl.offline.gangs import Given, Key, as_uid
 from queuectl.state.usage import node_of
 
 _JOB_LABELS = ("batch.kubernetes.io/job-name", "job-name", "training.kubeflow.org/job-name")
+_JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 _PODSET_LABELS = (
     keys.PODSET_LABEL,
     keys.KUEUE_PREFIX + "podset",
     "training.kubeflow.org/replica-type",
+    "jobset.sigs.k8s.io/replicatedjob-name",
 )
 Slot = tuple[str, str]
 """Podset, and node name."""
@@ -27,8 +30,14 @@ Slot = tuple[str, str]
 class Owners:
     """Finds the gang of its namespace that a pod belongs to."""
 
-    def __init__(self, gangs: Iterable[Given], workloads: Mapping[tuple[str, str], str]) -> None:
-        """``workloads``: (namespace, name of a Workload) to the uid of its gang."""
+    def __init__(
+        self,
+        gangs: Iterable[Given],
+        workloads: Mapping[tuple[str, str], str],
+        made: Mapping[tuple[str, str], tuple[str, str] | None],
+    ) -> None:
+        """``workloads``: (namespace, name of a Workload) to the uid of its gang. ``made``: of :class:`~.assembly.Parts`."""
+        self._made = made
         self._names: dict[Key, Given] = {}
         self._uids: dict[str, Given] = {}
         self._kinds: dict[str, None] = {}  # in the order of the gangs
@@ -52,9 +61,25 @@ class Owners:
             found = self._names.get((owner.kind, record.namespace, owner.name))
             if found is not None and (not owner.uid or not found.has_uid):
                 return found
+            if (found := self._above(owner.kind, record.namespace, owner.name)) is not None:
+                return found
         if pod.workload is not None and (record.namespace, pod.workload) in self._workloads:
             return self._workloads[record.namespace, pod.workload]
+        if (name := pod.labels.get(_JOBSET_LABEL)) is not None:  # its Job is often not in the input
+            return self._names.get((JOBSET.kind, record.namespace, name))
         return self._by_label(pod) if not pod.owners else None
+
+    def _above(self, kind: str, namespace: str, name: str) -> Given | None:
+        """The gang whose controller made the object, or made the one that made it."""
+        met: set[tuple[str, str]] = set()
+        at: tuple[str, str] | None = (kind, f"{namespace}/{name}")
+        while at is not None and at not in met:
+            met.add(at)
+            if (at := self._made.get(at)) is not None:
+                _, _, own = at[1].partition("/")
+                if (found := self._names.get((at[0], namespace, own))) is not None:
+                    return found
+        return None
 
     def _by_label(self, pod: GivenPod) -> Given | None:
         for name in (pod.labels[label] for label in _JOB_LABELS if label in pod.labels):

@@ -218,6 +218,24 @@ def of_jobset() -> list[Body]:
     ]
 
 
+def of_foreign_jobset(*, jobs: bool) -> list[Body]:
+    """The same in a cluster without queuectl: pods name their Job. ``jobs``: the Jobs are in the input."""
+    runs, *_ = of_jobset()
+    found = [runs]
+    for name, place, phase in (("first", "n1", "Succeeded"), ("second", "n2", "Running")):
+        made = job(f"runs-{name}-0", 1, 8, runs=True)
+        pod = pod_of(made, 0, place, 8, phase)
+        owner = {"apiVersion": runs["apiVersion"], "kind": "JobSet", "name": "runs", "uid": "runs"}
+        del made["metadata"]["labels"]
+        made["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
+        pod["metadata"]["labels"] |= {
+            "jobset.sigs.k8s.io/jobset-name": "runs",
+            "jobset.sigs.k8s.io/replicatedjob-name": name,
+        }
+        found += [made, pod] if jobs else [pod]
+    return found
+
+
 def of_group(first: str = "Succeeded", gpus: int = 8) -> list[Body]:
     """A group of two pods. ``first``: the phase of its first pod."""
     pods = []
@@ -255,6 +273,8 @@ def of_group(first: str = "Succeeded", gpus: int = 8) -> list[Body]:
             id="failed index",
         ),
         pytest.param(of_jobset(), id="Job of a JobSet"),
+        pytest.param(of_foreign_jobset(jobs=True), id="Job of a foreign JobSet"),
+        pytest.param(of_foreign_jobset(jobs=False), id="pod of a foreign JobSet"),
         pytest.param(of_group(), id="pod of a group"),
     ],
 )
