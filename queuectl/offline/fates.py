@@ -57,8 +57,6 @@ class Fates:
             return found
         if gang.finished:
             return Fate.ignored("it has finished")
-        if record.deleting:
-            return Fate.ignored("it is being deleted")
         if record.uid in self._left:
             return Fate.ignored(self._left[record.uid])
         if record.queue is None:

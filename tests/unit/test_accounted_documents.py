@@ -133,14 +133,6 @@ IGNORED: dict[str, tuple[Body, str]] = {
     "suspended Job without a queue": (job(spec={"suspend": True}), "it has no queue label"),
     "Job without a queue": (job(metadata=UID), "it has no queue label"),
     "finished Job": (job(QUEUE, metadata=UID, status=COMPLETE), "it has finished"),
-    "suspended Job that is being deleted": (
-        job(
-            QUEUE,
-            metadata={**UID, "deletionTimestamp": "2026-01-01T00:00:00Z"},
-            spec={"suspend": True},
-        ),
-        "it is being deleted",
-    ),
     "running Job without its pods": (
         job(QUEUE, metadata=UID),
         "it is not suspended, but neither its pods nor its admission are in the input",

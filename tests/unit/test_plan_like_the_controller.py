@@ -329,11 +329,12 @@ def test_a_job_whose_name_ends_like_an_index_is_a_job() -> None:
     assert names(found["admitted"]) == ["sweep.001"]
 
 
-def test_a_job_that_is_being_deleted_is_not_planned() -> None:
+def test_a_job_that_is_being_deleted_does_not_start() -> None:
     away = job("away", 1, 8)
     away["metadata"] |= {"uid": "away", "deletionTimestamp": CREATED}
     found = planned(node("n1"), *queues(16), away)
-    assert (found["admitted"], found["pending"]) == ([], [])
+    (pending,) = found["pending"]
+    assert (found["admitted"], pending["reasons"][0]["code"]) == ([], "Terminating")
 
 
 @pytest.mark.parametrize(
