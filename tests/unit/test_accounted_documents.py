@@ -347,3 +347,42 @@ def test_the_text_output_shows_the_ignored_documents_by_reason() -> None:
     assert shown[-1] == "ignored: 22 more documents for 22 other reasons; -o json lists all"
     assert len(shown) == 21
     assert "0 admitted, 0 preempted, 0 pending, 3041 ignored" in "\n".join(lines)
+
+
+COUNTED: dict[str, tuple[list[Body], str]] = {
+    "a Job and its pod": (
+        [
+            job(QUEUE, metadata=UID),
+            pod(metadata={"ownerReferences": controlled("Job", "w")}, spec=BOUND),
+        ],
+        "running",
+    ),
+    "a Deployment and its pod of no gang": (
+        [owner("Deployment", QUEUE, uid="u"), pod(metadata=UID, spec=BOUND)],
+        "state",
+    ),
+    "a Job without a queue and its pod": (
+        [
+            job(metadata=UID),
+            pod(metadata={"uid": "u-p", "ownerReferences": controlled("Job", "w")}, spec=BOUND),
+        ],
+        "state",
+    ),
+    "an array": (
+        [
+            job(
+                QUEUE,
+                metadata={"annotations": {"queuectl.dev/array": "true"}},
+                spec={"completions": 2, "completionMode": "Indexed"},
+            )
+        ],
+        "planned",
+    ),
+}
+
+
+@pytest.mark.parametrize(("bodies", "use"), COUNTED.values(), ids=COUNTED)
+def test_documents_are_counted_by_their_use(bodies: list[Body], use: str) -> None:
+    counts = {"planned": 0, "running": 0, "state": len(CLUSTER), "ignored": 0}
+    counts[use] += len(bodies)
+    assert planned_of(*bodies)["documents"] == counts
