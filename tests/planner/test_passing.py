@@ -47,7 +47,9 @@ from tests.devices.test_numa import TWO_ZONES, container, pods
 from tests.devices.test_numa import cluster as numa_cluster
 from tests.planner import documents
 from tests.planner.build import FLAVOR, NOW, gang, holding, node, podset, queue, resources, world
+from tests.planner.build import config as build_config
 from tests.planner.mixed import mixed
+from tests.planner.splits import A, B, on, splitting
 from tests.planner.test_advance import reserved
 from tests.planner.test_shared_gpus import shared
 from tests.support.examples import examples
@@ -153,6 +155,19 @@ def test_a_gang_that_waits_for_a_node_keeps_its_place(
 def test_a_gang_keeps_its_place_while_the_only_node_is_out_of_use() -> None:
     nodes = [replace(WHOLE, allocatable=resources(pods=110), failed=resources(gpu=8))]
     keeps_its_place(waiting(nodes, podset(gpu=8), podset(gpu=1)), "n2 (8 nvidia.com/gpu unhealthy)")
+
+
+def test_a_gang_that_needs_several_flavors_keeps_its_place() -> None:
+    out = replace(on("b", "n2", gpu=8), unschedulable=True)
+    nodes = [on("a", "n0", gpu=8), on("b", "n1", gpu=8), out]
+
+    def snapshot(count: int) -> Snapshot:
+        strict = splitting(strategy=STRICT)
+        made = waiting(nodes, podset(count=count, gpu=8), podset(gpu=1), strict)
+        return replace(made, config=build_config(strict, flavors=[A, B]))
+
+    keeps_its_place(snapshot(3), "it waits for n2 (cordoned)")
+    is_passed(snapshot(4))
 
 
 def test_a_gang_keeps_its_place_if_kube_scheduler_refused_a_node_for_it() -> None:

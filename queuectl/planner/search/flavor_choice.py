@@ -173,12 +173,12 @@ class FlavorChooser:
             return Room.NOW
         lasting, recovered = self._lasting(request, queue), index.recovered
         apart = recovered is not index and fits_apart(lasting, recovered.allocatable)
-        can = apart or self._fits(lasting, recovered)
+        can = apart or self.fits_empty(lasting, recovered)
         if not can:
             return Room.NEVER if can is not None else None
         excluded = request.pending.excluded
         as_is = index.recovered is index and not excluded
-        now = as_is or self._fits(request, index, excluded)
+        now = as_is or self.fits_empty(request, index, excluded)
         if now is None:
             return None
         return Room.NOW if now else Room.RECOVERED
@@ -186,7 +186,7 @@ class FlavorChooser:
     def _lasting(self, request: GangRequest, queue: ClusterQueue | None) -> GangRequest:
         return request_of(self.problem, request.pending, queue, request.flavors, lasting=True)
 
-    def _fits(
+    def fits_empty(
         self, request: GangRequest, index: FleetIndex, excluded: frozenset[str] = frozenset()
     ) -> bool | None:
         """Whether a request fits empty nodes, without those that it must not use; None = a limit ended the search."""

@@ -24,11 +24,12 @@ from queuectl.domain.reasons import NEVER_FITS, Code, Reason
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.words import counted
 from queuectl.domain.workload import PodSet, TopologyMode
-from queuectl.planner.placement.feasible import decide, place
+from queuectl.planner.placement.feasible import decide
 from queuectl.planner.preempt.shortage import borrows
 from queuectl.planner.problem.flavors import Choice, Flavors, Options
 from queuectl.planner.problem.parts import SplitGang, part_of, topologies
 from queuectl.planner.problem.request import GangRequest, request_of
+from queuectl.planner.reasons.passing import awaiting_nodes
 from queuectl.planner.search.count_search import (
     MOST_QUESTIONS,
     Column,
@@ -43,7 +44,7 @@ from queuectl.planner.search.flavor_choice import (
     Refuted,
     Unknown,
 )
-from queuectl.planner.solver.solver import Solver, Status
+from queuectl.planner.solver.solver import Status
 
 MOST_PORTIONS: Final = 64  # of one podset: combinations of one flavor of each resource group
 
@@ -247,19 +248,22 @@ class _Search:
         why = self._reason(code, most)
         if not whole or whole[0].code not in NEVER_FITS:
             return (*whole, why)
-        ever, exact = self._greatest(self._fits_ever)
-        return (why, *whole) if ever is not None or not exact else tuple(whole)
+        ever, exact = self._greatest(partial(self._fits_ever, lasting=True))
+        if ever is None:
+            return tuple(whole) if exact else (why, *whole)
+        now, exact = self._greatest(partial(self._fits_ever, lasting=False))
+        if now is None and exact:
+            why = awaiting_nodes(self.by.problem, self._request(ever, lasting=True), why)
+        return (why, *whole)
 
-    def _fits_ever(self, counts: PodCounts) -> bool:
-        """Whether so much of each portion fits the empty fleet and the unused quota."""
-        request = self._request(counts, lasting=True)
-        limits = self.by.state.quota.most(self.queue.name)
-        if any(need > limits.get(row, 0) for row, need in request.charges.items()):
+    def _fits_ever(self, counts: PodCounts, *, lasting: bool) -> bool:
+        """Whether so much of each portion fits the unused quota and the empty nodes, as they are or as they can be."""
+        request = self._request(counts, lasting=lasting)
+        if not self.by.state.quota.ever(request):
             return False
-        own_solver = Solver(self.by.solver.limits, self.by.solver.stop)
-        decision = place(request, self.by.problem.index.recovered.allocatable, own_solver)
-        self.by.solver.cut |= own_solver.cut
-        return decision.status is not Status.REFUTED
+        index, excluded = self.by.problem.index, self.pending.excluded
+        on = (index.recovered, frozenset[str]()) if lasting else (index, excluded)
+        return self.by.fits_empty(request, *on) is not False
 
     def _reason(self, code: Code, most: Sequence[int]) -> Reason:
         rows = list(zip(self.portions, most, strict=True))
