@@ -165,7 +165,15 @@ class PodsReady:
 
 @dataclass(frozen=True, slots=True)
 class PodsLost:
-    """It was ready, and now some pod is not."""
+    """Some pod is not ready.
+
+    Attributes:
+        why: how many pods are not ready, and what each of them waits for.
+        held_by: of these, the scheduling gates and schedulers of others for which pods wait; empty without one.
+    """
+
+    why: str
+    held_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

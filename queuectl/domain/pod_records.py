@@ -62,8 +62,9 @@ class PodRecord:
         rank: from the kind's rank label, None if there is none.
         unschedulable: kube-scheduler reports so now (PodScheduled=False, reason Unschedulable). Since when is not read: the
             condition keeps the time at which the API server put it on the gated pod.
-        gates: its other scheduling gates, and
-        tolerations: its tolerations; both only while ``gated``, because the patch that drops our gate must repeat them.
+        gates: its other scheduling gates. The patch that drops our gate must repeat them, and
+        tolerations: its tolerations, only while ``gated``.
+        scheduler: the name of the scheduler that is to bind it; "" = the default, or it is bound.
         needs: what its containers request; only while ``gated``, to compare it with its template.
         started_at: unix seconds at which its node took it on, None before; in whole seconds.
         checkpoint_at: annotation, unix seconds; None if absent or unreadable.
@@ -93,6 +94,7 @@ class PodRecord:
     terminating: bool = False
     unschedulable: bool = False
     gates: tuple[str, ...] = ()
+    scheduler: str = ""
     tolerations: tuple[Toleration, ...] = ()
     needs: PodNeeds | None = field(default=None, compare=False, repr=False)
     started_at: float | None = None

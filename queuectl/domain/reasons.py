@@ -50,6 +50,7 @@ class Code(StrEnum):
     # starting and running
     ADMITTED = "Admitted"  # it starts; its nodes are decided
     PODS_READY = "PodsReady"  # all pods are ready
+    WAIT_FOR_RECOVERY = "WaitForRecovery"  # it runs, and not all its pods are ready now
     ADOPTED = "Adopted"  # it already ran when queuectl first saw it
     REPAIRED = "Repaired"  # pods of lost nodes are placed on other nodes
     # evictions

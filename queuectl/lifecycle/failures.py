@@ -187,8 +187,8 @@ def pin_refused(
     return Evict(Reason(Code.PIN_UNSCHEDULABLE, text), excluded=tuple(pins))
 
 
-def start_failed(entry: Entry, now: float, rules: PodsReady) -> Evict | None:
-    """Not all pods were ready in time: after the start, or after the loss of a pod."""
+def start_failed(entry: Entry, now: float, rules: PodsReady, why: str) -> Evict | None:
+    """Not all pods were ready in time: after the start, or after the loss of a pod. ``why``: those that are not, if they are known."""
     due = ready_by(entry, rules)
     if due is None or now < due:
         return None
@@ -198,6 +198,7 @@ def start_failed(entry: Entry, now: float, rules: PodsReady) -> Evict | None:
     else:
         text = f"pods were lost and not all were ready again within {rules.recovery_timeout:.0f} s"
         cause = "WaitForRecovery"
+    text += f"; {why}" if why else ""
     return Evict(Reason(Code.PODS_READY_TIMEOUT, text, {"cause": cause}))
 
 

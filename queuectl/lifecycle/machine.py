@@ -123,7 +123,7 @@ def handle(  # noqa: C901 - one dispatch over all events, checked for completene
         case PodsReady():
             return _ready(entry, now)
         case PodsLost():
-            return _lost(entry, now)
+            return _lost(entry, event, now)
         case PodsDone():
             return _done(entry, event, now)
         case GatesChanged():
@@ -229,7 +229,7 @@ def _admit(entry: Entry, event: Admit, now: float) -> EntryChange | None:
     _need(entry, event, State.PENDING, State.RESERVED)
     if entry.queue_set is not None:
         return None  # the decision is for a gang that is moving to another queue
-    reason = Reason(Code.ADMITTED, f"admitted as attempt {entry.attempt + 1}", event.details)
+    reason = Reason(Code.ADMITTED, _admitted(entry.attempt + 1), event.details)
     return move(
         entry,
         State.STARTING,
@@ -363,9 +363,7 @@ def _repair(entry: Entry, event: Repair, now: float) -> EntryChange:
 
 
 def _ready(entry: Entry, now: float) -> EntryChange | None:
-    if entry.unready_since is not None:
-        return EntryChange(entry, next_of(entry, unready_since=None), now)
-    if entry.state is not State.STARTING:
+    if entry.state is not State.STARTING and entry.unready_since is None:
         return None
     pods = entry.started_pods
     text = "its pod is ready" if pods == 1 else f"all {pods} pods are ready"
@@ -373,13 +371,28 @@ def _ready(entry: Entry, now: float) -> EntryChange | None:
         text += f"; it requested {entry.pods} pods and started with fewer"
     kept = {key: value for key, value in entry.reason.details.items() if key == PRICES}
     reason = Reason(Code.PODS_READY, text, kept)
+    if entry.unready_since is not None:
+        return EntryChange(entry, next_of(entry, unready_since=None, reason=reason), now)
     return move(entry, State.RUNNING, now, reason, ready_at=now, failures=0, excluded=())
 
 
-def _lost(entry: Entry, now: float) -> EntryChange | None:
-    if entry.state is not State.RUNNING or entry.unready_since is not None:
+def _lost(entry: Entry, event: PodsLost, now: float) -> EntryChange | None:
+    reason, since = entry.reason, entry.unready_since
+    if entry.state is State.RUNNING:
+        since = now if since is None else since
+        reason = Reason(Code.WAIT_FOR_RECOVERY, event.why, reason.details)
+    elif entry.state is State.STARTING and reason.code is Code.ADMITTED:
+        held = f"; its pods wait for others: {event.held_by}" if event.held_by else ""
+        reason = Reason(reason.code, _admitted(entry.attempt) + held, reason.details)
+    if entry.refused_write is not None:
+        reason = entry.reason  # it names the refused write until that is accepted
+    if (since, reason) == (entry.unready_since, entry.reason):
         return None
-    return EntryChange(entry, next_of(entry, unready_since=now), now)
+    return EntryChange(entry, next_of(entry, unready_since=since, reason=reason), now)
+
+
+def _admitted(attempt: int) -> str:
+    return f"admitted as attempt {attempt}"
 
 
 def _not_moved(entry: Entry, event: MoveRefused, now: float) -> EntryChange | None:

@@ -46,7 +46,7 @@ from queuectl.lifecycle.failures import (
 )
 from queuectl.lifecycle.refusals import Refusal
 from queuectl.lifecycle.timers import awaits_replacements
-from queuectl.state.readiness import all_ready, still_needed
+from queuectl.state.readiness import all_ready, held_by_others, not_ready, still_needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +183,13 @@ def _live(
     eviction = unlike_planned(entry, job, [*current, *replacing]) or _needed_eviction(
         entry, job, current, now, terms
     )
+    why = "" if ready else not_ready(job, [*current, *replacing])
     if eviction is None and not ready:  # a gang that became ready without a leader is not late
-        eviction = start_failed(entry, now, terms.rules.pods_ready)
+        eviction = start_failed(entry, now, terms.rules.pods_ready, why if started else "")
     if eviction is not None:
         yield eviction
     elif started:
-        yield PodsReady() if ready else PodsLost()
+        yield PodsReady() if ready else PodsLost(why, held_by_others(current))
         if entry.state is State.RUNNING and entry.placement is not None:
             yield PodsDone(still_needed(entry.placement, job, current, terms.names))
         refusal = terms.refusal

@@ -37,6 +37,44 @@ def _of(podset: PodSet, job: JobRecord, pods: Sequence[PodRecord]) -> list[PodRe
     return [pod for pod in pods if pod.podset in names]
 
 
+def held_by_others(pods: Iterable[PodRecord]) -> str:
+    """The scheduling gates and schedulers of others for which released pods wait; empty without one."""
+    return _counted(filter(None, map(_held_by, pods)))
+
+
+def not_ready(job: JobRecord, pods: Sequence[PodRecord]) -> str:
+    """How many pods of a gang are not ready, and why. ``pods``: of this attempt, and those that are to replace others."""
+    expected = sum(job.expects(one) for one in job.podsets if one.name not in job.unborn)
+    alive = [pod for pod in pods if not (pod.terminal or pod.terminating)]
+    done = sum(pod.phase is PodPhase.SUCCEEDED for pod in pods)
+    short = max(1, expected - done - sum(pod.ready for pod in alive))
+    causes = [_why_not_ready(pod) for pod in alive if not (pod.ready or pod.gated)]
+    # A pod that replaces another one is released when that has left its node.
+    causes += ["terminating" for pod in pods if pod.terminating and not pod.terminal]
+    causes += ["not released to a node" for pod in alive if pod.gated]
+    causes = [*causes, *["missing"] * short][:short]
+    verb = "is" if short == 1 else "are"
+    return f"{short} of {counted(expected, 'pod')} {verb} not ready: {_counted(causes)}"
+
+
+def _counted(causes: Iterable[str]) -> str:
+    """Each cause with its number, the most frequent first."""
+    return ", ".join(f"{number} {cause}" for cause, number in Counter(causes).most_common())
+
+
+def _held_by(pod: PodRecord) -> str:
+    """The scheduling gates or the scheduler of others for which a pod waits."""
+    if pod.gated or pod.terminal or pod.terminating:
+        return ""
+    if pod.gates:
+        return f"with the scheduling gate {', '.join(pod.gates)}"
+    return f"for the scheduler {pod.scheduler}" if pod.scheduler else ""
+
+
+def _why_not_ready(pod: PodRecord) -> str:
+    return _held_by(pod) or pod.status_reason or "not ready yet"
+
+
 def needed(job: JobRecord, podset: PodSet, pods: Sequence[PodRecord]) -> int:
     """Pods of a podset that have not succeeded. ``pods``: of this attempt."""
     if job.followed:

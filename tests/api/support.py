@@ -352,7 +352,7 @@ LIVES: dict[str, tuple[Event, ...]] = {
     "held": (asked(Action.HOLD),),
     "leaving": (Admit(PLACED), PodsReady(), asked(Action.DEACTIVATE)),
     "deactivated": (asked(Action.DEACTIVATE),),
-    "unready": (Admit(PLACED), PodsReady(), PodsLost()),
+    "unready": (Admit(PLACED), PodsReady(), PodsLost("1 of 2 pods is not ready: 1 terminating")),
     "finished": (Admit(PLACED), PodsReady(), Ended(Outcome.SUCCEEDED)),
 }
 

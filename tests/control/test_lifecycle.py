@@ -206,6 +206,58 @@ async def test_a_gang_that_recovers_in_time_runs_on(database_url: str) -> None:
         assert (await world.until_state(uid, State.RUNNING)).attempt == 1
 
 
+async def until_message(world: Rig, uid: str, code: Code, message: str) -> None:
+    await world.until_entry(
+        uid, lambda e: (e.reason.code, e.reason.message) == (code, message), f"{code}: {message}"
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_reason_of_a_running_gang_counts_its_lost_pods_and_what_they_wait_for(
+    database_url: str, kind: str
+) -> None:
+    async with rig(database_url, 3) as world:
+        uid = world.cluster.submit(gang(kind, "train", 3))
+        await until_message(world, uid, Code.PODS_READY, "all 3 pods are ready")
+        holds = world.cluster.controllers
+        holds.hold_ends = holds.hold_starts = True
+        for number in (1, 2):
+            pod = live(world.cluster.pods_of(uid))[0]
+            world.cluster.delete_pod_of_user(pod.name)
+            verb = "is" if number == 1 else "are"
+            lost = f"{number} of 3 pods {verb} not ready: {number} terminating"
+            await until_message(world, uid, Code.WAIT_FOR_RECOVERY, lost)
+        holds.hold_ends = False
+        lost = "2 of 3 pods are not ready: 2 not ready yet"
+        await until_message(world, uid, Code.WAIT_FOR_RECOVERY, lost)
+        holds.hold_starts = False
+        await until_message(world, uid, Code.PODS_READY, "all 3 pods are ready")
+
+
+@pytest.mark.parametrize(
+    ("fields", "waits"),
+    [
+        ({"schedulingGates": [{"name": "example.com/data"}]}, "2 with the scheduling gate example.com/data"),
+        ({"schedulerName": "volcano"}, "2 for the scheduler volcano"),
+    ],
+)  # fmt: skip
+async def test_the_reason_of_a_starting_gang_names_gates_and_schedulers_of_others(
+    database_url: str, fields: dict[str, Any], waits: str
+) -> None:
+    async with rig(database_url, 2) as world:
+        document = gang("Job", "train", 2)
+        document["spec"]["template"]["spec"] |= fields
+        uid = world.cluster.submit(document)
+        text = f"admitted as attempt 1; its pods wait for others: {waits}"
+        await until_message(world, uid, Code.ADMITTED, text)
+        await world.store.put_config(starts_within(0.3))
+        await world.until_state(uid, State.BACKOFF)
+        history = await world.store.history(uid)
+        (end,) = (line for line in history if line.to_state is State.EVICTING)
+        assert end.reason.code is Code.PODS_READY_TIMEOUT
+        assert end.reason.message.endswith(f"; 2 of 2 pods are not ready: {waits}")
+
+
 def limited(name: str, seconds: int) -> dict[str, Any]:
     document = dict(gang("Job", name, 2))
     document["metadata"].setdefault("labels", {})

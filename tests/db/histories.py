@@ -120,7 +120,7 @@ WHOLE_LIFE: tuple[Event, ...] = (
     Admit(THERE),
     StartConfirmed(),
     PodsReady(),
-    PodsLost(),
+    PodsLost("a pod is missing"),
     PodsReady(),
     PodsDone(PART),
     ask(Action.PRIORITY, 70),
@@ -160,7 +160,7 @@ def legal_events(entry: Entry) -> list[Event]:
     if entry.state.live:
         events += [Repair(THERE), Repair(HERE), PodsReady(), Ended(Outcome.FAILED)]
         events += [Evict(Reason(Code.PODS_READY_TIMEOUT), ("n1",)), Evict(Reason(Code.PREEMPTED))]
-        events += [PodsLost(), PodsDone(PART)]
+        events += [PodsLost("a pod is missing"), PodsDone(PART)]
     if entry.state is State.EVICTING:
         events += [Drained(), NoticeOver()]
     if entry.gates:

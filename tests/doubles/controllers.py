@@ -470,7 +470,7 @@ class Controllers:
             elif not record.node and not record.terminal and not record.terminating:
                 waiting.append((pod, record))
         for pod, record in waiting:
-            if pod["spec"].get("schedulingGates"):
+            if pod["spec"].get("schedulingGates") or record.scheduler:
                 continue
             rules = _rules(pod)
             for node in nodes:

@@ -385,10 +385,12 @@ def test_a_failed_start_queues_by_its_eviction_where_the_rules_say_so(
 
 
 def test_a_gang_that_lost_a_pod_runs_on_and_one_that_is_not_whole_again_in_time_backs_off() -> None:
-    lost = run(*RUNS, PodsLost(), now=300.0)
+    lost = run(*RUNS, PodsLost("a pod is missing"), now=300.0)
     assert (lost.state, lost.unready_since) == (State.RUNNING, 300.0)
-    assert run(PodsLost(), entry=lost, now=350.0).unready_since == 300.0
-    assert run(PodsReady(), entry=lost, now=350.0).unready_since is None
+    assert run(PodsLost("a pod is missing"), entry=lost, now=350.0).unready_since == 300.0
+    assert (lost.reason.code, lost.reason.message) == (Code.WAIT_FOR_RECOVERY, "a pod is missing")
+    again = run(PodsReady(), entry=lost, now=350.0)
+    assert (again.unready_since, again.reason.code) == (None, Code.PODS_READY)
     late = run(FAILED_START, Drained(), entry=lost, now=400.0)
     assert (late.state, late.unready_since, late.failures) == (State.BACKOFF, None, 1)
 
@@ -605,7 +607,7 @@ def test_a_description_without_a_new_value_is_not_a_change() -> None:
 EVENTS = st.sampled_from(
     [
         Admit(PLACEMENT), Adopt(MOVED, 9), AttemptFound(9), Reserve(LEASE, WAITS), Refuse(QUOTA), Refuse(UNDECIDED), EVICTED, FAILED_START, Repair(MOVED),
-        StartConfirmed(), PodsReady(), PodsLost(), PodsDone(MOVED), Drained(), RetryDue(), Ended(Outcome.FAILED), ObjectDeleted(),
+        StartConfirmed(), PodsReady(), PodsLost("a pod is missing"), PodsDone(MOVED), Drained(), RetryDue(), Ended(Outcome.FAILED), ObjectDeleted(),
         MOVED_AWAY, OVER_TIME, NoticeOver(), GatesChanged(("data",)), GatesChanged(()), HOLD, RELEASE, REQUEUE, DEACTIVATE, ACTIVATE,
         ask(Action.PRIORITY, 7), ask(Action.PRIORITY, 8, until=310.0), ask(Action.PRIORITY), PriorityOver(10),
         PREEMPT, MOVE, QueueMoved(), ASKS_ELSEWHERE, MoveRefused("no"), WriteRefused(Purpose.STOP, "no"), WriteAccepted(),

@@ -365,7 +365,7 @@ LOOKS: list[tuple[str, Entry, JobRecord | None, list[PodRecord], float, State, C
      replace(GONE, drained=False), [], 20, State.EVICTING, Code.QUEUED),
     ("a withdrawn start whose write has not landed", replace(LIVE, state=State.EVICTING, intent=Intent.STOP),
      replace(GONE, attempt=0), [], 20, State.EVICTING, Code.QUEUED),
-    ("a gang that lost a pod is given time", RUNNING, RESUMED, READY[:1], 50, State.RUNNING, Code.PODS_READY),
+    ("a gang that lost a pod is given time", RUNNING, RESUMED, READY[:1], 50, State.RUNNING, Code.WAIT_FOR_RECOVERY),
     ("and is evicted when it is not whole again in time", replace(RUNNING, unready_since=20.0), RESUMED, READY[:1], 70,
      State.EVICTING, Code.PODS_READY_TIMEOUT),
     ("whole again it runs on", replace(RUNNING, unready_since=20.0), RESUMED, READY, 70, State.RUNNING, Code.PODS_READY),
@@ -783,7 +783,9 @@ def test_a_pending_gang_that_is_resized_loses_its_reservation() -> None:
 
 def test_a_job_that_is_being_deleted_is_not_planned() -> None:
     world = World(ENTRY, records=[replace(JOB, deleting=True)])
-    assert world.freeze().pending == ()
+    (pending,) = world.freeze().pending
+    assert pending.blocked is not None
+    assert pending.blocked.code is Code.TERMINATING
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,8 @@ NO_FIELD_OWNERS: Final[list[dict[str, Any]]] = [{}]
 apply. The tracking is a third of the cost of each later write (of a pod: binding, status, finalizer), and of the size
 in etcd and in each watch. Pods of jobs are never applied."""
 
+_DEFAULT_SCHEDULER: Final = "default-scheduler"
+
 # Uids repeat only in the pods of a gang. A bounded table shares them; interned strings would never be freed.
 _share = lru_cache(maxsize=1 << 16)(str)
 
@@ -90,7 +92,8 @@ def read_pod(wire: WirePod, index_labels: Sequence[str] = ()) -> PodRecord:
         ready=ready,
         terminating=meta.deletion_timestamp is not None,
         unschedulable=unschedulable,
-        gates=tuple([name for name in gates if name != keys.GATE]) if gated else (),
+        gates=tuple([name for name in gates if name != keys.GATE]),
+        scheduler="" if spec.node_name else _other_scheduler(spec.scheduler_name),
         tolerations=read_tolerations(spec.tolerations) if gated else (),
         needs=read_needs(spec) if gated else None,
         started_at=_time(status.start_time),
@@ -106,6 +109,10 @@ def read_pod(wire: WirePod, index_labels: Sequence[str] = ()) -> PodRecord:
         if rank is not None and owner
         else "",
     )
+
+
+def _other_scheduler(name: str | None) -> str:
+    return "" if name in (None, "", _DEFAULT_SCHEDULER) else intern(name)
 
 
 def _status_reason(status: PodStatus, gates: Collection[str], *, unschedulable: bool) -> str:

@@ -222,6 +222,7 @@ class PodSpec(Wire):
     resources: Needs | None = None
     node_selector: dict[str, str] | None = None
     node_name: str | None = None
+    scheduler_name: str | None = None
     scheduling_gates: list[Gate] | None = None
     tolerations: list[WireToleration] | None = None
 
