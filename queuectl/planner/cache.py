@@ -15,14 +15,25 @@ class PlannerCache:
     takes, never the answer. Threads may share a cache.
     """
 
-    def __init__(self) -> None:
-        """Start empty."""
+    def __init__(self, source: PlannerCache | None = None) -> None:
+        """Start with the values of ``source``, which does not change; without it, empty."""
         self._kept: Final[WeakKeyDictionary[object, dict[type, Any]]] = WeakKeyDictionary()
+        self._source: Final = source
+
+    def fork(self) -> PlannerCache:
+        """A cache with the values of this one: what is kept there is not kept here.
+
+        For a question about a changed snapshot, between plans that follow each other.
+        """
+        return PlannerCache(self)
 
     def get(self, owner: object, kind: type[T]) -> T | None:
         """The value of this type that is kept for ``owner``; None if there is none."""
-        found: T | None = self._kept.get(owner, {}).get(kind)
-        return found
+        kept = self._kept.get(owner, {})
+        if kind in kept or self._source is None:
+            found: T | None = kept.get(kind)
+            return found
+        return self._source.get(owner, kind)
 
     def keep(self, owner: object, value: T) -> T:
         """Keep ``value`` for ``owner``, in place of the one of its type; returns it."""
@@ -31,4 +42,4 @@ class PlannerCache:
 
     def drop(self, owner: object, kind: type[Any]) -> None:
         """Keep no value of this type for ``owner``."""
-        self._kept.get(owner, {}).pop(kind, None)
+        self._kept.setdefault(owner, {})[kind] = None

@@ -46,7 +46,8 @@ def plan(
     """
     prepared = begin(survey(snapshot, cache), stop)
     cycle, in_order = prepared.cycle, prepared.in_order
-    _decide(prepared)
+    look_ahead(cycle, in_order)
+    decide_up_to(prepared)
     cleared = defragment(cycle, in_order)
     consolidated = _tidy(cycle)
     repairs = _confirm(cycle, prepared.repairs.repaired, in_order)
@@ -66,21 +67,9 @@ def plan(
     return replace(made, uneven=tuple(uneven(cycle.problem, made)))
 
 
-def decided_up_to(
-    uid: str, snapshot: Snapshot, stop: StopSignal, cache: PlannerCache
-) -> tuple[AdmissionCycle, int]:
-    """The cycle in which the gang with this uid, and each gang before it, is decided as :func:`plan` decides it.
-
-    Returns it and the number of turns.
-    """
-    prepared = begin(survey(snapshot, cache), stop)
-    return prepared.cycle, _decide(prepared, uid)
-
-
-def _decide(prepared: Prepared, last: str | None = None) -> int:
-    """Decide the pending gangs one by one, up to the one with the uid ``last``; returns how many decisions this took."""
+def decide_up_to(prepared: Prepared, last: str | None = None) -> int:
+    """Decide the pending gangs one by one, up to the one with the uid ``last``; returns how many turns this took."""
     turns = 0
-    look_ahead(prepared.cycle, prepared.in_order)
     for pending in HeadScheduler(prepared.cycle, prepared.pending):
         prepared.cycle.heads.advance_to(pending)
         prepared.consider(pending)

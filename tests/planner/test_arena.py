@@ -5,13 +5,11 @@ from __future__ import annotations
 import gc
 import weakref
 from dataclasses import replace
-from itertools import chain
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queuectl.domain.changes import AddNodes
 from queuectl.domain.fleet import (
     HOSTNAME,
     Effect,
@@ -28,7 +26,7 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.capacity.state import open_state
 from queuectl.planner.problem.fleet import FleetIndex, index_of
-from queuectl.planner.problem.problem import caps, enlarged, survey
+from queuectl.planner.problem.problem import caps, survey
 from queuectl.planner.problem.topology import grow
 from queuectl.planner.problem.usage import usage_of
 from tests.planner import generate
@@ -222,32 +220,6 @@ def test_the_same_running_gangs_are_counted_once_and_a_new_record_is_counted_aga
         assert after.idle == ((again,) if again is idle else ())
         assert after.slots(again)[0].tolist() == [1]
         assert (after.free == known.free).all()
-
-
-@settings(max_examples=examples(60), deadline=None)
-@given(generate.snapshots(gangs=2, tenants=6), st.data())
-def test_a_problem_with_a_few_more_nodes_equals_the_one_of_a_survey(
-    snapshot: Snapshot, data: st.DataObject
-) -> None:
-    nodes = snapshot.fleet.nodes
-    like, near = data.draw(st.sampled_from(nodes)), data.draw(st.sampled_from(nodes))
-    labels = {level: near.labels[level] for level in ("block", "rack")}
-    labels |= data.draw(st.sampled_from(({}, {"rack": "a rack of their own"})))
-    changed = AddNodes(like.name, data.draw(st.integers(1, 3)), labels).apply(snapshot)
-    ours, theirs = enlarged(survey(snapshot), changed), survey(changed)
-    for mine, other in (
-        (ours.now, theirs.now),
-        (ours.later, theirs.later),
-        (ours.usage.free, theirs.usage.free),
-        (ours.usage.later, theirs.usage.later),
-        *zip(
-            chain(*map(ours.use_of, changed.admitted)),
-            chain(*map(theirs.use_of, changed.admitted)),
-            strict=True,
-        ),
-    ):
-        assert np.array_equal(mine, other)
-    assert (ours.later is ours.now) == (theirs.later is theirs.now)
 
 
 def test_a_fleet_is_indexed_once_and_its_index_is_freed_with_it() -> None:

@@ -11,7 +11,7 @@ from queuectl.domain.diagnosis import Diagnosis, Remedy
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import plan
 from queuectl.planner.explain import diagnose, diagnose_those
-from queuectl.planner.explain.replay import know, of_plan
+from queuectl.planner.explain.known import know, of_plan
 from queuectl.planner.plan_cycle import begin, one_by_one
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.search import flavor_choice
@@ -36,7 +36,7 @@ def _window(snapshot: Snapshot) -> list[Diagnosis]:
 def test_a_walk_that_knows_its_plan_repeats_it(snapshot: Snapshot) -> None:
     planned = plan(snapshot)
     prepared = begin(survey(snapshot))
-    know(prepared.cycle, of_plan(planned))
+    know(prepared, of_plan(planned))
     for _ in one_by_one(prepared):
         pass
     assert set(prepared.cycle.starting) == {a.uid for a in planned.admitted if not a.repaired}

@@ -11,18 +11,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from queuectl.domain.snapshot import Snapshot
-from queuectl.planner.explain.context import context_of
+from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.planner.explain.others_leave import table_without
-from queuectl.planner.explain.relaxation import as_it_is, requests
 from queuectl.planner.placement import feasible as deciding
 from queuectl.planner.placement.feasible import decide, fits_apart, place
 from queuectl.planner.placement.several import find
-from queuectl.planner.plan_cycle import begin, one_by_one
+from queuectl.planner.plan_cycle import Prepared, begin, one_by_one
 from queuectl.planner.preempt.legality import EvictionConstraints
 from queuectl.planner.preempt.model import stage_of
 from queuectl.planner.preempt.search import WHOLE, Search
 from queuectl.planner.problem.problem import caps, survey
+from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.solver.solver import Solver, Status
 from tests.planner.build import gang, node, podset, world
 from tests.planner.generate import contested, crowded
@@ -46,6 +45,13 @@ def _tight(seed: int) -> Snapshot:
     return world(nodes, gangs)
 
 
+def _requests(prepared: Prepared, pending: Pending) -> list[GangRequest]:
+    """What a gang asks for under each choice of flavors."""
+    cycle = prepared.cycle
+    known = cycle.classes.of(pending, cycle.problem.snapshot.queue_of(pending.workload))
+    return [request for _, request in known.requests]
+
+
 @pytest.mark.parametrize("few", [0, 4])
 @_SLOW
 @given(st.integers(0, 2**32).map(_tight) | contested())
@@ -55,8 +61,7 @@ def test_a_small_model_without_most_gangs_gives_the_same_answer(
     """However few are left in it (0 = it is always asked)."""
     prepared = begin(survey(snapshot))
     for pending in one_by_one(prepared):
-        turn = context_of(prepared.cycle, pending)
-        for request in requests(turn, as_it_is(turn)):
+        for request in _requests(prepared, pending):
             state, solver = prepared.cycle.state, Solver(snapshot.limits)
             answers = []
             for share in (10**9, few):
@@ -74,9 +79,7 @@ def test_nodes_that_a_gang_cannot_use_can_be_left_out(
     problem = survey(snapshot)
     table = table_without(problem, frozenset())
     prepared = begin(problem)
-    pending = next(one_by_one(prepared))
-    turn = context_of(prepared.cycle, pending)
-    for request in requests(turn, as_it_is(turn)):
+    for request in _requests(prepared, next(one_by_one(prepared))):
         free, solver = prepared.cycle.state.later.free, Solver(snapshot.limits)
         search = Search(request, free, table, EvictionConstraints(table, []), solver)
         gone = (
@@ -97,8 +100,7 @@ def test_a_quick_yes_to_a_gang_alone_is_true(snapshot: Snapshot) -> None:
     prepared = begin(problem)
     state = prepared.cycle.state
     for pending in one_by_one(prepared):
-        turn = context_of(prepared.cycle, pending)
-        for request in requests(turn, as_it_is(turn)):
+        for request in _requests(prepared, pending):
             for free in (problem.index.allocatable, state.free(), state.later.free):
                 if fits_apart(request, free):
                     solver = Solver(snapshot.limits)
@@ -124,6 +126,5 @@ def test_the_quick_yes_needs_nodes_for_each_shape_in_one_domain(
     ]
     pods = (podset("a", 2, group="g", gpu=8, required="rack"), podset("b", 1, group="g", gpu=4))
     prepared = begin(survey(world(fleet, [gang("w", *pods)])))
-    turn = context_of(prepared.cycle, next(one_by_one(prepared)))
-    (request,) = requests(turn, as_it_is(turn))
+    (request,) = _requests(prepared, next(one_by_one(prepared)))
     assert fits_apart(request, prepared.cycle.state.free()) is said

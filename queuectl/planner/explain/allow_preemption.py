@@ -36,7 +36,6 @@ from queuectl.domain.snapshot import Admitted
 from queuectl.domain.words import counted, counted_gpus
 from queuectl.planner.explain.context import HOLDERS, Context
 from queuectl.planner.explain.relaxation import ask, past_heads, requests
-from queuectl.planner.explain.replay import after, replay, victims_of
 from queuectl.planner.preempt.candidates import in_reach
 from queuectl.planner.preempt.protections import opts_out, protected_until
 from queuectl.planner.preempt.rules import evictable
@@ -180,8 +179,8 @@ def _tried(ctx: Context, changes: Sequence[Change]) -> SuggestedFix | None:
 
 
 def _victims(ctx: Context, changes: Sequence[Change]) -> list[Preemption]:
-    replayed = replay(ctx.cycle, ctx.uid, after(ctx.problem, changes))
-    return victims_of(*replayed) if replayed is not None else []
+    cycle = ctx.checks.decided(changes)
+    return [v for v in cycle.preempted if v.preemptor == ctx.uid] if cycle is not None else []
 
 
 def _fix(ctx: Context, changes: Sequence[Change], victims: Sequence[Preemption]) -> SuggestedFix:

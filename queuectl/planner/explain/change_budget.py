@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from queuectl.domain.accounting import UNITS
@@ -16,7 +17,8 @@ from queuectl.domain.changes import LimitRun, NewMonth, TopUpBudget
 from queuectl.domain.diagnosis import Limit, Obstacle, Remedy, SuggestedFix
 from queuectl.domain.words import format_time
 from queuectl.planner.explain.context import Context
-from queuectl.planner.explain.remedy import raised_until_it_starts, starts
+from queuectl.planner.explain.left_out import too_little
+from queuectl.planner.explain.remedy import raised_until_it_starts
 from queuectl.planner.order.limits import Bound, Limits
 
 _THOUSANDTH: Final = GPU_HOUR // 1000
@@ -37,8 +39,6 @@ def next_months(ctx: Context) -> Iterator[SuggestedFix]:
     """Nothing to do: the gang starts when the Budgets that hold it have a month that can pay for it."""
     names = {bound.row[1] for bound in over_budgets(ctx)}
     change = NewMonth(tuple(sorted(names)))
-    if not starts(ctx, (change,)):
-        return
     spent = (balance for balance in ctx.snapshot.budgets if balance.budget.name in names)
     last = max(spent, key=lambda balance: balance.month.ends)
     month = last.budget.month(last.month.ends)
@@ -57,9 +57,9 @@ def shorter_run(ctx: Context) -> Iterator[SuggestedFix]:
     if seconds <= 0:
         return
     change = LimitRun(ctx.uid, float(seconds))
-    if starts(ctx, (change,)):
-        text = f"set a limit of {seconds} s or less (annotation queuectl.dev/max-exec-time-seconds)"
-        yield SuggestedFix(Remedy.SHORTEN_RUN, text, {"seconds": seconds}, (change,), least=True)
+    text = f"set a limit of {seconds} s or less (annotation queuectl.dev/max-exec-time-seconds)"
+    least = too_little(ctx, (LimitRun(ctx.uid, seconds + 1.0),))
+    yield SuggestedFix(Remedy.SHORTEN_RUN, text, {"seconds": seconds}, (change,), least)
 
 
 def top_up(ctx: Context) -> Iterator[SuggestedFix]:
@@ -74,7 +74,11 @@ def top_up(ctx: Context) -> Iterator[SuggestedFix]:
     found = raised_until_it_starts(ctx, Limits.over_budgets, topped_up)
     if found is not None:
         changes, at_once = found
+        less = [
+            [replace(c, units=c.units - 1) if c is one else c for c in changes] for one in changes
+        ]
         least = at_once and more.total() == sum(map(_least, first))
+        least = least and all(too_little(ctx, smaller) for smaller in less)
         yield _topped_up(ctx, changes, least=least)
 
 

@@ -160,7 +160,8 @@ def more_nodes(ctx: Context) -> Iterator[SuggestedFix]:
         details = {"count": count, "like": site.like.name, "domain": site.domain}
         least &= len(choices) == 1 and not ctx.movable  # moved, gangs before it might spare a node
         fix = SuggestedFix(Remedy.ADD_NODES, message, details, (change,), least)
-        yield from finish(ctx, fix, shortage(state, request))
+        less = [(replace(change, count=count - 1),)] if count > 1 else []
+        yield from finish(ctx, fix, shortage(state, request), less)
         return
 
 
@@ -310,4 +311,4 @@ def _fits(ctx: Context, state: State, request: GangRequest, site: _Site, count: 
     for at in site.members.tolist():
         room = Resources(zip(index.resources, free[:, at].tolist(), strict=True))
         nodes.append(replace(index.nodes[at], allocatable=room))
-    return place_on(nodes, state.problem, request, ctx.solver, well=False) is Status.FOUND
+    return place_on(nodes, state.problem, request, ctx.solver) is Status.FOUND

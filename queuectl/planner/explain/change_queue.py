@@ -13,11 +13,12 @@ from queuectl.domain.quantity import format_quantity
 from queuectl.domain.queues import FlavorQuotas
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.words import counted, format_time
-from queuectl.planner.explain.change_request import largest_part
+from queuectl.planner.explain.change_request import largest_part, more_pods
 from queuectl.planner.explain.context import Context
+from queuectl.planner.explain.left_out import too_little
 from queuectl.planner.explain.others_leave import once_left
 from queuectl.planner.explain.relaxation import any_quota, ask, past_heads
-from queuectl.planner.explain.remedy import finish, offer, raised_until_it_starts, starts
+from queuectl.planner.explain.remedy import finish, offer, raised_until_it_starts
 from queuectl.planner.order.limits import Bound, Limits
 from queuectl.planner.reasons.words import amount, some
 
@@ -103,7 +104,7 @@ def user_sentence(ctx: Context, over: Sequence[Bound]) -> Obstacle:
 def own_leaving(ctx: Context) -> Iterator[SuggestedFix]:
     """Nothing to do: it starts when those of the user's gangs that are being evicted have left."""
     fix = once_left([gang for gang, _ in _held(ctx) if gang.leaving])
-    if fix is not None and starts(ctx, fix.changes):
+    if fix is not None:
         yield fix
 
 
@@ -118,8 +119,9 @@ def fewer_for_user(ctx: Context) -> Iterator[SuggestedFix]:
         return not any(limits.over_caps(changed))
 
     fix = largest_part(ctx, enough)
-    if fix is not None and starts(ctx, fix.changes):
-        yield fix
+    if fix is not None:
+        least = all(too_little(ctx, larger) for larger in more_pods(ctx, fix))
+        yield replace(fix, least=least)
 
 
 def higher_cap(ctx: Context) -> Iterator[SuggestedFix]:
@@ -137,7 +139,11 @@ def higher_cap(ctx: Context) -> Iterator[SuggestedFix]:
     found = raised_until_it_starts(ctx, Limits.over_caps, raised)
     if found is not None:
         changes, at_once = found
-        yield _raised(queue, changes, now, least=at_once)
+        less = [
+            [replace(c, most=c.most - 1) if c is one else c for c in changes] for one in changes
+        ]
+        least = at_once and all(too_little(ctx, smaller) for smaller in less)
+        yield _raised(queue, changes, now, least=least)
 
 
 def _raised(
@@ -161,11 +167,14 @@ def own_end(ctx: Context) -> Iterator[SuggestedFix]:
     over, user = over_caps(ctx), ctx.pending.workload.user
     ending = _fewest(over, [held for held in _held(ctx) if not held[0].leaving])
     change = Leave(tuple(gang.workload.uid for gang, _ in ending))
-    if ending and starts(ctx, (change,)):
+    if ending:
         names = some([_named(held, over[0].resource) for held in ending])
         message = f"end {counted(len(ending), 'gang')} of user {user}: {names}"
         gangs = [{"workload": gang.workload.ref, "holds": held} for gang, held in ending]
+        uids = change.uids
+        fewer = [(Leave(tuple(u for u in uids if u != one)),) for one in uids if len(uids) > 1]
         least = len(over) == 1 or len(ending) == 1
+        least = least and all(too_little(ctx, smaller) for smaller in fewer)
         yield SuggestedFix(
             Remedy.END_OTHERS, message, {"gangs": gangs, "user": user}, (change,), least
         )

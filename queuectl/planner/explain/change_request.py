@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -21,8 +21,8 @@ from queuectl.domain.diagnosis import Limit, Remedy, SuggestedFix
 from queuectl.domain.fleet import NodeRules, Toleration
 from queuectl.domain.words import counted
 from queuectl.domain.workload import PodSet, TopologyMode
-from queuectl.planner.explain.constraints import taints
 from queuectl.planner.explain.context import HOLDERS, Context
+from queuectl.planner.explain.left_out import taints
 from queuectl.planner.explain.relaxation import Relaxation, ask, past_heads
 from queuectl.planner.explain.remedy import offer
 from queuectl.planner.order.queue_order import place
@@ -46,7 +46,22 @@ def fewer_pods(ctx: Context) -> Iterator[SuggestedFix]:
 
     fix = largest_part(ctx, enough)
     if fix is not None:
-        yield from offer(ctx, _with(ctx, fix.changes[0]), fix)
+        yield from offer(ctx, _with(ctx, fix.changes[0]), fix, more_pods(ctx, fix))
+
+
+def more_pods(ctx: Context, fix: SuggestedFix) -> Sequence[tuple[Change, ...]]:
+    """The next larger number of pods, if it is not the gang as it is."""
+    [change] = fix.changes
+    assert isinstance(change, FewerPods)
+    podset = next(p for p in ctx.pending.workload.podsets if p.name == change.podset)
+    count = change.count + _step(podset)
+    return [(replace(change, count=count),)] if count < podset.count else []
+
+
+def _step(podset: PodSet) -> int:
+    """Pods by which its size can change."""
+    slices = podset.topology.slices if podset.topology is not None else ()
+    return slices[0].size if slices else 1
 
 
 def largest_part(ctx: Context, enough: Callable[[FewerPods], bool]) -> SuggestedFix | None:
@@ -55,8 +70,7 @@ def largest_part(ctx: Context, enough: Callable[[FewerPods], bool]) -> Suggested
     podset = max(workload.podsets, key=lambda p: (p.count, p.name), default=None)
     if podset is None or any(p.min_count is not None for p in workload.podsets):
         return None
-    slices = podset.topology.slices if podset.topology is not None else ()
-    step = slices[0].size if slices else 1
+    step = _step(podset)
 
     def part(slices: int) -> FewerPods:
         return FewerPods(ctx.uid, podset.name, slices * step)
@@ -75,16 +89,18 @@ def coarser_level(ctx: Context) -> Iterator[SuggestedFix]:
     """The finest level that is coarse enough, or no topology at all."""
     bound = [p for p in ctx.pending.workload.podsets if _bound(p)]
     asked = sorted({level_name(p.topology.level) for p in bound if p.topology and p.topology.level})
+    finer: list[tuple[Change, ...]] = []
     for level in _coarser(ctx, bound):
         change = RelaxLevel(ctx.uid, {p.name: level for p in bound if _finer(ctx, p, level)})
         to = f"one {level_name(level)}" if level is not None else "any nodes"
         message = f"request {to} instead of one {' or '.join(asked)}" if asked else f"request {to}"
         details = {"podSets": sorted(change.levels), "from": asked, "to": level}
         fix = SuggestedFix(Remedy.RELAX_TOPOLOGY, message, details, (change,), least=True)
-        found = list(offer(ctx, _with(ctx, change), fix))
+        found = list(offer(ctx, _with(ctx, change), fix, finer))
         if found:
             yield from found
             return
+        finer = [(change,)]
 
 
 def _bound(podset: PodSet) -> bool:
@@ -131,9 +147,10 @@ def shorter_run(ctx: Context) -> Iterator[SuggestedFix]:
     reason = ctx.of_order
     seconds = int(reason.details.get("mostSeconds", 0)) if reason is not None else 0
     if seconds > 0:
-        change = LimitRun(ctx.uid, float(seconds))
+        change, longer = LimitRun(ctx.uid, float(seconds)), LimitRun(ctx.uid, seconds + 1.0)
         text = f"set a limit of {seconds} s or less (annotation queuectl.dev/max-exec-time-seconds)"
-        yield SuggestedFix(Remedy.SHORTEN_RUN, text, {"seconds": seconds}, (change,), least=True)
+        least = not ctx.checks.starts((longer,)) and not ctx.checks.over
+        yield SuggestedFix(Remedy.SHORTEN_RUN, text, {"seconds": seconds}, (change,), least)
 
 
 def _relaxed(ctx: Context) -> Iterator[tuple[str, dict[str, str], dict[str, NodeRules]]]:

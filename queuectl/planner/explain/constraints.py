@@ -1,24 +1,22 @@
-"""Groups of constraints that can block a gang: the relaxation in which some of them count, and each in words with its numbers."""
+"""The constraints that block a gang in words, with their numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from queuectl.domain.diagnosis import Limit, Obstacle
-from queuectl.domain.fleet import NodeRules, Toleration, is_passing
+from queuectl.domain.fleet import is_passing
 from queuectl.domain.quantity import format_quantity
-from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Reason
 from queuectl.domain.words import counted, format_time, is_or_are
-from queuectl.domain.workload import PodSet, Workload
-from queuectl.planner.explain.context import HOLDERS, Context
+from queuectl.planner.explain.context import Context
+from queuectl.planner.explain.left_out import Constraint, any_flavor
 from queuectl.planner.explain.relaxation import (
     Relaxation,
-    any_flavor,
     as_it_is,
     requests,
     state_under,
@@ -42,67 +40,6 @@ from queuectl.planner.reasons.words import (
     some,
     without_devices,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Constraint:
-    """A group of constraints of one kind; ``row``: the quota row, of kind ``QUOTA``."""
-
-    limit: Limit
-    row: FlavorResource | None = None
-
-
-def only(ctx: Context, constraints: tuple[Constraint, ...]) -> Relaxation:
-    """The relaxation in which these constraints count and no other does."""
-    limits = {c.limit for c in constraints}
-    as_is = as_it_is(ctx)
-    config = as_is.config
-    if Limit.FLAVOR not in limits:
-        config = ctx.once(any_flavor, lambda: any_flavor(ctx))
-    counting = {c.row for c in constraints}
-    return Relaxation(
-        _relaxed(ctx, limits),
-        config,
-        HOLDERS & limits,
-        strict=Limit.ORDER in limits,
-        well=Limit.HEALTH not in limits,
-        whole=Limit.SHAPE in limits,
-        uncounted=frozenset(row for row in _rows(ctx, config) if row not in counting),
-    )
-
-
-def _rows(ctx: Context, config: QueueConfig) -> Iterator[FlavorResource]:
-    for group in config.cluster_queues[ctx.queue.name].groups if ctx.queue is not None else ():
-        for quotas in group.flavors:
-            yield from ((quotas.flavor, resource) for resource in group.covered)
-
-
-def _relaxed(ctx: Context, limits: set[Limit]) -> Workload:
-    """The gang without its topology and its node rules, where these do not count."""
-    workload = ctx.pending.workload
-    if {Limit.TOPOLOGY, Limit.RULES} <= limits:
-        return workload
-    tolerations = tuple(Toleration(key, "Exists") for key in taints(ctx))
-
-    def relaxed(podset: PodSet) -> PodSet:
-        if Limit.TOPOLOGY not in limits:
-            podset = replace(podset, topology=None, group=None)
-        if Limit.RULES not in limits:
-            rules = NodeRules(tolerations=podset.shape.rules.tolerations + tolerations)
-            podset = replace(podset, shape=replace(podset.shape, rules=rules))
-        return podset
-
-    return replace(workload, podsets=tuple(map(relaxed, workload.podsets)))
-
-
-def taints(ctx: Context) -> list[str]:
-    """Keys of all taints, of nodes and of flavors, but those that mean that a node is not healthy."""
-    found = {t.key for node in ctx.snapshot.fleet.nodes for t in node.taints}
-    found |= {t.key for f in ctx.snapshot.config.flavors.values() for t in f.node_taints}
-    return sorted(key for key in found if not is_passing(key))
-
-
-# In words.
 
 
 def sentence(ctx: Context, constraint: Constraint) -> Obstacle:
@@ -262,7 +199,7 @@ def _health(ctx: Context) -> _Description:
 
 def unhealthy(ctx: Context) -> Mask:
     """Nodes that it could use if they were healthy, uncordoned and not refused to it. Shape (N,)."""
-    well = only(ctx, tuple(Constraint(limit) for limit in Limit if limit is not Limit.HEALTH))
+    well = replace(as_it_is(ctx), well=True)
     return _usable(ctx, well) & ~_usable(ctx, as_it_is(ctx))
 
 
@@ -332,8 +269,8 @@ def _fleet(ctx: Context) -> _Description:
 
 def _requests(ctx: Context) -> list[GangRequest]:
     """Its requests under each choice of flavors; without the rules of flavors if there is no choice."""
-    all_but_flavors = tuple(Constraint(limit) for limit in Limit if limit is not Limit.FLAVOR)
-    for relaxed in (as_it_is(ctx), only(ctx, all_but_flavors)):
+    any_ = replace(as_it_is(ctx), config=ctx.once(any_flavor, lambda: any_flavor(ctx)))
+    for relaxed in (as_it_is(ctx), any_):
         found = list(_open(ctx, relaxed))
         if found:
             return found
@@ -342,7 +279,7 @@ def _requests(ctx: Context) -> list[GangRequest]:
 
 def _open(ctx: Context, relaxed: Relaxation) -> Iterator[GangRequest]:
     """Its requests if it is not held back and all of the nodes are whole."""
-    relaxed = Relaxation(relaxed.workload, relaxed.config, strict=False, well=relaxed.well)
+    relaxed = replace(relaxed, strict=False)
     return requests(ctx, relaxed, state_under(ctx, relaxed).problem)
 
 

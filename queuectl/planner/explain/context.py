@@ -15,13 +15,14 @@ from typing import Any, Final, TypeVar
 
 from queuectl.domain.diagnosis import Limit
 from queuectl.domain.queues import ClusterQueue, QueueConfig
-from queuectl.domain.reasons import PLANNED, Code, Reason
+from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner.capacity.node_counts import Reservation
 from queuectl.planner.capacity.reservations import reservation_of
 from queuectl.planner.capacity.state import Instant, State, open_state
 from queuectl.planner.cycle.cycle import AdmissionCycle
+from queuectl.planner.explain.fix_checks import FixChecks
 from queuectl.planner.problem.parts import admissible, shrinks, with_counts
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.topology import Ints
@@ -66,9 +67,9 @@ class Context:
         queue: its ClusterQueue, None when it has no quota.
         solver: for the questions about the gang; it has counters of its own.
         held: by kind of holder.
-        before: pending gangs before it that would take of what is added or freed; None = one that starts, or is repaired, could.
         head: of all gangs behind which StrictFIFO keeps it, the one with the highest priority; None = under some choice of
             flavors no gang holds it back.
+        checks: plans of changed snapshots, up to the gang.
         stated: the reasons of the plan, where it proves that the gang does not start.
         found: answers to what was asked about it.
     """
@@ -78,8 +79,8 @@ class Context:
     queue: ClusterQueue | None
     solver: Solver
     held: Mapping[Limit, Holdings]
-    before: tuple[Pending, ...] | None
     head: Workload | None
+    checks: FixChecks
     stated: tuple[Reason, ...]
     found: dict[Hashable, Any] = field(default_factory=dict)
 
@@ -116,7 +117,7 @@ class Context:
     @cached_property
     def staying(self) -> tuple[Admitted, ...]:
         """Running gangs that are neither being evicted nor victims of this cycle."""
-        gone = {gang.workload.uid for gang in _evicted(self.cycle)}
+        gone = {gang.workload.uid for gang in evicted_by(self.cycle)}
         admitted = self.snapshot.admitted
         return tuple(g for g in admitted if not g.leaving and g.workload.uid not in gone)
 
@@ -166,7 +167,7 @@ class Context:
             free = problem.index.allocatable - sum(part.nodes[at] for part in parts)
             instants.append(Instant(free, use_of(problem.pools, quota)))
         state = State(problem, instants)
-        state.evicted.update(gang.workload.uid for gang in _evicted(self.cycle))
+        state.evicted.update(gang.workload.uid for gang in evicted_by(self.cycle))
         if Limit.ORDER in holders:
             state.admissions.extend(self.cycle.state.admissions)
         out = {gang.workload.uid for gang in gone}
@@ -177,7 +178,9 @@ class Context:
         return state
 
 
-def context_of(cycle: AdmissionCycle, pending: Pending, stated: tuple[Reason, ...] = ()) -> Context:
+def context_of(
+    cycle: AdmissionCycle, pending: Pending, checks: FixChecks, stated: tuple[Reason, ...] = ()
+) -> Context:
     """The context of the gang that the cycle considers; ``stated``: the reasons for which it is known not to fit."""
     least = least_of(pending)
     queue = cycle.problem.snapshot.queue_of(pending.workload)
@@ -187,8 +190,8 @@ def context_of(cycle: AdmissionCycle, pending: Pending, stated: tuple[Reason, ..
         queue,
         Solver(cycle.problem.snapshot.limits, cycle.solver.stop),
         _holdings(cycle, pending.workload.uid),
-        None if _varies(cycle) else tuple(_wanting(cycle)),
         _head(cycle, least, queue),
+        checks,
         stated,
     )
 
@@ -204,7 +207,7 @@ def least_of(pending: Pending) -> Pending:
 def _holdings(cycle: AdmissionCycle, uid: str) -> dict[Limit, Holdings]:
     """By kind of holder, the use when this gang is considered; its own reservation, if any, is released."""
     running = cycle.problem.once(_running)
-    if evicted := _evicted(cycle):
+    if evicted := evicted_by(cycle):
         state = open_state(cycle.problem)
         for gang in evicted:
             state.evict(gang)
@@ -247,7 +250,7 @@ def _held_in(state: State) -> Holdings:
     return Holdings(nodes, quota, tuple(state.reservations.values()))
 
 
-def _evicted(cycle: AdmissionCycle) -> list[Admitted]:
+def evicted_by(cycle: AdmissionCycle) -> list[Admitted]:
     """Running gangs that this cycle evicts for those before."""
     gone = {v.victim for v in cycle.preempted} | {e.uid for e in cycle.evicted}
     evicted = cycle.problem.snapshot.admitted_of(gone) if gone else ()
@@ -270,19 +273,3 @@ def _head(cycle: AdmissionCycle, pending: Pending, queue: ClusterQueue | None) -
 def _workloads(snapshot: Snapshot) -> Iterator[Workload]:
     yield from (gang.workload for gang in snapshot.pending)
     yield from (gang.workload for gang in snapshot.admitted)
-
-
-def _wanting(cycle: AdmissionCycle) -> Iterator[Pending]:
-    """Gangs that were considered, are pending, and would take part of the added or freed capacity."""
-    refused = {uid for uid, r in cycle.refused.items() if r.reasons[0].code in PLANNED}
-    if refused:
-        yield from (p for p in cycle.problem.snapshot.pending if p.workload.uid in refused)
-
-
-def _varies(cycle: AdmissionCycle) -> bool:
-    """Whether a gang that starts, or is repaired, can do so elsewhere or in another flavor after a change."""
-    queues = cycle.problem.snapshot.config.cluster_queues
-    named = {admission.request.queue for admission in cycle.state.admissions} - {None}
-    return bool(cycle.problem.usage.broken) or any(
-        len(group.flavors) > 1 for name in named if name for group in queues[name].groups
-    )

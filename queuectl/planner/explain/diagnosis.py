@@ -8,7 +8,6 @@ of several such sets: what passes by itself is dropped first, so that a gang tha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Final
 
 from queuectl.domain.diagnosis import Diagnosis, Limit, Obstacle, SuggestedFix
@@ -26,22 +25,17 @@ from queuectl.planner.explain import (
     others_leave,
     reconfigure_mig,
 )
-from queuectl.planner.explain.constraints import (
-    Constraint,
-    in_order,
-    only,
-    sentence,
-)
+from queuectl.planner.explain.constraints import in_order, sentence
 from queuectl.planner.explain.context import Context, context_of
 from queuectl.planner.explain.fix_checks import FixChecks
-from queuectl.planner.explain.relaxation import ask, past_heads, requests, shortage, state_under
-from queuectl.planner.explain.replay import Known, know, of_plan
+from queuectl.planner.explain.known import Known, know, of_plan
+from queuectl.planner.explain.left_out import Constraint, healed_fleet, quota_rows, status_with
+from queuectl.planner.explain.relaxation import ask, past_heads
 from queuectl.planner.explain.tainted_devices import with_tainted_devices
 from queuectl.planner.order.queue_order import inadmissible
 from queuectl.planner.plan_cycle import begin, one_by_one
 from queuectl.planner.problem.parts import smallest
 from queuectl.planner.problem.problem import survey
-from queuectl.planner.quota.tree import FlavorResource
 from queuectl.planner.solver.solver import Status, StopSignal
 
 _Finder = Callable[[Context], Iterator[SuggestedFix]]
@@ -123,7 +117,7 @@ def diagnose_those(
         plan = plan_cycle.plan(snapshot, stop, cache)
     prepared = begin(survey(snapshot, cache), stop)
     known = of_plan(plan) if not plan.cut else Known({})
-    know(prepared.cycle, known)
+    know(prepared, known)
     left = len(uids)
     for pending in one_by_one(prepared):
         if pending.workload.uid not in uids:
@@ -138,14 +132,14 @@ def diagnose_those(
             uid = pending.workload.uid
             refusal = known.refused.get(uid)
             stated = refusal.reasons if refusal is not None else ()
-            ctx = context_of(prepared.cycle, pending, stated)
-            yield _diagnosis_of(ctx, FixChecks(snapshot, uid, stop, cache))
+            checks = FixChecks(snapshot, uid, stop, cache, known.of_others(uid))
+            yield _diagnosis_of(context_of(prepared.cycle, pending, checks, stated))
         left -= 1
         if not left:
             return
 
 
-def _diagnosis_of(ctx: Context, checks: FixChecks) -> Diagnosis:
+def _diagnosis_of(ctx: Context) -> Diagnosis:
     """Of the gang whose turn it is."""
     conflict: tuple[Obstacle, ...]
     proof, finders = Proof.OPTIMAL, _FOR_USER
@@ -165,9 +159,9 @@ def _diagnosis_of(ctx: Context, checks: FixChecks) -> Diagnosis:
             finders = (change_request.higher_priority,)  # only StrictFIFO blocks it
     fixes: list[SuggestedFix] = []
     for finder in finders:
-        if checks.over:
+        if ctx.checks.over:
             break
-        fixes.extend(checks.passed(finder(ctx)))
+        fixes.extend(ctx.checks.passed(finder(ctx)))
     under_way = tuple(reconfigure_mig.under_way(ctx))
     return Diagnosis(ctx.uid, conflict, tuple(fixes), proof, ctx.solver.ended(), under_way)
 
@@ -178,39 +172,35 @@ def conflict_of(ctx: Context) -> tuple[tuple[Constraint, ...], bool]:
     There are none when no constraint blocks the gang, or nothing could be proved.
     """
     left = tuple(_constraints(ctx))
-    if not ctx.stated:
-        verdict = ask(ctx, only(ctx, left))
-        if verdict.status is not Status.REFUTED:
-            return (), verdict.fits
-    if ask(ctx, only(ctx, ())).status is Status.REFUTED:
+    status = status_with(ctx, left)
+    if status is not Status.REFUTED:
+        return (), status is Status.FOUND and not ctx.stated
+    if status_with(ctx, ()) is Status.REFUTED:
         return (Constraint(Limit.FLEET),), True
-    proved = True
-    for constraint in left:
-        without = tuple(c for c in left if c != constraint)
-        status = ask(ctx, only(ctx, without)).status
-        if status is Status.REFUTED:
-            left = without
-        proved &= status in (Status.REFUTED, Status.FOUND)
-    return left[::-1], proved
+    before: tuple[Constraint, ...] = ()
+    while left != before:
+        before = left  # again: the flavors that the planner selects can depend on what was dropped
+        for constraint in before:
+            without = _less(left, constraint)
+            if status_with(ctx, without) is Status.REFUTED:
+                left = without
+    needed = (status_with(ctx, _less(left, constraint)) is Status.FOUND for constraint in left)
+    return left[::-1], all(needed)
+
+
+def _less(constraints: tuple[Constraint, ...], one: Constraint) -> tuple[Constraint, ...]:
+    return tuple(c for c in constraints if c != one)
 
 
 def _constraints(ctx: Context) -> Iterator[Constraint]:
     """Every constraint that can block the gang, in order of deletion, less those that cannot."""
     idle = set(_idle(ctx))
     yield from (Constraint(limit) for limit in _ORDER if limit not in idle)
-    short: set[FlavorResource] = set()  # under some choice of flavors
-    for limits in (set(_ORDER), set(_ORDER) - {Limit.FLAVOR}):
-        relaxed = only(ctx, tuple(map(Constraint, limits)))
-        state = state_under(ctx, relaxed)
-        for request in requests(ctx, replace(relaxed, strict=False), state.problem):
-            short.update(shortage(state, request))
-    yield from (Constraint(Limit.QUOTA, row) for row in sorted(short))
+    yield from (Constraint(Limit.QUOTA, row) for row in quota_rows(ctx))
 
 
 def _idle(ctx: Context) -> Iterator[Limit]:
-    nodes = ctx.snapshot.fleet.nodes
-    well = ctx.problem.index.ready.all() and not ctx.pending.excluded
-    if well and not any(node.unschedulable or node.taints for node in nodes):
+    if healed_fleet(ctx) is ctx.checks.snapshot.fleet and not ctx.pending.excluded:
         yield Limit.HEALTH
     leased = ctx.held[Limit.LEASE]
     if not leased.nodes[-1].any() and not leased.quota[-1]:

@@ -5,6 +5,7 @@ The plan is carried out first, so no node that a gang starts on, or that is rese
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -14,9 +15,11 @@ from queuectl.domain.mig import MigMode
 from queuectl.domain.plan import Move, Plan
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.capacity.reservations import lease_end
 from queuectl.planner.explain.change_queue import over_caps
 from queuectl.planner.explain.context import Context, context_of
+from queuectl.planner.explain.fix_checks import FixChecks
 from queuectl.planner.explain.mig_moves import MigScope, moves_off
 from queuectl.planner.explain.reconfigure_mig import reconfigured_nodes
 from queuectl.planner.order.queue_order import inadmissible
@@ -87,14 +90,18 @@ def _executing(config: QueueConfig) -> QueueConfig:
 
 def _waiting(snapshot: Snapshot, stop: StopSignal | None) -> Iterator[Context]:
     """The pending gangs that only nodes keep waiting, in queue order."""
-    prepared = begin(survey(snapshot), stop)
+    cache = PlannerCache()
+    prepared = begin(survey(snapshot, cache), stop)
     for pending in one_by_one(prepared):
         least = smallest(pending.workload)
         if pending.lease is not None or inadmissible(snapshot, pending) is not None:
             continue
         if prepared.cycle.limits.stated_in_full(least):
             continue
-        ctx = context_of(prepared.cycle, pending)
+        checks = FixChecks(
+            snapshot, least.uid, prepared.cycle.solver.stop, cache, turns=sys.maxsize
+        )
+        ctx = context_of(prepared.cycle, pending, checks)
         if not over_caps(ctx):
             yield ctx
 

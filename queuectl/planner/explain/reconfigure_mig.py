@@ -19,22 +19,15 @@ from queuectl.domain.mig import CONFIG, nvidia_gpus
 from queuectl.domain.mig_reconfiguration import MigPhase
 from queuectl.domain.words import counted
 from queuectl.domain.workload import Placement, Workload
-from queuectl.planner.explain.context import Context, context_of
+from queuectl.planner.explain.context import Context
 from queuectl.planner.explain.mig_moves import MigScope, moved_off, movers_of
 from queuectl.planner.explain.mig_options import MigOptions, mig_options
-from queuectl.planner.explain.relaxation import (
-    Verdict,
-    any_quota,
-    ask,
-    past_heads,
-    quota_alone,
-)
-from queuectl.planner.explain.remedy import finish
-from queuectl.planner.explain.replay import after, replay
+from queuectl.planner.explain.relaxation import quota_alone
+from queuectl.planner.explain.remedy import finish, quota_short
 from queuectl.planner.problem.topology import Ints
+from queuectl.planner.quota.tree import FlavorResource
 from queuectl.planner.reasons.words import some
 from queuectl.planner.relocate.candidates import MoveCandidates
-from queuectl.planner.solver.solver import Status
 
 _DOMAINS: Final = 4  # in which the planner is asked
 _SPARED: Final = 16  # nodes tried one by one whether they can be left out
@@ -45,11 +38,11 @@ _Picks: TypeAlias = list[tuple[int, int]]  # node, configuration
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Nodes by name with their configurations, new places of gangs by uid, and what the planner answers then."""
+    """Nodes by name with their configurations, new places of gangs by uid, and the quota that is short then."""
 
     configs: Mapping[str, str]
     places: Mapping[str, Placement]
-    verdict: Verdict
+    short: Mapping[FlavorResource, int]
     least: bool
 
     @property
@@ -73,7 +66,7 @@ def reconfigured_nodes(ctx: Context, scope: MigScope | None = None) -> Iterator[
         found = _Search(ctx, movers, scope.nodes if scope is not None else None).run()
         if found is not None:
             fix = _fix(ctx, found, movers)
-            yield from finish(ctx, fix, found.verdict.short)
+            yield from finish(ctx, fix, found.short)
             return
 
 
@@ -257,15 +250,12 @@ class _Search:
         if places is None:
             return None
         configs = {nodes[node].name: site.options.configs[config] for node, config in picks}
-        found = _Found(configs, places, Verdict(Status.UNKNOWN), least=False)
-        replayed = replay(ctx.cycle, ctx.uid, after(ctx.problem, found.changes))
-        if replayed is None:
+        found = _Found(configs, places, {}, least=False)
+        cycle = ctx.checks.decided(found.changes)
+        if cycle is None:
             return None
-        later = context_of(replayed[0].cycle, replayed[1])
-        verdict = ask(later, past_heads(later))
-        if not verdict.fits:
-            verdict = ask(later, any_quota(later))
-        return replace(found, verdict=verdict) if verdict.fits else None
+        short = {} if ctx.checks.helped(cycle) else quota_short(ctx, cycle)
+        return replace(found, short=short) if short is not None else None
 
     def _moved(self, nodes: Sequence[int]) -> dict[str, Placement] | None:
         """New places for all gangs on the GPUs of these nodes; None if they find none on the other nodes."""

@@ -1,68 +1,57 @@
-"""From "it would fit if" to a suggested fix: with the quota that it takes besides, and checked against every gang before.
-
-A change of the gang itself is exact as it is: no gang before it notices. Capacity or quota that a change adds or frees can be taken by
-those before it, so the cycle up to the gang is planned again on the changed snapshot whenever one of them would take it.
-"""
+"""From "it would fit if" to a suggested fix: with the quota and the priority that it takes besides, once the planner has started the gang."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
-from queuectl.domain.changes import (
-    AddNodes,
-    AddQuota,
-    Change,
-    FewerPods,
-    Leave,
-    RaisePriority,
-    RelaxLevel,
-    RelaxRules,
-)
+from queuectl.domain.changes import AddQuota, Change, RaisePriority
 from queuectl.domain.diagnosis import SuggestedFix
-from queuectl.domain.queues import QueueingStrategy
-from queuectl.domain.reasons import NEVER_FITS
-from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import Workload
-from queuectl.planner.explain.context import Context, context_of, least_of
-from queuectl.planner.explain.relaxation import Relaxation, as_it_is, ask, quota_alone
-from queuectl.planner.explain.replay import admitted, after, replay
+from queuectl.planner.cycle.cycle import AdmissionCycle
+from queuectl.planner.explain.context import Context, least_of
+from queuectl.planner.explain.left_out import too_little
+from queuectl.planner.explain.relaxation import Relaxation, ask, quota_alone
 from queuectl.planner.order.limits import Bound, Limits
-from queuectl.planner.order.lines import lines_of
-from queuectl.planner.placement.feasible import place
-from queuectl.planner.preempt.candidates import may_evict
-from queuectl.planner.problem.problem import Problem
+from queuectl.planner.placement.feasible import decide
 from queuectl.planner.quota.tree import FlavorResource
 from queuectl.planner.reasons.words import amount
-from queuectl.planner.search.gang_classes import GangClasses
 from queuectl.planner.solver.solver import Status
 
-_OWN: Final = (RelaxLevel, RelaxRules, FewerPods)  # no gang before it notices these
-_ADDING: Final = (AddNodes, AddQuota, Leave)
-_ROUNDS: Final = 4  # cycles planned again for one fix
+_ROUNDS: Final = 4  # cycles planned for one fix
 Raise = TypeVar("Raise", bound=Change)
+Smaller: TypeAlias = Sequence[tuple[Change, ...]]
 
 
-def offer(ctx: Context, relaxed: Relaxation, fix: SuggestedFix) -> Iterator[SuggestedFix]:
+def offer(
+    ctx: Context, relaxed: Relaxation, fix: SuggestedFix, less: Smaller = ()
+) -> Iterator[SuggestedFix]:
     """The fix, if the gang fits under ``relaxed`` (after the fix), or does with more quota besides; else none."""
     verdict = ask(ctx, relaxed)
     if not verdict.fits and not quota_alone(ctx):
-        verdict = ask(ctx, replace(relaxed, uncounted=None))
+        verdict = ask(ctx, replace(relaxed, any_quota=True))
     if verdict.fits:
-        yield from finish(ctx, fix, verdict.short)
+        yield from finish(ctx, fix, verdict.short, less)
 
 
 def finish(
-    ctx: Context, fix: SuggestedFix, short: Mapping[FlavorResource, int]
+    ctx: Context, fix: SuggestedFix, short: Mapping[FlavorResource, int], less: Smaller = ()
 ) -> Iterator[SuggestedFix]:
-    """The fix with the quota that is short besides, and with the priority that takes it past a StrictFIFO head."""
+    """The fix with the quota that is short besides, and with the priority that takes it past a StrictFIFO head.
+
+    It is the least if the planner refuses the gang with ``less``, the next smaller sizes, and with less quota.
+    """
     raised = [RaisePriority(ctx.uid, ctx.head.priority + 1)] if ctx.head is not None else []
     if any(isinstance(change, RaisePriority) for change in fix.changes):
         raised = []
     addable = {row: more for row, more in short.items() if not _follows_nodes(ctx, row[0])}
-    quota = _settled(ctx, (*fix.changes, *raised), addable)
-    if quota is None or not (quota or fix.changes):
+    found = _with_quota(ctx, (*fix.changes, *raised), addable)
+    if found is None:
+        return
+    quota, cycle = found
+    if not (quota or fix.changes):
         return
     message, details = fix.message, dict(fix.details)
     if quota:
@@ -80,7 +69,9 @@ def finish(
         message += f", and raise the priority to {raised[0].priority} or more"
         details["priority"] = raised[0].priority
     changes = (*fix.changes, *quota, *raised)
-    least = fix.least and not _unsettled(ctx, changes)
+    least = (
+        fix.least and not raised and _as_before(ctx, cycle) and _too_little(ctx, fix, quota, less)
+    )
     yield SuggestedFix(fix.remedy, message, details, changes, least)
 
 
@@ -89,12 +80,6 @@ def _follows_nodes(ctx: Context, flavor: str) -> bool:
     known = ctx.snapshot.config.flavors.get(flavor)
     follows = ctx.queue is not None and ctx.queue.headroom is not None
     return follows and known is not None and bool(known.node_labels)
-
-
-def starts(ctx: Context, changes: Sequence[Change]) -> bool:
-    """Whether it starts on the changed snapshot, or evicts others and starts when they have left."""
-    later = replay(ctx.cycle, ctx.uid, after(ctx.problem, changes))
-    return later is not None and admitted(*later)
 
 
 def raised_until_it_starts(
@@ -114,96 +99,76 @@ def raised_until_it_starts(
     workload = ctx.pending.workload
     over = tuple(exceeded(ctx.cycle.limits, workload))
     for tried in range(_ROUNDS):
-        changes = raises(over)
-        later = replay(ctx.cycle, ctx.uid, after(ctx.problem, changes))
-        if later is None:
-            return None
-        over = tuple(exceeded(later[0].cycle.limits, workload))
         if not over:
-            return (changes, not tried) if admitted(*later) else None
+            break
+        changes = raises(over)
+        cycle = ctx.checks.decided(changes)
+        if cycle is None:
+            break
+        if ctx.checks.helped(cycle):
+            return changes, not tried
+        over = tuple(exceeded(cycle.limits, workload))
     return None
 
 
-def _settled(
-    ctx: Context, changes: Sequence[Change], short: dict[FlavorResource, int]
-) -> list[AddQuota] | None:
-    """The quota with which the gang starts on the changed snapshot, after every gang before it was considered.
+def _with_quota(
+    ctx: Context, changes: Sequence[Change], short: Mapping[FlavorResource, int]
+) -> tuple[list[AddQuota], AdmissionCycle] | None:
+    """The quota with which the gang starts, and the cycle in which it does; None if it does not start.
 
-    Those before it can take a part of it: then more is added, a few times over. None = it does not start.
+    Gangs before it can take a part of the quota. Then more is added, a few times over.
     """
-    if _behind_planned_starts(ctx):
-        return None
+    needed = Counter(short)
     for _ in range(_ROUNDS):
         quota = []
         if ctx.queue is not None:
-            quota = [AddQuota(ctx.queue.name, *row, more) for row, more in sorted(short.items())]
-        everything = (*changes, *quota)
-        if not _unsettled(ctx, everything):
-            return quota
-        problem = after(ctx.problem, everything)
-        if _left_alone(ctx, everything, problem):
-            return quota
-        replayed = replay(ctx.cycle, ctx.uid, problem)
-        if replayed is None:
+            quota = [AddQuota(ctx.queue.name, *row, more) for row, more in sorted(needed.items())]
+        cycle = ctx.checks.decided((*changes, *quota))
+        if cycle is None:
             return None
-        later = context_of(replayed[0].cycle, replayed[1])
-        relaxed = replace(as_it_is(later), moving=False)
-        if ask(later, relaxed).fits:
-            return quota
-        verdict = ask(later, replace(relaxed, uncounted=None)) if quota else None
-        if verdict is None or not verdict.fits:
+        if ctx.checks.helped(cycle):
+            return quota, cycle
+        lacks = quota_short(ctx, cycle) if quota else None
+        if not lacks:
             return None
-        for row, more in verdict.short.items():
-            short[row] = short.get(row, 0) + more
+        if any(_follows_nodes(ctx, flavor) for flavor, _ in lacks):
+            return None
+        needed.update(lacks)
     return None
 
 
-def _behind_planned_starts(ctx: Context) -> bool:
-    """Whether gangs before it can have planned starts, which the gang must not delay: then no fix is proved."""
-    snapshot = ctx.problem.snapshot
-    lines = lines_of(snapshot.config, ctx.problem.cache)
-    if not lines or ctx.before is None:
-        return bool(lines)
-    queues = (snapshot.queue_of(pending.workload) for pending in ctx.before)
-    return any(queue is not None and queue.name in lines for queue in queues)
+def quota_short(ctx: Context, cycle: AdmissionCycle) -> Mapping[FlavorResource, int] | None:
+    """The least quota that the gang lacks for a place in a cycle that refused it; None if it has no place."""
+    cycle.stop_withholding(ctx.uid)
+    snapshot, state = cycle.problem.snapshot, cycle.state
+    pending = least_of(next(p for p in snapshot.pending if p.workload.uid == ctx.uid))
+    lacks = [
+        {row: request.charges[row] - left for row, left in state.quota.short(request).items()}
+        for _, request in cycle.classes.of(pending, snapshot.queue_of(pending.workload)).requests
+        if decide(state, request, ctx.solver).status is Status.FOUND
+    ]
+    return min(lacks, key=lambda rows: sum(rows.values()), default=None)
 
 
-def _unsettled(ctx: Context, changes: Sequence[Change]) -> bool:
-    """Whether the gangs before it have a say in what these changes lead to."""
-    if any(isinstance(change, RaisePriority) for change in changes):
-        return True
-    return ctx.before != () and not all(isinstance(change, _OWN) for change in changes)
+def _too_little(ctx: Context, fix: SuggestedFix, quota: Sequence[AddQuota], less: Smaller) -> bool:
+    """Whether the planner refuses the gang with each smaller size of the fix, and with each quota less one."""
+    smaller = [(*changes, *quota) for changes in less]
+    for one in quota:
+        rest = [replace(q, amount=q.amount - 1) if q is one else q for q in quota]
+        smaller.append((*fix.changes, *rest))
+    return all(too_little(ctx, changes) for changes in smaller)
 
 
-def _left_alone(ctx: Context, changes: Sequence[Change], problem: Problem) -> bool:
-    """Whether it is proved that each gang before it stays pending, so that no cycle has to be planned again.
-
-    Args:
-        ctx: before the changes.
-        changes: what is done.
-        problem: of the changed snapshot.
-    """
-    if ctx.before is None or not all(isinstance(change, _ADDING) for change in changes):
-        return False
-    adds_quota = any(isinstance(change, AddQuota) for change in changes)
-    return all(_waits_on(ctx, problem, p, adds_quota=adds_quota) for p in ctx.before)
+def _as_before(ctx: Context, cycle: AdmissionCycle) -> bool:
+    """Whether each gang before it got the answer that it gets without the changes."""
+    now, then = ctx.cycle, cycle
+    return now.starting.keys() == then.starting.keys() - {ctx.uid} and _leased(now) == _leased(
+        then
+    ) - {ctx.uid}
 
 
-def _waits_on(ctx: Context, problem: Problem, pending: Pending, *, adds_quota: bool) -> bool:
-    """Whether a gang fits nowhere beside what runs alone, and means to the gangs behind it what it means now."""
-    refusal = ctx.cycle.refused[pending.workload.uid]
-    queue = problem.snapshot.queue_of(pending.workload)
-    if refusal.lease is not None or may_evict(problem, pending.workload, queue):
-        return False
-    if queue is not None and queue.split_flavors:
-        return False
-    strict = queue is not None and queue.strategy is QueueingStrategy.STRICT_FIFO
-    if strict and (adds_quota or refusal.reasons[0].code in NEVER_FITS):
-        return False  # it may begin to hold back those behind it, or come to do so in more flavors
-    requests = problem.once(GangClasses).of(least_of(pending), queue).requests
-    return bool(requests) and all(
-        place(request, problem.now, ctx.solver).status is Status.REFUTED for _, request in requests
-    )
+def _leased(cycle: AdmissionCycle) -> set[str]:
+    return {uid for uid, refusal in cycle.refused.items() if refusal.lease is not None}
 
 
 def _in_words(quota: Sequence[AddQuota]) -> str:

@@ -8,7 +8,7 @@ use of gangs that stay where they were is carried over from the snapshot before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, TypeVar, TypeVarTuple
 
 import numpy as np
@@ -215,26 +215,6 @@ def survey(snapshot: Snapshot, cache: PlannerCache | None = None) -> Problem:
     same = usage.later is usage.free
     later = now if same else beside_other_pods(usage.later, snapshot, index)
     return Problem(snapshot, index, usage, now, later, cache)
-
-
-def enlarged(problem: Problem, snapshot: Snapshot) -> Problem:
-    """The problem of ``snapshot``, which has the nodes and the gangs of ``problem`` and a few empty nodes more."""
-    index, usage = index_of(snapshot.fleet, problem.cache), problem.usage
-    number = np.array([index.position[node.name] for node in problem.index.nodes], dtype=np.int64)
-
-    def wider(now: Ints, later: Ints) -> tuple[Ints, Ints]:
-        wide = [index.allocatable.copy() for _ in range(1 if later is now else 2)]
-        for matrix, known in zip(wide, (now, later), strict=False):
-            matrix[:, number] = known
-        return wide[0], wide[-1]
-
-    entries = {
-        key: replace(entry, slots=(number[entry.slots[0]], entry.slots[1]))
-        for key, entry in usage.entries.items()
-    }
-    free, later = wider(usage.free, usage.later)
-    usage = replace(usage, entries=entries, free=free, later=later)
-    return Problem(snapshot, index, usage, *wider(problem.now, problem.later), problem.cache)
 
 
 def caps(free: Ints, shape: Shape, nodes: Ints | None = None, eligible: Mask | None = None) -> Ints:

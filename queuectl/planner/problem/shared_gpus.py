@@ -84,8 +84,10 @@ def with_limits(snapshot: Snapshot, cache: PlannerCache) -> Snapshot:
 
 def _shared_nodes(snapshot: Snapshot, cache: PlannerCache) -> _SharedNodes:
     known = cache.get(snapshot.fleet, _SharedNodes)
-    if known is None or known.config is not snapshot.config:
-        weights = snapshot.config.rules.accounting.gpus
+    weights = snapshot.config.rules.accounting.gpus
+    if known is not None and known.config.rules.accounting.gpus is not weights:
+        known = None
+    if known is None:
         found: dict[str, list[Node]] = {}
         offers = {id(n.allocatable): n.allocatable for n in snapshot.fleet.nodes}
         done = any(is_limit(name) for amounts in offers.values() for name in amounts)
@@ -94,6 +96,9 @@ def _shared_nodes(snapshot: Snapshot, cache: PlannerCache) -> _SharedNodes:
                 found.setdefault(resource, []).append(node)
         by_resource = {resource: tuple(nodes) for resource, nodes in found.items()}
         known = cache.keep(snapshot.fleet, _SharedNodes(snapshot.config, by_resource))
+    elif known.config is not snapshot.config:
+        known = _SharedNodes(snapshot.config, known.by_resource, known.fleets)
+        cache.keep(snapshot.fleet, known)
     return known
 
 

@@ -7,7 +7,7 @@ exact integers, so adding and removing gangs gives the same numbers as counting 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from operator import is_
 from typing import TypeAlias
@@ -71,9 +71,26 @@ def usage_of(snapshot: Snapshot, cache: PlannerCache) -> Usage:
     """Count a snapshot's admitted gangs, starting from the last one counted on the same fleet and configuration."""
     index = index_of(snapshot.fleet, cache)
     last = cache.get(snapshot.fleet, Usage)
-    if last is None or last.config is not snapshot.config:
+    if last is None or not _charge_alike(last.config, snapshot.config):
         last = Usage(snapshot.config, {}, index.allocatable, index.allocatable)
+    elif last.config is not snapshot.config:
+        last = replace(last, config=snapshot.config)
     return cache.keep(snapshot.fleet, _advance(last, snapshot, index))
+
+
+def _charge_alike(one: QueueConfig, other: QueueConfig) -> bool:
+    """Whether each gang has the same charges under two configurations: they differ in quota, policy or labels only."""
+    return one is other or (
+        one.local_queues is other.local_queues
+        and one.rules is other.rules
+        and one.cluster_queues.keys() == other.cluster_queues.keys()
+        and _on_nodes(one) == _on_nodes(other)
+    )
+
+
+def _on_nodes(config: QueueConfig) -> set[str]:
+    """The flavors whose pods take nodes."""
+    return {name for name, flavor in config.flavors.items() if flavor.topology is not None}
 
 
 def beside_other_pods(free: Ints, snapshot: Snapshot, index: FleetIndex) -> Ints:

@@ -1,0 +1,318 @@
+"""The question without some constraints: the planner decides the gang on a snapshot in which they do not hold.
+
+The snapshot is the one of the gang's turn: what the plan has decided for the gangs before it is carried out, and no other gang is
+pending. Gangs that run or start stay where they are. So each constraint left out can only turn a "no" into a "yes".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from operator import is_
+
+import numpy as np
+
+from queuectl.domain.changes import AddQuota, Change, RelaxLevel, RelaxRules, apply_all
+from queuectl.domain.diagnosis import Limit
+from queuectl.domain.fleet import Fleet, Node, NodeRules, Toleration, is_passing
+from queuectl.domain.plan import Proof
+from queuectl.domain.quantity import NOTHING, Resources
+from queuectl.domain.queues import (
+    ClusterQueue,
+    FlavorQuotas,
+    QueueConfig,
+    ResourceFlavor,
+    ResourceGroup,
+)
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.planner.cache import PlannerCache
+from queuectl.planner.capacity.state import State
+from queuectl.planner.cycle.cycle import AdmissionCycle
+from queuectl.planner.explain.context import Context, evicted_by
+from queuectl.planner.explain.relaxation import place_on
+from queuectl.planner.plan_cycle import begin
+from queuectl.planner.problem.flavors import options_of
+from queuectl.planner.problem.parts import as_placed
+from queuectl.planner.problem.problem import survey
+from queuectl.planner.problem.request import GangRequest
+from queuectl.planner.problem.topology import Ints
+from queuectl.planner.quota.tree import FlavorResource
+from queuectl.planner.search.flavor_choice import FlavorChooser
+from queuectl.planner.solver.solver import Status
+
+_PLENTY = 1 << 50  # of quota that does not count
+_ANY_FLAVOR = "any flavor"
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A group of constraints of one kind; ``row``: the quota row, of kind ``QUOTA``."""
+
+    limit: Limit
+    row: FlavorResource | None = None
+
+
+def status_with(ctx: Context, constraints: Collection[Constraint]) -> Status:
+    """FOUND if the gang starts when these constraints hold and no other does; REFUTED if it is proved that it does not."""
+    limits = frozenset(c.limit for c in constraints)
+    rows = frozenset(c.row for c in constraints if c.row is not None)
+    return ctx.once((limits, rows), lambda: _status(ctx, limits, rows))
+
+
+def _status(ctx: Context, limits: frozenset[Limit], rows: frozenset[FlavorResource]) -> Status:
+    cycle, pending = turn(ctx, limits, rows)
+    status = _decided(ctx, cycle, pending)
+    if status is not Status.REFUTED:
+        return status
+    if Limit.SHAPE not in limits:
+        cycle.stop_withholding(ctx.uid)
+        queue = cycle.problem.snapshot.queue_of(pending.workload)
+        for choice, request in cycle.classes.of(pending, queue).requests:
+            held = cycle.heads.ahead(queue, choice) is not None or not cycle.state.quota.fits(
+                request
+            )
+            if not held and _fits_in_pieces(ctx, cycle.state, request):
+                return Status.FOUND
+    return Status.REFUTED
+
+
+def _decided(ctx: Context, cycle: AdmissionCycle, pending: Pending) -> Status:
+    cycle.consider(pending)
+    ctx.solver.count(cycle.solver)
+    refusal = cycle.refused.get(ctx.uid)
+    if refusal is None or refusal.lease is not None:
+        return Status.FOUND
+    return Status.REFUTED if refusal.proof is Proof.OPTIMAL else Status.UNKNOWN
+
+
+def too_little(ctx: Context, changes: Sequence[Change]) -> bool:
+    """Whether it is proved that the gang neither starts nor evicts others at its turn after these changes."""
+    snapshot = apply_all(changes, ctx.once(_settled, lambda: _settled(ctx)))
+    cycle, pending = _cycle(ctx, snapshot)
+    _keep_order(ctx, cycle)
+    return _decided(ctx, cycle, pending) is Status.REFUTED
+
+
+def quota_rows(ctx: Context) -> list[FlavorResource]:
+    """The quota rows that are short for the gang, under some choice of flavors."""
+    kinds = frozenset(Limit)
+    short = set[FlavorResource]()
+    for limits in (kinds, kinds - {Limit.FLAVOR}):
+        cycle, pending = turn(ctx, limits, frozenset(), as_is=True)
+        queue = cycle.problem.snapshot.queue_of(pending.workload)
+        for _, request in cycle.classes.of(pending, queue).requests:
+            short.update(cycle.state.quota.short(request))
+    return sorted(short)
+
+
+def turn(
+    ctx: Context,
+    limits: frozenset[Limit],
+    rows: frozenset[FlavorResource],
+    *,
+    as_is: bool = False,
+) -> tuple[AdmissionCycle, Pending]:
+    """The cycle in which only the gang is to be decided, with these constraints.
+
+    Args:
+        ctx: the gang.
+        limits: the kinds that hold.
+        rows: the quota rows that hold.
+        as_is: all quota rows hold.
+    """
+    snapshot = _snapshot(ctx, limits)
+    queue = ctx.queue
+    if queue is not None and not as_is:
+        changed = snapshot.config.cluster_queues[queue.name]
+        free = [AddQuota(queue.name, *row, _PLENTY) for row in _rows(changed) if row not in rows]
+        snapshot = apply_all(free, snapshot)
+    cycle, pending = _cycle(ctx, snapshot)
+    cycle.sizing.chooser = _NoVictims(cycle.problem, cycle.state, cycle.solver)
+    if Limit.ORDER in limits:
+        _keep_order(ctx, cycle)
+    return cycle, pending
+
+
+def _cycle(ctx: Context, snapshot: Snapshot) -> tuple[AdmissionCycle, Pending]:
+    """A cycle in which no gang is decided yet, and the gang."""
+    cycle = begin(survey(snapshot, _cache(ctx).fork()), ctx.solver.stop).cycle
+    cycle.without_repairs = None
+    [pending] = [p for p in snapshot.pending if p.workload.uid == ctx.uid]
+    return cycle, pending
+
+
+class _NoVictims(FlavorChooser):
+    """A chooser that evicts no gang."""
+
+    def clear(self, *_: object) -> None:
+        return None
+
+
+def _keep_order(ctx: Context, cycle: AdmissionCycle) -> None:
+    """What the gangs that wait before the gang keep from it: the flavors of StrictFIFO heads, and quota."""
+    known = ctx.cycle
+    cycle.heads.heads = {name: list(heads) for name, heads in known.heads.heads.items()}
+    cycle.heads.waiting = {name: list(heads) for name, heads in known.heads.waiting.items()}
+    for uid, rows in known.withheld.items():
+        if uid != ctx.uid:
+            for row, amount in rows:
+                cycle.state.later.quota.add(row, amount)
+
+
+def _rows(queue: ClusterQueue) -> Iterator[FlavorResource]:
+    for group in queue.groups:
+        for quotas in group.flavors:
+            yield from ((quotas.flavor, resource) for resource in group.covered)
+
+
+def _snapshot(ctx: Context, limits: frozenset[Limit]) -> Snapshot:
+    """The snapshot of the gang's turn without the constraints of other kinds, with all quota."""
+    snapshot = ctx.once(_settled, lambda: _settled(ctx))
+    starting, uid = ctx.cycle.starting, ctx.uid
+    given = {p.workload.uid for p in ctx.checks.snapshot.pending if p.lease is not None}
+    if Limit.ORDER not in limits:
+        admitted = tuple(a for a in snapshot.admitted if a.workload.uid not in starting)
+        pending = tuple(p for p in snapshot.pending if p.workload.uid in {uid, *given})
+        snapshot = replace(snapshot, admitted=admitted, pending=pending)
+    if Limit.LEASE not in limits:
+        pending = tuple(p for p in snapshot.pending if p.workload.uid not in given - {uid})
+        admitted = tuple(replace(a, lease=None) if a.lease else a for a in snapshot.admitted)
+        snapshot = replace(snapshot, admitted=admitted, pending=pending)
+    if Limit.RUNNING not in limits:
+        admitted = tuple(a for a in snapshot.admitted if a.workload.uid in starting)
+        snapshot = replace(snapshot, admitted=admitted, other_pods={}, of_daemons={})
+    if Limit.HEALTH not in limits:
+        healed = healed_fleet(ctx)
+        none = tuple(replace(p, excluded=frozenset()) for p in snapshot.pending)
+        snapshot = replace(snapshot, fleet=healed, pending=none)
+    podsets = ctx.pending.workload.podsets
+    if Limit.TOPOLOGY not in limits:
+        snapshot = RelaxLevel(uid, {p.name: None for p in podsets}).apply(snapshot)
+    if Limit.RULES not in limits:
+        tolerated = tuple(Toleration(key, "Exists") for key in taints(ctx))
+        rules = {
+            p.name: NodeRules(tolerations=p.shape.rules.tolerations + tolerated) for p in podsets
+        }
+        snapshot = RelaxRules(uid, rules).apply(snapshot)
+    if Limit.FLAVOR not in limits:
+        snapshot = replace(snapshot, config=ctx.once(any_flavor, lambda: any_flavor(ctx)))
+    return snapshot
+
+
+def taints(ctx: Context) -> list[str]:
+    """Keys of all taints, of nodes and of flavors, but those that mean that a node is not healthy."""
+    found = {t.key for node in ctx.snapshot.fleet.nodes for t in node.taints}
+    found |= {t.key for f in ctx.snapshot.config.flavors.values() for t in f.node_taints}
+    return sorted(key for key in found if not is_passing(key))
+
+
+def healed_fleet(ctx: Context) -> Fleet:
+    """The fleet with all nodes healthy."""
+
+    def healed() -> Fleet:
+        snapshot = ctx.checks.snapshot
+        nodes = tuple(map(_well, snapshot.fleet.nodes))
+        if all(map(is_, nodes, snapshot.fleet.nodes)):
+            return snapshot.fleet
+        snapshot = replace(snapshot, fleet=Fleet(nodes))
+        survey(snapshot, _cache(ctx))  # counted once for all questions
+        return snapshot.fleet
+
+    return ctx.once(Limit.HEALTH, healed)
+
+
+def _well(node: Node) -> Node:
+    """The node if it were healthy; devices that others use stay in use."""
+    own = replace(node, occupied=NOTHING) if node.occupied else node
+    return node if own.recovered is own else own.recovered
+
+
+def _cache(ctx: Context) -> PlannerCache:
+    return ctx.once(PlannerCache, ctx.checks.cache.fork)
+
+
+def _settled(ctx: Context) -> Snapshot:
+    """The snapshot with what the plan has decided for the gangs before this one."""
+    cycle, snapshot, placed = ctx.cycle, ctx.checks.snapshot, ctx.checks.known.placed
+    leaving = {gang.workload.uid for gang in evicted_by(cycle)}
+
+    def running(gang: Admitted) -> Admitted:
+        uid = gang.workload.uid
+        if uid in leaving:
+            return replace(gang, leaving=True)
+        return replace(gang, placement=placed[uid], lost=()) if uid in placed else gang
+
+    starting, pending = [], []
+    for gang in snapshot.pending:
+        uid = gang.workload.uid
+        refusal = cycle.refused.get(uid)
+        if uid == ctx.uid:
+            pending.append(replace(gang, workload=ctx.pending.workload, lease=None))
+        elif uid in cycle.starting and uid in placed:
+            workload = as_placed(gang, placed[uid]).workload
+            starting.append(
+                Admitted(workload, placed[uid], started_at=snapshot.now, evictable=False)
+            )
+        elif refusal is not None and refusal.lease is not None:
+            pending.append(replace(gang, lease=refusal.lease))
+        elif cycle.leases.holds(uid):
+            pending.append(gang)
+    admitted = (*map(running, snapshot.admitted), *starting)
+    return replace(snapshot, admitted=admitted, pending=tuple(pending), make_room=None)
+
+
+def any_flavor(ctx: Context) -> QueueConfig:
+    """The queues as if flavors had neither labels nor taints, and the gang's queue covered all that it requests."""
+    config, queue = ctx.snapshot.config, ctx.queue
+    if queue is None:
+        return config
+    flavors = {
+        name: replace(flavor, node_labels=(), node_taints=())
+        for name, flavor in config.flavors.items()
+    }
+    listed = {q.flavor for group in queue.groups for q in group.flavors}
+    for name in sorted(listed - flavors.keys()):
+        flavors[name] = ResourceFlavor(name)
+    uncovered = options_of(ctx.pending.workload, queue, ctx.problem).uncovered
+    if uncovered:
+        topology = next((f.topology for n, f in sorted(flavors.items()) if n in listed), None)
+        flavors[_ANY_FLAVOR] = ResourceFlavor(_ANY_FLAVOR, topology=topology)
+        quotas = FlavorQuotas(_ANY_FLAVOR, dict.fromkeys(uncovered, _PLENTY))
+        queue = replace(queue, groups=(*queue.groups, ResourceGroup(uncovered, (quotas,))))
+    queues = {**config.cluster_queues, queue.name: queue}
+    return replace(config, flavors=flavors, cluster_queues=queues)
+
+
+# Without whole pods: nodes that no rule and no topology level distinguishes become one large node.
+
+
+def _fits_in_pieces(ctx: Context, state: State, request: GangRequest) -> bool:
+    """Whether the gang would fit if pods could be cut and spread over alike nodes of one lowest domain.
+
+    A search that ends open counts as no.
+    """
+    if not request.podset_groups:
+        return True
+    index, free = state.problem.index, np.maximum(state.free(), 0)
+    groups = _alike(request)
+    merged = []
+    for group in np.unique(groups[groups >= 0]).tolist():
+        members = np.flatnonzero(groups == group)
+        amounts = free[:, members].sum(axis=1).tolist()
+        room = Resources(zip(index.resources, amounts, strict=True))
+        merged.append(replace(index.nodes[int(members[0])], allocatable=room))
+    return place_on(merged, state.problem, request, ctx.solver) is Status.FOUND
+
+
+def _alike(request: GangRequest) -> Ints:
+    """A number per node, (N,): equal for nodes that nothing of the request distinguishes, -1 for nodes it cannot use."""
+    shapes = [p.shape for p in request.pods]
+    trees = {id(u.tree): u.tree for u in request.podset_groups}.values()
+    columns = [shape.eligible.astype(np.int64) for shape in dict.fromkeys(shapes)]
+    columns += [tree.domain[-1] for tree in trees if tree.depth]  # the finest implies the others
+    usable = np.logical_or.reduce([shape.eligible for shape in shapes])
+    group = np.zeros(len(usable), dtype=np.int64)
+    for column in columns:
+        paired = group * (int(column.max(initial=0)) + 2) + column + 1
+        _, group = np.unique(paired, return_inverse=True)
+    return np.where(usable, group, -1)
