@@ -46,7 +46,7 @@ def _tight(seed: int) -> Snapshot:
 
 
 def _requests(prepared: Prepared, pending: Pending) -> list[GangRequest]:
-    """What a gang asks for under each choice of flavors."""
+    """The requests of a gang under each choice of flavors."""
     cycle = prepared.cycle
     known = cycle.classes.of(pending, cycle.problem.snapshot.queue_of(pending.workload))
     return [request for _, request in known.requests]

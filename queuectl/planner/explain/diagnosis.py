@@ -154,7 +154,7 @@ def _diagnosis_of(ctx: Context) -> Diagnosis:
         conflict = tuple(sentence(ctx, constraint) for constraint in constraints)
         conflict = with_tainted_devices(ctx, conflict)
         proof = Proof.OPTIMAL if proved else Proof.FEASIBLE
-        finders = _FINDERS if conflict else ()
+        finders = _FINDERS if conflict or ctx.stated else ()
         if conflict and ctx.head is not None and ask(ctx, past_heads(ctx)).fits:
             finders = (change_request.higher_priority,)  # only StrictFIFO blocks it
     fixes: list[SuggestedFix] = []

@@ -12,6 +12,7 @@ from typing import Final
 
 from queuectl.domain.changes import Change, apply_all
 from queuectl.domain.diagnosis import SuggestedFix
+from queuectl.domain.plan import Proof
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.cycle.cycle import AdmissionCycle
@@ -89,6 +90,13 @@ class FixChecks:
             return True
         cycle = self.decided(changes)
         return cycle is not None and self.helped(cycle)
+
+    def refuses(self, changes: Sequence[Change]) -> bool:
+        """Whether it is proved that these changes are not enough."""
+        cycle = self.decided(changes)
+        if cycle is None or self.helped(cycle):
+            return False
+        return cycle.refused[self.uid].proof is Proof.OPTIMAL
 
     def passed(self, fixes: Iterable[SuggestedFix]) -> Iterator[SuggestedFix]:
         """Those that are enough."""

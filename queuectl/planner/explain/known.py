@@ -32,15 +32,18 @@ class Known:
 
     Attributes:
         placed: where a gang fits, also one that waits for its admission checks there; checked before it is believed.
+        reserved: by Reservation, node and pods on each where its present occurrence is placed.
         refused: gangs that fit nowhere and cannot evict others; only of the same snapshot.
     """
 
     placed: Mapping[str, Placement] = field(default_factory=dict)
+    reserved: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
     refused: Mapping[str, Refusal] = field(default_factory=dict)
 
     def of_others(self, uid: str) -> Known:
-        """What is known of other gangs than one, and holds for other snapshots too."""
-        return Known({known: at for known, at in self.placed.items() if known != uid})
+        """The results for other gangs than one that hold for other snapshots too."""
+        placed = {known: at for known, at in self.placed.items() if known != uid}
+        return Known(placed, self.reserved)
 
 
 def of_plan(plan: Plan) -> Known:
@@ -53,7 +56,8 @@ def of_plan(plan: Plan) -> Known:
         and r.reasons[0].code is not Code.WAITING_TO_RECLAIM
     }
     held = {r.uid: r.lease.placement for r in plan.pending if r.lease and not r.lease.victims}
-    return Known(held | {a.uid: a.placement for a in plan.admitted}, refused)
+    reserved = {state.name: state.nodes for state in plan.reserved}
+    return Known(held | {a.uid: a.placement for a in plan.admitted}, reserved, refused)
 
 
 def know(prepared: Prepared, known: Known) -> None:

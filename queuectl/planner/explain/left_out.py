@@ -1,7 +1,7 @@
 """The question without some constraints: the planner decides the gang on a snapshot in which they do not hold.
 
 The snapshot is the one of the gang's turn: what the plan has decided for the gangs before it is carried out, and no other gang is
-pending. Gangs that run or start stay where they are. So each constraint left out can only turn a "no" into a "yes".
+pending. Gangs that run or start stay where they are.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.capacity.state import State
 from queuectl.planner.cycle.cycle import AdmissionCycle
-from queuectl.planner.explain.context import Context, evicted_by
+from queuectl.planner.explain.context import Context, evicted_by, least_of
 from queuectl.planner.explain.relaxation import place_on
 from queuectl.planner.plan_cycle import begin
 from queuectl.planner.problem.flavors import options_of
@@ -86,7 +86,9 @@ def _decided(ctx: Context, cycle: AdmissionCycle, pending: Pending) -> Status:
 
 
 def too_little(ctx: Context, changes: Sequence[Change]) -> bool:
-    """Whether it is proved that the gang neither starts nor evicts others at its turn after these changes."""
+    """Whether it is proved that the gang neither starts nor evicts others after these changes."""
+    if ctx.movable:  # a gang before it could move for it
+        return ctx.checks.refuses(changes)
     snapshot = apply_all(changes, ctx.once(_settled, lambda: _settled(ctx)))
     cycle, pending = _cycle(ctx, snapshot)
     _keep_order(ctx, cycle)
@@ -149,7 +151,7 @@ class _NoVictims(FlavorChooser):
 
 
 def _keep_order(ctx: Context, cycle: AdmissionCycle) -> None:
-    """What the gangs that wait before the gang keep from it: the flavors of StrictFIFO heads, and quota."""
+    """Keep the flavors and the quota that gangs before it in the queue order wait for."""
     known = ctx.cycle
     cycle.heads.heads = {name: list(heads) for name, heads in known.heads.heads.items()}
     cycle.heads.waiting = {name: list(heads) for name, heads in known.heads.waiting.items()}
@@ -247,7 +249,7 @@ def _settled(ctx: Context) -> Snapshot:
         uid = gang.workload.uid
         refusal = cycle.refused.get(uid)
         if uid == ctx.uid:
-            pending.append(replace(gang, workload=ctx.pending.workload, lease=None))
+            pending.append(least_of(gang))
         elif uid in cycle.starting and uid in placed:
             workload = as_placed(gang, placed[uid]).workload
             starting.append(
@@ -258,7 +260,18 @@ def _settled(ctx: Context) -> Snapshot:
         elif cycle.leases.holds(uid):
             pending.append(gang)
     admitted = (*map(running, snapshot.admitted), *starting)
-    return replace(snapshot, admitted=admitted, pending=tuple(pending), make_room=None)
+    placed_in_advance = ctx.checks.known.reserved
+    reservations = (
+        replace(each, placed=placed_in_advance.get(each.name, each.placed))
+        for each in snapshot.reservations
+    )
+    return replace(
+        snapshot,
+        admitted=admitted,
+        pending=tuple(pending),
+        reservations=tuple(reservations),
+        make_room=None,
+    )
 
 
 def any_flavor(ctx: Context) -> QueueConfig:
