@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any, Final
 
 import pytest
 
+from queuectl.domain.budgets import BudgetBalance, month_of, units_of
 from queuectl.domain.checks import CheckRule
 from queuectl.domain.plan import Plan
 from queuectl.domain.quantity import GPU
@@ -17,17 +19,20 @@ from queuectl.domain.queues import (
     QueueingStrategy,
 )
 from queuectl.domain.reasons import Code
+from queuectl.domain.resource_quota import Limit
 from queuectl.domain.rules import FairStrategy, Rules
 from queuectl.domain.snapshot import Pending, Snapshot
-from queuectl.domain.workload import PodSet, Workload
+from queuectl.domain.workload import Duration, PodSet, Workload
 from queuectl.planner import plan
 from queuectl.planner.explain import diagnose
 from queuectl.planner.plan_cycle import begin, one_by_one
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.verify import verify
-from tests.planner.build import gang, node, podset, queue, world
+from tests.planner.build import NOW, gang, holding, node, podset, queue, world
 from tests.planner.generate_cohorts import cohorts, contest
 from tests.planner.mixed import mixed
+from tests.planner.test_budgets import HOUR, budget
+from tests.planner.test_resource_quota import allowed
 from tests.support.examples import examples
 
 SEEDS: Final = examples(720)
@@ -87,6 +92,46 @@ def test_a_gang_for_which_nodes_can_be_made_keeps_its_place_in_the_order() -> No
     snapshot = two_queues([first, second], fair=False, admission_checks=(check,))
     order = [pending.workload.uid for pending in one_by_one(begin(survey(snapshot)))]
     assert order == ["second", "first"]
+
+
+def over_a_resource_quota(snapshot: Snapshot) -> Snapshot:
+    return allowed(snapshot, Limit(f"requests.{GPU}", GPU, 16, 8))
+
+
+def over_max_per_user(snapshot: Snapshot) -> Snapshot:
+    main = replace(snapshot.config.cluster_queues["main"], max_per_user=((GPU, 16),))
+    config = replace(snapshot.config, cluster_queues={"main": main})
+    busy = replace(gang("busy", podset(gpu=8)), user="ann")
+    return replace(snapshot, config=config, admitted=(holding(busy, {"n0": 1}),))
+
+
+def over_a_budget(snapshot: Snapshot) -> Snapshot:
+    rule = budget(20, whole_run=True)
+    month = month_of(NOW, rule.time_zone)
+    balance = BudgetBalance(rule, month, rule.monthly, units_of(Fraction(10)), 0, NOW)
+    config = replace(snapshot.config, budgets={rule.name: rule})
+    return replace(snapshot, config=config, budgets=(balance,))
+
+
+@pytest.mark.parametrize("limit", [over_a_resource_quota, over_max_per_user, over_a_budget])
+@pytest.mark.parametrize("queues", [1, 2])
+@pytest.mark.parametrize("first", [podset(gpu=9), replace(podset(count=2, gpu=9), min_count=1)])
+def test_a_gang_that_never_fits_holds_back_no_gang_at_a_limit_that_they_share(
+    first: PodSet, queues: int, limit: Callable[[Snapshot], Snapshot]
+) -> None:
+    """The limit has room for the second one, and not for the first one."""
+    gangs = [
+        replace(gang(name, pods, queued_at=at), user="ann")
+        for name, pods, at in (("first", first, 0.0), ("second", podset(gpu=8), 1.0))
+    ]
+    gangs = [replace(one, duration=Duration(HOUR, enforced=True)) for one in gangs]
+    gangs[0] = replace(gangs[0], duration=Duration(2 * HOUR, enforced=True))
+    more = [gang("other", podset(gpu=9), queue="b")] if queues > 1 else []
+    strict = queue(strategy=QueueingStrategy.STRICT_FIFO)
+    nodes = [node(f"n{i}", gpu=8) for i in range(2)]
+    made = planned(limit(world(nodes, [*gangs, *more], [], strict, queue("b"))))
+    assert [start.uid for start in made.admitted] == ["second"]
+    assert {r.uid: r.reasons[0].code for r in made.pending}["first"] is Code.SHAPE_NEVER_FITS
 
 
 # On random clusters.

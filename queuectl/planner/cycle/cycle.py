@@ -138,11 +138,11 @@ class AdmissionCycle:
         if self._after_lower_rank(pending):
             return
         queue = self.problem.snapshot.queue_of(pending.workload)
-        over = self.limits.refusal(smallest(pending.workload), queue, self.heads)
+        gang = self.classes.candidate(pending, queue)
+        over = self._over_limit(gang)
         if over is not None:
             self._refuse(pending, (over,), lease=pending.lease if self.leases.holds(uid) else None)
             return
-        gang = self.classes.candidate(pending, queue)
         head = self._head(gang)
         if self.leases.holds(uid) and self._leased(gang, head):
             return
@@ -169,6 +169,17 @@ class AdmissionCycle:
             self._leave_open(gang)
         else:
             self._search(gang)
+
+    def never(self, gang: Candidate) -> bool:
+        """Whether not even the fewest pods of a gang would start if no other gang ran and nothing were out of use."""
+        return self.sizing.never(gang, nodes=not makes_nodes(gang.queue))
+
+    def _over_limit(self, gang: Candidate) -> Reason | None:
+        """Why a limit beside quota keeps a gang out; not asked of one that never fits, which holds back no gang at such a limit."""
+        least = smallest(gang.pending.workload)
+        if self.limits.too_large(least) and self.never(gang):
+            return None
+        return self.limits.refusal(least, gang.queue, self.heads)
 
     @property
     def over(self) -> bool:

@@ -24,7 +24,6 @@ from queuectl.domain.reasons import NEVER_FITS, Code
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.cycle.positions import Position, all_of
-from queuectl.planner.cycle.provision import makes_nodes
 from queuectl.planner.cycle.ranking import ByBorrowing, ByShare, Ranking
 from queuectl.planner.cycle.refutations import Refutations
 from queuectl.planner.order.pending_gangs import EqualGangs, PendingGangs, length_of
@@ -198,8 +197,7 @@ class HeadScheduler:
         """Whether the head never starts; not asked where all gangs are in one ClusterQueue."""
         if heads.head is None or len(self._queues) == 1:
             return False
-        gang = self._cycle.classes.candidate(heads.head, heads.queue)
-        return self._cycle.sizing.never(gang, nodes=not makes_nodes(heads.queue))
+        return self._cycle.never(self._cycle.classes.candidate(heads.head, heads.queue))
 
     def _turn(self, heads: QueueHeads) -> Iterator[Pending]:
         """Consider the head of a ClusterQueue, and apply its answer to equal gangs."""

@@ -2,7 +2,7 @@
 
 A gang over a limit waits for that limit alone. It evicts no other gang: those of other namespaces and users would not help,
 and its own free nothing before they have left. It holds no place that others could take. In a StrictFIFO ClusterQueue the
-gangs that share its limit stay behind it, unless it is larger than the limit can ever be.
+gangs that share its limit stay behind it, unless it is larger than the limit can ever be, or never fits.
 
 A ResourceClaim that pods share serves one gang at a time. A gang that waits for it evicts no other gang either, but keeps its
 place in a StrictFIFO ClusterQueue before all gangs behind it, as one that waits for nodes.

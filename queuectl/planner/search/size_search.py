@@ -164,7 +164,8 @@ class SizeSearch:
 
         def fits(counts: PodCounts) -> bool:
             part = with_counts(pending, counts)
-            if self.limits.too_large(part.workload):
+            # With the fewest pods, only a gang that never fits is over a limit here.
+            if counts != fewest and self.limits.too_large(part.workload):
                 return False
             candidate = self.classes.candidate(part, gang.queue)
             known = candidate.known
@@ -178,6 +179,7 @@ class SizeSearch:
             return isinstance(outcomes[counts], Fit | FitsAfterEviction)
 
         choices = [admissible(podset) for podset in pending.workload.podsets]
+        fewest = tuple(counts[0] for counts in choices)
         search = Largest(choices, fits, whole=False)
         counts = search.find()
         unknown = [o for o in outcomes.values() if isinstance(o, Unknown)]
