@@ -19,6 +19,7 @@ from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.verify import verify
 from tests.planner import cases, generate
+from tests.planner.build import gang, holding, node, podset, world
 from tests.planner.mixed import mixed
 from tests.planner.oracle import starts
 from tests.support.examples import examples
@@ -169,6 +170,17 @@ def test_pending_entries_keep_queue_order() -> None:
     assert repr(plan(shuffled)) == repr(plan(case.snapshot))
     refused = [r.uid for r in plan(shuffled).pending]
     assert refused == sorted(refused)
+
+
+def test_the_order_of_running_gangs_changes_nothing() -> None:
+    """The victims of a reservation have an order of their own."""
+    running = [holding(gang(uid, podset(gpu=4)), {"n0": 1}) for uid in ("a", "b")]
+    first = gang("first", podset(gpu=8), priority=1)
+    snapshot = world([node("n0", gpu=8)], [first], running)
+    (refusal,) = plan(snapshot).pending
+    assert refusal.lease is not None
+    assert refusal.lease.victims == ("a", "b")
+    assert plan(replace(snapshot, admitted=tuple(reversed(running)))) == plan(snapshot)
 
 
 def test_blocked_entries_pass_through() -> None:

@@ -80,11 +80,11 @@ def reservation_of(
 def awaited(
     state: State, request: GangRequest, node_counts: NodeCounts, evicted: Sequence[Admitted]
 ) -> tuple[str, ...]:
-    """Uids of the victims of a new reservation: those evicted for it, and those leaving already that it needs besides.
+    """Uids of the victims of a new reservation: those evicted for it, sorted, and those leaving already that it needs besides.
 
     No more of the latter than it takes, and first those that no other reservation waits for.
     """
-    named = tuple(gang.workload.uid for gang in evicted)
+    named = tuple(sorted(gang.workload.uid for gang in evicted))
     more: list[Admitted] = []
     for gang in _others(state, request, node_counts, named):
         if _enough(state, request, node_counts, [*evicted, *more]):
