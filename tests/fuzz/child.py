@@ -10,7 +10,8 @@ from typing import Final
 
 import structlog
 
-from tests.fuzz import clusters, documents, selectors, snapshots
+from tests.fuzz import answers, clusters, documents, selectors, snapshots
+from tests.fuzz.answers import Answers
 from tests.fuzz.clusters import Clusters, Database
 from tests.fuzz.documents import Documents
 from tests.fuzz.figures import Result, Stage
@@ -23,6 +24,7 @@ STAGES: Final = {
     "documents": documents.FEATURES,
     "selectors": selectors.FEATURES,
     "snapshots": snapshots.FEATURES,
+    "answers": answers.FEATURES,
 }
 
 
@@ -36,6 +38,7 @@ def stages(*, rows: bool = True) -> Iterator[dict[str, Stage]]:
             "documents": Documents(),
             "selectors": Selectors(),
             "snapshots": Snapshots(),
+            "answers": Answers(),
         }
         yield {name: Stage(name, run, STAGES[name]) for name, run in made.items()}
 

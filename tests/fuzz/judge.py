@@ -223,7 +223,7 @@ class _Member:
         return None
 
 
-class _Quota:
+class Quota:
     """The tree of one configuration, and the use of one moment."""
 
     def __init__(self, config: QueueConfig, use: Use) -> None:
@@ -302,7 +302,7 @@ def _quota(snapshot: Snapshot, starts: Sequence[tuple[Workload, Admission]]) -> 
     for gang in snapshot.admitted:
         for key, amount in charges(snapshot.config, gang.workload, gang.placement).items():
             use[key] += amount
-    quota = _Quota(snapshot.config, use)
+    quota = Quota(snapshot.config, use)
     for workload, admission in starts:
         found = charges(snapshot.config, workload, admission.placement)
         for (queue, flavor, resource), amount in found.items():

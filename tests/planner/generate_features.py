@@ -87,11 +87,22 @@ HINDERS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bounds of random numbers, both included. ``hinders``: the part of the snapshots in which each feature of ``HINDERS`` is on."""
+
+    nodes: tuple[int, int] = (8, 20)
+    running: tuple[int, int] = (0, 30)
+    pending: tuple[int, int] = (6, 30)
+    hinders: float = 0.35
+
+
+@dataclass(frozen=True, slots=True)
 class _Dice:
     """The random numbers of one snapshot, and the features that are on."""
 
     rng: random.Random
     on: frozenset[str]
+    sizes: Sizes
 
     def some(self, feature: str, chance: float = 0.5) -> bool:
         """Whether one object has a feature."""
@@ -101,18 +112,17 @@ class _Dice:
         return self.rng.choice(options)
 
 
-def snapshot_of(seed: int) -> Snapshot:
+def snapshot_of(seed: int, sizes: Sizes = Sizes()) -> Snapshot:
     """The first cycle of a seed."""
     rng = random.Random(f"features {seed}")
-    dice = _Dice(
-        rng, frozenset(s for s in SWITCHES if rng.random() < (0.35 if s in HINDERS else 0.6))
-    )
+    on = [s for s in SWITCHES if rng.random() < (sizes.hinders if s in HINDERS else 0.6)]
+    dice = _Dice(rng, frozenset(on), sizes)
     flavors = _flavors(dice)
     config = _config(dice, flavors)
     names = sorted(config.cluster_queues)
     fleet = _fleet(dice)
     running = _running(dice, fleet, config, names)
-    pending = [_waiting(dice, f"w{i:02}", names) for i in range(rng.randint(6, 30))]
+    pending = [_waiting(dice, f"w{i:02}", names) for i in range(rng.randint(*sizes.pending))]
     pending += _growing(dice, running)
     if "lost node" in dice.on:
         fleet, running = _lose(dice, fleet, running)
@@ -275,7 +285,7 @@ def _fleet(dice: _Dice) -> list[Node]:
             labels={"model": dice.choose(*MODELS)},
             ready=dice.rng.random() > 0.03,
         )
-        for i in range(dice.rng.randint(8, 20))
+        for i in range(dice.rng.randint(*dice.sizes.nodes))
     ]
 
 
@@ -342,7 +352,7 @@ def _running(
 ) -> list[Admitted]:
     room = FreeNodes(fleet)
     found = []
-    for i in range(dice.rng.randint(0, 30)):
+    for i in range(dice.rng.randint(*dice.sizes.running)):
         workload = _workload(dice, f"r{i:02}", names, _asked(dice), float(dice.rng.randint(0, 50)))
         if (gang := place_anywhere(dice.rng, workload, fleet, room, config)) is not None:
             found.append(_aged(dice, gang))
