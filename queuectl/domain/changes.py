@@ -213,7 +213,7 @@ class RaisePriority:
 
 @dataclass(frozen=True, slots=True)
 class AddNodes:
-    """``count`` empty, healthy nodes like ``like``, under ``labels`` (its domain's) where they differ."""
+    """``count`` healthy nodes like ``like``, under ``labels`` (its domain's) where they differ, with its DaemonSets and no other pod."""
 
     like: str
     count: int
@@ -221,8 +221,16 @@ class AddNodes:
 
     def apply(self, snapshot: Snapshot) -> Snapshot:
         fleet = snapshot.fleet
-        nodes = [*fleet.nodes, *self.nodes(fleet.by_name[self.like], fleet.by_name)]
-        return _with_fleet(snapshot, Fleet(tuple(sorted(nodes, key=lambda n: n.name))))
+        new = self.nodes(fleet.by_name[self.like], fleet.by_name)
+        if (daemons := snapshot.of_daemons.get(self.like)) is not None:
+            held = {node.name: daemons for node in new}
+            snapshot = replace(
+                snapshot,
+                other_pods={**snapshot.other_pods, **held},
+                of_daemons={**snapshot.of_daemons, **held},
+            )
+        nodes = sorted((*fleet.nodes, *new), key=lambda n: n.name)
+        return _with_fleet(snapshot, Fleet(tuple(nodes)))
 
     def nodes(self, like: Node, taken: Iterable[str] = ()) -> list[Node]:
         """The new nodes; none has a name in ``taken``."""

@@ -8,6 +8,7 @@ import pytest
 
 from queuectl.domain.changes import LimitRun, apply_all
 from queuectl.domain.diagnosis import Limit, Remedy
+from queuectl.domain.queues import QueueingStrategy
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import Growth, Workload
 from queuectl.planner import StopSignal, plan
@@ -15,7 +16,7 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.planner.explain import diagnose
 from queuectl.planner.explain.fix_checks import FixChecks
 from tests.planner.backfill_clock import job
-from tests.planner.build import gang, holding, node, podset, queue, without_quota, world
+from tests.planner.build import gang, holding, node, podset, queue, resources, without_quota, world
 from tests.planner.test_backfill import half_full
 from tests.planner.test_elastic import base, cluster, rank
 
@@ -103,3 +104,26 @@ def test_new_nodes_complete_a_slice_where_the_fewest_are_missing(
     found = diagnose(world(nodes[: 12 - short], [without_quota(gang("w", wanted))]), "w")
     [fix] = [fix for fix in found.suggested_fixes if fix.remedy is Remedy.ADD_NODES]
     assert (fix.message, fix.least) == (message, True)
+
+
+def test_a_new_node_is_suggested_only_if_its_daemonsets_leave_room_for_the_gang() -> None:
+    held = {"n0": resources(cpu=1, pods=1)}
+    for asked, remedies in ((8, []), (7, [Remedy.ADD_NODES])):
+        pods = gang("w", podset(count=2, gpu=4, cpu=asked))
+        snapshot = world([node("n0", gpu=8, cpu=8)], [without_quota(pods)])
+        snapshot = replace(snapshot, other_pods=held, of_daemons=held)
+        found = diagnose(snapshot, "w")
+        assert [f.remedy for f in found.suggested_fixes if f.remedy is Remedy.ADD_NODES] == remedies
+
+
+def test_no_fix_contains_another_one() -> None:
+    """A higher priority starts the gang, so more quota and a higher priority is no other fix."""
+    strict = replace(queue(gpu=16), strategy=QueueingStrategy.STRICT_FIFO)
+    pending = [
+        gang("head", podset(count=2, gpu=8), queued_at=1.0),
+        gang("w", podset(gpu=8), queued_at=2.0),
+    ]
+    runs = holding(gang("runs", podset(gpu=8)), {"n0": 1})
+    nodes = [node(f"n{i}", gpu=8) for i in range(4)]
+    found = diagnose(world(nodes, pending, [runs], strict), "w")
+    assert [fix.remedy for fix in found.suggested_fixes] == [Remedy.RAISE_PRIORITY]

@@ -99,9 +99,18 @@ class FixChecks:
         return cycle.refused[self.uid].proof is Proof.OPTIMAL
 
     def passed(self, fixes: Iterable[SuggestedFix]) -> Iterator[SuggestedFix]:
-        """Those that are enough."""
+        """Those that are enough, and need all of their changes."""
         for fix in fixes:
+            if self._with_less(fix.changes):
+                continue
             if self.starts(fix.changes):
                 yield fix
             elif self.over:
                 return
+
+    def _with_less(self, changes: Sequence[Change]) -> bool:
+        """Whether the gang is known to start with a part of these changes."""
+        return any(
+            len(enough) < len(changes) and all(change in changes for change in enough)
+            for enough in self.passed_with
+        )
