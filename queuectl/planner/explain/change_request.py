@@ -170,7 +170,10 @@ def _relaxed(ctx: Context) -> Iterator[tuple[str, dict[str, str], dict[str, Node
     for key in taints(ctx)[:_TAINTS_TRIED]:
         more = (Toleration(key, "Exists"),)
         less = {n: replace(r, tolerations=r.tolerations + more) for n, r in rules.items()}
-        yield f"add a toleration for the taint {key}", {"taint": key}, less
+        text = f"add a toleration for the taint {key}"
+        if any(key in podset.shape.requests for podset in ctx.pending.workload.podsets):
+            text += ", or declare the admission plugin ExtendedResourceToleration if the API server uses it"
+        yield text, {"taint": key}, less
 
 
 def higher_priority(ctx: Context) -> Iterator[SuggestedFix]:
