@@ -62,12 +62,12 @@ def index_of(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> JobRecor
         name=f"{job.name}_{number}",
         suspended=not released,
         drained=True,  # whether it has ended follows from its pods
-        attempt=max(
-            (pod.attempt for pod in known), default=0
-        ),  # that of a pod that has ended is not used again
+        # The attempt of a pod that has ended is not used again.
+        attempt=max((pod.attempt for pod in known), default=0),
         outcome=_outcome(job, number, known),
         status="",
         array=None,
+        ended=frozenset(),
         index=ArrayIndex(number, job.name, job.uid, not job.suspended, grown, barred),
         of_pods=True,
         awaits=barred or _awaits(job, number, alive=bool(living)),

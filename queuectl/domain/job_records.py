@@ -126,7 +126,7 @@ class JobRecord:
         queue: LocalQueue it names.
         priority_class: WorkloadPriorityClass named by label, if any.
         pod_priority_class: the user's PriorityClass of its pods (before the admission policy replaced it).
-        podsets: what it asks, read from its templates.
+        podsets: what it asks, read from its templates. Of a suspended job, without the pods that do not run again.
         error: why the request can never be honoured (contradictory, malformed, unsupported), or None.
         suspended: ``spec.suspend``.
         drained: the controller confirms suspension (condition Suspended=True).
@@ -142,6 +142,7 @@ class JobRecord:
         max_execution: ``max-exec-time-seconds``: how long it may run, over all attempts; None = no limit.
         expected_duration: ``expected-duration-seconds``: how long its user expects it to run, over all attempts; None = not stated.
         followed: another pod can follow a pod that succeeded, as ``expects`` states; else none does.
+        restarts: its controller can create all pods again while it runs, also those that have succeeded. It keeps their slots.
         preempt_requested: annotation: the last deadline of a notice, "" if none.
         preempt_ready: annotation: the job is ready to be suspended at once.
         labels: its labels, by key, but for those that queuectl itself reads.
@@ -161,6 +162,7 @@ class JobRecord:
         absent: none of its pods exists. Only of a group of pods, which has no other object.
         array: of an array, which is in no queue itself; ``podsets`` has one pod then. Also of an elastic Job, which is in a queue;
             ``podsets`` has the pods that start as one gang then.
+        ended: ranks of its only podset that have ended, and do not run again.
         parent: uid of the job whose pod templates it has; "" for all others. It is no workload then.
         groups: of a set of gangs, which is in no queue itself: the number of its gangs. ``podsets`` are those of one gang.
         index: of one index of an array or an elastic Job, as :mod:`queuectl.domain.arrays` makes it: a workload that consists of its pod.
@@ -203,6 +205,7 @@ class JobRecord:
     max_execution: float | None = None
     expected_duration: float | None = None
     followed: bool = True
+    restarts: bool = False
     preempt_requested: str = ""
     preempt_ready: bool = False
     labels: tuple[tuple[str, str], ...] = ()
@@ -226,6 +229,7 @@ class JobRecord:
     late: tuple[str, ...] = ()
     unborn: tuple[str, ...] = ()
     array: ArrayStatus | None = None
+    ended: frozenset[int] = frozenset()
     parent: str = ""
     groups: int | None = None
     index: ArrayIndex | None = None

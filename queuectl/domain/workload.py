@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fractions import Fraction
@@ -119,6 +119,28 @@ class PodSet:
     def requests(self) -> Resources:
         """Of all its pods together."""
         return self.shape.requests * self.count
+
+    @property
+    def slice_size(self) -> int:
+        """Consecutive ranks that share one domain; 1 without slices."""
+        slices = self.topology.slices if self.topology is not None else ()
+        return slices[0].size if slices else 1
+
+    def reduced(self, count: int) -> PodSet:
+        """The podset with at most so many pods."""
+        if count >= self.count:
+            return self
+        least = self.min_count if self.min_count is not None and self.min_count < count else None
+        return replace(self, count=count, min_count=least)
+
+
+def slots_left(count: int, ended: Collection[int], size: int) -> dict[int, int]:
+    """The groups of ``size`` consecutive ranks below ``count`` that have not ended as a whole, with their places among those.
+
+    A gang that starts again requests the slots of these groups, so that the others in a slice still share its domain.
+    """
+    groups = sorted({rank // size for rank in range(count) if rank not in ended})
+    return {group: place for place, group in enumerate(groups)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,12 +46,14 @@ def running_placement(
         held = Counter(
             pod.node for pod in own if pod.podset == podset.name and pod.node is not None
         )
-        if not held or sum(held.values()) != job.expects(podset):
+        if sum(held.values()) != job.expects(podset):
             return None
+        if not held:
+            continue  # all its pods have ended
         before = prior.podsets.get(podset.name, _NOTHING) if prior is not None else _NOTHING
         flavors = charged_flavors(podset, nodes[next(iter(held))], queue, config, before.flavors)
         placed.append(PodSetPlacement(podset.name, _in_order(held, before, nodes), flavors))
-    return Placement(tuple(placed))
+    return Placement(tuple(placed)) if placed else None
 
 
 def _in_order(

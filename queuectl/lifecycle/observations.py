@@ -212,7 +212,7 @@ class Observer:
             change = handle(last.after if last else before, event, now, config.rules)
             last = joined(last, change)
         after = last.after if last is not None else before
-        if job is not None and before.state.waiting and after.state.waiting:
+        if job is not None and after.state.waiting:
             described = handle(after, self._described(job, config, after), now)
             self._plan_again |= described is not None
             last = joined(last, described)

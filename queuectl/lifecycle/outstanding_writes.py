@@ -34,7 +34,7 @@ from queuectl.domain.printable import printable
 from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.redaction import redacted_for
 from queuectl.domain.workload import Planned
-from queuectl.lifecycle.slot_assignment import assign, slots_of
+from queuectl.lifecycle.slot_assignment import assign, slot_numbers, slots_of
 from queuectl.objects.keys import STATUS_ANNOTATION
 from queuectl.objects.kinds import KINDS, JobKinds
 from queuectl.objects.kinds import pods as plain
@@ -302,7 +302,7 @@ def _place(
     planned = entry.planned
     if planned is not None and any(planned.larger(pod.podset, pod.requests) for pod in gated):
         return []  # the gang is stopped
-    writes = []
+    writes, asked = [], {one.name: one for one in job.podsets}
     for podset in entry.placement.podsets:
         if podset.pods == 0:
             continue  # all its pods have finished: a late pod has no slot
@@ -310,7 +310,8 @@ def _place(
         waiting = [pod for pod in gated if pod.podset == podset.podset]
         slots = slots_of(podset)
         updates = [u for u in entry.checks.updates if u.podset == podset.podset]
-        for pod, number in assign(podset, own, waiting, nodes):
+        numbers = slot_numbers(podset, asked.get(podset.podset), job.ended)
+        for pod, number in assign(podset, own, waiting, nodes, numbers):
             node, charged = slots[number]
             hostname = nodes[node].hostname if node is not None else None
             patch = pin_patch(pod, hostname, *_flavor_terms(charged, flavors), updates)

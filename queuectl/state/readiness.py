@@ -80,7 +80,7 @@ def needed(job: JobRecord, podset: PodSet, pods: Sequence[PodRecord]) -> int:
     if job.followed:
         return job.expects(podset)
     done = sum(pod.phase is PodPhase.SUCCEEDED for pod in _of(podset, job, pods))
-    return max(0, podset.count - done)
+    return max(0, min(job.expects(podset), podset.count - done))
 
 
 def missing(job: JobRecord, podset: PodSet, pods: Sequence[PodRecord]) -> int:
@@ -117,8 +117,8 @@ def still_needed(
         names: hostname label -> node name.
     """
     podsets = {podset.name: podset for podset in job.podsets}
-    if not any(needed(job, podset, pods) for podset in job.podsets):
-        return placement  # it is about to finish, and frees all its slots then
+    if job.restarts or not any(needed(job, podset, pods) for podset in job.podsets):
+        return placement  # one that is about to finish frees all its slots then
     kept = []
     for placed in placement.podsets:
         podset = podsets.get(placed.podset)

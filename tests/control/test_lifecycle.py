@@ -356,6 +356,36 @@ async def test_slots_of_finished_pods_are_free_for_others_while_the_gang_runs(
         await world.until_state(uid, State.FINISHED)
 
 
+@pytest.mark.parametrize("what", ["Job", "elastic Job", "JobSet"])
+async def test_a_gang_that_starts_again_requests_only_the_pods_that_have_not_ended(
+    database_url: str, what: str
+) -> None:
+    async with rig(database_url, 4) as world:
+        document = gang(what.rsplit(maxsplit=1)[-1], "train", 4)
+        if what == "elastic Job":
+            document["metadata"]["annotations"] = {"queuectl.dev/elastic-job": "true"}
+            ignored = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+            document["spec"]["podFailurePolicy"] = {"rules": [ignored]}
+        uid = world.cluster.submit(document)
+        await world.until_state(uid, State.RUNNING)
+        every = sorted(live(world.cluster.pods_of(uid)), key=lambda pod: (pod.podset, pod.rank))
+        for pod in every[::2]:
+            found = world.cluster.server.get("pods", "default", pod.name)
+            world.cluster.controllers.set_phase(found, "Succeeded")
+        late = world.cluster.submit(gang("Job", "late", 2))
+        await world.until_state(late, State.RUNNING)
+        await world.ask(uid, Action.REQUEUE)
+        again = await world.until_entry(
+            uid, lambda e: e.attempt == 2 and e.state is State.RUNNING, "runs again"
+        )
+        assert again.pods == 2
+        left = {(pod.podset, pod.rank) for pod in live(world.cluster.pods_of(uid))}
+        assert left == {(pod.podset, pod.rank) for pod in every[1::2]}
+        world.cluster.finish(uid)
+        await world.until_state(uid, State.FINISHED)
+        await world.at_rest()
+
+
 async def test_a_victim_has_a_notice_and_keeps_its_nodes_until_it_reports_that_it_is_ready(
     database_url: str,
 ) -> None:

@@ -258,7 +258,20 @@ class Controllers:
             self._align(jobset, job)
         status = "True" if suspended(jobset) else "False"
         at = self._server.clock()
-        self._edit(jobset, lambda d: condition(d, "Suspended", status, at))
+        counts = Counter(
+            job["metadata"]["labels"]["jobset.sigs.k8s.io/replicatedjob-name"]
+            for job in own
+            if holds(job, "Complete")
+        )
+
+        def change(d: Document) -> None:
+            condition(d, "Suspended", status, at)
+            d["status"]["replicatedJobsStatus"] = [
+                {"name": one["name"], "succeeded": counts[one["name"]]}
+                for one in d["spec"]["replicatedJobs"]
+            ]
+
+        self._edit(jobset, change)
         if any(holds(job, "Failed") for job in own):
             self._end(jobset, "Failed")
         elif all(holds(job, "Complete") for job in own):

@@ -162,7 +162,8 @@ def test_a_start_writes_the_number_of_pods_in_the_gang_and_a_stop_removes_it() -
 
 def test_ended_indexes_of_the_gang_are_not_expected() -> None:
     status = {"completedIndexes": "1,3", "failedIndexes": ""}
-    assert read({**elastic(), "status": status}).expected == (("main", 1),)
+    assert read({**elastic(suspend=False), "status": status}).expected == (("main", 1),)
+    assert read({**elastic(), "status": status}).pods == 1
     fewer = elastic(1, least=None, annotations={BASE: "2"}, suspend=False)
     assert read(fewer).expected == (("main", 1),), "its user took pods from it"
 

@@ -532,6 +532,7 @@ def test_a_job_is_expected_to_have_as_many_pods_as_its_completions_leave(
     spec: dict[str, Any], status: dict[str, Any], expected: int
 ) -> None:
     body = job(**spec)
+    body["spec"]["suspend"] = False
     body["status"] = status
     record = read(body)
     assert [record.expects(podset) for podset in record.podsets] == [expected]
@@ -739,6 +740,60 @@ def test_a_least_number_out_of_range_is_the_jobs_mistake(text: str) -> None:
     assert read(body).error == (
         f"metadata.annotations: job-min-parallelism: {text!r} is not a number from 1 to 8"
     )
+
+
+SLICES = {
+    "kueue.x-k8s.io/podset-required-topology": "block",
+    "kueue.x-k8s.io/podset-slice-required-topology": "rack",
+    "kueue.x-k8s.io/podset-slice-size": "2",
+}
+FOLLOWS = {"kueue.x-k8s.io/job-completions-equal-parallelism": "true"}
+ENDED = {"succeeded": 4, "completedIndexes": "0-2,4"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "annotations", "of_pods", "asked"),
+    [
+        ({}, {}, {}, {}, (8, 3)),
+        ({}, ENDED, {}, {}, (4, 3)),
+        ({}, ENDED, FOLLOWS, {}, (4, None)),
+        ({}, {"succeeded": 6, "completedIndexes": "0-5"}, {}, {}, (2, None)),
+        ({}, {"succeeded": 5, "completedIndexes": "0-4", "failedIndexes": "5"}, {}, {}, (2, None)),
+        ({}, {"succeeded": 8, "completedIndexes": "0-7"}, {}, {}, (1, None)),
+        ({}, {"succeeded": -9, "completedIndexes": "5-1,x,9-99"}, {}, {}, (8, 3)),
+        ({"completions": 12}, {"succeeded": 4}, {}, {}, (8, 3)),
+        ({"completions": 12}, {"succeeded": 8}, {}, {}, (4, 3)),
+        ({"completionMode": "NonIndexed"}, {"succeeded": 4}, {}, {}, (4, 3)),
+        ({"completionMode": "NonIndexed"}, {"succeeded": 3}, {}, SLICES, (6, 3)),
+        ({}, ENDED, {}, SLICES, (6, 3)),
+        ({}, {"succeeded": 4, "completedIndexes": "0,1,4,5"}, {}, SLICES, (4, 3)),
+        ({"suspend": False}, ENDED, {}, {}, (8, 3)),
+    ],
+)  # fmt: skip
+def test_a_job_that_starts_again_asks_for_the_pods_that_have_not_ended(
+    spec: dict[str, Any],
+    status: dict[str, Any],
+    annotations: dict[str, str],
+    of_pods: dict[str, str],
+    asked: tuple[int, int | None],
+) -> None:
+    body = shrinkable(**annotations)
+    body["spec"] |= spec
+    body["spec"]["template"].setdefault("metadata", {})["annotations"] = of_pods
+    body["status"] = status
+    record = read(body)
+    [podset] = record.podsets
+    assert (record.error, (podset.count, podset.min_count)) == (None, asked)
+
+
+@pytest.mark.parametrize(("follow", "left"), [({}, 5), (FOLLOWS, 4)])
+def test_a_job_that_started_with_fewer_pods_expects_those_that_have_not_ended(
+    follow: dict[str, str], left: int
+) -> None:
+    body = shrinkable(**follow)
+    started = merge(body, KINDS["Job"].start_patch(read(body), 7, "", {"main": 5}))
+    record = read({**started, "status": {"succeeded": 1, "completedIndexes": "0"}})
+    assert record.expects(record.podsets[0]) == left
 
 
 def test_a_job_started_with_fewer_pods_still_asks_for_all_and_expects_these() -> None:

@@ -189,8 +189,8 @@ def of_job(status: Body, ended: str, **spec: Any) -> list[Body]:
     return [runs, pod_of(runs, 0, "n1", 8, ended), pod_of(runs, 1, "n2", 8)]
 
 
-def of_jobset() -> list[Body]:
-    """A JobSet with two Jobs, of which the first is complete."""
+def of_jobset(**more: Any) -> list[Body]:
+    """A JobSet with two Jobs, of which the first is complete. ``more``: fields of its spec."""
     jobs = [
         {
             "name": name,
@@ -203,7 +203,7 @@ def of_jobset() -> list[Body]:
         "jobset.x-k8s.io/v1alpha2",
         "JobSet",
         "runs",
-        {"suspend": False, "replicatedJobs": jobs},
+        {"suspend": False, "replicatedJobs": jobs, **more},
         metadata={
             "uid": "runs",
             "creationTimestamp": CREATED,
@@ -285,6 +285,14 @@ def test_pods_that_have_ended_for_good_free_quota_and_nodes(running: list[Body])
         ("team-a/next", {"n1": 1})
     ]
     assert found["warnings"] == []
+
+
+def test_a_job_that_waits_to_start_again_requests_no_pods_that_have_ended() -> None:
+    [jobset, *_] = of_jobset(suspend=True)
+    jobset["status"] = {"replicatedJobsStatus": [{"name": "first", "succeeded": 1}]}
+    for waits in (job("runs", 2, 8, status={"succeeded": 1, "completedIndexes": "0"}), jobset):
+        found = planned(node("n1"), *queues(8), waits)
+        assert [g["podSets"][0]["nodes"] for g in found["admitted"]] == [{"n1": 1}]
 
 
 def test_a_pod_that_failed_and_is_created_again_keeps_its_place() -> None:

@@ -17,9 +17,18 @@ from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.workload import FlavorShare, Placement, PodSet, PodSetPlacement, PodShape
+from queuectl.domain.workload import (
+    FlavorShare,
+    Placement,
+    PodSet,
+    PodSetPlacement,
+    PodShape,
+    Slice,
+    TopologyMode,
+    TopologyRequest,
+)
 from queuectl.lifecycle.outstanding_writes import POD, Write, outstanding_writes, planned_of
-from queuectl.lifecycle.slot_assignment import assign
+from queuectl.lifecycle.slot_assignment import assign, slot_numbers
 
 SHAPE = PodShape(Resources({"nvidia.com/gpu": 8, "pods": 1}))
 JOB = JobRecord("Job", "a", "train", "u1", 7, 1.0, "q", podsets=(PodSet("main", 4, SHAPE),))
@@ -337,6 +346,30 @@ def test_a_replacement_is_gated_while_its_predecessor_terminates_on_another_node
     assert assign(PLACED, [lost, again], [again], NODES) == []
     ended = replace(lost, phase=PodPhase.FAILED)
     assert assign(PLACED, [ended, again], [again], NODES) == [(again, 0)]
+
+
+PAIRS = TopologyRequest(TopologyMode.REQUIRED, "block", (Slice("rack", 2),))
+
+
+@pytest.mark.parametrize(
+    ("ended", "topology", "slots", "given_to"),
+    [
+        ({0, 2}, None, 2, {1: 0, 3: 1}),
+        ({1, 2}, None, 2, {0: 0, 3: 1}),
+        ({0, 1}, PAIRS, 2, {2: 0, 3: 1}),
+        ({0, 2}, PAIRS, 4, {1: 1, 3: 3}),  # both slices are whole
+        ({0, 2}, PAIRS, 2, {1: 0, 3: 1}),  # their slots without pods are free again
+        ({0}, None, 4, {1: 1, 2: 2, 3: 3}),  # it has ended since the start
+        ({0}, None, 2, {1: 1}),  # the number of slots is unlike that of each start
+    ],
+)
+def test_a_gang_that_starts_again_has_the_slots_of_the_ranks_that_have_not_ended(
+    ended: set[int], topology: TopologyRequest | None, slots: int, given_to: dict[int, int]
+) -> None:
+    asked = PodSet("main", 4, SHAPE, topology)
+    placed = PodSetPlacement("main", tuple((f"n{number}", 1) for number in range(slots)))
+    numbers = slot_numbers(placed, asked, ended)
+    assert {rank: numbers(rank) for rank in given_to} == given_to
 
 
 def test_the_resource_of_a_pod_write_is_a_pod() -> None:

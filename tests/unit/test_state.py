@@ -612,6 +612,15 @@ def test_pods_that_are_done_do_not_stand_for_pods_that_are_lost(
     assert after.unready_since == (None if whole else 30.0)
 
 
+def test_a_job_whose_controller_can_restart_it_keeps_the_slots_of_pods_that_have_ended() -> None:
+    ended = replace(RESUMED, expected=(("main", 1),), restarts=True)
+    world = World(RUNNING, records=[ended, on("p2", "n2")])
+    world.look()
+    after = world.ledger.get("u1")
+    assert after is not None
+    assert after.placement == RUNNING.placement
+
+
 def test_only_time_rings() -> None:
     alarms = Timers()
     alarms.put("a", 10.0)

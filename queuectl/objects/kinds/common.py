@@ -41,6 +41,7 @@ class SpecFields:
     expected: tuple[tuple[str, int], ...] = ()
     parallelism: Parallelism | None = None
     followed: bool = True
+    restarts: bool = False
     ranks: tuple[tuple[str, int], ...] = ()
     first_ranks: tuple[tuple[str, int], ...] = ()
     kept: tuple[str, ...] = ()
@@ -49,6 +50,7 @@ class SpecFields:
     items: tuple[tuple[str, int], ...] = ()
     missing: tuple[str, ...] = ()
     array: ArrayStatus | None = None
+    ended: frozenset[int] = frozenset()
 
 
 def read_job(
@@ -116,10 +118,12 @@ def read_job(
         expected=asked.expected,
         parallelism=asked.parallelism,
         array=asked.array,
+        ended=asked.ended,
         gates=_gates(meta, kueue),
         max_execution=_max_execution(meta, kueue),
         expected_duration=read_expected_duration(meta),
         followed=asked.followed,
+        restarts=asked.restarts,
         preempt_requested=(meta.annotations or {}).get(keys.PREEMPT_REQUESTED, ""),
         preempt_ready=(meta.annotations or {}).get(keys.PREEMPT_READY) == "true",
         ungated=tuple(_ungated(asked.podsets, templates)),

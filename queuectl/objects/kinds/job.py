@@ -29,8 +29,10 @@ from queuectl.objects.kinds.job_indexes import (
     array_status,
     count_indexes,
     elastic_fields,
+    ended_indexes,
     least_pods,
     pods_of,
+    still_asked,
 )
 from queuectl.objects.kinds.job_wire import JobSpec, JobStatus, WireJob
 from queuectl.objects.kubernetes.pods import read_count
@@ -145,6 +147,7 @@ def _outcome(conditions: list[Condition]) -> Outcome | None:
 
 
 def _ask(spec: JobSpec, status: JobStatus, meta: Meta, kueue: bool) -> SpecFields:
+    """The request. While the Job is suspended, that is the request of its next start."""
     annotations = meta.annotations
     running = 1 if spec.parallelism is None else spec.parallelism
     is_array = keys.either(annotations, keys.ARRAY, kueue=False) == "true"
@@ -159,16 +162,7 @@ def _ask(spec: JobSpec, status: JobStatus, meta: Meta, kueue: bool) -> SpecField
         completions = 1  # default of the API server
     if completions is not None:
         check_count(completions, "spec.completions")
-    if spec.completion_mode not in (None, "NonIndexed", "Indexed"):
-        raise RequestError(
-            f"spec.completionMode: {spec.completion_mode!r} is neither NonIndexed nor Indexed"
-        )
-    if spec.completion_mode == "Indexed" and completions is None:
-        raise RequestError("spec.completions: is required when completionMode is Indexed")
-    if spec.managed_by not in (None, _CONTROLLER):
-        raise RequestError(
-            f"spec.managedBy: {spec.managed_by!r} runs this job elsewhere", unsupported=True
-        )
+    _check_mode(spec, completions)
     count = parallelism if completions is None else min(parallelism, completions)
     if is_elastic(meta, kueue):
         if is_array:
@@ -181,12 +175,34 @@ def _ask(spec: JobSpec, status: JobStatus, meta: Meta, kueue: bool) -> SpecField
         array = array_status(spec, status, annotations, kueue)
         return SpecFields((pods_of(spec, 1, kueue),), array=array)
     podset = pods_of(spec, count, kueue)
-    podset = replace(podset, min_count=least_pods(spec, annotations, count, kueue))
-    left = min(_left(completions, count, status), running)
-    expected = ((PODSET, left),) if left < count else ()
-    if podset.min_count is None and parallelism == running:
-        return SpecFields((podset,), expected)
-    return SpecFields((podset,), expected, Parallelism(parallelism, parallelism > running, follow))
+    least = least_pods(spec, annotations, count, kueue)
+    ended = ended_indexes(spec, status, count) if completions == count else frozenset[int]()
+    if follow and ended:
+        least = None  # fewer completions would drop indexes that have succeeded
+    podset = replace(podset, min_count=least)
+    started = completions if spec.completions is None else spec.completions
+    left = min(_left(started, count, status), running)
+    expected = ((PODSET, left),) if left < count and not spec.suspend else ()
+    if spec.suspend:
+        podset = still_asked(podset, count, _left(completions, count, status), ended)
+    kept = None
+    if least is not None or parallelism > running:
+        kept = Parallelism(parallelism, parallelism > running, follow)
+    return SpecFields((podset,), expected, kept, ended=ended)
+
+
+def _check_mode(spec: JobSpec, completions: int | None) -> None:
+    """Raise RequestError if the API server would refuse the Job, or another controller runs it."""
+    if spec.completion_mode not in (None, "NonIndexed", "Indexed"):
+        raise RequestError(
+            f"spec.completionMode: {spec.completion_mode!r} is neither NonIndexed nor Indexed"
+        )
+    if spec.completion_mode == "Indexed" and completions is None:
+        raise RequestError("spec.completions: is required when completionMode is Indexed")
+    if spec.managed_by not in (None, _CONTROLLER):
+        raise RequestError(
+            f"spec.managedBy: {spec.managed_by!r} runs this job elsewhere", unsupported=True
+        )
 
 
 def _asked_parallelism(annotations: Mapping[str, str] | None, running: int) -> int:
@@ -196,7 +212,7 @@ def _asked_parallelism(annotations: Mapping[str, str] | None, running: int) -> i
 
 
 def _left(completions: int | None, count: int, status: JobStatus) -> int:
-    """The number of pods that the job controller still runs, after some completions."""
+    """The number of pods that the job controller still runs at once, after some completions."""
     done = (status.succeeded or 0) + count_indexes(status.failed_indexes or "")
     if completions is not None:
         return max(0, min(count, completions - done))

@@ -8,7 +8,7 @@ from typing import Final
 
 from queuectl.domain.arrays import LARGEST
 from queuectl.domain.job_records import ArrayStatus
-from queuectl.domain.workload import PodSet
+from queuectl.domain.workload import PodSet, slots_left
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds.common import SpecFields, attempt_of, base_count
@@ -25,6 +25,28 @@ _RANGE: Final = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?")  # indexes have 
 def pods_of(spec: JobSpec, count: int, kueue: bool) -> PodSet:
     """The podset of so many pods of the Job."""
     return read_podset(PODSET, count, spec.template, _TEMPLATE, kueue=kueue)
+
+
+def ended_indexes(spec: JobSpec, status: JobStatus, count: int) -> frozenset[int]:
+    """The indexes below ``count`` that do not run again; none of a Job that is not Indexed."""
+    if spec.completion_mode != "Indexed":
+        return frozenset()
+    listed = (status.completed_indexes or "", status.failed_indexes or "")
+    return frozenset().union(*(read_indexes(text, count) for text in listed))
+
+
+def still_asked(podset: PodSet, count: int, left: int, ended: frozenset[int]) -> PodSet:
+    """The podset for the next start, without the pods that have ended.
+
+    Args:
+        podset: with all its pods.
+        count: the number of its pods, or of the first indexes, that start together.
+        left: the number of those that have not ended. Of 0, one is requested: the Job is about to complete.
+        ended: the indexes that have ended, as far as each pod has its own.
+    """
+    size = podset.slice_size
+    slices = len(slots_left(count, ended, size)) if ended and size > 1 else -(-left // size)
+    return podset.reduced(max(1, slices) * size)
 
 
 def elastic_fields(spec: JobSpec, status: JobStatus, meta: Meta, kueue: bool) -> SpecFields:
@@ -65,10 +87,13 @@ def elastic_fields(spec: JobSpec, status: JobStatus, meta: Meta, kueue: bool) ->
         )
     succeeded = read_indexes(status.completed_indexes or "", spec.completions)
     failed = read_indexes(status.failed_indexes or "", spec.completions)
-    left = sum(n < most and n not in succeeded | failed for n in range(base))
-    expected = ((PODSET, left),) if left < base else ()
+    ended = succeeded | failed
+    left = sum(n < most and n not in ended for n in range(base))
+    expected = ((PODSET, left),) if left < base and not spec.suspend else ()
+    if spec.suspend:
+        podset = still_asked(podset, base, left, ended)
     array = ArrayStatus(spec.completions, most, succeeded, failed, base, noted=noted is not None)
-    return SpecFields((podset,), expected, array=array)
+    return SpecFields((podset,), expected, array=array, ended=ended)
 
 
 def ends_with(spec: JobSpec, first: int) -> bool:

@@ -6,12 +6,12 @@ Job, and from its index inside the Job.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 from queuectl.objects.errors import RequestError
-from queuectl.objects.kinds.common import SpecFields
+from queuectl.objects.kinds.common import SpecFields, is_elastic
 from queuectl.objects.kinds.described import DescribedKind
 from queuectl.objects.kinds.description import (
     BATCH_JOB,
@@ -38,6 +38,7 @@ _STATUSES: Final = "status.replicatedJobsStatus"
 _ORDER: Final = "spec.startupPolicy.startupPolicyOrder"
 _DEPENDS: Final = "dependsOn"
 _TARGETS: Final = "spec.successPolicy.targetReplicatedJobs"
+_FAILURE_POLICY: Final = "spec.failurePolicy"
 _FAILURE: Final = "template.spec.podFailurePolicy"
 _SUCCESS: Final = "template.spec.successPolicy"
 
@@ -123,7 +124,33 @@ class JobSet(DescribedKind):
         if field(document, _ORDER) == "InOrder":
             # The next Job starts as soon as the pods of the last one are ready, so the gang is ready when all are.
             late, unborn = [one.podset for one in found[1:]], ()
-        return replace(fields, followed=followed, late=tuple(late), unborn=unborn)
+        fields = replace(fields, followed=followed, late=tuple(late), unborn=unborn)
+        fields = replace(fields, restarts=field(document, _FAILURE_POLICY) is not None)
+        # The podset that grows is one Job, and its gang only a part of that.
+        return (
+            fields
+            if is_elastic(document.metadata, kueue=True)
+            else _without_ended(document, found, fields)
+        )
+
+
+def _without_ended(document: Any, found: Iterable[Entry], fields: SpecFields) -> SpecFields:
+    """The request without the pods of Jobs that have succeeded: the operator keeps these Jobs."""
+    succeeded = {one.name.lower(): one.succeeded or 0 for one in field(document, _STATUSES) or ()}
+    jobs = {one.podset: max(1, field(one.content, "replicas") or 1) for one in found}
+    counts = {one.name: one.count for one in fields.podsets}
+    left = {
+        name: count // jobs[name] * max(0, jobs[name] - max(0, succeeded.get(name, 0)))
+        for name, count in counts.items()
+    }
+    if left == counts or not any(left.values()):  # a JobSet without pods is about to complete
+        return fields
+    if not field(document, JOBSET.description.suspend):
+        return replace(fields, expected=tuple(left.items()))
+    podsets = (
+        one.reduced(-(-left[one.name] // one.slice_size) * one.slice_size) for one in fields.podsets
+    )
+    return replace(fields, podsets=tuple(one for one in podsets if one.count))
 
 
 def _queues_pods(entry: Entry) -> bool:
@@ -161,7 +188,7 @@ JOBSET: Final = JobSet(
             Unsupported(path="metadata.annotations", annotation=_EXCLUSIVE, reason=_NO_AFFINITY),
         ),
         # A restart of all Jobs also creates the pods again that have succeeded.
-        replaces_finished="spec.failurePolicy",
+        replaces_finished=_FAILURE_POLICY,
         operator="jobSetOperator",
         children=(BATCH_JOB,),
         keeps_priority_class=True,
