@@ -71,7 +71,7 @@ def decide_up_to(prepared: Prepared, last: str | None = None) -> int:
     """Decide the pending gangs one by one, up to the one with the uid ``last``; returns how many turns this took."""
     turns = 0
     for pending in HeadScheduler(prepared.cycle, prepared.pending):
-        prepared.cycle.heads.advance_to(pending)
+        prepared.cycle.advance_to(pending)
         prepared.consider(pending)
         turns += 1
         if pending.workload.uid == last:
@@ -139,7 +139,7 @@ def one_by_one(prepared: Prepared) -> Iterator[Pending]:
     """Each pending gang, one at a time in queue order; it is decided when the next one is requested."""
     cycle = prepared.cycle
     for pending in HeadScheduler(cycle, prepared.pending, singly=True):
-        cycle.heads.advance_to(pending)
+        cycle.advance_to(pending)
         yield pending
         prepared.consider(pending)
 

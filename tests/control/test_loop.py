@@ -116,6 +116,26 @@ async def test_a_gang_that_lacks_quota_alone_waits_for_no_gang_on_nodes_that_it_
         await world.until_state(slow, State.EVICTING)
 
 
+async def test_a_preempted_gang_queues_before_a_later_one_if_its_preemptor_is_deleted(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 2) as world:
+        low = world.cluster.submit(gang("Job", "low", 2))
+        await world.until_state(low, State.RUNNING)
+        world.cluster.controllers.hold_ends = True
+        high = world.cluster.submit(gang("Job", "high", 2, "high"))
+        await world.until_state(low, State.EVICTING)
+        world.cluster.delete_job(high)
+        await world.until_state(high, State.FINISHED)
+        later = world.cluster.submit(gang("Job", "later", 2))
+        await world.until_entry(
+            later, lambda e: e.reason.code is Code.WAITING_FOR_QUOTA, "it waits for quota"
+        )
+        world.cluster.controllers.hold_ends = False
+        assert (await world.until_state(low, State.RUNNING)).attempt == 2
+        assert (await world.until_state(later, State.PENDING)).attempt == 0
+
+
 async def test_a_gang_starts_on_nodes_that_become_free_while_it_waits_for_an_evicted_gang(
     database_url: str,
 ) -> None:

@@ -9,8 +9,10 @@ import pytest
 from queuectl.domain.plan import Plan
 from queuectl.domain.queues import (
     Fungibility,
+    LocalQueue,
     QueueingStrategy,
     ResourceFlavor,
+    StopPolicy,
     WhenCan,
     WithinClusterQueue,
 )
@@ -191,6 +193,46 @@ def test_a_new_lease_waits_for_others_rather_than_to_be_evicted_once_more_but_fo
     assert refusal.lease is not None
     assert [p.victim for p in made.preempted] == ["v"]
     assert len(refusal.lease.victims) == 2
+
+
+@pytest.mark.parametrize(
+    ("case", "priority", "waits"),
+    [
+        ("a later gang", 0, True),
+        ("a gang of lower priority", -1, True),
+        ("a gang of higher priority", HIGH, False),
+        ("a gang that queued earlier", 0, False),
+        ("the evicted gang does not queue again", 0, False),
+        ("its LocalQueue is stopped", 0, False),
+    ],
+)
+@pytest.mark.parametrize("short_of", ["nodes", "quota"])
+def test_an_evicted_gang_keeps_its_place_while_it_leaves(
+    case: str, priority: int, waits: bool, short_of: str
+) -> None:
+    nodes = [node("a0", gpu=8), *([node("a1", gpu=8)] if short_of == "quota" else [])]
+    evicted = replace(
+        runs("evicted", "a0", leaving=True, queued_at=5.0), returns="not queue again" not in case
+    )
+    at = 1.0 if "earlier" in case else 9.0
+    other = whole("other", priority=priority, queued_at=at, queue="second")
+    own = queue(gpu=8)
+    snapshot = world(nodes, [other], [evicted], own)
+    known = dict(snapshot.config.local_queues)
+    known["team", "second"] = LocalQueue("team", "second", "main")
+    if "stopped" in case:
+        known["team", "main"] = replace(known["team", "main"], stop_policy=StopPolicy.HOLD)
+    made = planned(replace(snapshot, config=replace(snapshot.config, local_queues=known)))
+    (refusal,) = made.pending
+    assert (refusal.lease is None) == waits
+    assert made.preempted == ()
+
+
+def test_an_evicted_gang_that_has_no_nodes_keeps_its_place_too() -> None:
+    evicted = replace(running("evicted", 8, "main"), leaving=True, returns=True)
+    snapshot = quota_only([cq("main", 8)], [gpus("later", 8, "main", at=9.0)], [evicted])
+    (refusal,) = planned(snapshot).pending
+    assert refusal.lease is None
 
 
 # Holding a lease.

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import numpy as np
+
 from queuectl.domain.plan import Eviction, Preemption, Proof, Refusal
 from queuectl.domain.queues import (
     ClusterQueue,
@@ -38,11 +40,12 @@ from queuectl.planner.order.queue_order import (
     inadmissible,
     no_growth,
 )
+from queuectl.planner.placement.several import find_near
 from queuectl.planner.preempt.protections import reclaim_wait
 from queuectl.planner.preempt.shortage import entitled
 from queuectl.planner.preempt.sizes import sizes_of
 from queuectl.planner.problem.parts import shrinks, smallest
-from queuectl.planner.problem.problem import Problem
+from queuectl.planner.problem.problem import Problem, caps
 from queuectl.planner.quota.tree import QuotaRow
 from queuectl.planner.reasons import refusals
 from queuectl.planner.search.flavor_choice import (
@@ -123,6 +126,32 @@ class AdmissionCycle:
         self.sizing = SizeSearch(
             chooser, self.classes, self.heads, self.limits, self.solver, self._doubt
         )
+
+    def advance_to(self, pending: Pending) -> None:
+        """Keep the places of the gangs before a gang in its ClusterQueue that leave and will queue again.
+
+        Each gets a reservation in this plan, if one is left for it: no gang behind it uses or reserves the capacity that it leaves.
+        """
+        for workload in self.heads.advance_to(pending):
+            self._reserve_return(Pending(workload))
+
+    def _reserve_return(self, returns: Pending) -> None:
+        """The reservation of a gang that leaves and will queue again: on the nodes that it leaves as far as it fits there."""
+        queue = self.problem.snapshot.queue_of(returns.workload)
+        if inadmissible(self.problem.snapshot, returns) is not None:
+            return
+        later, near = self.state.later, np.zeros(self.problem.size, dtype=np.bool_)
+        near[self.problem.use_of(self.state.leaving[returns.workload.uid])[0]] = True
+        for _, template in self.classes.of(returns, queue).requests:
+            request = replace(template, pending=returns)
+            if not self.state.quota.allows(request, later.quota):
+                continue
+            anywhere = [None] * len(request.podset_groups)
+            found = find_near(request, later.free, partial(caps, later.free), anywhere, near)
+            if found is not None:
+                victims = reservations.awaited(self.state, request, found, ())
+                reservations.reserve(self.state, request, found, victims)
+                return
 
     def consider(self, pending: Pending) -> None:
         """Decide one gang: it is in ``starting`` or in ``refused`` afterwards."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import TypeAlias, TypeVar
@@ -165,6 +165,7 @@ class StrictFifoHeads:
             on flavors that they can use.
         at_limits: by ClusterQueue and limit, the head that waits for that limit.
         returning: by ClusterQueue, evicted gangs that will queue again at their old places, or whose pods do not exist again yet.
+        leaving: the first of these by uid, while they hold capacity.
     """
 
     problem: Problem
@@ -173,10 +174,12 @@ class StrictFifoHeads:
     waiting: dict[str, list[Head]] = field(default_factory=dict)
     at_limits: dict[tuple[str, Hashable], str] = field(default_factory=dict)
     returning: dict[str, list[tuple[Workload, Head]]] = field(default_factory=dict)
+    leaving: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
         self.order = QueueOrder(self.problem.snapshot)
         leaving = [gang for gang in self.problem.usage.leaving if gang.returns]
+        self.leaving = frozenset(gang.workload.uid for gang in leaving if gang.lease is None)
         for gang in sorted(leaving, key=lambda gang: place(gang.workload)):
             flavors = frozenset(name for p in gang.placement.podsets for name in p.charged)
             self.keep_place(gang.workload, flavors, leased=gang.lease is not None)
@@ -188,10 +191,13 @@ class StrictFifoHeads:
             head = Head(workload.ref, flavors, leased)
             self.returning.setdefault(queue.name, []).append((workload, head))
 
-    def advance_to(self, pending: Pending) -> None:
+    def advance_to(self, pending: Pending) -> Iterator[Workload]:
         """Note the gangs that have a place before this gang in its ClusterQueue and are not back in it yet.
 
         A blocked gang is considered before gangs that are ahead of it.
+
+        Yields:
+            Those that still hold capacity, and hold back no gang although they are ahead of it.
         """
         if pending.blocked is not None:
             return
@@ -203,6 +209,9 @@ class StrictFifoHeads:
         for gang in [g for g in returning if self.order.within(g[0], queue) < here]:
             returning.remove(gang)
             self.wait(queue, gang[1])
+            strict = queue is None or queue.strategy is QueueingStrategy.STRICT_FIFO
+            if not strict and gang[0].uid in self.leaving:
+                yield gang[0]
 
     def wait(self, queue: ClusterQueue | None, head: Head) -> None:
         """Note a gang that waits for capacity."""
