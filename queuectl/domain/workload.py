@@ -73,6 +73,7 @@ class PodShape:
 class PodSet:
     """``count`` equal pods. Podsets that name the same ``group`` share one domain at the group's required level.
 
+    ``count``: at least 1; those who read objects leave out podsets without pods.
     ``min_count``: the gang may start with fewer pods of this podset, down to so many; None = all or nothing.
     ``limits``: the largest CPU, memory and ephemeral storage that one pod can use, where it sets them; ResourceQuotas count it.
     ``needs``, ``rules``: the containers of its template, and its node rules; ``shape`` and ``limits`` follow from them, and from
