@@ -95,7 +95,7 @@ EDGES: Final = {
     ),
     "a failed index frees its quota and node": Edge("failed-index", starts={"ns/w2": {"n1": 1}}),
     "only the pods that are left are requested": Edge(
-        "partly-succeeded-job", starts={"team-a/part": {"gpu-2": 1, "gpu-3": 1}}
+        "partly-succeeded-job", starts={"team-a/part": {"r0-h0": 1, "r0-h1": 1}}
     ),
     # ---- objects that are not planned
     "a queue label of the template only": Edge(
