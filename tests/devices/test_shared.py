@@ -146,10 +146,10 @@ def test_a_shared_claim_serves_the_first_gang_in_queue_order_that_can_start(
 def test_a_gang_with_a_lease_keeps_its_claim() -> None:
     lease = CapacityLease(placed(gang("low", sharing(1)), {"n0": 1}), ("r",), 0.0, 1e9)
     leaving = replace(holding(gang("r", claiming(2, ONE)), {"n0": 2}), leaving=True)
-    snapshot = world([gang("low", sharing(1)), gang("high", sharing(1), priority=1)], [claim()])
+    gangs = [gang("low", sharing(1)), gang("high", sharing(1), priority=1)]
+    snapshot = world(gangs, [claim()], [leaving], nodes=1)
     held = replace(snapshot.pending[0], lease=lease)
-    snapshot = replace(snapshot, pending=(held, snapshot.pending[1]), admitted=(leaving,))
-    made = decided(snapshot)[1]
+    made = decided(replace(snapshot, pending=(held, snapshot.pending[1])))[1]
     assert not made.admitted
     refused = {refusal.uid: refusal for refusal in made.pending}
     assert refused["low"].lease is not None
