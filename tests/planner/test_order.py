@@ -298,3 +298,21 @@ def checked(rule: CheckRule, ready: frozenset[str]) -> Snapshot:
     config = replace(found.config, cluster_queues=queues, checks=CONTROLLED)
     pending = tuple(replace(p, ready_checks=ready) for p in found.pending)
     return replace(found, config=config, pending=pending)
+
+
+def test_a_gang_of_a_stopped_local_queue_has_no_place_in_a_strict_queue() -> None:
+    snapshot = world(
+        [node("n0", gpu=8)],
+        [whole("first", 1), whole("later", 1, queued_at=1.0)],
+        (),
+        queue(strategy=STRICT),
+    )
+    local = snapshot.config.local_queues["team", "main"]
+    held = replace(local, name="held", stop_policy=StopPolicy.HOLD)
+    queues = {**snapshot.config.local_queues, ("team", "held"): held}
+    first = replace(snapshot.pending[0].workload, queue="held")
+    snapshot = replace(snapshot, config=replace(snapshot.config, local_queues=queues))
+    snapshot = replace(snapshot, pending=(Pending(first), snapshot.pending[1]))
+    made = planned(snapshot)
+    assert started(made) == ["later"]
+    assert codes(made) == {"first": Code.LOCAL_QUEUE_STOPPED}

@@ -130,7 +130,7 @@ def _strict(index: PlanIndex, queue: ClusterQueue, entries: list[Pending]) -> It
         refusal = index.refused.get(uid)
         if refusal is None:
             continue
-        if entry.blocked is not None and not entry.returns(index.snapshot.now):
+        if inadmissible(index, entry) is not None and not entry.returns(index.snapshot.now):
             continue
         reason = refusal.reasons[0] if refusal.reasons else None
         behind = reason is not None and reason.details.get("behind") in limited
