@@ -143,6 +143,7 @@ class JobRecord:
         expected_duration: ``expected-duration-seconds``: how long its user expects it to run, over all attempts; None = not stated.
         followed: another pod can follow a pod that succeeded, as ``expects`` states; else none does.
         restarts: its controller can create all pods again while it runs, also those that have succeeded. It keeps their slots.
+        final: its suspension is its end: its controller then counts it as succeeded.
         preempt_requested: annotation: the last deadline of a notice, "" if none.
         preempt_ready: annotation: the job is ready to be suspended at once.
         labels: its labels, by key, but for those that queuectl itself reads.
@@ -206,6 +207,7 @@ class JobRecord:
     expected_duration: float | None = None
     followed: bool = True
     restarts: bool = False
+    final: bool = False
     preempt_requested: str = ""
     preempt_ready: bool = False
     labels: tuple[tuple[str, str], ...] = ()

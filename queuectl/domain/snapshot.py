@@ -134,6 +134,7 @@ class Admitted:
         evictable: False: the API server refuses to suspend its job, so no eviction frees anything.
         ends_at: unix seconds at which it leaves, as planning assumes; None = unknown.
         end_enforced: the controller ends it then; otherwise it can run longer.
+        final: it does not start again after an eviction, which loses all its work.
     """
 
     workload: Workload
@@ -151,6 +152,7 @@ class Admitted:
     evictable: bool = True
     ends_at: float | None = None
     end_enforced: bool = False
+    final: bool = False
 
     @property
     def gpus(self) -> Fraction:

@@ -14,7 +14,12 @@ from queuectl.state.mirror import Mirror
 def checkpoint_of(
     mirror: Mirror, entry: Entry, job: JobRecord, config: QueueConfig
 ) -> float | None:
-    """The time of a gang's last declared checkpoint (unix seconds); None without one, or if its ClusterQueue does not trust them."""
+    """The time of a gang's last declared checkpoint (unix seconds); None without one, or if its ClusterQueue does not trust them.
+
+    A gang that would not start again has saved nothing since its start.
+    """
+    if job.final:
+        return entry.started_at
     queue = config.cluster_queues.get(entry.cluster_queue)
     if queue is not None and not queue.trusts_checkpoints:
         return None

@@ -521,8 +521,10 @@ class SnapshotBuilder:
             ends_at=ends[0],
             end_enforced=ends[1],
             evictable=not stays,
+            final=job.final,
             restartable=starts_again
             and job.error is None
+            and not job.final
             and not job.elastic
             and not stays
             and not self._checked(entry, config)

@@ -218,6 +218,27 @@ async def test_a_preview_shows_the_lost_work_and_the_gangs_that_would_start_and_
         assert await world.store.commands() == ()
 
 
+async def test_a_work_queue_with_a_success_does_not_start_again_after_an_eviction(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 3) as world:
+        document = gang("Job", "train", 3)
+        document["spec"]["completionMode"] = "NonIndexed"
+        del document["spec"]["completions"]
+        uid = world.cluster.submit(document)
+        running = await world.until_state(uid, State.RUNNING)
+        shown = await previewer(world).preview(running, Action.REQUEUE)
+        assert shown is not None
+        assert shown.starts == (uid,)
+        first, *_ = live(world.cluster.pods_of(uid))
+        found = world.cluster.server.get("pods", "default", first.name)
+        world.cluster.controllers.set_phase(found, "Succeeded")
+        left = await world.until_entry(uid, lambda e: e.placement != running.placement, "2 pods")
+        shown = await previewer(world).preview(left, Action.REQUEUE)
+        assert shown is not None
+        assert shown.starts == ()
+
+
 async def test_the_gangs_that_a_preview_names_start(database_url: str) -> None:
     """The gangs in the preview are the gangs that start."""
     async with rig(database_url, 3) as world:

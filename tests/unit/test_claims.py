@@ -140,12 +140,17 @@ def test_a_queue_borrows_that_uses_more_than_its_nominal_quota(
     assert holdings.borrowing() == borrows
 
 
-@pytest.mark.parametrize(("trusted", "saved"), [(True, 12.0), (False, None)])
-def test_checkpoints_that_jobs_declare(trusted: bool, saved: float | None) -> None:
-    made = World(LIVE, records=[replace(RESUMED, checkpoint_at=12.0)])
+@pytest.mark.parametrize(
+    ("trusted", "final", "saved"),
+    [(True, False, 12.0), (False, False, None), (True, True, 5.0)],
+)
+def test_checkpoints_that_jobs_declare(trusted: bool, final: bool, saved: float | None) -> None:
+    """One that would not start again has none after its start."""
+    entry = replace(LIVE, started_at=5.0)
+    made = World(entry, records=[replace(RESUMED, checkpoint_at=12.0, final=final)])
     known = QueueConfig(cluster_queues={"cq": queue(trusts_checkpoints=trusted)})
     job = made.mirror.jobs[LIVE.uid]
-    assert checkpoint_of(made.mirror, LIVE, job, known) == saved
+    assert checkpoint_of(made.mirror, entry, job, known) == saved
 
 
 @pytest.mark.parametrize(

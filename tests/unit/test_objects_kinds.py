@@ -786,6 +786,18 @@ def test_a_job_that_starts_again_asks_for_the_pods_that_have_not_ended(
     assert (record.error, (podset.count, podset.min_count)) == (None, asked)
 
 
+@pytest.mark.parametrize(
+    ("completions", "succeeded", "final"), [(None, 0, False), (None, 1, True), (8, 1, False)]
+)
+def test_the_suspension_of_a_work_queue_with_a_success_is_its_end(
+    completions: int | None, succeeded: int, final: bool
+) -> None:
+    body = shrinkable()
+    body["spec"] |= {"completionMode": "NonIndexed", "completions": completions}
+    body["status"] = {"succeeded": succeeded}
+    assert (read(body).error, read(body).final) == (None, final)
+
+
 @pytest.mark.parametrize(("follow", "left"), [({}, 5), (FOLLOWS, 4)])
 def test_a_job_that_started_with_fewer_pods_expects_those_that_have_not_ended(
     follow: dict[str, str], left: int

@@ -36,9 +36,9 @@ TIMEOUT_SECONDS: Final = 5.0  # then the gangs that start are left open; clients
 
 
 def taken_down(snapshot: Snapshot, gang: Admitted, action: Action) -> Snapshot:
-    """The snapshot after its pods have ended: it is pending at its old place or behind the others, or held."""
+    """The snapshot after its pods have ended: it is pending at its old place or behind the others, is held, or has ended."""
     gone = Leave((gang.workload.uid,)).apply(snapshot)
-    if action not in (Action.REQUEUE, Action.PREEMPT):
+    if action not in (Action.REQUEUE, Action.PREEMPT) or gang.final:
         return gone
     workload = gang.workload
     if action is Action.PREEMPT:

@@ -42,6 +42,7 @@ class SpecFields:
     parallelism: Parallelism | None = None
     followed: bool = True
     restarts: bool = False
+    final: bool = False
     ranks: tuple[tuple[str, int], ...] = ()
     first_ranks: tuple[tuple[str, int], ...] = ()
     kept: tuple[str, ...] = ()
@@ -124,6 +125,7 @@ def read_job(
         expected_duration=read_expected_duration(meta),
         followed=asked.followed,
         restarts=asked.restarts,
+        final=asked.final,
         preempt_requested=(meta.annotations or {}).get(keys.PREEMPT_REQUESTED, ""),
         preempt_ready=(meta.annotations or {}).get(keys.PREEMPT_READY) == "true",
         ungated=tuple(_ungated(asked.podsets, templates)),

@@ -188,7 +188,9 @@ def _ask(spec: JobSpec, status: JobStatus, meta: Meta, kueue: bool) -> SpecField
     kept = None
     if least is not None or parallelism > running:
         kept = Parallelism(parallelism, parallelism > running, follow)
-    return SpecFields((podset,), expected, kept, ended=ended)
+    # A work queue: Kubernetes completes it when one pod has succeeded and none is active.
+    final = completions is None and (status.succeeded or 0) > 0
+    return SpecFields((podset,), expected, kept, ended=ended, final=final)
 
 
 def _check_mode(spec: JobSpec, completions: int | None) -> None:
