@@ -1,21 +1,26 @@
-"""An explanation beside an existing plan decides no gang twice, and its answers are as good."""
+"""An explanation beside an existing plan searches for no other gang again, where no gang evicts others; its answers are as good."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 from queuectl.domain.changes import apply_all
-from queuectl.domain.containment import UnitFailed
 from queuectl.domain.diagnosis import Diagnosis, Remedy
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import plan
+from queuectl.planner.capacity.state import State
+from queuectl.planner.cycle import look_ahead
 from queuectl.planner.explain import diagnose, diagnose_those
 from queuectl.planner.explain.known import know, of_plan
+from queuectl.planner.placement.feasible import Decision, decide
 from queuectl.planner.plan_cycle import begin, one_by_one
 from queuectl.planner.problem.problem import survey
+from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.search import flavor_choice
-from tests.planner.build import gang, node, podset, world
+from tests.planner.build import gang, node, podset, without_quota, world
 from tests.planner.generate import contested, snapshots
 from tests.planner.relaxed import helped, starts
 
@@ -74,19 +79,20 @@ def test_work_shared_within_a_window_changes_no_answer(snapshot: Snapshot) -> No
         assert diagnosis == diagnose(snapshot, diagnosis.uid, plan=planned)
 
 
-def test_no_gang_is_decided_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_other_gang_is_searched_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three gangs start, the fourth finds no rack."""
     first = [gang(f"w{i}", podset("w", 1, gpu=8), queued_at=float(i)) for i in range(3)]
     last = gang("w3", podset("w", 4, gpu=8, required="rack"), queued_at=9.0)
-    snapshot = world(RACKS[:6], [*first, last])
-    planned = plan(snapshot)
+    snapshot = world(RACKS[:6], [without_quota(one) for one in (*first, last)])
+    planned, searched = plan(snapshot), set[str]()
 
-    def again(*_: object) -> None:
-        raise AssertionError("searched again")
+    def noted(state: State, request: GangRequest, *others: Any, **named: Any) -> Decision:
+        searched.add(request.pending.workload.uid)
+        return decide(state, request, *others, **named)
 
-    monkeypatch.setattr(flavor_choice, "decide", again)
-    diagnosis = diagnose(snapshot, "w3", plan=planned)
-    assert diagnosis.conflict
-    with pytest.raises(UnitFailed) as raised:
-        list(one_by_one(begin(survey(snapshot))))
-    assert str(raised.value.__cause__) == "searched again"
+    for module in (flavor_choice, look_ahead):
+        monkeypatch.setattr(module, "decide", noted)
+    assert diagnose(snapshot, "w3", plan=planned).conflict
+    assert searched == {"w3"}
+    list(one_by_one(begin(survey(snapshot))))
+    assert searched == {"w0", "w1", "w2", "w3"}
