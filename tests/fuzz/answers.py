@@ -248,7 +248,7 @@ def _usable(
 
 
 def _starts_alone(snapshot: Snapshot, plan: Plan) -> bool:
-    """Whether the plan only starts gangs, so that each gang found no less free than :func:`_free`."""
+    """Whether the plan only starts gangs, and keeps nothing for others."""
     held = plan.planned or snapshot.reservations or any(r.lease for r in plan.pending)
     leave = plan.preempted or plan.moved or plan.evicted
     return not (held or leave or any(a.repaired for a in plan.admitted))
@@ -297,6 +297,8 @@ def _counted(
     asked = {name for pods in entry.workload.podsets for name in pods.shape.requests}
     if limit["most"] >= needs or not asked.issuperset(limit["resources"]):
         return  # each has room for a pod and for no more, or a Reservation keeps the nodes
+    if limit.get("before"):
+        return  # gangs before it can get other nodes at the end of the plan
     here = [
         (node, need)
         for node in snapshot.fleet.nodes

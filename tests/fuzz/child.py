@@ -10,11 +10,12 @@ from typing import Final
 
 import structlog
 
-from tests.fuzz import answers, clusters, documents, selectors, snapshots
+from tests.fuzz import answers, clusters, documents, manifests, selectors, snapshots
 from tests.fuzz.answers import Answers
 from tests.fuzz.clusters import Clusters, Database
 from tests.fuzz.documents import Documents
 from tests.fuzz.figures import Result, Stage
+from tests.fuzz.manifests import Manifests
 from tests.fuzz.process import Child, answer
 from tests.fuzz.selectors import Selectors
 from tests.fuzz.snapshots import Snapshots
@@ -25,6 +26,7 @@ STAGES: Final = {
     "selectors": selectors.FEATURES,
     "snapshots": snapshots.FEATURES,
     "answers": answers.FEATURES,
+    "manifests": manifests.FEATURES,
 }
 
 
@@ -39,6 +41,7 @@ def stages(*, rows: bool = True) -> Iterator[dict[str, Stage]]:
             "selectors": Selectors(),
             "snapshots": Snapshots(),
             "answers": Answers(),
+            "manifests": Manifests(),
         }
         yield {name: Stage(name, run, STAGES[name]) for name, run in made.items()}
 

@@ -18,9 +18,11 @@ from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import (
     ClusterQueue,
     FlavorQuotas,
+    Protection,
     QueueConfig,
     QuotaOverride,
     ResourceGroup,
+    WithinClusterQueue,
 )
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import PodSet, Workload
@@ -224,6 +226,14 @@ class _Shaping:
         if not ready:
             return
         there, name = self.rng.choice(ready), self.rng.choice(self.queues)
+        queues = dict(self.stated.cluster_queues)
+        queues[name] = replace(
+            queues[name],
+            within_cluster_queue=WithinClusterQueue.LOWER_PRIORITY,
+            protection=Protection(),
+            time_slice=None,
+        )
+        self.stated = replace(self.stated, cluster_queues=queues)
         flavor = next(
             f.name
             for f in self.stated.flavors.values()

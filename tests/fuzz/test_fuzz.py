@@ -17,6 +17,7 @@ from tests.fuzz.clusters import Clusters, Database
 from tests.fuzz.documents import Documents
 from tests.fuzz.figures import Figures, Result
 from tests.fuzz.judge import complaints
+from tests.fuzz.manifests import Manifests
 from tests.fuzz.selectors import Selectors
 from tests.fuzz.snapshots import Snapshots
 from tests.planner.build import gang, node, podset, queue, world
@@ -27,12 +28,14 @@ SEEDS = {
     "selectors": range(20),
     "snapshots": range(3),
     "answers": range(30),
+    "manifests": range(30),
 }
 RUN: dict[str, Callable[[], Callable[[int], Result]]] = {
     "documents": Documents,
     "selectors": Selectors,
     "snapshots": Snapshots,
     "answers": Answers,
+    "manifests": Manifests,
 }
 
 
