@@ -262,7 +262,7 @@ def _planned(documents: list[Doc], result: Result) -> tuple[Snapshot, dict[str, 
     given = read_snapshot([as_document(one) for one in documents], _NOW)
     checked = checked_plan(given.snapshot)
     result.defects += [f"warning: {one}" for one in given.warnings]
-    result.defects += [f"ignored: {one}" for one in given.ignored]
+    result.defects += [f"ignored: {one.object}: {one.reason}" for one in given.account.ignored]
     result.defects += [f"verifier: {one}" for one in checked.violations]
     result.defects += [f"alarm: {one}" for one in checked.decided.alarms]
     return given.snapshot, plan_document(checked.given, checked.plan)
