@@ -205,7 +205,7 @@ DEFECTS: Final[Mapping[str, Defect]] = {
     "no-head": Defect(
         "Fair sharing ranks a ClusterQueue whose head is being decided, in a Cohort with Backfill, which raises an error.",
         ((ByShare, "_key", _key),),
-        23,
+        99,
     ),
     "no-request": Defect(
         "A claim for devices without requests raises an error in the verifier.",
