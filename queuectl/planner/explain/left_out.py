@@ -24,6 +24,7 @@ from queuectl.domain.queues import (
     ResourceFlavor,
     ResourceGroup,
 )
+from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.capacity.state import State
@@ -42,6 +43,7 @@ from queuectl.planner.solver.solver import Status
 
 _PLENTY = 1 << 50  # of quota that does not count
 _ANY_FLAVOR = "any flavor"
+_NOWHERE = Reason(Code.TOPOLOGY_PLACEMENT_FAILED, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +146,16 @@ def _cycle(ctx: Context, snapshot: Snapshot) -> tuple[AdmissionCycle, Pending]:
 
 
 class _NoVictims(FlavorChooser):
-    """A chooser that evicts no gang."""
+    """A chooser that evicts no gang and gives no reasons: whether the gang starts is all that is asked."""
 
     def clear(self, *_: object) -> None:
         return None
+
+    def why_nowhere(self, *_: object) -> Reason:
+        return _NOWHERE
+
+    def ever(self, *_: object) -> Reason:
+        return _NOWHERE
 
 
 def _keep_order(ctx: Context, cycle: AdmissionCycle) -> None:
