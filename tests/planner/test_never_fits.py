@@ -17,6 +17,7 @@ from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import (
     Cohort,
     QueueingStrategy,
+    ResourceFlavor,
 )
 from queuectl.domain.reasons import Code
 from queuectl.domain.resource_quota import Limit
@@ -132,6 +133,31 @@ def test_a_gang_that_never_fits_holds_back_no_gang_at_a_limit_that_they_share(
     made = planned(limit(world(nodes, [*gangs, *more], [], strict, queue("b"))))
     assert [start.uid for start in made.admitted] == ["second"]
     assert {r.uid: r.reasons[0].code for r in made.pending}["first"] is Code.SHAPE_NEVER_FITS
+
+
+@pytest.mark.parametrize("queues", [1, 2])
+@pytest.mark.parametrize("least", [None, 1])
+def test_a_gang_that_never_fits_behind_a_head_holds_back_no_gang(
+    least: int | None, queues: int
+) -> None:
+    """A part of it can only use the flavor that the head waits for, and the other part is too large for the other flavor."""
+    known = [ResourceFlavor(name, (("model", name),), topology="gpus") for name in ("a", "b")]
+    on_a, on_b = {"model": "a"}, {"model": "b"}
+    busy = holding(gang("busy", podset(gpu=8)), {"n0": 1}, flavor="a")
+    second = [podset("x", gpu=1, select=on_a), podset("y", 2, gpu=9, select=on_b)]
+    second[1] = replace(second[1], min_count=least)
+    gangs = [
+        gang("first", podset(gpu=8, select=on_a), queued_at=0.0),
+        gang("second", *second, queued_at=1.0),
+        gang("third", podset(gpu=8, select=on_b), queued_at=2.0),
+        *([gang("other", podset(gpu=9), queue="other")] if queues > 1 else []),
+    ]
+    strict = queue(strategy=QueueingStrategy.STRICT_FIFO, flavors=["a", "b"])
+    nodes = [node("n0", gpu=8, labels=on_a), node("n1", gpu=8, labels=on_b)]
+    more = queue("other", flavors=["a", "b"])
+    made = planned(world(nodes, gangs, [busy], strict, more, flavors=known))
+    assert [start.uid for start in made.admitted] == ["third"]
+    assert {r.uid: r.reasons[0].code for r in made.pending}["second"] is Code.SHAPE_NEVER_FITS
 
 
 # On random clusters.

@@ -182,12 +182,13 @@ class AdmissionCycle:
     def _decide(self, gang: Candidate, head: Head | None) -> None:
         """Decide a gang without a lease that no limit on its size holds back: by what is known, else by a search."""
         refusal, in_use = gang.refusal, self.limits.claims.in_use(gang.pending.workload)
-        nodes = not makes_nodes(gang.queue)
         if refusal is not None and refusal[0].code in NEVER_FITS:
             self._refute(gang)
+        elif (head is not None or in_use is not None) and self.never(gang):
+            self._search(gang)  # it has no place, and its reason states why
         elif head is not None:
             self._wait(gang, no_growth(head.ref) if _grows(gang) else behind(head.ref))
-        elif in_use is not None and not self.sizing.never(gang, nodes=nodes):
+        elif in_use is not None:
             self._wait(gang, in_use)
         elif refusal is not None:
             self._refute(gang)

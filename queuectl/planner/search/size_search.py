@@ -110,9 +110,13 @@ class SizeSearch:
         return nodes and self.chooser.room(request, queue) is Room.NEVER
 
     def _ask(self, gang: Candidate) -> Outcome:
-        """The outcome of a gang with exactly these pods."""
+        """The outcome of a gang with exactly these pods.
+
+        Heads hold back all choices only of a gang that never fits: it is asked for its reason.
+        """
         pending, queue, kind = gang.pending, gang.queue, gang.known
-        outcome = self.chooser.choose(pending, queue, self._open(gang))
+        asked = self._open(gang) or [template for _, template in kind.requests]
+        outcome = self.chooser.choose(pending, queue, asked)
         if isinstance(outcome, Refuted) and not kind.options.complete:
             outcome = Unknown()
         if not isinstance(outcome, Fit) and queue is not None and queue.split_flavors:
