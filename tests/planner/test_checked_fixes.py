@@ -68,6 +68,14 @@ def test_no_fix_for_a_pod_of_an_elastic_gang_ends_the_gang_or_drops_the_rules_th
     assert [fix.remedy for fix in found.suggested_fixes] == [Remedy.ADD_NODES]
 
 
+def test_a_pod_of_an_elastic_gang_learns_no_priority_above_that_of_its_gang() -> None:
+    """A pod of a lower rank takes the last place."""
+    snapshot = cluster(2, [rank(1), rank(2)], [holding(base(), {"n0": 1})])
+    assert [admission.uid for admission in plan(snapshot).admitted] == ["train.001"]
+    found = diagnose(snapshot, "train.002")
+    assert [fix.remedy for fix in found.suggested_fixes] == [Remedy.ADD_NODES]
+
+
 def elastic(pods: int, least: int, queued_at: float) -> Workload:
     workload = gang("elastic", podset(count=pods, gpu=2), queued_at=queued_at)
     return replace(workload, podsets=(replace(workload.podsets[0], min_count=least),))

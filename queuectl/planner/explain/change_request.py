@@ -180,6 +180,8 @@ def higher_priority(ctx: Context) -> Iterator[SuggestedFix]:
     """The least priority, of those one above a gang before it, with which it would start."""
     relaxed = replace(past_heads(ctx), holders=HOLDERS - {Limit.ORDER})
     own = ctx.pending.workload
+    if own.growth is not None:
+        return  # a pod has the priority of the gang that it extends
     before = [p.workload for p in ctx.snapshot.pending if place(p.workload) < place(own)]
     for priority in sorted({w.priority for w in before})[:_PRIORITIES_TRIED]:
         change = RaisePriority(ctx.uid, priority + 1)
