@@ -190,8 +190,8 @@ def _alike(snapshot: Snapshot, one: Admitted, other: Admitted) -> bool:
 
 def _on_devices(snapshot: Snapshot, plan: Plan) -> Complaints:
     """Pods without devices are on a node with devices, and a node of its rack without devices has room for them."""
-    if not _starts_alone(snapshot, plan):
-        return
+    if not _starts_alone(snapshot, plan) or plan.stats["consolidated"]:
+        return  # gangs that start together are on fewest nodes first
     entries = {entry.workload.uid: entry for entry in snapshot.pending}
     free = _free(snapshot, plan)
     for admission in plan.admitted:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from queuectl.domain.fleet import HOSTNAME, Node, NodeRules
 from queuectl.domain.plan import Admission, Plan
 from queuectl.domain.queues import FlavorQuotas, QueueConfig, QueueingStrategy, ResourceGroup
-from queuectl.domain.reasons import NEVER_FITS
+from queuectl.domain.reasons import NEVER_FITS, Code
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.workload import (
     Placement,
@@ -27,6 +28,9 @@ from queuectl.domain.workload import (
 Row = tuple[str, str]  # flavor, resource
 Use = dict[tuple[str, str, str], int]  # ClusterQueue, flavor, resource
 Complaints = Iterator[str]
+
+_PASSED: Final = NEVER_FITS | {Code.RESOURCE_QUOTA_EXCEEDED, Code.MAX_PER_USER, Code.BUDGET_SPENT}
+"""Reasons of gangs that hold back no gang, or only those with the same limit beside quota."""
 
 
 def complaints(snapshot: Snapshot, plan: Plan) -> Complaints:
@@ -337,8 +341,8 @@ def _order(snapshot: Snapshot, plan: Plan) -> Complaints:
         if workload.uid in started and head is not None and workload.growth is None:
             yield f"{workload.uid} starts before {head.workload.uid}, which is before it in {queue.name}"
         refusal = waiting.get(workload.uid)
-        never = refusal is not None and refusal.reasons[0].code in NEVER_FITS
-        if head is None and refusal is not None and not never and _blocks(entry):
+        passed = refusal is not None and refusal.reasons[0].code in _PASSED
+        if head is None and refusal is not None and not passed and _blocks(entry):
             heads[queue.name] = entry
 
 
