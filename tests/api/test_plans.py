@@ -276,7 +276,7 @@ async def test_documents_without_effect_are_listed_with_their_reasons() -> None:
         {"object": "v1 submit: Service/web", "reason": "objects of kind Service are not read"},
         {
             "object": "batch/v1beta1 submit: Job/older",
-            "reason": "apiVersion batch/v1beta1 of Job is not read, but batch/v1",
+            "reason": "apiVersion batch/v1beta1 of Job is not read; use batch/v1",
         },
     ]
 

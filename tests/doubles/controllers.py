@@ -209,8 +209,10 @@ class Controllers:
             )
             if completions is None and done:
                 wanted = len(running)
+            indexed = spec.get("completionMode") == "Indexed"
+            held = len(set(map(_index, running))) if indexed else len(running)
             first_without_node = sorted(running, key=lambda pod: bool(pod["spec"].get("nodeName")))
-            for pod in first_without_node[: max(0, len(running) - wanted)]:
+            for pod in first_without_node[: max(0, held - wanted)]:
                 self._server.delete("pods", pod)
             self._make_job_pods(
                 job, wanted - len(running), {*map(_index, done + running), *given_up}

@@ -93,7 +93,9 @@ def test_the_verifier_checks_evenness(workload: Any, where: dict[str, int], even
 def test_a_lease_is_checked_as_well() -> None:
     lease = CapacityLease(placed(WHOLE, {"a0": 5, "b0": 3}), ("old",), NOW, NOW + 60)
     old = holding(gang("old", podset(gpu=8)), {"a0": 1}, leaving=True)
-    snapshot = world(NODES, [Pending(WHOLE, lease)], [old])
+    half = holding(gang("half", podset(gpu=5)), {"b0": 1})
+    pending = Pending(WHOLE, lease, excluded=frozenset({"c0"}))
+    snapshot = world(NODES, [pending], [old, half])
     made = plan(snapshot)
     assert verify(snapshot, made) == ()
     assert made.uneven == (("g", "w"),)

@@ -161,8 +161,9 @@ def test_a_lease_counts_for_its_user_like_a_running_gang() -> None:
     lease = CapacityLease(placed(vip, {"n0": 1}), ("low",), NOW, NOW + 60)
     leaving = holding(low, {"n0": 1}, leaving=True)
     first = of("ann", "first", 8, 1.0, priority=10)
+    waits = Pending(vip, lease, excluded=frozenset({"n1", "n2", "n3"}))
     for most, starts in ((8, []), (16, ["first"])):
-        started, waiting = decided(capped(most, [Pending(vip, lease), first], [leaving]))
+        started, waiting = decided(capped(most, [waits, first], [leaving]))
         assert started == starts
         assert waiting["vip"] is Code.WAITING_FOR_PREEMPTED
 

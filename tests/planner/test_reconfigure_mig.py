@@ -163,7 +163,8 @@ def test_reserved_nodes_are_left_alone() -> None:
     waiting = gang("w0", asks(1, GPU, 2), queued_at=1.0)
     lease = CapacityLease(placed(waiting, {"r1-0": 1}), ("v",), NOW - 1, NOW + 600)
     victim = holding(gang("v", asks(1, GPU)), {"r1-0": 1}, leaving=True)
-    pending = [Pending(waiting, lease), Pending(gang("w1", asks(7), queued_at=2.0))]
+    waits = Pending(waiting, lease, excluded=frozenset({"r1-1"}))
+    pending = [waits, Pending(gang("w1", asks(7), queued_at=2.0))]
     assert found(cluster(FOUR[:1], pending, [victim])) is None
     assert configured(cluster(FOUR[:2], pending, [victim])) == {"r1-1": "all-1g.10gb"}
 

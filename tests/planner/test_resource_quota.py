@@ -22,6 +22,7 @@ from tests.planner.documents import Doc, cluster_queue, flavor, nodes, planned, 
 
 GPUS = f"requests.{GPU}"
 NODES = [node(f"n{i}", gpu=8) for i in range(4)]
+OTHERS = frozenset({"n1", "n2", "n3"})
 
 
 def resource_quota(
@@ -234,7 +235,8 @@ class TestLeases:
         lease = CapacityLease(placed(vip, {"n0": 1}), ("low",), NOW, NOW + 60)
         leaving = holding(gang("low", podset(gpu=8)), {"n0": 1}, leaving=True)
         later = gang("later", podset(gpu=8))
-        snapshot = world(NODES, [Pending(vip, lease), later], [leaving])
+        waits = Pending(vip, lease, excluded=OTHERS)
+        snapshot = world(NODES, [waits, later], [leaving])
         return allowed(snapshot, Limit(GPUS, GPU, hard, 8))
 
     def test_it_holds_its_part_from_the_plan_that_evicts_for_it(self) -> None:
@@ -289,7 +291,8 @@ def test_a_gang_with_a_lease_uses_quota_for_the_pods_that_it_starts_with() -> No
     place = Placement((replace(placed(vip, {"n0": 1}).podsets[0], pods=1),))
     lease = CapacityLease(place, ("low",), NOW, NOW + 60)
     leaving = holding(gang("low", podset(gpu=8)), {"n0": 1}, leaving=True)
-    snapshot = world(NODES, [Pending(vip, lease), gang("other", podset(gpu=8))], [leaving])
+    waits = Pending(vip, lease, excluded=OTHERS)
+    snapshot = world(NODES, [waits, gang("other", podset(gpu=8))], [leaving])
     snapshot = allowed(snapshot, Limit(GPUS, GPU, 24, 8))
     made = plan(snapshot)
     assert [a.uid for a in made.admitted] == ["other"]

@@ -189,7 +189,7 @@ IGNORED: dict[str, tuple[Body, str]] = {
     ),
     "other version of a Job": (
         job(QUEUE, apiVersion="batch/v1beta1"),
-        "apiVersion batch/v1beta1 of Job is not read, but batch/v1",
+        "apiVersion batch/v1beta1 of Job is not read; use batch/v1",
     ),
     "Workload without a queue": (
         body("kueue.x-k8s.io/v1beta1", "Workload", {"podSets": [{"template": template()}]}),
@@ -197,7 +197,7 @@ IGNORED: dict[str, tuple[Body, str]] = {
     ),
     "Deployment of an old version": (
         {**owner("Deployment", QUEUE), "apiVersion": "extensions/v1beta1"},
-        "apiVersion extensions/v1beta1 of Deployment is not read, but apps/v1",
+        "apiVersion extensions/v1beta1 of Deployment is not read; use apps/v1",
     ),
 }
 

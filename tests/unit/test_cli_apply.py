@@ -187,7 +187,7 @@ NOT_APPLIED = {
     ),
     "a version that is not read": (
         ({"apiVersion": "kueue.x-k8s.io/v1alpha1", "kind": "Cohort", "metadata": {"name": "c"}},),
-        "document 1 (Cohort/c): apiVersion kueue.x-k8s.io/v1alpha1 of Cohort is not read, but ",
+        "document 1 (Cohort/c): apiVersion kueue.x-k8s.io/v1alpha1 of Cohort is not read; use ",
     ),
 }
 

@@ -183,7 +183,10 @@ class TestApply:
         ("text", "says"),
         [
             ("kind: Pod\napiVersion: v1\n", "document 2 (Pod/): kind: v1 Pod is not configuration"),
-            ("kind: ClusterQueue\napiVersion: apps/v1\n", "apps/v1 ClusterQueue is not config"),
+            (
+                "kind: ClusterQueue\napiVersion: apps/v1\n",
+                "apiVersion apps/v1 of ClusterQueue is not read; use queuectl.dev/v1",
+            ),
             ("kind: Cohort\napiVersion: queuectl.dev/v1\n", "metadata.name: is required"),
             ("a: [\n", "is not YAML"),
             ("- 1\n", "is no object"),

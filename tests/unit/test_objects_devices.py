@@ -642,5 +642,5 @@ def test_older_versions_of_the_api_are_listed_as_ignored():
     (ignored,) = read({**CLASS, "apiVersion": "resource.k8s.io/v1beta1"}).account.ignored
     assert ignored.object == "resource.k8s.io/v1beta1 in.yaml: document 1 (DeviceClass/gpu)"
     assert ignored.reason == (
-        "apiVersion resource.k8s.io/v1beta1 of DeviceClass is not read, but resource.k8s.io/v1"
+        "apiVersion resource.k8s.io/v1beta1 of DeviceClass is not read; use resource.k8s.io/v1"
     )

@@ -104,6 +104,6 @@ def test_the_same_file_the_same_seats() -> None:
 
 def test_values_that_do_not_match_the_levels_are_a_mistake() -> None:
     broken = {"levels": ["a", "b", RACK], "domains": [{"values": ["x", "r1"], "count": 2}]}
-    (warning,) = load(workload(status=admission(**broken))).warnings
+    (ignored,) = load(workload(status=admission(**broken))).account.ignored
     path = "status.admission.podSetAssignments[0].topologyAssignment"
-    assert warning.endswith(f"{path}.domains[0].values: not as many as levels")
+    assert ignored.reason.endswith(f"{path}.domains[0].values: not as many as levels")

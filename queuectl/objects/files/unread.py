@@ -34,7 +34,7 @@ def why_unread(document: Document, kinds: JobKinds = KINDS) -> str:
     known += CONFIG_KINDS[kind].versions if kind in CONFIG_KINDS else ()
     known += [f"{kinds[kind].group}/{kinds[kind].version}"] if kind in kinds else []
     if known:
-        return f"apiVersion {document.api_version} of {kind} is not read, but {' and '.join(known)}"
+        return f"apiVersion {document.api_version} of {kind} is not read; use {' or '.join(known)}"
     text = f"objects of kind {kind} are not read"
     if names_queue(document):
         return f"{text}; a kind of job of your own is declared in jobKinds"
