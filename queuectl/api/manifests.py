@@ -18,7 +18,7 @@ def with_manifests(body: PlanBody) -> PlanBody:
 
     Raises:
         Problem: the text is not YAML, has too many values, or holds too many documents.
-        DocumentError: a document is no object.
+        DocumentError: a document is not an object.
     """
     documents = documents_of(_values(body.manifests), _FIELD, plain=True)
     submit, config = list(body.submit), list(body.config)

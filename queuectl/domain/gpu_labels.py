@@ -34,7 +34,7 @@ _ACCELERATORS: Final = (
     "qualcomm.com/qaic",
     "tpu.google.com",
 )
-"""How names of the resources and DeviceClasses of accelerators begin that are no GPUs, or no whole ones."""
+"""How the names of resources and DeviceClasses of accelerators begin that are not GPUs, or are parts of GPUs."""
 
 MIG_STRATEGY: Final = "nvidia.com/mig.strategy"
 _PRODUCT: Final = ".product"
@@ -131,7 +131,7 @@ def vendor_of(resource: str) -> Vendor | None:
 
 
 def is_accelerator(resource: str) -> bool:
-    """Whether a resource that is no GPU is another accelerator, or a part of one."""
+    """Whether a resource that is not a GPU is another accelerator, or a part of one."""
     return resource.startswith(_ACCELERATORS)
 
 

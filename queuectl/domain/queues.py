@@ -464,7 +464,7 @@ class QueueConfig:
     """The configuration of one revision. It is compared by identity, so derived structures can be cached.
 
     ``overrides``: by name, those that are not yet applied to the quotas. ``later``: once they are applied, the quota after now.
-    ``budgets`` and ``top_ups`` are by name, too.
+    ``budgets`` and ``top_ups``: by name.
     """
 
     revision: int = 0

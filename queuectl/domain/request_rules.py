@@ -1,6 +1,6 @@
 """Requests that the API server refuses for each pod, after it has set what is missing.
 
-It checks them in the template of a Job, too, and in the templates of no other kind.
+It also checks them in the template of a Job, but not in the templates of other kinds.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def above_limits(needs: PodNeeds) -> Iterator[tuple[str, str]]:
 
 
 def invalid(needs: PodNeeds, *, limits: bool) -> Iterator[tuple[str, str]]:
-    """Field and reason of each request that is refused. ``limits``: whether missing limits are refused, too."""
+    """Field and reason of each request that is refused. ``limits``: also check names, limits and hugepages."""
     for place, containers in (("containers", needs.containers), ("initContainers", needs.init)):
         for i, one in enumerate(containers):
             where = f"{place}[{i}].resources"
@@ -63,10 +63,10 @@ def _names(where: str, container: ContainerNeeds) -> Iterator[tuple[str, str]]:
     for field, given in (("requests", container.requests), ("limits", container.limits)):
         for name, _ in given:
             if "/" not in name and name not in LIMITED and not name.startswith(_HUGE_PAGES):
-                text = f"is no resource of containers: those are {', '.join(sorted(LIMITED))}, hugepages-SIZE, "
-                yield f"{where}.{field}.{name}", f"{text}and DOMAIN/NAME, for example {GPU}"
+                text = f"is not a container resource; use {', '.join(sorted(LIMITED))}, hugepages-SIZE, "
+                yield f"{where}.{field}.{name}", f"{text}or DOMAIN/NAME, for example {GPU}"
             elif "/" in name and (not _QUALIFIED.match(name) or name.startswith("requests.")):
-                yield f"{where}.{field}.{name}", "is no resource name of the form DOMAIN/NAME"
+                yield f"{where}.{field}.{name}", "is not a resource name of the form DOMAIN/NAME"
 
 
 def _hugepages(where: str, requests: Mapping[str, int]) -> Iterator[tuple[str, str]]:
@@ -78,10 +78,10 @@ def _hugepages(where: str, requests: Mapping[str, int]) -> Iterator[tuple[str, s
         size = name.removeprefix(_HUGE_PAGES)
         page = parse_quantity(name, size, round_up=True) if is_quantity(size) else 0
         if page <= 0:
-            yield f"{where}.requests.{name}", f"{size} is no size of pages"
+            yield f"{where}.requests.{name}", f"{size} is not a page size"
         elif amount % page:
             asked = format_quantity(name, amount)
-            yield f"{where}.requests.{name}", f"{asked} is no multiple of the size of the pages"
+            yield f"{where}.requests.{name}", f"{asked} is not a multiple of the page size"
 
 
 def _limits(

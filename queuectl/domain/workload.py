@@ -78,7 +78,7 @@ class PodSet:
     ``limits``: the largest CPU, memory and ephemeral storage that one pod can use, where it sets them; ResourceQuotas count it.
     ``needs``, ``rules``: the containers of its template, and its node rules; ``shape`` and ``limits`` follow from them, and from
     the additions of :mod:`queuectl.domain.admission`. ``path``: of its template in its object, for messages.
-    ``seen``: the requests of pods of an earlier start that were larger than those of the template: webhooks change pods, too.
+    ``seen``: the requests of pods of an earlier start that were larger than those of the template, because webhooks had changed them.
     ``claims``: the resource claims that its template names; ``shape.devices`` follows from them.
     ``shared_gpus``: None = the rule of its ClusterQueue.
     ``gpu_fraction``: a request that no scheduler here can fulfil, so the gang does not start.

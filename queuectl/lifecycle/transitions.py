@@ -135,8 +135,8 @@ def drained(entry: Entry, now: float, policy: PodsReady) -> EntryChange:
 
 
 def _failed(entry: Entry, now: float, policy: PodsReady, cleared: dict[str, Any]) -> EntryChange:
-    told = entry.reason.code in (Code.START_REFUSED, Code.PODS_LARGER_THAN_ASKED)
-    why = f": {entry.reason.message}" if told else ""
+    explains = entry.reason.code in (Code.START_REFUSED, Code.PODS_LARGER_THAN_ASKED)
+    why = f": {entry.reason.message}" if explains else ""
     failed = f"start {entry.attempt} failed ({entry.reason.code}{why})"
     limit = policy.backoff_limit
     if limit is not None and entry.failures > limit:

@@ -339,7 +339,7 @@ class Assembly:
         waiting: list[tuple[Given, JobRecord]] = []
         jobs = [(self._given_of(job), job) for job in self.mirror.jobs.values()]
         for gang, job in sorted(jobs, key=lambda one: (one[0].position, one[1].uid)):
-            if gang.finished or job.outcome is not None or _is_no_index(gang, job):
+            if gang.finished or job.outcome is not None or _cannot_exist(gang, job):
                 continue
             if not (gang.runs if job.index is None else not job.suspended):
                 # queuectl starts no job without a queue. An input without queues asks only for places.
@@ -460,8 +460,8 @@ def _stand_in(job: JobRecord, number: int) -> PodRecord:
     )
 
 
-def _is_no_index(gang: Given, job: JobRecord) -> bool:
-    """Whether it is an index that cannot exist beside the gang of its Job."""
+def _cannot_exist(gang: Given, job: JobRecord) -> bool:
+    """Whether it is an index that cannot exist together with the gang of its Job."""
     index, array = job.index, gang.record.array
     if index is None or not index.grown or array is None:
         return False

@@ -294,7 +294,7 @@ def without_unoffered(podset: PodSet, offered: Collection[str]) -> PodSet:
         if not one.incidental:
             return one
         asked = {name: value for name, value in one.requests if name not in dropped}
-        # A limit alone would be a request, too. ResourceQuotas count the limit.
+        # Without a request, the limit would be the request. ResourceQuotas count the limit.
         asked |= {name: 0 for name, _ in one.limits if name in dropped}
         return replace(one, requests=tuple(asked.items()))
 

@@ -156,7 +156,7 @@ class RunningGang:
                 self.place.warn(self.given, f"podset {name}: {text}; assumed on {names}")
 
     def placement(self, *, warn: bool = True) -> Placement:
-        """Its slots. With a topology, quota is charged by slots, so a pod without a known node gets a slot, too."""
+        """Its slots. With a topology, quota is charged by slots, so a pod without a known node also gets a slot."""
         placed = Placement(tuple(self._placed(one, warn=warn) for one in self.podsets))
         if self.given.leaves:
             return placed

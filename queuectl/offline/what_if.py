@@ -254,7 +254,7 @@ def _read(
     """Add what is submitted. A job or a pod that names no queue is a mistake."""
     if is_config(document) or is_workload(document) or has_record(document):
         what = f"{document.api_version} {document.kind}"
-        raise document.error("kind", f"{what} is no kind of job that queuectl runs")
+        raise document.error("kind", f"{what} is not a kind of job that queuectl runs")
     if (document.api_version, document.kind) in OWNERS and not has_queue(document):
         raise _without_queue(document)
     pods = len(parts.pods)

@@ -107,7 +107,7 @@ class Durations:
         return found.attempt(entry.past_seconds) if found is not None else None
 
     def at_start(self, entry: Entry, job: JobRecord, config: QueueConfig) -> Duration | None:
-        """The attempt of a gang as it is expected when the attempt starts, also if it has run for some time; None = unknown."""
+        """The attempt of a gang as it is expected when the attempt starts, even if it has run for some time; None = unknown."""
         work, stated, part, _ = _known(entry, job, config)
         found = planned(work, stated, entry.past_seconds, part, self.estimator)
         return found.attempt(entry.past_seconds) if found is not None else None

@@ -744,7 +744,7 @@ class Mirror:
         return max((at for at in (job.checkpoint_at, by_pods) if at is not None), default=None)
 
     def requests(self) -> tuple[Record, ...]:
-        """The objects beside a job from which the request of its pods and its priority follow: also namespaces, which select nodes."""
+        """The objects other than a job from which the request of its pods and its priority follow. Namespaces are among them, because they select nodes."""
         ranges, classes = self._limit_ranges.values(), self._runtime_classes.values()
         named: tuple[Record, ...] = (*self.namespaces.values(), *self.priority_classes.values())
         return (*named, *ranges, *classes, *self.devices.requests())

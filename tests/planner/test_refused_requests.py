@@ -50,16 +50,16 @@ WRONG = [
         pods({}, resources={"requests": {"ephemeral-storage": "1Gi"}}), "resources.requests.ephemeral-storage: a pod as a whole", id="storage of a pod",
     ),
     pytest.param(
-        pods({"limits": {"gpu": "8"}}), "containers[0].resources.limits.gpu: is no resource of containers: those are cpu, ", id="a name without a domain",
+        pods({"limits": {"gpu": "8"}}), "containers[0].resources.limits.gpu: is not a container resource; use cpu, ", id="a name without a domain",
     ),
     pytest.param(
-        pods({"requests": {"pods": "1"}}), "containers[0].resources.requests.pods: is no resource of containers", id="pods",
+        pods({"requests": {"pods": "1"}}), "containers[0].resources.requests.pods: is not a container resource", id="pods",
     ),
     pytest.param(
-        pods({"limits": {"nvidia.com/gpu/0": "1"}}), "containers[0].resources.limits.nvidia.com/gpu/0: is no resource name of the form DOMAIN/NAME", id="two slashes",
+        pods({"limits": {"nvidia.com/gpu/0": "1"}}), "containers[0].resources.limits.nvidia.com/gpu/0: is not a resource name of the form DOMAIN/NAME", id="two slashes",
     ),
     pytest.param(
-        pods({"limits": {"requests.nvidia.com/gpu": "1"}}), "containers[0].resources.limits.requests.nvidia.com/gpu: is no resource name", id="a name of quotas",
+        pods({"limits": {"requests.nvidia.com/gpu": "1"}}), "containers[0].resources.limits.requests.nvidia.com/gpu: is not a resource name", id="a name of quotas",
     ),
     pytest.param(
         pods({"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}), "containers[0].resources.requests.cpu: 2 is above its limit 1", id="CPUs above their limit",
@@ -73,7 +73,7 @@ WRONG = [
     ),
     pytest.param(
         pods({"limits": {"hugepages-2Mi": "3Mi", "cpu": "1"}}),
-        "containers[0].resources.requests.hugepages-2Mi: 3Mi is no multiple of the size of the pages", id="half a page",
+        "containers[0].resources.requests.hugepages-2Mi: 3Mi is not a multiple of the page size", id="half a page",
     ),
     pytest.param(
         pods({"requests": {"cpu": "2"}}, resources={"requests": {"cpu": "1"}}),

@@ -81,7 +81,7 @@ def has_record(document: Document) -> bool:
 
 
 def read_record(document: Document) -> Record:
-    """The record of an object that is no workload, no pod, and no configuration. One that has no uid gets one of its names.
+    """The record of an object of a kind in :data:`RECORDS`. An object without a uid gets a uid that is made of its names.
 
     Raises:
         DocumentError: naming file, document and field.

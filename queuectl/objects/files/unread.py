@@ -24,7 +24,7 @@ _OTHERS: Final = (
     *((version, WORKLOAD) for version in (API_VERSION, *KUEUE_VERSIONS)),
     *((runtimes.GROUP_VERSION, kind) for kind in runtimes.KINDS),
 )
-"""API versions and kinds that are read beside configuration and jobs."""
+"""API versions and kinds that are read in addition to configuration and jobs."""
 
 
 def why_unread(document: Document, kinds: JobKinds = KINDS) -> str:

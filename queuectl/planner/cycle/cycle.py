@@ -205,7 +205,7 @@ class AdmissionCycle:
         return self.sizing.never(gang, nodes=not makes_nodes(gang.queue))
 
     def _over_limit(self, gang: Candidate) -> Reason | None:
-        """Why a limit beside quota keeps a gang out; not asked of one that never fits, which holds back no gang at such a limit."""
+        """Why a limit other than quota keeps a gang out. None for a gang that never fits, which holds back no gang at such a limit."""
         least = smallest(gang.pending.workload)
         if self.limits.too_large(least) and self.never(gang):
             return None

@@ -1,4 +1,4 @@
-"""The limits beside quota, as a plan goes: ResourceQuotas of namespaces, what one user may hold in a ClusterQueue, budgets, and claims.
+"""The limits other than quota, as a plan goes: ResourceQuotas of namespaces, what one user may hold in a ClusterQueue, budgets, and claims.
 
 A gang over a limit waits for that limit alone. It evicts no other gang: those of other namespaces and users would not help,
 and its own free nothing before they have left. It holds no place that others could take. In a StrictFIFO ClusterQueue the

@@ -96,7 +96,7 @@ class Sizes:
         return GangSize(min(gpus, MOST_GPUS), min(others, MOST_GPUS))
 
     def _more(self, podset: PodSet) -> tuple[float, bool]:
-        """The GPUs that a pod counts as beside its own, and whether it has accelerators."""
+        """The GPUs that a pod counts as in addition to its own, and whether it has accelerators."""
         key = (podset.shape.requests, float(podset.gpus.each))
         known = self._known.get(key)
         if known is None:
