@@ -20,6 +20,8 @@ from tests.doubles.access import MemoryAccess
 
 HOST = "https://queuectl.example"
 ADMIN, NO_RIGHTS = "of-the-admin", "without-rights-token"
+SELDOM = 1e-6
+"""A rate per second, so low that the duration of a test has no effect."""
 
 
 def bearer(token: str) -> dict[str, str]:

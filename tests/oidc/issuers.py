@@ -120,7 +120,13 @@ class FakeIssuer:
         known = settings(**given)
         return OidcAccess(cluster or people(), TokenVerifier(known, self.issuer(known)))
 
-    def app(self, store: MemoryStore, access: MemoryAccess | None = None, **given: Any) -> FastAPI:
+    def app(
+        self,
+        store: MemoryStore,
+        access: MemoryAccess | None = None,
+        failures_per_second: float = 5.0,
+        **given: Any,
+    ) -> FastAPI:
         """The API and the dashboard, to which its users sign in."""
         known = settings(**given)
         issuer = self.issuer(known)
@@ -130,6 +136,7 @@ class FakeIssuer:
             OidcAccess(access or people(), verifier),
             open_paths=OpenPaths(OPEN, SIGN_IN),
             login=OidcLogin(known, issuer, verifier),
+            failures_per_second=failures_per_second,
         )
         add_dashboard(app, store, app.state.guard, signs_in=True)
         return app

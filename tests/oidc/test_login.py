@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 
 from queuectl.api.oidc import login
 from queuectl.telemetry.logs import LogFormat, configure
-from tests.api.signed import ADMIN, HOST, asking, bearer
+from tests.api.signed import ADMIN, HOST, SELDOM, asking, bearer
 from tests.api.test_auth import OWN_PAGE
 from tests.doubles.store import MemoryStore
 from tests.oidc.issuers import ISSUER, KEY, FakeIssuer, browser_of, claims, signed
@@ -357,9 +357,12 @@ async def test_a_client_secret_that_cannot_be_read_is_an_error_of_the_administra
     assert ("login_failed", "error") in {(one["event"], one["log_level"]) for one in logged}
 
 
-async def test_an_address_that_fails_too_often_is_refused(browser: httpx2.AsyncClient) -> None:
-    answers = [await back(browser, {"code": "x", "state": "y"}) for _ in range(105)]
-    assert "too many invalid credentials" in await refusal(browser, answers[-1])
+async def test_an_address_that_fails_too_often_is_refused(
+    issuer: FakeIssuer, memory: MemoryStore
+) -> None:
+    async with browser_of(issuer.app(memory, failures_per_second=SELDOM)) as browser:
+        answers = [await back(browser, {"code": "x", "state": "y"}) for _ in range(101)]
+        assert "too many invalid credentials" in await refusal(browser, answers[-1])
 
 
 async def test_without_an_issuer_there_is_the_token_alone(memory: MemoryStore) -> None:
