@@ -29,8 +29,10 @@ Row = tuple[str, str]  # flavor, resource
 Use = dict[tuple[str, str, str], int]  # ClusterQueue, flavor, resource
 Complaints = Iterator[str]
 
-_PASSED: Final = NEVER_FITS | {Code.RESOURCE_QUOTA_EXCEEDED, Code.MAX_PER_USER, Code.BUDGET_SPENT}
-"""Reasons of gangs that hold back no gang, or only those with the same limit beside quota."""
+_PASSED: Final = NEVER_FITS | {
+    *(Code.RESOURCE_QUOTA_EXCEEDED, Code.MAX_PER_USER, Code.BUDGET_SPENT, Code.WAITING_FOR_CHECKS),
+}
+"""Reasons of gangs that hold back no gang, or only those with the same limit in addition to quota."""
 
 
 def complaints(snapshot: Snapshot, plan: Plan) -> Complaints:
