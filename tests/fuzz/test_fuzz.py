@@ -27,7 +27,8 @@ SEEDS = {
     "documents": range(16),
     "selectors": range(20),
     "snapshots": range(3),
-    "answers": range(30),
+    # A gang that never fits changed the placements of others: it counted for the look-ahead.
+    "answers": (*range(30), 57313),
     "manifests": range(30),
 }
 RUN: dict[str, Callable[[], Callable[[int], Result]]] = {

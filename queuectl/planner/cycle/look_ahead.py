@@ -9,7 +9,7 @@ it has none, so the same gangs start, after fewer searches.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final
 
@@ -20,6 +20,7 @@ from queuectl.planner.model.bounds import Load
 from queuectl.planner.order.queue_order import inadmissible
 from queuectl.planner.placement.feasible import Decision, decide, moved, refuted_by_sums
 from queuectl.planner.placement.joint import arrange
+from queuectl.planner.problem.fleet import Room
 from queuectl.planner.problem.parts import shrinks
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.topology import Ints
@@ -117,7 +118,7 @@ class LookAhead(FlavorChooser):
         return later if refused * _FULL >= len(later) else []
 
     def _waiting(self, request: GangRequest) -> Iterator[GangRequest]:
-        """The first requests of the gangs that were not considered yet, if only room can block them."""
+        """The first requests of the gangs that were not considered yet and can ever start, if only room can block them."""
         cycle = self.cycle
         done = {*cycle.starting, *cycle.refused, request.pending.workload.uid}
         while self._passed < len(self.in_order) and (
@@ -133,8 +134,9 @@ class LookAhead(FlavorChooser):
             queue = self.problem.snapshot.queue_of(workload)
             kind = cycle.classes.of(pending, queue)
             if kind.refuted(workload) is None and kind.requests:
-                choice, asked = kind.requests[0]
+                choice, template = kind.requests[0]
+                asked = replace(template, pending=pending)
+                if not self.state.quota.ever(asked) or self.room(asked, queue) is Room.NEVER:
+                    continue
                 if asked.podset_groups and cycle.heads.ahead(queue, choice) is None:
-                    yield GangRequest(
-                        pending, asked.podset_groups, asked.charges, asked.flavors, asked.queue
-                    )
+                    yield asked
