@@ -135,3 +135,18 @@ def test_no_fix_contains_another_one() -> None:
     nodes = [node(f"n{i}", gpu=8) for i in range(4)]
     found = diagnose(world(nodes, pending, [runs], strict), "w")
     assert [fix.remedy for fix in found.suggested_fixes] == [Remedy.RAISE_PRIORITY]
+
+
+def test_a_gang_that_never_fits_starts_with_the_pods_with_which_it_comes_before_others() -> None:
+    """With 2 pods it borrows nothing, so it comes before a gang of a higher priority that borrows what it needs."""
+    nodes = [node(f"n{i}", "b0/r0" if i < 2 else "b0/r1", gpu=4) for i in range(3)]
+    never = gang("never", podset(count=3, gpu=4, required="rack"), queue="lends")
+    borrows = gang("borrows", podset(count=3, gpu=2), queue="borrows", priority=5)
+    queues = [
+        replace(queue(name, gpu=n), cohort="all") for name, n in (("lends", 8), ("borrows", 4))
+    ]
+    snapshot = world(nodes, [never, borrows], (), *queues)
+    assert [admission.uid for admission in plan(snapshot).admitted] == ["borrows"]
+    fixes = {fix.remedy: fix for fix in diagnose(snapshot, "never").suggested_fixes}
+    assert fixes[Remedy.FEWER_PODS].message == "start with 2 of 3 pods of podset w"
+    assert fixes[Remedy.FEWER_PODS].least

@@ -19,6 +19,7 @@ from queuectl.domain.changes import (
 from queuectl.domain.devices import CLAIM_PODSET
 from queuectl.domain.diagnosis import Limit, Remedy, SuggestedFix
 from queuectl.domain.fleet import NodeRules, Toleration
+from queuectl.domain.reasons import NEVER_FITS
 from queuectl.domain.words import counted
 from queuectl.domain.workload import PodSet, TopologyMode
 from queuectl.planner.explain.context import HOLDERS, Context
@@ -39,7 +40,15 @@ def _with(ctx: Context, change: Change) -> Relaxation:
 
 
 def fewer_pods(ctx: Context) -> Iterator[SuggestedFix]:
-    """The largest number of pods of its largest podset that fits now; proved by the next larger one."""
+    """The largest number of pods of its largest podset that fits now; proved by the next larger one.
+
+    A gang that never fits is decided after others. With fewer pods it can come before them, so each number is planned.
+    """
+    if any(reason.code in NEVER_FITS for reason in ctx.stated):
+        fix = largest_part(ctx, lambda change: ctx.checks.starts((change,)))
+        if fix is not None:
+            yield replace(fix, least=all(map(ctx.checks.refuses, more_pods(ctx, fix))))
+        return
 
     def enough(change: FewerPods) -> bool:
         return ask(ctx, _with(ctx, change)).fits
