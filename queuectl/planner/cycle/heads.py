@@ -126,6 +126,7 @@ class HeadScheduler:
     def __iter__(self) -> Iterator[Pending]:
         """Each gang in queue order; it must be decided before the next one is requested."""
         yield from self._gangs.blocked
+        self._follow_changes()  # what was returned until now does not rank a head again later
         for heads in self._queues:
             self._enter(heads)
         while not self._cycle.over and (heads_next := self._next()) is not None:
