@@ -99,6 +99,12 @@ def test_the_pages_on_queue_order_and_on_predictions(
     urgent = m.job("urgent-now", "team-b", "training", whole(16), priority_class="urgent")
     (page.shell.folder / "urgent.yaml").write_text(yaml.safe_dump(urgent))
     page.type("queuectl plan -f now.yaml -f queues.yaml -f urgent.yaml")
+    train = m.job("train", "team-a", "training", whole(1))
+    labels = train["metadata"].pop("labels")
+    train["spec"]["template"].setdefault("metadata", {})["labels"] = labels
+    web = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}}
+    (page.shell.folder / "draft.yaml").write_text(yaml.safe_dump_all([train, web]))
+    page.type("queuectl plan -f now.yaml -f queues.yaml -f draft.yaml")
     page.end()
     for team in TEAMS:
         demo_cluster.remove(team)

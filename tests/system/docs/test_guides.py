@@ -28,6 +28,7 @@ NAMES = {
     "queuectl plan --snapshot": "with its file in the runbook; tests/control/test_refused_plan runs it",
     "queuectl apply --dry-run": "with its file in the block below",
     "queuectl config prices": "with its file in the block below",
+    "queuectl preempt --dry-run": "of any gang; tests/unit/test_cli_clients tries it",
     "kubectl get -o json": "of anything",
     "kubectl apply --server-side": "of anything",
     "kubectl delete node": "of any node; the commands after it are run",

@@ -204,6 +204,9 @@ def test_the_page_on_the_command_line(demo_cluster: DemoCluster, shell: Shell) -
     assert "team-a/training" in (shell.folder / "trace.csv").read_text()
     page.type("queuectl advise")
     page.type("queuectl init", status=4)
+    (shell.folder / "queues.yaml").write_text(
+        yaml.safe_dump_all(configuration())
+    )  # as with status 0
     page.type("kubectl get nodes")
     page.type("queuectl delete --dry-run")
     page.type("queuectl delete clusterqueue")
