@@ -30,6 +30,8 @@ class Edge:
         evicts: the workloads that are evicted.
         moves: the workloads that migrate.
         waits: workload to the code of its reason and parts of its message.
+        blocked: workload to the first words of each of its blocking constraints.
+        fixes: workload to a suggested fix.
         ahead: the workloads with a planned start.
         ignored: parts of the reasons of the objects that are not planned.
         error: parts of the message if the input is refused.
@@ -40,6 +42,8 @@ class Edge:
     evicts: tuple[str, ...] = ()
     moves: tuple[str, ...] = ()
     waits: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    blocked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    fixes: Mapping[str, str] = field(default_factory=dict)
     ahead: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     error: tuple[str, ...] = ()
@@ -145,13 +149,24 @@ EDGES: Final = {
     ),
     # ---- what passes
     "a device with a taint": Edge(
-        "tainted-device", waits={"ns/w": (NO_ROOM, "it waits for n1 (device gpu.example.com/n1/gpu-1 has the taint")}
+        "tainted-device",
+        waits={"ns/w": (NO_ROOM, "it waits for n1 (device gpu.example.com/n1/gpu-1 has the taint")},
+        blocked={"ns/w": ("node health: 1 otherwise eligible node is unavailable in part: n1 (device",)},
     ),
     "a device with a taint, and a pod that needs two": Edge(
         "tainted-device-of-a-pod", waits={"ns/w": (NO_ROOM, "it waits for n1 (device gpu.example.com/n1/gpu-1 has")}
     ),
     "a device that a plain pod holds": Edge(
-        "device-of-a-plain-pod", waits={"ns/w": (NO_ROOM, "pods of no gang hold gpu.example.com/n1/gpu-0")}
+        "device-of-a-plain-pod",
+        waits={"ns/w": (NO_ROOM, "pods of no gang hold gpu.example.com/n1/gpu-0")},
+        blocked={"ns/w": ("running: pods of no gang hold gpu.example.com/n1/gpu-0",)},
+        fixes={"ns/w": "add 1 node like n1"},
+    ),
+    "a device that its plugin reports as unhealthy": Edge(
+        "unhealthy-device",
+        waits={"ns/w": (NO_ROOM, "it waits for n1 (1 nvidia.com/gpu unhealthy)"), "ns/w2": ("WaitingInOrder",)},
+        blocked={"ns/w": ("node health: 1 otherwise eligible node is unavailable in part: n1 (1 nvidia.com/gpu",)},
+        fixes={"ns/w": "repair or uncordon 1 node: n1 (1 nvidia.com/gpu unhealthy)"},
     ),
     "a start-up taint": Edge(
         "start-up-taint",
@@ -164,6 +179,28 @@ EDGES: Final = {
     "quota that follows a cordoned node": Edge(
         "quota-from-cordoned-nodes",
         waits={"ns/w": ("WaitingForQuota", "it waits for n2 (cordoned)"), "ns/w2": ("WaitingInOrder", "behind ns/w")},
+    ),
+    "quota of a lender that follows a cordoned node": Edge(
+        "quota-of-a-lender-from-cordoned-nodes",
+        waits={
+            "ns/w": ("WaitingForQuota", "quota of its cohort follows the nodes, and it waits for n2 (cordoned)"),
+            "ns/w2": ("WaitingInOrder", "behind ns/w"),
+        },
+        fixes={"ns/w": "repair or uncordon 1 node: n2 (cordoned)"},
+    ),
+    # ---- fixes
+    "the holders of the flavor that has nodes": Edge(
+        "flavor-without-nodes",
+        waits={"ns/w": ("WaitingForQuota",)},
+        blocked={"ns/w": ("running: 1 gang holds 8 of 8 nvidia.com/gpu on eligible nodes: ns/r",)},
+    ),
+    "a gang that would pass a head needs no quota for the head": Edge(
+        "quota-and-nodes-behind-a-head",
+        waits={"ns/w": (NO_ROOM, "it waits for n2"), "ns/w2": ("ExceedsMaxQuota", "8 more")},
+        fixes={
+            "ns/w2": "add 2 nodes like n1, and add 8 nvidia.com/gpu of flavor f to the nominal quota of ClusterQueue cq, "
+            "and raise the priority to 1 or more"
+        },
     ),
     # ---- CPUs beside GPUs
     "a gang of CPUs leaves nodes with GPUs free": Edge(
@@ -315,6 +352,13 @@ def test_an_input_at_the_edge_has_its_answer(edge: Edge) -> None:
     assert codes == {name: said[0] for name, said in edge.waits.items()}
     for name, (_, *parts) in edge.waits.items():
         assert all(part in reasons[name]["message"] for part in parts), reasons[name]["message"]
+    pending = {gang["workload"]: gang for gang in answer["pending"]}
+    for name, blocked in edge.blocked.items():
+        told = [each["message"] for each in pending[name]["conflict"]]
+        assert len(told) == len(blocked)
+        assert all(map(str.startswith, told, blocked)), told
+    for name, fix in edge.fixes.items():
+        assert fix in [each["message"] for each in pending[name]["suggestedFixes"]]
     assert len(answer["ignored"]) == len(edge.ignored)
     for each, part in zip(answer["ignored"], edge.ignored, strict=True):
         assert part in each["reason"]

@@ -24,6 +24,7 @@ from queuectl.planner.explain.context import Context
 from queuectl.planner.explain.relaxation import (
     any_quota,
     ask,
+    failed_devices,
     past_heads,
     place_on,
     quota_alone,
@@ -54,8 +55,10 @@ def repaired_nodes(ctx: Context) -> Iterator[SuggestedFix]:
         return
     index = ctx.problem.index
     changing = np.array([node.reconfigured_for is not None for node in index.nodes], dtype=np.bool_)
-    out = unhealthy(ctx) & ~changing
-    for candidates in _choices(everywhere.request, out, state_under(ctx, past_heads(ctx)).free()):
+    failed = failed_devices(ctx)
+    out = (unhealthy(ctx) | failed.any(axis=0)) & ~changing
+    free = state_under(ctx, past_heads(ctx)).free()
+    for candidates in _choices(everywhere.request, out, free, free + failed):
         nodes = _needed(ctx, candidates)
         if not nodes:
             continue
@@ -74,15 +77,22 @@ def _mask(ctx: Context, nodes: Sequence[int]) -> Mask:
     return mask
 
 
-def _choices(request: GangRequest, out: Mask, free: Ints) -> Iterator[list[int]]:
-    """Candidate nodes, the most useful last: of the domains that need fewest first, then of the whole fleet."""
+def _choices(request: GangRequest, out: Mask, free: Ints, then: Ints) -> Iterator[list[int]]:
+    """Candidate nodes, the most useful last: of the domains that need fewest first, then of the whole fleet.
+
+    Args:
+        request: of all nodes.
+        out: the nodes that can be repaired, in whole or in part. Shape (N,).
+        free: what is free now. Shape (R, N).
+        then: what is free when they are repaired.
+    """
     if not request.podset_groups:
         return
     podset_group = _podset_group(request)
     pods = podset_group.items[0]
     room = caps(free, pods.shape)
-    gain = np.where(out, room, 0)
-    useful = np.flatnonzero(np.where(out, sum(caps(free, p.shape) for p in request.pods), 0))
+    gain = np.where(out, caps(then, pods.shape), 0)
+    useful = np.flatnonzero(np.where(out, sum(caps(then, p.shape) for p in request.pods), 0))
 
     def by_gain(nodes: Ints) -> list[int]:
         return sorted(nodes.tolist(), key=lambda i: (gain[i], -i))
@@ -260,7 +270,7 @@ def _kinds(ctx: Context, podset_group: PodSetGroup) -> list[Node]:
 def _gains(ctx: Context, podset_group: PodSetGroup, like: Node) -> tuple[int, ...] | None:
     """Of each of the podset group's pods, how many fit one empty node of the kind; None when such a node could not be used."""
     new = AddNodes(like.name, 1, {}).nodes(like)[0]
-    room = ctx.problem.index.vector(like.allocatable)
+    room = ctx.problem.index.vector(new.allocatable)
     if room is None or any(not new.labels.get(level) for level in podset_group.tree.levels):
         return None
     shapes = [pods.shape for pods in podset_group.pods]

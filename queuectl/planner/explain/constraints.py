@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain, compress
 from typing import Any, Final
 
 import numpy as np
@@ -28,7 +29,12 @@ from queuectl.planner.problem.topology import Mask
 from queuectl.planner.quota.tree import FlavorResource
 from queuectl.planner.reasons.lacks import Lack, holders_of, in_words, lacks_of
 from queuectl.planner.reasons.largest_fit import largest_fit, scarcest
-from queuectl.planner.reasons.passing import unavailable_because
+from queuectl.planner.reasons.passing import (
+    gaining,
+    held_devices,
+    lost_devices,
+    unavailable_because,
+)
 from queuectl.planner.reasons.refusals import uncovered
 from queuectl.planner.reasons.words import (
     amount,
@@ -189,12 +195,28 @@ def _lease(ctx: Context) -> _Description:
 
 
 def _health(ctx: Context) -> _Description:
-    names = [ctx.problem.index.nodes[i].name for i in np.flatnonzero(unhealthy(ctx)).tolist()]
-    nodes = {name: why_unavailable(ctx, name) for name in names}
-    listed = some([f"{name} ({why})" for name, why in nodes.items()])
-    verb = "is" if len(nodes) == 1 else "are"
-    text = f"node health: {counted(len(nodes), 'otherwise eligible node')} {verb} unavailable: {listed}"
-    return text, {"nodes": nodes}
+    whole = unhealthy(ctx)
+    parts: list[str] = []
+    listed: dict[str, str] = {}
+    for how, mask in (("unavailable", whole), ("unavailable in part", _lost_in_part(ctx) & ~whole)):
+        names = [node.name for node in compress(ctx.problem.index.nodes, mask)]
+        nodes = {name: why_unavailable(ctx, name) for name in names}
+        verb = "is" if len(nodes) == 1 else "are"
+        named = some([f"{name} ({why})" for name, why in nodes.items()])
+        found = f"{counted(len(nodes), 'otherwise eligible node')} {verb} {how}: {named}"
+        parts += [found] if nodes else []
+        listed |= nodes
+    return f"node health: {'; '.join(parts)}", {"nodes": listed}
+
+
+def _lost_in_part(ctx: Context) -> Mask:
+    """Nodes that would have room for more of its pods with the devices that are out of use. Shape (N,)."""
+    more = np.zeros(ctx.problem.size, dtype=np.bool_)
+    for request in _open(ctx, replace(as_it_is(ctx), well=True)):
+        more |= gaining(ctx.problem, request)
+    for at in np.flatnonzero(more).tolist():
+        more[at] = any(lost_devices(ctx.snapshot, ctx.problem.index.nodes[at]))
+    return more
 
 
 def unhealthy(ctx: Context) -> Mask:
@@ -212,6 +234,7 @@ def why_unavailable(ctx: Context, name: str) -> str:
 def _running(ctx: Context) -> _Description:
     gangs, leaving, pods = len(ctx.snapshot.admitted), len(ctx.leaving), _largest(ctx)
     daemons, others, names = False, bool(ctx.snapshot.other_pods), ""
+    devices: list[str] = []
     details: dict[str, Any] = {}
     what = "quota of the ClusterQueue and its cohort"
     if pods is not None and (name := _held_resource(ctx, pods)) is not None:
@@ -226,13 +249,22 @@ def _running(ctx: Context) -> _Description:
         what = f"{format_quantity(name, value)} of {amount(name, held.total)} on eligible nodes"
         names = f": {some(held.gangs)}" if held.gangs else ""
         details = {"resource": name, "held": value, **held.details}
+        devices = _devices_of_others(ctx, pods)
     holders = [counted(gangs, "gang")] if gangs else []
     holders += ["DaemonSets"] * daemons + ["pods without a queue"] * others
     verb = "holds" if holders == ["1 gang"] else "hold"
-    text = f"running: {joined(holders or ['evicted gangs'])} {verb} {what}{names}"
+    parts = [f"{joined(holders or ['evicted gangs'])} {verb} {what}{names}"]
     if leaving:
-        text += f"; {counted(leaving, 'gang')} {'is' if leaving == 1 else 'are'} being evicted"
-    return text, {"gangs": gangs, "leaving": leaving, **details}
+        parts.append(f"{counted(leaving, 'gang')} {'is' if leaving == 1 else 'are'} being evicted")
+    if devices:
+        parts = [*(parts if holders or leaving else []), some(devices)]
+    return f"running: {'; '.join(parts)}", {"gangs": gangs, "leaving": leaving, **details}
+
+
+def _devices_of_others(ctx: Context, pods: Pods) -> list[str]:
+    """The devices on its eligible nodes that pods of no gang hold."""
+    nodes = compress(ctx.problem.index.nodes, pods.shape.eligible)
+    return list(chain.from_iterable(held_devices(ctx.snapshot, node) for node in nodes))
 
 
 def _held_resource(ctx: Context, pods: Pods) -> str | None:
@@ -268,12 +300,12 @@ def _fleet(ctx: Context) -> _Description:
 
 
 def _requests(ctx: Context) -> list[GangRequest]:
-    """Its requests under each choice of flavors; without the rules of flavors if there is no choice."""
+    """Its requests under each choice of flavors, those with nodes first; without the rules of flavors if there is no choice."""
     any_ = replace(as_it_is(ctx), config=ctx.once(any_flavor, lambda: any_flavor(ctx)))
     for relaxed in (as_it_is(ctx), any_):
         found = list(_open(ctx, relaxed))
         if found:
-            return found
+            return sorted(found, key=lambda request: not _nodes(ctx, [request]).any())
     return []
 
 
@@ -285,8 +317,13 @@ def _open(ctx: Context, relaxed: Relaxation) -> Iterator[GangRequest]:
 
 def _usable(ctx: Context, relaxed: Relaxation) -> Mask:
     """Nodes that some of its pods may use under some choice of flavors."""
+    return _nodes(ctx, _open(ctx, relaxed))
+
+
+def _nodes(ctx: Context, among: Iterable[GangRequest]) -> Mask:
+    """Nodes that some pods of these requests may use."""
     usable = np.zeros(ctx.problem.size, dtype=np.bool_)
-    for request in _open(ctx, relaxed):
+    for request in among:
         for pods in request.pods:
             usable |= pods.shape.eligible
     return usable

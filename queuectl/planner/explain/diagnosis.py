@@ -29,7 +29,7 @@ from queuectl.planner.explain.constraints import in_order, sentence
 from queuectl.planner.explain.context import Context, context_of
 from queuectl.planner.explain.fix_checks import FixChecks
 from queuectl.planner.explain.known import Known, know, of_plan
-from queuectl.planner.explain.left_out import Constraint, healed_fleet, quota_rows, status_with
+from queuectl.planner.explain.left_out import Constraint, quota_rows, status_with, whole_fleet
 from queuectl.planner.explain.relaxation import ask, past_heads
 from queuectl.planner.explain.tainted_devices import with_tainted_devices
 from queuectl.planner.order.queue_order import inadmissible
@@ -200,7 +200,8 @@ def _constraints(ctx: Context) -> Iterator[Constraint]:
 
 
 def _idle(ctx: Context) -> Iterator[Limit]:
-    if healed_fleet(ctx) is ctx.checks.snapshot.fleet and not ctx.pending.excluded:
+    healthy = whole_fleet(ctx, frozenset(Limit) - {Limit.HEALTH}) is ctx.checks.snapshot.fleet
+    if healthy and not ctx.pending.excluded:
         yield Limit.HEALTH
     leased = ctx.held[Limit.LEASE]
     if not leased.nodes[-1].any() and not leased.quota[-1]:

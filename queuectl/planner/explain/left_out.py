@@ -38,6 +38,7 @@ from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.quota.tree import FlavorResource
+from queuectl.planner.reasons.passing import held_devices, lost_devices
 from queuectl.planner.search.flavor_choice import FlavorChooser
 from queuectl.planner.solver.solver import Status
 
@@ -192,9 +193,9 @@ def _snapshot(ctx: Context, limits: frozenset[Limit]) -> Snapshot:
         admitted = tuple(a for a in snapshot.admitted if a.workload.uid in starting)
         snapshot = replace(snapshot, admitted=admitted, other_pods={}, of_daemons={})
     if Limit.HEALTH not in limits:
-        healed = healed_fleet(ctx)
         none = tuple(replace(p, excluded=frozenset()) for p in snapshot.pending)
-        snapshot = replace(snapshot, fleet=healed, pending=none)
+        snapshot = replace(snapshot, pending=none)
+    snapshot = replace(snapshot, fleet=whole_fleet(ctx, limits))
     podsets = ctx.pending.workload.podsets
     if Limit.TOPOLOGY not in limits:
         snapshot = RelaxLevel(uid, {p.name: None for p in podsets}).apply(snapshot)
@@ -216,25 +217,36 @@ def taints(ctx: Context) -> list[str]:
     return sorted(key for key in found if not is_passing(key))
 
 
-def healed_fleet(ctx: Context) -> Fleet:
-    """The fleet with all nodes healthy."""
+def whole_fleet(ctx: Context, limits: Collection[Limit]) -> Fleet:
+    """The fleet with all nodes healthy if health is not among these, and with the devices that others hold if running pods are not."""
+    left_out = frozenset({Limit.HEALTH, Limit.RUNNING}.difference(limits))
 
-    def healed() -> Fleet:
+    def made() -> Fleet:
         snapshot = ctx.checks.snapshot
-        nodes = tuple(map(_well, snapshot.fleet.nodes))
+        nodes = tuple(_without(snapshot, node, left_out) for node in snapshot.fleet.nodes)
         if all(map(is_, nodes, snapshot.fleet.nodes)):
             return snapshot.fleet
         snapshot = replace(snapshot, fleet=Fleet(nodes))
         survey(snapshot, _cache(ctx))  # counted once for all questions
         return snapshot.fleet
 
-    return ctx.once(Limit.HEALTH, healed)
+    return ctx.once((whole_fleet, left_out), made)
 
 
-def _well(node: Node) -> Node:
-    """The node if it were healthy; devices that others use stay in use."""
-    own = replace(node, occupied=NOTHING) if node.occupied else node
-    return node if own.recovered is own else own.recovered
+def _without(snapshot: Snapshot, node: Node, left_out: Collection[Limit]) -> Node:
+    """The node without what keeps its devices, or all of it, from new pods."""
+    devices = node.occupied
+    if devices:
+        causes = {Limit.HEALTH} if any(lost_devices(snapshot, node)) else {Limit.RUNNING}
+        if any(held_devices(snapshot, node)):
+            causes.add(Limit.RUNNING)
+        devices = devices if causes.issubset(left_out) else NOTHING
+    if Limit.HEALTH in left_out:
+        own = replace(node, occupied=devices) if devices is not node.occupied else node
+        return node if own.recovered is own else own.recovered
+    return (
+        replace(node, allocatable=node.allocatable + devices, occupied=NOTHING) if devices else node
+    )
 
 
 def _cache(ctx: Context) -> PlannerCache:

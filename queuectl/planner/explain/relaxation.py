@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import numpy as np
+
 from queuectl.domain.diagnosis import Limit
 from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.queues import (
@@ -22,7 +24,7 @@ from queuectl.planner.explain.context import HOLDERS, Context
 from queuectl.planner.placement.feasible import Decision, place
 from queuectl.planner.problem.problem import Problem, survey
 from queuectl.planner.problem.request import GangRequest, request_of
-from queuectl.planner.problem.topology import Mask
+from queuectl.planner.problem.topology import Ints, Mask
 from queuectl.planner.quota.tree import FlavorResource
 from queuectl.planner.search.gang_classes import GangClasses
 from queuectl.planner.solver.solver import Solver, Status
@@ -122,12 +124,36 @@ def _decide(ctx: Context, relaxed: Relaxation, state: State, request: GangReques
     """Whether it finds a place; relaxations that differ only in quota and queues share the answer."""
 
     def search() -> Decision:
-        return place(request, state.free(), ctx.solver)
+        return place(request, _free(ctx, relaxed, state), ctx.solver)
 
-    if relaxed.gone:
+    if relaxed.gone or relaxed.repaired is not None:
         return search()
-    key = (relaxed.holders, request.podset_groups, request.pending.budget)
+    key = (relaxed.holders, relaxed.well, request.podset_groups, request.pending.budget)
     return ctx.once(key, search)
+
+
+def _free(ctx: Context, relaxed: Relaxation, state: State) -> Ints:
+    """The free capacity of the nodes, with the failed devices of those that count as healthy."""
+    if relaxed.well:
+        return state.free() + failed_devices(ctx)
+    if relaxed.repaired is not None:
+        return state.free() + failed_devices(ctx) * relaxed.repaired
+    return state.free()
+
+
+def failed_devices(ctx: Context) -> Ints:
+    """The devices of nodes that are unhealthy. Shape (R, N)."""
+
+    def found() -> Ints:
+        index = ctx.problem.index
+        failed = np.zeros_like(index.allocatable)
+        for at, node in enumerate(index.nodes):
+            vector = index.vector(node.failed) if node.failed else None
+            if vector is not None:
+                failed[:, at] = vector
+        return failed
+
+    return ctx.once(failed_devices, found)
 
 
 def state_under(ctx: Context, relaxed: Relaxation) -> State:

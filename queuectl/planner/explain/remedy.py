@@ -47,7 +47,8 @@ def finish(
     if any(isinstance(change, RaisePriority) for change in fix.changes):
         raised = []
     addable = {row: more for row, more in short.items() if not _follows_nodes(ctx, row[0])}
-    found = _with_quota(ctx, (*fix.changes, *raised), addable)
+    unknown = bool(raised) or _nodes_give_quota(ctx, addable)
+    found = _with_quota(ctx, (*fix.changes, *raised), {} if unknown else addable, learn=unknown)
     if found is None:
         return
     quota, cycle = found
@@ -82,6 +83,15 @@ def _follows_nodes(ctx: Context, flavor: str) -> bool:
     return follows and known is not None and bool(known.node_labels)
 
 
+def _nodes_give_quota(ctx: Context, rows: Mapping[FlavorResource, int]) -> bool:
+    """Whether nodes change the quota of these rows that a ClusterQueue of the cohort of the gang can lend."""
+    config = ctx.snapshot.config
+    labelled = {name for name, flavor in config.flavors.items() if flavor.node_labels}
+    following = (q for q in config.cluster_queues.values() if q.headroom is not None)
+    given = {quotas.flavor for queue in following for g in queue.groups for quotas in g.flavors}
+    return any(flavor in given & labelled for flavor, _ in rows)
+
+
 def raised_until_it_starts(
     ctx: Context,
     exceeded: Callable[[Limits, Workload], Iterable[Bound]],
@@ -112,11 +122,21 @@ def raised_until_it_starts(
 
 
 def _with_quota(
-    ctx: Context, changes: Sequence[Change], short: Mapping[FlavorResource, int]
+    ctx: Context,
+    changes: Sequence[Change],
+    short: Mapping[FlavorResource, int],
+    *,
+    learn: bool = False,
 ) -> tuple[list[AddQuota], AdmissionCycle] | None:
     """The quota with which the gang starts, and the cycle in which it does; None if it does not start.
 
     Gangs before it can take a part of the quota. Then more is added, a few times over.
+
+    Args:
+        ctx: the gang.
+        changes: the fix.
+        short: the quota that the gang lacks without it.
+        learn: the planner states what it lacks with the fix.
     """
     needed = Counter(short)
     for _ in range(_ROUNDS):
@@ -128,7 +148,7 @@ def _with_quota(
             return None
         if ctx.checks.helped(cycle):
             return quota, cycle
-        lacks = quota_short(ctx, cycle) if quota else None
+        lacks = quota_short(ctx, cycle) if quota or learn else None
         if not lacks:
             return None
         if any(_follows_nodes(ctx, flavor) for flavor, _ in lacks):

@@ -24,6 +24,7 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.words import counted, format_time
 from queuectl.planner.problem.problem import Problem, caps
 from queuectl.planner.problem.request import GangRequest
+from queuectl.planner.problem.topology import Mask
 from queuectl.planner.reasons.words import some
 
 _MOST: Final = 50  # nodes that are named
@@ -39,7 +40,7 @@ def unavailable_because(snapshot: Snapshot, node: Node, excluded: Collection[str
     """
     why = _why_not_usable(snapshot, node, excluded)
     if not why:
-        return " and ".join(_in_part(snapshot, node))
+        return " and ".join([*lost_devices(snapshot, node), *held_devices(snapshot, node)])
     return why if node.out_since is None else f"{why} since {format_time(node.out_since)}"
 
 
@@ -59,7 +60,7 @@ def _why_not_usable(snapshot: Snapshot, node: Node, excluded: Collection[str]) -
     return next((f"taint {t.key}:{t.effect}" for t in node.taints if t.passes), "")
 
 
-def _in_part(snapshot: Snapshot, node: Node) -> Iterator[str]:
+def lost_devices(snapshot: Snapshot, node: Node) -> Iterator[str]:
     """Why devices of a node are out of use."""
     for name, amount in sorted(node.failed.items()):
         yield f"{format_quantity(name, amount)} {name} unhealthy"
@@ -76,8 +77,12 @@ def _in_part(snapshot: Snapshot, node: Node) -> Iterator[str]:
         Counter(d.id.driver for d in gone if d.id not in published).items()
     ):
         yield f"{counted(number, 'device')} of {driver} not published"
+
+
+def held_devices(snapshot: Snapshot, node: Node) -> Iterator[str]:
+    """The devices of a node that pods of no gang hold."""
     held = snapshot.other_devices.get(node.name, ())
-    if held:
+    if node.occupied and held:
         names = {"NUMA nodes" if d.driver == NUMA_DRIVER else str(d) for d in (h.id for h in held)}
         yield f"pods of no gang hold {some(sorted(names))}"
 
@@ -91,7 +96,7 @@ def awaiting_nodes(problem: Problem, lasting: GangRequest, why: Reason) -> Reaso
         why: the reason for which it does not start.
     """
     excluded = lasting.pending.excluded
-    nodes = _those(problem, _gaining(problem, lasting), excluded)
+    nodes = _those(problem, np.flatnonzero(gaining(problem, lasting)).tolist(), excluded)
     if not nodes:
         return why
     text = f"{why.message}; even if no other gang ran, it waits for {listed(nodes)}"
@@ -122,8 +127,8 @@ def _those(
     }
 
 
-def _gaining(problem: Problem, lasting: GangRequest) -> list[int]:
-    """The nodes that have room for more pods of a gang once they have recovered."""
+def gaining(problem: Problem, lasting: GangRequest) -> Mask:
+    """The nodes that have room for more pods of a gang once they have recovered. Shape (N,)."""
     index = problem.index
     gains = np.zeros(problem.size, dtype=np.bool_)
     allowed = index.ready.copy()
@@ -134,5 +139,4 @@ def _gaining(problem: Problem, lasting: GangRequest) -> list[int]:
         gains |= caps(index.recovered.allocatable, pods.shape) > caps(
             index.allocatable, pods.shape, eligible=now
         )
-    found: list[int] = np.flatnonzero(gains).tolist()
-    return found
+    return gains

@@ -382,4 +382,6 @@ def _later(
         return text, {"quotaFrom": time}
     flavor = problem.snapshot.config.flavors.get(row[0])
     nodes = out_of_use(problem, flavor.node_labels if flavor is not None else ())
-    return f"its quota follows the nodes, and it waits for {listed(nodes)}", {"nodes": nodes}
+    follows = problem.snapshot.config.cluster_queues[queue].headroom is not None
+    whose = "its quota" if follows else "quota of its cohort"
+    return f"{whose} follows the nodes, and it waits for {listed(nodes)}", {"nodes": nodes}
