@@ -356,12 +356,16 @@ async def test_slots_of_finished_pods_are_free_for_others_while_the_gang_runs(
         await world.until_state(uid, State.FINISHED)
 
 
-@pytest.mark.parametrize("what", ["Job", "elastic Job", "JobSet"])
+@pytest.mark.parametrize("what", ["Job", "elastic Job", "JobSet", "one Job of a JobSet"])
 async def test_a_gang_that_starts_again_requests_only_the_pods_that_have_not_ended(
     database_url: str, what: str
 ) -> None:
     async with rig(database_url, 4) as world:
         document = gang(what.rsplit(maxsplit=1)[-1], "train", 4)
+        if what == "one Job of a JobSet":
+            _, workers = document["spec"]["replicatedJobs"]
+            workers["replicas"] = 1
+            workers["template"]["spec"] |= {"parallelism": 3, "completions": 3}
         if what == "elastic Job":
             document["metadata"]["annotations"] = {"queuectl.dev/elastic-job": "true"}
             ignored = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}

@@ -236,6 +236,23 @@ def of_foreign_jobset(*, jobs: bool) -> list[Body]:
     return found
 
 
+def of_job_of_jobset(*, runs: bool = True, **more: Any) -> list[Body]:
+    """A JobSet with one Job of two pods, of which the first has succeeded, and was deleted. ``more``: fields of its spec."""
+    [jobset, *_] = of_jobset(suspend=not runs, **more)
+    [first, _] = jobset["spec"]["replicatedJobs"]
+    first["template"]["spec"] |= {"parallelism": 2, "completions": 2}
+    jobset["spec"]["replicatedJobs"] = [first]
+    made = job("runs-first-0", 2, 8, runs=True, status={"succeeded": 1, "completedIndexes": "0"})
+    made["spec"]["suspend"] = not runs
+    labels = {
+        "jobset.sigs.k8s.io/jobset-name": "runs",
+        "jobset.sigs.k8s.io/replicatedjob-name": "first",
+    }
+    owner = {"apiVersion": jobset["apiVersion"], "kind": "JobSet", "name": "runs", "uid": "runs"}
+    made["metadata"] |= {"labels": labels, "ownerReferences": [{**owner, "controller": True}]}
+    return [jobset, made, *([pod_of(made, 1, "n2", 8, **labels)] if runs else [])]
+
+
 def of_group(first: str = "Succeeded", gpus: int = 8) -> list[Body]:
     """A group of two pods. ``first``: the phase of its first pod."""
     pods = []
@@ -275,6 +292,7 @@ def of_group(first: str = "Succeeded", gpus: int = 8) -> list[Body]:
         pytest.param(of_jobset(), id="Job of a JobSet"),
         pytest.param(of_foreign_jobset(jobs=True), id="Job of a foreign JobSet"),
         pytest.param(of_foreign_jobset(jobs=False), id="pod of a foreign JobSet"),
+        pytest.param(of_job_of_jobset(), id="index of a Job of a JobSet"),
         pytest.param(of_group(), id="pod of a group"),
     ],
 )
@@ -290,8 +308,9 @@ def test_pods_that_have_ended_for_good_free_quota_and_nodes(running: list[Body])
 def test_a_job_that_waits_to_start_again_requests_no_pods_that_have_ended() -> None:
     [jobset, *_] = of_jobset(suspend=True)
     jobset["status"] = {"replicatedJobsStatus": [{"name": "first", "succeeded": 1}]}
-    for waits in (job("runs", 2, 8, status={"succeeded": 1, "completedIndexes": "0"}), jobset):
-        found = planned(node("n1"), *queues(8), waits)
+    a_job = job("runs", 2, 8, status={"succeeded": 1, "completedIndexes": "0"})
+    for waits in ([a_job], [jobset], of_job_of_jobset(runs=False)):
+        found = planned(node("n1"), *queues(8), *waits)
         assert [g["podSets"][0]["nodes"] for g in found["admitted"]] == [{"n1": 1}]
 
 

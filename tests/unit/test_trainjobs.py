@@ -107,6 +107,80 @@ class TestMirror:
         assert mirror.jobs == {}
 
 
+class TestJobsOfJobSets:
+    """A JobSet, and the TrainJob above it, request no pods that have ended in Jobs that have not."""
+
+    trainjob = stored(train(nodes=3, suspend=True), "t1")
+    jobset = stored(jobset_of(trainjob, RUNTIME), "js1")
+    alone = jobset | {
+        "metadata": {
+            "name": "alone",
+            "uid": "js1",
+            "resourceVersion": "5",
+            "labels": {keys.PREFIX + keys.QUEUE_NAME: "main"},
+        }
+    }
+
+    def job(self, version: int = 7, **status: Any) -> JobRecord:
+        [entry] = self.jobset["spec"]["replicatedJobs"]
+        owner = {"kind": "JobSet", "name": "x", "uid": "js1", "controller": True}
+        metadata = {
+            "name": "x-node-0",
+            "uid": "j1",
+            "resourceVersion": str(version),
+            "labels": {"jobset.sigs.k8s.io/replicatedjob-name": "node"},
+            "ownerReferences": [owner],
+        }
+        spec = entry["template"]["spec"] | {"suspend": True}
+        return read({"kind": "Job", "metadata": metadata, "spec": spec, "status": status})
+
+    @pytest.fixture(params=["JobSet", "TrainJob"])
+    def mirror(self, request: pytest.FixtureRequest) -> Mirror:
+        of_trainjob = [self.trainjob, self.jobset]
+        given = of_trainjob if request.param == "TrainJob" else [self.alone]
+        found = Mirror.of(KINDS)
+        found.apply([Upserted(self.job(succeeded=1)), *(Upserted(read(one)) for one in given)])
+        return found
+
+    def count(self, mirror: Mirror) -> int:
+        [job] = mirror.jobs.values()
+        return sum(podset.count for podset in job.podsets)
+
+    def test_it_requests_the_pods_that_are_left(self, mirror: Mirror) -> None:
+        assert self.count(mirror) == 2
+        mirror.apply([Upserted(self.job(8, succeeded=2))])
+        assert self.count(mirror) == 1
+        mirror.apply([Upserted(self.job(7, succeeded=1))])
+        assert self.count(mirror) == 1
+
+    @pytest.mark.parametrize(
+        "gone", [Deleted("jobs", "j1", 9), ListCompleted("jobs", frozenset(), 9)]
+    )
+    def test_a_job_that_does_not_exist_any_more_has_no_ended_pods(
+        self, mirror: Mirror, gone: Deleted | ListCompleted
+    ) -> None:
+        mirror.apply([gone])
+        assert self.count(mirror) == 3
+
+    def test_a_resumed_one_keeps_its_podsets_and_expects_the_pods_that_are_left(self) -> None:
+        mirror = Mirror.of(KINDS)
+        mirror.apply([Upserted(replace(read(self.alone), suspended=False))])
+        mirror.apply([Upserted(self.job(succeeded=2))])
+        [job] = mirror.jobs.values()
+        assert [(podset.count, job.expects(podset)) for podset in job.podsets] == [(3, 1)]
+
+    @pytest.mark.parametrize(
+        "status",
+        [
+            {},
+            {"succeeded": 3, "conditions": [{"type": "Complete", "status": "True"}]},
+            {"failed": 2},
+        ],
+    )
+    def test_other_jobs_are_not_kept(self, status: Any) -> None:
+        assert self.job(**status).parent == ""
+
+
 def test_a_jobset_with_a_label_of_its_own_is_no_workload_if_it_is_for_a_trainjob() -> None:
     document = stored(jobset_of(stored(train(), "t1"), RUNTIME), "j1")
     document["metadata"]["labels"] = {keys.QUEUE_LABEL: "main"}

@@ -13,7 +13,9 @@ from queuectl.objects import keys
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import RequestError
 from queuectl.objects.files.jobs import controller_of
-from queuectl.objects.kinds.jobset import JOBSET
+from queuectl.objects.kinds.description import BATCH_JOB
+from queuectl.objects.kinds.job import BatchJob
+from queuectl.objects.kinds.jobset import JOBSET, without_ended
 from queuectl.objects.kinds.runtimes import GROUP_VERSION, KINDS, jobset_of
 from queuectl.objects.kinds.trainjob import composed, runtime_of
 
@@ -32,10 +34,12 @@ class Children:
     Attributes:
         runtimes: by kind, namespace ("" for those of the cluster) and name.
         made: JobSets by namespace and name of their TrainJob.
+        jobs: Jobs by namespace and name of their JobSet.
     """
 
     runtimes: dict[tuple[str, str, str], Document] = field(default_factory=dict)
     made: dict[tuple[str, str], Document] = field(default_factory=dict)
+    jobs: dict[tuple[str, str], list[Document]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, documents: Iterable[Document]) -> Children:
@@ -49,14 +53,20 @@ class Children:
                 kind, parent = controller_of(one) or ("", "")
                 if kind in keys.PARENT_KINDS:
                     found.made[namespace, parent.partition("/")[2]] = one
+            elif one.kind == BATCH_JOB.kind:
+                kind, parent = controller_of(one) or ("", "")
+                if kind == JOBSET.kind:
+                    found.jobs.setdefault((namespace, parent.partition("/")[2]), []).append(one)
         return found
 
     def completed(self, document: Document, record: JobRecord) -> JobRecord:
-        """The record of a job with the request of its child. Other jobs stay as they are.
+        """The record of a job with what its children state. Other jobs stay as they are.
 
         Raises:
             DocumentError: the input has neither its child nor its runtime, or they do not fit.
         """
+        if record.kind == JOBSET.kind:
+            return self._left(record)
         if record.kind not in keys.PARENT_KINDS or record.error is not None:
             return record
         child = self.made.get((record.namespace, record.name))
@@ -67,7 +77,14 @@ class Children:
             made = JOBSET.read(child.convert(JOBSET.wire), strict=True)
         except RequestError as error:
             raise child.error("", f"its JobSet: {error}") from None
-        return composed(record, made)
+        return composed(record, self._left(made))
+
+    def _left(self, jobset: JobRecord) -> JobRecord:
+        """Without the pods that have ended in Jobs that have not."""
+        job = BatchJob()
+        found = self.jobs.get((jobset.namespace, jobset.name), ())
+        jobs = (job.read(one.convert(job.wire)) for one in found)
+        return without_ended(jobset, (one for one in jobs if one.parent))
 
     def _made_from_runtime(self, document: Document, record: JobRecord) -> dict[str, object]:
         kind, name = runtime_of(document.body)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from sys import intern
 from types import MappingProxyType
@@ -141,7 +141,7 @@ def read_job(
         unborn=asked.unborn,
         items=asked.items,
         missing=asked.missing,
-        parent=_parent(meta),
+        parent=controller_of(meta, keys.PARENT_KINDS),
         applied=any(owner.operation == "Apply" for owner in meta.managed_fields or ()),
     )
 
@@ -152,10 +152,10 @@ def _bounded(asked: SpecFields) -> SpecFields:
     return asked
 
 
-def _parent(meta: Meta) -> str:
-    """The uid of the job whose pod templates it has; empty without one."""
+def controller_of(meta: Meta, kinds: Collection[str]) -> str:
+    """The uid of the object of one of these kinds whose controller made it; empty without one."""
     owners = (one for one in meta.owner_references or () if one.controller)
-    return next((one.uid for one in owners if one.kind in keys.PARENT_KINDS), "")
+    return next((one.uid for one in owners if one.kind in kinds), "")
 
 
 def user_labels(labels: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:

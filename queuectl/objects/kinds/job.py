@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace as replace_fields
+
 from queuectl.domain.job_records import JobRecord, Outcome, Parallelism
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
@@ -13,6 +15,7 @@ from queuectl.objects.kinds.common import (
     NO_COUNTS,
     SpecFields,
     attempt_frame,
+    controller_of,
     holds,
     is_elastic,
     notice,
@@ -24,6 +27,7 @@ from queuectl.objects.kinds.common import (
     template_patch,
     withdraws,
 )
+from queuectl.objects.kinds.description import JOB_SET
 from queuectl.objects.kinds.job_indexes import (
     PODSET,
     array_status,
@@ -63,6 +67,20 @@ class BatchJob:
         return [document["spec"]["template"]]
 
     def read(self, document: WireJob, *, kueue: bool = True, strict: bool = False) -> JobRecord:
+        record = self._read(document, kueue=kueue, strict=strict)
+        return record if record.queue is not None else self._of_jobset(document, record)
+
+    def _of_jobset(self, document: WireJob, record: JobRecord) -> JobRecord:
+        """A Job of a JobSet with the pods that it expects also while it is suspended, if some have ended; else the same record."""
+        status = document.status or JobStatus()
+        jobset = controller_of(document.metadata, [JOB_SET.kind])
+        some = status.succeeded or status.failed_indexes
+        if not (jobset and some and document.spec) or record.outcome or record.deleting:
+            return record
+        resumed = replace_fields(document.spec, suspend=False)
+        return replace(self._read(replace_fields(document, spec=resumed)), parent=jobset)
+
+    def _read(self, document: WireJob, *, kueue: bool = True, strict: bool = False) -> JobRecord:
         spec = document.spec or JobSpec()
         status = document.status or JobStatus()
         conditions = status.conditions or []

@@ -6,10 +6,13 @@ Job, and from its index inside the Job.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
+from queuectl.domain.job_records import JobRecord
+from queuectl.domain.workload import PodSet
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds.common import SpecFields, is_elastic
 from queuectl.objects.kinds.described import DescribedKind
@@ -39,6 +42,7 @@ _ORDER: Final = "spec.startupPolicy.startupPolicyOrder"
 _DEPENDS: Final = "dependsOn"
 _TARGETS: Final = "spec.successPolicy.targetReplicatedJobs"
 _FAILURE_POLICY: Final = "spec.failurePolicy"
+_REPLICATED_JOB: Final = "jobset.sigs.k8s.io/replicatedjob-name"
 _FAILURE: Final = "template.spec.podFailurePolicy"
 _SUCCESS: Final = "template.spec.successPolicy"
 
@@ -143,14 +147,38 @@ def _without_ended(document: Any, found: Iterable[Entry], fields: SpecFields) ->
         name: count // jobs[name] * max(0, jobs[name] - max(0, succeeded.get(name, 0)))
         for name, count in counts.items()
     }
-    if left == counts or not any(left.values()):  # a JobSet without pods is about to complete
-        return fields
-    if not field(document, JOBSET.description.suspend):
-        return replace(fields, expected=tuple(left.items()))
-    podsets = (
-        one.reduced(-(-left[one.name] // one.slice_size) * one.slice_size) for one in fields.podsets
+    podsets, expected = _left(
+        fields.podsets, left, bool(field(document, JOBSET.description.suspend))
     )
-    return replace(fields, podsets=tuple(one for one in podsets if one.count))
+    return replace(fields, podsets=podsets, expected=expected)
+
+
+def without_ended(jobset: JobRecord, jobs: Iterable[JobRecord]) -> JobRecord:
+    """The record of a JobSet without the pods that have ended in Jobs that have not. ``jobs``: these Jobs."""
+    if jobset.array is not None:
+        return jobset
+    ended = Counter[str]()
+    for job in jobs:
+        name = (job.label(_REPLICATED_JOB) or "").lower()
+        ended[name] += sum(podset.count - job.expects(podset) for podset in job.podsets)
+    left = {one.name: max(0, jobset.expects(one) - ended[one.name]) for one in jobset.podsets}
+    podsets, expected = _left(jobset.podsets, left, jobset.suspended)
+    return replace(jobset, podsets=podsets, expected=expected or jobset.expected)
+
+
+def _left(
+    podsets: tuple[PodSet, ...], left: Mapping[str, int], suspended: bool
+) -> tuple[tuple[PodSet, ...], tuple[tuple[str, int], ...]]:
+    """The podsets, and the pods of each that are expected, if only some are left. ``suspended``: they are those of the next start."""
+    counts = {one.name: one.count for one in podsets}
+    if left == counts or not any(left.values()):  # a JobSet without pods is about to complete
+        return podsets, ()
+    if not suspended:
+        return podsets, tuple(left.items())
+    reduced = (
+        one.reduced(-(-left[one.name] // one.slice_size) * one.slice_size) for one in podsets
+    )
+    return tuple(one for one in reduced if one.count), ()
 
 
 def _queues_pods(entry: Entry) -> bool:
