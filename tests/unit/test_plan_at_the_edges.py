@@ -209,6 +209,9 @@ EDGES: Final = {
     "a gang of CPUs leaves nodes with GPUs free if all nodes have the same CPUs": Edge(
         "cpu-gang-equal-nodes", starts={"ns/c": {"b-cpu": 1}}
     ),
+    "a gang of CPUs leaves nodes free that have devices in ResourceSlices": Edge(
+        "cpu-gang-avoids-published-devices", starts={"ns/c": {"b-cpu": 1}}
+    ),
     # ---- levels that no node has
     "an unknown level of pods without requests": Edge(
         "unknown-level-without-requests", starts={"ns/ok": {"n1": 1}}, waits={"ns/w": (NEVER, "no rak has an eligible node")}

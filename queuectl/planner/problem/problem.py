@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final, TypeAlias, TypeVar, TypeVarTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.planner.problem.fleet import FleetIndex, index_of
 from queuectl.planner.problem.reserved_rows import with_reservations
 from queuectl.planner.problem.shared_gpus import with_limits
-from queuectl.planner.problem.spared import Spared, spared_by
+from queuectl.planner.problem.spared import Spared, published_on, spared_by
 from queuectl.planner.problem.topology import Ints, Mask
 from queuectl.planner.problem.usage import Slots, Usage, beside_other_pods, usage_of
 from queuectl.planner.quota.tree import (
@@ -178,12 +179,16 @@ class Problem:
 
     def _spared(self, vector: Ints, eligible: Mask) -> Spared | None:
         """The nodes and amounts that pods leave to others, one object for all that request the same kinds of resources on the same nodes."""
-        if not self.index.devices:
+        if not self.index.devices and not self.snapshot.devices.nodes:
             return None
         key = (id(eligible), (vector > 0).tobytes())
         if key not in self._spares:
-            self._spares[key] = spared_by(self.index, vector, eligible)
+            self._spares[key] = spared_by(self.index, self._published, vector, eligible)
         return self._spares[key]
+
+    @cached_property
+    def _published(self) -> Mask:
+        return published_on(self.snapshot.devices, self.index)
 
     def _where(self, key: _ShapeKey, within: Mask | None) -> Mask:
         """The nodes that pods of a shape may use; one array for all shapes that may use the same."""

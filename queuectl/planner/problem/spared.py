@@ -12,6 +12,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from queuectl.domain.devices import DeviceInventory
 from queuectl.domain.quantity import CPU, MEMORY
 from queuectl.planner.problem.fleet import FleetIndex
 from queuectl.planner.problem.topology import Ints, Mask
@@ -50,13 +51,32 @@ class Spared:
         return left
 
 
-def spared_by(index: FleetIndex, vector: Ints, eligible: Mask) -> Spared | None:
-    """The nodes and amounts that pods with this request (R,) leave to others among their nodes (N,); None = none."""
+def published_on(inventory: DeviceInventory, index: FleetIndex) -> Mask:
+    """For each driver of ResourceSlices, the nodes for which it has published devices. Shape (drivers, N)."""
+    nodes: dict[str, list[int]] = {}
+    for name, on_node in inventory.nodes.items():
+        for driver in {device.id.driver for device in on_node.devices}:
+            if name in index.position:
+                nodes.setdefault(driver, []).append(index.position[name])
+    found = np.zeros((len(nodes), index.size), dtype=np.bool_)
+    for row, at in zip(found, nodes.values(), strict=True):
+        row[at] = True
+    return found
+
+
+def spared_by(index: FleetIndex, published: Mask, vector: Ints, eligible: Mask) -> Spared | None:
+    """The nodes and amounts that pods with this request (R,) leave to others among their nodes (N,); None = none.
+
+    ``published``: of :func:`published_on`. The index has these devices only while a gang requests them.
+    """
     others = [c for c in index.devices if not vector[c]]
-    here = index.allocatable[others][:, eligible] > 0
+    there = index.allocatable[others] > 0
+    if len(others) == len(index.devices):
+        there = np.vstack([there, published])
+    here = there[:, eligible]
     some = np.flatnonzero(here.any(axis=1) & ~here.all(axis=1)).tolist()
-    tells = [others[i] for i in some]
-    avoided = [_with_any(index, tells)] if tells else []
+    tells = [others[i] for i in some if i < len(others)]
+    avoided: list[Mask] = [np.any(there[some], axis=0)] if some else []
     if len(others) < len(index.devices):
         return Spared(tuple(avoided)) if avoided else None
     accelerators = [c for c in index.accelerators if here[others.index(c)].any()]
