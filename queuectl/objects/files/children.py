@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -15,7 +16,7 @@ from queuectl.objects.errors import RequestError
 from queuectl.objects.files.jobs import controller_of
 from queuectl.objects.kinds.description import BATCH_JOB
 from queuectl.objects.kinds.job import BatchJob
-from queuectl.objects.kinds.jobset import JOBSET, without_ended
+from queuectl.objects.kinds.jobset import JOBSET, ended_in, without_ended
 from queuectl.objects.kinds.runtimes import GROUP_VERSION, KINDS, jobset_of
 from queuectl.objects.kinds.trainjob import composed, runtime_of
 
@@ -83,8 +84,12 @@ class Children:
         """Without the pods that have ended in Jobs that have not."""
         job = BatchJob()
         found = self.jobs.get((jobset.namespace, jobset.name), ())
-        jobs = (job.read(one.convert(job.wire)) for one in found)
-        return without_ended(jobset, (one for one in jobs if one.parent))
+        ended = Counter[str]()
+        for one in found:
+            record = job.read(one.convert(job.wire))
+            if record.parent:
+                ended.update(ended_in(record))
+        return without_ended(jobset, ended)
 
     def _made_from_runtime(self, document: Document, record: JobRecord) -> dict[str, object]:
         kind, name = runtime_of(document.body)

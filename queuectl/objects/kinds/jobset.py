@@ -153,15 +153,19 @@ def _without_ended(document: Any, found: Iterable[Entry], fields: SpecFields) ->
     return replace(fields, podsets=podsets, expected=expected)
 
 
-def without_ended(jobset: JobRecord, jobs: Iterable[JobRecord]) -> JobRecord:
-    """The record of a JobSet without the pods that have ended in Jobs that have not. ``jobs``: these Jobs."""
-    if jobset.array is not None:
+def ended_in(job: JobRecord) -> Counter[str]:
+    """The ended pods of a Job of a JobSet that has not ended, by podset."""
+    name = (job.label(_REPLICATED_JOB) or "").lower()
+    return Counter({name: sum(podset.count - job.expects(podset) for podset in job.podsets)})
+
+
+def without_ended(jobset: JobRecord, ended: Mapping[str, int]) -> JobRecord:
+    """The record of a JobSet without the pods that have ended in Jobs that have not: see :func:`ended_in`."""
+    if jobset.array is not None or not ended:
         return jobset
-    ended = Counter[str]()
-    for job in jobs:
-        name = (job.label(_REPLICATED_JOB) or "").lower()
-        ended[name] += sum(podset.count - job.expects(podset) for podset in job.podsets)
-    left = {one.name: max(0, jobset.expects(one) - ended[one.name]) for one in jobset.podsets}
+    left = {
+        one.name: max(0, jobset.expects(one) - ended.get(one.name, 0)) for one in jobset.podsets
+    }
     podsets, expected = _left(jobset.podsets, left, jobset.suspended)
     return replace(jobset, podsets=podsets, expected=expected or jobset.expected)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from queuectl.domain.job_records import JobRecord
 from queuectl.objects import keys
 from queuectl.objects.kinds.description import BATCH_JOB, JOB_SET
-from queuectl.objects.kinds.jobset import without_ended
+from queuectl.objects.kinds.jobset import ended_in, without_ended
 from queuectl.objects.kinds.trainjob import composed
 
 _KINDS = keys.PARENT_KINDS | {JOB_SET.kind}
@@ -19,9 +20,9 @@ class Parents:
     def __init__(self) -> None:
         self._jobs: dict[str, JobRecord] = {}
         self._children: dict[str, JobRecord] = {}  # JobSets, by the uid of the job
-        self._begun: dict[
-            str, dict[str, JobRecord]
-        ] = {}  # uid of a JobSet to its Jobs with ended pods
+        self._parents: dict[str, str] = {}  # uid of such a JobSet to that of the job
+        self._begun: dict[str, JobRecord] = {}  # Jobs of JobSets with ended pods
+        self._ended: dict[str, Counter[str]] = {}  # uid of a JobSet to their pods, by podset
 
     def put(self, job: JobRecord) -> JobRecord:
         """The record of a job with what its children state. Other jobs stay as they are."""
@@ -32,49 +33,61 @@ class Parents:
 
     def put_child(self, child: JobRecord) -> JobRecord | None:
         """The new record of its job; None if the job is not known, or the child does not change it."""
-        if child.kind == BATCH_JOB.kind:
-            siblings, key = self._begun.setdefault(child.parent, {}), child.uid
-        else:
-            siblings, key = self._children, child.parent
-        known = siblings.get(key)
+        of_jobset = child.kind == BATCH_JOB.kind
+        known = self._begun.get(child.uid) if of_jobset else self._children.get(child.parent)
         if known is not None and known.version >= child.version:
             return None
-        siblings[key] = child
+        if of_jobset:
+            if known is not None:
+                self._forget(known)
+            self._begun[child.uid] = child
+            self._ended.setdefault(child.parent, Counter()).update(ended_in(child))
+        else:
+            self._children[child.parent] = child
+            self._parents[child.uid] = child.parent
         return self._of(child.parent)
 
     def remove_child(self, uid: str) -> JobRecord | None:
         """The new record of its job. A job that runs keeps its request: its controller creates its JobSet again."""
-        for jobset, jobs in self._begun.items():
-            if jobs.pop(uid, None) is not None:
-                if not jobs:
-                    del self._begun[jobset]
-                return self._of(jobset)
-        parent = next((one.parent for one in self._children.values() if one.uid == uid), "")
+        begun = self._begun.pop(uid, None)
+        if begun is not None:
+            self._forget(begun)
+            return self._of(begun.parent)
+        parent = self._parents.get(uid, "")
         job = self._jobs.get(parent)
         if job is not None and not job.suspended:
             return None
         self._children.pop(parent, None)
+        self._parents.pop(uid, None)
         return job
 
     def drop(self, uid: str) -> None:
         """Forget a job that does not exist any more."""
         self._jobs.pop(uid, None)
-        self._children.pop(uid, None)
+        child = self._children.pop(uid, None)
+        if child is not None:
+            self._parents.pop(child.uid, None)
 
     def children(self, kind: str) -> Iterable[str]:
         """The uids of the children of a kind."""
-        jobs = (job for jobs in self._begun.values() for job in jobs.values())
-        return [one.uid for one in (*self._children.values(), *jobs) if one.kind == kind]
+        known = (*self._children.values(), *self._begun.values())
+        return [child.uid for child in known if child.kind == kind]
+
+    def _forget(self, job: JobRecord) -> None:
+        """The ended pods of a Job do not count any more."""
+        ended = self._ended[job.parent]
+        ended.subtract(ended_in(job))
+        if not any(ended.values()):
+            del self._ended[job.parent]
 
     def _of(self, uid: str) -> JobRecord | None:
         """The record of a job, also by the uid of its JobSet; None if it is not known, or is elastic."""
-        uid = next((one.parent for one in self._children.values() if one.uid == uid), uid)
-        job = self._jobs.get(uid)
+        job = self._jobs.get(self._parents.get(uid, uid))
         return self._whole(job) if job is not None and job.array is None else None
 
     def _whole(self, job: JobRecord) -> JobRecord:
         jobset = job if job.kind == JOB_SET.kind else self._children.get(job.uid)
         if jobset is None:
             return job
-        jobset = without_ended(jobset, self._begun.get(jobset.uid, {}).values())
+        jobset = without_ended(jobset, self._ended.get(jobset.uid, {}))
         return jobset if job.kind == JOB_SET.kind else composed(job, jobset)
