@@ -1,7 +1,7 @@
 """YAML and JSON streams of objects, and the address of each object in them.
 
 A stream is YAML (documents divided by ``---``), JSON (one object, or several one after the other), or either of them
-holding a ``List``, whose items count as objects of their own.
+holding a ``List``, whose items count as objects of their own. An item can be a ``List`` again.
 """
 
 from __future__ import annotations
@@ -37,12 +37,16 @@ class _RefusedJson(ValueError):
 def check_keys(mapping: yaml.MappingNode) -> None:
     """Refuse a mapping with two equal keys. Raises RepeatedKey."""
     first: dict[tuple[str, str], yaml.Mark] = {}
-    for key, _ in mapping.value:
-        if isinstance(key, yaml.ScalarNode):
-            known = first.setdefault((key.tag, key.value), key.start_mark)
-            if known is not key.start_mark:
-                text = f"key {key.value!r} appears twice, first on line {known.line + 1}"
-                raise RepeatedKey(problem=text, problem_mark=key.start_mark)
+    for key, value in mapping.value:
+        if not isinstance(key, yaml.ScalarNode):
+            continue
+        known = first.get((key.tag, key.value))
+        if known is not None:
+            text = f"key {key.value!r} appears twice, first on line {known.line + 1}"
+            # An alias has the mark of its anchor.
+            mark = key.start_mark if key.start_mark is not known else value.start_mark
+            raise RepeatedKey(problem=text, problem_mark=mark)
+        first[key.tag, key.value] = key.start_mark
 
 
 def _loader() -> Any:
@@ -132,7 +136,10 @@ def documents_of(bodies: Iterable[Any], source: str = "", *, plain: bool = False
             continue  # an empty document between two ---
         address = Address(source, number)
         checked = _object(body, address) if plain else _plain_object(body, address)
-        documents.extend(_unfold(Document(address, checked)))
+        try:
+            documents.extend(_unfold(Document(address, checked)))
+        except RecursionError:
+            raise DocumentError(address, "", "is nested too deeply") from None
     return documents
 
 
@@ -279,6 +286,10 @@ def _check_plain(value: Any, path: str, address: Address, open_: set[int], done:
 
 def _unfold(document: Document) -> Iterator[Document]:
     items = document.body.get("items")
+    if document.kind == "List":
+        items = [] if items is None else items
+        if not isinstance(items, list):
+            raise document.error("items", f"is no list but {type(items).__name__}")
     if not document.kind.endswith("List") or not isinstance(items, list):
         yield _named(document)
         return
@@ -289,7 +300,7 @@ def _unfold(document: Document) -> Iterator[Document]:
         address = replace(document.address, item=position)
         if not isinstance(item, dict):
             raise DocumentError(address, "", f"is no object but {type(item).__name__}")
-        yield _named(Document(address, {**inherited, **item}))
+        yield from _unfold(Document(address, {**inherited, **item}))
 
 
 def place_of(error: yaml.MarkedYAMLError) -> str:

@@ -152,7 +152,7 @@ def refuse_twice(documents: Iterable[Document], kinds: JobKinds) -> None:
                 continue
             raise document.error("metadata.name", "is required")
         group = document.api_version.rpartition("/")[0]
-        if queue_config.is_single(document):
+        if queue_config.is_config(document):
             group = ""  # the object of Kueue and of queuectl is the same
         key = (group, document.kind, document.name)
         if key in seen:

@@ -191,6 +191,14 @@ IGNORED: dict[str, tuple[Body, str]] = {
         job(QUEUE, apiVersion="batch/v1beta1"),
         "apiVersion batch/v1beta1 of Job is not read; use batch/v1",
     ),
+    "kind in lower case": (
+        job(QUEUE, kind="job"),
+        "objects of kind job are not read; the kind is Job",
+    ),
+    "kind of configuration in another case": (
+        body("queuectl.dev/v1", "Clusterqueue"),
+        "objects of kind Clusterqueue are not read; the kind is ClusterQueue",
+    ),
     "Workload without a queue": (
         body("kueue.x-k8s.io/v1beta1", "Workload", {"podSets": [{"template": template()}]}),
         "it has no spec.queueName",

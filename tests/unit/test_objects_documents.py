@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuectl.objects.documents import read_documents
+from queuectl.objects.documents import documents_of, read_documents
 from queuectl.objects.errors import DocumentError
 
 POD: dict[str, Any] = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}
@@ -74,6 +74,8 @@ def test_a_time_stays_the_text_it_is() -> None:
         ("kind: Pod\nspec:\n  quota: 96\n  quota: 1", "f.yaml: line 4, column 3: key 'quota' appears twice, first on line 3"),
         ("a: &a {k: 1}\nb: {<<: *a, 'k': 2, k: 3}", "f.yaml: line 2, column 21: key 'k' appears twice, first on line 2"),
         ('{"kind": "Pod",\n "kind": "Job"}', "f.yaml: line 2, column 2: key 'kind' appears twice, first on line 1"),
+        ("a: {&k x: 1, *k : 2}", "f.yaml: line 1, column 19: key 'x' appears twice, first on line 1"),
+        ("{apiVersion: v1, kind: List, items: {a: b}}", "f.yaml: document 1: items: is no list but dict"),
         ('{"kind": "\\ud83d\\ude00", "kind": "Job"}', "f.yaml: key 'kind' appears twice in an object"),
         ('{"apiVersion": "v1", "kind": "Pod", "spec": 1e999}', "f.yaml: 1e999 is too large for a number"),
         ("[" * 5000, "f.yaml: "),  # which of the parser's limits is met first differs between Pythons
@@ -83,6 +85,13 @@ def test_a_broken_stream_is_refused_with_its_place(text: str, sentence: str) -> 
     with pytest.raises(DocumentError) as caught:
         read_documents(text, "f.yaml")
     assert str(caught.value).startswith(sentence)
+
+
+def test_the_items_of_a_list_in_a_list_count() -> None:
+    inner = {"kind": "List", "apiVersion": "v1", "items": [{"apiVersion": "v1", "kind": "Pod"}]}
+    empty = {"kind": "List", "apiVersion": "v1", "items": None}
+    found = documents_of([{"kind": "List", "apiVersion": "v1", "items": [inner, empty]}])
+    assert [one.kind for one in found] == ["Pod"]
 
 
 def test_bytes_that_are_no_text_are_refused() -> None:

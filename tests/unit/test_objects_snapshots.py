@@ -868,6 +868,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"apiVersion": "queuectl.dev/v1", "kind": "Topology", "metadata": {"name": "racks"}, "spec": {"levels": [{"nodeLabel": "a"}]}},
         "f.yaml: document 7 (Topology/racks): is given twice, first as f.yaml: document 2 (Topology/racks)",
     ),
+    "given for queuectl and for Kueue": (
+        {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "Topology", "metadata": {"name": "racks"}, "spec": {"levels": [{"nodeLabel": "a"}]}},
+        "f.yaml: document 7 (Topology/racks): is given twice, first as f.yaml: document 2 (Topology/racks)",
+    ),
 }  # fmt: skip
 
 

@@ -30,12 +30,16 @@ _OTHERS: Final = (
 def why_unread(document: Document, kinds: JobKinds = KINDS) -> str:
     """Why objects of this API version and kind are not read. ``kinds``: of jobs."""
     kind = document.kind
-    known = [version for version, other in _OTHERS if other == kind]
-    known += CONFIG_KINDS[kind].versions if kind in CONFIG_KINDS else ()
-    known += [f"{kinds[kind].group}/{kinds[kind].version}"] if kind in kinds else []
+    read = [*_OTHERS]
+    read += [(version, one.kind) for one in CONFIG_KINDS.values() for version in one.versions]
+    read += [(f"{one.group}/{one.version}", name) for name, one in kinds.items()]
+    known = [version for version, other in read if other == kind]
     if known:
         return f"apiVersion {document.api_version} of {kind} is not read; use {' or '.join(known)}"
     text = f"objects of kind {kind} are not read"
+    meant = next((other for _, other in read if other.lower() == kind.lower()), None)
+    if meant is not None:
+        return f"{text}; the kind is {meant}"
     if names_queue(document):
         return f"{text}; a kind of job of your own is declared in jobKinds"
     return text
