@@ -131,7 +131,7 @@ def read_job(
         children: the objects of the input with the pod templates of other jobs.
 
     Raises:
-        DocumentError: an error that the API server would refuse.
+        DocumentError: the job was not created yet, and the API server would refuse it or its pods.
     """
     if is_service(document.api_version, document.kind):
         if not unseen(document):
@@ -139,7 +139,7 @@ def read_job(
         document = replace(document, body=cluster_of_service(document.body))
     kind = kinds[document.kind]
     try:
-        record = kind.read(document.convert(kind.wire), strict=True)
+        record = kind.read(document.convert(kind.wire), strict=unseen(document))
     except RequestError as error:
         raise document.error("", str(error)) from None
     return given(document, position, children.completed(document, record))

@@ -1,4 +1,4 @@
-"""Requests that the API server refuses for each pod are refused when their job is planned, whatever its kind."""
+"""Pods that the API server refuses are refused when their job is planned, whatever its kind."""
 
 from __future__ import annotations
 
@@ -88,6 +88,46 @@ WRONG = [
 ]  # fmt: skip
 
 
+def node_affinity(**term: Doc) -> Doc:
+    terms = [{field: [one] for field, one in term.items()}]
+    rule = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    return pods({}, affinity={"nodeAffinity": rule})
+
+
+NO_TERMS: Doc = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}}
+FIELD = "matchFields[0]"
+WRONG_PODS = [
+    pytest.param({"containers": [{"name": "a"}, {"name": "a"}]}, "containers[1].name: 'a' is also the name of containers[0]", id="containers of one name"),
+    pytest.param(
+        pods({}, initContainers=[{"name": "main"}]), "initContainers[0].name: 'main' is also the name of containers[0]", id="an init container with the name of another",
+    ),
+    pytest.param({"containers": [{"name": "My_Trainer"}]}, "containers[0].name: 'My_Trainer' is not a name", id="name of a container"),
+    pytest.param(pods({}, initContainers=[{"name": "i", "restartPolicy": "always"}]), "initContainers[0].restartPolicy: 'always' is not one of Always,", id="restart policy of a container"),
+    pytest.param(pods({}, restartPolicy="never"), "restartPolicy: 'never' is not one of Always, OnFailure, Never", id="restart policy"),
+    pytest.param(pods({}, nodeSelector={"a zone": "x"}), "nodeSelector.a zone: is not the key of a label", id="key of a node selector"),
+    pytest.param(pods({}, nodeSelector={"zone": "eu west"}), "nodeSelector.zone: 'eu west' is not the value of a label", id="value of a node selector"),
+    pytest.param(pods({}, tolerations=[{"key": "a", "operator": "Exist"}]), "tolerations[0].operator: 'Exist' is not one of Equal, Exists, Lt, Gt", id="operator"),
+    pytest.param(pods({}, tolerations=[{"key": "a", "effect": "NoRun"}]), "tolerations[0].effect: 'NoRun' is not one of NoSchedule, PreferNoSchedule, NoExecute", id="effect"),
+    pytest.param(pods({}, tolerations=[{"key": "a b"}]), "tolerations[0].key: 'a b' is not the key of a taint", id="key of a toleration"),
+    pytest.param(pods({}, tolerations=[{"key": "a", "value": "b c"}]), "tolerations[0].value: 'b c' is not the value of a taint", id="value of a toleration"),
+    pytest.param(pods({}, tolerations=[{"value": "b"}]), "tolerations[0].operator: must be Exists without a key", id="toleration without a key"),
+    pytest.param(pods({}, tolerations=[{"key": "a", "operator": "Exists", "value": "b"}]), "tolerations[0].value: 'b': Exists takes none", id="Exists with a value"),
+    pytest.param(pods({}, tolerations=[{"key": "a", "operator": "Gt", "value": "b"}]), "tolerations[0].value: Gt needs a whole number", id="Gt without a number"),
+    pytest.param(
+        pods({}, tolerations=[{"key": "a", "effect": "NoSchedule", "tolerationSeconds": 5}]), "tolerations[0].effect: must be NoExecute with tolerationSeconds", id="seconds of another effect",
+    ),
+    pytest.param(
+        pods({}, topologySpreadConstraints=[{"topologyKey": "z", "whenUnsatisfiable": "Schedule"}]),
+        "topologySpreadConstraints[0].whenUnsatisfiable: 'Schedule' is not one of DoNotSchedule, ScheduleAnyway", id="spread",
+    ),
+    pytest.param(pods({}, affinity=NO_TERMS), "nodeSelectorTerms: needs at least one", id="affinity without terms"),
+    pytest.param(node_affinity(matchExpressions={"key": "", "operator": "Exists"}), "matchExpressions[0].key: '' is not the key of a label", id="key of an affinity"),
+    pytest.param(node_affinity(matchFields={"key": "spec.a", "operator": "In", "values": ["b"]}), f"{FIELD}.key: 'spec.a' is not metadata.name", id="unknown field"),
+    pytest.param(node_affinity(matchFields={"key": "metadata.name", "operator": "Exists"}), f"{FIELD}: a field needs the operator In or NotIn, and one value", id="operator of a field"),
+    pytest.param(node_affinity(matchFields={"key": "metadata.name", "operator": "In", "values": ["a", "b"]}), f"{FIELD}: a field needs", id="two values of a field"),
+]  # fmt: skip
+
+
 def job_of(kind: str, spec: Doc) -> Doc:
     if kind in PODS_OF:
         return {**PODS_OF[kind](spec), "metadata": batch_job("train")["metadata"]}
@@ -129,7 +169,7 @@ PATHS = {
 
 
 @pytest.mark.parametrize("kind", PATHS)
-@pytest.mark.parametrize(("spec", "said"), WRONG)
+@pytest.mark.parametrize(("spec", "said"), [*WRONG, *WRONG_PODS])
 def test_a_new_job_is_an_error_that_names_file_object_and_field(
     kind: str, spec: Doc, said: str
 ) -> None:
@@ -140,7 +180,7 @@ def test_a_new_job_is_an_error_that_names_file_object_and_field(
     assert PATHS[kind] in str(refused.value)
 
 
-@pytest.mark.parametrize(("spec", "said"), WRONG)
+@pytest.mark.parametrize(("spec", "said"), [*WRONG, *WRONG_PODS])
 def test_a_job_whose_kind_has_no_such_check_stays_pending_with_the_reason(
     spec: Doc, said: str
 ) -> None:
@@ -161,11 +201,45 @@ def test_a_job_whose_kind_has_no_such_check_stays_pending_with_the_reason(
         pods({"requests": {"cpu": "500m", "memory": "1.5Gi"}}),
         pods({"requests": {"cpu": "2"}}, resources={"limits": {"cpu": "2"}}),
         pods({}, resources=both(cpu="2", memory="1Gi")),
+        {"containers": [{}, {}]},
+        pods(
+            {}, tolerations=[{"operator": "Exists"}, {"key": "a", "operator": "Lt", "value": "5"}]
+        ),
+        pods({}, tolerations=[{"key": "a", "effect": "NoExecute", "tolerationSeconds": 0}]),
+        pods({}, nodeSelector={"example.com/pool": ""}),
+        node_affinity(matchFields={"key": "metadata.name", "operator": "NotIn", "values": ["n"]}),
     ],
 )
 def test_requests_that_the_api_server_takes_are_planned(spec: Doc) -> None:
     (pending,) = read_snapshot([as_document(job_of("Job", spec))]).snapshot.pending
     assert "LocalQueue main does not exist" in str(pending.blocked)
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        ({"team": "a b"}, "labels.team: 'a b' is not the value of a label"),
+        ({"team": "x" * 64}, "is not the value of a label"),
+        ({"a/b/c": "x"}, "labels.a/b/c: is not the key of a label"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+def test_labels_of_a_template_that_the_api_server_refuses_are_an_error(
+    kind: str, labels: Doc, said: str
+) -> None:
+    job = job_of(kind, {})
+    template = job["spec"]
+    for part in ("template",) if kind == "Job" else ("pytorchReplicaSpecs", "Worker", "template"):
+        template = template[part]
+    template.setdefault("metadata", {})["labels"] = labels
+    with pytest.raises(DocumentError) as refused:
+        read_snapshot([as_document(job)])
+    assert said in str(refused.value)
+
+
+def test_pods_of_a_job_do_not_restart_always() -> None:
+    with pytest.raises(DocumentError, match="restartPolicy: must be OnFailure or Never in a Job"):
+        read_snapshot([as_document(job_of("Job", {"restartPolicy": "Always"}))])
 
 
 def test_a_limit_range_can_supply_the_limit() -> None:

@@ -219,7 +219,10 @@ def taken(document: Document, record: PodRecord, kinds: JobKinds) -> PodRecord |
     try:
         member = read_member(wire, strict=True)
     except RequestError as error:
-        raise document.error("", str(error)) from None
+        field = str(error).removeprefix(f"{wire.metadata.name}.spec.")
+        if field != str(error):
+            field = field_of_pod(document, f"spec.{field}")
+        raise document.error("", field) from None
     uid = record.uid or f"Pod/{record.namespace}/{record.name}"
     if draft:
         job = member.job

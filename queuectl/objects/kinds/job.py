@@ -10,7 +10,7 @@ from msgspec.structs import replace as replace_fields
 
 from queuectl.domain.job_records import JobRecord, Outcome, Parallelism
 from queuectl.objects import keys
-from queuectl.objects.errors import RequestError
+from queuectl.objects.errors import MalformedError, RequestError
 from queuectl.objects.kinds.common import (
     NO_COUNTS,
     SpecFields,
@@ -214,11 +214,15 @@ def _ask(spec: JobSpec, status: JobStatus, meta: Meta, kueue: bool) -> SpecField
 def _check_mode(spec: JobSpec, completions: int | None) -> None:
     """Raise RequestError if the API server would refuse the Job, or another controller runs it."""
     if spec.completion_mode not in (None, "NonIndexed", "Indexed"):
-        raise RequestError(
+        raise MalformedError(
             f"spec.completionMode: {spec.completion_mode!r} is neither NonIndexed nor Indexed"
         )
     if spec.completion_mode == "Indexed" and completions is None:
-        raise RequestError("spec.completions: is required when completionMode is Indexed")
+        raise MalformedError("spec.completions: is required when completionMode is Indexed")
+    if spec.template and spec.template.spec and spec.template.spec.restart_policy == "Always":
+        raise MalformedError(
+            "spec.template.spec.restartPolicy: must be OnFailure or Never in a Job"
+        )
     if spec.managed_by not in (None, _CONTROLLER):
         raise RequestError(
             f"spec.managedBy: {spec.managed_by!r} runs this job elsewhere", unsupported=True

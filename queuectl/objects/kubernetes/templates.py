@@ -27,6 +27,7 @@ from queuectl.domain.workload import PodSet, PodShape, Slice, TopologyMode, Topo
 from queuectl.objects import keys
 from queuectl.objects.errors import MalformedError, RequestError, under
 from queuectl.objects.kubernetes.pod_claims import read_pod_claims
+from queuectl.objects.kubernetes.pod_rules import check_labels, check_pod
 from queuectl.objects.kubernetes.requests import LARGEST, pod_requests, read_needs, shared
 from queuectl.objects.kubernetes.slices import annotated_slices, check_below
 from queuectl.objects.kubernetes.wire import (
@@ -62,6 +63,9 @@ def read_podset(
     """
     template = template or Template()
     annotations = template.metadata.annotations if template.metadata else None
+    labels = template.metadata.labels if template.metadata else None
+    with under(f"{path}.metadata.labels", "."):
+        check_labels(labels)
     with under(f"{path}.metadata.annotations"):
         topology, group = read_topology(annotations, count, kueue=kueue)
         sharing = read_sharing(annotations)
@@ -83,7 +87,7 @@ def read_podset(
         gpu_fraction=annotated_fraction(annotations, f"{path}.metadata.annotations")
         or requested_fraction(shape.requests, f"{path}.spec"),
         one_numa_node=one_numa_node,
-        labels=_pairs(template.metadata.labels if template.metadata else None),
+        labels=_pairs(labels),
         annotations=_pairs(annotations),
     )
     for resource, amount in shape.requests.items():
@@ -252,6 +256,7 @@ def read_shape(spec: TemplateSpec | None, path: str) -> PodShape:
     """
     spec = spec or TemplateSpec()
     with under(path, "."):
+        check_pod(spec)
         _refuse_unsupported(spec)
         rules = NodeRules(
             selector=tuple(sorted((spec.node_selector or {}).items())),
@@ -349,8 +354,19 @@ def read_requirements(
             raise MalformedError(f"{path}[{i}].values: {operator} takes none")
         if operator in ("Gt", "Lt") and not (len(values) == 1 and _is_integer(values[0])):
             raise MalformedError(f"{path}[{i}].values: {operator} needs one whole number")
+        if field:
+            _check_field(expression, f"{path}[{i}]")
+        elif not is_label_key(expression.key):
+            raise MalformedError(f"{path}[{i}].key: {expression.key!r} is not the key of a label")
         read.append(Requirement(expression.key, operator, values, field))
     return tuple(read)
+
+
+def _check_field(expression: Expression, path: str) -> None:
+    if expression.key != "metadata.name":
+        raise MalformedError(f"{path}.key: {expression.key!r} is not metadata.name")
+    if expression.operator not in ("In", "NotIn") or len(expression.values or ()) != 1:
+        raise MalformedError(f"{path}: a field needs the operator In or NotIn, and one value")
 
 
 def _is_integer(text: str) -> bool:

@@ -346,6 +346,7 @@ class TemplateSpec(Wire):
     resource_claims: list[PodClaim] | None = None
     host_network: bool | None = None
     priority_class_name: str | None = None
+    restart_policy: str | None = None
     scheduling_gates: list[Gate] | None = None
     scheduling_group: dict[str, Any] | None = None
 
