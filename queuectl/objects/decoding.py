@@ -27,9 +27,11 @@ def decoding_error(body: Any, wire: type[Any], error: msgspec.ValidationError) -
     """
     path, reason = explain(error)
     parts = _PARTS.findall(path)
-    if reason.startswith("invalid enum value"):
-        values = ", ".join(map(str, _values(wire, parts)))
-        reason = f"{reason}; the values are {values}"
+    values = _values(wire, parts)
+    if values and reason.startswith(("invalid enum value", "expected")):
+        reason = f"{reason}; the values are {', '.join(map(str, values))}"
+        if reason.startswith("expected") and "got `bool`" in reason and "Off" in values:
+            reason += '; write "Off" in quotes'
     return (_with_keys(body, wire, parts, str(error)) if _KEY in parts else path), reason
 
 

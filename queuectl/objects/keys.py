@@ -61,6 +61,8 @@ RETRIABLE: Final = "retriable-in-group"
 
 # keys queuectl itself writes
 QUEUE_LABEL: Final = PREFIX + QUEUE_NAME
+QUEUE_KEYS: Final = (QUEUE_LABEL, KUEUE_PREFIX + QUEUE_NAME)
+"""The labels that name a queue; the second one only where Kueue's keys count."""
 WORKLOAD_LABEL: Final = PREFIX + "workload"
 ATTEMPT_LABEL: Final = PREFIX + "attempt"
 PODSET_LABEL: Final = PREFIX + "podset"

@@ -169,6 +169,14 @@ IGNORED: dict[str, tuple[Body, str]] = {
         ),
         "it has Kueue's scheduling gate kueue.x-k8s.io/admission, so Kueue starts it",
     ),
+    "pod with Kueue's gate for topologies alone": (
+        pod(
+            labels=QUEUE,
+            metadata=UID,
+            spec={"schedulingGates": [{"name": "kueue.x-k8s.io/topology"}]},
+        ),
+        "it has Kueue's scheduling gate kueue.x-k8s.io/topology, so Kueue starts it",
+    ),
     "pod that has ended": (pod(metadata=UID, status={"phase": "Succeeded"}), "it has ended"),
     "pod on an unknown node": (
         pod(metadata=UID, spec={"nodeName": "n9"}),

@@ -210,6 +210,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         document("Cohort", version="kueue.x-k8s.io/v9"),
         "Cohort/x: apiVersion: 'kueue.x-k8s.io/v9' is not one of queuectl.dev/v1,",
     ),
+    "Off without quotes": (
+        {"apiVersion": "queuectl.dev/v1", "kind": "ClusterQueue", "metadata": {"name": "x"}, "spec": {"policy": {"defragment": False}}},
+        'ClusterQueue/x: spec.policy.defragment: expected `str | null`, got `bool`; the values are Execute, Off, Plan; write "Off" in quotes',
+    ),
     "wrong value": (
         document("ClusterQueue", {"queueingStrategy": "LIFO"}),
         "ClusterQueue/x: spec.queueingStrategy: invalid enum value 'LIFO'; the values are StrictFIFO, BestEffortFIFO, Backfill",

@@ -14,8 +14,6 @@ from queuectl.objects.files.workloads import KIND as WORKLOAD
 from queuectl.objects.kinds import KINDS, JobKinds, runtimes
 from queuectl.objects.kinds.ray import SERVICE
 
-_QUEUE_KEYS: Final = (keys.QUEUE_LABEL, keys.KUEUE_PREFIX + keys.QUEUE_NAME)
-_KUEUE_GATE: Final = keys.KUEUE_PREFIX + "admission"
 _OTHERS: Final = (
     *RECORDS,
     *OWNERS,
@@ -66,9 +64,9 @@ def of_no_gang(document: Document) -> str:
     if not _has_key(_metadata(document).get("labels")):
         return without_queue(document)
     spec = document.body.get("spec") or {}
-    gates = [gate.get("name") for gate in spec.get("schedulingGates") or ()]
-    if _KUEUE_GATE in gates:
-        return f"it has Kueue's scheduling gate {_KUEUE_GATE}, so Kueue starts it"
+    for gate in spec.get("schedulingGates") or ():
+        if (name := str(gate.get("name"))).startswith(keys.KUEUE_PREFIX):
+            return f"it has Kueue's scheduling gate {name}, so Kueue starts it"
     return (
         "it has a queue label, but queuectl did not admit it: it was created without the annotation "
         f"{keys.SUBMITTED_BY} and the scheduling gate {keys.GATE}"
@@ -80,7 +78,7 @@ def _metadata(document: Document) -> Mapping[str, Any]:
 
 
 def _has_key(found: Any) -> bool:
-    return isinstance(found, Mapping) and any(key in found for key in _QUEUE_KEYS)
+    return isinstance(found, Mapping) and any(key in found for key in keys.QUEUE_KEYS)
 
 
 def _metadata_below(spec: Any) -> Iterator[Mapping[str, Any]]:

@@ -175,8 +175,7 @@ def lenient(mapping: Mapping[str, str] | None, suffix: str, kueue: bool) -> str 
 
 def _queue_keys(meta: Meta, kueue: bool) -> tuple[str, ...]:
     """The labels with its queue."""
-    known = (keys.QUEUE_LABEL, keys.KUEUE_PREFIX + keys.QUEUE_NAME)
-    return tuple(key for key in known[: 1 + kueue] if key in (meta.labels or {}))
+    return tuple(key for key in keys.QUEUE_KEYS[: 1 + kueue] if key in (meta.labels or {}))
 
 
 def _check_labels(kind: str, meta: Meta, kueue: bool) -> None:
