@@ -12,9 +12,6 @@ _LABEL_KEY: Final = re.compile(
 )
 _LABEL_VALUE: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_DNS_SUBDOMAIN: Final = re.compile(
-    r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
-)
 _GATE: Final = re.compile(
     r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9/._~%!$&'()*+;=:@-]+|[A-Za-z0-9._~%!$&'()*+;=:@-]+)"
 )
@@ -43,11 +40,6 @@ def is_label_value(text: str) -> bool:
 def is_dns_label(text: str) -> bool:
     """Whether Kubernetes takes it as the name of a container or a namespace."""
     return bool(_DNS_LABEL.fullmatch(text))
-
-
-def is_dns_subdomain(text: str) -> bool:
-    """Whether Kubernetes takes it as the name of most objects."""
-    return bool(_DNS_SUBDOMAIN.fullmatch(text))
 
 
 def is_gate(text: str) -> bool:

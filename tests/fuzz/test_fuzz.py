@@ -27,8 +27,7 @@ SEEDS = {
     "documents": range(16),
     "selectors": range(20),
     "snapshots": range(3),
-    # A gang that never fits changed the placements of others: it counted for the look-ahead. It changed the time at which heads were
-    # ranked again after quota was returned.
+    # A gang that never fits changed whether later gangs were placed together with the first one, and when heads were ranked again.
     "answers": (*range(30), 57313, 60100),
     "manifests": range(30),
 }
