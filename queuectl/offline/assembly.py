@@ -352,7 +352,7 @@ class Assembly:
     def _running(self, gang: Given, job: JobRecord) -> RunningGang | None:
         """A gang that runs; None if what it holds is not known. Its pods are other pods then."""
         if job.error is not None:
-            self._left[gang.record.uid] = f"it runs, but its request is not valid: {job.error}"
+            self._left[gang.record.uid] = f"its request is not valid: {job.error}"
             return None
         if not gang.assigned and job.queue is None:
             return None

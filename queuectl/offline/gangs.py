@@ -21,6 +21,7 @@ from queuectl.objects.files.workloads import KIND as WORKLOAD
 from queuectl.objects.files.workloads import GivenWorkload
 from queuectl.objects.kinds import JobKinds
 from queuectl.objects.kinds.common import read_evictions, read_idle_since
+from queuectl.objects.kinds.description import BATCH_JOB
 from queuectl.objects.kinds.ray import cluster_of_service, is_service
 from queuectl.objects.times import time_or_none
 
@@ -131,7 +132,7 @@ def read_job(
         children: the objects of the input with the pod templates of other jobs.
 
     Raises:
-        DocumentError: the job was not created yet, and the API server would refuse it or its pods.
+        DocumentError: the API server would refuse the job, or its pods if it was not created yet.
     """
     if is_service(document.api_version, document.kind):
         if not unseen(document):
@@ -139,7 +140,8 @@ def read_job(
         document = replace(document, body=cluster_of_service(document.body))
     kind = kinds[document.kind]
     try:
-        record = kind.read(document.convert(kind.wire), strict=unseen(document))
+        strict = unseen(document) or document.kind == BATCH_JOB.kind  # it checks their templates
+        record = kind.read(document.convert(kind.wire), strict=strict)
     except RequestError as error:
         raise document.error("", str(error)) from None
     return given(document, position, children.completed(document, record))

@@ -843,6 +843,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {**job(), "spec": {"parallelism": "two"}},
         "f.yaml: document 7 (Job/j): spec.parallelism: expected `int | null`, got `str`",
     ),
+    "policy of a PriorityClass": (
+        {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "p"}, "preemptionPolicy": "never"},
+        "f.yaml: document 7 (PriorityClass/p): preemptionPolicy: invalid enum value 'never'; the values are Never, PreemptLowerPriority",
+    ),
     "field of a workload": (workload(spec={"queue": "x"}), "f.yaml: document 7 (Workload/w): spec.queue: unknown field"),
     "unknown field of a podset": (
         workload(spec={"podSets": [{"size": 1}]}), "f.yaml: document 7 (Workload/w): spec.podSets[0].size: unknown field",

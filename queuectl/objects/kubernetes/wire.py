@@ -5,7 +5,7 @@ Each field can be absent or null, as in the API. Fields that only templates need
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -124,7 +124,7 @@ class WirePriorityClass(Wire):
     metadata: LabelledMeta = msgspec.field(default_factory=LabelledMeta)
     value: int = 0
     global_default: bool | None = None
-    preemption_policy: str | None = None
+    preemption_policy: Literal["PreemptLowerPriority", "Never"] | None = None
 
 
 # ---- ResourceQuota
