@@ -193,7 +193,8 @@ async def test_a_replacement_that_cannot_be_placed_is_reported(database_url: str
         assert len(live(world.cluster.pods_of(uid))) == 1
         accept(world)
         again = await world.until_entry(uid, lambda e: e.refused_write is None, "it is placed")
-        assert again.reason.message == "1 of 2 pods is not ready: 1 not ready yet"
+        starts = "1 of 2 pods is not ready: 1 not ready yet"
+        assert again.reason.message in (starts, "all 2 pods are ready")
         await world.until(lambda: len(live(world.cluster.pods_of(uid))) == 2, "whole again")
 
 
