@@ -353,6 +353,20 @@ def test_capacity_of_an_overcommitted_node_is_not_counted_for_pods_of_several_sh
     assert answer.proof is Proof.OPTIMAL
 
 
+def test_the_newest_leave_an_overcommitted_node_until_it_has_room() -> None:
+    """Four of its devices have failed. Five gangs must leave it, and a gang of another node frees most of the missing quota."""
+    nodes = [node("a", gpu=4), node("b", gpu=8)]
+    blocked = gang("high", podset(gpu=1, select={"kubernetes.io/hostname": "a"}), priority=9)
+    small = [low(f"t{n}", {"a": 1}, gpu=1, started_at=NOW - 60 * n) for n in range(8)]
+    large = low("large", {"b": 1}, gpu=8, started_at=NOW - 3600)
+    for each in (True, False):
+        order = small if each else small[::-1]
+        answer = only_answer(world(nodes, [blocked], [*order, large], queue(gpu=8)))
+        assert answer is not None
+        assert answer.proof is Proof.OPTIMAL
+        assert evicted(answer) == {"t0", "t1", "t2", "t3", "t4", "large"}
+
+
 class Exhausted(Solver):
     """A solver whose limit always ends first."""
 

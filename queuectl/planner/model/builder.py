@@ -255,10 +255,23 @@ class ModelBuilder:
             variables = [self.pods[number][node_class] for number in numbers]
             for at, row, limit in zip(rows.tolist(), coeffs.tolist(), there.tolist(), strict=True):
                 terms = {v: c for v, c in zip(variables, row, strict=True) if c}
-                back = freed.get(node_class, {}).get(int(limits.columns[at]), {})
+                column = int(limits.columns[at])
+                back = freed.get(node_class, {}).get(column, {})
                 add_terms(terms, back, -1)
                 low = -sum(c for c in back.values())
+                if (
+                    back
+                    and (over := -int(classes.free[column, classes.members[node_class][0]])) > 0
+                ):
+                    terms[self._any_of(list(terms)[: np.count_nonzero(row)])] = over
                 self.model.row(list(terms), list(terms.values()), low, limit)
+
+    def _any_of(self, pods: Sequence[int]) -> int:
+        """A variable that is 1 if any pods are there: what a node holds beyond its capacity must leave before them."""
+        some = self.model.var(0, 1)
+        for variable in pods:
+            self.model.at_most([variable, some], [1, -self.model.bounds[variable][1]], 0)
+        return some
 
     def _add_exact(self, node_class: int) -> None:
         numbers = self.pod_classes_in(node_class)
