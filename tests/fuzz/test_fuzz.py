@@ -27,8 +27,9 @@ SEEDS = {
     "documents": range(16),
     "selectors": range(20),
     "snapshots": range(3),
-    # A gang that never fits changed whether later gangs were placed together with the first one, and when heads were ranked again.
-    "answers": (*range(30), 57313, 60100),
+    # Gangs that never fit changed whether later gangs were placed together with the first one, when heads were ranked again, and which of
+    # several equal gangs nodes were requested for.
+    "answers": (*range(30), 57313, 60100, 88156),
     "manifests": range(30),
 }
 RUN: dict[str, Callable[[], Callable[[int], Result]]] = {

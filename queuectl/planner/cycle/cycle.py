@@ -473,7 +473,7 @@ class AdmissionCycle:
             return NotMade()
         if self.limits.short(workload):
             return NotMade()
-        requests = [request for _, request in gang.known.requests]
+        requests = [replace(each, pending=gang.pending) for _, each in gang.known.requests]
         self.stop_withholding(gang.uid)
         found = awaiting_nodes(self.state, gang.pending, gang.queue, requests, why, self.solver)
         if isinstance(found, NotMade):
