@@ -17,6 +17,7 @@ from queuectl.objects import keys
 from queuectl.objects.documents import read_documents
 from queuectl.objects.errors import DocumentError
 from queuectl.objects.kinds import KINDS
+from queuectl.objects.kinds.parents import Parents
 from queuectl.objects.kinds.patches import encoded
 from queuectl.objects.kinds.runtimes import jobset_of
 from queuectl.objects.kinds.trainjob import composed
@@ -152,6 +153,21 @@ class TestJobsOfJobSets:
         assert self.count(mirror) == 1
         mirror.apply([Upserted(self.job(7, succeeded=1))])
         assert self.count(mirror) == 1
+
+    def test_jobs_that_replace_their_ended_pods_free_none(self) -> None:
+        """A Job with more completions than pods at a time keeps as many pods while some succeed."""
+        parents = Parents()
+        assert parents.put(read(self.alone)).podsets[0].count == 3
+        for uid in ("j1", "j2"):
+            job = self.job(succeeded=1)
+            job = replace(job, uid=uid, expected=((job.podsets[0].name, job.podsets[0].count),))
+            changed = parents.put_child(job)
+            assert changed is not None
+            assert changed.podsets[0].count == 3
+        for uid in ("j1", "j2"):
+            left = parents.remove_child(uid)
+            assert left is not None
+            assert left.podsets[0].count == 3
 
     @pytest.mark.parametrize(
         "gone", [Deleted("jobs", "j1", 9), ListCompleted("jobs", frozenset(), 9)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from queuectl.domain.job_records import JobRecord
@@ -22,7 +22,9 @@ class Parents:
         self._children: dict[str, JobRecord] = {}  # JobSets, by the uid of the job
         self._parents: dict[str, str] = {}  # uid of such a JobSet to that of the job
         self._begun: dict[str, JobRecord] = {}  # Jobs of JobSets with ended pods
-        self._ended: dict[str, Counter[str]] = {}  # uid of a JobSet to their pods, by podset
+        self._ended = defaultdict[str, Counter[str]](
+            Counter
+        )  # uid of a JobSet to their pods, by podset
 
     def put(self, job: JobRecord) -> JobRecord:
         """The record of a job with what its children state. Other jobs stay as they are."""
@@ -41,7 +43,7 @@ class Parents:
             if known is not None:
                 self._forget(known)
             self._begun[child.uid] = child
-            self._ended.setdefault(child.parent, Counter()).update(ended_in(child))
+            self._ended[child.parent].update(ended_in(child))
         else:
             self._children[child.parent] = child
             self._parents[child.uid] = child.parent
