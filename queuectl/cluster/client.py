@@ -231,7 +231,7 @@ def document_in(what: str, body: bytes, *fields: str) -> dict[str, Any]:
         document = _read_document(body)
     except (msgspec.MsgspecError, RecursionError) as error:
         text = body[:100].decode(errors="replace")
-        raise ClusterUnavailable(f"{what}: the answer is no object: {error}: {text}") from error
+        raise ClusterUnavailable(f"{what}: the answer is not an object: {error}: {text}") from error
     for field in fields:
         found: Any = document
         for name in field.split("."):

@@ -124,7 +124,7 @@ def _metadata(target: str, body: bytes) -> _Meta:
         return decoded(_object, body, LEVELS).metadata
     except msgspec.MsgspecError:
         text = body[:100].decode(errors="replace")
-        raise ClusterUnavailable(f"{target}: the answer is no object: {text}") from None
+        raise ClusterUnavailable(f"{target}: the answer is not an object: {text}") from None
 
 
 class Writer:

@@ -248,7 +248,7 @@ _JSON: Final = json.JSONDecoder(
 
 def _object(body: Any, address: Address) -> dict[str, Any]:
     if not isinstance(body, dict):
-        raise DocumentError(address, "", f"is no object but {type(body).__name__}")
+        raise DocumentError(address, "", f"must be an object, not {type(body).__name__}")
     return body
 
 
@@ -289,7 +289,7 @@ def _unfold(document: Document) -> Iterator[Document]:
     if document.kind == "List":
         items = [] if items is None else items
         if not isinstance(items, list):
-            raise document.error("items", f"is no list but {type(items).__name__}")
+            raise document.error("items", f"must be a list, not {type(items).__name__}")
     if not document.kind.endswith("List") or not isinstance(items, list):
         yield _named(document)
         return
@@ -299,7 +299,7 @@ def _unfold(document: Document) -> Iterator[Document]:
     for position, item in enumerate(items, 1):
         address = replace(document.address, item=position)
         if not isinstance(item, dict):
-            raise DocumentError(address, "", f"is no object but {type(item).__name__}")
+            raise DocumentError(address, "", f"must be an object, not {type(item).__name__}")
         yield from _unfold(Document(address, {**inherited, **item}))
 
 
@@ -320,7 +320,7 @@ def _named(document: Document) -> Document:
             raise document.error(field, "is required")
     meta = document.body.get("metadata")
     if meta is not None and not isinstance(meta, dict):
-        raise document.error("metadata", f"is no object but {type(meta).__name__}")
+        raise document.error("metadata", f"must be an object, not {type(meta).__name__}")
     name = (meta or {}).get("name")
     shown = f"{document.kind}/{name if isinstance(name, str) else ''}"
     named = Document(replace(document.address, name=shown), document.body)

@@ -189,7 +189,7 @@ class TestApply:
             ),
             ("kind: Cohort\napiVersion: queuectl.dev/v1\n", "metadata.name: is required"),
             ("a: [\n", "is not YAML"),
-            ("- 1\n", "is no object"),
+            ("- 1\n", "must be an object"),
         ],
     )
     def test_nothing_is_sent_when_a_document_cannot_be_addressed(

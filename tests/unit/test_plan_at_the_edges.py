@@ -357,9 +357,9 @@ def test_an_input_at_the_edge_has_its_answer(edge: Edge) -> None:
         assert all(part in reasons[name]["message"] for part in parts), reasons[name]["message"]
     pending = {gang["workload"]: gang for gang in answer["pending"]}
     for name, blocked in edge.blocked.items():
-        told = [each["message"] for each in pending[name]["conflict"]]
-        assert len(told) == len(blocked)
-        assert all(map(str.startswith, told, blocked)), told
+        messages = [each["message"] for each in pending[name]["conflict"]]
+        assert len(messages) == len(blocked)
+        assert all(map(str.startswith, messages, blocked)), messages
     for name, fix in edge.fixes.items():
         assert fix in [each["message"] for each in pending[name]["suggestedFixes"]]
     assert len(answer["ignored"]) == len(edge.ignored)

@@ -218,7 +218,7 @@ def test_settings_can_be_in_a_file_of_their_own(tmp_path: Path) -> None:
 
 BAD: dict[str, tuple[list[str], str]] = {
     "no such file": (["-f", "missing.yaml"], "error: missing.yaml: No such file or directory"),
-    "no object": (["-f", "-"], "error: stdin: document 1: is no object but str"),
+    "no object": (["-f", "-"], "error: stdin: document 1: must be an object, not str"),
     "no time": (["-f", "cluster.yaml", "--now", "noon"], "error: --now: 'noon' is not an RFC 3339 time"),
     "no settings": (
         ["-f", "cluster.yaml", "--config", "cases/repair.yaml"],

@@ -167,7 +167,7 @@ class AppWrapper(DescribedKind):
             at = f"{_COMPONENTS}[{index}]"
             body = one.template
             if not isinstance(body, dict):
-                raise RequestError(f"{at}.template: is no object")
+                raise RequestError(f"{at}.template: must be an object")
             declared = one.pod_sets or ()
             found = _component(index, body, at, kueue)
             if found is not None:

@@ -22,9 +22,8 @@ class Parents:
         self._children: dict[str, JobRecord] = {}  # JobSets, by the uid of the job
         self._parents: dict[str, str] = {}  # uid of such a JobSet to that of the job
         self._begun: dict[str, JobRecord] = {}  # Jobs of JobSets with ended pods
-        self._ended = defaultdict[str, Counter[str]](
-            Counter
-        )  # uid of a JobSet to their pods, by podset
+        # Uid of a JobSet to the ended pods of these Jobs, by podset.
+        self._ended = defaultdict[str, Counter[str]](Counter)
 
     def put(self, job: JobRecord) -> JobRecord:
         """The record of a job with what its children state. Other jobs stay as they are."""

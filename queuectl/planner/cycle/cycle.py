@@ -473,9 +473,10 @@ class AdmissionCycle:
             return NotMade()
         if self.limits.short(workload):
             return NotMade()
-        requests = [replace(each, pending=gang.pending) for _, each in gang.known.requests]
         self.stop_withholding(gang.uid)
-        found = awaiting_nodes(self.state, gang.pending, gang.queue, requests, why, self.solver)
+        found = awaiting_nodes(
+            self.state, gang.pending, gang.queue, gang.requests, why, self.solver
+        )
         if isinstance(found, NotMade):
             return found
         delayed = self.planned.beside_reservation(found.request, ())

@@ -10,8 +10,6 @@ evicted for a known preemptor in the next.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from queuectl.domain.plan import Eviction, Proof
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.preempt.candidates import may_evict
@@ -117,7 +115,7 @@ class Repairs:
         state = self._cycle.state
         repairing, state.repairing = state.repairing, set()
         legal: set[str] = set()
-        for _, request in candidate.known.requests:
-            legal |= evictable(state, replace(request, pending=pending), queue)
+        for request in candidate.requests:
+            legal |= evictable(state, request, queue)
         state.repairing = repairing
         return [uid for uid in self._done if uid in legal]

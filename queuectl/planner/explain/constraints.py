@@ -300,7 +300,7 @@ def _fleet(ctx: Context) -> _Description:
 
 
 def _requests(ctx: Context) -> list[GangRequest]:
-    """Its requests under each choice of flavors, those with nodes first; without the rules of flavors if there is no choice."""
+    """Its requests under each choice of flavors, the ones with eligible nodes first. If no choice exists, the rules of flavors do not count."""
     any_ = replace(as_it_is(ctx), config=ctx.once(any_flavor, lambda: any_flavor(ctx)))
     for relaxed in (as_it_is(ctx), any_):
         found = list(_open(ctx, relaxed))

@@ -255,22 +255,24 @@ class ModelBuilder:
             variables = [self.pods[number][node_class] for number in numbers]
             for at, row, limit in zip(rows.tolist(), coeffs.tolist(), there.tolist(), strict=True):
                 terms = {v: c for v, c in zip(variables, row, strict=True) if c}
+                pods = list(terms)
                 column = int(limits.columns[at])
                 back = freed.get(node_class, {}).get(column, {})
                 add_terms(terms, back, -1)
                 low = -sum(c for c in back.values())
-                if (
-                    back
-                    and (over := -int(classes.free[column, classes.members[node_class][0]])) > 0
-                ):
-                    terms[self._any_of(list(terms)[: np.count_nonzero(row)])] = over
+                over = -int(classes.free[column, classes.members[node_class][0]]) if back else 0
+                if over > 0:  # it must leave before any pods are there
+                    add_terms(terms, {self.any_of(pods): over}, 1)
                 self.model.row(list(terms), list(terms.values()), low, limit)
 
-    def _any_of(self, pods: Sequence[int]) -> int:
-        """A variable that is 1 if any pods are there: what a node holds beyond its capacity must leave before them."""
+    def any_of(self, variables: Sequence[int]) -> int:
+        """A variable that is 1 if any of these is more than 0."""
+        bounds = [self.model.bounds[variable][1] for variable in variables]
+        if bounds == [1]:
+            return variables[0]
         some = self.model.var(0, 1)
-        for variable in pods:
-            self.model.at_most([variable, some], [1, -self.model.bounds[variable][1]], 0)
+        for variable, most in zip(variables, bounds, strict=True):
+            self.model.at_most([variable, some], [1, -most], 0)
         return some
 
     def _add_exact(self, node_class: int) -> None:

@@ -68,12 +68,7 @@ class VictimModel:
 
     def any_of(self, gangs: Sequence[int]) -> int:
         """A variable that is 1 if any of these candidates leaves."""
-        if len(gangs) == 1:
-            return self.exits[gangs[0]]
-        leaves = self.model.var(0, 1)
-        for g in gangs:
-            self.model.at_most([self.exits[g], leaves], [1, -1], 0)
-        return leaves
+        return self.built.any_of([self.exits[g] for g in gangs])
 
     def free_quota(self, deficits: Iterable[tuple[int, np.ndarray]]) -> None:
         """At least the missing quota must come free."""

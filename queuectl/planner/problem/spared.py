@@ -75,12 +75,12 @@ def spared_by(index: FleetIndex, published: Mask, vector: Ints, eligible: Mask) 
         there = np.vstack([there, published])
     here = there[:, eligible]
     some = np.flatnonzero(here.any(axis=1) & ~here.all(axis=1)).tolist()
-    tells = [others[i] for i in some if i < len(others)]
+    on_some_nodes = [others[i] for i in some if i < len(others)]
     avoided: list[Mask] = [np.any(there[some], axis=0)] if some else []
     if len(others) < len(index.devices):
         return Spared(tuple(avoided)) if avoided else None
     accelerators = [c for c in index.accelerators if here[others.index(c)].any()]
-    if accelerators and accelerators != tells:
+    if accelerators and accelerators != on_some_nodes:
         avoided.append(_with_any(index, accelerators))
     needs = _needs(index, accelerators, vector)
     return Spared(tuple(avoided), tuple(needs)) if avoided else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TypeAlias
 
@@ -89,6 +89,11 @@ class Candidate:
     @property
     def uid(self) -> str:
         return self.pending.workload.uid
+
+    @property
+    def requests(self) -> list[GangRequest]:
+        """Its requests under each choice of flavors, the preferred first. Those of its class name the gang that made the class."""
+        return [replace(template, pending=self.pending) for _, template in self.known.requests]
 
     @property
     def ready(self) -> bool:

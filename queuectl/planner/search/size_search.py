@@ -86,7 +86,7 @@ class SizeSearch:
 
     def _never(self, gang: Candidate, *, nodes: bool) -> bool:
         pending, queue, kind = gang.pending, gang.queue, gang.known
-        asked = [replace(template, pending=pending) for _, template in kind.requests]
+        asked = gang.requests
         whole = kind.options.complete and all(
             self._beyond(one, queue, nodes=nodes) for one in asked
         )
