@@ -222,19 +222,19 @@ class RunTimeView(View):
     """How long a workload runs, all attempts together, as far as that is known."""
 
     source: RunTimeSource = Field(
-        description="`Limit`: the controller ends it then. `Stated`: its user expects it. `Learnt`: finished workloads like it ran as long."
+        description="`Limit`: the controller ends it then. `Stated`: its user expects it. `Learned`: finished workloads like it ran as long."
     )
     seconds: float = Field(description="The run time that planning assumes.")
     quantile: float | None = Field(
-        description="Probability with which it ends within `seconds`; null = the run time is not learnt."
+        description="Probability with which it ends within `seconds`; null = the run time is not learned."
     )
     median: float | None = Field(
         description="Median run time of finished workloads like it, in seconds; null = none are known."
     )
     gangs: int = Field(description="Number of finished workloads of which this is the median.")
     error: float | None = Field(
-        description="Median difference in seconds between the learnt median and the run time of workloads of its ClusterQueue that "
-        "have finished; null = not known, or not learnt."
+        description="Median difference in seconds between the learned median and the run time of workloads of its ClusterQueue that "
+        "have finished; null = not known, or not learned."
     )
 
 

@@ -64,7 +64,7 @@ def advise_command(
             "Can be repeated. Default: mean-wait.",
         ),
     ] = None,
-    durations: KnownDurations = DurationsOption.LEARNT,
+    durations: KnownDurations = DurationsOption.LEARNED,
     events: Events = None,
     utilization: UtilizationFile = None,
     output: Annotated[

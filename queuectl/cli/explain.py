@@ -161,7 +161,7 @@ def _run_time_lines(run_time: dict[str, Any] | None) -> list[str]:
     else:
         line = f"Run time: at most {seconds} with a probability of {run_time['quantile']:.0%}"
     if (median := run_time["median"]) is not None:
-        line += f"; median {length(median)}, learnt from {counted(run_time['gangs'], 'gang')}"
+        line += f"; median {length(median)}, learned from {counted(run_time['gangs'], 'gang')}"
     if (error := run_time["error"]) is not None:
         line += f"; median error {length(error)}"
     return [line]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 class DurationsOption(StrEnum):
     DECLARED = "declared"
-    LEARNT = "learnt"
+    LEARNED = "learned"
     UNKNOWN = "unknown"
 
 

@@ -28,7 +28,7 @@ class RunTimeSource(StrEnum):
 
     LIMIT = "Limit"  # the controller ends the gang then
     STATED = "Stated"  # the user expects it
-    LEARNT = "Learnt"  # finished gangs ran as long
+    LEARNED = "Learned"  # finished gangs ran as long
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ class ExpectedRunTime:
 
     Attributes:
         seconds: that planning assumes.
-        quantile: probability with which the gang ends no later; None = it is not learnt.
+        quantile: probability with which the gang ends no later; None = it is not learned.
         median: of the run times of finished gangs like it; None = none are known.
         gangs: number of these run times.
-        error: median error of learnt run times of gangs of its ClusterQueue that have finished; None = not known.
+        error: median error of learned run times of gangs of its ClusterQueue that have finished; None = not known.
     """
 
     source: RunTimeSource

@@ -153,7 +153,7 @@ class Rules:
         node_health: which signals take a node out of placement.
         interruption_taints: keys of taints that announce the end of a node.
         interruption_conditions: (type, status) of conditions of nodes that announce it.
-        duration_quantile: the probability, 0 to 1, that a gang ends within the run time that planning learnt for it.
+        duration_quantile: the probability, 0 to 1, that a gang ends within the run time that planning learned for it.
         max_pending: the most pending gangs of a LocalQueue that plans consider, unless the LocalQueue has a limit of its own.
         admission_plugins: of the API server, that change new pods.
         device_classes: (DeviceClass, resource that is charged for its devices), sorted; a class has at most one.

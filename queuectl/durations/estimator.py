@@ -1,4 +1,4 @@
-"""Run times learnt from finished gangs like a gang, from the most specific group that has enough of them."""
+"""Run times learned from finished gangs like a gang, from the most specific group that has enough of them."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Expectation:
         seconds: of all attempts together.
         source: of the seconds.
         until: seconds for which the gang has run when it is to be estimated again.
-        longest: if it is learnt, the longest run of earlier gangs like it, in seconds.
+        longest: if it is learned, the longest run of earlier gangs like it, in seconds.
     """
 
     seconds: float
@@ -92,7 +92,7 @@ def _soft(
         seconds = estimator.total(work, part, elapsed)
     if seconds is not None:
         longest = estimator.longest(work)
-        return Expectation(seconds, RunTimeSource.LEARNT, min(seconds, following), longest)
+        return Expectation(seconds, RunTimeSource.LEARNED, min(seconds, following), longest)
     if expected is not None:
         seconds = doubled(expected, elapsed)
         return Expectation(seconds, RunTimeSource.STATED, seconds)

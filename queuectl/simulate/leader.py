@@ -152,7 +152,7 @@ class SimulatedLeader:
         match self._known:
             case Durations.DECLARED:
                 return job.duration if job.limit is None else job.limit
-            case Durations.LEARNT:
+            case Durations.LEARNED:
                 return job.limit
             case Durations.UNKNOWN:
                 return None
@@ -307,7 +307,7 @@ class SimulatedLeader:
         self._planning.take_in(listed)
         self._planning.follow(listed)
         self._planning.budgets.settle()
-        if self._known is Durations.LEARNT:
+        if self._known is Durations.LEARNED:
             self._run_times.note(listed, self.config)
 
 

@@ -18,12 +18,12 @@ class Order(StrEnum):
 class Durations(StrEnum):
     """The run times that the scheduler knows.
 
-    ``DECLARED``: each job has its run time, or ``limit_s`` of the trace, as its limit. ``LEARNT``: what the trace states, and run times
+    ``DECLARED``: each job has its run time, or ``limit_s`` of the trace, as its limit. ``LEARNED``: what the trace states, and run times
     of jobs that have finished earlier. ``UNKNOWN``: none.
     """
 
     DECLARED = "declared"
-    LEARNT = "learnt"
+    LEARNED = "learned"
     UNKNOWN = "unknown"
 
 

@@ -36,7 +36,7 @@ class RunError:
 
     Attributes:
         source: of the run time that planning assumed.
-        seconds: the difference to the run time that was stated, or to the median of those that were learnt.
+        seconds: the difference to the run time that was stated, or to the median of those that were learned.
         within: the run ended within the time that planning assumed.
     """
 
@@ -79,7 +79,7 @@ class _Kept:
 
 
 class Durations:
-    """The run times of one leader, learnt from the runs that finish."""
+    """The run times of one leader, learned from the runs that finish."""
 
     def __init__(self, mirror: Mirror) -> None:
         self._mirror = mirror
@@ -144,13 +144,13 @@ class Durations:
                 within = entry.past_seconds <= expected.seconds
                 seconds = abs(entry.past_seconds - usual)
                 errors.append(RunError(expected.source, seconds, within))
-                if expected.source is RunTimeSource.LEARNT:
+                if expected.source is RunTimeSource.LEARNED:
                     known = self._errors.get(entry.cluster_queue, Sample())
                     self._errors[entry.cluster_queue] = known.with_run(seconds)
         return errors
 
     def errors(self) -> dict[str, float]:
-        """ClusterQueue to the median error of its last learnt run times, in seconds."""
+        """ClusterQueue to the median error of its last learned run times, in seconds."""
         found = ((name, sample.quantile(MEDIAN)) for name, sample in self._errors.items())
         return {name: error for name, error in found if error is not None}
 
@@ -187,7 +187,7 @@ class Durations:
         if expected is None:
             return
         usual = expected.seconds
-        if expected.source is RunTimeSource.LEARNT:
+        if expected.source is RunTimeSource.LEARNED:
             usual = self.estimator.total(work, MEDIAN) or usual
         self._started[entry.uid] = (expected, usual)
 

@@ -32,7 +32,7 @@ class EstimateInput:
     Attributes:
         snapshot: with the pending gangs that have a place in queue order.
         gangs: rows and jobs of its gangs, by uid.
-        errors: ClusterQueue to the median error of learnt run times, in seconds.
+        errors: ClusterQueue to the median error of learned run times, in seconds.
     """
 
     snapshot: Snapshot
@@ -55,14 +55,14 @@ class EstimateInput:
         found = planned(work, stated_of(entry, job, config), elapsed, part, self.estimator)
         if found is None:
             return None
-        learnt = found.source is RunTimeSource.LEARNT
+        learned = found.source is RunTimeSource.LEARNED
         return ExpectedRunTime(
             found.source,
             found.seconds,
-            part if learnt else None,
+            part if learned else None,
             self.estimator.total(work, MEDIAN, elapsed),
             len(self.estimator.longer(work, elapsed)),
-            self.errors.get(entry.cluster_queue) if learnt else None,
+            self.errors.get(entry.cluster_queue) if learned else None,
         )
 
     def _runs(self, entry: Entry, job: JobRecord | None) -> RunTimes | None:

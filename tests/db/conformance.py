@@ -84,7 +84,7 @@ FOUND = LeaderFindings(
         gangs=3,
         left_out=2,
         run_times={
-            "w1": ExpectedRunTime(RunTimeSource.LEARNT, 1e4 / 3, 0.8, 1e3 / 3, 12, 100.5),
+            "w1": ExpectedRunTime(RunTimeSource.LEARNED, 1e4 / 3, 0.8, 1e3 / 3, 12, 100.5),
             "u1": ExpectedRunTime(RunTimeSource.LIMIT, 600.0),
         },
     ),

@@ -1,4 +1,4 @@
-"""How good learnt run times are on traces of jobs: error and calibration, beside a moving average.
+"""How good learned run times are on traces of jobs: error and calibration, beside a moving average.
 
     python -m tests.durations FILE.csv.gz...
 
@@ -43,7 +43,7 @@ class Share:
 class Result:
     """Absolute errors in seconds at the start, and shares by elapsed time and quantile."""
 
-    learnt: list[float] = field(default_factory=list)
+    learned: list[float] = field(default_factory=list)
     average: list[float] = field(default_factory=list)
     unknown: int = 0
     shares: dict[tuple[int, float], Share] = field(default_factory=lambda: defaultdict(Share))
@@ -84,7 +84,7 @@ def evaluate(trace: list[tuple[float, Run]]) -> Result:
             if middle is None or not before:
                 result.unknown += 1
             else:
-                result.learnt.append(abs(middle - run.seconds))
+                result.learned.append(abs(middle - run.seconds))
                 result.average.append(abs(fmean(before) - run.seconds))
     return result
 
@@ -103,8 +103,8 @@ def _moments(trace: list[tuple[float, Run]]) -> Iterator[tuple[int, int]]:
 
 def lines(name: str, result: Result) -> Iterator[str]:
     """The figures of one trace, as a page prints them."""
-    yield f"{name}: {len(result.learnt)} jobs, {result.unknown} without an expectation"
-    for what, errors in (("learnt median", result.learnt), ("moving average", result.average)):
+    yield f"{name}: {len(result.learned)} jobs, {result.unknown} without an expectation"
+    for what, errors in (("learned median", result.learned), ("moving average", result.average)):
         yield f"  {what + ':':<16} median error {median(errors):>7,.0f} s, mean {fmean(errors):>7,.0f} s"
     for elapsed in ELAPSED:
         shares = [result.shares[elapsed, part] for part in PARTS]

@@ -1,4 +1,4 @@
-"""Run times that are learnt from finished gangs: name patterns, groups, quantiles, and what a gang is expected to run."""
+"""Run times that are learned from finished gangs: name patterns, groups, quantiles, and what a gang is expected to run."""
 
 from __future__ import annotations
 
@@ -217,19 +217,19 @@ NOTHING = Estimator()
     ("stated", "elapsed", "history", "seconds", "source"),
     [
         (Stated(), 0, NOTHING, None, None),
-        (Stated(), 0, HISTORY, 800, RunTimeSource.LEARNT),
-        (Stated(), 850, HISTORY, 900, RunTimeSource.LEARNT),  # the longest of those that are known
-        (Stated(), 950, HISTORY, 1800, RunTimeSource.LEARNT),  # longer than all of them: doubled
+        (Stated(), 0, HISTORY, 800, RunTimeSource.LEARNED),
+        (Stated(), 850, HISTORY, 900, RunTimeSource.LEARNED),  # the longest of those that are known
+        (Stated(), 950, HISTORY, 1800, RunTimeSource.LEARNED),  # longer than all of them: doubled
         (Stated(limit=60), 0, HISTORY, 60, RunTimeSource.LIMIT),
         (Stated(limit=60, expected=30), 0, HISTORY, 60, RunTimeSource.LIMIT),
         (Stated(expected=30), 0, HISTORY, 30, RunTimeSource.STATED),
         (Stated(expected=30), 29, HISTORY, 30, RunTimeSource.STATED),
-        (Stated(expected=30), 30, HISTORY, 800, RunTimeSource.LEARNT),  # an overrun
+        (Stated(expected=30), 30, HISTORY, 800, RunTimeSource.LEARNED),  # an overrun
         (Stated(expected=30), 30, NOTHING, 60, RunTimeSource.STATED),
         (Stated(expected=30), 130, NOTHING, 240, RunTimeSource.STATED),
     ],
 )
-def test_planning_assumes_the_limit_then_the_expectation_then_what_is_learnt(
+def test_planning_assumes_the_limit_then_the_expectation_then_what_is_learned(
     stated: Stated,
     elapsed: float,
     history: Estimator,
@@ -243,9 +243,9 @@ def test_planning_assumes_the_limit_then_the_expectation_then_what_is_learnt(
 @pytest.mark.parametrize(
     ("stated", "history", "seconds", "source"),
     [
-        (Stated(), HISTORY, 500, RunTimeSource.LEARNT),
+        (Stated(), HISTORY, 500, RunTimeSource.LEARNED),
         (Stated(limit=400), HISTORY, 400, RunTimeSource.LIMIT),
-        (Stated(limit=600), HISTORY, 500, RunTimeSource.LEARNT),
+        (Stated(limit=600), HISTORY, 500, RunTimeSource.LEARNED),
         (Stated(limit=600, expected=50), HISTORY, 50, RunTimeSource.STATED),
         (Stated(limit=600), NOTHING, 600, RunTimeSource.LIMIT),
     ],
@@ -262,8 +262,8 @@ def test_an_attempt_runs_for_the_rest_and_only_a_limit_ends_it() -> None:
     assert Expectation(60.0, RunTimeSource.LIMIT, 60.0).attempt(20.0) == Duration(
         40.0, enforced=True
     )
-    learnt = Expectation(60.0, RunTimeSource.LEARNT, 60.0, 100.0)
-    assert learnt.attempt(70.0) == Duration(0.0, longest=30.0)
+    learned = Expectation(60.0, RunTimeSource.LEARNED, 60.0, 100.0)
+    assert learned.attempt(70.0) == Duration(0.0, longest=30.0)
 
 
 @given(

@@ -171,7 +171,7 @@ def test_the_recommended_objects_give_the_figures_that_the_advice_states() -> No
     cluster["items"] = [item for item in cluster["items"] if item["kind"] != "ClusterQueue"]
     Path("cluster.json").write_text(json.dumps(cluster))
     simulated = json.loads(
-        run("simulate", "-f", "best.yaml", "--durations", "learnt", "-o", "json")
+        run("simulate", "-f", "best.yaml", "--durations", "learned", "-o", "json")
     )
     assert simulated["meanWaitSeconds"] == pytest.approx(
         best["figures"]["mean-wait"]["value"], abs=0.01

@@ -9,7 +9,7 @@ import pytest
 from queuectl.simulate.policy import Durations, Order, Placement
 from tests.simulate.cases import outcome, setting, trace, waits
 
-DECLARED, LEARNT, UNKNOWN = Durations
+DECLARED, LEARNED, UNKNOWN = Durations
 GANG = (
     "0,100,1,8,a",  # half of the nodes, until 100
     "1,50,2,8,a",  # a gang of all nodes: it waits, and its planned start is 100
@@ -26,7 +26,7 @@ def backfilled(rows: tuple[str, ...], durations: Durations, **more: Any) -> list
     [
         (DECLARED, 98, 0),  # it ends at the planned start
         (DECLARED, 99, 148),  # it would end one second later, and waits until the gang has ended
-        (LEARNT, 98, 148),  # its run time is not known
+        (LEARNED, 98, 148),  # its run time is not known
         (UNKNOWN, 98, 148),
     ],
 )
@@ -50,14 +50,14 @@ def test_a_limit_of_the_trace_is_known_in_place_of_the_run_time() -> None:
     assert backfilled(rows, DECLARED, more="limit_s") == [0, 99, 148]
 
 
-def test_run_times_are_learnt_from_jobs_that_have_ended_in_simulated_time() -> None:
+def test_run_times_are_learned_from_jobs_that_have_ended_in_simulated_time() -> None:
     """Five jobs of the user ran for 20 s, so the last one is expected to end before the planned start."""
     before = [f"{at},20,1,1,a,u" for at in range(0, 100, 20)]
     gang = ("200,100,1,8,a,v,100", "201,50,2,8,a,v,")
     last = "202,20,1,8,a,u"
     rows = (*(f"{row}," for row in before), *gang, f"{last},")
-    assert backfilled(rows, LEARNT, more="user,expected_s")[-1] == 0
-    assert backfilled(rows[1:], LEARNT, more="user,expected_s")[-1] > 0
+    assert backfilled(rows, LEARNED, more="user,expected_s")[-1] == 0
+    assert backfilled(rows[1:], LEARNED, more="user,expected_s")[-1] > 0
 
 
 def test_a_job_that_states_more_time_than_its_queue_permits_never_fits() -> None:

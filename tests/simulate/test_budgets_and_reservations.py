@@ -119,7 +119,7 @@ def test_a_job_of_unknown_length_is_evicted_when_a_recurring_reservation_begins(
     """It starts between two occurrences only if its end is expected before the next one: ``expected_s`` is too short here."""
     jobs = trace(f"0,{3 * HOUR},1,8,a,{HOUR},{HOUR}", more="expected_s,checkpoint_s")
     found = simulated(
-        jobs, reservation(2, 3, evict=True, nodes=["a-000"]), durations=Durations.LEARNT
+        jobs, reservation(2, 3, evict=True, nodes=["a-000"]), durations=Durations.LEARNED
     )
     assert (waits(found), found.total.evictions) == ([HOUR], 1)
 

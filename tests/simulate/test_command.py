@@ -177,7 +177,7 @@ def test_csv_over_time_has_a_line_for_each_interval() -> None:
         ("-o", "csv"),
         ("-o", "csv-over-time"),
         ("-o", "json", "--strategy", "Backfill"),
-        ("-o", "json", "--strategy", "Backfill", "--durations", "learnt"),
+        ("-o", "json", "--strategy", "Backfill", "--durations", "learned"),
     ],
 )
 def test_two_runs_give_the_same_bytes(options: tuple[str, ...]) -> None:
@@ -209,7 +209,7 @@ def test_nodes_and_jobs_are_needed_from_one_source(
     ("arguments", "message"),
     [
         (("--strategy", "SJF", "--durations", "unknown"), "--strategy SJF: needs the run times"),
-        (("--strategy", "SJF", "--durations", "learnt"), "--strategy SJF: needs the run times"),
+        (("--strategy", "SJF", "--durations", "learned"), "--strategy SJF: needs the run times"),
         (("--events", "none.csv"), "none.csv: No such file"),
         (("--events", "events.csv"), "--events: Node x is not in the input"),
         (("--trace", "classes.csv"), "classes.csv: line 2: priority: 'high' is neither"),

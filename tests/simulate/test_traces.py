@@ -40,7 +40,7 @@ def test_with_learned_run_times_jobs_wait_less_than_with_fifo_and_gangs_of_sever
     given: Setting,
 ) -> None:
     fifo = total(given, Placement.BEST_FIT, Order.STRICT_FIFO)
-    found = total(given, Placement.PLANNER, Order.BACKFILL, Durations.LEARNT)
+    found = total(given, Placement.PLANNER, Order.BACKFILL, Durations.LEARNED)
     assert found.waits.mean is not None
     assert fifo.waits.mean is not None
     assert fifo.several.mean is not None
@@ -49,7 +49,7 @@ def test_with_learned_run_times_jobs_wait_less_than_with_fifo_and_gangs_of_sever
     assert found.several.mean <= fifo.several.mean
 
 
-@pytest.mark.parametrize("durations", ["declared", "learnt"])
+@pytest.mark.parametrize("durations", ["declared", "learned"])
 def test_in_the_recorded_results_backfill_beats_fifo(durations: str) -> None:
     known = records.read()
     traces = {

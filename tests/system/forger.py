@@ -259,7 +259,7 @@ def _without(document: Document, *fields: str) -> Document:
 def seen_of(workspace: Workspace, kind: str, name: str) -> Document:
     """All that is shown of a gang that runs, apart from the time that has passed; once its Event is written.
 
-    Its expected run time is not compared: it is learnt from the gangs of all users that end.
+    Its expected run time is not compared: it is learned from the gangs of all users that end.
     """
     found = named(workspace, kind, name)
     uid, why = found["uid"], found["reason"]["message"]

@@ -21,7 +21,7 @@ from tests.traces.scenarios import Scenario, scenarios
 TOLERANCE: Final = 0.01
 EXACT: Final = (Order.STRICT_FIFO, Order.SJF)
 REFERENCE: Final = (Order.STRICT_FIFO, Order.BEST_EFFORT_FIFO, Order.SJF)
-LIMITS: Final = (Durations.DECLARED, Durations.LEARNT)
+LIMITS: Final = (Durations.DECLARED, Durations.LEARNED)
 RULES: Final[tuple[Mapping[str, Any], ...]] = tuple(
     {"plannedStarts": number, "backfillOrder": order, "plannedStartDelay": delay}
     for order in ("Queue", "Shortest")

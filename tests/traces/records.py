@@ -94,7 +94,7 @@ COMPARED: Final = (
     ("StrictFIFO", "best-fit", "-"),
     ("BestEffortFIFO", "best-fit", "-"),
     ("Backfill", "planner", "declared"),
-    ("Backfill", "planner", "learnt"),
+    ("Backfill", "planner", "learned"),
 )
 RULES_HEAD: Final = (
     "| trace | rule | mean wait (s) | multi-node (s) | p99 (s) | run |\n"

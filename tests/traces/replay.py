@@ -1,4 +1,4 @@
-"""The state of the queues at any time of a simulated trace, as the snapshot that a leader would have, and what it has learnt by then."""
+"""The state of the queues at any time of a simulated trace, as the snapshot that a leader would have, and what it has learned by then."""
 
 from __future__ import annotations
 

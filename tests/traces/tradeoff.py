@@ -58,7 +58,7 @@ def simulated(factor: str) -> Run:
     made = now()
     policy = Policy(Placement.BEST_FIT, Order.STRICT_FIFO)
     if factor != FIFO:
-        policy = Policy(Placement.PLANNER, Order.BACKFILL, Durations.LEARNT)
+        policy = Policy(Placement.PLANNER, Order.BACKFILL, Durations.LEARNED)
         vars(whole_nodes)["MARGIN"] = float(factor)
     total = simulate(setting(NODES, SLICE.read_bytes()), policy).total
     mean, several = total.waits.mean, total.several.mean

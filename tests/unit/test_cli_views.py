@@ -148,12 +148,12 @@ class TestExplain:
         ("run_time", "line"),
         [
             (
-                {"source": "Learnt", "seconds": 4500.0, "quantile": 0.8, "median": 2400.0, "gangs": 12, "error": 540.0},
-                "Run time: at most 75m with a probability of 80%; median 40m, learnt from 12 gangs; median error 9m",
+                {"source": "Learned", "seconds": 4500.0, "quantile": 0.8, "median": 2400.0, "gangs": 12, "error": 540.0},
+                "Run time: at most 75m with a probability of 80%; median 40m, learned from 12 gangs; median error 9m",
             ),
             (
                 {"source": "Limit", "seconds": 7200.0, "median": 2400.0, "gangs": 1, "error": None},
-                "Run time: at most 2h, its limit; median 40m, learnt from 1 gang",
+                "Run time: at most 2h, its limit; median 40m, learned from 1 gang",
             ),
             (
                 {"source": "Stated", "seconds": 600.0, "median": None, "gangs": 0, "error": None},

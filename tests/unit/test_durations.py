@@ -20,7 +20,7 @@ SECONDS = (100, 200, 300, 400, 500, 600, 700, 800, 900)
 
 
 class Leader(World):
-    """The gang u1, which is pending or has run since 10, and a leader that keeps what it has learnt."""
+    """The gang u1, which is pending or has run since 10, and a leader that keeps what it has learned."""
 
     def __init__(self, entry: Entry) -> None:
         job = JOB if entry.state is State.PENDING else RESUMED
@@ -49,7 +49,7 @@ def test_without_history_the_end_of_a_gang_is_unknown() -> None:
     assert leader.ends(30.0) == 810.0
 
 
-def test_the_end_of_a_running_gang_is_learnt_and_moves_when_it_runs_longer() -> None:
+def test_the_end_of_a_running_gang_is_learned_and_moves_when_it_runs_longer() -> None:
     leader = Leader(RUNNING)
     leader.learns(*SECONDS)
     found = [leader.ends(float(now)) for now in range(10, 1200, 5)]
@@ -112,9 +112,9 @@ def test_a_finished_gang_is_compared_with_what_was_expected_at_its_first_start()
     assert ended(durations, 100.0) == [], "nothing was expected"
     durations.learn(Run(work_of(ENTRY), one) for one in SECONDS)
     assert ended(durations, 550.0, attempts=2) == [
-        RunError(RunTimeSource.LEARNT, 50.0, within=True)
+        RunError(RunTimeSource.LEARNED, 50.0, within=True)
     ]
-    assert ended(durations, 850.0) == [RunError(RunTimeSource.LEARNT, 350.0, within=False)]
+    assert ended(durations, 850.0) == [RunError(RunTimeSource.LEARNED, 350.0, within=False)]
 
 
 def test_the_error_of_a_limit_is_the_time_that_was_left() -> None:

@@ -186,7 +186,7 @@ def test_a_run_time_has_its_source_its_quantile_and_the_error_of_those_before() 
     leader = Leader()
     leader.durations.learn(runs(*[100.0 * n for n in range(1, 11)]))
     leader.add("limited", limit=600.0)
-    leader.add("learnt")
+    leader.add("learned")
     done = leader.add("done", State.PENDING, 0)
     starts = replace(done, state=State.STARTING, attempt=1, started_at=NOW)
     over = replace(starts, state=State.FINISHED, past_seconds=300.0, finished_at=NOW)
@@ -195,10 +195,10 @@ def test_a_run_time_has_its_source_its_quantile_and_the_error_of_those_before() 
     )
     leader.put(over)
     snapshot = leader.builder.freeze(leader.config, NOW, SolverLimits())
-    found = leader.estimates.current(leader.ledger, snapshot).run_times(["limited", "learnt", "?"])
+    found = leader.estimates.current(leader.ledger, snapshot).run_times(["limited", "learned", "?"])
     assert found == {
         "limited": ExpectedRunTime(RunTimeSource.LIMIT, 600.0, None, 500.0, 11),
-        "learnt": ExpectedRunTime(RunTimeSource.LEARNT, 900.0, 0.8, 500.0, 11, 300.0),
+        "learned": ExpectedRunTime(RunTimeSource.LEARNED, 900.0, 0.8, 500.0, 11, 300.0),
     }
 
 

@@ -173,7 +173,7 @@ def busy() -> Metrics:
     metrics.reserved(Snapshot(0.0, Fleet(()), QueueConfig()), ())
     metrics.estimates.observe([("team-a", 600.0)])
     metrics.estimates.started([EstimateError("team-a", 30.0, Arrival.BY_P90)])
-    metrics.durations.finished([("Learnt", 60.0, True)])
+    metrics.durations.finished([("Learned", 60.0, True)])
     metrics.wrote("Job", WriteResult.OK, 0.02)
     metrics.watched("pods", 3, 1000.0)
     metrics.relisted("pods")

@@ -193,7 +193,7 @@ def make(size: Size = SMALL, seed: int = 7) -> Sample:
     diagnoser.uses = uses
     diagnoser.running = snapshot
     diagnoser.run_times = {
-        entry.uid: ExpectedRunTime(RunTimeSource.LEARNT, 7200.0, 0.8, 4000.0, 24, 900.0)
+        entry.uid: ExpectedRunTime(RunTimeSource.LEARNED, 7200.0, 0.8, 4000.0, 24, 900.0)
         for entry in waiting
     }
     diagnoser.starts = {entry.uid: _expected(rng) for entry in waiting}

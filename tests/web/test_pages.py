@@ -59,7 +59,7 @@ PAGES: dict[str, tuple[str, ...]] = {
         "Queue position",
         "expected start: ",
         "Expected run time",
-        "learnt from 24 gangs",
+        "learned from 24 gangs",
     ),
     f"/ui/workloads/{PLANNED}": ("Its planned start is at", "It moved 1 time", "end before"),
     "/ui/workloads/wait-00000/why": ("quota: it needs 40 GPUs", "minimum"),

@@ -61,8 +61,8 @@ class Estimator:
         self._between_plans = between_plans
         self._throttle = PlannerThrottle(SHARE)
 
-    async def run(self, learnt: Callable[[], None]) -> None:
-        """Estimate until cancelled. ``learnt``: called when the run times of earlier gangs are known."""
+    async def run(self, learned: Callable[[], None]) -> None:
+        """Estimate until cancelled. ``learned``: called when the run times of earlier gangs are known."""
         try:
             runs = await self._store.past_runs(PAST_RUNS)
         except StoreUnavailable as error:  # then it uses runs that finish from now on
@@ -71,7 +71,7 @@ class Estimator:
         for first in range(0, len(runs), _AT_ONCE):
             self._leader_state.durations.learn(runs[first : first + _AT_ONCE])
             await asyncio.sleep(0)
-        learnt()
+        learned()
         try:
             while True:
                 await self.estimate()

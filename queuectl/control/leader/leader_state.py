@@ -59,7 +59,7 @@ class LeaderState:
         planning: what plans are made from.
         observer, decider: turn observations and plans into changes of the ledger.
         tally, holdings: past use, and current use.
-        durations: of gangs, stated and learnt.
+        durations: of gangs, stated and learned.
         estimates: of the starts of pending gangs.
         gang_uses: the last measured GPU utilization of gangs, by uid.
         refusals: outstanding writes that the API server denies.
