@@ -23,14 +23,13 @@ from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.domain.errors import QueuectlError
 from queuectl.localcluster import LocalCluster
-from queuectl.localcluster.client import get_plain
+from queuectl.localcluster.client import START_SECONDS, get_plain
 from queuectl.localcluster.keeper import remove_tree
 from queuectl.localcluster.layout import LOOPBACK, free_ports
 from queuectl.localcluster.supervisor import Supervisor
 
 ACCOUNT: Final = "queuectl"
 _PROGRAM: Final = "queuectl"
-_READY_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 20.0
 _LAST_LINES: Final = 12
 
@@ -154,19 +153,16 @@ class Controller:
         """Its log file."""
         return self.home / "serve.log"
 
-    def wait_ready(
-        self, seconds: float = _READY_SECONDS, *, waiting: Callable[[], None] | None = None
-    ) -> None:
+    def wait_ready(self, *, waiting: Callable[[], None] | None = None) -> None:
         """Wait until /readyz answers 200.
 
         Args:
-            seconds: the time limit.
             waiting: called repeatedly during the wait.
 
         Raises:
-            ControllerFailed: it ended, or is not ready after ``seconds``.
+            ControllerFailed: it ended, or is not ready in time.
         """
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + START_SECONDS
         while (problem := self._problem()) is not None:
             program = self._supervisor.programs()[_PROGRAM]
             if not program.running or time.monotonic() > deadline:

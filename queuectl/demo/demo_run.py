@@ -37,7 +37,7 @@ from queuectl.localcluster import (
     layout,
     take_down,
 )
-from queuectl.localcluster.client import get_plain, wait_until
+from queuectl.localcluster.client import START_SECONDS, get_plain, wait_until
 from queuectl.localcluster.layout import LOOPBACK, free_ports
 from queuectl.localcluster.prometheus import Prometheus, exporters_job
 from queuectl.localcluster.versions import ALL_UNITS
@@ -47,7 +47,6 @@ _POLL_SECONDS: Final = 0.4
 # Idle time of the victim before the urgent gang is submitted: enough for two warnings, the grace period and one evaluation.
 _IDLE_SECONDS: Final = 5.0
 _RUN_SECONDS: Final = 120.0
-_NAMESPACE_SECONDS: Final = 30.0
 
 
 class DemoIsUp(QueuectlError):
@@ -172,7 +171,7 @@ def _create_queues(cluster: LocalCluster, served: Controller) -> None:
     for team in scenario.QUOTAS:
         account = f"/api/v1/namespaces/{team}/serviceaccounts/default"
         what = f"the ServiceAccount of {team}"
-        wait_until(partial(cluster.client.exists, account), what, _NAMESPACE_SECONDS)
+        wait_until(partial(cluster.client.exists, account), what, START_SECONDS)
     with ApiConnection(served.api) as rest:
         rest.apply(map(scenario.with_idle_reclaim, scenario.configuration()))
 

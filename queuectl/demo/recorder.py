@@ -28,13 +28,13 @@ from queuectl.domain.fleet import Node
 from queuectl.domain.job_records import JobRecord
 from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.records import NodeRecord
+from queuectl.localcluster.client import START_SECONDS
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds import KINDS, JobKinds, index_labels, leaderworkerset, path
 from queuectl.objects.kinds.pods import pod_reader
 from queuectl.objects.kubernetes.nodes import read_node
 from queuectl.objects.kubernetes.wire import WireNode
 
-_START_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.1
 
 Fact = NodeRecord | JobRecord | PodRecord
@@ -137,7 +137,7 @@ class Recorder:
             facts = [fact for known in self._known.values() for fact in known.values()]
         return [fact for fact in facts if isinstance(fact, JobRecord)]
 
-    def settle(self, *only: str, seconds: float = _START_SECONDS) -> None:
+    def settle(self, *only: str, seconds: float = START_SECONDS) -> None:
         """Wait until the recording has all objects of a new list; ``only``: paths of collections, none = all.
 
         Raises:
@@ -156,7 +156,7 @@ class Recorder:
                 seen[uid] <= fresh.version for uid in gone
             )
 
-    def _wait(self, done: Callable[[], bool], what: str, seconds: float = _START_SECONDS) -> None:
+    def _wait(self, done: Callable[[], bool], what: str, seconds: float = START_SECONDS) -> None:
         deadline = time.monotonic() + seconds
         while not done():
             if time.monotonic() > deadline or not self._thread.is_alive():

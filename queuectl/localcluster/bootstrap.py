@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from queuectl.localcluster import certificates, components, installation, kubeconfig, operators
 from queuectl.localcluster.certificates import Authority, KeyPair
-from queuectl.localcluster.client import Client, wait_until
+from queuectl.localcluster.client import START_SECONDS, Client, wait_until
 from queuectl.localcluster.components import Component
 from queuectl.localcluster.errors import LocalClusterError, RequestError, UnreachableError
 from queuectl.localcluster.nodes import Nodes
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from queuectl.localcluster.supervisor import Supervisor
 
 _MANIFESTS = Path(__file__).parent / "manifests"
-_START_SECONDS = 60.0
-_NODES_SECONDS = 180.0
 
 
 class Bootstrap:
@@ -144,9 +142,9 @@ class Bootstrap:
         wait_until(
             lambda: client.exists(account),
             "the ServiceAccount of namespace default",
-            _START_SECONDS,
+            START_SECONDS,
         )
-        nodes.wait_ready(names, seconds=_NODES_SECONDS)
+        nodes.wait_ready(names, seconds=START_SECONDS)
 
 
 def admin(layout: Layout) -> Client:
@@ -181,7 +179,7 @@ def wait_healthy(layout: Layout, supervisor: Supervisor, name: str) -> None:
     Raises:
         LocalClusterError: It ended, or is not ready in time; the message ends with the last lines of its log.
     """
-    deadline = time.monotonic() + _START_SECONDS
+    deadline = time.monotonic() + START_SECONDS
     with contextlib.closing(Probe(layout, name)) as probe:
         while (problem := probe.problem()) is not None:
             program = supervisor.programs()[name]

@@ -23,7 +23,7 @@ from queuectl.localcluster import (
 )
 from queuectl.localcluster.bootstrap import Probe
 from queuectl.localcluster.certificates import Authority
-from queuectl.localcluster.client import Client, tls, wait_until
+from queuectl.localcluster.client import START_SECONDS, Client, tls, wait_until
 from queuectl.localcluster.errors import LocalClusterError
 from queuectl.localcluster.nodes import Nodes
 from queuectl.localcluster.progress import NoProgress
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from queuectl.localcluster.progress import Progress
 
 _SILENT = NoProgress()
-_NAMESPACE_SECONDS = 60.0
 _API_SERVER_STOP_SECONDS = 15.0
 
 
@@ -245,7 +244,7 @@ class LocalCluster:
             wait_until(
                 lambda: self.client.exists(account),
                 f"the service account of {name}",
-                _NAMESPACE_SECONDS,
+                START_SECONDS,
             )
             yield name
         finally:
@@ -254,7 +253,7 @@ class LocalCluster:
             wait_until(
                 lambda: not self.client.exists(f"/api/v1/namespaces/{name}"),
                 gone,
-                _NAMESPACE_SECONDS,
+                START_SECONDS,
             )
 
     def kill(self, component: str) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import httpx2
 
-from queuectl.localcluster.client import get_plain, wait_until
+from queuectl.localcluster.client import START_SECONDS, get_plain, wait_until
 from queuectl.localcluster.errors import LocalClusterError
 from queuectl.localcluster.exposition import Dialect, render, render_faults
 from queuectl.localcluster.gpus import Load, NodeDevices, parse_profile
@@ -42,7 +42,6 @@ _INDEX = "batch.kubernetes.io/job-completion-index"
 _MIG = "nvidia.com/mig-"
 _AMD = "amd.com/gpu"
 _NAME = "exporters"
-_START_SECONDS = 30.0
 _FOLLOW_SECONDS = 0.5
 _TARGETS = "/targets"
 
@@ -264,7 +263,7 @@ def start_for(cluster: LocalCluster) -> str:
         log=cluster.log(_NAME),
     )
     urls = [url(port, node) for node in cluster.nodes.gpus()]
-    wait_until(partial(_answer, urls), "the GPU exporters", _START_SECONDS)
+    wait_until(partial(_answer, urls), "the GPU exporters", START_SECONDS)
     return targets_url(port)
 
 

@@ -10,7 +10,7 @@ import yaml
 
 from queuectl.localcluster import build, kubeconfig, layout
 from queuectl.localcluster.certificates import Authority
-from queuectl.localcluster.client import wait_until
+from queuectl.localcluster.client import START_SECONDS, wait_until
 from queuectl.localcluster.operators import settings_file, webhook_certificates
 from queuectl.localcluster.yaml_files import objects
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from queuectl.localcluster.layout import Layout
     from queuectl.localcluster.operators import Operator
 
-_SECONDS = 60.0
 _TOKEN_SECONDS = 365 * 24 * 3600  # longer than any local cluster runs
 _CRDS = "crds/"
 _WEBHOOKS = "webhooks.yaml"
@@ -107,7 +106,7 @@ def wait_webhooks(home: Layout, operator: Operator) -> None:
             with socket.socket() as probe:
                 return probe.connect_ex(address) == 0
 
-        wait_until(listens, f"the webhooks of {operator.name}", _SECONDS)
+        wait_until(listens, f"the webhooks of {operator.name}", START_SECONDS)
 
 
 def webhooks(
@@ -191,6 +190,6 @@ def _wait_served(client: Client, crd: Document) -> None:
         conditions = client.get(path).get("status", {}).get("conditions") or []
         return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
 
-    wait_until(established, f"the CRD {name}", _SECONDS)
+    wait_until(established, f"the CRD {name}", START_SECONDS)
     # An admission policy with parameters of a kind that discovery does not have fails for 30 s.
-    wait_until(lambda: client.discovers(group), f"discovery of {group}", _SECONDS)
+    wait_until(lambda: client.discovers(group), f"discovery of {group}", START_SECONDS)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from queuectl.localcluster import devices
-from queuectl.localcluster.client import Client, Document, wait_until
+from queuectl.localcluster.client import START_SECONDS, Client, Document, wait_until
 from queuectl.localcluster.errors import LocalClusterError
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class Nodes:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def create(self, spec: NodeSpec, *, wait_seconds: float = 60.0) -> list[str]:
+    def create(self, spec: NodeSpec, *, wait_seconds: float = START_SECONDS) -> list[str]:
         """Create the nodes of a spec, and wait until all are Ready and schedulable.
 
         Returns:
@@ -202,7 +202,7 @@ class Nodes:
         """The nodes that are Ready and have no taint of a lost node."""
         return {one["metadata"]["name"] for one in self._list() if _is_ready(one)}
 
-    def wait_ready(self, names: Iterable[str], *, seconds: float = 60.0) -> None:
+    def wait_ready(self, names: Iterable[str], *, seconds: float = START_SECONDS) -> None:
         """Wait until these nodes are Ready and schedulable.
 
         Raises:

@@ -15,7 +15,7 @@ import httpx2
 import yaml
 
 from queuectl.localcluster import build
-from queuectl.localcluster.client import get_plain
+from queuectl.localcluster.client import START_SECONDS, get_plain
 from queuectl.localcluster.errors import LocalClusterError
 from queuectl.localcluster.keeper import remove_tree
 from queuectl.localcluster.layout import LOOPBACK, free_ports
@@ -33,7 +33,6 @@ _NAME = "prometheus"
 EXPORTERS_JOB = "dcgm-exporter"
 """Job name of the scrapes of GPU exporters."""
 
-_START_SECONDS = 30.0
 _SILENT = NoProgress()
 
 
@@ -128,7 +127,7 @@ class Prometheus:
             cwd=self._home,
             log=log,
         )
-        deadline = time.monotonic() + _START_SECONDS
+        deadline = time.monotonic() + START_SECONDS
         while not self._ready():
             if time.monotonic() > deadline or not self._supervisor.programs()[_NAME].running:
                 words = log.read_text(errors="replace").strip().splitlines()[-5:]

@@ -233,7 +233,7 @@ def stage(cluster: LocalCluster) -> Iterator[Stage]:
             stack.callback(controller.stop)
             controllers.append(controller)
         for controller in controllers:
-            controller.wait_ready(120.0)
+            controller.wait_ready()
         recorder = stack.enter_context(Recorder(cluster.kubeconfig))
         first, second = controllers
         yield Stage(cluster, server, wires, (first, second), recorder, clocks)

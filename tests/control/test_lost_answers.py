@@ -100,9 +100,11 @@ class Rivals:
     world: Rig
     kind: str
     uids: list[str] = field(default_factory=list)
+    closed: bool = False
+    """No more rivals come."""
 
     def come(self, does: str) -> None:
-        if of_the_ledger(does) and not self.there():
+        if of_the_ledger(does) and not self.closed and not self.there():
             document = gang(self.kind, f"rival-{len(self.uids)}", PODS, "high")
             self.uids.append(self.world.cluster.submit(document))
 
@@ -152,9 +154,11 @@ async def contest(world: Rig, kind: str, rivals: Rivals) -> None:
     await world.until(sampled, "past use is sampled")
 
     async def ended() -> bool:
-        return {e.state for e in (await world.store.load()).entries} <= {State.FINISHED}
+        entries = (await world.store.load()).entries
+        return not rivals.there() and {e.state for e in entries} <= {State.FINISHED}
 
-    # A commit that is lost now brings one more rival.
+    # Until here, a lost commit of a sample of the usage brings one more rival.
+    rivals.closed = True
     await world.until(ended, "each gang has finished")
     await world.at_rest()
     await agrees(world)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import pytest
 
+from queuectl.control.leader import events
 from queuectl.control.leader.events import EventRecorder
 from queuectl.domain.containment import Containment
+from queuectl.domain.errors import ObjectGone
 from queuectl.domain.events import Event, NoteAdded, Refuse
 from queuectl.domain.ledger import EntryChange
 from queuectl.domain.reasons import Code, Reason
@@ -55,6 +58,29 @@ def lived(*events: Event) -> tuple[list[EntryChange], FakeCluster]:
 
 def test_only_the_newest_pending_reason_and_the_newest_start_are_published() -> None:
     assert published(*lived(*LIVES["pending"], *LIVES["running"])) == ["PodsReady"]
+
+
+class ReplacedPod(FakeCluster):
+    """A StatefulSet replaces the pod with the Events before the watch reports it."""
+
+    replaced = True
+
+    async def patch_job(
+        self, kind: str, namespace: str, name: str, patch: Mapping[str, Any]
+    ) -> int:
+        if self.replaced:
+            self.replaced = False
+            raise ObjectGone(f"{name}: uid is another")
+        return await super().patch_job(kind, namespace, name, patch)
+
+
+def test_an_event_is_written_again_if_its_object_was_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(events, "AGAIN", 0.0)
+    cluster = ReplacedPod()
+    changes = live_through(cluster.job(cluster.submit(batch_job("train"))), *LIVES["running"])
+    assert published(changes, cluster) == ["PodsReady"]
 
 
 def test_the_reason_of_an_eviction_is_published_after_the_requeue() -> None:

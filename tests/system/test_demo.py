@@ -117,10 +117,17 @@ def test_however_it_is_ended_nothing_is_left_behind(
         QUEUECTL,
         env=environment(home) | {"PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
     ) as demo:
         assert demo.stdout is not None
-        assert any(line in said for said in demo.stdout)
+        said: list[str] = []
+        for text in demo.stdout:
+            said.append(text)
+            if line in text:
+                break
+        else:
+            pytest.fail("it ended before that line: " + "".join(said))
         demo.send_signal(number)
         demo.stdout.read()
     assert demo.returncode == code

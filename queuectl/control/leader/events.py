@@ -16,7 +16,7 @@ import structlog
 
 from queuectl.control.ports import Cluster
 from queuectl.domain.containment import Boundary, Containment
-from queuectl.domain.errors import ClusterError, WriteConflict, WriteRefused
+from queuectl.domain.errors import ClusterError, ObjectGone, WriteConflict, WriteRefused
 from queuectl.domain.job_records import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.reasons import NOTES, TRANSIENT, WARNINGS, Code, Reason
@@ -130,8 +130,8 @@ class EventRecorder:
             await self._annotate(job, status_text(entry))
             await self._cluster.create_event(job, kind, str(entry.reason.code), text)
             done = True
-        except WriteConflict:
-            # The watch is behind. A newer reason, if there is one by then, replaces this one.
+        except (WriteConflict, ObjectGone):
+            # The watch is behind, or the first pod was replaced. A newer reason, if there is one by then, replaces this one.
             due = asyncio.get_running_loop().time() + AGAIN
             self._queued.setdefault(entry.uid, (due, entry))
         except ClusterError as error:
