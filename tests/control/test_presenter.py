@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
 
-from queuectl.control.leader import events
+from queuectl.control.leader import events as leader_events
 from queuectl.control.leader.events import EventRecorder
 from queuectl.domain.containment import Containment
 from queuectl.domain.errors import ObjectGone
@@ -31,23 +31,30 @@ def published(changes: Iterable[EntryChange], cluster: FakeCluster) -> list[str]
 
 
 def publish(changes: Iterable[EntryChange], cluster: FakeCluster) -> None:
-    async def run() -> None:
-        presenter = EventRecorder(
-            cluster,
-            cluster.job,
-            lambda: True,
-            {"default", "team-a"},
-            KINDS,
-            per_second=FASTER,
-            after=0.0,
-            containment=Containment(time.time),
-        )
+    run(recorder(cluster), changes)
+
+
+def recorder(cluster: FakeCluster) -> EventRecorder:
+    return EventRecorder(
+        cluster,
+        cluster.job,
+        lambda: True,
+        {"default", "team-a"},
+        KINDS,
+        per_second=FASTER,
+        after=0.0,
+        containment=Containment(time.time),
+    )
+
+
+def run(presenter: EventRecorder, changes: Iterable[EntryChange]) -> None:
+    async def write() -> None:
         presenter.add(changes)
         task = asyncio.create_task(presenter.run())
         await asyncio.sleep(0.05)
         task.cancel()
 
-    asyncio.run(run())
+    asyncio.run(write())
 
 
 def lived(*events: Event) -> tuple[list[EntryChange], FakeCluster]:
@@ -61,26 +68,40 @@ def test_only_the_newest_pending_reason_and_the_newest_start_are_published() -> 
 
 
 class ReplacedPod(FakeCluster):
-    """A StatefulSet replaces the pod with the Events before the watch reports it."""
+    """A StatefulSet replaces the pod with the Events before the watch reports it. ``meanwhile`` happens during the write."""
 
-    replaced = True
+    meanwhile: Callable[[], None] | None = None
 
     async def patch_job(
         self, kind: str, namespace: str, name: str, patch: Mapping[str, Any]
     ) -> int:
-        if self.replaced:
-            self.replaced = False
+        if self.meanwhile is not None:
+            happens, self.meanwhile = self.meanwhile, None
+            happens()
             raise ObjectGone(f"{name}: uid is another")
         return await super().patch_job(kind, namespace, name, patch)
 
 
+@pytest.mark.parametrize(
+    ("life", "then", "events"),
+    [
+        ("running", (), ["PodsReady"]),
+        ("evicting", (), ["Preempted"]),
+        ("evicting", ("requeued",), ["Queued", "Preempted"]),
+    ],
+)
 def test_an_event_is_written_again_if_its_object_was_replaced(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, life: str, then: tuple[str, ...], events: list[str]
 ) -> None:
-    monkeypatch.setattr(events, "AGAIN", 0.0)
+    monkeypatch.setattr(leader_events, "AGAIN", 0.0)
     cluster = ReplacedPod()
-    changes = live_through(cluster.job(cluster.submit(batch_job("train"))), *LIVES["running"])
-    assert published(changes, cluster) == ["PodsReady"]
+    record = cluster.job(cluster.submit(batch_job("train")))
+    changes = live_through(record, *LIVES[life])
+    later = [change for name in then for change in live_through(record, *LIVES[name])]
+    presenter = recorder(cluster)
+    cluster.meanwhile = lambda: presenter.add(later[len(changes) :])
+    run(presenter, changes)
+    assert [event.reason for event in cluster.events] == events
 
 
 def test_the_reason_of_an_eviction_is_published_after_the_requeue() -> None:

@@ -77,13 +77,16 @@ class EventRecorder:
                 continue
             due = now + self._after if entry.reason.code in TRANSIENT else now
             _, older = self._queued.pop(entry.uid, (0.0, None))
-            if older is not None and older.state is State.EVICTING:
-                self._add_note(
-                    entry.uid, older.reason
-                )  # the reason of an eviction is always written
+            if older is not None:
+                self._replaced(older)
             self._queued[entry.uid] = (due, entry)
             if len(self._queued) > BACKLOG:
                 del self._queued[next(iter(self._queued))]
+
+    def _replaced(self, older: Entry) -> None:
+        """A newer reason replaces this one. The reason of an eviction is always written."""
+        if older.state is State.EVICTING:
+            self._add_note(older.uid, older.reason)
 
     def note(self, uid: str, reason: Reason) -> None:
         """Write an Event of type Warning on a job, if it exists."""
@@ -131,9 +134,11 @@ class EventRecorder:
             await self._cluster.create_event(job, kind, str(entry.reason.code), text)
             done = True
         except (WriteConflict, ObjectGone):
-            # The watch is behind, or the first pod was replaced. A newer reason, if there is one by then, replaces this one.
-            due = asyncio.get_running_loop().time() + AGAIN
-            self._queued.setdefault(entry.uid, (due, entry))
+            # The watch is behind, or the first pod was replaced.
+            if entry.uid not in self._queued:
+                self._queued[entry.uid] = (asyncio.get_running_loop().time() + AGAIN, entry)
+            else:
+                self._replaced(entry)
         except ClusterError as error:
             log.info("event_not_written", workload=entry.ref, error=str(error))
         finally:
