@@ -32,7 +32,7 @@ _DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryLi
 NO_TRUSTED_CA = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """A TLS context without CAs, for clients of servers without TLS."""
 _TIMEOUT_SECONDS = 30.0
-START_SECONDS = 180.0
+START_SECONDS = 240.0
 """The limit for anything to come up. It is long, because two cores can run several clusters. A component that ends is noticed at once."""
 _CONNECTIONS = 16
 

@@ -19,8 +19,6 @@ from tests.system.installation import Installation, installed
 pytestmark = [pytest.mark.system, pytest.mark.sets_aside]
 
 POISONED = Path(__file__).parent / "poisoned"
-_CAREFUL_SECONDS = 240
-"""A careful start tries the objects in processes of their own, which share the processors with the other tests."""
 
 
 def poisoned() -> AbstractContextManager[Installation]:
@@ -39,7 +37,7 @@ def crashes(controller: Controller) -> int:
     """Restart the controller until it is ready. Returns how often it crashed."""
     for count in range(10):
         try:
-            controller.wait_ready(_CAREFUL_SECONDS)
+            controller.wait_ready()
         except ControllerFailed:
             if controller.running:
                 raise
