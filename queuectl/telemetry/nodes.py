@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter as Counts
 from collections.abc import Iterator
 
 from prometheus_client import Metric
@@ -21,8 +21,8 @@ def _status(node: Node) -> str:
 
 def nodes(fleet: Fleet) -> Iterator[Metric]:
     """The number of nodes by status, and the allocatable resources of ready nodes."""
-    statuses: Counter[str] = Counter({"ready": 0, "cordoned": 0, "unhealthy": 0, "not_ready": 0})
-    offered: Counter[str] = Counter()
+    statuses: Counts[str] = Counts({"ready": 0, "cordoned": 0, "unhealthy": 0, "not_ready": 0})
+    offered: Counts[str] = Counts()
     for node in fleet.nodes:
         status = _status(node)
         statuses[status] += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter as Counts
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -68,7 +68,7 @@ class Kinds(Collector):
                 last = self._entry(line.gangs[-1].workload.uid)  # the first of a line start first
                 if last is not None and last.state in _QUEUES:
                     shown.add((queue or "", pending_status(last.reason.code), line.key))
-        counted = Counter((queue, status) for queue, status, _ in shown)
+        counted = Counts((queue, status) for queue, status, _ in shown)
         yield gauge(
             "pending_scheduling_hashes",
             "Classes of equal pending gangs, as of the last plan.",

@@ -15,6 +15,7 @@ from queuectl.domain.quantity import Resources
 from queuectl.domain.reservations import AdvanceReservation, Occurrence
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.workload import Placement, TopologyMode, Workload
+from queuectl.planner.verify.planned import _length
 from queuectl.planner.verify.plan_index import PlanIndex, Rule, Violation
 
 _Kept: TypeAlias = Mapping[str, Resources | None]
@@ -175,7 +176,3 @@ def _admitted(index: PlanIndex, reservation: AdvanceReservation, workload: Workl
 
 def _end(index: PlanIndex, gang: Admitted) -> float:
     return inf if gang.ends_at is None else max(gang.ends_at, index.snapshot.now + 1)
-
-
-def _length(workload: Workload) -> float:
-    return inf if workload.duration is None else workload.duration.seconds
