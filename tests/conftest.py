@@ -14,7 +14,7 @@ import pytest
 import structlog
 from hypothesis import settings
 
-from queuectl.cli.interpreter import tune_interpreter
+from queuectl.cli.program import tune_interpreter
 from tests.support.contained import OPEN, no_unit_is_set_aside
 
 settings.register_profile("same", derandomize=True, deadline=None, max_examples=34)

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
-from queuectl.api import merge
+from queuectl.api import reading
 from queuectl.api.problems import RETRY_SECONDS, Problem, ProblemType, wrong_members
 from queuectl.api.reading import MAX_VALUES, malformed, read_json, read_yaml
 from queuectl.control.questions.throttle import PlannerThrottle
@@ -88,7 +88,7 @@ class Bodies:
 
     async def patch(self, request: Request) -> dict[str, Any]:
         """The body as a merge patch of a mapping. Raises as :meth:`document`."""
-        _media(request, (merge.MEDIA_TYPE,), "Accept-Patch", default="")
+        _media(request, (reading.MERGE_PATCH,), "Accept-Patch", default="")
         body = await read_bytes(request, MAX_BYTES)
         patch = await self._read(body, lambda: read_json(body))
         if not isinstance(patch, dict):

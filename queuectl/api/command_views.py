@@ -15,8 +15,8 @@ from queuectl.domain.fleet import Effect, Toleration
 from queuectl.domain.gpus import rounded
 from queuectl.domain.identity import Caller
 from queuectl.domain.ledger import Entry
-from queuectl.domain.preview import Preview
 from queuectl.domain.redaction import ANOTHER_TEAM, shown_uid
+from queuectl.domain.what_if import Preview
 
 
 class CommandBody(View):

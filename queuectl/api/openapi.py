@@ -13,7 +13,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from queuectl.api import merge
+from queuectl.api import reading
 from queuectl.api.body import JSON_TYPES, YAML_TYPES
 from queuectl.api.budgets import TopUpBody
 from queuectl.api.command_views import BODIES
@@ -91,7 +91,7 @@ PATCH_BODY: Final = {
     "requestBody": {
         "required": True,
         "description": "RFC 7386: only what changes; null takes a field away, a list replaces the list.",
-        "content": {merge.MEDIA_TYPE: {"schema": {"type": "object"}}},
+        "content": {reading.MERGE_PATCH: {"schema": {"type": "object"}}},
     }
 }
 LIST_BODY: Final = _body("ConfigDocuments")

@@ -1,16 +1,20 @@
-"""The parameters of paths and queries, with limits: an invalid name never reaches the database."""
+"""The parameters of paths and queries, with limits: an invalid name never reaches the database. And the cursors of lists."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Callable
 from typing import Annotated, Final
 
 from fastapi import Header, Path, Query
 
 from queuectl.api.kinds import ConfigKind
+from queuectl.api.problems import wrong_parameter
 from queuectl.domain.identity import LONGEST_NAME
-from queuectl.domain.queries import DocumentKey
-from queuectl.domain.workload_order import SortKey
+from queuectl.domain.queries import DocumentKey, SortKey
+
+# ---- The parameters of paths and queries, with limits: an invalid name never reaches the database
 
 NAME: Final = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
 WORKLOAD: Final = rf"{NAME.removesuffix('$')}(_[0-9]{{1,3}})?$"
@@ -94,3 +98,24 @@ def key_in_path(kind: ConfigKind) -> Callable[..., DocumentKey]:
         return DocumentKey(kind.kind, namespace, name)
 
     return namespaced if kind.namespaced else clusterwide
+
+
+# ---- Cursors of lists in the order of names: the name after which the next page begins, opaque to callers
+
+
+def cursor_after(name: str) -> str:
+    """The cursor of the page after this name."""
+    return base64.urlsafe_b64encode(name.encode()).decode()
+
+
+def name_before(cursor: str | None) -> str:
+    """The name that a page comes after; empty for the first page.
+
+    Raises:
+        Problem: ``cursor`` is not one of :func:`cursor_after`.
+    """
+    try:
+        return base64.b64decode(cursor or "", altchars=b"-_", validate=True).decode()
+    except (binascii.Error, ValueError) as error:
+        reason = f"cursor {cursor!r} is not one this server gave out"
+        raise wrong_parameter("cursor", reason) from error

@@ -8,36 +8,33 @@ from typing import Protocol
 from queuectl.domain.audit import AuditFilter, AuditLine, Outcome
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.commands import Action, Command, CommandFilter
-from queuectl.domain.decisions import StoredDecision
+from queuectl.domain.decisions import RefusedPlan, StoredDecision
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.estimates import ExpectedStarts
 from queuectl.domain.identity import Session
-from queuectl.domain.invariants import Checked
-from queuectl.domain.ledger import Document, Entry
+from queuectl.domain.jobs import PodRecord
+from queuectl.domain.ledger import Checked, Document, Entry
+from queuectl.domain.past_jobs import RecordedWorkload
 from queuectl.domain.pastuse import Used
-from queuectl.domain.pod_records import PodRecord
-from queuectl.domain.preview import DrainCost, Preview
 from queuectl.domain.queries import (
+    BY_NAME,
     ConfigChanges,
     ConfigDocument,
     DocumentKey,
     HistoryLine,
     QueuePosition,
+    UnmanagedPod,
     WorkloadFilter,
+    WorkloadOrder,
     WorkloadPage,
 )
 from queuectl.domain.queues import QueueConfig
-from queuectl.domain.recorded_jobs import RecordedWorkload
-from queuectl.domain.refused import RefusedPlan
-from queuectl.domain.reports import Grouping, Period, Report
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.set_aside_objects import SetAsideObject
 from queuectl.domain.spending import BudgetReport
-from queuectl.domain.unmanaged import UnmanagedPod
-from queuectl.domain.usage_history import UsageHours
+from queuectl.domain.usage_reports import Grouping, Period, Report, UsageHours
 from queuectl.domain.utilization import GangUse
-from queuectl.domain.what_if import WhatIf, WhatIfResult
-from queuectl.domain.workload_order import BY_NAME, WorkloadOrder
+from queuectl.domain.what_if import DrainCost, Preview, WhatIf, WhatIfResult
 from queuectl.objects.kinds import JobKinds
 
 

@@ -13,16 +13,16 @@ from pydantic import Field
 
 from queuectl.api.auth.audit import record_change
 from queuectl.api.dry_run import changes_of
-from queuectl.api.merge import merged
 from queuectl.api.ports import ApiStore, Diagnoser
 from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.reading import merged
 from queuectl.api.schemas import View
 from queuectl.domain.errors import Conflict
 from queuectl.domain.gpus import rounded
 from queuectl.domain.ledger import Document
-from queuectl.domain.preview import DrainCost
 from queuectl.domain.queries import ConfigDocument, DocumentKey
 from queuectl.domain.queues import StopPolicy
+from queuectl.domain.what_if import DrainCost
 from queuectl.objects.configuration.queue_config import validate
 
 _TRIES: Final = 5  # each fails only if another request changed the same object in between

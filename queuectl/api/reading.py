@@ -1,4 +1,4 @@
-"""Bytes of a request to plain JSON values, within bounds, so that a small body cannot cost much.
+"""Bytes of a request to plain JSON values, within bounds, so that a small body cannot cost much; and merge patches of them.
 
 Everything here is synchronous and holds nothing between calls: it may run in a thread. The YAML parser is libyaml's, read
 event by event. libyaml's own composer is not used: it recurses in C and ends the process on deeply nested input.
@@ -7,7 +7,7 @@ event by event. libyaml's own composer is not used: it recurses in C and ends th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import orjson
@@ -19,6 +19,8 @@ from yaml.resolver import Resolver
 
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.objects.documents import check_keys, place_of, problem_of
+
+# ---- Bytes of a request to plain JSON values, within bounds, so that a small body cannot cost much
 
 MAX_DEPTH: Final = 64
 """Mappings and lists inside each other. The deepest document of ours has 10."""
@@ -186,3 +188,21 @@ class _Loader(Composer, CParser, SafeConstructor, Resolver):
     def _refused(self, why: str) -> ComposerError:
         event: Any = self.peek_event()
         return ComposerError(None, None, why, event.start_mark if event is not None else None)
+
+
+# ---- JSON Merge Patch (RFC 7386): a document with the changes only; null removes a member, a list replaces a list
+
+MERGE_PATCH: Final = "application/merge-patch+json"
+
+
+def merged(target: Any, patch: Any) -> Any:
+    """``target`` after the patch; neither is changed."""
+    if not isinstance(patch, Mapping):
+        return patch
+    result = dict(target) if isinstance(target, Mapping) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return result

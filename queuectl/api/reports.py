@@ -17,7 +17,7 @@ from queuectl.domain.accounting import (
     ClusterAmounts,
     LostWorkSum,
 )
-from queuectl.domain.reports import By, FleetRow, Report, ReportRow
+from queuectl.domain.usage_reports import By, FleetRow, Report, ReportRow
 
 
 class GroupView(View):

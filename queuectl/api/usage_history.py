@@ -12,8 +12,7 @@ from pydantic import Field
 from queuectl.api.ports import ApiStore
 from queuectl.api.schemas import View, maybe, moment
 from queuectl.domain.accounting import HOUR
-from queuectl.domain.reports import Period
-from queuectl.domain.usage_history import HistoryPoint, QueueHour, UsageHours, points
+from queuectl.domain.usage_reports import HistoryPoint, Period, QueueHour, UsageHours, points
 
 LONGEST: Final = 168  # hours
 _FRESH_SECONDS: Final = 30.0  # for so long the hour that is not over is not read again

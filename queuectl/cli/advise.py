@@ -95,7 +95,7 @@ def _advice(
     documents: list[Document], jobs: Jobs, objectives: list[str], durations: DurationsOption
 ) -> Advice:
     from queuectl.simulate.advice.advice import Adviser
-    from queuectl.simulate.advice.candidates import candidates
+    from queuectl.simulate.advice.changes import candidates
     from queuectl.simulate.advice.objectives import read_objectives
 
     weights = read_objectives(objectives)
@@ -114,8 +114,8 @@ def _maker(jobs: Jobs) -> MakeSetting:
 
 
 def _runner(durations: DurationsOption) -> Run:
-    from queuectl.simulate.comparison import simulate  # the solver is slow to import
     from queuectl.simulate.policy import Durations, Policy
+    from queuectl.simulate.report import simulate  # the solver is slow to import
 
     policy = Policy(durations=Durations(durations))
 
@@ -140,7 +140,7 @@ def _emit(output: Output, found: Advice) -> None:
         case Output.YAML:
             sys.stdout.write(texts.instructions(best) if best is not None else "")
         case Output.TABLE:
-            from queuectl.cli.simulate_tables import print_tables
+            from queuectl.cli.simulate import print_tables
 
             print_tables([texts.ranking(found)])
             for line in texts.summary(found):

@@ -184,13 +184,13 @@ COMMANDS: Final = {
         own_text=True,
     ),
     "completion": LazyCommand(
-        "queuectl.cli.completion:completion_command",
+        "queuectl.cli.program:completion_command",
         "Print the completion script of a shell.",
         Reader.ANYONE,
         client=False,
     ),
     "version": LazyCommand(
-        "queuectl.cli.version:version_command", "Print the version.", Reader.ANYONE, client=False
+        "queuectl.cli.program:version_command", "Print the version.", Reader.ANYONE, client=False
     ),
 }
 """By name, in the order of the help."""

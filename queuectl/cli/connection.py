@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.main import get_command
 
-from queuectl.cli import kubeconfig
+from queuectl.cli import credentials
+from queuectl.cli.credentials import Context
 from queuectl.cli.errors import CommandFailed, Exit
-from queuectl.cli.kubeconfig import Context
 
 if TYPE_CHECKING:
     from typer.core import TyperCommand, TyperGroup
@@ -139,7 +139,7 @@ def given() -> ConnectionOptions:
 def context() -> Context | None:
     """The kubeconfig's context in use, or None without a kubeconfig. Raises CommandFailed."""
     chosen = given()
-    return kubeconfig.current(chosen.kubeconfig, chosen.context)
+    return credentials.current_context(chosen.kubeconfig, chosen.context)
 
 
 def default_namespace() -> str:

@@ -1,5 +1,7 @@
 """The bearer token of a command: from a file, or from the kubeconfig.
 
+This module imports no Kubernetes client, which takes two seconds to import.
+
 A command sends a token only after the server has answered 401: a server without authentication needs none, and an exec plugin
 can take seconds or open a browser. A token is never sent unencrypted to another machine, and never part of a message.
 """
@@ -10,7 +12,8 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +21,107 @@ from typing import Any, Final
 import httpx2
 
 from queuectl.cli.errors import CommandFailed, Exit
-from queuectl.cli.kubeconfig import Context
+
+# ---- The part of a kubeconfig that a client of queuectl's API needs: the user, the cluster and the namespace
+
+_DEFAULT: Final = Path("~/.kube/config")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A context, with its user and its cluster.
+
+    Attributes:
+        name: name of the context.
+        namespace: namespace of the context; None = it has none.
+        user: name of the user.
+        login: credentials of the user, as in the file.
+        cluster: the cluster, as in the file.
+        folder: folder of the user's relative paths.
+        cluster_file: file with the cluster, whose relative paths start in its folder.
+    """
+
+    name: str
+    namespace: str | None
+    user: str
+    login: Mapping[str, Any] = field(repr=False)  # it may hold a token
+    cluster: Mapping[str, Any] = field(repr=False)
+    folder: Path
+    cluster_file: Path
+
+
+def current_context(files: str | None = None, context: str | None = None) -> Context | None:
+    """The context in use, or None where there is no kubeconfig.
+
+    Args:
+        files: paths as in ``$KUBECONFIG``; None = those of ``$KUBECONFIG``, else ``~/.kube/config``.
+        context: name of the context; None = the current context.
+
+    Raises:
+        CommandFailed: a file cannot be read, or has no such context.
+    """
+    named = files or os.environ.get("KUBECONFIG") or str(_DEFAULT)
+    found = [(path, _read(path)) for path in _existing(named)]
+    if not found:
+        if files is None and context is None:
+            return None
+        raise CommandFailed(f"kubeconfig {named}: not found", Exit.BAD_INPUT)
+    wanted = context or next((str(c) for _, d in found if (c := d.get("current-context"))), None)
+    if wanted is None:
+        return None
+    entry, _ = _entry(found, "contexts", "context", wanted)
+    if entry is None:
+        raise CommandFailed(f"kubeconfig {named}: context {wanted!r} not found", Exit.BAD_INPUT)
+    user = str(entry.get("user") or "")
+    login, user_file = _entry(found, "users", "user", user)
+    cluster, cluster_file = _entry(found, "clusters", "cluster", str(entry.get("cluster") or ""))
+    namespace = entry.get("namespace")
+    return Context(
+        name=wanted,
+        namespace=str(namespace) if namespace else None,
+        user=user,
+        login=login or {},
+        cluster=cluster or {},
+        folder=(user_file or found[0][0]).parent,
+        cluster_file=cluster_file or found[0][0],
+    )
+
+
+def _existing(files: str) -> Iterator[Path]:
+    for part in files.split(os.pathsep):
+        path = Path(part).expanduser()
+        if part and path.exists():
+            yield path.absolute()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The content of a file. Error messages quote none of it: it can hold secrets."""
+    import yaml
+
+    try:
+        document = yaml.safe_load(path.read_bytes())
+    except OSError as error:
+        raise CommandFailed(f"kubeconfig {path}: {error.strerror}", Exit.BAD_INPUT) from error
+    except yaml.YAMLError:
+        raise CommandFailed(f"kubeconfig {path}: not valid YAML", Exit.BAD_INPUT) from None
+    if not isinstance(document, dict):
+        raise CommandFailed(f"kubeconfig {path}: not a kubeconfig", Exit.BAD_INPUT)
+    return document
+
+
+def _entry(
+    found: list[tuple[Path, dict[str, Any]]], plural: str, singular: str, name: str
+) -> tuple[Mapping[str, Any] | None, Path | None]:
+    """The first entry of this name in the files, as kubectl merges them, and its file."""
+    for path, document in found:
+        for item in document.get(plural) or ():
+            if isinstance(item, dict) and item.get("name") == name:
+                body = item.get(singular)
+                return (body if isinstance(body, dict) else {}), path
+    return None, None
+
+
+# ---- The bearer token of a command: from a file, or from the kubeconfig
 
 PLUGIN_SECONDS: Final = 120.0  # a plugin can ask the user to sign in
 _EXEC_GROUP: Final = "client.authentication.k8s.io/"
@@ -81,7 +184,7 @@ def from_file(path: Path) -> str:
         content = path.expanduser().read_text(errors="replace")
     except OSError as error:
         raise CommandFailed(f"token file {path}: {error.strerror}", Exit.BAD_INPUT) from error
-    return sound(content, f"token file {path}")
+    return checked_token(content, f"token file {path}")
 
 
 def of_context(context: Context | None) -> str:
@@ -97,10 +200,10 @@ def of_context(context: Context | None) -> str:
     if login.get("tokenFile"):  # it has precedence over token, as in kubectl
         return from_file(context.folder / str(login["tokenFile"]))
     if login.get("token"):
-        return sound(str(login["token"]), f"the token of {whose}")
+        return checked_token(str(login["token"]), f"the token of {whose}")
     given = of_plugin(context)
     if given.get("token"):
-        return sound(str(given["token"]), f"the output of the plugin of {whose}")
+        return checked_token(str(given["token"]), f"the output of the plugin of {whose}")
     if has_certificate(login) or given.get("clientCertificateData"):
         why = f"{whose} has a client certificate, which only the API server of Kubernetes accepts"
         raise CommandFailed(f"{why}: {_ACT_AS}, or {_HOW_TO_CREATE}", Exit.NOT_ALLOWED)
@@ -116,7 +219,7 @@ def _none(why: str) -> CommandFailed:
     return CommandFailed(f"{why}: {_HOW_TO_CREATE}", Exit.NOT_ALLOWED)
 
 
-def sound(text: str, source: str) -> str:
+def checked_token(text: str, source: str) -> str:
     """The token in a text. Raises CommandFailed, which names only the source, where the text is no token."""
     token = text.strip()
     if not _TOKEN.fullmatch(token):

@@ -41,7 +41,7 @@ def demo_command(
 def _report(server: str) -> None:
     """Print the usage report of the last minute."""
     from queuectl.cli.report import Form, report_command
-    from queuectl.domain.reports import ReportKind
+    from queuectl.domain.usage_reports import ReportKind
 
     typer.echo("\n$ queuectl report usage --by queue")
     report_command(ReportKind.USAGE, output=Form.TABLE, server=server)

@@ -20,9 +20,8 @@ from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.extras import Extra
 from queuectl.cli.targets import Target, is_configuration, read
 from queuectl.devices.pools import node_devices
-from queuectl.domain.devices import DeviceClass, DeviceInventory
+from queuectl.domain.devices import DeviceClass, DeviceInventory, PoolSlice
 from queuectl.domain.fleet import Fleet, Node
-from queuectl.domain.pool_slices import PoolSlice
 from queuectl.domain.quantity import Resources
 from queuectl.domain.records import DeviceClassRecord, SliceRecord
 from queuectl.domain.words import counted
@@ -204,7 +203,7 @@ def _with_devices(found: _Found) -> tuple[list[Node], list[str]]:
     """The nodes with the devices that a DeviceClass selects as resources, and a sentence for each driver with others."""
     left, nodes = Counter(found.devices), found.nodes
     if found.slices and found.classes and not extras.missing(Extra.SERVER):
-        from queuectl.devices.offers import offers, selected
+        from queuectl.devices.charges import offers, selected
 
         fleet = Fleet(tuple(sorted(nodes, key=lambda n: n.name)))
         inventory = DeviceInventory(node_devices(found.slices, fleet), found.classes)

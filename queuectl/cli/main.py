@@ -10,9 +10,8 @@ import typer
 from queuectl.cli import program
 from queuectl.cli.commands import COMMANDS, FIRST
 from queuectl.cli.errors import CommandFailed, Exit
-from queuectl.cli.interpreter import tune_interpreter
 from queuectl.cli.lazy import lazy_group
-from queuectl.cli.version import version_line
+from queuectl.cli.program import tune_interpreter, version_line
 from queuectl.domain.errors import BadInput, QueuectlError
 from queuectl.domain.printable import printable
 

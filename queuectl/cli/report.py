@@ -19,7 +19,7 @@ from queuectl.cli import terminal
 from queuectl.cli.client import DEFAULT_SERVER, Server, connect
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.render import Column, emit_json, natural_width
-from queuectl.domain.reports import By, Grouping, ReportKind
+from queuectl.domain.usage_reports import By, Grouping, ReportKind
 
 Json = dict[str, Any]
 

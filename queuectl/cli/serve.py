@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from queuectl.cli.interpreter import tune_interpreter
-from queuectl.cli.logs import FormatOption, LevelOption, configure_log
+from queuectl.cli.program import FormatOption, LevelOption, configure_log, tune_interpreter
 
 if TYPE_CHECKING:
     from queuectl.api.auth.layers import AuthenticationLayer

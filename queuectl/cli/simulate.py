@@ -10,10 +10,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
+from queuectl.cli import terminal
 from queuectl.cli.client import DEFAULT_SERVER, Server
 from queuectl.cli.errors import CommandFailed, Exit
-from queuectl.cli.render import emit_json
+from queuectl.cli.render import emit_json, natural_width
 from queuectl.cli.simulation_input import (
     DurationsOption,
     Events,
@@ -29,11 +31,16 @@ from queuectl.cli.simulation_input import (
     read_setting,
 )
 from queuectl.domain.errors import BadInput
+from queuectl.simulate.amounts import over_time_table, tables
 
 if TYPE_CHECKING:
+    from queuectl.simulate.amounts import Table as Titled
     from queuectl.simulate.policy import Policy
     from queuectl.simulate.results import Outcome
     from queuectl.simulate.setting import Setting
+
+
+# ---- ``queuectl simulate``: a trace of jobs through the queues and nodes of files, under one or more strategies
 
 
 class Output(StrEnum):
@@ -118,7 +125,7 @@ def _policies(
 
 
 def _simulated(setting: Setting, policy: Policy) -> Outcome:
-    from queuectl.simulate.comparison import simulate  # the solver is slow to import
+    from queuectl.simulate.report import simulate  # the solver is slow to import
 
     with progress_bar(policy.name, len(setting.jobs)) as progress:
         return simulate(setting, policy, progress)
@@ -155,6 +162,35 @@ def _emit(output: Output, outcomes: list[Outcome]) -> None:
 
             sys.stdout.write(report(outcomes))
         case Output.TABLE:
-            from queuectl.cli.simulate_tables import print_outcomes
+            from queuectl.cli.simulate import print_outcomes
 
             print_outcomes(outcomes)
+
+
+# ---- The output of ``queuectl simulate`` as tables
+
+
+def print_outcomes(outcomes: list[Outcome]) -> None:
+    """Print the policies, the queues and the sizes of jobs, and of one policy the state over time."""
+    listed = tables(outcomes)
+    if len(outcomes) == 1:
+        listed.append(over_time_table(outcomes[0]))
+    print_tables(listed)
+
+
+def print_tables(listed: list[Titled]) -> None:
+    """Print tables of texts, the first column at the left."""
+    console = terminal.console(soft_wrap=True)
+    made = []
+    for title, columns, rows in listed:
+        table = Table(title=title, box=None, title_justify="left")
+        for index, column in enumerate(columns):
+            table.add_column(column, justify="right" if index else "left", no_wrap=True)
+        for row in rows:
+            table.add_row(*row)
+        made.append(table)
+    if not console.is_terminal:
+        console.width = max([console.width, *map(natural_width, made)])
+    for table in made:
+        console.print(table)
+        console.print()

@@ -10,7 +10,7 @@ from queuectl.api.kinds import PREFIX
 from queuectl.cli.client import connect
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.domain.budgets import Budget, BudgetScope, Month, SpentUnits, units_of
-from queuectl.domain.reports import By
+from queuectl.domain.usage_reports import By
 from queuectl.domain.words import format_time
 
 _BY: Final[Mapping[BudgetScope, By]] = {

@@ -20,8 +20,8 @@ import httpx2
 
 from queuectl.cli import credentials
 from queuectl.cli.connection import lenient
+from queuectl.cli.credentials import Context
 from queuectl.cli.errors import CommandFailed, Exit
-from queuectl.cli.kubeconfig import Context
 
 LASTS_SECONDS: Final = 600  # the minimum of Kubernetes; a longer command requests another token
 _TIMEOUT_SECONDS: Final = 30.0
@@ -127,7 +127,9 @@ def _identity(context: Context) -> _Identity:
         if certificate:
             return _Identity(certificate=str(certificate).encode(), key=str(key or "").encode())
         if given:
-            return _Identity(credentials.sound(str(given["token"]), "the output of the plugin"))
+            return _Identity(
+                credentials.checked_token(str(given["token"]), "the output of the plugin")
+            )
     return _Identity(credentials.of_context(context))
 
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queuectl.cli.interpreter import tune_interpreter
-from queuectl.cli.logs import FormatOption, LevelOption, configure_log
+from queuectl.cli.program import FormatOption, LevelOption, configure_log, tune_interpreter
 
 if TYPE_CHECKING:
     from queuectl.webhook.process import WebhookSettings

@@ -17,8 +17,7 @@ from queuectl.cluster.schemas import mismatches
 from queuectl.cluster.takeover import read_admissions
 from queuectl.cluster.writes import Events, Writer
 from queuectl.domain.containment import Containment
-from queuectl.domain.job_records import JobRecord
-from queuectl.domain.prior_admissions import PriorAdmission
+from queuectl.domain.jobs import JobRecord, PriorAdmission
 from queuectl.domain.records import LeaderRecord
 from queuectl.objects.kinds import KINDS, JobKinds
 

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from queuectl.cluster.client import Api, Expired, Forbidden, Query, StreamTimeout
-from queuectl.cluster.discovery import confirm_absent
 from queuectl.cluster.freshness import current_version
 from queuectl.cluster.resources import Resource
+from queuectl.cluster.server import confirm_absent
 from queuectl.cluster.stream import Feed, LineSplitter, WatchBatch
 from queuectl.domain.backoff import doubling
 from queuectl.domain.containment import Boundary, Containment

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.records import Record, TaintRuleRecord
 from queuectl.objects.kinds import KINDS, JobKind, JobKinds, index_labels, leaderworkerset, path
 from queuectl.objects.kinds.pods import Bytes, pod_reader

@@ -21,7 +21,7 @@ from queuectl.cluster.nesting import LEVELS, decoded
 from queuectl.cluster.resources import Resource
 from queuectl.domain.containment import Boundary, Containment, entering
 from queuectl.domain.errors import ClusterError, ClusterUnavailable
-from queuectl.domain.pod_records import PodPhase
+from queuectl.domain.jobs import PodPhase
 from queuectl.domain.records import Deleted, Delta, ListCompleted, Unreadable, Upserted, key_of
 from queuectl.domain.set_aside_objects import Received
 

@@ -8,10 +8,10 @@ from typing import Final
 import msgspec
 
 from queuectl.cluster.client import Api
-from queuectl.cluster.discovery import confirm_absent
 from queuectl.cluster.nesting import LEVELS, decoded
+from queuectl.cluster.server import confirm_absent
 from queuectl.domain.errors import ClusterUnavailable, ObjectGone
-from queuectl.domain.prior_admissions import PriorAdmission
+from queuectl.domain.jobs import PriorAdmission
 from queuectl.objects.errors import RequestError
 from queuectl.objects.files.takeover import WireLeftWorkload, read_prior_admission
 

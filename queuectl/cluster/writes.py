@@ -29,10 +29,10 @@ from queuectl.domain.errors import (
     WriteConflict,
     WriteRefused,
 )
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.printable import printable
 from queuectl.objects.kinds import KINDS, JobKinds, path
-from queuectl.objects.kinds.patches import encoded
+from queuectl.objects.kinds.described import encoded
 from queuectl.objects.kubernetes.nodes import version_of
 from queuectl.objects.kubernetes.provisioning import API_VERSION as AUTOSCALING
 from queuectl.objects.kubernetes.provisioning import REQUESTS, WORKLOAD

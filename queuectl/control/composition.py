@@ -37,17 +37,14 @@ from queuectl.domain.containment import Containment
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import BadInput, StoreUnavailable
 from queuectl.domain.estimates import ExpectedStarts
-from queuectl.domain.invariants import Checked
-from queuectl.domain.ledger import Entry
-from queuectl.domain.pod_records import PodRecord
-from queuectl.domain.preview import DrainCost, Preview
-from queuectl.domain.queries import DocumentKey
+from queuectl.domain.jobs import PodRecord
+from queuectl.domain.ledger import Checked, Entry
+from queuectl.domain.queries import DocumentKey, UnmanagedPod
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.spending import BudgetReport
-from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
-from queuectl.domain.what_if import WhatIf, WhatIfResult
+from queuectl.domain.what_if import DrainCost, Preview, WhatIf, WhatIfResult
 from queuectl.objects.configuration.queue_config import named, validate
 from queuectl.objects.documents import Document as GivenDocument
 from queuectl.objects.documents import with_names

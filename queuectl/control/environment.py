@@ -25,7 +25,7 @@ OTHERS: Final = MappingProxyType(
         "QUEUECTL_DATABASE_PGBOUNCER": "queuectl.db.engine",
         "QUEUECTL_PG_BIN": "queuectl.db.binaries",
         "QUEUECTL_CACHE": "queuectl.localcluster.cache",
-        "QUEUECTL_AUDIT_LOGS": "queuectl.localcluster.audit",
+        "QUEUECTL_AUDIT_LOGS": "queuectl.localcluster.layout",
         "QUEUECTL_SERVER": "queuectl.cli.client",
         "QUEUECTL_TOKEN_FILE": "queuectl.cli.connection",
         "QUEUECTL_AS_SERVICEACCOUNT": "queuectl.cli.connection",

@@ -13,7 +13,7 @@ import structlog
 
 from queuectl.control.ports import Cluster, Store
 from queuectl.domain.errors import BadInput, ClusterError, StoreUnavailable
-from queuectl.domain.prior_admissions import PriorAdmission
+from queuectl.domain.jobs import PriorAdmission
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.rules import KueueKeys
 from queuectl.objects.configuration.queue_config import ONLY_NAME, build

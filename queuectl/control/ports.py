@@ -14,20 +14,18 @@ from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.budgets import Budget, SpentUnits
 from queuectl.domain.commands import Answer, Command
 from queuectl.domain.containment import Suspect
-from queuectl.domain.decisions import Decision
+from queuectl.domain.decisions import Decision, RefusedPlan
 from queuectl.domain.folding import Fold
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord, PriorAdmission
 from queuectl.domain.ledger import Document, Entry, EntryChange, Loaded
 from queuectl.domain.node_health import GpuClock, GpuFault, NodeHealthRules
+from queuectl.domain.past_jobs import Run
 from queuectl.domain.pastuse import Used
-from queuectl.domain.prior_admissions import PriorAdmission
 from queuectl.domain.process_runs import ProcessEnd
 from queuectl.domain.queries import ConfigChanges, ConfigDocument, DocumentKey, Tolerance
 from queuectl.domain.records import Delta, LeaderRecord
-from queuectl.domain.refused import RefusedPlan
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
-from queuectl.domain.runs import Run
 from queuectl.domain.set_aside_objects import SetAsideObject
 from queuectl.domain.utilization import PodKey, Sample
 

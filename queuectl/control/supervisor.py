@@ -16,14 +16,12 @@ from queuectl.control.careful import CarefulStart, RunChild
 from queuectl.control.clock import SteadyClock
 from queuectl.control.kueue import KueueDetector
 from queuectl.control.leader import estimates
-from queuectl.control.leader.broadcast import Broadcast, share
 from queuectl.control.leader.election import Leadership
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.loop import Loop
-from queuectl.control.leader.node_health import NodeHealthWatch
+from queuectl.control.leader.periodic import Broadcast, NodeHealthWatch, UseWatch, share
 from queuectl.control.leader.recovery import lost
 from queuectl.control.leader.supervised import Job, supervised
-from queuectl.control.leader.utilization import UseWatch
 from queuectl.control.ports import Cluster, HealthSource, Store, UseSource
 from queuectl.control.questions.preview import Previewer
 from queuectl.control.questions.throttle import PlannerThrottle
@@ -40,7 +38,7 @@ from queuectl.domain.errors import (
     StoreUnavailable,
 )
 from queuectl.domain.estimates import ExpectedStarts
-from queuectl.domain.invariants import Checked
+from queuectl.domain.ledger import Checked
 from queuectl.domain.process_runs import ProcessEnd
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import Delta

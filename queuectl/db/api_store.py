@@ -22,23 +22,24 @@ from queuectl.db.connections import Connections
 from queuectl.db.sessions import SessionStore
 from queuectl.db.store import Database
 from queuectl.domain.commands import Command, CommandFilter
-from queuectl.domain.decisions import StoredDecision
+from queuectl.domain.decisions import RefusedPlan, StoredDecision
 from queuectl.domain.ledger import Entry
 from queuectl.domain.pastuse import Used
 from queuectl.domain.queries import (
+    BY_NAME,
     LONGEST_PAGE,
     ConfigDocument,
     DocumentKey,
     HistoryLine,
+    QueueCounts,
     QueuePosition,
+    WaitingOrder,
     WorkloadFilter,
+    WorkloadOrder,
     WorkloadPage,
 )
-from queuectl.domain.queue_counts import QueueCounts, WaitingOrder
-from queuectl.domain.refused import RefusedPlan
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.set_aside_objects import SetAsideObject
-from queuectl.domain.workload_order import BY_NAME, WorkloadOrder
 
 
 class ApiStore(Database):

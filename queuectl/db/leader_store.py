@@ -28,14 +28,13 @@ from queuectl.db.tables import leadership
 from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.commands import Answer
 from queuectl.domain.containment import Suspect
-from queuectl.domain.decisions import Decision
+from queuectl.domain.decisions import Decision, RefusedPlan
 from queuectl.domain.ledger import EntryChange, Loaded
 from queuectl.domain.pastuse import Used
 from queuectl.domain.process_runs import ProcessEnd
 from queuectl.domain.queries import (
     Tolerance,
 )
-from queuectl.domain.refused import RefusedPlan
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
 from queuectl.domain.set_aside_objects import SetAsideObject

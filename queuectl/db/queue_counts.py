@@ -13,8 +13,7 @@ from queuectl.db.rows import ENTRY_COLUMNS, GPU_PARTS, history_line_from
 from queuectl.db.tables import history, workloads
 from queuectl.domain.gpus import of_parts
 from queuectl.domain.ledger import State
-from queuectl.domain.queries import IN_QUEUE_ORDER, HistoryLine
-from queuectl.domain.queue_counts import QueueCounts, WaitingOrder
+from queuectl.domain.queries import IN_QUEUE_ORDER, HistoryLine, QueueCounts, WaitingOrder
 from queuectl.domain.reasons import Code
 
 _W: Final = workloads.c

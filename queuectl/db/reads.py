@@ -33,15 +33,19 @@ from queuectl.db.tables import documents, history, leases, outbox, placements, w
 from queuectl.domain.durations import DAY
 from queuectl.domain.ledger import Entry, Intent, MigrationCost, State
 from queuectl.domain.queries import (
+    BY_NAME,
+    FIELDS,
     IN_QUEUE_ORDER,
     LONGEST_PAGE,
     HistoryLine,
+    Position,
     QueuePosition,
+    SortKey,
     WorkloadFilter,
+    WorkloadOrder,
     WorkloadPage,
 )
 from queuectl.domain.reasons import NOT_IN_LINE, Code, Reason
-from queuectl.domain.workload_order import BY_NAME, FIELDS, Position, SortKey, WorkloadOrder
 
 _CLOCKS_APART: Final = 3600.0  # largest difference of the server's clock in seconds
 _KEYSET: Final = (workloads.c.namespace, workloads.c.name, workloads.c.uid)

@@ -14,8 +14,8 @@ from queuectl.db.reads import rows_of
 from queuectl.db.rows import ENTRY_COLUMNS
 from queuectl.db.tables import workloads
 from queuectl.db.usagetables import usage_hours, usage_losses, usage_subjects
-from queuectl.domain.recorded_jobs import RecordedWorkload, UsedHour
-from queuectl.domain.reports import Period
+from queuectl.domain.past_jobs import RecordedWorkload, UsedHour
+from queuectl.domain.usage_reports import Period
 
 _TEXTS: Final[ARRAY[str]] = ARRAY(Text())
 

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from queuectl.db.tables import refused_plans
 from queuectl.db.writes import require_epoch
-from queuectl.domain.refused import KEPT, KEPT_BYTES, RefusedPlan
+from queuectl.domain.decisions import KEPT, KEPT_BYTES, RefusedPlan
 
 _ABOUT = [column for column in refused_plans.c if column is not refused_plans.c.content]
 

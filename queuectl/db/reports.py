@@ -20,17 +20,18 @@ from queuectl.db.usagetables import (
 )
 from queuectl.domain.accounting import Amounts, ClusterAmounts, LostWorkSum
 from queuectl.domain.budgets import Budget, BudgetScope, Month, SpentUnits
-from queuectl.domain.reports import (
+from queuectl.domain.usage_reports import (
     MOST_ROWS,
     By,
     FleetRow,
     Grouping,
     Period,
+    QueueHour,
     Report,
     ReportRow,
+    UsageHours,
     check_size,
 )
-from queuectl.domain.usage_history import QueueHour, UsageHours
 
 _AMOUNTS: Final = tuple(Amounts.__slots__)
 _OF_WORKLOAD: Final = (
@@ -51,7 +52,7 @@ async def make(
     ``namespaces``: of these alone, and nothing of the fleet; None = all.
 
     Raises:
-        BadInput: it has more than :data:`~queuectl.domain.reports.MOST_ROWS` rows.
+        BadInput: it has more than :data:`~queuectl.domain.usage_reports.MOST_ROWS` rows.
     """
     as_of = await connection.scalar(select(usage_progress.c.until))
     names = tuple(_names(usage_hours, grouping))

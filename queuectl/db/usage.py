@@ -52,10 +52,8 @@ from queuectl.domain.budgets import Budget, SpentUnits
 from queuectl.domain.errors import StaleSnapshot
 from queuectl.domain.folding import Fold
 from queuectl.domain.gpus import in_parts, of_parts
-from queuectl.domain.recorded_jobs import RecordedWorkload
-from queuectl.domain.reports import Grouping, Period, Report
-from queuectl.domain.runs import Run, Work
-from queuectl.domain.usage_history import UsageHours
+from queuectl.domain.past_jobs import RecordedWorkload, Run, Work
+from queuectl.domain.usage_reports import Grouping, Period, Report, UsageHours
 
 _TEXTS: Final[ARRAY[str]] = ARRAY(Text())
 _AT_ONCE: Final = 1000  # rows of one statement: their preparation blocks the event loop

@@ -28,8 +28,7 @@ from queuectl.demo.group_audit import Groups
 from queuectl.demo.recorder import Recording
 from queuectl.demo.replay import ObservedState, Replay, Step, place_of, podset_of
 from queuectl.domain.arrays import gang_uid, index_of
-from queuectl.domain.job_records import JobRecord
-from queuectl.domain.pod_records import PodRecord
+from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.quantity import GPU, NOTHING, Resources, format_quantity
 from queuectl.domain.workload import PodSet, TopologyMode
 

@@ -16,8 +16,7 @@ from typing import Final, NamedTuple
 
 from queuectl.demo.findings import Finding, opens
 from queuectl.demo.replay import ObservedState, Step
-from queuectl.domain.job_records import JobRecord
-from queuectl.domain.pod_records import PodPhase, PodRecord
+from queuectl.domain.jobs import JobRecord, PodPhase, PodRecord
 from queuectl.objects.kinds.groups import GroupKey, key_of
 from queuectl.objects.kinds.leaderworkerset import KIND as SET
 from queuectl.objects.kinds.leaderworkerset import set_name

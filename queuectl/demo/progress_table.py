@@ -16,8 +16,8 @@ from rich.text import Text
 from queuectl.demo.replay import place_of
 from queuectl.demo.scenario import GPUS, Gang
 from queuectl.domain.fleet import Node
+from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import State
-from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.quantity import GPU
 from queuectl.domain.reasons import Code
 from queuectl.domain.utilization import UseState

@@ -25,8 +25,7 @@ import msgspec
 
 from queuectl.demo.watch import ListCompleted, Server, WatchedObject
 from queuectl.domain.fleet import Node
-from queuectl.domain.job_records import JobRecord
-from queuectl.domain.pod_records import PodRecord
+from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.records import NodeRecord
 from queuectl.localcluster.client import START_SECONDS
 from queuectl.objects.errors import RequestError

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from queuectl.demo.recorder import Event, Recording
 from queuectl.domain.fleet import Node
-from queuectl.domain.job_records import JobRecord, OwnerKey
-from queuectl.domain.pod_records import PodRecord
+from queuectl.domain.jobs import JobRecord, OwnerKey, PodRecord
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.records import NodeRecord
 from queuectl.objects.kinds.parents import Parents

@@ -15,7 +15,7 @@ from queuectl.demo.findings import Finding
 from queuectl.demo.recorder import Recording
 from queuectl.demo.replay import Replay, place_of
 from queuectl.demo.scenario import Expected, Gang, Phase
-from queuectl.domain.job_records import JobRecord, Outcome
+from queuectl.domain.jobs import JobRecord, Outcome
 from queuectl.domain.plan import PreemptionReason
 from queuectl.domain.reasons import Code
 from queuectl.domain.utilization import UseState

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from queuectl.devices.atoms import Atom
 from queuectl.devices.matching import Matching
+from queuectl.devices.needs import Atom
 from queuectl.domain.devices import (
     AllocatedDevice,
     AttributeValue,

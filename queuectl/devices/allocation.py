@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from queuectl.devices.needs import ABSENT, Choice, Need, NodeNeeds
-from queuectl.devices.states import Partial, State, Stock, bits_of
+from queuectl.devices.needs import ABSENT, Choice, Need, NodeNeeds, Partial, State, Stock, bits_of
 from queuectl.devices.symmetry import Symmetry
 
 

@@ -9,15 +9,14 @@ from operator import or_
 from typing import Final
 
 from queuectl.devices.alike import NOTHING_READ, AlikeNodes, Read, read_by
-from queuectl.devices.atoms import Atom
 from queuectl.devices.device_gpus import GPU_DRIVER
 from queuectl.devices.matching import Matching, NotMatched
-from queuectl.devices.needs import NodeNeeds
+from queuectl.devices.needs import Atom, NodeNeeds
+from queuectl.devices.pools import without_taints
 from queuectl.devices.reading import needs_of
 from queuectl.devices.requests import Classes, PodRequest
-from queuectl.devices.rivals import MIXED_IN_POD
+from queuectl.devices.shared import MIXED_IN_POD
 from queuectl.devices.table import Kind, Plugin, kind_of
-from queuectl.devices.taints import without_taints
 from queuectl.domain.devices import (
     AllocatedDevice,
     DeviceInventory,

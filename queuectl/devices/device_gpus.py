@@ -10,11 +10,10 @@ from fractions import Fraction
 from typing import Final
 
 from queuectl.devices.matching import Matching, NotMatched
+from queuectl.devices.needs import consumed
 from queuectl.devices.requests import Classes
-from queuectl.devices.shares import consumed
 from queuectl.domain.devices import Device, DeviceKind, DeviceOption, NodeDevices
-from queuectl.domain.gpu_labels import amd_part, mig_part
-from queuectl.domain.gpus import GpuWeights
+from queuectl.domain.gpus import GpuWeights, amd_part, mig_part
 
 GPU_DRIVER: Final = "gpu."
 _NONE: Final = Fraction()

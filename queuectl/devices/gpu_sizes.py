@@ -27,8 +27,7 @@ from queuectl.domain.devices import (
     NodeDevices,
 )
 from queuectl.domain.fleet import Fleet, Node
-from queuectl.domain.gpu_labels import label_keys
-from queuectl.domain.gpus import NO_LABELS, PodGpus, in_parts, of_parts
+from queuectl.domain.gpus import NO_LABELS, PodGpus, in_parts, label_keys, of_parts
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot

@@ -17,9 +17,18 @@ from queuectl.devices.numa_devices import (
     NumaDevices,
     claim_of,
 )
-from queuectl.domain.devices import AllocatedDevice, ClaimSpec, DeviceInventory, PodDevices
+from queuectl.domain.devices import (
+    POD,
+    SINGLE_NUMA_NODE,
+    AllocatedDevice,
+    ClaimSpec,
+    DeviceInventory,
+    NodeZones,
+    PodDevices,
+    not_aligned,
+    of_one_numa_node,
+)
 from queuectl.domain.fleet import Fleet
-from queuectl.domain.numa import POD, SINGLE_NUMA_NODE, NodeZones, not_aligned, of_one_numa_node
 from queuectl.domain.quantity import CPU, MEMORY, Resources
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot

@@ -13,6 +13,9 @@ from fractions import Fraction
 from typing import Final
 
 from queuectl.domain.devices import (
+    ONE_NUMA_NODE,
+    OTHER_PODS,
+    POD,
     AllocatedDevice,
     CapacityPolicy,
     ClaimSpec,
@@ -22,9 +25,10 @@ from queuectl.domain.devices import (
     DeviceOption,
     DeviceRequest,
     NodeDevices,
+    NodeZones,
+    of_one_numa_node,
 )
 from queuectl.domain.needs import PodNeeds
-from queuectl.domain.numa import ONE_NUMA_NODE, OTHER_PODS, POD, NodeZones, of_one_numa_node
 from queuectl.domain.quantity import PODS, Resources, format_quantity
 
 NUMA_DRIVER: Final = "topology.node.k8s.io"

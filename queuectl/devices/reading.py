@@ -9,12 +9,19 @@ from functools import reduce
 from operator import or_
 from typing import TypeAlias
 
-from queuectl.devices.atoms import Atom
 from queuectl.devices.matching import NotMatched
-from queuectl.devices.needs import ABSENT, Choice, Constraint, Need, NodeNeeds
-from queuectl.devices.rivals import MIXED, Rivals, Touched, drivers_mixed, mixed_pairs
-from queuectl.devices.shares import Share, consumed
-from queuectl.devices.taints import endures
+from queuectl.devices.needs import (
+    ABSENT,
+    Atom,
+    Choice,
+    Constraint,
+    Need,
+    NodeNeeds,
+    Share,
+    consumed,
+)
+from queuectl.devices.pools import endures
+from queuectl.devices.shared import MIXED, Rivals, Touched, drivers_mixed, mixed_pairs
 from queuectl.domain.devices import (
     AllocatedDevice,
     Device,

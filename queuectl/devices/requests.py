@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from queuectl.devices.atoms import Atom, atoms_of, unit
+from queuectl.devices.needs import Atom, atoms_of, unit
 from queuectl.devices.numa_devices import NUMA_CLASSES
 from queuectl.domain.devices import (
     IMPLICIT_RESOURCE,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from queuectl.devices.needs import ABSENT, Need, NodeNeeds
-from queuectl.devices.states import Partial, Stock
+from queuectl.devices.needs import ABSENT, Need, NodeNeeds, Partial, Stock
 
 
 @dataclass(eq=False)

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from queuectl.devices.needs import Need, NodeNeeds
-from queuectl.devices.region import MOST_ATOMS
-from queuectl.devices.rows import Group, Weights, groups_of
+from queuectl.devices.rows import MOST_ATOMS, Group, Weights, groups_of
 
 MOST_ROWS: Final = 128
 """Of several atoms. Rows of one atom are as few as the requests."""

@@ -267,7 +267,7 @@ class UsageProgress:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """GPUs of one flavor's nodes at a time; see :class:`queuectl.domain.reports.FleetRow`."""
+    """GPUs of one flavor's nodes at a time; see :class:`queuectl.domain.usage_reports.FleetRow`."""
 
     capacity: float
     free: float

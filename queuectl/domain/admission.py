@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from queuectl.domain import limitrange
+from queuectl.domain import limits
 from queuectl.domain.fleet import Effect, NodeRules, Toleration
-from queuectl.domain.limitrange import Ranges, filled
+from queuectl.domain.limits import Ranges, filled
 from queuectl.domain.needs import Amounts, PodNeeds, incidental, limited, requested
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.request_rules import above_limits, invalid
@@ -139,7 +139,7 @@ def refusal(
         for name, why in (*by_namespace, *_by_runtime_class(podset, around, exist=exist)):
             return _misconfigured(podset, namespace, name, f"{why}; its pods would be refused")
     wrong = wrong_requests(listed, namespace, around, accepted=exist or accepted)
-    return wrong or limitrange.refusal(listed, namespace, around.ranges)
+    return wrong or limits.refusal(listed, namespace, around.ranges)
 
 
 def wrong_requests(

@@ -15,8 +15,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Final
 
-from queuectl.domain.job_records import ArrayIndex, ArrayStatus, JobRecord, Outcome
-from queuectl.domain.pod_records import PodPhase, PodRecord
+from queuectl.domain.jobs import ArrayIndex, ArrayStatus, JobRecord, Outcome, PodPhase, PodRecord
 from queuectl.domain.workload import Growth
 
 LARGEST: Final = 1_000

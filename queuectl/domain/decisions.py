@@ -1,4 +1,4 @@
-"""The record of each planning cycle that changed something: its input and its decisions."""
+"""The record of each planning cycle that changed something, and of each plan that the verifier refused."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Final
 
 from queuectl.domain.gpus import Gpus
 from queuectl.domain.plan import Proof
+
+# ---- The record of each planning cycle that changed something: its input and its decisions
 
 KEPT_SECONDS: Final = 7 * 86400.0
 """How long records are kept; the history of each workload is kept longer."""
@@ -62,3 +64,32 @@ class StoredDecision:
     after: int
     upto: int
     decision: Decision
+
+
+# ---- Plans that the verifier refused, stored so that the defect can be found
+
+KEPT: Final = 20
+"""How many are kept: the newest."""
+KEPT_BYTES: Final = 50 * 1024 * 1024
+"""Of all that are kept together. A larger one is not kept at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedPlan:
+    """The description of a refused plan.
+
+    Attributes:
+        id: rises with time; 0 = not written yet.
+        at: unix seconds of the snapshot.
+        epoch: of the leader.
+        cycle: within the epoch.
+        rules: names of the rules that the plan broke, each once, sorted.
+        size: bytes of the file.
+    """
+
+    id: int
+    at: float
+    epoch: int
+    cycle: int
+    rules: tuple[str, ...]
+    size: int

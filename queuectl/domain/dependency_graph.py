@@ -17,7 +17,7 @@ from queuectl.domain.gates import (
     Standing,
     parsed,
 )
-from queuectl.domain.job_records import Outcome
+from queuectl.domain.jobs import Outcome
 
 _NAMED: Final = 10  # jobs of a cycle in a sentence
 _STEPS: Final = 1_000  # edges that are followed to name them

@@ -1,4 +1,7 @@
-"""Devices that drivers publish for dynamic resource allocation, and requests for them.
+"""Devices and NUMA nodes of nodes: what drivers publish, and what pods request of it.
+
+The kubelet chooses the NUMA node of a pod, and it enforces the choice only with the policy ``single-numa-node`` of its topology
+manager. It gives a pod CPUs and memory of its own only if the pod is Guaranteed and requests whole CPUs.
 
 The terms are those of the API group ``resource.k8s.io/v1``. A *pool* of a driver is published as ResourceSlices. A pod requests devices
 by *claims*; kube-scheduler chooses the devices of a claim when it binds the pod. Names of attributes are
@@ -15,7 +18,73 @@ from fractions import Fraction
 from typing import Final, TypeAlias
 
 from queuectl.domain.fleet import SelectorTerm
-from queuectl.domain.numa import ONE_NUMA_NODE, OTHER_PODS, NodeZones
+from queuectl.domain.needs import ContainerNeeds, PodNeeds, together
+from queuectl.domain.quantity import CPU, MEMORY, Resources
+
+# ---- NUMA nodes, as NodeResourceTopology objects publish them, and pods that need all they use from one NUMA node
+
+SINGLE_NUMA_NODE: Final = "single-numa-node"
+"""The policy of the kubelet that enforces one NUMA node, and the value of the annotation that requests it."""
+ONE_NUMA_NODE: Final = "one NUMA node"
+OTHER_PODS: Final = "other Guaranteed pods"
+"""Beginnings of the names of device rows."""
+POD: Final = "pod"
+CONTAINER: Final = "container"
+_CPU_UNITS: Final = 1000  # millicores of one CPU
+_GUARANTEED: Final = (CPU, MEMORY)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeZones:
+    """The NUMA nodes of one node.
+
+    Attributes:
+        zones: allocatable amounts of each, in the order of their names.
+        policy: of the topology manager.
+        scope: of the topology manager: it chooses a NUMA node for each ``pod``, or for each ``container``.
+    """
+
+    zones: tuple[Resources, ...] = ()
+    policy: str = "none"
+    scope: str = CONTAINER
+
+    @property
+    def aligns(self) -> bool:
+        """Whether its kubelet enforces one NUMA node."""
+        return self.policy == SINGLE_NUMA_NODE and bool(self.zones)
+
+    def devices(self) -> frozenset[str]:
+        """The extended resources of its NUMA nodes."""
+        return frozenset(name for zone in self.zones for name in zone if "/" in name)
+
+
+def not_aligned(needs: PodNeeds) -> str | None:
+    """Why a kubelet gives such a pod no CPUs and memory of one NUMA node; None = it does."""
+    if needs.requests or needs.limits:
+        return "it sets resources for the pod as a whole"
+    for kind, containers in (("containers", needs.containers), ("initContainers", needs.init)):
+        for number, container in enumerate(containers):
+            where = f"{kind}[{number}].resources"
+            for name in _GUARANTEED:
+                if not _guaranteed(container, name):
+                    return f"{where}: the limit of {name} is not set, or differs from the request"
+            if dict(container.limits)[CPU] % _CPU_UNITS:
+                return f"{where}: {dict(container.limits)[CPU]}m is not a whole number of CPUs"
+    return None if needs.containers else "it has no containers"
+
+
+def _guaranteed(container: ContainerNeeds, name: str) -> bool:
+    limit = dict(container.limits).get(name, 0)
+    return limit > 0 and container.effective_requests[name] == limit
+
+
+def of_one_numa_node(needs: PodNeeds) -> dict[str, int]:
+    """The amounts that the kubelet takes from one NUMA node. Overhead and volumes are not among them."""
+    asked = together(needs, lambda container: container.effective_requests)
+    return {name: value for name, value in asked.items() if value and name != "ephemeral-storage"}
+
+
+# ---- Devices that drivers publish for dynamic resource allocation, and requests for them
 
 MOST_SELECTOR_BYTES: Final = 10 * 1024
 """Of a selector, as in the API server, and of all selectors in the claims of a pod."""
@@ -386,3 +455,53 @@ class DeviceInventory:
 
 NO_DEVICES: Final = DeviceInventory()
 """Of a cluster without any object of dynamic resource allocation, so that no gang can request devices."""
+
+
+# ---- ResourceSlices as drivers publish them. :mod:`queuectl.devices.pools` decides which of their devices a node can use
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAccess:
+    """The nodes that can use devices: one ``node``, else the nodes that match ``selector``, else each node."""
+
+    node: str | None = None
+    selector: SelectorTerm | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedDevice:
+    """One device of a ResourceSlice.
+
+    Attributes:
+        consumes: (counter set, counter) to the amount, sorted.
+        access: None = that of its ResourceSlice.
+        unsupported: a field of the device for which no request can be planned with it; empty = none.
+    """
+
+    name: str
+    kind: DeviceKind
+    consumes: tuple[tuple[tuple[str, str], int], ...] = ()
+    access: NodeAccess | None = None
+    unsupported: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSlice:
+    """One ResourceSlice.
+
+    Attributes:
+        slices: number of ResourceSlices of its generation of the pool.
+        access: None = each device has its own (``perDeviceNodeSelection``).
+        counters: (counter set, counter) to the amount, sorted.
+        repeated: name of a counter set that occurs twice in it; empty = none.
+    """
+
+    name: str
+    driver: str
+    pool: str
+    generation: int = 1
+    slices: int = 1
+    access: NodeAccess | None = None
+    devices: tuple[PublishedDevice, ...] = ()
+    counters: tuple[tuple[tuple[str, str], int], ...] = ()
+    repeated: str = ""

@@ -10,7 +10,7 @@ from queuectl.domain.checks import CheckReport, CheckStatus
 from queuectl.domain.commands import Command
 from queuectl.domain.gates import Standing
 from queuectl.domain.gpus import Gpus
-from queuectl.domain.job_records import JobRecord, Outcome
+from queuectl.domain.jobs import JobRecord, Outcome
 from queuectl.domain.ledger import Purpose
 from queuectl.domain.plan import SlipCause
 from queuectl.domain.reasons import Reason

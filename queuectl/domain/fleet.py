@@ -1,4 +1,4 @@
-"""Nodes, what may run on them, and the selectors and tolerations that decide it.
+"""Nodes, present ones and those that an autoscaler can make, what may run on them, and the selectors and tolerations that decide it.
 
 The semantics are kube-scheduler's (NodeAffinity, TaintToleration, NodeUnschedulable): what passes here must pass there,
 because a pod is pinned to one node and kube-scheduler only confirms.
@@ -7,7 +7,7 @@ because a pod is pinned to one node and kube-scheduler only confirms.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache, cached_property
@@ -16,6 +16,8 @@ from typing import Final
 
 from queuectl.domain.mig_reconfiguration import MigReconfiguration
 from queuectl.domain.quantity import NOTHING, Resources
+
+# ---- Nodes, what may run on them, and the selectors and tolerations that decide it
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 _INTEGER: Final = re.compile("[+-]?[0-9]{1,19}")
@@ -325,3 +327,54 @@ class Fleet:
     def index(self) -> Mapping[str, int]:
         """Position of each node name in ``nodes``."""
         return {node.name: i for i, node in enumerate(self.nodes)}
+
+
+# ---- The nodes that an autoscaler can make for a flavor, as its ``nodeTemplate`` describes them
+
+MOST_NODES = 10_000
+"""The most nodes of one template: the planner places gangs on this number of nodes that do not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTemplate:
+    """Nodes that are alike.
+
+    Attributes:
+        allocatable: of each node, ``pods`` included.
+        maximum: nodes of the flavor that can exist at the same time, those that exist included.
+        labels: of each node, beside those of the flavor.
+        taints: of each node, beside those of the flavor.
+        domains: label of a topology level to the nodes in each of its domains. A domain of another level is as large as the
+            domain above it.
+    """
+
+    allocatable: Resources
+    maximum: int
+    labels: tuple[tuple[str, str], ...] = ()
+    taints: tuple[Taint, ...] = ()
+    domains: tuple[tuple[str, int], ...] = ()
+
+    def nodes(
+        self, flavor: str, levels: Sequence[str], labels: Mapping[str, str], taints: Sequence[Taint]
+    ) -> Iterator[Node]:
+        """All nodes that can be made, the domains full one after the other.
+
+        Args:
+            flavor: its name, which begins the names of nodes and domains.
+            levels: labels of its Topology, coarse to fine.
+            labels: its node labels.
+            taints: its node taints.
+        """
+        sizes = dict(self.domains)
+        taints = (*taints, *self.taints)
+        for number in range(self.maximum):
+            path, offset, above = flavor, number, self.maximum
+            found = {HOSTNAME: f"{flavor}-{number}"}
+            for level in levels:
+                if level != HOSTNAME:
+                    above = min(sizes.get(level, above), above)
+                    path = f"{path}-{offset // above}"
+                    offset %= above
+                    found[level] = path
+            found |= {**labels, **dict(self.labels)}
+            yield Node(f"{flavor}-{number}", found, self.allocatable, taints)

@@ -1,4 +1,4 @@
-"""One workload as the ledger holds it: its state, its attempt, its place, and the cluster write that is still owed.
+"""Workloads as the ledger holds them: state, attempt, place, and the cluster write that is still owed; and what must hold of them.
 
 The database is the ledger's durable form, the leader's memory its working copy; both hold exactly these values.
 """
@@ -19,6 +19,8 @@ from queuectl.domain.reservations import ReservationState
 from queuectl.domain.snapshot import CapacityLease, PlannedStart
 from queuectl.domain.words import counted
 from queuectl.domain.workload import Placement, Planned
+
+# ---- One workload as the ledger holds it: its state, its attempt, its place, and the cluster write that is still owed
 
 
 class State(StrEnum):
@@ -299,3 +301,105 @@ def rest(entry: Entry) -> float:
     if entry.reason.code not in (Code.IDLE_RECLAIMED, Code.ADMISSION_CHECK):
         return 0.0
     return float(entry.reason.details.get("restSeconds", 0.0))
+
+
+# ---- Invariants of every entry of the ledger
+
+
+def violations(entry: Entry) -> list[str]:
+    """The broken invariants of one entry; empty for every entry that the state machine makes."""
+    state, parked = entry.state, entry.parked
+    queues = state in (State.PENDING, State.RESERVED, State.BACKOFF) or state.live
+    rules = {
+        "a live attempt has a placement": not state.live or entry.placement is not None,
+        "a waiting workload has no placement": not state.waiting or entry.placement is None,
+        "what was planned is known of an attempt only": entry.planned is None
+        or entry.placement is not None,
+        "Reserved means a lease": entry.lease is not None or state is not State.RESERVED,
+        "a lease only in Reserved, or while it moves": entry.lease is None
+        or state in (State.RESERVED, State.EVICTING),
+        "Start is owed only by a live attempt": entry.intent is not Intent.START or state.live,
+        "Stop is owed exactly while Evicting": (entry.intent is Intent.STOP)
+        == (state is State.EVICTING),
+        "Move is owed exactly by what waits and is to move": (entry.intent is Intent.MOVE)
+        == (state.waiting and entry.queue_set is not None),
+        "what runs or has ended is not moved": entry.queue_set is None
+        or not (state.live or state is State.FINISHED),
+        "only a priority that was set ends": entry.priority_until is None
+        or entry.priority_set is not None,
+        "a notice only while Evicting": entry.stop_at is None or state is State.EVICTING,
+        "Backoff has an end": entry.requeue_at is not None or state is not State.BACKOFF,
+        "what runs or has ended is not to be requeued": entry.requeue_at is None
+        or not (state.live or state is State.FINISHED),
+        "a finish time exactly when finished": (entry.finished_at is not None)
+        == (state is State.FINISHED),
+        "a workload that queues or runs has no hold and no gate": not queues
+        or (parked is None and not entry.gates),
+        "Held by a user or by a gate": state is not State.HELD
+        or parked is not None
+        or bool(entry.gates),
+        "held or deactivated for its reason": parked is None
+        or state in (parked_state(parked), State.EVICTING, State.FINISHED),
+        "Deactivated for a reason": state is not State.DEACTIVATED or parked is not None,
+        "only what was ready can have lost it": entry.unready_since is None
+        or state is State.RUNNING,
+        "a live attempt was not evicted": not state.live or entry.evicted_for is None,
+        "another place in the order only while it waits": entry.requeued_at is None
+        or not state.live,
+    }
+    return [text for text, holds in rules.items() if not holds]
+
+
+# ---- Invariants of the ledger and the cluster, and the findings of a check
+
+VIOLATED: Final = "InvariantViolated"
+"""Reason of the Event that a violation raises."""
+
+
+class Invariant(StrEnum):
+    """The invariants."""
+
+    ENTRY = "Entry"  # the fields of an entry agree with its state
+    DATABASE = "Database"  # the leader works on what the database holds
+    WHOLE = "Whole"  # a pod runs only for an attempt that is committed
+    ONCE = "Once"  # the pods of one attempt run at a time, and of a rank one
+    PLACED = "Placed"  # a pod runs on a node of its gang's placement
+    CAPACITY = "Capacity"  # the committed slots on a node are no more than it has
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """An invariant that does not hold.
+
+    Attributes:
+        uid: of the workload, whose namespace decides who can read the sentence.
+        message: a sentence; it names no other workload.
+    """
+
+    invariant: Invariant
+    uid: str
+    kind: str
+    namespace: str
+    name: str
+    message: str
+
+    @property
+    def key(self) -> tuple[Invariant, str]:
+        """The same violation at another look has the same."""
+        return self.invariant, self.uid
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A complete check.
+
+    Attributes:
+        at: unix seconds.
+        workloads, pods, nodes: how many were checked.
+    """
+
+    at: float
+    workloads: int
+    pods: int
+    nodes: int
+    violations: tuple[Violation, ...] = ()

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from queuectl.domain.fleet import Node
-from queuectl.domain.gpu_labels import MIG_STRATEGY, model_of, unit_of
+from queuectl.domain.gpus import MIG_STRATEGY, model_of, unit_of
 from queuectl.domain.mig_reconfiguration import MigGeometry
 from queuectl.domain.quantity import GPU, Resources
 

@@ -8,15 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from queuectl.domain.admission import NodeSelectors, RuntimeClass
-from queuectl.domain.devices import Claim, ClaimSpec, DeviceClass, DeviceTaintRule
+from queuectl.domain.devices import (
+    Claim,
+    ClaimSpec,
+    DeviceClass,
+    DeviceTaintRule,
+    NodeZones,
+    PoolSlice,
+)
 from queuectl.domain.fleet import Node
-from queuectl.domain.job_records import JobRecord
-from queuectl.domain.limitrange import LimitRange
-from queuectl.domain.numa import NodeZones
-from queuectl.domain.pod_records import PodRecord
-from queuectl.domain.pool_slices import PoolSlice
+from queuectl.domain.jobs import JobRecord, PodRecord
+from queuectl.domain.limits import Allowance, LimitRange
 from queuectl.domain.provisioning import ProvisioningRecord
-from queuectl.domain.resource_quota import Allowance
 
 
 @dataclass(frozen=True, slots=True)

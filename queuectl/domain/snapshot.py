@@ -18,11 +18,11 @@ from typing import Final
 from queuectl.domain.budgets import BudgetBalance
 from queuectl.domain.devices import NO_DEVICES, AllocatedDevice, Claim, DeviceInventory
 from queuectl.domain.fleet import Fleet
+from queuectl.domain.limits import Allowance
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.reasons import Reason
 from queuectl.domain.reservations import Occurrence
-from queuectl.domain.resource_quota import Allowance
 from queuectl.domain.workload import Placement, Workload, gpus_of
 
 

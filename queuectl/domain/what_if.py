@@ -1,4 +1,4 @@
-"""A what-if question, and its result: two plans of one moment, without the change and with it."""
+"""What-if questions and their results: two plans of one moment, and the cost of an eviction by hand."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from queuectl.domain.diagnosis import Diagnosis, Excess
+from queuectl.domain.gpus import Gpus
 from queuectl.domain.ignored import Ignored
-from queuectl.domain.plan import Eviction, Plan
+from queuectl.domain.plan import Cost, Eviction, Plan
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.snapshot import Snapshot
+
+# ---- A what-if question, and its result: two plans of one moment, without the change and with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +60,38 @@ class WhatIfResult:
     diagnoses: Mapping[str, Diagnosis] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     ignored: tuple[Ignored, ...] = ()
+
+
+# ---- The cost of an eviction by hand, or of the drain of a queue, before a person requests it
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """Of one gang and one action.
+
+    Attributes:
+        cost: None for a gang that holds nothing, so that nothing is evicted.
+        notice: seconds in which the gang can save its work.
+        starts: uids of the gangs that could start then and cannot now, in queue order; the gang itself is among them if it
+            starts again. None when the planner had not enough time.
+    """
+
+    cost: Cost | None
+    notice: float
+    starts: tuple[str, ...] | None = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DrainCost:
+    """The gangs that the drain of a queue would evict now.
+
+    Attributes:
+        gangs: that hold places by the queue and are not being evicted yet.
+        pods, gpus: of these gangs together.
+        lost_work: GPU-seconds of work that they lose.
+    """
+
+    gangs: int
+    pods: int
+    gpus: Gpus
+    lost_work: int

@@ -9,8 +9,7 @@ from fractions import Fraction
 
 from queuectl.domain.devices import ClaimReference, PodDevices, stands_for_claims
 from queuectl.domain.fleet import NodeRules
-from queuectl.domain.gpu_fractions import GpuFraction
-from queuectl.domain.gpus import BY_NAME, MOST_GPUS, GpuWeights, PodGpus, SharedGpus
+from queuectl.domain.gpus import BY_NAME, MOST_GPUS, GpuFraction, GpuWeights, PodGpus, SharedGpus
 from queuectl.domain.needs import PodNeeds
 from queuectl.domain.quantity import NOTHING, Resources, total
 

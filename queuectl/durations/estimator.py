@@ -2,12 +2,111 @@
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from math import ceil
 from typing import Final
 
-from queuectl.domain.runs import Run, Work
-from queuectl.durations.groups import groups
-from queuectl.durations.samples import KEPT, Sample
+from queuectl.domain.past_jobs import Run, Work
+
+# ---- The last run times of one group of gangs, and their quantiles
+
+KEPT: Final = 200  # run times that a group keeps
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Run times in seconds. It is never changed in place, because estimates are made in other threads.
+
+    Attributes:
+        recent: in the order in which they ended.
+        ordered: the same, shortest first.
+    """
+
+    recent: tuple[float, ...] = ()
+    ordered: tuple[float, ...] = ()
+
+    def with_run(self, seconds: float, kept: int = KEPT) -> Sample:
+        """The sample with one more run time; if it has ``kept`` already, without the oldest."""
+        recent, ordered = self.recent, self.ordered
+        if len(recent) >= kept:
+            oldest = bisect_left(ordered, recent[0])
+            recent, ordered = recent[1:], ordered[:oldest] + ordered[oldest + 1 :]
+        place = bisect_left(ordered, seconds)
+        return Sample((*recent, seconds), (*ordered[:place], seconds, *ordered[place:]))
+
+    def quantile(self, part: float, elapsed: float = 0.0) -> float | None:
+        """Seconds after which a gang has ended with at least this probability, if it has run for ``elapsed`` seconds.
+
+        Of n run times that are longer than ``elapsed``, it is the k-th with k = ceil(part · (n + 1)). If the run times are
+        exchangeable, the next one is at most as long with a probability of at least ``part``, for each n. None: too few are known.
+        """
+        first = bisect_right(self.ordered, elapsed)
+        number = len(self.ordered) - first
+        rank = ceil(round(part * (number + 1), 9))
+        return self.ordered[first + rank - 1] if 0 < rank <= number else None
+
+    def longer(self, elapsed: float) -> tuple[float, ...]:
+        """The run times longer than ``elapsed``, shortest first."""
+        return self.ordered[bisect_right(self.ordered, elapsed) :]
+
+
+# ---- The pattern of a name: what remains without numbers, dates and generated parts
+
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_PARTS: Final = re.compile(r"[-._]+")
+_DIGITS: Final = re.compile(r"[0-9]+")
+_GENERATED: Final = re.compile(r"[bcdfghjklmnpqrstvwxz2456789]{5}")
+"""The suffix that the API server adds to ``generateName``: it has no vowel, and no 0, 1 or 3."""
+_HASH: Final = re.compile(r"(?=[a-z]*[0-9])[0-9a-f]{6,}|(?=(.*[0-9]){3})(?=.*[a-z])[0-9a-z]{8,}")
+"""Hexadecimal digits, or letters among at least three digits."""
+
+
+@lru_cache(maxsize=4096)
+def name_pattern(name: str) -> str:
+    """The pattern of the name of an object; "" if nothing of it is constant.
+
+    ``train-resnet50-20261123-x7k2p`` and ``train-resnet18-20261124-9zqvw`` have the pattern ``train-resnet``.
+    """
+    parts = _PARTS.split(_UUID.sub("", name.lower()))
+    if len(parts) > 1 and _GENERATED.fullmatch(parts[-1]):
+        parts.pop()
+    constant = (_DIGITS.sub("", part) for part in parts if not _HASH.fullmatch(part))
+    return "-".join(part for part in constant if part)
+
+
+# ---- The groups of similar work that a gang belongs to
+
+
+def groups(work: Work) -> tuple[Hashable, ...]:
+    """The keys of the groups of a gang, from the most specific to all gangs.
+
+    LocalQueue, user and pattern of the name; LocalQueue and user; LocalQueue and pattern; LocalQueue; ClusterQueue; all. Each of them
+    first with the shape and then without. Groups of what is not known are left out.
+    """
+    local = (work.namespace, work.queue) if work.queue else None
+    pattern = name_pattern(work.name)
+    wide: list[tuple[str, ...]] = []
+    if local is not None:
+        if work.user and pattern:
+            wide.append(("user and name", *local, work.user, pattern))
+        if work.user:
+            wide.append(("user", *local, work.user))
+        if pattern:
+            wide.append(("name", *local, pattern))
+        wide.append(("LocalQueue", *local))
+    if work.cluster_queue:
+        wide.append(("ClusterQueue", work.cluster_queue))
+    wide.append(("all",))
+    shapes = ((work.pods, work.gpus), None) if work.pods else (None,)
+    return tuple(product(wide, shapes))
+
+
+# ---- Run times learned from finished gangs like a gang, from the most specific group that has enough of them
 
 ENOUGH: Final = 5  # finished runs that a group needs
 _GROUPS: Final = (

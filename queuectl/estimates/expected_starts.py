@@ -10,7 +10,7 @@ from statistics import NormalDist
 from typing import Final
 
 from queuectl.domain.estimates import ExpectedStart, ExpectedStarts
-from queuectl.durations.possible import RunTimes
+from queuectl.durations.expectations import RunTimes
 from queuectl.estimates.forward import Forward
 from queuectl.estimates.scene import Scene
 

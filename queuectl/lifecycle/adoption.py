@@ -10,9 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from queuectl.domain.fleet import Node
-from queuectl.domain.job_records import JobRecord
-from queuectl.domain.pod_records import PodRecord
-from queuectl.domain.prior_admissions import PriorAdmission, PriorPodSet
+from queuectl.domain.jobs import JobRecord, PodRecord, PriorAdmission, PriorPodSet
 from queuectl.domain.queues import ClusterQueue, QueueConfig, ResourceGroup
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement
 

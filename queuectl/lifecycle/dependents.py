@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from queuectl.domain.arrays import has_begun, object_of
 from queuectl.domain.dependency_graph import DependencyGraph, JobFound
 from queuectl.domain.gates import JobName, Standing
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from queuectl.domain.events import Evict, WriteRefused
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord, PodPhase, PodRecord
 from queuectl.domain.ledger import Entry, Intent, Purpose, State
 from queuectl.domain.needs import amounts, excess
-from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.domain.quantity import Resources
 from queuectl.domain.reasons import PLANNED_AGAIN, Code, Reason
 from queuectl.domain.rules import PodsReady

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from queuectl.domain.events import Evict, NoteAdded
 from queuectl.domain.gpus import as_number
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.plan import Cost
 from queuectl.domain.queues import ClusterQueue, IdleReclaim, OptOut, QueueConfig, ReclaimMode

@@ -52,7 +52,7 @@ from queuectl.domain.events import (
     WriteRefused,
 )
 from queuectl.domain.gates import held_by, remaining, same_gates
-from queuectl.domain.job_records import Outcome
+from queuectl.domain.jobs import Outcome
 from queuectl.domain.ledger import REFUSED_WRITE, Entry, EntryChange, Intent, Note, State
 from queuectl.domain.plan import SLIPS, SlipCause
 from queuectl.domain.queues import PRICES

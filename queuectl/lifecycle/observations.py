@@ -21,10 +21,8 @@ from queuectl.domain.events import (
 )
 from queuectl.domain.gates import Standing
 from queuectl.domain.identity import LONGEST_NAME
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord, PodRecord, PriorAdmission
 from queuectl.domain.ledger import Entry, EntryChange, State
-from queuectl.domain.pod_records import PodRecord
-from queuectl.domain.prior_admissions import PriorAdmission
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.workload import Placement
@@ -34,8 +32,8 @@ from queuectl.lifecycle.failures import (
     late_pods,
     refused_pods,
 )
-from queuectl.lifecycle.lost_devices import LostDevices
 from queuectl.lifecycle.machine import handle
+from queuectl.lifecycle.nodes import LostDevices
 from queuectl.lifecycle.provisioning import reports
 from queuectl.lifecycle.refusals import Refusals
 from queuectl.lifecycle.timers import Timers, alarm_of

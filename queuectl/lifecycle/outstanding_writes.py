@@ -27,9 +27,8 @@ from typing import Any, Final
 
 from queuectl.domain.arrays import object_of
 from queuectl.domain.fleet import Node
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.ledger import Entry, Intent, Purpose, State
-from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.printable import printable
 from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.redaction import redacted_for

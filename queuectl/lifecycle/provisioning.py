@@ -17,7 +17,7 @@ from queuectl.domain.checks import (
     PodSetUpdate,
     update_refusal,
 )
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry
 from queuectl.domain.provisioning import ProvisioningConfig, ProvisioningRecord, RequestState
 from queuectl.domain.queues import QueueConfig

@@ -17,9 +17,8 @@ from queuectl.domain.errors import (
     ObjectGone,
     WriteConflict,
 )
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.ledger import Entry, Intent, Purpose
-from queuectl.domain.pod_records import PodRecord
 from queuectl.lifecycle.outstanding_writes import Write
 
 LONGEST: Final = 500

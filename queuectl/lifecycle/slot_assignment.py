@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from queuectl.domain.fleet import Node
-from queuectl.domain.pod_records import PodRecord
+from queuectl.domain.jobs import PodRecord
 from queuectl.domain.workload import PodSet, PodSetPlacement, slots_left
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from queuectl.domain.arrays import LARGEST, index_uid
 from queuectl.domain.commands import BY_ADMIN, Action, Command, objection
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, Intent, Note, State
 from queuectl.domain.plan import PreemptionReason
 from queuectl.domain.reasons import Code, Reason

@@ -29,9 +29,8 @@ from queuectl.domain.events import (
     WriteAccepted,
 )
 from queuectl.domain.gates import Standing
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.ledger import Entry, Intent, Purpose, State
-from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import Rules
 from queuectl.lifecycle.checks import unanswered

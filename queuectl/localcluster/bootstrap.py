@@ -8,11 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from queuectl.localcluster import certificates, components, installation, kubeconfig, operators
+from queuectl.localcluster import certificates, components, installation, operators
 from queuectl.localcluster.certificates import Authority, KeyPair
 from queuectl.localcluster.client import START_SECONDS, Client, wait_until
 from queuectl.localcluster.components import Component
 from queuectl.localcluster.errors import LocalClusterError, RequestError, UnreachableError
+from queuectl.localcluster.layout import write_kubeconfig
 from queuectl.localcluster.nodes import Nodes
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class Bootstrap:
             pair = authority.client(identity.user, identity.groups)
             if name == "admin":
                 pair.save(pki / "admin.crt", pki / "admin.key")
-            kubeconfig.write(
+            write_kubeconfig(
                 self._layout.kubeconfig(name),
                 cluster=self._layout.name,
                 server=self._layout.server,

@@ -16,7 +16,6 @@ from queuectl.localcluster import (
     build,
     components,
     installation,
-    kubeconfig,
     layout,
     operators,
     versions,
@@ -312,7 +311,7 @@ class LocalCluster:
         return Authority.load(self._layout.pki / "ca.crt", self._layout.pki / "ca.key")
 
     def _write_kubeconfig(self, user: str, identity: KeyPair | str) -> Path:
-        return kubeconfig.write(
+        return layout.write_kubeconfig(
             self._layout.kubeconfig("user-" + re.sub(r"[^A-Za-z0-9.-]", "-", user)),
             cluster=self.name,
             server=self.server,

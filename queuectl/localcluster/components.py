@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from queuectl.localcluster import audit
+from queuectl.localcluster.layout import audit_flags
 from queuectl.localcluster.nodes import KUBELET
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def api_server(layout: Layout, spec: ClusterSpec) -> Component:
         "--profiling=false",
         *_listed("runtime-config", spec.apis),
         *_gates(spec),
-        *audit.flags(layout),
+        *audit_flags(layout),
     )
     return Component(API_SERVER, arguments, f"{layout.server}/readyz")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from queuectl.localcluster import build, kubeconfig, layout
+from queuectl.localcluster import build, layout
 from queuectl.localcluster.certificates import Authority
 from queuectl.localcluster.client import START_SECONDS, wait_until
 from queuectl.localcluster.operators import settings_file, webhook_certificates
@@ -77,7 +77,7 @@ def apply(home: Layout, client: Client, operator: Operator) -> None:
     crds = [one for name in files if name.startswith(_CRDS) for one in objects(files[name])]
     client.apply(*crds, *_rights(operator, files["rbac/role.yaml"]))
     authority = (home.pki / "ca.crt").read_bytes()
-    kubeconfig.write(
+    layout.write_kubeconfig(
         home.kubeconfig(operator.name),
         cluster=home.name,
         server=home.server,

@@ -1,7 +1,12 @@
-"""The files and ports of one cluster, and their choice."""
+"""The files and ports of one cluster, and their choice; kubeconfig files, and the audit log of its API server.
+
+The variable QUEUECTL_AUDIT_LOGS is the folder of the logs. Each cluster has one file with its name. Without the variable,
+there is no log.
+"""
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import fcntl
 import json
@@ -11,13 +16,19 @@ import secrets
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+import yaml
+
+from queuectl.localcluster.certificates import KeyPair, write_secret
 from queuectl.localcluster.errors import LocalClusterError
 from queuectl.localcluster.keeper import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+
+# ---- The files and ports of one cluster, and their choice
 
 LOOPBACK = "127.0.0.1"
 PORTS = (
@@ -202,3 +213,78 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+# ---- Kubeconfig files without references to other files. Only the owner can read them
+
+
+def write_kubeconfig(
+    path: Path, *, cluster: str, server: str, authority: bytes, user: str, identity: KeyPair | str
+) -> Path:
+    """Write a kubeconfig with one context.
+
+    Args:
+        path: The file to write, in an existing folder.
+        cluster: Name of the cluster and of the context.
+        server: URL of the API server.
+        authority: The CA of the server, as PEM.
+        user: Name of the user entry; it has no effect.
+        identity: A client certificate or a bearer token.
+
+    Returns:
+        The path.
+    """
+    credentials: dict[str, Any]
+    if isinstance(identity, KeyPair):
+        credentials = {
+            "client-certificate-data": _encode(identity.certificate),
+            "client-key-data": _encode(identity.key),
+        }
+    else:
+        credentials = {"token": identity}
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [
+            {
+                "name": cluster,
+                "cluster": {"server": server, "certificate-authority-data": _encode(authority)},
+            }
+        ],
+        "users": [{"name": user, "user": credentials}],
+        "contexts": [
+            {"name": cluster, "context": {"cluster": cluster, "user": user, "namespace": "default"}}
+        ],
+        "current-context": cluster,
+    }
+    write_secret(path, yaml.safe_dump(document, sort_keys=False).encode())
+    return path
+
+
+def _encode(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+# ---- The audit log of an API server: the requests of the ServiceAccounts in queuectl's namespace, with refused requests
+
+AUDIT_LOGS: Final = "QUEUECTL_AUDIT_LOGS"
+_POLICY: Final = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    # A watch that ends with the API server has no later stage than ResponseStarted.
+    "omitStages": ["RequestReceived"],
+    # Requests that no rule matches are not logged.
+    "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts:queuectl-system"]}],
+}
+
+
+def audit_flags(layout: Layout) -> tuple[str, ...]:
+    """The flags of the API server for the log; none without the variable."""
+    wanted = os.environ.get(AUDIT_LOGS)
+    if not wanted:
+        return ()
+    logs = Path(wanted).expanduser().absolute()
+    logs.mkdir(parents=True, exist_ok=True)
+    policy = layout.home / "audit-policy.yaml"
+    policy.write_text(yaml.safe_dump(_POLICY))
+    return (f"--audit-policy-file={policy}", f"--audit-log-path={logs / layout.name}.log")

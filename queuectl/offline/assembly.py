@@ -11,13 +11,12 @@ from queuectl.domain.admission import wrong_requests
 from queuectl.domain.arrays import gang_uid, index_uid, numbers
 from queuectl.domain.containment import Containment, SetAside
 from queuectl.domain.gates import DependencyStatus, held_by, remaining
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.ledger import Entry
-from queuectl.domain.pod_records import PodRecord
+from queuectl.domain.limits import with_promises
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import NamespaceRecord, Record, ResourceQuotaRecord, Upserted
-from queuectl.domain.resource_quota import with_promises
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot, SolverLimits
 from queuectl.domain.workload import PodSet
 from queuectl.lifecycle.dependents import Dependents

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from queuectl.domain.gates import Standing, held_by, remaining
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason

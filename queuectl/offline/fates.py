@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from queuectl.domain.job_records import JobRecord
-from queuectl.domain.pod_records import PodRecord
+from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.objects.documents import Document
 from queuectl.objects.files.unread import names_queue, of_no_gang, without_queue

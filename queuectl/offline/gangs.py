@@ -8,7 +8,7 @@ from typing import Any
 
 from queuectl.domain.admission import Admission, created
 from queuectl.domain.arrays import has_begun
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.needs import ContainerNeeds
 from queuectl.domain.queues import DEFAULT_NAME, LocalQueue, QueueConfig
 from queuectl.domain.workload import PodSet

@@ -20,11 +20,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from queuectl.devices.reserved import device_resources
+from queuectl.devices.charges import device_resources
 from queuectl.domain.fleet import HOSTNAME
-from queuectl.domain.overrides import in_force
 from queuectl.domain.plan import Eviction
-from queuectl.domain.queues import QueueConfig
+from queuectl.domain.queues import QueueConfig, in_force
 from queuectl.domain.records import (
     ClaimRecord,
     DeviceClassRecord,

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from queuectl.domain.fleet import Fleet
-from queuectl.domain.job_records import JobRecord
-from queuectl.domain.pod_records import PodPhase, PodRecord
+from queuectl.domain.jobs import JobRecord, PodPhase, PodRecord
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement

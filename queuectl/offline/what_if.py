@@ -16,10 +16,9 @@ from queuectl.domain.errors import BadInput, TookTooLong
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.ignored import Ignored
 from queuectl.domain.node_quota import quota_from_nodes
-from queuectl.domain.overrides import in_force
 from queuectl.domain.plan import Eviction
 from queuectl.domain.queries import ConfigChanges
-from queuectl.domain.queues import DEFAULT_NAME, QueueConfig
+from queuectl.domain.queues import DEFAULT_NAME, QueueConfig, in_force
 from queuectl.domain.records import NamespaceRecord, NodeRecord, Record
 from queuectl.domain.reservations import occurrences, states_of
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Final
 
 from queuectl.devices.gpu_sizes import GpuSizes
-from queuectl.devices.taints import effective, out_of_placement
+from queuectl.devices.pools import effective, out_of_placement
 from queuectl.domain.cluster_map import (
     ClusterMap,
     Domain,

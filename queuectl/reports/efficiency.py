@@ -11,8 +11,8 @@ from fractions import Fraction
 from typing import Final
 
 from queuectl.domain.cluster_map import GangOnMap, NodeOccupancy
-from queuectl.domain.efficiency import NO_GPUS, GpuParts
 from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.usage_reports import NO_GPUS, GpuParts
 from queuectl.domain.utilization import GangUse, used_share
 from queuectl.planner.cache import PlannerCache
 from queuectl.reports.cluster_map import occupied

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from math import floor
 from typing import Final
 
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange
 from queuectl.domain.queues import QueueConfig, ReclaimMode
 from queuectl.domain.utilization import GangUse, PodUse, Sample, UseState

@@ -15,7 +15,7 @@ from queuectl.control.leader.decisions import Decider
 from queuectl.devices.shared import without_claim_podsets
 from queuectl.domain.budgets import SpentUnits
 from queuectl.domain.events import Drained, Ended, Event, PodsReady, RetryDue, Submitted
-from queuectl.domain.job_records import JobRecord, Outcome
+from queuectl.domain.jobs import JobRecord, Outcome
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.pending_limits import considered
 from queuectl.domain.plan import Plan, Planned, Refusal
@@ -31,7 +31,7 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.planner.preempt.protections import next_plan_due
 from queuectl.simulate.blocked import BlockedSubmissions
 from queuectl.simulate.idle_gangs import IdleGangs, reclaims
-from queuectl.simulate.podsets import podset_of
+from queuectl.simulate.parts import podset_of
 from queuectl.simulate.policy import Durations
 from queuectl.simulate.trace import TraceJob
 from queuectl.state.durations import Durations as RunTimes

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from queuectl.domain.budgets import Budget, BudgetScope
 from queuectl.domain.fleet import Fleet, Node
+from queuectl.domain.quantity import GPU, PODS, Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.reservations import AdvanceReservation
 from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.workload import PodSet, PodShape, TopologyMode, TopologyRequest
+from queuectl.simulate.trace import TraceJob
+
+# ---- The independent parts of a setting: no plan for one of them depends on the gangs and nodes of another
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +131,16 @@ def _part(
     )
     fleet = Fleet(tuple(sorted(mine.values(), key=lambda node: node.name)))
     return Part(queues, replace(given, config=narrowed, fleet=fleet))
+
+
+# ---- The requests of the jobs of a trace
+
+PODSET: Final = "main"
+
+
+def podset_of(job: TraceJob) -> PodSet:
+    """The request of a job."""
+    level = job.topology_level
+    topology = TopologyRequest(TopologyMode.REQUIRED, level) if level else None
+    shape = PodShape(Resources({GPU: job.gpus_per_pod, PODS: 1}))
+    return PodSet(PODSET, job.pods, shape, topology)

@@ -8,8 +8,15 @@ from math import floor, log10
 from typing import Final
 
 from queuectl.simulate.amounts import Table, tables
-from queuectl.simulate.results import Outcome, series
-from queuectl.simulate.simulation import Sample
+from queuectl.simulate.best_fit import BestFit
+from queuectl.simulate.planned import Planned
+from queuectl.simulate.policy import Placement, Policy
+from queuectl.simulate.results import Outcome, outcome, series
+from queuectl.simulate.run import Run
+from queuectl.simulate.setting import Setting
+from queuectl.simulate.simulation import Sample, Scheduler, World
+
+# ---- The outcomes of policies as one HTML page with plots. The page loads nothing from other hosts
 
 _POINTS: Final = 400
 _WIDTH: Final = 900
@@ -128,3 +135,31 @@ def _scale(most: float) -> tuple[float, float]:
     power = 10.0 ** floor(log10(rough))
     step = next(power * one for one in _STEPS if power * one >= rough)
     return step * max(1, -int(-most // step)), step
+
+
+# ---- A simulation from its setting to its outcome
+
+
+def simulate(
+    setting: Setting, policy: Policy, progress: Callable[[World], None] = lambda _: None
+) -> Outcome:
+    """Run all jobs of the setting under a policy. The same input gives the same outcome.
+
+    ``progress``: is called after each instant.
+
+    Raises:
+        BadInput: the policy cannot serve this setting.
+    """
+    world = World(setting.free_gpus())
+    scheduler = _scheduler(setting, policy, world)
+    never_fit = [job for job in setting.jobs if scheduler.never_fits(job)]
+    larger = {job.rank for job in never_fit}
+    runs = [Run(job) for job in setting.jobs if job.rank not in larger]
+    world.run(runs, setting.events, scheduler, progress)
+    return outcome(policy.name, setting, runs, never_fit, world)
+
+
+def _scheduler(setting: Setting, policy: Policy, world: World) -> Scheduler:
+    if policy.placement is Placement.BEST_FIT:
+        return BestFit(setting, policy.order, world)
+    return Planned(setting, policy, world)

@@ -1,7 +1,9 @@
-"""The use of budgets: the leader's copy of sums of the usage ledger, and what has ended since it was counted.
+"""The use of budgets: the leader's copy of sums of the usage ledger, and the cost of gangs that moved.
 
 The sums are read once for each budget and month. From then on each folding of the ledger adds its hours, so the copy is equal to the
 ledger at each time, and no sum over a month is computed in a cycle.
+
+The source is the history in the database. This is the leader's copy: it is read when the leader starts, and updated by its commits.
 """
 
 from __future__ import annotations
@@ -10,13 +12,16 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from queuectl.domain.budgets import Budget, BudgetBalance, Spender, SpentUnits, TopUp
+from queuectl.domain.durations import DAY
 from queuectl.domain.folding import Fold
 from queuectl.domain.gpus import Gpus
-from queuectl.domain.ledger import Entry, EntryChange
+from queuectl.domain.ledger import Entry, EntryChange, MigrationCost
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.spending import Spending, lowered_priorities, with_priority
 from queuectl.state.marking import holds
+
+# ---- The use of budgets: the leader's copy of sums of the usage ledger, and what has ended since it was counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,3 +140,30 @@ class BudgetSums:
 
 def _spender(entry: Entry) -> Spender:
     return Spender(entry.cluster_queue, entry.namespace, entry.queue, entry.user)
+
+
+# ---- The cost of moved gangs in the last 24 hours for each ClusterQueue. It counts against the budgets of defragmentation
+
+
+class MigrationBudget:
+    """The moves of the last day."""
+
+    def __init__(self, known: Iterable[MigrationCost] = ()) -> None:
+        self._known = list(known)
+
+    def note(self, changes: Iterable[EntryChange]) -> None:
+        """Add the moves of committed changes."""
+        for change in changes:
+            if change.note is not None:
+                spent = MigrationCost.from_reason(change.at, change.note.reason)
+                if spent is not None:
+                    self._known.append(spent)
+
+    def by_queue(self, now: float) -> dict[str, int]:
+        """ClusterQueue to GPU-seconds of lost work within the day before ``now`` (unix seconds)."""
+        self._known = [spent for spent in self._known if spent.at > now - DAY]
+        totals: dict[str, int] = {}
+        for spent in self._known:
+            name = spent.cluster_queue
+            totals[name] = totals.get(name, 0) + spent.lost_work
+        return totals

@@ -9,10 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from queuectl.domain.consistency import violations
-from queuectl.domain.invariants import Invariant, Violation
-from queuectl.domain.ledger import Entry, State
-from queuectl.domain.pod_records import PodRecord
+from queuectl.domain.jobs import PodRecord
+from queuectl.domain.ledger import Entry, Invariant, State, Violation, violations
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.reasons import Reason
 from queuectl.state.mirror import Mirror

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry
 from queuectl.domain.queues import ClusterQueue, IdleReclaim, QueueConfig
 from queuectl.state.mirror import Mirror

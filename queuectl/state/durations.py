@@ -11,14 +11,13 @@ from math import ceil, inf
 from typing import Final
 
 from queuectl.domain.estimates import RunTimeSource
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
+from queuectl.domain.past_jobs import Run, Work
 from queuectl.domain.queues import QueueConfig
-from queuectl.domain.runs import Run, Work
 from queuectl.domain.workload import Duration
-from queuectl.durations.estimator import Estimator
+from queuectl.durations.estimator import Estimator, Sample
 from queuectl.durations.expectations import MEDIAN, Expectation, Stated, planned
-from queuectl.durations.samples import Sample
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 

@@ -13,13 +13,12 @@ from queuectl.domain.estimates import (
     ExpectedStarts,
     RunTimeSource,
 )
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.queries import IN_QUEUE_ORDER, in_queue_order
 from queuectl.domain.snapshot import Snapshot
 from queuectl.durations.estimator import Estimator
-from queuectl.durations.expectations import MEDIAN, planned
-from queuectl.durations.possible import RunTimes, possible_runs
+from queuectl.durations.expectations import MEDIAN, RunTimes, planned, possible_runs
 from queuectl.state.durations import Durations, stated_of, work_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror

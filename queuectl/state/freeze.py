@@ -12,12 +12,10 @@ from queuectl.domain.checks import PodSetUpdate, updated
 from queuectl.domain.containment import Boundary, SetAside, entering
 from queuectl.domain.devices import Claim
 from queuectl.domain.fleet import Fleet
-from queuectl.domain.growth import beside
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord, PodRecord, beside
 from queuectl.domain.ledger import Entry, State, queues_again_at_once
 from queuectl.domain.node_health import UnhealthyNodes
 from queuectl.domain.node_quota import NodeQuota
-from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.queues import QueueConfig, needed_checks
 from queuectl.domain.reasons import Code, Reason
@@ -28,18 +26,18 @@ from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Duration, Placement, PodSet, PodShape, Workload
 from queuectl.objects.configuration.admissibility import inadmissible_reason, refused_gpus, too_long
 from queuectl.objects.kubernetes.nodes import never_preempting
-from queuectl.state.claims import checkpoint_of, preempts
-from queuectl.state.durations import Durations
-from queuectl.state.growth import (
+from queuectl.state.arrays import (
     RETURN_SECONDS,
     after_lower_ranks,
     in_rank_order,
     opened_by_one,
     stalled_ranks,
 )
+from queuectl.state.claims import checkpoint_of, preempts
+from queuectl.state.durations import Durations
+from queuectl.state.holdings import allowances
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror, asked_of
-from queuectl.state.quota_reservations import allowances
 from queuectl.state.readiness import in_the_way
 from queuectl.state.usage import Usage, node_of
 

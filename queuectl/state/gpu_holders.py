@@ -1,20 +1,24 @@
-"""The gangs that hold GPUs, with their pods. Their GPU utilization is evaluated."""
+"""The gangs that hold GPUs, with their pods and the last samples of their utilization."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from queuectl.devices.gpu_sizes import GpuSizes
 from queuectl.domain.gpus import NO_LABELS, GpuWeights
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, State
+from queuectl.domain.measured import FRESH_SECONDS
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import IdleReclaim, QueueConfig
-from queuectl.domain.utilization import PodKey
+from queuectl.domain.utilization import GangUse, PodKey
 from queuectl.state.claims import idle_rule
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
+
+# ---- The gangs that hold GPUs, with their pods. Their GPU utilization is evaluated
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,3 +120,24 @@ def _pods(entry: Entry, mirror: Mirror, weights: GpuWeights, sizes: GpuSizes) ->
 def accelerators(requests: Resources, weights: GpuWeights) -> int:
     """The number of GPUs, or of instances, that a pod requests. Exporters report each separately."""
     return sum(requests[name] for name in requests if weights.of(name))
+
+
+# ---- The last samples of the GPU utilization of gangs. The usage ledger divides time by each of them, not only by the newest
+
+KEPT_SECONDS: Final = 2 * FRESH_SECONDS  # a mark of the ledger can be late
+
+
+class SampleLog:
+    """The samples of one leader, in memory only: samples that it has not accounted for are unknown to the next leader."""
+
+    def __init__(self) -> None:
+        self._samples: list[tuple[float, Mapping[str, GangUse]]] = []
+
+    def note(self, uses: Mapping[str, GangUse], at: float) -> None:
+        """Add the sample of time ``at`` (unix seconds), by uid, and drop samples older than ``KEPT_SECONDS``."""
+        self._samples = [one for one in self._samples if one[0] > at - KEPT_SECONDS]
+        self._samples.append((at, uses))
+
+    def of(self, uid: str) -> tuple[GangUse, ...]:
+        """The samples of a gang, oldest first."""
+        return tuple(use for _, uses in self._samples if (use := uses.get(uid)) is not None)

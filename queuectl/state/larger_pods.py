@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.needs import PodNeeds
-from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.quantity import Resources
 from queuectl.domain.workload import PodSet
 

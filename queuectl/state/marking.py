@@ -15,16 +15,16 @@ from typing import Final
 from queuectl.domain.accounting import FlavorGpus, LostWork, Mark, Phase, Subject
 from queuectl.domain.fleet import Node
 from queuectl.domain.gpus import NO_LABELS, in_parts, of_parts
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import FAILED_START
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement
 from queuectl.planner.problem.usage import takes_nodes
-from queuectl.state.claim_users import ClaimUsers, started
 from queuectl.state.claims import checkpoint_of
 from queuectl.state.mirror import Mirror
+from queuectl.state.pod_claims import ClaimUsers, started
 
 _PHASES: Final = {
     State.PENDING: Phase.WAITS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.mig import CONFIG, STATE, SUCCESS, nvidia_gpus
 from queuectl.domain.mig_reconfiguration import MigPhase

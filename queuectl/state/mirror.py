@@ -12,10 +12,8 @@ from queuectl.devices.gpu_sizes import GpuSizes
 from queuectl.domain.admission import AdmissionObjects
 from queuectl.domain.containment import Boundary, Containment, entering, never_contained
 from queuectl.domain.fleet import Fleet, Node
-from queuectl.domain.job_records import JobRecord, OwnerKey
+from queuectl.domain.jobs import JobRecord, OwnerKey, PodPhase, PodRecord, PriorAdmission
 from queuectl.domain.ledger import Entry
-from queuectl.domain.pod_records import PodPhase, PodRecord
-from queuectl.domain.prior_admissions import PriorAdmission
 from queuectl.domain.provisioning import ProvisioningRecord
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import (
@@ -40,10 +38,16 @@ from queuectl.state import devices as device_objects
 from queuectl.state.arrays import Arrays
 from queuectl.state.devices import ALL_NAMESPACES, DeviceMirror
 from queuectl.state.larger_pods import LargerPods
-from queuectl.state.node_table import NodeTable
+from queuectl.state.nodes import NodeTable
 from queuectl.state.pod_claims import all_resolved, claiming, names_claims
-from queuectl.state.pod_groups import PodGroups
-from queuectl.state.pod_requests import made_as, names_class, no_less, same_templates, under
+from queuectl.state.pod_groups import (
+    PodGroups,
+    made_as,
+    names_class,
+    no_less,
+    same_templates,
+    under,
+)
 from queuectl.state.provisioning import REQUESTS as PROVISIONING_REQUESTS
 from queuectl.state.provisioning import ProvisioningRequests
 

@@ -18,9 +18,9 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.rules import UsageFairness
 from queuectl.domain.snapshot import PastUse
 from queuectl.domain.workload import Placement
-from queuectl.state.claim_users import ClaimUsers
 from queuectl.state.holdings import charged
 from queuectl.state.mirror import Mirror
+from queuectl.state.pod_claims import ClaimUsers
 
 _HOLD = (State.STARTING, State.RUNNING, State.EVICTING)
 _FORGET_AFTER = 30  # half-lives: a factor of 1e-9 remains

@@ -10,20 +10,18 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
-from queuectl.domain.overrides import in_force, next_boundary
 from queuectl.domain.pastuse import Used, past_use
-from queuectl.domain.queues import QueueConfig
+from queuectl.domain.queries import UnmanagedPod
+from queuectl.domain.queues import QueueConfig, in_force, next_boundary
 from queuectl.domain.reservations import ReservationState, next_turn, occurrences
 from queuectl.domain.snapshot import Admitted, PastUse, Snapshot, SolverLimits
-from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
-from queuectl.state.budgets import BudgetSums
+from queuectl.state.budgets import BudgetSums, MigrationBudget
 from queuectl.state.durations import Durations
 from queuectl.state.freeze import IdleSince, SnapshotBuilder, never_idle
 from queuectl.state.ledger import Ledger
-from queuectl.state.migration_budget import MigrationBudget
 from queuectl.state.mirror import Mirror
 from queuectl.state.usage import Usage
 

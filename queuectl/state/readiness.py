@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from queuectl.domain.job_records import JobRecord
-from queuectl.domain.pod_records import PodPhase, PodRecord
+from queuectl.domain.jobs import JobRecord, PodPhase, PodRecord
 from queuectl.domain.words import counted
 from queuectl.domain.workload import FlavorShare, Placement, PodSet, PodSetPlacement
 from queuectl.state.usage import node_of

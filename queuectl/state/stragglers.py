@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 from typing import Final, NamedTuple
 
-from queuectl.domain.gpu_labels import model_of
+from queuectl.domain.gpus import model_of
+from queuectl.domain.jobs import PodRecord
 from queuectl.domain.node_health import GpuClock, NodeHealthRules, Straggler
-from queuectl.domain.pod_records import PodRecord
 from queuectl.state.gpu_holders import HeldGang
 from queuectl.state.mirror import Mirror
 

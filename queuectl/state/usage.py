@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from queuectl.domain.jobs import DAEMON_SET, PodRecord
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.pod_records import DAEMON_SET, PodRecord
 from queuectl.domain.quantity import Resources
+from queuectl.domain.queries import UnmanagedPod
 from queuectl.domain.queues import QueueConfig
-from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.workload import PodShape
-from queuectl.state.device_use import DeviceUse
+from queuectl.state.devices import DeviceUse
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 

@@ -11,7 +11,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Metric
 from prometheus_client.registry import Collector
 
-from queuectl.telemetry.gauges import gauge
+from queuectl.telemetry.workload_gauges import gauge_family
 
 SECONDS: Final = 3600.0  # for which a caller counts after its last request
 _MOST: Final = 10_000  # callers with their addresses
@@ -53,6 +53,6 @@ class CallerMetrics(Collector):
             known = [key for key, at in self._seen.items() if at >= since]
         callers, addresses = {caller for caller, _ in known}, {address for _, address in known}
         text = "Callers with valid credentials in the last hour."
-        yield gauge("api_callers", text, (), [((), float(len(callers)))])
+        yield gauge_family("api_callers", text, (), [((), float(len(callers)))])
         text = "Addresses from which callers with valid credentials sent requests in the last hour."
-        yield gauge("api_caller_addresses", text, (), [((), float(len(addresses)))])
+        yield gauge_family("api_caller_addresses", text, (), [((), float(len(addresses)))])

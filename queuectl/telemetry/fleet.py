@@ -1,17 +1,22 @@
-"""Metrics of all nodes: free, fragmented and stranded GPUs, and the spread of gangs over domains."""
+"""Metrics of all nodes: by status, allocatable resources, free, fragmented and stranded GPUs, and the spread of gangs over domains."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter as Counts
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge, Metric
 
 from queuectl.domain.accounting import Free
-from queuectl.domain.efficiency import PARTS, GpuParts
+from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.gpus import rounded
+from queuectl.domain.usage_reports import PARTS, GpuParts
 from queuectl.reports.domains import Spread
+from queuectl.telemetry.workload_gauges import gauge_family, in_units
+
+# ---- Metrics of all nodes: free, fragmented and stranded GPUs, and the spread of gangs over domains
 
 _GPUS: Final = {
     "fleet_gpus": "GPUs of nodes that accept pods, by the flavor that selects the nodes.",
@@ -87,3 +92,33 @@ class FleetMetrics:
         """Remove the gauges, which only the leader shows."""
         for gauge in (*self._gpus, self._unmanaged, self._parts):
             gauge.clear()
+
+
+# ---- Gauges of nodes by status, and of their allocatable resources
+
+
+def _status(node: Node) -> str:
+    if not node.ready:
+        return "not_ready"
+    if node.unhealthy:
+        return "unhealthy"
+    return "cordoned" if node.unschedulable else "ready"
+
+
+def nodes(fleet: Fleet) -> Iterator[Metric]:
+    """The number of nodes by status, and the allocatable resources of ready nodes."""
+    statuses: Counts[str] = Counts({"ready": 0, "cordoned": 0, "unhealthy": 0, "not_ready": 0})
+    offered: Counts[str] = Counts()
+    for node in fleet.nodes:
+        status = _status(node)
+        statuses[status] += 1
+        if status == "ready":
+            offered.update(node.allocatable)
+    yield gauge_family(
+        "nodes", "Nodes by status: ready, cordoned, unhealthy or not_ready.", ("status",),
+        (((status,), number) for status, number in statuses.items()),
+    )  # fmt: skip
+    yield gauge_family(
+        "nodes_allocatable", "Allocatable amount of nodes that are ready and not cordoned.", ("resource",),
+        (((resource,), in_units(resource, amount)) for resource, amount in offered.items()),
+    )  # fmt: skip

@@ -7,7 +7,8 @@ configuration bounds the number of series, not the load.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter as Counts
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from enum import StrEnum
@@ -19,32 +20,345 @@ from prometheus_client import (
     Counter,
     Gauge,
     Histogram,
+    Metric,
     ProcessCollector,
     disable_created_metrics,
 )
+from prometheus_client.registry import Collector
 
-from queuectl.domain.invariants import Invariant
-from queuectl.domain.ledger import Entry, EntryChange, State
+from queuectl.domain.accounting import UNITS
+from queuectl.domain.estimates import Arrival, RunTimeSource
+from queuectl.domain.ledger import Entry, EntryChange, Invariant, State
+from queuectl.domain.mig_reconfiguration import MigPhase
+from queuectl.domain.node_health import HealthSignal, Straggler
 from queuectl.domain.plan import Plan, Planned, Preemption, PreemptionReason, SlipCause
 from queuectl.domain.queues import LocalQueue
+from queuectl.domain.reasons import Code
 from queuectl.domain.reservations import ReservationPhase, ReservationState
 from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.spending import BudgetReport
+from queuectl.lifecycle.mig_reconfiguration import MigResult
+from queuectl.objects.keys import GATE
+from queuectl.planner.order.pending_gangs import ClassKey, PendingGangs
+from queuectl.state.estimates import EstimateError
 from queuectl.state.holdings import Holdings
-from queuectl.telemetry.budgets import BudgetMetrics
 from queuectl.telemetry.callers import CallerMetrics
 from queuectl.telemetry.containment import CarefulMetrics, ContainmentMetrics
-from queuectl.telemetry.durations import DurationMetrics
-from queuectl.telemetry.estimates import EstimateMetrics
 from queuectl.telemetry.fleet import FleetMetrics
-from queuectl.telemetry.lifecycle_metrics import BY_CLUSTER_QUEUE, BY_LOCAL_QUEUE, LifecycleMetrics
-from queuectl.telemetry.mig import MigMetrics
+from queuectl.telemetry.lifecycle_metrics import (
+    BY_CLUSTER_QUEUE,
+    BY_LOCAL_QUEUE,
+    START_BUCKETS,
+    WAIT_BUCKETS,
+    LifecycleMetrics,
+)
 from queuectl.telemetry.names import KnownNames
-from queuectl.telemetry.node_health import NodeHealthMetrics
 from queuectl.telemetry.quota import QuotaGauges
-from queuectl.telemetry.reclaim import IdleReclaims
-from queuectl.telemetry.start_metrics import GateMetrics, Kinds
 from queuectl.telemetry.utilization import UseMetrics
-from queuectl.telemetry.workload_gauges import WorkloadGauges
+from queuectl.telemetry.workload_gauges import WorkloadGauges, gauge_family, pending_status
+
+# ---- Metrics of budgets in the present month
+
+_HELP: Final = {
+    "granted_gpu_seconds": "GPU-seconds of a Budget in the present month, with top-ups.",
+    "spent_gpu_seconds": "GPU-seconds of a Budget that are used in the present month.",
+    "committed_gpu_seconds": "GPU-seconds of a Budget that running gangs use until their ends.",
+    "spent_timestamp_seconds": "Time at which running gangs will have spent a Budget; absent if not in the present month.",
+}
+
+
+class BudgetMetrics:
+    """One series for each Budget. Only the leader shows them."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._gauges = {
+            name: Gauge(f"queuectl_budget_{name}", text, ["budget"], registry=registry)
+            for name, text in _HELP.items()
+        }
+
+    def show(self, report: BudgetReport) -> None:
+        """Replace all series by those of this report."""
+        self.forget()
+        for one in report.forecasts:
+            name = one.balance.budget.name
+            amounts = (one.balance.granted, one.used, one.committed)
+            for gauge, amount in zip(self._gauges.values(), amounts, strict=False):
+                gauge.labels(name).set(amount / UNITS)
+            if one.spent_at is not None:
+                self._gauges["spent_timestamp_seconds"].labels(name).set(one.spent_at)
+
+    def forget(self) -> None:
+        """Remove all series: another process leads."""
+        for gauge in self._gauges.values():
+            gauge.clear()
+
+
+# ---- How good the run times were that planning assumed
+
+
+class DurationMetrics:
+    """A gang counts once, when it has finished, with the run time that was expected at its first start."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._error = Histogram(
+            "queuectl_duration_error_seconds",
+            "Difference between the expected and the actual run time of finished gangs, longer or shorter.",
+            ["source"],
+            buckets=WAIT_BUCKETS,
+            registry=registry,
+        )
+        self._runs = Counter(
+            "queuectl_duration_runs_total",
+            "Finished gangs with an expected run time, and whether they ended within the time that planning assumed.",
+            ["source", "within"],
+            registry=registry,
+        )
+        for source in RunTimeSource:
+            for within in (
+                "false",
+                "true",
+            ):  # a counter that is born with 1 has not increased for Prometheus
+                self._runs.labels(source, within)
+
+    def finished(self, runs: Iterable[tuple[str, float, bool]]) -> None:
+        """Count finished gangs: source of the expectation, error in seconds, and whether the gang kept to it."""
+        for source, seconds, within in runs:
+            self._error.labels(source).observe(seconds)
+            self._runs.labels(source, str(within).lower()).inc()
+
+
+# ---- The estimated wait times of gangs, and the error of the estimates
+
+
+class EstimateMetrics:
+    """A gang counts once for each time that it is pending, with its first estimate."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._wait = Histogram(
+            "queuectl_estimated_wait_seconds",
+            "Time until the median of the expected start, when a pending gang first has one.",
+            ["cluster_queue"],
+            buckets=WAIT_BUCKETS,
+            registry=registry,
+        )
+        self._error = Histogram(
+            "queuectl_estimate_error_seconds",
+            "Time between the median of the first expected start and the actual start, earlier or later.",
+            ["cluster_queue"],
+            buckets=WAIT_BUCKETS,
+            registry=registry,
+        )
+        self._started = Counter(
+            "queuectl_estimated_starts_total",
+            "Starts of gangs that had an expected start, by when they were (result).",
+            ["cluster_queue", "result"],
+            registry=registry,
+        )
+
+    def meet(self, cluster_queue: str) -> None:
+        """Create the counters of a ClusterQueue with 0, long before a gang of it can start as estimated."""
+        for result in Arrival:
+            self._started.labels(cluster_queue, result)
+
+    def observe(self, waits: Iterable[tuple[str, float]]) -> None:
+        """Count first estimates: ClusterQueue and seconds."""
+        for cluster_queue, seconds in waits:
+            self._wait.labels(cluster_queue).observe(seconds)
+
+    def started(self, errors: Iterable[EstimateError]) -> None:
+        """Count starts of gangs with an estimate."""
+        for error in errors:
+            self._error.labels(error.cluster_queue).observe(error.seconds)
+            self._started.labels(error.cluster_queue, error.arrival).inc()
+
+
+# ---- Metrics of the changes of MIG configurations
+
+
+class MigMetrics:
+    """One series for each result, and for each phase of an active change."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._results = Counter(
+            "queuectl_mig_reconfigurations_total",
+            "Changes of the MIG configuration of a node that have ended, by result.",
+            ["result"],
+            registry=registry,
+        )
+        self._nodes = Gauge(
+            "queuectl_mig_reconfiguring_nodes",
+            "Nodes whose MIG configuration is being changed, by phase (status).",
+            ["status"],
+            registry=registry,
+        )
+        for result in MigResult:
+            self._results.labels(result)
+
+    def ended(self, result: MigResult) -> None:
+        """Count the end of a change of one node."""
+        self._results.labels(result).inc()
+
+    def active(self, phases: Iterable[MigPhase]) -> None:
+        """Set the number of nodes in each phase."""
+        counts = Counts(phases)
+        for phase in MigPhase:
+            if phase.active:
+                self._nodes.labels(phase).set(counts[phase])
+
+    def forget(self) -> None:
+        """Remove the gauge: another process leads."""
+        self._nodes.clear()
+
+
+# ---- Metrics of the health of nodes
+
+
+class NodeHealthMetrics:
+    """Set after each evaluation. Cleared when another process leads."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._nodes = Gauge(
+            "queuectl_node_health_findings",
+            "Nodes with a finding against their health, by signal (reason).",
+            ["reason"],
+            registry=registry,
+        )
+        self._stragglers = Gauge(
+            "queuectl_stragglers",
+            "Pods of gangs whose GPU runs far slower than those of their peers.",
+            ["cluster_queue"],
+            registry=registry,
+        )
+
+    def compared(self, stragglers: Iterable[Straggler]) -> None:
+        """Set the number of stragglers."""
+        self._stragglers.clear()
+        for one in stragglers:
+            self._stragglers.labels(one.cluster_queue).inc()
+
+    def evaluated(self, signals: Mapping[HealthSignal, int]) -> None:
+        """Set the number of nodes with each signal."""
+        for signal in HealthSignal:
+            self._nodes.labels(signal).set(signals.get(signal, 0))
+
+    def forget(self) -> None:
+        """Remove the gauge: another process leads."""
+        self._nodes.clear()
+        self._stragglers.clear()
+
+
+# ---- Counters of warnings and evictions of gangs that do not use their GPUs
+
+
+class IdleResult(StrEnum):
+    """The result for one idle gang."""
+
+    WARNED = "warned"  # up to twice before an eviction
+    WOULD_RECLAIM = "would_reclaim"  # in a dry run: a pending gang would have caused its eviction
+    ON_DEMAND = "on_demand"  # preempted for a pending gang
+    ALWAYS = "always"  # evicted without a pending gang
+
+
+class IdleReclaims:
+    """Counts the results in committed changes."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._gangs = Counter(
+            "queuectl_idle_reclaim_total",
+            "Gangs that do not use their GPUs, by result; cluster_queue is that of the idle gang.",
+            ["cluster_queue", "result"],
+            registry=registry,
+        )
+
+    def meet(self, cluster_queue: str) -> None:
+        """Create the counters of a ClusterQueue with 0: Prometheus sees no increase of a counter whose first value is 1."""
+        for result in IdleResult:
+            self._gangs.labels(cluster_queue, result)
+
+    def count(self, change: EntryChange) -> None:
+        """Count one committed change, if it is a result of idleness."""
+        result = _result(change)
+        if result is not None:
+            self._gangs.labels(change.after.cluster_queue, result).inc()
+
+
+def _result(change: EntryChange) -> IdleResult | None:
+    if change.note is None:
+        return None
+    reason = change.note.reason
+    if reason.code is Code.PREEMPTED and reason.details.get("why") == PreemptionReason.IDLE:
+        return IdleResult.ON_DEMAND
+    return {
+        Code.IDLE_GPUS: IdleResult.WARNED,
+        Code.WOULD_RECLAIM: IdleResult.WOULD_RECLAIM,
+        Code.IDLE_RECLAIMED: IdleResult.ALWAYS,
+    }.get(reason.code)
+
+
+# ---- Time to remove scheduling gates, and the number of classes of equal pending gangs, as in Kueue
+
+_QUEUES: Final = (State.PENDING, State.RESERVED)
+
+
+class GateMetrics:
+    """The time until pods lose their scheduling gate."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._took = Histogram(
+            "queuectl_pod_scheduling_gate_removal_seconds",
+            "Time from admission to the removal of a pod's scheduling gate. A replacement pod counts from the same admission.",
+            ["name", "cluster_queue"],
+            buckets=START_BUCKETS,
+            registry=registry,
+        )
+
+    def removed(self, cluster_queue: str, seconds: float) -> None:
+        """Count one pod."""
+        self._took.labels(GATE, cluster_queue).observe(seconds)
+
+
+class Kinds(Collector):
+    """The number of classes of equal pending gangs in each queue, as of the last plan. One answer holds for a class.
+
+    The classes are counted when they are scraped.
+    """
+
+    def __init__(self) -> None:
+        self._lines: PendingGangs | None = None
+        self._entry: Callable[[str], Entry | None] = lambda _: None
+
+    def planned(self, lines: PendingGangs, entry: Callable[[str], Entry | None]) -> None:
+        """Keep the pending gangs of the last plan. ``entry`` returns a workload of the ledger by uid."""
+        self._lines, self._entry = lines, entry
+
+    def forget(self) -> None:
+        """Remove the gauge, which only the leader shows."""
+        self._lines = None
+
+    def describe(self) -> list[Metric]:
+        """Registration needs no description: no other module uses the name."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """The gauge, of classes with gangs that are still pending."""
+        lines, shown = self._lines, set[tuple[str, str, ClassKey]]()
+        if lines is None:
+            return
+        for queue, its in lines.by_queue.items():
+            for line in its:
+                last = self._entry(line.gangs[-1].workload.uid)  # the first of a line start first
+                if last is not None and last.state in _QUEUES:
+                    shown.add((queue or "", pending_status(last.reason.code), line.key))
+        counted = Counts((queue, status) for queue, status, _ in shown)
+        yield gauge_family(
+            "pending_scheduling_hashes",
+            "Classes of equal pending gangs, as of the last plan.",
+            ("cluster_queue", "status"),
+            counted.items(),
+        )
+
+
+# ---- The metrics that queuectl exports to Prometheus, in a registry of their own
 
 STAGE_BUCKETS: Final = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,

@@ -19,9 +19,8 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.planner.quota.shares import share_of
 from queuectl.planner.quota.tree import Pool, Pools, QuotaUse, pools_of, use_of
 from queuectl.state.holdings import Holdings, Row
-from queuectl.telemetry.finished import finished
-from queuectl.telemetry.gauges import gauge, in_units
-from queuectl.telemetry.nodes import nodes
+from queuectl.telemetry.fleet import nodes
+from queuectl.telemetry.workload_gauges import finished, gauge_family, in_units
 
 _BY_FLAVOR: Final = ("cohort", "cluster_queue", "flavor", "resource")
 
@@ -60,7 +59,7 @@ class QuotaGauges(Collector):
         pending = dict(holdings.pending)
         yield from _stated(config)
         yield from _used(config, held, kept)
-        yield gauge(
+        yield gauge_family(
             "cluster_queue_resource_pending",
             "Requests of pending gangs.",
             ("cluster_queue", "resource"),
@@ -82,7 +81,7 @@ def _stated(config: QueueConfig) -> Iterator[Metric]:
         ("lending_limit", "Maximum part of the nominal quota that other queues can use; absent = all.", "lending"),
     )  # fmt: skip
     for name, text, field in limits:
-        yield gauge(
+        yield gauge_family(
             f"cluster_queue_{name}", text, _BY_FLAVOR,
             (
                 ((queue.cohort or "", queue.name, quotas.flavor, resource), in_units(resource, amount))
@@ -92,12 +91,12 @@ def _stated(config: QueueConfig) -> Iterator[Metric]:
                 for resource, amount in getattr(quotas, field).items()
             ),
         )  # fmt: skip
-    yield gauge(
+    yield gauge_family(
         "cluster_queue_info", "Always 1; the labels have the Cohort and its root.",
         ("cluster_queue", "parent_cohort", "root_cohort"),
         (((q.name, q.cohort or "", _root(config, q.cohort)), 1.0) for q in queues),
     )  # fmt: skip
-    yield gauge(
+    yield gauge_family(
         "cluster_queue_status", "1 for the current status: active, or pending while the ClusterQueue is stopped.",
         ("cluster_queue", "status"),
         (
@@ -115,7 +114,7 @@ def _used(
         sums: Counter[tuple[str, str, str]] = Counter()
         for row, amount in amounts.items():
             sums[row[2:]] += amount
-        yield gauge(
+        yield gauge_family(
             f"cluster_queue_resource_{name}", text, _BY_FLAVOR,
             (
                 ((_cohort_of(config, queue), queue, flavor, resource), in_units(resource, amount))
@@ -128,7 +127,7 @@ def _local_queues(
     config: QueueConfig, held: Mapping[Row, int], kept: Mapping[Row, int]
 ) -> Iterator[Metric]:
     for name, text, amounts in _views(held, kept):
-        yield gauge(
+        yield gauge_family(
             f"local_queue_resource_{name}", text,
             ("name", "namespace", "cluster_queue", "flavor", "resource"),
             (
@@ -136,7 +135,7 @@ def _local_queues(
                 for (namespace, local, queue, flavor, resource), amount in amounts.items()
             ),
         )  # fmt: skip
-    yield gauge(
+    yield gauge_family(
         "local_queue_status", "1 while gangs of the LocalQueue can start, 0 while it or its ClusterQueue is stopped.",
         ("name", "namespace", "cluster_queue"),
         (
@@ -159,7 +158,7 @@ def _cohorts(
     config: QueueConfig, queues: Pools, held: Mapping[Row, int], kept: Mapping[Row, int]
 ) -> Iterator[Metric]:
     pools = _cohort_pools(queues)
-    yield gauge(
+    yield gauge_family(
         "cohort_info", "Always 1; the labels have the parent and the root.",
         ("cohort", "parent_cohort", "root_cohort"),
         (
@@ -168,7 +167,7 @@ def _cohorts(
         ),
     )  # fmt: skip
     by = ("cohort", "flavor", "resource")
-    yield gauge(
+    yield gauge_family(
         "cohort_subtree_quota", "Nominal quota of the Cohort and the quota that its members lend.", by,
         (
             ((name, *row), in_units(row[1], amount))
@@ -181,7 +180,7 @@ def _cohorts(
         for (_, _, queue, *row), amount in amounts.items():
             for name in _ancestors(config, queue):
                 sums[name, row[0], row[1]] += amount
-    yield gauge(
+    yield gauge_family(
         "cohort_subtree_resource_reservations", "Amount that gangs of its ClusterQueues hold or have reserved.", by,
         ((row, in_units(row[2], amount)) for row, amount in sums.items()),
     )  # fmt: skip
@@ -192,7 +191,7 @@ def _shares(config: QueueConfig, queues: Pools, held: Mapping[Row, int]) -> Iter
     for row, amount in held.items():
         rows[row[2:]] += amount
     use = use_of(queues, rows)
-    yield gauge(
+    yield gauge_family(
         "cluster_queue_weighted_share",
         "Dominant resource share divided by the weight, in thousandths; +Inf if it borrows with weight 0.",
         ("cluster_queue", "cohort"),
@@ -201,7 +200,7 @@ def _shares(config: QueueConfig, queues: Pools, held: Mapping[Row, int]) -> Iter
             for name, pool in use.pools.items()
         ),
     )  # fmt: skip
-    yield gauge(
+    yield gauge_family(
         "cohort_weighted_share", "Dominant resource share of a Cohort within its parent, divided by the weight, in thousandths.", ("cohort",),
         (((name,), _weighted(pool, use)) for name, pool in _cohort_pools(queues).items()),
     )  # fmt: skip

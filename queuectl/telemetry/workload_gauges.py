@@ -1,4 +1,4 @@
-"""Counts of workloads by queue, state and reason. Commits update the counts; a scrape makes the gauges.
+"""Gauges of workloads: counts by queue, state and reason, and finished jobs that are not deleted.
 
 A commit updates the count of each changed workload. No cycle counts all workloads again, and no cycle sets a gauge.
 """
@@ -10,12 +10,58 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
 from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from queuectl.domain.ledger import Entry, EntryChange, State
+from queuectl.domain.quantity import CPU
+from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code
-from queuectl.telemetry.gauges import Series, gauge
 from queuectl.telemetry.names import KnownNames
+
+# ---- Conversion of counts and amounts to gauges
+
+Series: TypeAlias = tuple[tuple[str, ...], float]
+"""Label values and the number."""
+
+_MILLI = 1000
+
+
+def gauge_family(name: str, text: str, labels: tuple[str, ...], series: Iterable[Series]) -> Metric:
+    """A gauge with the prefix ``queuectl_``, and its series in the order of their labels."""
+    family = GaugeMetricFamily(f"queuectl_{name}", text, labels=labels)
+    for values, number in sorted(series):
+        family.add_metric(values, number)
+    return family
+
+
+def in_units(resource: str, amount: int) -> float:
+    """An amount in Kubernetes' unit: cores, bytes or devices."""
+    return amount / _MILLI if resource == CPU else float(amount)
+
+
+# ---- Gauges of finished jobs that are not deleted
+
+
+def finished(jobs: Mapping[tuple[str, str], int], config: QueueConfig) -> Iterator[Metric]:
+    """``jobs``: the number by namespace and LocalQueue. A queue without finished jobs has 0."""
+    queues: Counter[tuple[str]] = Counter({(name,): 0 for name in config.cluster_queues})
+    locals_: Counter[tuple[str, str]] = Counter(
+        {(queue.name, queue.namespace): 0 for queue in config.local_queues.values()}
+    )
+    for (namespace, name), number in jobs.items():
+        locals_[name, namespace] += number
+        queue = config.cluster_queue_of(namespace, name)
+        if queue is not None:
+            queues[(queue.name,)] += number
+    text = "Finished jobs that are not deleted."
+    yield gauge_family("finished_workloads", text, ("cluster_queue",), queues.items())
+    yield gauge_family(
+        "local_queue_finished_workloads", text, ("name", "namespace"), locals_.items()
+    )
+
+
+# ---- Counts of workloads by queue, state and reason. Commits update the counts; a scrape makes the gauges
 
 Where: TypeAlias = tuple[str, str, str, State, Code]
 """ClusterQueue, namespace, LocalQueue, state, and reason of a pending workload (``Queued`` for all others)."""
@@ -94,7 +140,7 @@ class WorkloadGauges(Collector):
     def collect(self) -> Iterator[Metric]:
         """All gauges, from a copy: the loop runs at the same time."""
         where = self._named(dict(self._where))
-        yield gauge(
+        yield gauge_family(
             "pending_workloads",
             "Pending workloads; status is active or inadmissible, as in Kueue.",
             ("cluster_queue", "status", "reason"),
@@ -110,11 +156,11 @@ class WorkloadGauges(Collector):
             ),
         )
         yield from _unadmitted(where)
-        yield gauge(
+        yield gauge_family(
             "workloads", "Unfinished workloads by state (status).", ("cluster_queue", "status"),
             _sums(((queue, str(state)), count) for (queue, _, _, state, _), count in where.items()),
         )  # fmt: skip
-        yield gauge(
+        yield gauge_family(
             "local_queue_pending_workloads", "Pending workloads of each LocalQueue.", ("name", "namespace", "status"),
             _sums(
                 ((local, namespace, pending_status(code)), count)
@@ -123,7 +169,7 @@ class WorkloadGauges(Collector):
             ),
         )  # fmt: skip
         for name, text, states in _ACTIVE:
-            yield gauge(
+            yield gauge_family(
                 name, text, ("cluster_queue",),
                 _sums(
                     ((queue,), count)
@@ -131,7 +177,7 @@ class WorkloadGauges(Collector):
                     if state in states
                 ),
             )  # fmt: skip
-            yield gauge(
+            yield gauge_family(
                 f"local_queue_{name}", text, ("name", "namespace"),
                 _sums(
                     ((local, namespace), count)
@@ -139,7 +185,7 @@ class WorkloadGauges(Collector):
                     if state in states
                 ),
             )  # fmt: skip
-        yield gauge(
+        yield gauge_family(
             "cohort_subtree_admitted_active_workloads",
             "Workloads of the Cohort that are starting or running.",
             ("cohort",),
@@ -150,11 +196,11 @@ class WorkloadGauges(Collector):
                 for cohort in self._cohorts(queue)
             ),
         )
-        yield gauge(
+        yield gauge_family(
             "outbox_intents", "Workloads with a committed write (Start, Stop, Move) that the watch has not confirmed.", ("kind",),
             dict(self._intents).items(),
         )  # fmt: skip
-        yield gauge(
+        yield gauge_family(
             "waiting_for_unavailable_capacity",
             "Pending workloads that wait for nodes, devices or quota that are out of use for a time.",
             ("cluster_queue",),
@@ -163,7 +209,7 @@ class WorkloadGauges(Collector):
                 for (queue,), count in dict(self._unavailable).items()
             ),
         )
-        yield gauge(
+        yield gauge_family(
             "refused_writes", "Workloads with a write that the API server refuses.",
             ("cluster_queue", "kind"),
             _sums(
@@ -199,14 +245,14 @@ def _unadmitted(where: Mapping[Where, int]) -> Iterator[Metric]:
     """The gauges of workloads without placement."""
     text = "Workloads without placement, by state (status) and current reason."
     without = {key: count for key, count in where.items() if key[3].waiting}
-    yield gauge(
+    yield gauge_family(
         "unadmitted_workloads", text, ("cluster_queue", "status", "reason"),
         _sums(
             ((queue, str(state), str(code)), count)
             for (queue, _, _, state, code), count in without.items()
         ),
     )  # fmt: skip
-    yield gauge(
+    yield gauge_family(
         "local_queue_unadmitted_workloads", text, ("name", "namespace", "cluster_queue", "status", "reason"),
         _sums(
             ((local, namespace, queue, str(state), str(code)), count)

@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from queuectl.api.access import Guard, caller_of
 from queuectl.domain.identity import Right
-from queuectl.domain.queue_counts import QueueCounts
+from queuectl.domain.queries import QueueCounts
 
 
 @dataclass(frozen=True, slots=True)

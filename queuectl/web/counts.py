@@ -9,8 +9,7 @@ from urllib.parse import urlencode
 
 from queuectl.domain.gpus import Gpus, summed
 from queuectl.domain.ledger import State
-from queuectl.domain.queries import IN_QUEUE_ORDER
-from queuectl.domain.queue_counts import QueueCounts
+from queuectl.domain.queries import IN_QUEUE_ORDER, QueueCounts
 from queuectl.domain.reasons import MEANINGS, Code
 from queuectl.web.site import PREFIX
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from queuectl.domain.usage_history import QueueHour
+from queuectl.domain.usage_reports import QueueHour
 from queuectl.web.access_scope import AccessScope
 from queuectl.web.history_chart import HOURS, Chart, chart_of
 from queuectl.web.site import Site

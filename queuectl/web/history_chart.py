@@ -8,7 +8,7 @@ from math import floor, log10
 from typing import Final
 
 from queuectl.domain.accounting import HOUR
-from queuectl.domain.usage_history import HistoryPoint
+from queuectl.domain.usage_reports import HistoryPoint
 
 HOURS: Final = 24
 _TICK_HOURS: Final = 6

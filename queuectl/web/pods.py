@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from queuectl.domain.jobs import PodPhase, PodRecord
 from queuectl.domain.ledger import Entry
-from queuectl.domain.pod_records import PodPhase, PodRecord
 
 MOST: Final = 100  # rows
 

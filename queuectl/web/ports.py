@@ -7,10 +7,9 @@ from typing import Protocol
 
 from queuectl.api.ports import ApiStore
 from queuectl.domain.cluster_map import ClusterMap
+from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import Entry
-from queuectl.domain.pod_records import PodRecord
-from queuectl.domain.queries import HistoryLine
-from queuectl.domain.queue_counts import QueueCounts, WaitingOrder
+from queuectl.domain.queries import HistoryLine, QueueCounts, WaitingOrder
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.cache import PlannerCache
 

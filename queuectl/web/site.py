@@ -20,10 +20,9 @@ from queuectl.api.presenter import WorkloadPresenter
 from queuectl.api.usage_history import UsageHistory
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.identity import LONGEST_NAME
+from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import Entry
-from queuectl.domain.overrides import in_force
-from queuectl.domain.pod_records import PodRecord
-from queuectl.domain.queues import QueueConfig
+from queuectl.domain.queues import QueueConfig, in_force
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.words import counted, counted_gpus
 from queuectl.planner.cache import PlannerCache

@@ -19,7 +19,7 @@ from queuectl.cluster.webhooks import CONFIGURATION, NAME
 from queuectl.control.leader.supervised import supervised
 from queuectl.domain.containment import Containment
 from queuectl.domain.errors import BadInput, ClusterError, ObjectGone
-from queuectl.objects.kinds.patches import MERGE_PATCH
+from queuectl.objects.kinds.described import MERGE_PATCH
 from queuectl.webhook.certificates import Certificates, Pair, advance, readable
 
 EVERY_SECONDS: Final = 60.0

@@ -27,22 +27,18 @@ from queuectl.domain.events import (
     Submitted,
 )
 from queuectl.domain.fleet import Fleet
-from queuectl.domain.invariants import Checked
-from queuectl.domain.job_records import JobRecord, Outcome
-from queuectl.domain.ledger import Entry, EntryChange
-from queuectl.domain.pod_records import PodRecord
-from queuectl.domain.preview import DrainCost, Preview
+from queuectl.domain.jobs import JobRecord, Outcome, PodRecord
+from queuectl.domain.ledger import Checked, Entry, EntryChange
 from queuectl.domain.quantity import GPU, Resources
-from queuectl.domain.queries import DocumentKey
+from queuectl.domain.queries import DocumentKey, UnmanagedPod
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import PodsReady as PodsReadyRules
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot
 from queuectl.domain.spending import BudgetReport, report
-from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
-from queuectl.domain.what_if import WhatIf, WhatIfResult
+from queuectl.domain.what_if import DrainCost, Preview, WhatIf, WhatIfResult
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
 from queuectl.lifecycle.machine import handle
 from queuectl.objects.kinds import KINDS

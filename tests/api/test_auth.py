@@ -12,9 +12,7 @@ import httpx2
 import pytest
 from fastapi import FastAPI
 
-from queuectl.api.auth.authentication import OpenPaths
-from queuectl.api.auth.sessions import LONGEST
-from queuectl.api.auth.tokens import expiry
+from queuectl.api.auth.authentication import LONGEST, OpenPaths, expiry
 from queuectl.db.engine import DatabaseSettings
 from queuectl.telemetry.logs import LogFormat, configure
 from tests.api.conftest import talking_to

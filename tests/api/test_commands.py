@@ -16,7 +16,7 @@ from queuectl.api.routes import workloads
 from queuectl.domain.commands import Action, Answer, Command
 from queuectl.domain.identity import Caller, Right
 from queuectl.domain.plan import Cost
-from queuectl.domain.preview import Preview
+from queuectl.domain.what_if import Preview
 from queuectl.telemetry.metrics import Metrics
 from tests.api.conftest import AnyStore, commit, talking_to
 from tests.api.support import (

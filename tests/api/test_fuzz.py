@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from queuectl.api.app import create_app
-from queuectl.domain.invariants import Checked
+from queuectl.domain.ledger import Checked
 from queuectl.telemetry.metrics import Metrics
 from tests.api.support import (
     LIVES,

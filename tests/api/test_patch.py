@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuectl.api.merge import MEDIA_TYPE, merged
+from queuectl.api.reading import MERGE_PATCH, merged
 from tests.api.support import CLUSTER_QUEUE, DOCUMENTS, QUEUE_PATH
 
 # RFC 7386, appendix A.
@@ -65,7 +65,7 @@ async def patch(
     query: str = "",
     path: str = QUEUE_PATH,
 ) -> httpx2.Response:
-    headers = {"Content-Type": MEDIA_TYPE} | ({"If-Match": tag} if tag is not None else {})
+    headers = {"Content-Type": MERGE_PATCH} | ({"If-Match": tag} if tag is not None else {})
     return await api.patch(f"{path}{query}", json=body, headers=headers)
 
 
@@ -154,4 +154,4 @@ async def test_only_merge_patches_are_understood(api: httpx2.AsyncClient) -> Non
     tag = await put(api)
     answer = await api.patch(QUEUE_PATH, json={}, headers={"If-Match": tag})
     assert answer.status_code == 415
-    assert answer.headers["Accept-Patch"] == MEDIA_TYPE
+    assert answer.headers["Accept-Patch"] == MERGE_PATCH

@@ -10,7 +10,7 @@ from queuectl.api.app import create_app
 from queuectl.api.auth.authentication import OpenPaths
 from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.domain.identity import Right
-from queuectl.domain.pod_records import PodPhase, PodRecord
+from queuectl.domain.jobs import PodPhase, PodRecord
 from queuectl.telemetry.metrics import Metrics
 from tests.api.signed import ADMIN, asking, people
 from tests.api.support import FixedHealth, FixedLookout, job, live_through

@@ -10,8 +10,8 @@ import pytest
 
 from queuectl.domain.errors import Conflict
 from queuectl.domain.identity import Right
-from queuectl.domain.preview import DrainCost
 from queuectl.domain.queries import DocumentKey
+from queuectl.domain.what_if import DrainCost
 from tests.api.conftest import AnyStore
 from tests.api.signed import ADMIN, asking, people, signed_app
 from tests.api.support import CLUSTER_QUEUE, LOCAL_QUEUE, QUEUE_PATH, FixedDiagnoser

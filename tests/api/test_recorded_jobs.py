@@ -35,9 +35,9 @@ from queuectl.domain.budgets import GPU_HOUR, month_of
 from queuectl.domain.events import Admit, Ended, Event, PodsReady
 from queuectl.domain.folding import Fold
 from queuectl.domain.identity import Right
-from queuectl.domain.job_records import Outcome
+from queuectl.domain.jobs import Outcome
 from queuectl.domain.ledger import Entry
-from queuectl.domain.recorded_jobs import RecordedWorkload, UsedHour, recorded_job
+from queuectl.domain.past_jobs import RecordedWorkload, UsedHour, recorded_job
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.words import format_time
 from queuectl.objects.configuration.queue_config import build

@@ -16,10 +16,10 @@ from queuectl.domain.diagnosis import Diagnosis, Limit, Obstacle, Remedy, Sugges
 from queuectl.domain.events import Event, Evict, Refuse, Reserve
 from queuectl.domain.identity import Right
 from queuectl.domain.plan import Cost, Proof
-from queuectl.domain.preview import Preview
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.redaction import ANOTHER_TEAM
 from queuectl.domain.snapshot import PlannedStart
+from queuectl.domain.what_if import Preview
 from tests.api.conftest import commit
 from tests.api.signed import ADMIN, asking, people, signed_app
 from tests.api.support import LEASE, LIVES, FixedDiagnoser, job, live_through

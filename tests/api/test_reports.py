@@ -24,8 +24,7 @@ from queuectl.domain.accounting import (
 )
 from queuectl.domain.folding import Fold
 from queuectl.domain.identity import Right
-from queuectl.domain.reports import Period
-from queuectl.domain.usage_history import HistoryPoint, UsageHours
+from queuectl.domain.usage_reports import HistoryPoint, Period, UsageHours
 from queuectl.domain.utilization import GangUse, UseState
 from tests.api.conftest import AnyStore, commit
 from tests.api.signed import ADMIN, NO_RIGHTS, asking, people, signed_app
@@ -242,7 +241,7 @@ async def test_only_the_hours_of_the_range_are_reported(api: httpx2.AsyncClient)
 async def test_a_report_that_is_too_long_is_refused(
     api: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("queuectl.domain.reports", "queuectl.db.reports"):
+    for module in ("queuectl.domain.usage_reports", "queuectl.db.reports"):
         monkeypatch.setattr(f"{module}.MOST_ROWS", 1)
     answer = await api.get("/api/v1/reports/usage", params={"by": "workload"})
     assert answer.status_code == 422

@@ -11,7 +11,7 @@ from queuectl.api.app import create_app
 from queuectl.api.auth.authentication import OpenPaths
 from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.domain.identity import Right
-from queuectl.domain.unmanaged import UnmanagedPod
+from queuectl.domain.queries import UnmanagedPod
 from queuectl.telemetry.metrics import Metrics
 from tests.api.signed import ADMIN, NO_RIGHTS, asking, people
 from tests.api.support import FixedHealth, FixedLookout, job, live_through

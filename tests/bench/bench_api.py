@@ -27,7 +27,7 @@ import structlog
 from rich.console import Console
 from rich.table import Table
 
-from queuectl.cli.interpreter import tune_interpreter
+from queuectl.cli.program import tune_interpreter
 from queuectl.control.clock import SteadyClock
 from queuectl.control.composition import Controller
 from queuectl.control.settings import Settings

@@ -27,7 +27,7 @@ from rich.table import Table
 
 from queuectl.api.auth.authentication import OpenPaths
 from queuectl.api.auth.layers import AuthenticationLayer
-from queuectl.cli.interpreter import tune_interpreter
+from queuectl.cli.program import tune_interpreter
 from queuectl.control.settings import Settings
 from queuectl.domain.identity import Right
 from queuectl.web.app import OPEN, SIGN_IN

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
+from queuectl.domain.past_jobs import Run, Work
 from queuectl.domain.queues import Backfill, QueueConfig, QueueingStrategy
 from queuectl.domain.records import NamespaceRecord, NodeRecord
-from queuectl.domain.runs import Run, Work
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.domain.workload import Placement, Workload
 from queuectl.estimates.expected_starts import MOST_GANGS, expected_starts

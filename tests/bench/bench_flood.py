@@ -21,8 +21,7 @@ from typing import Final
 from queuectl.cluster.writes import REPORTER
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
-from queuectl.domain.job_records import JobRecord
-from queuectl.domain.pod_records import PodPhase
+from queuectl.domain.jobs import JobRecord, PodPhase
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.client import Client, wait_until
 from tests.bench.bench_system import config, print_table, stages, summary

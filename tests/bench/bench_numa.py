@@ -13,9 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from queuectl.domain.devices import DeviceInventory
+from queuectl.domain.devices import POD, SINGLE_NUMA_NODE, DeviceInventory, NodeZones
 from queuectl.domain.needs import ContainerNeeds, PodNeeds, limited
-from queuectl.domain.numa import POD, SINGLE_NUMA_NODE, NodeZones
 from queuectl.domain.quantity import GPU, PODS, Resources
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import PodSet, Workload

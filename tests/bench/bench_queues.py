@@ -25,7 +25,7 @@ from typing import TypeVar
 from queuectl.control.leader.decisions import Decider
 from queuectl.domain.events import Drained, Ended, Event, PodsReady
 from queuectl.domain.fleet import HOSTNAME, Fleet, Node
-from queuectl.domain.job_records import JobRecord, Outcome
+from queuectl.domain.jobs import JobRecord, Outcome
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.plan import Plan
 from queuectl.domain.quantity import CPU, PODS, Resources

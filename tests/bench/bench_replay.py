@@ -24,7 +24,7 @@ from typing import Final, TypeVar
 from queuectl.control.leader.decisions import Decider
 from queuectl.control.settings import Settings
 from queuectl.domain.events import Drained, Ended, Event, PodsReady
-from queuectl.domain.job_records import JobRecord, Outcome
+from queuectl.domain.jobs import JobRecord, Outcome
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.records import NamespaceRecord, NodeRecord
 from queuectl.domain.snapshot import SolverLimits

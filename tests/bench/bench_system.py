@@ -19,7 +19,7 @@ from queuectl.demo import manifests as m
 from queuectl.demo.findings import Finding
 from queuectl.demo.manifests import Document, Pods
 from queuectl.demo.rest import ApiRefused
-from queuectl.domain.pod_records import PodPhase, PodRecord
+from queuectl.domain.jobs import PodPhase, PodRecord
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.client import get_plain
 from tests.bench.history import record

@@ -26,9 +26,8 @@ from queuectl.control.settings import Settings
 from queuectl.demo.manifests import Document
 from queuectl.demo.recorder import Recording
 from queuectl.domain.events import Drained, Ended, PodsReady
-from queuectl.domain.job_records import JobRecord, Outcome
+from queuectl.domain.jobs import JobRecord, Outcome, PodPhase, PodRecord
 from queuectl.domain.ledger import EntryChange, State
-from queuectl.domain.pod_records import PodPhase, PodRecord
 from tests.bench import queue_orders, thrash, thrash_peer
 from tests.bench.bench_replay import Replay
 from tests.bench.bench_system import SETTINGS, print_table, summary

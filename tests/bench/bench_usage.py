@@ -27,15 +27,15 @@ from queuectl.domain.fleet import HOSTNAME, Fleet, Node
 from queuectl.domain.ledger import EntryChange
 from queuectl.domain.quantity import GPU, PODS, Resources
 from queuectl.domain.queues import QueueConfig, ResourceFlavor
-from queuectl.domain.reports import Grouping, Period
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.usage_reports import Grouping, Period
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
 from queuectl.planner.cache import PlannerCache
 from queuectl.reports.fragmentation import free_gpus
+from queuectl.state.gpu_holders import SampleLog
 from queuectl.state.marking import Marker
 from queuectl.state.mirror import Mirror
-from queuectl.state.samples import SampleLog
 from tests.bench.bench_store import EIGHT_NODES
 from tests.db.histories import step, submitted
 from tests.support.contained import no_unit_is_set_aside

@@ -22,7 +22,7 @@ from playwright.async_api import Browser
 from rich.console import Console
 from rich.table import Table
 
-from queuectl.cli.interpreter import tune_interpreter
+from queuectl.cli.program import tune_interpreter
 from queuectl.control.questions.viewer import MAX_AGE_SECONDS
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.migrate import upgrade

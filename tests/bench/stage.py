@@ -20,8 +20,7 @@ from queuectl.demo.findings import Finding
 from queuectl.demo.manifests import Document, namespaces
 from queuectl.demo.recorder import Recorder, Recording
 from queuectl.demo.rest import ApiConnection
-from queuectl.domain.job_records import JobRecord
-from queuectl.domain.pod_records import PodPhase, PodRecord
+from queuectl.domain.jobs import JobRecord, PodPhase, PodRecord
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.client import get_plain
 from queuectl.objects.kinds import KINDS

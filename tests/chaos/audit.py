@@ -13,8 +13,7 @@ from queuectl.db.engine import DatabaseSettings
 from queuectl.demo.audit import Capacity, Check, Domain, Once, Quota, Whole
 from queuectl.demo.recorder import Event, Recording
 from queuectl.demo.replay import ObservedState, Replay
-from queuectl.domain.consistency import violations
-from queuectl.domain.ledger import Entry, State
+from queuectl.domain.ledger import Entry, State, violations
 from queuectl.domain.quantity import GPU
 from queuectl.domain.reasons import Code
 from tests.chaos import hostile

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from queuectl.demo.manifests import FAIL_SECONDS, RUN_SECONDS
-from queuectl.domain.pod_records import PodPhase, PodRecord
+from queuectl.domain.jobs import PodPhase, PodRecord
 from queuectl.localcluster.errors import RequestError
 from queuectl.localcluster.nodes import KUBELET
 from tests.chaos.load import NAMESPACE, SOLO, Load, solo

@@ -10,7 +10,7 @@ from typing import Any
 from queuectl.demo import manifests as m
 from queuectl.demo.audit import Queue
 from queuectl.demo.manifests import Document, Pods
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.localcluster.errors import LocalClusterError
 from tests.chaos import hostile

@@ -17,9 +17,8 @@ import pytest
 
 from queuectl.domain.admission import Admission, created, refusal
 from queuectl.domain.errors import ObjectGone, WriteConflict, WriteRefused
-from queuectl.domain.job_records import JobRecord, Outcome
-from queuectl.domain.limitrange import LimitRange
-from queuectl.domain.pod_records import PodPhase, PodRecord
+from queuectl.domain.jobs import JobRecord, Outcome, PodPhase, PodRecord
+from queuectl.domain.limits import LimitRange
 from queuectl.domain.quantity import CPU
 from queuectl.domain.records import LeaderRecord
 from queuectl.objects import keys

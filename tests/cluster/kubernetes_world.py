@@ -13,7 +13,7 @@ from queuectl.cluster.adapter import KubernetesCluster
 from queuectl.cluster.connection import Connection
 from queuectl.demo.manifests import FAIL_SECONDS, RUN_SECONDS
 from queuectl.domain.errors import WriteRefused
-from queuectl.domain.pod_records import PodRecord
+from queuectl.domain.jobs import PodRecord
 from queuectl.localcluster import RequestError
 from queuectl.localcluster.client import Client
 from queuectl.localcluster.testing import wait_until

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from queuectl.domain.pod_records import PodRecord
+from queuectl.domain.jobs import PodRecord
 from queuectl.localcluster import NodeSpec
 from tests.cluster.conformance import ClusterConformance
 from tests.cluster.world import View, scheduled

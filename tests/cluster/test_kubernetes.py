@@ -15,11 +15,10 @@ from queuectl.cluster.adapter import KubernetesCluster
 from queuectl.cluster.apply import apply, manifests, optional, wait_until_in_force
 from queuectl.cluster.client import APPLY_PATCH, Api, Forbidden, Query, Stream
 from queuectl.cluster.connection import Connection
-from queuectl.cluster.discovery import confirm_absent
 from queuectl.cluster.reflector import NoHooks, Pace, Reflector
 from queuectl.cluster.resources import Resource, watched
 from queuectl.cluster.review import probe_policies, protecting
-from queuectl.cluster.server import discover
+from queuectl.cluster.server import confirm_absent, discover
 from queuectl.control.composition import WatchMeter
 from queuectl.domain.errors import (
     BadInput,
@@ -32,7 +31,7 @@ from queuectl.domain.mig_reconfiguration import ANNOTATION as MIG
 from queuectl.domain.records import Delta, ListCompleted
 from queuectl.objects.keys import DEFAULT_QUEUE_LABEL, GATE
 from queuectl.objects.kinds import KINDS, path
-from queuectl.objects.kinds.patches import MERGE_PATCH
+from queuectl.objects.kinds.described import MERGE_PATCH
 from queuectl.telemetry.metrics import Metrics
 from tests.cluster.conformance import ClusterConformance
 from tests.cluster.kubernetes_world import KubernetesWorld, refusals

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from queuectl.domain.errors import ObjectGone, WriteRefused
-from queuectl.domain.pod_records import PodRecord
+from queuectl.domain.jobs import PodRecord
 from queuectl.localcluster import RequestError
 from queuectl.objects import keys
 from queuectl.objects.kinds.pods import queue_patch, status_patch, withdraw_patch

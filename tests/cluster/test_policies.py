@@ -12,7 +12,7 @@ from queuectl.cluster.apply import apply, optional
 from queuectl.cluster.client import Api
 from queuectl.domain.checks import PodSetUpdate
 from queuectl.domain.errors import WriteRefused
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.localcluster import RequestError
 from queuectl.objects import keys
 from queuectl.objects.kinds import DESCRIPTIONS, KINDS

@@ -14,8 +14,7 @@ from queuectl.cluster.nesting import LEVELS, decoded
 from queuectl.cluster.resources import watched
 from queuectl.cluster.stream import Feed
 from queuectl.domain.containment import Containment
-from queuectl.domain.job_records import JobRecord
-from queuectl.domain.pod_records import PodRecord
+from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.records import Record, Upserted
 from queuectl.objects.errors import UNREADABLE
 from tests.support.mutations import Path, mutations, paths_of, sampled

@@ -10,8 +10,8 @@ import pytest
 
 from queuectl.cluster.apply import apply, wait_until_in_force
 from queuectl.cluster.client import Api
-from queuectl.cluster.discovery import confirm_absent
 from queuectl.cluster.review import kueue_runs, probe_policies
+from queuectl.cluster.server import confirm_absent
 from queuectl.domain.errors import ClusterError
 from queuectl.localcluster.testing import wait_until
 from queuectl.objects.kinds import KINDS, path

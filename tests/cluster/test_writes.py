@@ -22,7 +22,7 @@ from queuectl.domain.errors import (
     WriteConflict,
     WriteRefused,
 )
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from tests.cluster.test_client import kubeconfig
 
 PATCH = {"metadata": {"uid": "u1", "resourceVersion": "7"}}

@@ -9,8 +9,7 @@ from typing import Any, Final, Protocol
 from queuectl.cluster.resources import watched
 from queuectl.control.ports import Cluster
 from queuectl.domain.errors import WriteConflict
-from queuectl.domain.job_records import JobRecord
-from queuectl.domain.pod_records import PodRecord
+from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.records import (
     Deleted,
     Delta,

@@ -28,19 +28,17 @@ from queuectl.demo.manifests import Pods
 from queuectl.domain.arrays import gang_uid
 from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.commands import Action, Answer, Command
-from queuectl.domain.consistency import violations
 from queuectl.domain.containment import Suspect
-from queuectl.domain.decisions import Decision
+from queuectl.domain.decisions import Decision, RefusedPlan
 from queuectl.domain.errors import Fenced, StoreUnavailable
 from queuectl.domain.folding import Fold
-from queuectl.domain.ledger import Document, Entry, EntryChange, Loaded, State
+from queuectl.domain.jobs import PodRecord
+from queuectl.domain.ledger import Document, Entry, EntryChange, Loaded, State, violations
 from queuectl.domain.pastuse import Used
-from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.process_runs import ProcessEnd
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.queries import ConfigChanges, ConfigDocument, DocumentKey, Tolerance
 from queuectl.domain.records import Delta
-from queuectl.domain.refused import RefusedPlan
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
 from queuectl.domain.set_aside_objects import SetAsideObject

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from queuectl.control.leader import broadcast
-from queuectl.control.leader.broadcast import Broadcast, share
+from queuectl.control.leader import periodic
 from queuectl.control.leader.leader_state import LeaderState
+from queuectl.control.leader.periodic import Broadcast, share
 from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.errors import Fenced
 from queuectl.domain.estimates import NO_ESTIMATES, ExpectedStart, ExpectedStarts
@@ -31,7 +31,7 @@ LATER = ExpectedStarts(
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broadcast, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(periodic, "EVERY_SECONDS", 0.0)
 
 
 class World:

@@ -16,11 +16,11 @@ from queuectl.demo import manifests as m
 from queuectl.domain.commands import DONE, EVICTING, Action
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.preview import DrainCost, Preview
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.what_if import DrainCost, Preview
 from queuectl.planner.cache import PlannerCache
 from tests.control.rig import Rig, configuration, gang, live, rig
 from tests.control.test_crash_matrix import fresh, survives

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from queuectl.domain.errors import WriteRefused
+from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import Entry, Purpose, State
 from queuectl.domain.plan import Plan
-from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import Workload

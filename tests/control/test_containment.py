@@ -19,7 +19,7 @@ from queuectl.demo.manifests import Pods
 from queuectl.domain.commands import Action
 from queuectl.domain.containment import Boundary, Containment
 from queuectl.domain.errors import StoreError
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import WAITS_FOR_ROOM, Code
 from queuectl.domain.records import Upserted

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from queuectl.control.leader.decisions import with_relocations
-from queuectl.control.leader.record import record_of
+from queuectl.control.leader.planning import record_of
 from queuectl.domain.events import Event, Evict, NoteAdded
 from queuectl.domain.ledger import Entry, EntryChange, State, check_once
 from queuectl.domain.plan import Plan

@@ -9,7 +9,7 @@ import pytest
 from queuectl.demo import manifests as m
 from queuectl.domain.arrays import index_uid
 from queuectl.domain.commands import DONE, Action
-from queuectl.domain.job_records import Outcome
+from queuectl.domain.jobs import Outcome
 from queuectl.domain.ledger import Document, Entry, State
 from queuectl.domain.reasons import Code
 from tests.control.rig import Rig, gang, live, rig

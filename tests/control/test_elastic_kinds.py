@@ -10,8 +10,8 @@ import pytest
 from queuectl.domain.arrays import index_uid, parted
 from queuectl.domain.commands import Action
 from queuectl.domain.errors import ClusterUnavailable
+from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import Document, Entry, State
-from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.reasons import Code
 from tests.control.rig import Rig, configuration, gang, live, rig
 from tests.control.test_crash_matrix import ENDLESS, fresh, survives

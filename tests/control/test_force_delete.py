@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from queuectl.control.leader.force_delete import ForceDeletion
+from queuectl.control.leader.commands import ForceDeletion
 from queuectl.domain.commands import Action
 from queuectl.domain.fleet import Node
+from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import Entry, EntryChange, Intent, State
-from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.records import Deleted, NodeRecord, Upserted
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror

@@ -13,7 +13,7 @@ from queuectl.domain.accounting import HOUR
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import HistoryLine
 from queuectl.domain.reasons import Code
-from queuectl.domain.reports import Grouping, Period
+from queuectl.domain.usage_reports import Grouping, Period
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.planner.preempt.cost import RESTART_COST
 from tests.control.rig import QUICK, Rig, configuration, gang, rig

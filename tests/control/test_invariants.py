@@ -16,8 +16,7 @@ from queuectl.api.app import create_app
 from queuectl.cli.doctor import judge
 from queuectl.cli.doctor.findings import Level
 from queuectl.db.engine import DatabaseSettings, make_engine
-from queuectl.domain.invariants import VIOLATED, Invariant
-from queuectl.domain.ledger import Document, Entry, EntryChange, State
+from queuectl.domain.ledger import VIOLATED, Document, Entry, EntryChange, Invariant, State
 from queuectl.domain.workload import Placement
 from queuectl.telemetry.metrics import Metrics
 from tests.api.support import FixedDiagnoser, FixedHealth

@@ -13,7 +13,7 @@ from queuectl.control.kueue import KueueDetector
 from queuectl.db.engine import DatabaseSettings
 from queuectl.demo import manifests as m
 from queuectl.domain.errors import ClusterUnavailable
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import QueueConfig

@@ -8,8 +8,8 @@ import pytest
 
 from queuectl.demo.manifests import Pods
 from queuectl.domain.commands import Action
+from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.reasons import Code
 from queuectl.objects.kinds.leaderworkerset import KIND, PLURAL
 from tests.control.rig import Rig, rig

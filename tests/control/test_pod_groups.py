@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from queuectl.domain.commands import Action
+from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.reasons import Code
 from queuectl.objects import keys
 from tests.control.rig import Rig, rig

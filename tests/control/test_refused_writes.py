@@ -14,8 +14,8 @@ from queuectl.demo import manifests as m
 from queuectl.domain.arrays import index_uid
 from queuectl.domain.commands import Action
 from queuectl.domain.errors import WriteConflict
+from queuectl.domain.jobs import PodPhase
 from queuectl.domain.ledger import Entry, Purpose, State
-from queuectl.domain.pod_records import PodPhase
 from queuectl.domain.reasons import Code
 from tests.control.rig import Rig, gang, live, rig
 from tests.control.test_arrays import array

@@ -11,7 +11,7 @@ from queuectl.domain.accounting import MILLISECONDS, UNITS, milliseconds
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import HistoryLine
 from queuectl.domain.reasons import Code
-from queuectl.domain.reports import Grouping, Period, Report
+from queuectl.domain.usage_reports import Grouping, Period, Report
 from tests.control.rig import QUICK, Rig, rig
 from tests.control.test_crash_matrix import dying, fresh, several, story
 from tests.doubles.cluster import Moment

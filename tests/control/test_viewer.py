@@ -17,8 +17,8 @@ from queuectl.control.questions.viewer import Viewer
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.commands import Action
 from queuectl.domain.ledger import State
+from queuectl.domain.queries import UnmanagedPod
 from queuectl.domain.records import Delta
-from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.objects.configuration.queue_config import build
 from queuectl.objects.kinds import KINDS

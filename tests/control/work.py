@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.reasons import Code
 from queuectl.objects.kinds import KINDS
 from tests.control.rig import Rig, gang

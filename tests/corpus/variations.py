@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from queuectl.domain.limits import Allowance, Limit
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import (
     ClusterQueue,
@@ -20,7 +21,6 @@ from queuectl.domain.queues import (
     WhenCan,
     WithinClusterQueue,
 )
-from queuectl.domain.resource_quota import Allowance, Limit
 from queuectl.domain.rules import UsageFairness
 from queuectl.domain.snapshot import Admitted, MakeRoom, PastUse, Pending, Snapshot, SolverLimits
 from queuectl.domain.workload import TopologyMode, TopologyRequest, Workload

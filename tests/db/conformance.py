@@ -13,7 +13,7 @@ import pytest
 from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.commands import Action, Answer, Command, CommandFilter, CommandState
 from queuectl.domain.containment import Boundary, Suspect
-from queuectl.domain.decisions import KEPT_SECONDS, Decision
+from queuectl.domain.decisions import KEPT, KEPT_BYTES, KEPT_SECONDS, Decision, RefusedPlan
 from queuectl.domain.errors import (
     BadInput,
     Conflict,
@@ -35,7 +35,7 @@ from queuectl.domain.events import (
     RetryDue,
     StartConfirmed,
 )
-from queuectl.domain.job_records import Outcome
+from queuectl.domain.jobs import Outcome
 from queuectl.domain.ledger import Entry, EntryChange, MigrationCost, State
 from queuectl.domain.pastuse import AccountScope, PastUseAccount, Used
 from queuectl.domain.plan import Proof
@@ -43,17 +43,18 @@ from queuectl.domain.process_runs import ProcessEnd
 from queuectl.domain.queries import (
     ConfigChanges,
     DocumentKey,
+    Position,
     QueuePosition,
+    SortKey,
     Tolerance,
     WorkloadFilter,
+    WorkloadOrder,
 )
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.refused import KEPT, KEPT_BYTES, RefusedPlan
 from queuectl.domain.rules import Retention
 from queuectl.domain.set_aside_objects import KEPT as KEPT_OBJECTS
 from queuectl.domain.set_aside_objects import SetAsideObject
 from queuectl.domain.utilization import GangUse, UseState
-from queuectl.domain.workload_order import Position, SortKey, WorkloadOrder
 from queuectl.state.durations import work_of
 from tests.db.histories import HERE, LEASE, WAITS, WHOLE_LIFE, ask, step, submitted
 from tests.doubles.store import MemoryStore

@@ -34,7 +34,7 @@ from queuectl.domain.events import (
     WriteRefused,
 )
 from queuectl.domain.fleet import HOSTNAME
-from queuectl.domain.job_records import JobRecord, Outcome
+from queuectl.domain.jobs import JobRecord, Outcome
 from queuectl.domain.ledger import Entry, EntryChange, Intent, Purpose, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.reasons import Code, Reason

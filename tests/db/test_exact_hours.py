@@ -22,9 +22,8 @@ from queuectl.domain.devices import ClaimReference, DeviceClass
 from queuectl.domain.events import Admit, Drained, Event, Evict, ObjectDeleted, Submitted
 from queuectl.domain.fleet import HOSTNAME, Node
 from queuectl.domain.gpus import PARTS
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord, PodPhase, PodRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
-from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.domain.quantity import PODS, Resources
 from queuectl.domain.queues import (
     ClusterQueue,
@@ -36,9 +35,9 @@ from queuectl.domain.queues import (
 )
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import Deleted, DeviceClassRecord, NodeRecord, Upserted
-from queuectl.domain.reports import By, Grouping, Period
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import Snapshot, SolverLimits
+from queuectl.domain.usage_reports import By, Grouping, Period
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
 from queuectl.lifecycle.machine import handle
 from queuectl.localcluster import devices

@@ -20,10 +20,9 @@ from queuectl.db.usage import runs_before
 from queuectl.domain.commands import CommandFilter
 from queuectl.domain.events import Admit
 from queuectl.domain.ledger import State
-from queuectl.domain.queries import WorkloadFilter
-from queuectl.domain.reports import Period
+from queuectl.domain.queries import BY_NAME, Position, WorkloadFilter
 from queuectl.domain.rules import Retention
-from queuectl.domain.workload_order import BY_NAME, Position
+from queuectl.domain.usage_reports import Period
 from tests.db.histories import HERE, step, submitted
 from tests.support.postgres import TestPostgres
 from tests.support.stores import PostgresStore

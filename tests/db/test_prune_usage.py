@@ -10,15 +10,15 @@ import pytest
 import pytest_asyncio
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from queuectl.control.leader.pruning import prune
+from queuectl.control.leader.periodic import prune
 from queuectl.db import prune as pruning
 from queuectl.db.engine import DatabaseSettings, make_engine
 from queuectl.db.usagetables import usage_hours
 from queuectl.domain.accounting import HOUR, Accounting
 from queuectl.domain.durations import DAY
 from queuectl.domain.errors import Fenced
-from queuectl.domain.reports import Grouping, Period, Report
 from queuectl.domain.rules import Rules
+from queuectl.domain.usage_reports import Grouping, Period, Report
 from tests.db.test_plans import plan
 from tests.support.postgres import TestPostgres
 from tests.support.stores import PostgresStore

@@ -9,8 +9,7 @@ import pytest
 
 from queuectl.db.engine import DatabaseSettings
 from queuectl.domain.ledger import State
-from queuectl.domain.queries import WorkloadFilter
-from queuectl.domain.queue_counts import QueueCounts, WaitingOrder
+from queuectl.domain.queries import QueueCounts, WaitingOrder, WorkloadFilter
 from queuectl.domain.reasons import Code
 from tests.api.conftest import commit
 from tests.api.support import LIVES, job, live_through

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from queuectl.db.engine import DatabaseSettings, make_engine
 from queuectl.db.reports import hours_by, hours_of_queues, losses_by
 from queuectl.domain.accounting import HOUR
-from queuectl.domain.reports import Grouping, Period
+from queuectl.domain.usage_reports import Grouping, Period
 from tests.db.test_plans import plan
 from tests.support.postgres import TestPostgres
 

@@ -7,8 +7,7 @@ from itertools import count
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from queuectl.domain.consistency import violations
-from queuectl.domain.ledger import State
+from queuectl.domain.ledger import State, violations
 from tests.db.histories import Lives
 from tests.support.examples import examples
 from tests.support.stores import PostgresStore

@@ -27,21 +27,21 @@ from queuectl.domain.errors import Fenced, StaleSnapshot, StoreUnavailable
 from queuectl.domain.events import Admit, Event, ObjectDeleted
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.folding import Fold
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.measured import FRESH_SECONDS
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.records import Upserted
-from queuectl.domain.reports import Grouping, Period
 from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.usage_reports import Grouping, Period
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import PodSet, PodShape
 from queuectl.lifecycle.machine import handle
 from queuectl.planner.cache import PlannerCache
+from queuectl.state.gpu_holders import SampleLog
 from queuectl.state.marking import Marker
 from queuectl.state.mirror import Mirror
-from queuectl.state.samples import SampleLog
 from tests.db.histories import HERE, Lives, ask, submitted
 from tests.support.examples import examples
 from tests.support.gpu_seconds import GpuSeconds, gpu_seconds

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from queuectl.devices.atoms import atoms_of
 from queuectl.devices.lower import DeviceCache, with_devices
 from queuectl.devices.modes import modes_of, places_of
+from queuectl.devices.needs import atoms_of
 from queuectl.devices.reading import needs_of
 from queuectl.devices.table import kind_of
 from queuectl.domain.devices import (

@@ -11,16 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuectl.devices.atoms import atoms_of
 from queuectl.devices.lower import DeviceCache, with_devices
 from queuectl.devices.matching import Matching
+from queuectl.devices.needs import atoms_of
 from queuectl.devices.numa import with_numa_nodes_of_others
 from queuectl.devices.numa_devices import CLAIM_OF_OTHERS, NumaDevices, claim_of
 from queuectl.devices.reading import needs_of
 from queuectl.devices.rows import groups_of
-from queuectl.domain.devices import ClaimSpec, DeviceInventory, PodDevices
+from queuectl.domain.devices import ClaimSpec, DeviceInventory, NodeZones, PodDevices
 from queuectl.domain.needs import ContainerNeeds, PodNeeds, limited, requested
-from queuectl.domain.numa import NodeZones
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted, Snapshot

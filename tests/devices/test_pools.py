@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuectl.devices.pools import Pools, node_devices
-from queuectl.domain.devices import DeviceKind, NodeDevices
+from queuectl.domain.devices import DeviceKind, NodeAccess, NodeDevices, PoolSlice, PublishedDevice
 from queuectl.domain.fleet import Fleet, Node, Requirement, SelectorTerm
-from queuectl.domain.pool_slices import NodeAccess, PoolSlice, PublishedDevice
 
 DRIVER = "gpu.example"
 KIND = DeviceKind(DRIVER)

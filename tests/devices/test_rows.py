@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuectl.devices.atoms import atoms_of
+from queuectl.devices.needs import atoms_of
 from queuectl.devices.reading import needs_of
 from queuectl.devices.rows import groups_of
 from queuectl.domain.devices import (

@@ -10,8 +10,7 @@ import pytest
 from queuectl.api.cluster_maps import node_view
 from queuectl.control.checked_plan import checked_plan
 from queuectl.control.explained import explained
-from queuectl.devices.pools import Pools, node_devices
-from queuectl.devices.taints import TaintedSlices, endures, out_of_placement
+from queuectl.devices.pools import Pools, TaintedSlices, endures, node_devices, out_of_placement
 from queuectl.domain.changes import apply_all
 from queuectl.domain.devices import (
     Device,
@@ -21,12 +20,14 @@ from queuectl.domain.devices import (
     DeviceTaint,
     DeviceTaintRule,
     DeviceToleration,
+    NodeAccess,
     NodeDevices,
     PodDevices,
+    PoolSlice,
+    PublishedDevice,
 )
 from queuectl.domain.diagnosis import Limit, Remedy, SuggestedFix
 from queuectl.domain.fleet import Fleet, Node
-from queuectl.domain.pool_slices import NodeAccess, PoolSlice, PublishedDevice
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.explain import diagnose
 from queuectl.web.access_scope import AccessScope

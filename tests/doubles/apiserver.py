@@ -20,7 +20,7 @@ from queuectl.domain.containment import Containment
 from queuectl.domain.errors import ObjectGone, WriteConflict, WriteRefused
 from queuectl.domain.records import Delta
 from queuectl.objects.kinds import KINDS, JobKinds
-from queuectl.objects.kinds.patches import encoded
+from queuectl.objects.kinds.described import encoded
 from queuectl.objects.times import format_time
 from tests.doubles.known import KNOWN
 

@@ -41,9 +41,7 @@ from queuectl.domain.errors import (
     WriteConflict,
     WriteRefused,
 )
-from queuectl.domain.job_records import JobRecord
-from queuectl.domain.pod_records import PodRecord
-from queuectl.domain.prior_admissions import PriorAdmission
+from queuectl.domain.jobs import JobRecord, PodRecord, PriorAdmission
 from queuectl.domain.records import Delta, LeaderRecord
 from queuectl.objects.files.takeover import WireLeftWorkload, read_prior_admission
 from queuectl.objects.kinds import KINDS, JobKinds, leaderworkerset

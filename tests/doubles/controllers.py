@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 
 from queuectl.domain.fleet import NodeRules
-from queuectl.domain.pod_records import PodRecord
+from queuectl.domain.jobs import PodRecord
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.objects import keys
 from queuectl.objects.kinds import index_labels, job_resources, leaderworkerset

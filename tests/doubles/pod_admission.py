@@ -8,7 +8,7 @@ import msgspec
 
 from queuectl.domain.admission import AdmissionObjects, RuntimeClass, refusal
 from queuectl.domain.fleet import NodeRules
-from queuectl.domain.limitrange import LimitRange
+from queuectl.domain.limits import LimitRange
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.workload import PodSet, PodShape
 from queuectl.objects.kubernetes.limit_ranges import WireLimitRange, read_limit_range

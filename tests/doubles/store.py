@@ -21,7 +21,14 @@ from queuectl.domain.audit import AuditLine
 from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.commands import Answer, Command, CommandFilter
 from queuectl.domain.containment import Suspect
-from queuectl.domain.decisions import KEPT_SECONDS, Decision, StoredDecision
+from queuectl.domain.decisions import (
+    KEPT,
+    KEPT_BYTES,
+    KEPT_SECONDS,
+    Decision,
+    RefusedPlan,
+    StoredDecision,
+)
 from queuectl.domain.durations import DAY
 from queuectl.domain.errors import (
     Fenced,
@@ -43,27 +50,29 @@ from queuectl.domain.ledger import (
 from queuectl.domain.pastuse import PastUseAccount, Used
 from queuectl.domain.process_runs import ProcessEnd
 from queuectl.domain.queries import (
+    BY_NAME,
     IN_QUEUE_ORDER,
     LONGEST_PAGE,
     ConfigChanges,
     ConfigDocument,
     DocumentKey,
     HistoryLine,
+    Position,
+    QueueCounts,
     QueuePosition,
     Tolerance,
+    WaitingOrder,
     WorkloadFilter,
+    WorkloadOrder,
     WorkloadPage,
     in_queue_order,
     turn,
 )
-from queuectl.domain.queue_counts import QueueCounts, WaitingOrder
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.refused import KEPT, KEPT_BYTES, RefusedPlan
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
 from queuectl.domain.set_aside_objects import KEPT as KEPT_OBJECTS
 from queuectl.domain.set_aside_objects import SetAsideObject
-from queuectl.domain.workload_order import BY_NAME, Position, WorkloadOrder
 from queuectl.objects.documents import in_order
 from tests.doubles.access import MemoryAudit, MemorySessions
 from tests.doubles.usage import MemoryUsage, MemoryUsageTables

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from queuectl.objects import keys
-from queuectl.objects.kinds.runtimes import jobset_of
+from queuectl.objects.kinds.trainjob import jobset_of
 from tests.doubles.admission import gate, suspended
 from tests.doubles.apiserver import Document, Server, merge, owner_of
 from tests.doubles.writing import condition, holds

@@ -25,10 +25,18 @@ from queuectl.domain.budgets import Budget, Spender, SpentUnits
 from queuectl.domain.errors import Fenced, StaleSnapshot
 from queuectl.domain.folding import Fold
 from queuectl.domain.ledger import Entry
-from queuectl.domain.recorded_jobs import RecordedWorkload, UsedHour
-from queuectl.domain.reports import By, FleetRow, Grouping, Period, Report, ReportRow, check_size
-from queuectl.domain.runs import Run
-from queuectl.domain.usage_history import QueueHour, UsageHours
+from queuectl.domain.past_jobs import RecordedWorkload, Run, UsedHour
+from queuectl.domain.usage_reports import (
+    By,
+    FleetRow,
+    Grouping,
+    Period,
+    QueueHour,
+    Report,
+    ReportRow,
+    UsageHours,
+    check_size,
+)
 from queuectl.state.durations import work_of
 
 AMOUNTS = tuple(f.name for f in fields(Amounts))

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Final
 
-from queuectl.domain.runs import Run, Work
+from queuectl.domain.past_jobs import Run, Work
 from queuectl.durations.estimator import Estimator
 
 ELAPSED: Final = (0, 3600, 21_600, 86_400)

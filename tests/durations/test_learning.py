@@ -9,13 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuectl.domain.estimates import RunTimeSource
-from queuectl.domain.runs import Run, Work
+from queuectl.domain.past_jobs import Run, Work
 from queuectl.domain.workload import Duration
-from queuectl.durations.estimator import ENOUGH, Estimator, doubled, learn
+from queuectl.durations.estimator import (
+    ENOUGH,
+    KEPT,
+    Estimator,
+    Sample,
+    doubled,
+    groups,
+    learn,
+    name_pattern,
+)
 from queuectl.durations.expectations import Expectation, Stated, planned, typical
-from queuectl.durations.groups import groups
-from queuectl.durations.names import name_pattern
-from queuectl.durations.samples import KEPT, Sample
 
 WORK = Work("cq", "team", "q", "ann", "train-7", 2, 16)
 

@@ -7,10 +7,9 @@ from random import Random
 
 import pytest
 
-from queuectl.domain.runs import Run, Work
+from queuectl.domain.past_jobs import Run, Work
 from queuectl.durations.estimator import ENOUGH, learn
-from queuectl.durations.expectations import Stated
-from queuectl.durations.possible import TOGETHER_SECONDS, Group, RunTimes, possible_runs
+from queuectl.durations.expectations import TOGETHER_SECONDS, Group, RunTimes, Stated, possible_runs
 
 ANN = Work("cq", "team", "q", "ann", "train", 1, 8)
 BOB = Work("cq", "team", "q", "bob", "other", 1, 8)

@@ -7,7 +7,7 @@ from math import inf
 
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
-from queuectl.durations.possible import RunTimes
+from queuectl.durations.expectations import RunTimes
 from queuectl.estimates.forward import Forward
 from queuectl.estimates.scene import Scene, scene_of
 from queuectl.planner.cache import PlannerCache

@@ -11,7 +11,7 @@ import pytest
 
 from queuectl.domain.estimates import ExpectedStart
 from queuectl.domain.snapshot import Snapshot
-from queuectl.durations.possible import RunTimes
+from queuectl.durations.expectations import RunTimes
 from queuectl.estimates.expected_starts import (
     LEAST_DRAWS,
     MOST_DRAWS,

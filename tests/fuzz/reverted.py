@@ -34,9 +34,9 @@ from queuectl.planner.problem.request import ANYWHERE, GangRequest
 from queuectl.planner.relocate import move_search
 from queuectl.planner.search import flavor_choice
 from queuectl.planner.search.gang_classes import GangClasses
-from queuectl.planner.verify import devices, exits, gangs, limits, planned
-from queuectl.planner.verify.balance import check_balance
+from queuectl.planner.verify import devices, exits, limits, placement, starts
 from queuectl.planner.verify.exits import Case
+from queuectl.planner.verify.placement import check_balance
 from queuectl.planner.verify.plan_index import PlanIndex
 from tests.fuzz.process import handled
 from tests.fuzz.snapshots import (
@@ -150,7 +150,7 @@ def _all_leases_are_old(index: PlanIndex, claim: Any) -> bool:
 
 def _with_balance(index: PlanIndex) -> Iterator[Any]:
     """A planned start has no list of uneven podsets, and is checked for balance."""
-    yield from gangs.check_gangs(index)
+    yield from placement.check_gangs(index)
     yield from check_balance(index)
 
 
@@ -232,7 +232,7 @@ DEFECTS: Final[Mapping[str, Defect]] = {
     ),
     "balance": Defect(
         "The verifier refuses a planned start on domains with unequal numbers of pods.",
-        ((planned, "check_gangs", _with_balance),),
+        ((starts, "check_gangs", _with_balance),),
         38,
     ),
     "level-removed": Defect(

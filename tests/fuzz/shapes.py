@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from queuectl.domain.fleet import HOSTNAME, Effect, Fleet, Node, Taint, Toleration
 from queuectl.domain.node_quota import quota_from_nodes
-from queuectl.domain.overrides import in_force
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import (
     ClusterQueue,
@@ -23,6 +22,7 @@ from queuectl.domain.queues import (
     QuotaOverride,
     ResourceGroup,
     WithinClusterQueue,
+    in_force,
 )
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import PodSet, Workload

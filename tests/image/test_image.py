@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 from packaging.utils import canonicalize_name
 
-from queuectl.cli.version import version_line
+from queuectl.cli.program import version_line
 from tests.image.__main__ import ROOT, make
 from tests.image.archive import Archive
 from tests.image.container import Container

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from queuectl.demo.manifests import FAIL_SECONDS, Document, Pods
-from queuectl.domain.pod_records import PodRecord
+from queuectl.domain.jobs import PodRecord
 from queuectl.localcluster import RequestError
 from queuectl.objects import keys
 from queuectl.objects.kinds import JobKinds

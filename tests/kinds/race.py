@@ -21,7 +21,7 @@ from typing import Any, Final
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
 from queuectl.localcluster import NodeSpec
-from queuectl.localcluster.audit import VARIABLE
+from queuectl.localcluster.layout import AUDIT_LOGS
 from queuectl.objects import keys
 from tests.kinds.entries import ENTRIES, OPERATORS
 from tests.system.installation import RACK, Installation, Workspace, installed
@@ -67,7 +67,7 @@ def gang(kind: str, name: str, namespace: str, pods: Pods, priority: str) -> lis
 
 def race(number: int, seed: int) -> None:
     with tempfile.TemporaryDirectory() as logs:
-        os.environ[VARIABLE] = logs
+        os.environ[AUDIT_LOGS] = logs
         with installed(NODES, operators=OPERATORS) as installation:
             sizes = _run(installation, number, seed)
         [log] = Path(logs).glob("*.log")

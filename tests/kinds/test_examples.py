@@ -12,7 +12,7 @@ import yaml
 
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document
-from queuectl.domain.pod_records import PodRecord
+from queuectl.domain.jobs import PodRecord
 from tests.kinds.entry import racks
 from tests.support.sparkapplications import driver_account
 from tests.system.actions import apply

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queuectl.demo.manifests import Document, Pods
-from queuectl.domain.pod_records import PodRecord
+from queuectl.domain.jobs import PodRecord
 from queuectl.localcluster import RequestError
 from tests.support.leaderworkersets import leaderworkerset
 from tests.system.actions import configured, until_empty, until_reason

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from queuectl.demo.manifests import Document, Pods
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.objects import keys
 from queuectl.objects.kinds.jobset import JOBSET
-from queuectl.objects.kinds.runtimes import jobset_of
+from queuectl.objects.kinds.trainjob import jobset_of
 from tests.support.jobsets import jobset
 from tests.support.people import role
 from tests.support.trainjobs import replicated, training_runtime, trainjob

@@ -20,7 +20,7 @@ from queuectl.demo.controller import install
 from queuectl.demo.manifests import Pods
 from queuectl.demo.recorder import Recorder
 from queuectl.demo.rest import ApiConnection
-from queuectl.domain.prior_admissions import PriorAdmission
+from queuectl.domain.jobs import PriorAdmission
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec, RequestError
 from queuectl.localcluster.client import Client, wait_until
 from queuectl.localcluster.progress import LineProgress

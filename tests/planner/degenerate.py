@@ -25,8 +25,7 @@ from queuectl.domain.devices import (
     NodeDevices,
     PodDevices,
 )
-from queuectl.domain.fleet import HOSTNAME, Effect, Fleet, Node, NodeRules, Taint
-from queuectl.domain.node_template import NodeTemplate
+from queuectl.domain.fleet import HOSTNAME, Effect, Fleet, Node, NodeRules, NodeTemplate, Taint
 from queuectl.domain.quantity import GPU, PODS, Resources
 from queuectl.domain.queues import (
     Backfill,

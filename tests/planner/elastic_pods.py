@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from queuectl.domain.arrays import index_uid
-from queuectl.domain.job_records import ArrayStatus, JobRecord
+from queuectl.domain.jobs import ArrayStatus, JobRecord, PodPhase, PodRecord
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.state.mirror import Mirror
 
 

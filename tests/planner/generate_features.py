@@ -22,6 +22,7 @@ from queuectl.domain.budgets import (
 )
 from queuectl.domain.checks import EXTERNAL, PROVISIONING, AdmissionCheck, CheckRule
 from queuectl.domain.fleet import HOSTNAME, Fleet, Node
+from queuectl.domain.limits import Allowance, Limit
 from queuectl.domain.provisioning import ProvisioningConfig
 from queuectl.domain.quantity import GPU, PODS, Resources
 from queuectl.domain.queues import (
@@ -47,7 +48,6 @@ from queuectl.domain.queues import (
 )
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.reservations import AdvanceReservation, Occurrence, ReservedCapacity
-from queuectl.domain.resource_quota import Allowance, Limit
 from queuectl.domain.rules import FairStrategy, Rules, UsageFairness
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import (

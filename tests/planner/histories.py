@@ -12,12 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from queuectl.control.leader.decisions import Decider
-from queuectl.domain.consistency import violations
 from queuectl.domain.fleet import Node, NodeRules
-from queuectl.domain.job_records import JobRecord, Outcome
-from queuectl.domain.ledger import Entry, EntryChange, State
+from queuectl.domain.jobs import JobRecord, Outcome, PodPhase, PodRecord
+from queuectl.domain.ledger import Entry, EntryChange, State, violations
 from queuectl.domain.plan import Plan
-from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import (
     ClusterQueue,

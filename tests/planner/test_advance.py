@@ -25,7 +25,7 @@ from queuectl.domain.workload import TopologyMode, TopologyRequest, Workload
 from queuectl.planner import plan
 from queuectl.planner.verify import Rule, verify
 from queuectl.planner.verify.plan_index import PlanIndex
-from queuectl.planner.verify.reserved import check_reserved
+from queuectl.planner.verify.starts import check_reserved
 from tests.planner.backfill_clock import Arrival, Clock, job
 from tests.planner.build import NOW, config, holding, node, queue, world
 

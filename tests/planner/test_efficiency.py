@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuectl.domain.efficiency import PARTS, GpuParts
 from queuectl.domain.fleet import HOSTNAME, Fleet
 from queuectl.domain.quantity import GPU, PODS, Resources
 from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.domain.usage_reports import PARTS, GpuParts
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import PodSet, PodShape
 from queuectl.reports.efficiency import efficiency_of

@@ -8,7 +8,7 @@ import pytest
 
 from queuectl.domain.snapshot import Admitted
 from queuectl.planner import plan
-from queuectl.planner.backfill.expected_ends import next_expected_end
+from queuectl.planner.backfill.timeline import next_expected_end
 from tests.planner.backfill_clock import job, line
 from tests.planner.build import NOW, holding, node, world
 

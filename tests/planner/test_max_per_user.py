@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from queuectl.domain.job_records import user_of
+from queuectl.domain.jobs import user_of
 from queuectl.domain.plan import Admission, Plan, Refusal
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import Defragment, QueueingStrategy, WithinClusterQueue

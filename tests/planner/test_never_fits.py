@@ -12,6 +12,7 @@ import pytest
 
 from queuectl.domain.budgets import BudgetBalance, month_of, units_of
 from queuectl.domain.checks import CheckRule
+from queuectl.domain.limits import Limit
 from queuectl.domain.plan import Plan
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import (
@@ -20,7 +21,6 @@ from queuectl.domain.queues import (
     ResourceFlavor,
 )
 from queuectl.domain.reasons import Code
-from queuectl.domain.resource_quota import Limit
 from queuectl.domain.rules import FairStrategy, Rules
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.workload import Duration, PodSet, Workload

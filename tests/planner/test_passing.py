@@ -24,7 +24,6 @@ from queuectl.domain.devices import (
 )
 from queuectl.domain.fleet import Effect, Fleet, Node, Taint
 from queuectl.domain.node_quota import quota_from_nodes
-from queuectl.domain.overrides import in_force
 from queuectl.domain.plan import Plan
 from queuectl.domain.provisioning import ProvisioningConfig
 from queuectl.domain.quantity import GPU
@@ -34,6 +33,7 @@ from queuectl.domain.queues import (
     QueueingStrategy,
     QuotaOverride,
     ResourceFlavor,
+    in_force,
 )
 from queuectl.domain.reasons import NEVER_FITS, Code, Reason
 from queuectl.domain.snapshot import Pending, Snapshot

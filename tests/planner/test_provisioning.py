@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from queuectl.domain.checks import PROVISIONING, AdmissionCheck, CheckRule
 from queuectl.domain.devices import ClaimReference
 from queuectl.domain.diagnosis import Diagnosis
-from queuectl.domain.fleet import HOSTNAME, Effect, Node, Taint, Toleration
-from queuectl.domain.node_template import NodeTemplate
+from queuectl.domain.fleet import HOSTNAME, Effect, Node, NodeTemplate, Taint, Toleration
 from queuectl.domain.plan import Plan
 from queuectl.domain.provisioning import ProvisioningConfig
 from queuectl.domain.quantity import GPU, PODS

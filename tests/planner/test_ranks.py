@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queuectl.domain.fleet import HOSTNAME, Node
-from queuectl.domain.pod_records import PodRecord
+from queuectl.domain.jobs import PodRecord
 from queuectl.domain.workload import PodSetPlacement
 from queuectl.lifecycle.slot_assignment import assign
 from queuectl.planner import plan

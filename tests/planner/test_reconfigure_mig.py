@@ -40,7 +40,7 @@ from queuectl.domain.workload import (
 )
 from queuectl.planner import plan
 from queuectl.planner.explain import MigScope, diagnose, plan_mig, plan_moves
-from queuectl.planner.explain.mig_plan import carried_out
+from queuectl.planner.explain.mig import carried_out
 from queuectl.planner.verify import Rule, verify
 from tests.planner.build import NOW, PLENTY, gang, holding, node, placed, podset, world
 from tests.planner.relaxed import starts

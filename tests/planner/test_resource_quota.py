@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from queuectl.domain.limits import Allowance, Limit
 from queuectl.domain.plan import Admission
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import QueueingStrategy
 from queuectl.domain.reasons import Code
-from queuectl.domain.resource_quota import Allowance, Limit
 from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot
 from queuectl.domain.workload import Placement, Workload
 from queuectl.planner import plan

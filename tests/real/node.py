@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from queuectl.localcluster import LocalCluster, kubeconfig
+from queuectl.localcluster import LocalCluster, layout
 from queuectl.localcluster.build import Assets
 from queuectl.localcluster.certificates import Authority
 from queuectl.localcluster.client import wait_until
@@ -93,7 +93,7 @@ class Node:
         }
         port = cluster.server.rpartition(":")[2]
         for who, pair in identities.items():
-            kubeconfig.write(
+            layout.write_kubeconfig(
                 self.home / f"{who}.kubeconfig",
                 cluster=cluster.name,
                 server=f"https://kubernetes:{port}",

@@ -9,7 +9,7 @@ from typing import Any
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
 from queuectl.demo.recorder import Event
-from queuectl.domain.pod_records import PodRecord
+from queuectl.domain.jobs import PodRecord
 from queuectl.localcluster.errors import RequestError
 from tests.real import images
 from tests.system.installation import Workspace

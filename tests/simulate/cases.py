@@ -9,8 +9,8 @@ from typing import Any
 
 from queuectl.objects.documents import read_documents
 from queuectl.offline.inputs import read_snapshot
-from queuectl.simulate.comparison import simulate
 from queuectl.simulate.policy import Durations, Order, Placement, Policy
+from queuectl.simulate.report import simulate
 from queuectl.simulate.results import Outcome
 from queuectl.simulate.setting import Setting, make_setting
 from queuectl.simulate.trace import read_events, read_trace

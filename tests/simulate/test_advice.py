@@ -18,9 +18,8 @@ from queuectl.cli.simulate import simulate_command
 from queuectl.domain.errors import BadInput
 from queuectl.simulate.advice.advice import Advice, Interval, Ranked
 from queuectl.simulate.advice.blocks import Blocks, blocks_of
-from queuectl.simulate.advice.changes import Change, Kind
+from queuectl.simulate.advice.changes import Change, Kind, _split
 from queuectl.simulate.advice.objectives import Evaluation, Objective, read_objectives
-from queuectl.simulate.advice.quota_split import _split
 from queuectl.simulate.advice.texts import summary
 from queuectl.simulate.documents import document
 from queuectl.simulate.policy import Order, Placement

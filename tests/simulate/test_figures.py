@@ -14,7 +14,7 @@ from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.domain.workload import Placement as Nodes
 from queuectl.domain.workload import PodSetPlacement, Workload
 from queuectl.simulate.documents import document
-from queuectl.simulate.podsets import podset_of
+from queuectl.simulate.parts import podset_of
 from queuectl.simulate.policy import Order, Placement
 from queuectl.simulate.setting import Setting
 from queuectl.simulate.trace import read_trace

@@ -7,8 +7,7 @@ from typing import Any
 
 from queuectl.demo.recorder import Event, Fact, Recording
 from queuectl.domain.fleet import Node
-from queuectl.domain.job_records import JobRecord, Outcome
-from queuectl.domain.pod_records import Member, PodPhase, PodRecord
+from queuectl.domain.jobs import JobRecord, Member, Outcome, PodPhase, PodRecord
 from queuectl.domain.quantity import GPU, PODS, Resources
 from queuectl.domain.records import NodeRecord
 from queuectl.domain.workload import PodSet, PodShape, TopologyMode, TopologyRequest

@@ -22,7 +22,7 @@ from queuectl.demo.controller import KUEUE_KEYS, Controller, install
 from queuectl.demo.manifests import Document, Pods
 from queuectl.demo.recorder import PODS, Recorder
 from queuectl.demo.rest import ApiConnection, ApiRefused
-from queuectl.domain.pod_records import PodPhase, PodRecord
+from queuectl.domain.jobs import PodPhase, PodRecord
 from queuectl.domain.quantity import Resources
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.client import Client, get_plain, wait_until

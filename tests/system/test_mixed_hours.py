@@ -23,7 +23,7 @@ from queuectl.domain.gpus import PARTS
 from queuectl.domain.ledger import State
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queries import HistoryLine
-from queuectl.domain.reports import By, Grouping, Period, Report
+from queuectl.domain.usage_reports import By, Grouping, Period, Report
 from queuectl.localcluster.exporter import PROFILE, SHARED
 from queuectl.localcluster.exposition import Dialect
 from queuectl.localcluster.prometheus import EXPORTERS_JOB

@@ -15,8 +15,7 @@ from statistics import mean, median
 from typing import Final
 
 from queuectl.domain.estimates import ExpectedStart
-from queuectl.durations.expectations import Stated
-from queuectl.durations.possible import RunTimes, possible_runs
+from queuectl.durations.expectations import RunTimes, Stated, possible_runs
 from queuectl.estimates.expected_starts import MOST_GANGS, expected_starts
 from queuectl.estimates.scene import scene_of
 from queuectl.planner.cache import PlannerCache

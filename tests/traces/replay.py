@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from queuectl.domain.fleet import HOSTNAME
+from queuectl.domain.past_jobs import Run as FinishedRun
+from queuectl.domain.past_jobs import Work
 from queuectl.domain.quantity import GPU, PODS, Resources
 from queuectl.domain.queues import QueueingStrategy
-from queuectl.domain.runs import Run as FinishedRun
-from queuectl.domain.runs import Work
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import (
     Placement,

@@ -16,8 +16,8 @@ from typing import Final
 
 from queuectl.objects.documents import read_documents
 from queuectl.offline.inputs import read_snapshot
-from queuectl.simulate.comparison import simulate
 from queuectl.simulate.policy import Durations, Order, Placement, Policy
+from queuectl.simulate.report import simulate
 from queuectl.simulate.setting import Setting, make_setting
 from queuectl.simulate.simulation import World
 from queuectl.simulate.trace import TraceJob, read_trace

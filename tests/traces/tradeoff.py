@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from queuectl.planner.backfill import whole_nodes
-from queuectl.simulate.comparison import simulate
+from queuectl.planner.backfill import planned_starts
 from queuectl.simulate.policy import Durations, Order, Placement, Policy
+from queuectl.simulate.report import simulate
 from tests.simulate.cases import SLICE, setting
 from tests.traces import tables
 from tests.traces.records import ROOT, now
@@ -59,7 +59,7 @@ def simulated(factor: str) -> Run:
     policy = Policy(Placement.BEST_FIT, Order.STRICT_FIFO)
     if factor != FIFO:
         policy = Policy(Placement.PLANNER, Order.BACKFILL, Durations.LEARNED)
-        vars(whole_nodes)["MARGIN"] = float(factor)
+        vars(planned_starts)["MARGIN"] = float(factor)
     total = simulate(setting(NODES, SLICE.read_bytes()), policy).total
     mean, several = total.waits.mean, total.several.mean
     return Run(factor, round(mean or 0.0, 1), round(several or 0.0, 1), *made)

@@ -27,7 +27,7 @@ from queuectl.domain.accounting import (
 )
 from queuectl.domain.folding import Fold
 from queuectl.domain.measured import FRESH_SECONDS, pieces
-from queuectl.domain.reports import ReportRow
+from queuectl.domain.usage_reports import ReportRow
 from queuectl.domain.utilization import GangUse, UseState
 from tests.support.gpu_seconds import GpuSeconds, gpu_seconds
 

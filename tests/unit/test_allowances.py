@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from queuectl.domain.jobs import PodPhase
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.pod_records import PodPhase
+from queuectl.domain.limits import Allowance, Limit
 from queuectl.domain.records import Deleted, ResourceQuotaRecord
-from queuectl.domain.resource_quota import Allowance, Limit
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kubernetes.resource_quotas import read_resource_quota
 from queuectl.objects.kubernetes.wire import WireResourceQuota

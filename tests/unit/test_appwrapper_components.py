@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.objects.kinds import DESCRIPTIONS, KINDS
 from queuectl.objects.kinds.makers import MAKERS
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
 from queuectl.domain.arrays import LARGEST, index_uid, numbers, object_of, parted
-from queuectl.domain.job_records import JobRecord, Outcome
+from queuectl.domain.jobs import JobRecord, Outcome, PodPhase, PodRecord
 from queuectl.domain.ledger import Document, Entry, State
-from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import Deleted, ListCompleted, Record, Upserted
 from queuectl.domain.redaction import Redactor
@@ -23,7 +22,7 @@ from queuectl.domain.snapshot import CapacityLease, Pending
 from queuectl.domain.workload import Placement
 from queuectl.objects.documents import as_document
 from queuectl.objects.kinds import KINDS
-from queuectl.state.growth import opened_by_one
+from queuectl.state.arrays import opened_by_one
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from tests.planner.build import gang, podset

@@ -8,13 +8,13 @@ import pytest
 
 from queuectl.domain.admission import Admission
 from queuectl.domain.devices import ClaimReference
-from queuectl.domain.job_records import JobRecord
-from queuectl.domain.limitrange import LimitRange
+from queuectl.domain.jobs import JobRecord
+from queuectl.domain.limits import LimitRange
 from queuectl.domain.needs import ContainerNeeds, PodNeeds
 from queuectl.domain.records import Deleted, LimitRangeRecord, Upserted
 from queuectl.state import mirror as mirror_module
 from queuectl.state.mirror import Mirror
-from queuectl.state.pod_requests import under
+from queuectl.state.pod_groups import under
 from tests.unit.test_state import JOB
 from tests.unit.test_state_devices import claimed, spec, template
 

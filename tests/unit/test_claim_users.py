@@ -21,7 +21,7 @@ from queuectl.domain.devices import (
 from queuectl.domain.events import Adopt, Ended, Event, ObjectDeleted, Submitted
 from queuectl.domain.fleet import Node
 from queuectl.domain.folding import Fold
-from queuectl.domain.job_records import JobRecord, Outcome
+from queuectl.domain.jobs import JobRecord, Outcome
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.pastuse import PastUseAccount
 from queuectl.domain.quantity import GPU, Resources

@@ -19,10 +19,10 @@ import yaml
 from queuectl.domain.commands import Action
 from queuectl.domain.events import Admit
 from queuectl.domain.plan import Cost
-from queuectl.domain.preview import DrainCost, Preview
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.utilization import GangUse, UseState
+from queuectl.domain.what_if import DrainCost, Preview
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
 from tests.api.serving import serving
 from tests.api.support import (

@@ -16,7 +16,7 @@ import yaml
 from cryptography.hazmat.primitives import serialization
 
 from queuectl.api.auth.layers import AuthenticationLayer
-from queuectl.cli import credentials, kubeconfig, tokenrequest
+from queuectl.cli import credentials, tokenrequest
 from queuectl.cli.credentials import TokenAuth
 from queuectl.cli.errors import CommandFailed, Exit
 from tests.api.serving import serving
@@ -245,7 +245,7 @@ class TestAsAServiceAccount:
     ) -> None:
         asked: list[object] = []
 
-        def made(account: str, context: kubeconfig.Context | None) -> str:
+        def made(account: str, context: credentials.Context | None) -> str:
             asked.append((account, context and context.user))
             return ADMIN
 
@@ -404,16 +404,16 @@ class TestTheKubeconfig:
         path = tmp_path / "config"
         path.write_text(content)
         with pytest.raises(CommandFailed, match=str(path)) as refused:
-            kubeconfig.current(str(path))
+            credentials.current_context(str(path))
         assert says in str(refused.value)
         assert SECRET not in str(refused.value)
 
     def test_a_named_file_must_exist(self, tmp_path: Path) -> None:
         with pytest.raises(CommandFailed, match="nowhere: not found"):
-            kubeconfig.current(str(tmp_path / "nowhere"))
+            credentials.current_context(str(tmp_path / "nowhere"))
 
     def test_its_repr_has_no_token(self, tmp_path: Path) -> None:
-        found = kubeconfig.current(str(config(tmp_path / "config", {"token": SECRET})))
+        found = credentials.current_context(str(config(tmp_path / "config", {"token": SECRET})))
         assert SECRET not in repr(found)
 
 

@@ -19,7 +19,7 @@ from queuectl.cli.doctor.server import of_metrics
 from queuectl.cli.main import run
 from queuectl.cluster.server import Server
 from queuectl.domain.fleet import HOSTNAME
-from queuectl.domain.invariants import Checked, Invariant, Violation
+from queuectl.domain.ledger import Checked, Invariant, Violation
 from queuectl.domain.records import LeaderRecord
 from tests.api.serving import serving
 from tests.api.support import FixedDiagnoser

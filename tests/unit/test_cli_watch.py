@@ -24,7 +24,7 @@ from queuectl.cli.columns import WORKLOAD_COLUMNS
 from queuectl.cli.errors import CommandFailed
 from queuectl.cli.render import Column, GrowingTable, emit_table, expected
 from queuectl.domain.pastuse import AccountScope, PastUseAccount, Used
-from queuectl.domain.unmanaged import UnmanagedPod
+from queuectl.domain.queries import UnmanagedPod
 from tests.api.serving import serving
 from tests.api.support import (
     CLUSTER_QUEUE,

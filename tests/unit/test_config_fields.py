@@ -18,12 +18,10 @@ import pytest
 from queuectl.domain.accounting import Accounting, Price
 from queuectl.domain.budgets import GPU_HOUR, Budget, BudgetScope, TopUp, WhenSpent
 from queuectl.domain.checks import EXTERNAL, PROVISIONING, AdmissionCheck, CheckRule
-from queuectl.domain.execution import ExecutionLimits
-from queuectl.domain.fleet import Effect, Requirement, Taint, Toleration
+from queuectl.domain.fleet import Effect, NodeTemplate, Requirement, Taint, Toleration
 from queuectl.domain.gpus import GpuWeights, SharedGpus
 from queuectl.domain.mig import MigConfig, MigDevices, MigMode
 from queuectl.domain.node_health import HealthMode, HealthSignal, NodeHealthRules, UnhealthyNodes
-from queuectl.domain.node_template import NodeTemplate
 from queuectl.domain.provisioning import MergePolicy, ProvisioningConfig
 from queuectl.domain.quantity import PODS, Resources
 from queuectl.domain.queues import (
@@ -32,6 +30,7 @@ from queuectl.domain.queues import (
     ClusterQueue,
     Cohort,
     Defragment,
+    ExecutionLimits,
     FlavorOrder,
     FlavorPreference,
     FlavorQuotas,

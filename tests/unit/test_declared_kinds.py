@@ -19,8 +19,7 @@ from queuectl.control.composition import connection, job_kinds
 from queuectl.control.kueue import KueueDetector
 from queuectl.control.settings import Settings
 from queuectl.domain.errors import BadInput
-from queuectl.domain.job_records import JobRecord, Outcome
-from queuectl.domain.prior_admissions import PriorAdmission
+from queuectl.domain.jobs import JobRecord, Outcome, PriorAdmission
 from queuectl.objects.documents import as_document, read_documents
 from queuectl.objects.kinds import KINDS, JobKinds, descriptions_of, with_declared
 from queuectl.objects.kinds.declared import read_kinds

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import PriorityClassRecord
 from queuectl.objects.documents import as_document

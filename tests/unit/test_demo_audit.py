@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from queuectl.demo.audit import checks
 from queuectl.demo.findings import Finding
 from queuectl.demo.recorder import Recording
-from queuectl.domain.pod_records import PodPhase
+from queuectl.domain.jobs import PodPhase
 from queuectl.domain.quantity import GPU, Resources
 from tests.support.recordings import Script
 

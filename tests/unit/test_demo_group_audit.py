@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from queuectl.demo.audit import checks
-from queuectl.domain.pod_records import PodPhase
+from queuectl.domain.jobs import PodPhase
 from tests.support.recordings import Script
 
 NAME = "all pods of each group started together"

@@ -14,8 +14,8 @@ from queuectl.demo.progress_table import ProgressTable, TableState, moment, verd
 from queuectl.demo.scenario import Gang
 from queuectl.demo.scenario import gangs as all_gangs
 from queuectl.domain.fleet import Node
+from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import State
-from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.localcluster.nodes import RACK
 

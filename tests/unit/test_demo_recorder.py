@@ -19,9 +19,8 @@ import pytest
 from queuectl.demo import recorder as module
 from queuectl.demo.recorder import Recorder
 from queuectl.demo.watch import ListCompleted, Server, WatchedObject
-from queuectl.domain.job_records import JobRecord
-from queuectl.domain.pod_records import PodRecord
-from queuectl.localcluster import kubeconfig
+from queuectl.domain.jobs import JobRecord, PodRecord
+from queuectl.localcluster import layout
 from queuectl.localcluster.certificates import Authority
 
 PODS = "/api/v1/pods"
@@ -188,7 +187,7 @@ def test_a_recorder_that_ends_while_it_connects_leaves_no_task_and_no_connection
     left: list[str] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda found: left.append(str(found.exc_value)))
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as silent:  # no handshake succeeds
-        path = kubeconfig.write(
+        path = layout.write_kubeconfig(
             tmp_path / "config",
             cluster="c",
             server=f"https://127.0.0.1:{silent.getsockname()[1]}",
@@ -210,7 +209,7 @@ def test_a_recorder_that_ends_while_it_connects_leaves_no_task_and_no_connection
 
 
 def server(tmp_path: Path, handler: Callable[[httpx2.Request], httpx2.Response]) -> Server:
-    path = kubeconfig.write(
+    path = layout.write_kubeconfig(
         tmp_path / "config",
         cluster="c",
         server="https://127.0.0.1:1",

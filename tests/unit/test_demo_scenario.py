@@ -23,7 +23,7 @@ from queuectl.demo.scenario import (
 from queuectl.demo.scenario import (
     gangs as all_gangs,
 )
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.quantity import CPU, GPU, MEMORY
 from queuectl.domain.queues import IdleReclaim, WithinClusterQueue
 from queuectl.localcluster.exporter import PROFILE

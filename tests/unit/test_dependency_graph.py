@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from queuectl.domain.dependency_graph import DependencyGraph, JobFound
 from queuectl.domain.gates import Dependency, DependencyStatus, JobName
-from queuectl.domain.job_records import Outcome
+from queuectl.domain.jobs import Outcome
 from tests.support.work import lines_run
 
 

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from queuectl.domain.events import Admit, Adopt
+from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import State
-from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from queuectl.domain.estimates import RunTimeSource
 from queuectl.domain.ledger import Entry, EntryChange, State
+from queuectl.domain.past_jobs import Run
 from queuectl.domain.records import Upserted
-from queuectl.domain.runs import Run
 from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.domain.workload import Duration
 from queuectl.state.durations import Durations, RunError, work_of

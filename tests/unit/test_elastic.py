@@ -14,11 +14,9 @@ from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
 from queuectl.domain.arrays import growth_of, index_uid
 from queuectl.domain.fleet import Fleet
-from queuectl.domain.growth import beside
-from queuectl.domain.job_records import JobRecord, Outcome
+from queuectl.domain.jobs import JobRecord, Outcome, PodPhase, PodRecord, beside
 from queuectl.domain.ledger import Document, Entry, EntryChange, State
 from queuectl.domain.plan import Admission, Eviction, Plan
-from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.domain.queues import LocalQueue, QueueConfig, ResourceFlavor
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import NamespaceRecord, NodeRecord, Record, Upserted
@@ -26,8 +24,8 @@ from queuectl.domain.snapshot import Pending, Snapshot, SolverLimits
 from queuectl.domain.workload import Growth, Placement
 from queuectl.objects.documents import as_document
 from queuectl.objects.kinds import KINDS
+from queuectl.state.arrays import after_lower_ranks, in_rank_order, stalled_ranks
 from queuectl.state.freeze import SnapshotBuilder
-from queuectl.state.growth import after_lower_ranks, in_rank_order, stalled_ranks
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.usage import Usage

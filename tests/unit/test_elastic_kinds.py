@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from queuectl.domain.arrays import gang_uid, index_uid
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord, PodPhase, PodRecord
 from queuectl.domain.ledger import Document
-from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.domain.records import Upserted
 from queuectl.domain.workload import Growth
 from queuectl.objects.documents import as_document
 from queuectl.objects.kinds import KINDS
-from queuectl.objects.kinds.patches import encoded
+from queuectl.objects.kinds.described import encoded
 from queuectl.offline.inputs import read_snapshot
 from queuectl.state.mirror import Mirror
 from tests.support.elastic import GROWING, elastic_of

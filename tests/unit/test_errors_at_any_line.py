@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from queuectl.domain.fleet import HOSTNAME, Node
-from queuectl.domain.job_records import JobRecord
-from queuectl.domain.pod_records import PodPhase, PodRecord
+from queuectl.domain.jobs import JobRecord, PodPhase, PodRecord
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import (

@@ -15,8 +15,9 @@ from queuectl.domain.estimates import (
     ExpectedStarts,
     RunTimeSource,
 )
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
+from queuectl.domain.past_jobs import Run, Work
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import (
     ClusterQueue,
@@ -31,11 +32,9 @@ from queuectl.domain.queues import (
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import NamespaceRecord, Upserted
 from queuectl.domain.rules import Rules
-from queuectl.domain.runs import Run, Work
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
-from queuectl.durations.estimator import ENOUGH
-from queuectl.durations.samples import KEPT
+from queuectl.durations.estimator import ENOUGH, KEPT
 from queuectl.estimates.expected_starts import expected_starts
 from queuectl.estimates.scene import scene_of
 from queuectl.planner.cache import PlannerCache

@@ -7,10 +7,15 @@ from typing import Any
 
 import pytest
 
-from queuectl.domain.execution import NO_LIMITS, ExecutionLimits
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.queues import ClusterQueue, LabelSelector, QueueConfig
+from queuectl.domain.queues import (
+    NO_LIMITS,
+    ClusterQueue,
+    ExecutionLimits,
+    LabelSelector,
+    QueueConfig,
+)
 from queuectl.domain.reasons import Code
 from queuectl.domain.workload import Duration
 from queuectl.lifecycle.outstanding_writes import planned_of

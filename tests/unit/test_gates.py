@@ -16,7 +16,7 @@ from queuectl.domain.gates import (
     remaining,
     same_gates,
 )
-from queuectl.domain.job_records import Outcome
+from queuectl.domain.jobs import Outcome
 from queuectl.domain.reasons import Code
 
 ME = JobName.of("Job", "team-a", "train")

@@ -10,8 +10,7 @@ import pytest
 from msgspec import convert
 
 from queuectl.domain.fleet import Fleet, Node
-from queuectl.domain.gpu_fractions import GpuFraction, why_refused
-from queuectl.domain.gpus import BY_NAME, SharedGpus
+from queuectl.domain.gpus import BY_NAME, GpuFraction, SharedGpus, why_refused
 from queuectl.domain.quantity import Resources
 from queuectl.domain.workload import PodSet
 from queuectl.objects.errors import RequestError

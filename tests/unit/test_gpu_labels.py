@@ -9,8 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuectl.domain.gpu_labels import GpuModel, Sharing, Vendor, model_of, unit_of, vendor_of
-from queuectl.domain.gpus import BY_NAME, GpuWeights
+from queuectl.domain.gpus import (
+    BY_NAME,
+    GpuModel,
+    GpuWeights,
+    Sharing,
+    Vendor,
+    model_of,
+    unit_of,
+    vendor_of,
+)
 from queuectl.domain.quantity import Resources
 
 A100 = "NVIDIA-A100-SXM4-40GB"

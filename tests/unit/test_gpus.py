@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuectl.domain.gpus import BY_NAME, GpuWeights, exact, in_parts, of_parts, rounded
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.quantity import Resources
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload

@@ -10,7 +10,7 @@ import yaml
 
 from queuectl.cluster.resources import watched
 from queuectl.demo.manifests import Pods
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.records import Deleted, Upserted
 from queuectl.objects import keys

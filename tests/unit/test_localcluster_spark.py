@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from queuectl.localcluster import BuildError, spark, toolchain
+from queuectl.localcluster import BuildError, build, spark
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def installs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
             path.parent.mkdir(parents=True)
             path.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
 
-    monkeypatch.setattr(toolchain, "install", install)
+    monkeypatch.setattr(build, "install", install)
     return made
 
 
@@ -46,14 +46,14 @@ def test_java_does_not_get_the_module_that_it_does_not_have(installs: list[Path]
 def test_a_failed_installation_leaves_nothing_that_is_used(
     installs: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install = toolchain.install
+    install = build.install
 
     def fails(target: Path, *requirements: str) -> None:
         (target / "pyspark").mkdir(parents=True)
         raise BuildError("no network")
 
-    monkeypatch.setattr(toolchain, "install", fails)
+    monkeypatch.setattr(build, "install", fails)
     with pytest.raises(BuildError):
         spark.ensure()
-    monkeypatch.setattr(toolchain, "install", install)
+    monkeypatch.setattr(build, "install", install)
     assert (spark.ensure().home / "bin" / "spark-submit").exists()

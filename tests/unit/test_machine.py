@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuectl.domain.commands import Action, Command, objection
-from queuectl.domain.consistency import violations
 from queuectl.domain.events import (
     Admit,
     Adopt,
@@ -41,8 +40,8 @@ from queuectl.domain.events import (
     WriteRefused,
 )
 from queuectl.domain.gates import Dependency, DependencyStatus, Standing
-from queuectl.domain.job_records import JobRecord, Outcome
-from queuectl.domain.ledger import Entry, EntryChange, Intent, Purpose, State
+from queuectl.domain.jobs import JobRecord, Outcome
+from queuectl.domain.ledger import Entry, EntryChange, Intent, Purpose, State, violations
 from queuectl.domain.plan import SlipCause
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import PodsReady as PodsReadyRules

@@ -27,9 +27,8 @@ from queuectl.domain.events import (
 )
 from queuectl.domain.fleet import Node
 from queuectl.domain.gpus import GpuWeights
-from queuectl.domain.job_records import JobRecord, Outcome
+from queuectl.domain.jobs import JobRecord, Outcome, PodRecord
 from queuectl.domain.ledger import Entry, EntryChange
-from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import (
     ClusterQueue,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from queuectl.domain.durations import DAY
 from queuectl.domain.ledger import Entry, EntryChange, MigrationCost, Note, State
 from queuectl.domain.reasons import Code, Reason
-from queuectl.state.migration_budget import MigrationBudget
+from queuectl.state.budgets import MigrationBudget
 
 ENTRY = Entry("u1", "Job", "team", "train", State.RUNNING)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queuectl.control.leader.node_health import NodeHealthWatch
+from queuectl.control.leader.periodic import NodeHealthWatch
 from queuectl.domain.errors import SourceUnavailable
 from queuectl.domain.fleet import Node
 from queuectl.domain.ledger import State
@@ -25,11 +25,11 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.records import NodeRecord, Upserted
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import SolverLimits
-from queuectl.lifecycle.node_health import requeued
+from queuectl.lifecycle.nodes import requeued
 from queuectl.objects.kubernetes.nodes import read_node
 from queuectl.objects.kubernetes.wire import Condition, NodeMeta, NodeStatus, WireNode
 from queuectl.state.mirror import Mirror
-from queuectl.state.node_health import Judgement, NodeHealthTracker
+from queuectl.state.nodes import Judgement, NodeHealthTracker
 from queuectl.telemetry.metrics import Metrics
 from queuectl.telemetry.signal.health import HealthQueries
 from queuectl.telemetry.signal.health_names import VENDORS_HEALTH

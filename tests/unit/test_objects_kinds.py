@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.objects.documents import Document, read_documents
 from queuectl.objects.errors import Address
 from queuectl.objects.kinds import KINDS, path
-from queuectl.objects.kinds.patches import JSON_PATCH, encoded
+from queuectl.objects.kinds.described import JSON_PATCH, encoded
 from queuectl.objects.kubernetes.pods import read_pod
 from queuectl.objects.kubernetes.wire import WirePod
 from tests.doubles.apiserver import merge as merged_documents

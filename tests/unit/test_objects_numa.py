@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from queuectl.devices.numa_devices import HELD_BY_OTHERS
-from queuectl.domain.numa import NodeZones
+from queuectl.domain.devices import NodeZones
 from queuectl.domain.quantity import Resources
 from queuectl.domain.records import Deleted, NodeTopologyRecord
 from queuectl.objects.documents import read_documents

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuectl.domain.fleet import Effect, Taint, Toleration
-from queuectl.domain.pod_records import PodPhase, PodRecord
+from queuectl.domain.jobs import PodPhase, PodRecord
 from queuectl.domain.quantity import Resources
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError

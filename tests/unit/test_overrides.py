@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuectl.domain.overrides import in_force, next_boundary
 from queuectl.domain.quantity import CPU, GPU
 from queuectl.domain.queues import (
     ClusterQueue,
@@ -16,6 +15,8 @@ from queuectl.domain.queues import (
     QueueConfig,
     QuotaOverride,
     ResourceGroup,
+    in_force,
+    next_boundary,
 )
 
 QUOTAS = FlavorQuotas("h100", {GPU: 64, CPU: 1000}, lending={GPU: 32})

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuectl.domain.fleet import HOSTNAME, Node, Toleration
-from queuectl.domain.job_records import JobRecord, Outcome, Parallelism
+from queuectl.domain.jobs import JobRecord, Outcome, Parallelism, PodPhase, PodRecord
 from queuectl.domain.ledger import Entry, Intent, State
-from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.reasons import Code, Reason

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queuectl.localcluster import audit, layout
+from queuectl.localcluster import layout
 from tests.system.rights_used import Right, compare, deployed, granted_rights, main, read
 
 NAME = "queuectl-system:queuectl"
@@ -125,7 +125,7 @@ def test_the_api_server_writes_a_log_to_the_path_in_the_variable(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     place = layout.create("audited")
-    monkeypatch.delenv(audit.VARIABLE, raising=False)
-    assert audit.flags(place) == ()
-    monkeypatch.setenv(audit.VARIABLE, str(tmp_path / "logs"))
-    assert f"--audit-log-path={tmp_path / 'logs' / 'audited.log'}" in audit.flags(place)
+    monkeypatch.delenv(layout.AUDIT_LOGS, raising=False)
+    assert layout.audit_flags(place) == ()
+    monkeypatch.setenv(layout.AUDIT_LOGS, str(tmp_path / "logs"))
+    assert f"--audit-log-path={tmp_path / 'logs' / 'audited.log'}" in layout.audit_flags(place)

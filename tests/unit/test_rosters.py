@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuectl.cluster.resources import watched
-from queuectl.domain.job_records import JobRecord
-from queuectl.domain.pod_records import PodRecord
+from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.records import Deleted, Upserted
 from queuectl.objects.kinds import KINDS
 from queuectl.objects.kinds.pods import MOST_PODS

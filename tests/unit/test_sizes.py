@@ -16,7 +16,7 @@ from queuectl.domain.devices import (
 )
 from queuectl.domain.events import Submitted
 from queuectl.domain.fleet import Node
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import (

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from queuectl.domain.job_records import JobRecord, OwnerKey
+from queuectl.domain.jobs import JobRecord, OwnerKey
 from queuectl.domain.records import Upserted
 from queuectl.objects import keys
 from queuectl.objects.kinds import DESCRIPTIONS, KINDS

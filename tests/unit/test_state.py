@@ -13,10 +13,10 @@ from queuectl.domain.accounting import Accounting
 from queuectl.domain.checks import CheckRule
 from queuectl.domain.fleet import HOSTNAME, Node
 from queuectl.domain.gpus import GpuWeights
-from queuectl.domain.job_records import ArrayIndex, JobRecord, Outcome
+from queuectl.domain.jobs import ArrayIndex, JobRecord, Outcome, PodPhase, PodRecord
 from queuectl.domain.ledger import Entry, Intent, State
-from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.domain.quantity import GPU, Resources
+from queuectl.domain.queries import NamespaceSum, UnmanagedPod, summed
 from queuectl.domain.queues import (
     ClusterQueue,
     LabelSelector,
@@ -37,7 +37,6 @@ from queuectl.domain.records import (
 )
 from queuectl.domain.rules import PodsReady, Rules
 from queuectl.domain.snapshot import CapacityLease, Snapshot, SolverLimits
-from queuectl.domain.unmanaged import NamespaceSum, UnmanagedPod, summed
 from queuectl.domain.workload import (
     FlavorShare,
     Placement,

@@ -23,12 +23,13 @@ from queuectl.domain.devices import (
     DeviceRequest,
     DeviceTaint,
     DeviceTaintRule,
+    NodeAccess,
     PodDevices,
+    PoolSlice,
+    PublishedDevice,
 )
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord, PodPhase
 from queuectl.domain.ledger import Loaded, State
-from queuectl.domain.pod_records import PodPhase
-from queuectl.domain.pool_slices import NodeAccess, PoolSlice, PublishedDevice
 from queuectl.domain.quantity import Resources
 from queuectl.domain.reasons import Code
 from queuectl.domain.records import (

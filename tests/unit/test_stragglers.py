@@ -14,7 +14,7 @@ from queuectl.domain.queues import IdleReclaim
 from queuectl.domain.reasons import Code
 from queuectl.domain.records import NodeRecord, Upserted
 from queuectl.domain.rules import Rules
-from queuectl.lifecycle.stragglers import Stragglers
+from queuectl.lifecycle.nodes import Stragglers
 from queuectl.state.gpu_holders import HeldGang, HeldPod
 from queuectl.state.mirror import Mirror
 from queuectl.state.stragglers import WINDOW, find_stragglers

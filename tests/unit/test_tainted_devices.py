@@ -25,7 +25,7 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.records import ClaimRecord, NodeRecord
 from queuectl.domain.rules import Rules
 from queuectl.lifecycle.machine import handle
-from queuectl.lifecycle.node_health import requeued
+from queuectl.lifecycle.nodes import requeued
 from tests.unit.test_state import LIVE, World, on, pod
 from tests.unit.test_state_devices import (
     CLAIMING,

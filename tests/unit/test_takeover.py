@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from queuectl.domain.prior_admissions import PriorAdmission, PriorPodSet
+from queuectl.domain.jobs import PriorAdmission, PriorPodSet
 from queuectl.objects.errors import RequestError
 from queuectl.objects.files.takeover import WireLeftWorkload, read_prior_admission
 from queuectl.objects.kubernetes.pods import read_pod

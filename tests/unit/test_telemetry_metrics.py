@@ -13,7 +13,6 @@ from prometheus_client import Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from queuectl.domain.accounting import Free
-from queuectl.domain.efficiency import PARTS, GpuParts
 from queuectl.domain.estimates import Arrival
 from queuectl.domain.events import (
     Admit,
@@ -26,7 +25,7 @@ from queuectl.domain.events import (
     WriteRefused,
 )
 from queuectl.domain.fleet import Fleet
-from queuectl.domain.job_records import Outcome
+from queuectl.domain.jobs import Outcome
 from queuectl.domain.ledger import Entry, EntryChange, Purpose, State
 from queuectl.domain.mig_reconfiguration import MigPhase
 from queuectl.domain.node_health import Straggler
@@ -35,6 +34,7 @@ from queuectl.domain.queues import LocalQueue, QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.spending import report
+from queuectl.domain.usage_reports import PARTS, GpuParts
 from queuectl.domain.utilization import SourceFault, UseState
 from queuectl.lifecycle.mig_reconfiguration import MigResult
 from queuectl.objects.configuration.queue_config import build
@@ -42,8 +42,7 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.planner.order.pending_gangs import pending_gangs
 from queuectl.reports.domains import Spread
 from queuectl.state.estimates import EstimateError
-from queuectl.telemetry.metrics import DiscardReason, Metrics, Stage, WriteResult
-from queuectl.telemetry.reclaim import IdleResult
+from queuectl.telemetry.metrics import DiscardReason, IdleResult, Metrics, Stage, WriteResult
 from queuectl.telemetry.utilization import UseGauges
 from tests.api.support import LIVES, PLACED, job, live_through
 from tests.planner.build import gang

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from queuectl.domain.events import Event
 from queuectl.domain.fleet import Node
-from queuectl.domain.job_records import Outcome
+from queuectl.domain.jobs import Outcome
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.records import NodeRecord

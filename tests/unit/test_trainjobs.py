@@ -10,17 +10,16 @@ import pytest
 import yaml
 
 from queuectl.demo.manifests import Document, Pods
-from queuectl.domain.job_records import ArrayStatus, JobRecord
+from queuectl.domain.jobs import ArrayStatus, JobRecord
 from queuectl.domain.reasons import Code
 from queuectl.domain.records import Deleted, ListCompleted, Upserted
 from queuectl.objects import keys
 from queuectl.objects.documents import read_documents
 from queuectl.objects.errors import DocumentError
 from queuectl.objects.kinds import KINDS
+from queuectl.objects.kinds.described import encoded
 from queuectl.objects.kinds.parents import Parents
-from queuectl.objects.kinds.patches import encoded
-from queuectl.objects.kinds.runtimes import jobset_of
-from queuectl.objects.kinds.trainjob import composed
+from queuectl.objects.kinds.trainjob import composed, jobset_of
 from queuectl.offline.inputs import SnapshotInput, read_snapshot
 from queuectl.state.mirror import Mirror
 from tests.doubles.apiserver import operated

@@ -14,14 +14,14 @@ import pytest
 import structlog.testing
 from prometheus_client import CollectorRegistry
 
-from queuectl.control.leader.utilization import UseWatch
+from queuectl.control.leader.periodic import UseWatch
 from queuectl.control.settings import MetricNames, Settings, UtilizationSettings
 from queuectl.control.use_sources import metric_names, trust, use_source
 from queuectl.domain.accounting import Accounting
 from queuectl.domain.errors import BadInput, SourceUnavailable
 from queuectl.domain.gpus import GpuWeights
+from queuectl.domain.jobs import PodPhase
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.pod_records import PodPhase
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ClusterQueue, IdleReclaim, QueueConfig
 from queuectl.domain.snapshot import SolverLimits

@@ -12,9 +12,8 @@ import pytest
 from queuectl.domain.arrays import index_of, index_uid
 from queuectl.domain.events import Event, Evict
 from queuectl.domain.fleet import HOSTNAME, Node
-from queuectl.domain.job_records import ArrayStatus, JobRecord
+from queuectl.domain.jobs import ArrayStatus, JobRecord, Member, PodRecord
 from queuectl.domain.ledger import Entry, Intent, Purpose, State
-from queuectl.domain.pod_records import Member, PodRecord
 from queuectl.domain.quantity import Resources
 from queuectl.domain.reasons import FAILED_START, Code, Reason
 from queuectl.domain.rules import Rules

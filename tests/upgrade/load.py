@@ -13,8 +13,7 @@ from typing import Final
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
 from queuectl.demo.recorder import Recorder, Recording
-from queuectl.domain.job_records import JobRecord
-from queuectl.domain.pod_records import PodPhase, PodRecord
+from queuectl.domain.jobs import JobRecord, PodPhase, PodRecord
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.client import Client, wait_until
 from queuectl.localcluster.errors import LocalClusterError

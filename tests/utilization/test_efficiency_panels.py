@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry, start_http_server
 
 from deploy.grafana.dashboards.utilization import UTILIZATION
-from queuectl.domain.efficiency import PARTS, GpuParts
+from queuectl.domain.usage_reports import PARTS, GpuParts
 from queuectl.localcluster.prometheus import Prometheus
 from queuectl.telemetry.fleet import FleetMetrics
 

@@ -13,17 +13,16 @@ import pytest
 import pytest_asyncio
 
 from queuectl.domain.accounting import HOUR, UNITS, AccountingTerms, Amounts
-from queuectl.domain.efficiency import NO_GPUS
 from queuectl.domain.fleet import HOSTNAME, Node
 from queuectl.domain.folding import Fold
 from queuectl.domain.gpus import BY_NAME
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord, PodPhase, PodRecord
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.domain.quantity import PODS, Resources
 from queuectl.domain.queues import ClusterQueue, IdleReclaim, LocalQueue, QueueConfig
 from queuectl.domain.records import NodeRecord, Upserted
 from queuectl.domain.snapshot import Snapshot, SolverLimits
+from queuectl.domain.usage_reports import NO_GPUS
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
 from queuectl.localcluster.exporter import Exporters

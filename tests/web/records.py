@@ -12,7 +12,7 @@ from queuectl.domain.decisions import Decision, StoredDecision
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.plan import Proof
 from queuectl.domain.reasons import Code
-from queuectl.domain.reports import FleetRow
+from queuectl.domain.usage_reports import FleetRow
 from tests.doubles.store import MemoryDatabase
 from tests.support.gpu_seconds import GpuSeconds
 

@@ -12,8 +12,8 @@ from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.estimates import ExpectedRunTime, ExpectedStart, RunTimeSource
 from queuectl.domain.fleet import HOSTNAME, Fleet, Node
+from queuectl.domain.jobs import PodPhase, PodRecord
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.domain.quantity import CPU, GPU, MEMORY, PODS, Resources
 from queuectl.domain.queries import ConfigDocument, DocumentKey, HistoryLine
 from queuectl.domain.reasons import Code, Reason

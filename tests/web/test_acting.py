@@ -11,9 +11,9 @@ from queuectl.api.auth.authentication import OpenPaths
 from queuectl.domain.commands import DONE, Action
 from queuectl.domain.events import CommandReceived
 from queuectl.domain.plan import Cost
-from queuectl.domain.preview import DrainCost, Preview
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.rules import Rules
+from queuectl.domain.what_if import DrainCost, Preview
 from queuectl.lifecycle.machine import handle
 from queuectl.web.app import OPEN, SIGN_IN, add_dashboard
 from tests.api.signed import ADMIN, people, signed_app

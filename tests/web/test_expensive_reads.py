@@ -15,8 +15,8 @@ import pytest
 from queuectl.api.routes import pastuse
 from queuectl.domain.pastuse import PastUseAccount, Used
 from queuectl.domain.queues import LocalQueue, QueueConfig
-from queuectl.domain.reports import MOST_ROWS
 from queuectl.domain.rules import Rules, UsageFairness
+from queuectl.domain.usage_reports import MOST_ROWS
 from queuectl.objects.configuration.catalog import Catalog
 from queuectl.objects.configuration.queue_config import read
 from tests.api.signed import ADMIN, NO_RIGHTS, asking

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queuectl.domain.accounting import HOUR
-from queuectl.domain.usage_history import HistoryPoint, QueueHour, UsageHours, points
+from queuectl.domain.usage_reports import HistoryPoint, QueueHour, UsageHours, points
 from queuectl.web.history_chart import chart_of
 
 DAY = 1_795_000_000 // 86400 * 86400

@@ -9,14 +9,14 @@ import pytest
 
 from queuectl.api.auth.authentication import OpenPaths
 from queuectl.domain.identity import Right
+from queuectl.domain.jobs import PodPhase, PodRecord
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.pod_records import PodPhase, PodRecord
+from queuectl.domain.queries import SortKey, WorkloadOrder
 from queuectl.domain.reasons import NOT_IN_LINE, PLANNED, TRANSIENT, Code
-from queuectl.domain.workload_order import SortKey, WorkloadOrder
 from queuectl.web.advice import PENDING, next_step
 from queuectl.web.app import OPEN, SIGN_IN, add_dashboard
 from queuectl.web.pods import MOST, pod_table
-from queuectl.web.sorting import Column, headings
+from queuectl.web.words import Column, headings
 from tests.api.signed import ADMIN, asking, people, signed_app
 from tests.web.sample import Sample
 

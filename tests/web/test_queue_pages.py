@@ -14,8 +14,7 @@ from queuectl.domain.fleet import Fleet
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import State
 from queuectl.domain.quantity import GPU, Resources
-from queuectl.domain.queries import DocumentKey
-from queuectl.domain.queue_counts import QueueCounts
+from queuectl.domain.queries import DocumentKey, QueueCounts
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queuectl.api import problems
 from queuectl.api.access import caller_of
-from queuectl.api.auth.origin import CHANGES
+from queuectl.api.auth.authentication import CHANGES
 from queuectl.api.auth.requests import request_id_of
 from queuectl.api.ports import AuditStore
 from queuectl.domain.audit import AuditLine, Outcome

@@ -1,5 +1,11 @@
 """Authentication of callers: a token in ``Authorization: Bearer``, or the session of a browser.
 
+No answer grants another origin access (CORS), so such a page cannot read an answer. It could send simple POSTs to a server
+that the user's browser can reach, with the user's cookie.
+
+The token is not stored. So a session remains valid if its token is revoked, until the token expires and at most for
+:data:`LONGEST` seconds. The rights of its caller are checked with each request.
+
 Every request needs a caller, except for the paths of :class:`Open`. A browser sends its cookie with requests of other sites
 too. So a change with a session needs the browser's statement that a page of the dashboard sent it, and a header that only
 such a page can set.
@@ -7,28 +13,182 @@ such a page can set.
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
+import json
+import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
-from urllib.parse import quote
+from typing import Any, Final, TypeVar
+from urllib.parse import quote, urlsplit
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
 
 from queuectl.api import problems
-from queuectl.api.access import ANONYMOUS, set_caller, set_credential_check
-from queuectl.api.auth import origin
-from queuectl.api.auth.limits import address_of
-from queuectl.api.auth.sessions import SessionService
-from queuectl.api.auth.tokens import expiry
+from queuectl.api.access import ANONYMOUS, Identities, set_caller, set_credential_check
+from queuectl.api.auth.limits import UnknownCallerLimit, address_of
 from queuectl.api.kinds import PREFIX
+from queuectl.api.ports import Sessions
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.control.questions.throttle import asking
-from queuectl.domain.identity import Caller
+from queuectl.domain.identity import LONGEST_TOKEN, Caller, Session
+
+# ---- Claims of bearer tokens before anything is verified
+
+
+def unverified_claims(token: str) -> Mapping[str, Any]:
+    """The claims of a JSON Web Token; empty for any other text. A client can write any: they decide no right."""
+    parts = token.split(".")
+    if len(parts) != 3 or len(token) > LONGEST_TOKEN:
+        return {}
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except (binascii.Error, ValueError, RecursionError):
+        return {}
+    return claims if isinstance(claims, dict) else {}
+
+
+def expiry(token: str) -> float | None:
+    """When a token ends, in unix seconds; None if it has no such claim."""
+    ends = unverified_claims(token).get("exp")
+    try:
+        return float(ends) if isinstance(ends, int | float) else None
+    except OverflowError:
+        return None
+
+
+# ---- Whether a page of another site sent a request
+
+CHANGES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+"""Methods of requests that can change something."""
+
+
+def from_another_site(headers: Headers) -> bool:
+    """Whether the browser states another origin. Other programs state none."""
+    site = headers.get("sec-fetch-site")
+    if site not in (None, "same-origin", "none"):
+        return True
+    origin = headers.get("origin")
+    return origin is not None and _host(origin) != headers.get("host", "").lower()
+
+
+def declared(headers: Headers) -> bool:
+    """Whether the request states an origin. Every browser does so for a request that can change something."""
+    return "origin" in headers or "sec-fetch-site" in headers
+
+
+def _host(origin: str) -> str:
+    """Host and port. The scheme is not compared, because an ingress can terminate TLS."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
+
+
+# ---- Sessions of browsers: a browser sends a token once, and a cookie afterwards
+
+LONGEST: Final = 8 * 3600.0
+_Found = TypeVar("_Found")
+
+
+class SessionService:
+    """Opens, finds and closes sessions. Methods may raise StoreUnavailable.
+
+    Attributes:
+        secure: browsers use TLS.
+        cookie: name of the cookie of a session.
+    """
+
+    def __init__(
+        self,
+        identities: Identities,
+        sessions: Sessions,
+        unknown_callers: UnknownCallerLimit,
+        *,
+        secure: bool,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """``secure``: browsers use TLS, so they send the cookie over TLS only."""
+        self._identities = identities
+        self._sessions = sessions
+        self._unknown_callers = unknown_callers
+        self.secure = secure
+        self._clock = clock
+        # Browsers accept a cookie with this prefix from this host over TLS only, so no other host can replace it.
+        self.cookie = "__Host-queuectl" if secure else "queuectl"
+
+    async def who(self, request: Request, token: str) -> Caller | None:
+        """The caller of a token. Raises what :meth:`Identities.who` raises, and too-many-requests."""
+        return await self.look_up(request, token, lambda: self._identities.who(token))
+
+    async def look_up(
+        self, request: Request, credentials: str, find: Callable[[], Awaitable[_Found | None]]
+    ) -> _Found | None:
+        """The result of ``find``, which an address with too many failures does not reach. Raises too-many-requests."""
+        return await self._unknown_callers.look_up(request, credentials, find)
+
+    async def open(self, request: Request, token: str) -> tuple[str, Session] | None:
+        """A new session and the value of its cookie; None if the token is refused. Raises as :meth:`who`."""
+        caller = await self.who(request, token)
+        return await self.begin(caller, expiry(token)) if caller is not None else None
+
+    async def begin(self, caller: Caller, ends: float | None) -> tuple[str, Session]:
+        """A new session of an authenticated caller, and the value of its cookie.
+
+        ``ends``: expiry of the caller's token in unix seconds; None = unknown.
+        """
+        now = self._clock()
+        until = now + LONGEST
+        session = Session(caller, now, until if ends is None else min(until, ends))
+        name = secrets.token_urlsafe(32)
+        await self._sessions.open(_key(name), session)
+        self._unknown_callers.remember(name)
+        return name, session
+
+    def give(self, response: Response, name: str, session: Session) -> None:
+        """Put the cookie into a response."""
+        response.set_cookie(
+            self.cookie,
+            name,
+            max_age=max(1, int(session.until - session.since)),
+            path="/",
+            secure=self.secure,
+            httponly=True,
+            samesite="strict",
+        )
+
+    async def find(self, request: Request) -> Session | None:
+        """The session whose cookie the request has. May raise too-many-requests."""
+        name = request.cookies.get(self.cookie)
+        if not name:
+            return None
+        return await self.look_up(
+            request, name, lambda: self._sessions.find(_key(name), self._clock())
+        )
+
+    async def close(self, request: Request, response: Response) -> None:
+        """End the session whose cookie the request has, and take the cookie back."""
+        name = request.cookies.get(self.cookie)
+        if name:
+            await self._sessions.close(_key(name))
+        response.delete_cookie(
+            self.cookie, path="/", secure=self.secure, httponly=True, samesite="strict"
+        )
+
+
+def _key(name: str) -> str:
+    """The key of a session in the database: a reader of the database cannot derive the cookie from it."""
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+# ---- Authentication of callers: a token in ``Authorization: Bearer``, or the session of a browser
 
 PROOF: Final = "X-Queuectl-Session"
 SESSION_PATH: Final = f"{PREFIX}/session"
@@ -102,7 +262,7 @@ class Authentication:
     async def _caller(self, request: Request) -> Caller:
         """Raises Problem."""
         if self._open_paths.allows(request.method, request.url.path):
-            if request.method in origin.CHANGES and origin.foreign(request.headers):
+            if request.method in CHANGES and from_another_site(request.headers):
                 raise Problem(
                     ProblemType.FOREIGN_ORIGIN, "a page of another site cannot open a session"
                 )
@@ -122,7 +282,7 @@ class Authentication:
         if session is None:
             detail = "send a token as Authorization: Bearer, or sign in"
             raise Problem(ProblemType.UNAUTHENTICATED, detail, _CHALLENGE)
-        if request.method in origin.CHANGES:
+        if request.method in CHANGES:
             _own_page(request)
         return session.caller
 
@@ -152,7 +312,7 @@ class Authentication:
 def _own_page(request: Request) -> None:
     """Raise Problem unless a page of the dashboard sent the request."""
     headers = request.headers
-    if not origin.declared(headers) or origin.foreign(headers):
+    if not declared(headers) or from_another_site(headers):
         detail = "a page of another site cannot make changes with a session"
         raise Problem(ProblemType.FOREIGN_ORIGIN, detail)
     if headers.get(PROOF) != "1":

@@ -16,11 +16,10 @@ from fastapi import FastAPI
 
 from queuectl.api.access import Access
 from queuectl.api.auth.audit import Audit
-from queuectl.api.auth.authentication import SESSION_PATH, Authentication, OpenPaths
+from queuectl.api.auth.authentication import SESSION_PATH, Authentication, OpenPaths, SessionService
 from queuectl.api.auth.limits import RateLimit, UnknownCallerLimit
 from queuectl.api.auth.loopback import ThisMachine
 from queuectl.api.auth.requests import Requests
-from queuectl.api.auth.sessions import SessionService
 from queuectl.api.kinds import PREFIX
 from queuectl.api.oidc.login import OidcLogin
 from queuectl.api.ports import ApiStore

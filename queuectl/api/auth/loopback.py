@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from queuectl.api import problems
-from queuectl.api.auth import origin
+from queuectl.api.auth import authentication
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.api.server import Address
 
@@ -37,7 +37,7 @@ def _refusal(scope: Scope) -> Problem | None:
     if not Address(_hostname(host), 0).loopback:
         detail = f"the Host {host!r} is not this machine; use 127.0.0.1 or localhost"
         return Problem(ProblemType.MISDIRECTED, detail)
-    if scope["method"] in origin.CHANGES and origin.foreign(headers):
+    if scope["method"] in authentication.CHANGES and authentication.from_another_site(headers):
         return Problem(ProblemType.FOREIGN_ORIGIN, "a page of another site cannot make changes")
     return None
 

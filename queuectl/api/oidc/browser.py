@@ -10,7 +10,7 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from queuectl.api.auth.sessions import SessionService
+from queuectl.api.auth.authentication import SessionService
 from queuectl.api.oidc.login import LOGIN_SECONDS, OidcLogin
 
 _REASON_SECONDS: Final = 60

@@ -12,7 +12,7 @@ from joserfc import jws, jwt
 from joserfc.errors import ExpiredTokenError, InvalidClaimError, JoseError, MissingClaimError
 from joserfc.jwt import JWTClaimsRegistry
 
-from queuectl.api.auth.tokens import unverified_claims
+from queuectl.api.auth.authentication import unverified_claims
 from queuectl.api.oidc.claims import TokenRefused, caller_from
 from queuectl.api.oidc.issuer import Issuer
 from queuectl.control.oidc_settings import OidcSettings

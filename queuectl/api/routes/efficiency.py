@@ -16,8 +16,8 @@ from queuectl.api.ports import ClusterReader
 from queuectl.api.problems import ProblemType
 from queuectl.api.routes.nodes import known
 from queuectl.api.schemas import View, moment
-from queuectl.domain.efficiency import NO_GPUS, GpuParts
 from queuectl.domain.gpus import rounded
+from queuectl.domain.usage_reports import NO_GPUS, GpuParts
 from queuectl.reports.efficiency import efficiency_of
 
 PATH: Final = f"{PREFIX}/reports/efficiency"

@@ -13,7 +13,7 @@ from queuectl.api.openapi import responses
 from queuectl.api.ports import Diagnoser
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.api.schemas import View, moment
-from queuectl.domain.invariants import Checked, Invariant
+from queuectl.domain.ledger import Checked, Invariant
 
 PATH = f"{PREFIX}/invariants"
 

@@ -23,10 +23,9 @@ from queuectl.api.cluster_maps import (
     node_view,
     sees,
 )
-from queuectl.api.cursors import cursor_after, name_before
 from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
-from queuectl.api.params import Cursor, IfNoneMatch, Limit, Name
+from queuectl.api.params import Cursor, IfNoneMatch, Limit, Name, cursor_after, name_before
 from queuectl.api.ports import ClusterReader
 from queuectl.api.preconditions import etag, unchanged
 from queuectl.api.problems import Problem, ProblemType, not_known_yet

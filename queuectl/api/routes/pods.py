@@ -8,14 +8,13 @@ from fastapi import APIRouter, Depends
 from pydantic import Field
 
 from queuectl.api.command_service import Finder
-from queuectl.api.cursors import cursor_after, name_before
 from queuectl.api.openapi import responses
-from queuectl.api.params import Cursor, Limit
+from queuectl.api.params import Cursor, Limit, cursor_after, name_before
 from queuectl.api.ports import ClusterReader
 from queuectl.api.problems import ProblemType, not_known_yet
 from queuectl.api.schemas import View
+from queuectl.domain.jobs import PodPhase, PodRecord
 from queuectl.domain.ledger import Entry
-from queuectl.domain.pod_records import PodPhase, PodRecord
 
 P = ProblemType
 

@@ -18,8 +18,8 @@ from queuectl.api.params import Number
 from queuectl.api.ports import ApiStore
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.api.schemas import View, moment
+from queuectl.domain.decisions import RefusedPlan
 from queuectl.domain.identity import Right
-from queuectl.domain.refused import RefusedPlan
 from queuectl.objects.files.refused_plans import redact
 
 P = ProblemType

@@ -10,8 +10,7 @@ from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
 from queuectl.api.access import ANONYMOUS, caller_of
-from queuectl.api.auth.authentication import PROOF, SESSION_PATH
-from queuectl.api.auth.sessions import SessionService
+from queuectl.api.auth.authentication import PROOF, SESSION_PATH, SessionService
 from queuectl.api.body import missing, read_small
 from queuectl.api.openapi import model_body, responses
 from queuectl.api.problems import Problem, ProblemType

@@ -31,8 +31,7 @@ from queuectl.api.reports import (
 )
 from queuectl.api.usage_history import LONGEST, HistoryView, UsageHistory, history_view
 from queuectl.domain.errors import BadInput
-from queuectl.domain.reports import Grouping, Period, Report
-from queuectl.domain.usage_history import QueueHour
+from queuectl.domain.usage_reports import Grouping, Period, QueueHour, Report
 from queuectl.objects.durations import read_duration
 from queuectl.objects.errors import RequestError
 

@@ -34,9 +34,8 @@ from queuectl.api.views import history_view
 from queuectl.domain.errors import BadInput
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.queries import WorkloadFilter
+from queuectl.domain.queries import WorkloadFilter, WorkloadOrder
 from queuectl.domain.reasons import Code
-from queuectl.domain.workload_order import WorkloadOrder
 
 P = ProblemType
 _TAGS: Final[list[str | Enum]] = ["Workload"]

@@ -15,10 +15,9 @@ from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cli.reads import Document, cluster_connection, items
 from queuectl.cluster.apply import manifests, older_manifests, optional
 from queuectl.cluster.client import Api
-from queuectl.cluster.discovery import confirm_absent
 from queuectl.cluster.lease import Lease
 from queuectl.cluster.review import kueue_keys_act, kueue_runs, probe_policies
-from queuectl.cluster.server import MINIMUM, Server, discover
+from queuectl.cluster.server import MINIMUM, Server, confirm_absent, discover
 from queuectl.domain.errors import BadInput, ClusterError, ClusterUnavailable, ObjectGone
 from queuectl.objects.kubernetes.node_topologies import API_VERSION
 

@@ -14,7 +14,7 @@ from queuectl.domain.checks import CheckStatus, updated
 from queuectl.domain.durations import DAY
 from queuectl.domain.events import Admit, Event, Evict, NoteAdded, Refuse, Repair, Reserve
 from queuectl.domain.gpus import as_number, summed
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.plan import (
     Admission,

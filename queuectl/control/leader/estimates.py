@@ -27,7 +27,7 @@ from queuectl.estimates.scene import scene_of
 from queuectl.planner import StopSignal
 from queuectl.planner.cache import PlannerCache
 from queuectl.state.estimates import EstimateInput
-from queuectl.telemetry.estimates import EstimateMetrics
+from queuectl.telemetry.metrics import EstimateMetrics
 
 log = structlog.get_logger()
 

@@ -17,7 +17,7 @@ import structlog
 from queuectl.control.ports import Cluster
 from queuectl.domain.containment import Boundary, Containment
 from queuectl.domain.errors import ClusterError, ObjectGone, WriteConflict, WriteRefused
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.reasons import NOTES, TRANSIENT, WARNINGS, Code, Reason
 from queuectl.domain.redaction import redacted_for

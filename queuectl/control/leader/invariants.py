@@ -16,8 +16,7 @@ import structlog
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.ports import Clock, Cluster, Store
 from queuectl.domain.errors import ClusterError, StoreUnavailable
-from queuectl.domain.invariants import VIOLATED, Checked, Invariant, Violation
-from queuectl.domain.ledger import Entry
+from queuectl.domain.ledger import VIOLATED, Checked, Entry, Invariant, Violation
 from queuectl.state.checks import HighWaterMarks, of_gang, of_row, over_nodes, violation
 from queuectl.state.mirror import Mirror
 from queuectl.telemetry.metrics import Metrics

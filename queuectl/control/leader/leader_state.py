@@ -19,34 +19,31 @@ from queuectl.control.ports import Clock
 from queuectl.domain.checks import EXTERNAL, CheckReport, update_refusal
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.errors import BadInput
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, Loaded, State
-from queuectl.domain.queries import ConfigChanges, DocumentKey
+from queuectl.domain.queries import ConfigChanges, DocumentKey, UnmanagedPod
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Admitted, Snapshot, SolverLimits
-from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
 from queuectl.lifecycle.idleness import Idleness, IdlenessResult
-from queuectl.lifecycle.interruptions import Interruptions
-from queuectl.lifecycle.node_health import requeued
+from queuectl.lifecycle.nodes import Interruptions, Stragglers, requeued
 from queuectl.lifecycle.observations import Observer
 from queuectl.lifecycle.outstanding_writes import Write, outstanding_writes
 from queuectl.lifecycle.refusals import Refusals
-from queuectl.lifecycle.stragglers import Stragglers
 from queuectl.lifecycle.user_commands import move_refusal
 from queuectl.objects.configuration.admissibility import closed
 from queuectl.objects.configuration.catalog import Catalog, concerned
+from queuectl.state.budgets import MigrationBudget
 from queuectl.state.durations import Durations
 from queuectl.state.estimates import Estimates
+from queuectl.state.gpu_holders import SampleLog
 from queuectl.state.history import HistoryLimit
 from queuectl.state.holdings import Holdings
 from queuectl.state.ledger import Ledger
 from queuectl.state.marking import Marker
-from queuectl.state.migration_budget import MigrationBudget
 from queuectl.state.mirror import Mirror
 from queuectl.state.pastuse import PastUseSums
 from queuectl.state.planning_state import PlanningState
-from queuectl.state.samples import SampleLog
 
 log = structlog.get_logger()
 _NAMED: Final = 10  # Cohorts in one line of the log

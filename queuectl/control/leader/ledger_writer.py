@@ -18,12 +18,11 @@ from queuectl.control.leader.wakeup import Wakeup
 from queuectl.control.ports import Store
 from queuectl.domain.commands import Answer
 from queuectl.domain.containment import Boundary, never_contained
-from queuectl.domain.decisions import Decision
+from queuectl.domain.decisions import KEPT_BYTES, Decision, RefusedPlan
 from queuectl.domain.errors import StaleSnapshot, StoreUnavailable
 from queuectl.domain.ledger import EntryChange, Intent, State
 from queuectl.domain.plan import Plan
 from queuectl.domain.queries import Tolerance
-from queuectl.domain.refused import KEPT_BYTES, RefusedPlan
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.snapshot import Snapshot
 from queuectl.objects.files.refused_plans import BrokenRule, pack

@@ -20,8 +20,8 @@ from queuectl.control.leader.events import EventRecorder
 from queuectl.control.leader.invariants import InvariantChecker
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.ledger_writer import LedgerWriter
-from queuectl.control.leader.maintenance import Maintenance
 from queuectl.control.leader.mig_reconfiguration import MigReconfigurer
+from queuectl.control.leader.periodic import Maintenance
 from queuectl.control.leader.planning import NOTHING_TO_PLAN, Planning
 from queuectl.control.leader.provisioner import Provisioner
 from queuectl.control.leader.set_aside_objects import SetAsideObjects
@@ -37,8 +37,7 @@ from queuectl.domain.backoff import doubling
 from queuectl.domain.containment import Boundary, SetAside
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.errors import Fenced, StaleConfiguration, StaleSnapshot, StoreUnavailable
-from queuectl.domain.invariants import Checked
-from queuectl.domain.ledger import EntryChange, State
+from queuectl.domain.ledger import Checked, EntryChange, State
 from queuectl.domain.node_health import Straggler
 from queuectl.domain.utilization import GangUse
 from queuectl.planner import StopSignal

@@ -37,7 +37,7 @@ from queuectl.state.mig_reconfiguration import (
     waited,
 )
 from queuectl.state.mirror import Mirror
-from queuectl.telemetry.mig import MigMetrics
+from queuectl.telemetry.metrics import MigMetrics
 
 log = structlog.get_logger()
 

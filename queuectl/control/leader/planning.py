@@ -1,4 +1,4 @@
-"""One plan of a leader: freeze, plan and verify in a thread, commit. A plan that cannot be used is dropped and made again.
+"""One plan of a leader: freeze, plan and verify in a thread, commit, record. A plan that cannot be used is dropped and made again.
 
 Independent code verifies a plan. Its decisions are compared with the current cluster. It is written only over the configuration
 and the rows from which it was made.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -24,24 +25,25 @@ from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.ledger_writer import RETRY_SECONDS, LedgerWriter
 from queuectl.control.leader.mig_reconfiguration import MigReconfigurer
 from queuectl.control.leader.mig_search import MigFound, MigSearch, search
-from queuectl.control.leader.record import record_of
 from queuectl.control.leader.wakeup import Wakeup
 from queuectl.control.ports import Clock
 from queuectl.control.questions.diagnosis import Diagnoser
 from queuectl.domain.containment import Boundary, Containment, place_of
+from queuectl.domain.decisions import Decision
 from queuectl.domain.errors import StaleConfiguration
-from queuectl.domain.ledger import EntryChange
+from queuectl.domain.gpus import summed
+from queuectl.domain.ledger import EntryChange, State
 from queuectl.domain.pending_limits import considered
 from queuectl.domain.plan import Plan, Refusal
 from queuectl.domain.queries import ConfigChanges, DocumentKey, Tolerance
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code
-from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.lifecycle.machine import MAX_BUDGET
 from queuectl.objects.configuration.catalog import changed_queues
 from queuectl.objects.files.refused_plans import BrokenRule
 from queuectl.planner import StopSignal
-from queuectl.planner.backfill.expected_ends import next_expected_end
+from queuectl.planner.backfill.timeline import next_expected_end
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.order.pending_gangs import pending_gangs
 from queuectl.planner.preempt.protections import next_plan_due
@@ -49,6 +51,53 @@ from queuectl.planner.verify import Violation
 from queuectl.reports.domains import spreads
 from queuectl.state.pending_window import PendingWindow
 from queuectl.telemetry.metrics import DiscardReason, Metrics, Stage
+
+# ---- From a cycle to its record
+
+
+def record_of(
+    snapshot: Snapshot, plan: Plan, changes: Iterable[EntryChange], seconds: float
+) -> Decision | None:
+    """The record of one cycle; None if no decision has a line of history.
+
+    Args:
+        snapshot: the plan was made from.
+        plan: what was decided.
+        changes: its committed changes.
+        seconds: its duration.
+    """
+    noted = {c.after.uid: c.after for c in changes if c.note is not None}
+    if not noted:
+        return None
+    asked = {p.workload.uid: p.workload for p in snapshot.pending if p.workload.uid in noted}
+    started = [
+        Admitted(asked[admission.uid], admission.placement).gpus
+        for admission in plan.admitted
+        if not admission.repaired
+        and (entry := noted.get(admission.uid)) is not None
+        and entry.state is State.STARTING
+    ]
+    leaving = [entry.reason.code for entry in noted.values() if entry.state is State.EVICTING]
+    moved = leaving.count(Code.DEFRAGMENTED)
+    return Decision(
+        at=snapshot.now,
+        revision=snapshot.config.revision,
+        nodes=len(snapshot.fleet.nodes),
+        pending=len(snapshot.pending),
+        running=len(snapshot.admitted),
+        started=len(started),
+        gpus=summed(started),
+        evicted=len(leaving) - moved,
+        moved=moved,
+        waiting=len(plan.pending),
+        reasons=dict(sorted(Counter(str(r.reasons[0].code) for r in plan.pending).items())),
+        proof=plan.proof,
+        seconds=seconds,
+        stats=dict(plan.stats),
+    )
+
+
+# ---- One plan of a leader: freeze, plan and verify in a thread, commit. A plan that cannot be used is dropped and made again
 
 log = structlog.get_logger()
 

@@ -11,8 +11,7 @@ from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import TookTooLong
 from queuectl.domain.node_quota import quota_from_nodes
-from queuectl.domain.overrides import in_force
-from queuectl.domain.queues import QueueConfig
+from queuectl.domain.queues import QueueConfig, in_force
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.cache import PlannerCache
 from queuectl.reports.over_quota import over_quota

@@ -22,10 +22,10 @@ from queuectl.domain.errors import TookTooLong
 from queuectl.domain.gpus import summed
 from queuectl.domain.ledger import Entry
 from queuectl.domain.plan import Plan
-from queuectl.domain.preview import DrainCost, Preview
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.what_if import DrainCost, Preview
 from queuectl.lifecycle.transitions import notice
 from queuectl.planner import StopSignal
 from queuectl.planner.cache import PlannerCache

@@ -10,11 +10,11 @@ from typing import Final
 
 from queuectl.control.ports import Clock, Store
 from queuectl.domain.ledger import Loaded
+from queuectl.domain.queries import UnmanagedPod
 from queuectl.domain.snapshot import Snapshot, SolverLimits
-from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.objects.configuration.queue_config import build
+from queuectl.state.budgets import MigrationBudget
 from queuectl.state.ledger import Ledger
-from queuectl.state.migration_budget import MigrationBudget
 from queuectl.state.mirror import Mirror
 from queuectl.state.planning_state import PlanningState, StoredUse
 

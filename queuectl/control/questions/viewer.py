@@ -2,7 +2,7 @@
 
 The leader uses its state in memory. A standby uses its watch and a copy of the ledger, which it updates for a request and which is at
 most about a second old. Thus all replicas show the same. A plan uses the state at the time of its request. A standby gets GPU
-utilization from the leader (:mod:`queuectl.control.leader.broadcast`).
+utilization from the leader (:mod:`queuectl.control.leader.periodic`).
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from queuectl.control.ports import Clock, Store
 from queuectl.control.questions.diagnosis import TIMEOUT_SECONDS, Diagnoser, excesses
 from queuectl.control.questions.standby import Standby
 from queuectl.control.questions.throttle import PlannerThrottle
-from queuectl.devices.reserved import device_resources
+from queuectl.devices.charges import device_resources
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import BadInput, StoreUnavailable, TookTooLong
+from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import Entry
-from queuectl.domain.pod_records import PodRecord
+from queuectl.domain.queries import UnmanagedPod
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.domain.spending import BudgetReport, report
-from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
 from queuectl.planner.cache import PlannerCache
 from queuectl.reports.cluster_map import cluster_map_of

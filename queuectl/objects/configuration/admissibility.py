@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from queuectl.domain.checks import inactive
 from queuectl.domain.fleet import Fleet
-from queuectl.domain.gpu_fractions import why_refused
-from queuectl.domain.gpus import GpuWeights
+from queuectl.domain.gpus import GpuWeights, why_refused
 from queuectl.domain.queues import ClusterQueue, LocalQueue, QueueConfig, StopPolicy
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.workload import PodSet, fraction_of, too_many_gpus

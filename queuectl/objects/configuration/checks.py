@@ -15,7 +15,7 @@ from queuectl.domain.checks import (
 from queuectl.domain.provisioning import ProvisioningConfig
 from queuectl.objects.configuration import wire
 from queuectl.objects.configuration.groups import once, refuse_more
-from queuectl.objects.configuration.warned import Warned
+from queuectl.objects.configuration.settings import Warned
 from queuectl.objects.errors import RequestError
 from queuectl.objects.names import is_label_key, is_name
 

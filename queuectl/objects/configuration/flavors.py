@@ -1,19 +1,112 @@
-"""Parses ResourceFlavors and Topologies."""
+"""Parses ResourceFlavors with their MIG configurations and node templates, and Topologies."""
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
-from queuectl.domain.fleet import HOSTNAME
+from queuectl.domain.fleet import HOSTNAME, NodeTemplate
+from queuectl.domain.mig import MigConfig, MigDevices, MigMode
+from queuectl.domain.quantity import PODS, Resources
 from queuectl.domain.queues import ResourceFlavor, Topology
 from queuectl.objects.configuration import wire
 from queuectl.objects.configuration.groups import once, refuse_more
-from queuectl.objects.configuration.mig_configs import read_mig_configs, read_mig_mode
-from queuectl.objects.configuration.node_templates import read_node_template
-from queuectl.objects.errors import RequestError
-from queuectl.objects.kubernetes.nodes import read_taints
+from queuectl.objects.errors import RequestError, under
+from queuectl.objects.kubernetes.nodes import DEFAULT_PODS, read_taints
 from queuectl.objects.kubernetes.pods import read_tolerations
-from queuectl.objects.names import is_label_key
+from queuectl.objects.kubernetes.requests import read_vector
+from queuectl.objects.names import is_label_key, is_name
+
+# ---- Parses the MIG configurations of a ResourceFlavor, which have the form of mig-parted's file
+
+_PROFILE: Final = re.compile(r"(?:[1-7]c\.)?([1-7])g\.[1-9][0-9]*gb(?:[+-][a-z0-9.]+)?")
+_SLICES: Final = 7  # compute slices of the GPUs with the most
+
+
+def read_mig_configs(spec: wire.ResourceFlavorSpec) -> tuple[MigConfig, ...]:
+    """In the order of their names. Raises RequestError naming field and value."""
+    given = (spec.policy.mig_configs if spec.policy is not None else None) or {}
+    if given and not spec.node_labels:
+        raise RequestError("spec.policy.migConfigs: requires spec.nodeLabels, which name the nodes")
+    return tuple(_read_config(name, entries) for name, entries in sorted(given.items()))
+
+
+def read_mig_mode(spec: wire.ResourceFlavorSpec) -> MigMode:
+    """Raises RequestError if nodes are to be changed, and no configuration is listed."""
+    mode = spec.policy.mig_reconfiguration if spec.policy is not None else None
+    if mode is MigMode.EXECUTE and (spec.policy is None or not spec.policy.mig_configs):
+        raise RequestError(
+            "spec.policy.migReconfiguration: Execute requires spec.policy.migConfigs"
+        )
+    return mode or MigMode.PLAN
+
+
+def _read_config(name: str, entries: list[wire.MigEntry]) -> MigConfig:
+    path = f"spec.policy.migConfigs.{name}"
+    if not is_name(name):
+        raise RequestError(f"{path}: {name!r} is not a value of a label")
+    if not entries:
+        raise RequestError(f"{path}: has no devices")
+    devices = [_read_entry(entry, f"{path}[{i}]") for i, entry in enumerate(entries)]
+    return MigConfig(name, tuple(devices))
+
+
+def _read_entry(entry: wire.MigEntry, path: str) -> MigDevices:
+    if entry.device_filter:
+        raise RequestError(
+            f"{path}.device-filter: is not supported; give the devices of the GPU model of the flavor, without a filter"
+        )
+    indexes = None if entry.devices == "all" else tuple(entry.devices)
+    once(map(str, indexes or ()), f"{path}.devices: GPU")
+    profiles = entry.mig_devices or {}
+    if not entry.mig_enabled:
+        if profiles:
+            raise RequestError(f"{path}.mig-devices: must be empty with mig-enabled: false")
+        return MigDevices(indexes)
+    for profile in profiles:
+        if _PROFILE.fullmatch(profile) is None:
+            raise RequestError(f"{path}.mig-devices: {profile!r} is not a MIG profile like 1g.10gb")
+    slices = sum(int(profile[0]) * n for profile, n in profiles.items() if profile[1] == "g")
+    if slices > _SLICES:
+        raise RequestError(
+            f"{path}.mig-devices: {slices} compute slices; a GPU has {_SLICES} or fewer"
+        )
+    return MigDevices(indexes, tuple(sorted(profiles.items())))
+
+
+# ---- Parses the ``nodeTemplate`` of a ResourceFlavor
+
+_PATH: Final = "spec.policy.nodeTemplate"
+
+
+def read_node_template(spec: wire.ResourceFlavorSpec) -> NodeTemplate | None:
+    """None without one. Raises RequestError naming field and value."""
+    given = spec.policy.node_template if spec.policy is not None else None
+    if given is None:
+        return None
+    if not spec.topology_name:
+        raise RequestError(f"{_PATH}: requires spec.topologyName; without it, no nodes are chosen")
+    with under(f"{_PATH}.allocatable"):
+        allocatable = read_vector(given.allocatable, round_up=False)
+    domains = given.nodes_per_domain or {}
+    for field, labels in (("labels", given.labels or {}), ("nodesPerDomain", domains)):
+        for key in labels:
+            if not is_label_key(key):
+                raise RequestError(f"{_PATH}.{field}: {key!r} is not a node label key")
+    if HOSTNAME in domains:
+        raise RequestError(f"{_PATH}.nodesPerDomain: {HOSTNAME} is the level of single nodes")
+    taints = given.taints or ()
+    once((f"{taint.key}:{taint.effect}" for taint in taints), f"{_PATH}.taints: taint")
+    return NodeTemplate(
+        allocatable=Resources({PODS: DEFAULT_PODS, **allocatable}),
+        maximum=given.maximum_nodes,
+        labels=tuple(sorted((given.labels or {}).items())),
+        taints=read_taints([taint.loose() for taint in taints], f"{_PATH}.taints"),
+        domains=tuple(sorted(domains.items())),
+    )
+
+
+# ---- Parses ResourceFlavors and Topologies
 
 _MOST_ENTRIES: Final = 8  # node labels, taints, tolerations, as in Kueue
 

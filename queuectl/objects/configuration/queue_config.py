@@ -18,19 +18,23 @@ from queuectl.domain.provisioning import ProvisioningConfig
 from queuectl.domain.queues import ClusterQueue, QueueConfig, QueueingStrategy
 from queuectl.domain.rules import Rules
 from queuectl.objects.configuration import wire
-from queuectl.objects.configuration.budgets import read_budget, read_top_up
 from queuectl.objects.configuration.checks import (
     PROVISIONING_KIND,
     read_admission_check,
     read_provisioning_config,
     warn_admission_check,
 )
-from queuectl.objects.configuration.flavor_prices import by_price
 from queuectl.objects.configuration.flavors import read_flavor, read_topology
+from queuectl.objects.configuration.groups import read_override
 from queuectl.objects.configuration.links import circular_cohorts, refuse_circular_cohorts
-from queuectl.objects.configuration.overrides import read_override
-from queuectl.objects.configuration.reservations import read_reservation
-from queuectl.objects.configuration.settings import modernise, read_rules, warn_configuration
+from queuectl.objects.configuration.reservations import read_budget, read_reservation, read_top_up
+from queuectl.objects.configuration.settings import (
+    Warned,
+    by_price,
+    modernise,
+    read_rules,
+    warn_configuration,
+)
 from queuectl.objects.configuration.settings_wire import ConfigurationDocument
 from queuectl.objects.configuration.values import (
     read_cluster_queue,
@@ -39,7 +43,6 @@ from queuectl.objects.configuration.values import (
     warn_cluster_queue,
     warn_cohort,
 )
-from queuectl.objects.configuration.warned import Warned
 from queuectl.objects.documents import Document, as_document
 from queuectl.objects.errors import RequestError
 from queuectl.objects.names import is_name

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import inf
 from typing import Any, Final
 
+from queuectl.domain.accounting import Accounting, Price
 from queuectl.domain.fleet import INTERRUPTION_TAINTS
+from queuectl.domain.gpus import GpuWeights, exact
+from queuectl.domain.node_health import HealthSignal, NodeHealthRules
+from queuectl.domain.queues import ClusterQueue, FlavorOrder, QueueConfig
 from queuectl.domain.rules import (
     DURATION_QUANTILE,
     MAX_PENDING,
@@ -18,15 +25,191 @@ from queuectl.domain.rules import (
     UsageFairness,
 )
 from queuectl.objects.configuration import settings_wire as wire
-from queuectl.objects.configuration.accounting import read_accounting
-from queuectl.objects.configuration.device_classes import read_device_classes
 from queuectl.objects.configuration.groups import once
-from queuectl.objects.configuration.node_health import read_conditions, read_node_health
-from queuectl.objects.configuration.warned import Warned
 from queuectl.objects.durations import read_duration
 from queuectl.objects.errors import RequestError, under
 from queuectl.objects.kubernetes.requests import read_factor
 from queuectl.objects.names import is_label_key
+
+# ---- Block ``queuectl.accounting`` of kind ``Configuration``: labels, prices and retention of the usage ledger
+
+_PATH: Final = "queuectl.accounting"
+_MOST_GPUS: Final = 10**9
+_MOST_LABELS: Final = 16  # each is stored with every workload
+
+
+def read_accounting(asked: wire.AccountingSettings | None) -> Accounting:
+    """Raises RequestError naming field and value."""
+    if asked is None:
+        return Accounting()
+    labels = tuple(asked.labels or ())
+    if len(labels) > _MOST_LABELS:
+        raise RequestError(f"{_PATH}.labels: at most {_MOST_LABELS} are allowed")
+    for field, key in (("userLabel", asked.user_label), *(("labels", key) for key in labels)):
+        if key is not None and not is_label_key(key):
+            raise RequestError(f"{_PATH}.{field}: {key!r} is not a label key")
+    weights = asked.gpu_weights or {}
+    for resource in weights:
+        if not is_label_key(resource):
+            raise RequestError(f"{_PATH}.gpuWeights: {resource!r} is not a resource name")
+    given = {resource: _weight(resource, weight) for resource, weight in weights.items()}
+    prices = asked.prices or []
+    once((price.name for price in prices), f"{_PATH}.prices: name")
+    return Accounting(
+        user_label=asked.user_label,
+        labels=labels,
+        prices=tuple(_price(price, f"{_PATH}.prices[{i}]") for i, price in enumerate(prices)),
+        currency=asked.currency or Accounting().currency,
+        keep_days=asked.keep_days or Accounting().keep_days,
+        gpus=GpuWeights(tuple(sorted(given.items()))),
+    )
+
+
+def _weight(resource: str, asked: float | str) -> Fraction:
+    try:
+        weight = exact(asked)
+    except (ValueError, ZeroDivisionError):
+        weight = Fraction(-1)
+    if not 0 <= weight <= _MOST_GPUS:
+        raise RequestError(
+            f"{_PATH}.gpuWeights.{resource}: {asked!r} is not a number or fraction from 0 to {_MOST_GPUS:,}"
+        )
+    return weight
+
+
+def _price(asked: wire.PriceSpec, path: str) -> Price:
+    if not asked.name:
+        raise RequestError(f"{path}.name: is empty")
+    for key in asked.node_labels or {}:
+        if not is_label_key(key):
+            raise RequestError(f"{path}.nodeLabels: {key!r} is not a label key")
+    return Price(
+        asked.name, asked.gpu_hour, asked.flavor, tuple(sorted((asked.node_labels or {}).items()))
+    )
+
+
+# ---- ``resources.deviceClassMappings`` of a Configuration: the resources that are charged for devices
+
+_MOST_MAPPINGS: Final = 16
+_MOST_CLASSES: Final = 8
+_MAPPINGS_PATH: Final = "resources.deviceClassMappings"
+
+
+def read_device_classes(given: Sequence[wire.DeviceClassMapping]) -> tuple[tuple[str, str], ...]:
+    """(DeviceClass, resource), sorted, without the mappings of counters and capacities.
+
+    Raises:
+        RequestError: a name is invalid, or a class occurs twice.
+    """
+    if len(given) > _MOST_MAPPINGS:
+        raise RequestError(f"{_PATH}: at most {_MOST_MAPPINGS} are allowed")
+    once((mapping.name for mapping in given), f"{_PATH}: name")
+    for i, mapping in enumerate(given):
+        _check(mapping, f"{_PATH}[{i}]")
+    pairs = [
+        (name, mapping.name)
+        for mapping in given
+        if not mapping.sources
+        for name in mapping.device_class_names or ()
+    ]
+    once((name for name, _ in pairs), f"{_PATH}: DeviceClass")
+    return tuple(sorted(pairs))
+
+
+def _check(mapping: wire.DeviceClassMapping, path: str) -> None:
+    if not is_label_key(mapping.name):
+        raise RequestError(f"{path}.name: {mapping.name!r} is not a resource name")
+    classes = mapping.device_class_names or []
+    if not 1 <= len(classes) <= _MOST_CLASSES:
+        raise RequestError(
+            f"{path}.deviceClassNames: 1 to {_MOST_CLASSES} are allowed, not {len(classes)}"
+        )
+    for name in classes:
+        if not is_label_key(name):
+            raise RequestError(
+                f"{path}.deviceClassNames: {name!r} is not the name of a DeviceClass"
+            )
+
+
+# ---- Reads ``queuectl.nodeHealth`` of a Configuration
+
+
+def read_node_health(asked: wire.NodeHealthSettings) -> NodeHealthRules:
+    """Omitted fields have their defaults. Raises RequestError naming field and value."""
+    path = "queuectl.nodeHealth"
+    given: dict[str, Any] = {
+        "mode": asked.mode,
+        "throttled_above": asked.throttled_above,
+        "most": asked.max_unhealthy,
+        "straggler_below": asked.straggler_below,
+    }
+    if asked.hold is not None:
+        given["hold"] = read_duration(asked.hold, f"{path}.hold")
+    if asked.conditions is not None:
+        given["conditions"] = read_conditions(asked.conditions)
+    if asked.signals is not None:
+        once(asked.signals, f"{path}.signals:")
+        if HealthSignal.CONDITION in asked.signals:
+            raise RequestError(f"{path}.signals: {HealthSignal.CONDITION} is set by conditions")
+        given["signals"] = tuple(asked.signals)
+    if asked.xids is not None:
+        once(map(str, asked.xids), f"{path}.xids:")
+        given["xids"] = tuple(asked.xids)
+    return replace(NodeHealthRules(), **{key: v for key, v in given.items() if v is not None})
+
+
+def read_conditions(given: wire.NodeConditions) -> tuple[tuple[str, str], ...]:
+    """(type, status) of conditions of nodes. YAML reads an unquoted True as a Boolean."""
+    return tuple((kind, str(status)) for kind, status in given.items())
+
+
+# ---- Orders the flavors of a ClusterQueue with ``flavorOrder: Cheapest`` by the prices of the Configuration
+
+
+def by_price(queue: ClusterQueue, config: QueueConfig) -> ClusterQueue:
+    """The ClusterQueue with the cheapest flavor of each resource group first. The order of the list decides between equal prices.
+
+    A flavor has the first price of the accounting that holds for its name, its node labels and those of its ``nodeTemplate``.
+    """
+    if queue.flavor_order is not FlavorOrder.CHEAPEST:
+        return queue
+    names = dict.fromkeys(quotas.flavor for group in queue.groups for quotas in group.flavors)
+    prices = {name: _price_of(name, config) for name in names}
+
+    def cost(name: str) -> float:
+        price = prices[name]
+        return inf if price is None else price
+
+    groups = tuple(
+        replace(group, flavors=tuple(sorted(group.flavors, key=lambda one: cost(one.flavor))))
+        for group in queue.groups
+    )
+    shown = tuple((name, prices[name]) for name in sorted(names, key=cost))
+    return replace(queue, groups=groups, flavor_prices=shown)
+
+
+def _price_of(name: str, config: QueueConfig) -> float | None:
+    """Of a GPU hour."""
+    flavor = config.flavors.get(name)
+    labels = dict(flavor.node_labels) if flavor is not None else {}
+    if flavor is not None and flavor.node_template is not None:
+        labels |= dict(flavor.node_template.labels)
+    price = config.rules.accounting.price(name, labels)
+    return price.gpu_hour if price is not None else None
+
+
+# ---- Warnings about fields without effect
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """A known field that has no effect, or only a part of it."""
+
+    field: str
+    reason: str = "not supported"
+
+
+# ---- Kind ``Configuration`` to :class:`~queuectl.domain.rules.Rules`, and which of its fields have no effect
 
 V1BETA1: Final = "config.kueue.x-k8s.io/v1beta1"
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
-from queuectl.domain.execution import ExecutionLimits
 from queuectl.domain.fleet import Requirement
 from queuectl.domain.gpus import SharedGpus
 from queuectl.domain.node_health import UnhealthyNodes
@@ -22,6 +21,7 @@ from queuectl.domain.queues import (
     ClusterQueue,
     Cohort,
     Defragment,
+    ExecutionLimits,
     FlavorOrder,
     FlavorPreference,
     Fungibility,
@@ -41,7 +41,7 @@ from queuectl.domain.queues import (
 from queuectl.objects.configuration import wire
 from queuectl.objects.configuration.checks import read_check_rules, warn_check_rules
 from queuectl.objects.configuration.groups import once, read_groups
-from queuectl.objects.configuration.warned import Warned
+from queuectl.objects.configuration.settings import Warned
 from queuectl.objects.errors import RequestError, under
 from queuectl.objects.kubernetes.requests import read_amount
 from queuectl.objects.kubernetes.templates import read_requirements

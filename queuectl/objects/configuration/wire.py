@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from queuectl.domain.budgets import WhenSpent
+from queuectl.domain.fleet import MOST_NODES
 from queuectl.domain.gpus import SharedGpus
 from queuectl.domain.mig import MigMode
 from queuectl.domain.node_health import UnhealthyNodes
-from queuectl.domain.node_template import MOST_NODES
 from queuectl.domain.provisioning import MergePolicy
 from queuectl.domain.queues import (
     MOST_PLANNED_STARTS,

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.objects import keys
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import RequestError
@@ -17,8 +17,7 @@ from queuectl.objects.files.jobs import controller_of
 from queuectl.objects.kinds.description import BATCH_JOB
 from queuectl.objects.kinds.job import BatchJob
 from queuectl.objects.kinds.jobset import JOBSET, ended_in, without_ended
-from queuectl.objects.kinds.runtimes import GROUP_VERSION, KINDS, jobset_of
-from queuectl.objects.kinds.trainjob import composed, runtime_of
+from queuectl.objects.kinds.trainjob import GROUP_VERSION, KINDS, composed, jobset_of, runtime_of
 
 _CLUSTER_WIDE: Final = KINDS[0]
 

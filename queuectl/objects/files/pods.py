@@ -11,8 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from queuectl.domain.job_records import JobRecord
-from queuectl.domain.pod_records import PodRecord
+from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.objects import keys
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import RequestError

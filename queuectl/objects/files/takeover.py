@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from queuectl.domain.prior_admissions import PriorAdmission, PriorPodSet
+from queuectl.domain.jobs import PriorAdmission, PriorPodSet
 from queuectl.objects.files.assignments import AdmissionStatus, read_admission
 from queuectl.objects.kinds.common import holds
 from queuectl.objects.kubernetes.wire import Condition, Meta, Wire

@@ -11,7 +11,7 @@ from queuectl.objects.documents import Document
 from queuectl.objects.files.pods import OWNERS
 from queuectl.objects.files.records import RECORDS
 from queuectl.objects.files.workloads import KIND as WORKLOAD
-from queuectl.objects.kinds import KINDS, JobKinds, runtimes
+from queuectl.objects.kinds import KINDS, JobKinds, trainjob
 from queuectl.objects.kinds.ray import SERVICE
 
 _OTHERS: Final = (
@@ -20,7 +20,7 @@ _OTHERS: Final = (
     SERVICE,
     ("v1", "Pod"),
     *((version, WORKLOAD) for version in (API_VERSION, *KUEUE_VERSIONS)),
-    *((runtimes.GROUP_VERSION, kind) for kind in runtimes.KINDS),
+    *((trainjob.GROUP_VERSION, kind) for kind in trainjob.KINDS),
 )
 """API versions and kinds that are read in addition to configuration and jobs."""
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.workload import PodSet, Slice
 from queuectl.objects import keys
 from queuectl.objects.configuration.queue_config import API_VERSION, KUEUE_VERSIONS

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.objects.kinds import appwrapper, leaderworkerset
 from queuectl.objects.kinds.appwrapper import AppWrapper
 from queuectl.objects.kinds.common import NO_COUNTS
@@ -31,7 +31,7 @@ from queuectl.objects.kinds.trainjob import TRAINJOB
 class JobKind(Protocol):
     """The interface of a kind for other packages. Implementations are stateless.
 
-    Patches apply only to the uid and resourceVersion of their record (:mod:`queuectl.objects.kinds.patches`).
+    Patches apply only to the uid and resourceVersion of their record (:mod:`queuectl.objects.kinds.described`).
     """
 
     @property

@@ -1,15 +1,16 @@
-"""Code for all job kinds: labels and annotations of the job object, conditions, and the frame of a patch."""
+"""Code for all job kinds: labels and annotations of the job object, conditions, the frame of a patch, and what controllers add."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from sys import intern
 from types import MappingProxyType
 from typing import Any, Final
 
 from queuectl.domain.gates import MOST_DEPENDENCIES, Dependency, distinct_gates
-from queuectl.domain.job_records import ArrayStatus, JobRecord, Outcome, Parallelism
+from queuectl.domain.jobs import ArrayStatus, JobRecord, Outcome, Parallelism
+from queuectl.domain.needs import ContainerNeeds, PodNeeds, incidental, limited, requested
 from queuectl.domain.words import shortened
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
@@ -20,6 +21,8 @@ from queuectl.objects.kubernetes.templates import too_much
 from queuectl.objects.kubernetes.wire import Condition, Meta, Template
 from queuectl.objects.names import is_gate
 from queuectl.objects.times import parse_time, time_or_none
+
+# ---- Code for all job kinds: labels and annotations of the job object, conditions, and the frame of a patch
 
 LONGEST_WARMUP: Final = 86_400
 """The longest warm-up, in seconds, that a job can request."""
@@ -477,3 +480,32 @@ def withdraws(record: JobRecord, attempt: int) -> bool:
     keeps its templates, which are immutable: its suspension ends the attempt.
     """
     return record.suspended and record.attempt < attempt
+
+
+# ---- The containers that the controller of a kind adds to the pods of a template
+
+
+def with_init(podset: PodSet, container: ContainerNeeds) -> PodSet:
+    """The podset with one more init container, after those of its template."""
+    assert podset.needs is not None
+    return _with(podset, replace(podset.needs, init=(*podset.needs.init, container)))
+
+
+def with_container(podset: PodSet, container: ContainerNeeds) -> PodSet:
+    """The podset with one more container, after those of its template."""
+    assert podset.needs is not None
+    return _with(podset, replace(podset.needs, containers=(*podset.needs.containers, container)))
+
+
+def with_default(podset: PodSet, container: ContainerNeeds) -> PodSet:
+    """The podset with this container alone if it has no template, or if admission wrote its template; otherwise as it is."""
+    assert podset.needs is not None
+    given = tuple(replace(one, name="") for one in podset.needs.containers)
+    if given not in ((), (replace(container, incidental=False),)):
+        return podset
+    return _with(podset, replace(podset.needs, containers=(container,)))
+
+
+def _with(podset: PodSet, needs: PodNeeds) -> PodSet:
+    shape = replace(podset.shape, requests=requested(needs), incidental=incidental(needs))
+    return replace(podset, shape=shape, limits=limited(needs), needs=needs)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from queuectl.domain.arrays import LARGEST
-from queuectl.domain.job_records import ArrayStatus
+from queuectl.domain.jobs import ArrayStatus
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError

@@ -13,9 +13,8 @@ from itertools import islice
 from typing import Final, NamedTuple, cast
 
 from queuectl.domain.gates import MOST_DEPENDENCIES, distinct_gates
-from queuectl.domain.job_records import JobRecord, Outcome
+from queuectl.domain.jobs import JobRecord, Outcome, PodPhase, PodRecord
 from queuectl.domain.ledger import Entry
-from queuectl.domain.pod_records import PodPhase, PodRecord
 from queuectl.domain.words import counted
 from queuectl.domain.workload import PodSet, PodShape
 from queuectl.objects.kinds.leaderworkerset import KIND as SET

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace as replace_fields
 
-from queuectl.domain.job_records import JobRecord, Outcome, Parallelism
+from queuectl.domain.jobs import JobRecord, Outcome, Parallelism
 from queuectl.objects import keys
 from queuectl.objects.errors import MalformedError, RequestError
 from queuectl.objects.kinds.common import (
@@ -30,6 +30,9 @@ from queuectl.objects.kinds.common import (
 from queuectl.objects.kinds.description import JOB_SET
 from queuectl.objects.kinds.job_indexes import (
     PODSET,
+    JobSpec,
+    JobStatus,
+    WireJob,
     array_status,
     count_indexes,
     elastic_fields,
@@ -38,7 +41,6 @@ from queuectl.objects.kinds.job_indexes import (
     pods_of,
     still_asked,
 )
-from queuectl.objects.kinds.job_wire import JobSpec, JobStatus, WireJob
 from queuectl.objects.kubernetes.pods import read_count
 from queuectl.objects.kubernetes.templates import check_count
 from queuectl.objects.kubernetes.wire import Condition, Meta

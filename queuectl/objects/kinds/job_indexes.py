@@ -1,4 +1,4 @@
-"""The indexes of a ``batch/v1`` Job: arrays, elastic Jobs, and the indexes that its status lists."""
+"""The fields of a ``batch/v1`` Job that are read, and its indexes: arrays, elastic Jobs, and the indexes that its status lists."""
 
 from __future__ import annotations
 
@@ -6,16 +6,70 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+import msgspec
+
 from queuectl.domain.arrays import LARGEST
-from queuectl.domain.job_records import ArrayStatus
+from queuectl.domain.jobs import ArrayStatus
 from queuectl.domain.workload import PodSet, slots_left
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds.common import SpecFields, attempt_of, base_count
-from queuectl.objects.kinds.job_wire import FailureRule, JobSpec, JobStatus
 from queuectl.objects.kubernetes.pods import read_count
 from queuectl.objects.kubernetes.templates import read_podset
-from queuectl.objects.kubernetes.wire import Meta
+from queuectl.objects.kubernetes.wire import Condition, Meta, Template, Wire
+
+# ---- The fields of a ``batch/v1`` Job that are read
+
+
+class PodCondition(Wire):
+    type: str = ""
+    status: str | None = None
+
+
+class FailureRule(Wire):
+    action: str = ""
+    on_pod_conditions: list[PodCondition] | None = None
+
+
+class PodFailurePolicy(Wire):
+    rules: list[FailureRule] | None = None
+
+
+class SuccessRule(Wire):
+    succeeded_indexes: str | None = None
+    succeeded_count: int | None = None
+
+
+class SuccessPolicy(Wire):
+    rules: list[SuccessRule] | None = None
+
+
+class JobSpec(Wire):
+    suspend: bool | None = None
+    parallelism: int | None = None
+    completions: int | None = None
+    completion_mode: str | None = None
+    managed_by: str | None = None
+    template: Template | None = None
+    pod_failure_policy: PodFailurePolicy | None = None
+    success_policy: SuccessPolicy | None = None
+
+
+class JobStatus(Wire):
+    active: int | None = None
+    succeeded: int | None = None
+    failed_indexes: str | None = None
+    completed_indexes: str | None = None
+    conditions: list[Condition] | None = None
+
+
+class WireJob(Wire):
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    spec: JobSpec | None = None
+    status: JobStatus | None = None
+
+
+# ---- The indexes of a ``batch/v1`` Job: arrays, elastic Jobs, and the indexes that its status lists
 
 PODSET: Final = keys.JOB_PODSET
 _TEMPLATE: Final = "spec.template"

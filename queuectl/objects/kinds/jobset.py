@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.workload import PodSet
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds.common import SpecFields, is_elastic
@@ -25,8 +25,13 @@ from queuectl.objects.kinds.description import (
     Unsupported,
 )
 from queuectl.objects.kinds.elastic import KEY
-from queuectl.objects.kinds.job_indexes import check_disruption, ends_with
-from queuectl.objects.kinds.job_wire import JobSpec, PodFailurePolicy, SuccessPolicy
+from queuectl.objects.kinds.job_indexes import (
+    JobSpec,
+    PodFailurePolicy,
+    SuccessPolicy,
+    check_disruption,
+    ends_with,
+)
 from queuectl.objects.kinds.places import Entry, entries
 from queuectl.objects.kinds.wires import field
 from queuectl.objects.kubernetes.wire import Wire

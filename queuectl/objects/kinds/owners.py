@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from queuectl.domain.arrays import object_of
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Document
 from queuectl.objects.kinds import JobKinds
 

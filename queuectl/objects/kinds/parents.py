@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.objects import keys
 from queuectl.objects.kinds.description import BATCH_JOB, JOB_SET
 from queuectl.objects.kinds.jobset import ended_in, without_ended

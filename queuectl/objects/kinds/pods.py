@@ -13,8 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from queuectl.domain.fleet import HOSTNAME
-from queuectl.domain.job_records import JobRecord, Outcome, PodFace
-from queuectl.domain.pod_records import Member, PodRecord
+from queuectl.domain.jobs import JobRecord, Member, Outcome, PodFace, PodRecord
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError

@@ -19,8 +19,7 @@ from queuectl.domain.needs import ContainerNeeds
 from queuectl.domain.quantity import CPU, MEMORY
 from queuectl.domain.workload import PodSet
 from queuectl.objects.errors import RequestError
-from queuectl.objects.kinds.additions import with_container, with_default, with_init
-from queuectl.objects.kinds.common import SpecFields
+from queuectl.objects.kinds.common import SpecFields, with_container, with_default, with_init
 from queuectl.objects.kinds.described import DescribedKind
 from queuectl.objects.kinds.description import (
     BATCH_JOB,

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from enum import Enum, auto
 
-from queuectl.domain.pod_records import Member, PodPhase, PodRecord
+from queuectl.domain.jobs import Member, PodPhase, PodRecord
 
 Value = str | int | tuple[str, ...]
 Place = tuple[float, str, str]

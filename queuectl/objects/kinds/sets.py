@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.ledger import Entry, Intent
-from queuectl.domain.pod_records import PodRecord
 from queuectl.domain.words import counted
 from queuectl.domain.workload import PodSet
 from queuectl.objects.kinds.groups import Group, GroupKey, common

@@ -12,7 +12,7 @@ from queuectl.domain.needs import ContainerNeeds
 from queuectl.domain.quantity import CPU, MEMORY
 from queuectl.domain.workload import PodSet
 from queuectl.objects.errors import RequestError
-from queuectl.objects.kinds.additions import with_init
+from queuectl.objects.kinds.common import with_init
 from queuectl.objects.kinds.described import DescribedKind
 from queuectl.objects.kinds.description import Description, Manager, PodSets, Unsupported
 from queuectl.objects.kinds.elastic import KEY

@@ -7,7 +7,7 @@ from sys import intern
 
 import msgspec
 
-from queuectl.domain.limitrange import Bound, Kind, LimitRange
+from queuectl.domain.limits import Bound, Kind, LimitRange
 from queuectl.domain.records import LimitRangeRecord
 from queuectl.objects.errors import under
 from queuectl.objects.kubernetes.nodes import version_of

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from queuectl.domain.numa import CONTAINER, POD, SINGLE_NUMA_NODE, NodeZones
+from queuectl.domain.devices import CONTAINER, POD, SINGLE_NUMA_NODE, NodeZones
 from queuectl.domain.records import NodeTopologyRecord
 from queuectl.objects.errors import under
 from queuectl.objects.kubernetes.nodes import version_of

@@ -13,7 +13,7 @@ from typing import Any, Final
 from queuectl.domain.arrays import parted
 from queuectl.domain.checks import PodSetUpdate
 from queuectl.domain.fleet import HOSTNAME, Effect, Toleration
-from queuectl.domain.pod_records import PodPhase, PodRecord
+from queuectl.domain.jobs import PodPhase, PodRecord
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kubernetes.nodes import version_of

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from queuectl.domain.fleet import FIELD_NAME, NodeRules, Requirement, SelectorTerm
-from queuectl.domain.job_records import JobRecord
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Document, Entry
 from queuectl.domain.provisioning import (
     CLASS,

@@ -10,10 +10,10 @@ from __future__ import annotations
 from sys import intern
 from typing import Final
 
+from queuectl.domain.limits import Allowance, Limit
 from queuectl.domain.needs import LIMITED
 from queuectl.domain.quantity import PODS
 from queuectl.domain.records import ResourceQuotaRecord
-from queuectl.domain.resource_quota import Allowance, Limit
 from queuectl.objects import keys
 from queuectl.objects.errors import under
 from queuectl.objects.kubernetes.nodes import version_of

@@ -16,10 +16,12 @@ from queuectl.domain.devices import (
     DeviceEffect,
     DeviceKind,
     DeviceTaint,
+    NodeAccess,
+    PoolSlice,
+    PublishedDevice,
     Version,
 )
 from queuectl.domain.fleet import SelectorTerm
-from queuectl.domain.pool_slices import NodeAccess, PoolSlice, PublishedDevice
 from queuectl.domain.records import SliceRecord
 from queuectl.domain.semver import read_semver
 from queuectl.objects.errors import MalformedError, under

@@ -16,12 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from queuectl.domain.devices import ClaimReference
+from queuectl.domain.devices import SINGLE_NUMA_NODE, ClaimReference
 from queuectl.domain.fleet import Effect, NodeRules, Requirement, SelectorTerm, Toleration
-from queuectl.domain.gpu_fractions import annotated_fraction, requested_fraction
-from queuectl.domain.gpus import SharedGpus
+from queuectl.domain.gpus import SharedGpus, annotated_fraction, requested_fraction
 from queuectl.domain.needs import PodNeeds, limited
-from queuectl.domain.numa import SINGLE_NUMA_NODE
 from queuectl.domain.quantity import format_quantity, total
 from queuectl.domain.workload import PodSet, PodShape, Slice, TopologyMode, TopologyRequest
 from queuectl.objects import keys

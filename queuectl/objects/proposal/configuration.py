@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from queuectl.domain.fleet import HOSTNAME, Effect, Node, Taint, is_passing
-from queuectl.domain.gpu_labels import unit_of, vendor_of
+from queuectl.domain.gpus import unit_of, vendor_of
 from queuectl.domain.quantity import CPU, MEMORY, PODS, format_quantity, total
 from queuectl.domain.queues import DEFAULT_NAME
 from queuectl.domain.words import counted

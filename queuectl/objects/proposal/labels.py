@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from queuectl.domain.fleet import HOSTNAME, Node
-from queuectl.domain.gpu_labels import Vendor, vendor_of
+from queuectl.domain.gpus import Vendor, vendor_of
 
 INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
 

@@ -12,7 +12,7 @@ from itertools import count
 from typing import Final, TypeAlias
 
 from queuectl.domain.fleet import Effect, Node, Taint, is_passing
-from queuectl.domain.gpu_labels import unit_of, vendor_of
+from queuectl.domain.gpus import unit_of, vendor_of
 from queuectl.domain.words import counted
 from queuectl.objects.proposal.labels import LABELS, NODE_POOLS, gpu_resources, has_hardware
 

@@ -1,5 +1,8 @@
 """The planned starts of one cycle: the first gangs of each line that wait, and when each can start.
 
+Learned run times are often exceeded, some by days. A gang that then holds one node of many delays a planned start that needs all of
+them, and those after it. On a node that other gangs use already, it seldom does.
+
 They are planned in the order in which the cycle considers them. A gang that the cycle considers later starts only if all of them keep their
 times. It can have them placed elsewhere, on as good a topology level. A single planned gang can also start later by a part of its run
 time, up to its latest time: otherwise nodes would be idle for longer.
@@ -7,30 +10,71 @@ time, up to its latest time: otherwise nodes would be idle for longer.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import inf
+from typing import Final
 
 from queuectl.domain.queues import BackfillOrder, ClusterQueue
 from queuectl.domain.reasons import Reason
 from queuectl.domain.snapshot import Pending
-from queuectl.planner.backfill.beside import Question
-from queuectl.planner.backfill.earliest_start import StartSearch
+from queuectl.planner.backfill.earliest_start import Question, StartSearch
 from queuectl.planner.backfill.slips import MOST_OVERRUNS, Lapsed
 from queuectl.planner.backfill.timeline import NOW, Timeline, end_of
-from queuectl.planner.backfill.whole_nodes import whole_node_kept_for
-from queuectl.planner.capacity.node_counts import (
-    NodeCounts,
-    PlannedGang,
-    TentativeAdmission,
-)
+from queuectl.planner.capacity.node_counts import NodeCounts, PlannedGang, TentativeAdmission
 from queuectl.planner.capacity.state import State
 from queuectl.planner.order.lines import Line, Lines, lines_of
+from queuectl.planner.placement import several
 from queuectl.planner.placement.feasible import Decision
+from queuectl.planner.placement.measure import device_columns, devices
 from queuectl.planner.preempt.shortage import borrows
+from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.reasons import refusals
 from queuectl.planner.solver.solver import Solver, Status
+
+# ---- Whole free nodes are kept for planned starts on several nodes, unless a gang with a learned run time leaves them early by far
+
+MARGIN: Final = 4.0
+"""A gang leaves early if this many times the longest run of earlier gangs like it ends before the planned start."""
+
+
+def whole_node_kept_for(
+    state: State, request: GangRequest, decision: Decision, ahead: Iterable[PlannedGang]
+) -> PlannedGang | None:
+    """The first planned gang that a whole free node is kept for; None = the gang can start where the decision puts it.
+
+    Args:
+        state: of the cycle.
+        request: of the gang.
+        decision: its nodes.
+        ahead: the planned gangs that it must not delay.
+    """
+    duration = request.pending.workload.duration
+    if duration is None or duration.longest is None:
+        return None
+    nodes = _nodes(decision.node_counts)
+    if len(nodes) != 1 or not _wholly_free(state, nodes.pop()):
+        return None
+    gone = state.problem.snapshot.now + MARGIN * duration.longest
+    wide = (gang for gang in ahead if len(_nodes(gang.node_counts)) > 1)
+    return next((gang for gang in wide if gone > gang.at), None)
+
+
+def _wholly_free(state: State, node: int) -> bool:
+    """Whether it has devices, and none is in use."""
+    columns = device_columns(state.problem)
+    there = devices(state.problem)[:, node]
+    free = state.now.free[columns, node]
+    return bool(there.any()) and bool((free >= there).all())
+
+
+def _nodes(node_counts: NodeCounts) -> set[int]:
+    return {int(node) for nodes, _ in node_counts for node in nodes}
+
+
+# ---- The planned starts of one cycle: the first gangs of each line that wait, and when each can start
 
 
 @dataclass(eq=False)
@@ -302,3 +346,34 @@ class PlannedStarts:
 
     def _keeps_whole_node(self, first: PlannedGang) -> Reason:
         return refusals.keeps_whole_node(first.request.pending.workload.ref, first.at)
+
+
+# ---- When gangs that end leave room for a gang that waits, although no gang is evicted for it
+
+
+def first_room(state: State, request: GangRequest, until: float) -> float | None:
+    """The first time at which enforced limits leave a gang its quota and a place that is found greedily.
+
+    An end that is only expected does not count: its gang can run longer, and then an eviction loses more.
+
+    Args:
+        state: of the cycle. Gangs that start in it hold their room until their ends.
+        request: the gang.
+        until: the last time that counts, in unix seconds.
+
+    Returns:
+        Unix seconds; None = there is no such time, or the greedy search does not find it.
+    """
+    timeline = Timeline(state)
+    times = [at for at in timeline.times() if at <= until]
+
+    def fits(at: float) -> bool:
+        if not state.quota.allows(request, timeline.use(at)):
+            return False
+        free = timeline.free(at)
+        return several.find(request, free, lambda shape: caps(free, shape)) is not None
+
+    if not times or not fits(times[-1]):
+        return None
+    room = times[bisect_left(times, True, key=fits)]
+    return room if all(gang.end_enforced for gang in timeline.ended(room)) else None

@@ -1,23 +1,207 @@
-"""Planned starts as values of the plan: what each awaits, and why one is later than the last plan had it.
+"""Planned starts as values of the plan: what each awaits, and the cause if it is later than the last plan had it.
+
+The last plan had proved that the gang fits there then. So one of its nodes is lost, a gang is on one of them, or a gang uses quota that
+it needs.
 
 A gang for which this plan finds no time keeps its last planned start, and its number of overruns, for the plans that follow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 
 from queuectl.domain.plan import Planned, SlipCause
-from queuectl.domain.snapshot import PlannedStart
-from queuectl.planner.backfill.causes import Lateness
+from queuectl.domain.snapshot import Admitted, PlannedStart
+from queuectl.domain.workload import Placement, Workload
 from queuectl.planner.backfill.timeline import Timeline
-from queuectl.planner.capacity.node_counts import PlannedGang
-from queuectl.planner.capacity.placements import placement_of
+from queuectl.planner.capacity.node_counts import NodeCounts, PlannedGang, take
+from queuectl.planner.capacity.placements import node_counts_of, placement_of
+from queuectl.planner.order.queue_order import place
 from queuectl.planner.problem.request import GangRequest
+from queuectl.planner.problem.topology import Ints
+from queuectl.planner.quota.tree import FlavorResource
+
+# ---- The cause of a planned start that is late: what is now where it was planned, at that time, and was not to be there
+
+_FIRST: Final = (
+    SlipCause.OVERRUN,
+    SlipCause.LOST_NODE,
+    SlipCause.RECLAIM,
+    SlipCause.HIGHER_PRIORITY,
+)
+
+
+@dataclass(eq=False)
+class Lateness:
+    """One gang that starts later than the last plan had it.
+
+    Attributes:
+        request: of the gang.
+        last: its last planned start.
+        ahead: the planned starts before it in this plan.
+        causes: uid to cause, of those of them that are late themselves.
+    """
+
+    timeline: Timeline
+    request: GangRequest
+    last: PlannedStart
+    ahead: Sequence[PlannedGang]
+    causes: Mapping[str, SlipCause]
+
+    def cause(self) -> SlipCause:
+        """The cause with the most direct evidence."""
+        if self._last_nodes is None:
+            return SlipCause.CONFIGURATION if self._nodes_remain() else SlipCause.LOST_NODE
+        found = {*self._of_running(), *self._of_starting(), *self._of_reserved(), *self._of_ahead()}
+        for cause in _FIRST:
+            if cause in found:
+                return cause
+        if len(self._short_nodes):
+            return SlipCause.LOST_NODE  # pods of no queue are on it, or the node has become smaller
+        changed = self.last.revision != self.timeline.state.problem.snapshot.config.revision
+        if changed or self._short_quota:
+            return SlipCause.CONFIGURATION
+        return SlipCause.HIGHER_PRIORITY  # it has to start after a gang before it in queue order
+
+    # Where it was planned, and what is missing there.
+
+    @cached_property
+    def _then(self) -> float:
+        return max(self.last.at, self.last.promised or 0.0, self.timeline.now)
+
+    @cached_property
+    def _last_nodes(self) -> NodeCounts | None:
+        return node_counts_of(self.timeline.state.problem, self.request, self.last.placement)
+
+    def _nodes_remain(self) -> bool:
+        """Whether all nodes on which it was planned take pods: then the rules have changed."""
+        snapshot = self.timeline.state.problem.snapshot
+        known = snapshot.fleet.by_name
+        names = _names(self.last.placement)
+        usable = all(name in known and known[name].takes(()) for name in names)
+        return usable and self.last.revision != snapshot.config.revision
+
+    @cached_property
+    def _planned_nodes(self) -> Ints:
+        assert self._last_nodes is not None
+        return np.concatenate([np.zeros(0, np.int64), *(nodes for nodes, _ in self._last_nodes)])
+
+    @cached_property
+    def _short_nodes(self) -> Ints:
+        """Indexes of the nodes on which it was planned and that have too little room then."""
+        free = self.timeline.free(self._then)
+        for gang in self._present:
+            take(free, gang.request.pods, gang.node_counts)
+        assert self._last_nodes is not None
+        take(free, self.request.pods, self._last_nodes)
+        short = [
+            nodes[(free[np.ix_(np.array(pods.shape.columns, np.int64), nodes)] < 0).any(axis=0)]
+            for pods, (nodes, _) in zip(self.request.pods, self._last_nodes, strict=True)
+        ]
+        return np.unique(np.concatenate([np.zeros(0, np.int64), *short]))
+
+    @cached_property
+    def _short_quota(self) -> frozenset[FlavorResource]:
+        """Flavors and resources of which its ClusterQueue then has too little quota."""
+        queue, state = self.request.queue, self.timeline.state
+        if queue is None:
+            return frozenset()
+        use = self.timeline.use(self._then)
+        for gang in self._present:
+            for row, amount in gang.request.rows():
+                use.add(row, amount)
+        borrows = state.quota.may_borrow(self.request)
+        return frozenset(row for row, _ in use.short(queue, self.request.charges, borrows=borrows))
+
+    @cached_property
+    def _present(self) -> list[PlannedGang]:
+        return [gang for gang in self.ahead if gang.at <= self._then < gang.until]
+
+    # The gangs that use it.
+
+    def _of_running(self) -> Iterator[SlipCause]:
+        """Of running gangs that are still there then."""
+        ended = {gang.workload.uid for gang in self.timeline.ended(self._then)}
+        state = self.timeline.state
+        usage = state.problem.usage
+        for gang in state.problem.snapshot.admitted:
+            nodes, _ = usage.slots(gang)
+            if gang.leaving and self._then == self.timeline.now:
+                if bool(np.isin(nodes, self._planned_nodes).any()):
+                    yield SlipCause.OVERRUN  # it takes longer to stop
+                continue
+            if gang.workload.uid in ended | state.evicted | state.repairing:
+                continue
+            quota = any(row[1:] in self._short_quota for row, _ in usage.charges(gang))
+            if not quota and not bool(np.isin(nodes, self._short_nodes).any()):
+                continue
+            if self._overran(gang):
+                yield SlipCause.OVERRUN
+            elif gang.started_at > self.last.made_at:
+                yield self._passed_by(gang.workload)
+
+    def _overran(self, gang: Admitted) -> bool:
+        """Whether it was expected to have ended by then: in the last plan, or when it started."""
+        expected = dict(self.last.awaits).get(gang.workload.uid)
+        if expected is not None and gang.started_at <= self.last.made_at:
+            return True
+        duration = gang.workload.duration
+        return duration is not None and gang.started_at + duration.seconds <= self._then
+
+    def _of_starting(self) -> Iterator[SlipCause]:
+        """Of gangs that start in this plan, or are repaired."""
+        timeline = self.timeline
+        for admission in timeline.state.admissions:
+            workload = admission.request.pending.workload
+            if timeline.holds(admission.request, self._then) and self._uses(
+                admission.request, admission.node_counts
+            ):
+                repaired = workload.uid in timeline.state.repairing
+                yield SlipCause.LOST_NODE if repaired else self._passed_by(workload)
+
+    def _of_reserved(self) -> Iterator[SlipCause]:
+        """Of gangs that wait for their victims, since the last plan or earlier."""
+        state = self.timeline.state
+        for reservation in state.reservations.values():
+            if self._uses(reservation.request, reservation.node_counts):
+                yield self._passed_by(reservation.request.pending.workload)
+        fleet = state.problem.snapshot.fleet.nodes
+        short = {fleet[node].name for node in self._short_nodes}
+        for pending in state.problem.snapshot.pending:
+            if pending.lease is not None and short & _names(pending.lease.placement):
+                yield self._passed_by(pending.workload)
+
+    def _of_ahead(self) -> Iterator[SlipCause]:
+        """Of gangs with a planned start before it: theirs if they are late too."""
+        for gang in self._present:
+            if self._uses(gang.request, gang.node_counts):
+                yield self.causes.get(gang.uid, SlipCause.HIGHER_PRIORITY)
+
+    def _uses(self, request: GangRequest, node_counts: NodeCounts) -> bool:
+        if any(np.isin(nodes, self._short_nodes).any() for nodes, _ in node_counts):
+            return True
+        return any(row[1:] in self._short_quota for row, _ in request.rows())
+
+    def _passed_by(self, workload: Workload) -> SlipCause:
+        """The cause when this gang starts first: it is before it in queue order, or takes quota of its own ClusterQueue."""
+        snapshot = self.timeline.state.problem.snapshot
+        mine = self.request.pending.workload
+        foreign = snapshot.queue_of(workload) is not snapshot.queue_of(mine)
+        if foreign and place(workload) > place(mine):
+            return SlipCause.RECLAIM
+        return SlipCause.HIGHER_PRIORITY
+
+
+def _names(placement: Placement) -> set[str]:
+    return {name for podset in placement.podsets for name, _ in podset.nodes}
+
+
+# ---- Planned starts as values of the plan: what each awaits, and why one is later than the last plan had it
 
 SLACK: Final = 60.0
 """Seconds by which a start can be later than planned: the gangs before it take time to stop."""

@@ -2,25 +2,32 @@
 
 While no gang starts, free capacity only grows. A gang that holds room from one time to another fits if it fits at the first of these times
 and at each start in between. An unknown end never comes.
+
+A gang asks for its resources at each time at which it holds them, and for nothing at the others. So the searches that place gangs at one
+time answer for all of these times at once, with the same proofs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
+from queuectl.domain.plan import Plan
 from queuectl.domain.queues import WithinClusterQueue
-from queuectl.domain.snapshot import Admitted
+from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner.capacity.node_counts import TentativeAdmission, add_at, give_back
 from queuectl.planner.capacity.state import State
-from queuectl.planner.problem.request import GangRequest
+from queuectl.planner.problem.problem import Shape
+from queuectl.planner.problem.request import GangRequest, Pods, PodSetGroup
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.quota.tree import QuotaRow, QuotaUse
+
+# ---- Free capacity and quota at later times, from the known ends of the gangs that run or start in this plan
 
 NOW: Final = -inf
 """The instant of the state that is called *now*; its *later* is the time of the snapshot: the gangs that leave have left."""
@@ -182,3 +189,73 @@ def _summed(charges: Sequence[Sequence[tuple[QuotaRow, int]]]) -> dict[QuotaRow,
                 each[row] = np.zeros(len(charges) + 1, dtype=np.int64)
             each[row][number + 1] += amount
     return {row: np.cumsum(amounts) for row, amounts in each.items()}
+
+
+# ---- Several times as one question: each resource counts once for each time
+
+Present: TypeAlias = tuple[bool, ...]
+"""At each of the times, whether a gang holds its room."""
+
+
+@dataclass(eq=False)
+class Moments:
+    """Requests over several times.
+
+    Attributes:
+        free: (R, N) for each time, without the gangs of the question.
+    """
+
+    free: Sequence[Ints]
+    _shapes: dict[tuple[int, Present], Shape] = field(default_factory=dict)
+
+    @property
+    def stacked(self) -> Ints:
+        """(R times the number of times, N)."""
+        return np.concatenate(self.free)
+
+    def request(self, request: GangRequest, present: Present) -> GangRequest:
+        """The request of a gang over all the times."""
+        groups = tuple(self._group(group, present) for group in request.podset_groups)
+        return replace(request, podset_groups=groups)
+
+    def _group(self, group: PodSetGroup, present: Present) -> PodSetGroup:
+        pods = tuple(self._pods(p, present) for p in group.pods)
+        bundle = self._pods(group.bundle, present) if group.bundle is not None else None
+        return replace(group, pods=pods, bundle=bundle)
+
+    def _pods(self, pods: Pods, present: Present) -> Pods:
+        return replace(pods, shape=self._shape(pods.shape, present))
+
+    def _shape(self, shape: Shape, present: Present) -> Shape:
+        known = self._shapes.get((shape.key, present))
+        if known is None:
+            size = len(shape.vector)
+            vector = np.concatenate([shape.vector * there for there in present])
+            columns = tuple(
+                size * at + column
+                for column in shape.columns
+                for at, there in enumerate(present)
+                if there
+            )
+            known = replace(shape, key=len(self._shapes), vector=vector, columns=columns)
+            self._shapes[shape.key, present] = known
+        return known
+
+
+# ---- Expected ends that pass: from then on a gang runs longer than planning assumed, and planned starts can move
+
+
+def next_expected_end(snapshot: Snapshot, plan: Plan) -> float | None:
+    """When the next expected end passes on which a planned start depends (unix seconds); None = there is none.
+
+    The controller ends a gang at its limit, so limits do not count.
+    """
+    last = max((each.start.at for each in plan.planned if each.known), default=None)
+    if last is None:
+        return None
+    ends = (
+        gang.ends_at
+        for gang in snapshot.admitted
+        if gang.ends_at is not None and not gang.end_enforced and not gang.leaving
+    )
+    return min((end for end in ends if snapshot.now < end <= last), default=None)

@@ -34,7 +34,7 @@ from queuectl.domain.workload import (
     PodShape,
     Workload,
 )
-from queuectl.planner.backfill.placed_levels import as_placed
+from queuectl.planner.backfill.earliest_start import as_placed
 from queuectl.planner.backfill.timeline import Timeline
 from queuectl.planner.capacity.node_counts import (
     NodeCounts,

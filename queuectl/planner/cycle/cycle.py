@@ -23,8 +23,7 @@ from queuectl.domain.queues import (
 from queuectl.domain.reasons import NEVER_FITS, Code, Reason
 from queuectl.domain.snapshot import CapacityLease, Pending
 from queuectl.domain.workload import Workload
-from queuectl.planner.backfill.planned_starts import PlannedStarts
-from queuectl.planner.backfill.room import first_room
+from queuectl.planner.backfill.planned_starts import PlannedStarts, first_room
 from queuectl.planner.capacity import reservations
 from queuectl.planner.capacity.node_counts import TentativeAdmission
 from queuectl.planner.capacity.placements import placement_of

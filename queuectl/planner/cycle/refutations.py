@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from queuectl.domain.fleet import Fleet
+from queuectl.domain.limits import Allowance
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ClusterQueue, QueueingStrategy
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.resource_quota import Allowance
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.order.pending_gangs import ClassKey

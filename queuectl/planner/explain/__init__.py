@@ -10,7 +10,6 @@
 """
 
 from queuectl.planner.explain.diagnosis import diagnose, diagnose_those
-from queuectl.planner.explain.mig_moves import MigScope
-from queuectl.planner.explain.mig_plan import plan_mig, plan_moves
+from queuectl.planner.explain.mig import MigScope, plan_mig, plan_moves
 
 __all__ = ["MigScope", "diagnose", "diagnose_those", "plan_mig", "plan_moves"]

@@ -18,20 +18,19 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.planner.cycle.provision import makes_nodes
 from queuectl.planner.explain import (
     allow_preemption,
-    change_budget,
     change_nodes,
     change_queue,
     change_request,
+    mig,
     others_leave,
-    reconfigure_mig,
 )
 from queuectl.planner.explain.constraints import in_order, sentence
 from queuectl.planner.explain.context import Context, context_of
 from queuectl.planner.explain.fix_checks import FixChecks
 from queuectl.planner.explain.known import Known, know, of_plan
 from queuectl.planner.explain.left_out import Constraint, quota_rows, status_with, whole_fleet
+from queuectl.planner.explain.others_leave import with_tainted_devices
 from queuectl.planner.explain.relaxation import ask, past_heads
-from queuectl.planner.explain.tainted_devices import with_tainted_devices
 from queuectl.planner.order.queue_order import inadmissible
 from queuectl.planner.plan_cycle import begin, one_by_one
 from queuectl.planner.problem.parts import smallest
@@ -50,7 +49,7 @@ _FINDERS: Final[tuple[_Finder, ...]] = (
     change_queue.more_quota,
     change_queue.one_more_flavor,
     change_nodes.repaired_nodes,
-    reconfigure_mig.reconfigured_nodes,
+    mig.reconfigured_nodes,
     change_nodes.more_nodes,
     others_leave.holders_withdraw,
     others_leave.others_move,
@@ -65,9 +64,9 @@ _FOR_USER: Final[tuple[_Finder, ...]] = (
 )
 _FOR_ORDER: Final[tuple[_Finder, ...]] = (change_request.shorter_run,)
 _FOR_BUDGET: Final[tuple[_Finder, ...]] = (
-    change_budget.next_months,
-    change_budget.shorter_run,
-    change_budget.top_up,
+    change_queue.next_months,
+    change_queue.shorter_run,
+    change_queue.top_up,
 )
 
 
@@ -145,8 +144,8 @@ def _diagnosis_of(ctx: Context) -> Diagnosis:
     proof, finders = Proof.OPTIMAL, _FOR_USER
     if over := change_queue.over_caps(ctx):
         conflict = (change_queue.user_sentence(ctx, over),)
-    elif unpaid := change_budget.over_budgets(ctx):
-        conflict, finders = (change_budget.budget_sentence(unpaid),), _FOR_BUDGET
+    elif unpaid := change_queue.over_budgets(ctx):
+        conflict, finders = (change_queue.budget_sentence(unpaid),), _FOR_BUDGET
     elif (reason := ctx.of_order) is not None:
         conflict, finders = (in_order(reason),), _FOR_ORDER
     else:
@@ -162,7 +161,7 @@ def _diagnosis_of(ctx: Context) -> Diagnosis:
         if ctx.checks.over:
             break
         fixes.extend(ctx.checks.passed(finder(ctx)))
-    under_way = tuple(reconfigure_mig.under_way(ctx))
+    under_way = tuple(mig.under_way(ctx))
     return Diagnosis(ctx.uid, conflict, tuple(fixes), proof, ctx.solver.ended(), under_way)
 
 

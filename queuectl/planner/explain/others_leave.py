@@ -1,4 +1,4 @@
-"""Fixes by others that run: they leave by themselves, release what they reserve, move, or end.
+"""Fixes by others that run: they leave by themselves, release what they reserve, move, or end; and devices that lose their taints.
 
 The set of gangs to end is the one that the planner would evict if no policy protected any gang: the same search, over all
 that runs.
@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import itemgetter
-from typing import Final
+from typing import Any, Final
 
+from queuectl.devices.matching import Matching, NotMatched
+from queuectl.devices.pools import effective, out_of_placement
 from queuectl.domain.changes import Leave, Relocate, Withdraw
-from queuectl.domain.diagnosis import Limit, Remedy, SuggestedFix
+from queuectl.domain.devices import DeviceOption
+from queuectl.domain.diagnosis import Limit, Obstacle, Remedy, SuggestedFix
 from queuectl.domain.gpus import as_number, summed
 from queuectl.domain.plan import Proof
-from queuectl.domain.queues import (
-    ClusterQueue,
-    Defragment,
-)
+from queuectl.domain.queues import ClusterQueue, Defragment
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.words import counted
 from queuectl.planner.capacity.placements import placement_of
@@ -38,6 +38,8 @@ from queuectl.planner.reasons.words import some
 from queuectl.planner.relocate.candidates import move_candidates
 from queuectl.planner.relocate.move_search import find_moves
 from queuectl.planner.solver.solver import Model, Outcome, Solver, Status
+
+# ---- Fixes by others that run: they leave by themselves, release what they reserve, move, or end
 
 _SHARE: Final = 0.05  # of a solve's limit, for each
 _ALL: Final = 0.1  # and for all together
@@ -189,3 +191,60 @@ def shield(ctx: Context, gang: Admitted) -> str:
     """Which policy keeps a gang from being evicted for the one that is diagnosed."""
     relaxed = past_heads(ctx)
     return why_not(state_under(ctx, relaxed), requests(ctx, relaxed), ctx.queue, gang)
+
+
+# ---- The devices that a pending gang could use without their taints, as evidence beside its blocking constraints
+
+_OF_NODES: Final = (Limit.FLEET, Limit.SHAPE, Limit.TOPOLOGY, Limit.RUNNING, Limit.HEALTH)
+_MOST: Final = 50  # in the details
+
+
+def with_tainted_devices(ctx: Context, conflict: tuple[Obstacle, ...]) -> tuple[Obstacle, ...]:
+    """The blocking constraints; the last one of those about nodes names the devices with taints."""
+    at = next((i for i in reversed(range(len(conflict))) if conflict[i].limit in _OF_NODES), None)
+    found = list(_tainted(ctx)) if at is not None else []
+    if at is None or not found:
+        return conflict
+    are = "is" if len(found) == 1 else "are"
+    listed = some(
+        [f"{one['device']} on {one['node']} ({', '.join(one['taints'])})" for one in found]
+    )
+    text = f"{conflict[at].message}; {counted(len(found), 'device')} {are} not used because of taints: {listed}"
+    details = {**conflict[at].details, "taintedDevices": found[:_MOST]}
+    return (
+        *conflict[:at],
+        replace(conflict[at], message=text, details=details),
+        *conflict[at + 1 :],
+    )
+
+
+def _tainted(ctx: Context) -> Iterator[dict[str, Any]]:
+    """The devices that its requests select, with the taints that none of these requests tolerates."""
+    options = dict.fromkeys(_options(ctx))
+    devices = ctx.snapshot.devices
+    matching = Matching(devices.classes)
+    for name in out_of_placement(devices) if options else ():
+        node = devices.nodes[name]
+        taints: dict[int, set[str]] = {}
+        for option in options:
+            try:
+                selected = matching(option, node)
+            except NotMatched:
+                continue
+            for at in selected:
+                bad = {
+                    str(taint)
+                    for taint in effective(node.devices[at])
+                    if not any(one.tolerates(taint) for one in option.tolerations)
+                }
+                taints[at] = taints.get(at, bad) & bad
+        for at in sorted(at for at, bad in taints.items() if bad):
+            yield {"node": name, "device": str(node.devices[at].id), "taints": sorted(taints[at])}
+
+
+def _options(ctx: Context) -> Iterator[DeviceOption]:
+    for podset in ctx.pending.workload.podsets:
+        devices = podset.shape.devices
+        for claim in devices.claims if devices is not None else ():
+            for request in claim.requests:
+                yield from (option for option in request.options if not option.admin)

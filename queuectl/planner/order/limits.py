@@ -17,10 +17,10 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
+from queuectl.domain.limits import Allowance, Limit
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.resource_quota import Allowance, Limit
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.words import is_or_are
 from queuectl.domain.workload import Workload

@@ -17,8 +17,7 @@ from typing import Final
 
 from queuectl.domain.devices import IMPLICIT_RESOURCE, stands_for_claims
 from queuectl.domain.fleet import Fleet
-from queuectl.domain.gpu_labels import is_accelerator
-from queuectl.domain.gpus import MOST_GPUS, GpuWeights
+from queuectl.domain.gpus import MOST_GPUS, GpuWeights, is_accelerator
 from queuectl.domain.quantity import CPU, MEMORY, PODS, Resources
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import Placement, PodSet, Workload

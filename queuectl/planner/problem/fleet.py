@@ -14,8 +14,7 @@ import numpy as np
 
 from queuectl.domain.devices import IMPLICIT_RESOURCE
 from queuectl.domain.fleet import Fleet, Node, NodeRules, Toleration
-from queuectl.domain.gpu_labels import is_accelerator
-from queuectl.domain.gpus import BY_NAME
+from queuectl.domain.gpus import BY_NAME, is_accelerator
 from queuectl.domain.quantity import CPU, MEMORY, PODS, Resources
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.problem.topology import Ints, Mask, Tree, grow

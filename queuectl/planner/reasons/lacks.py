@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from queuectl.domain.numa import ONE_NUMA_NODE
+from queuectl.domain.devices import ONE_NUMA_NODE
 from queuectl.domain.quantity import PODS, format_quantity
 from queuectl.domain.words import counted
 from queuectl.planner.capacity.state import State

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from queuectl.devices.numa_devices import NUMA_DRIVER
-from queuectl.devices.taints import effective
+from queuectl.devices.pools import effective
 from queuectl.domain.changes import is_cordoned
 from queuectl.domain.devices import NodeDevices
 from queuectl.domain.fleet import Node

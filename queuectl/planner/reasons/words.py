@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import Any, Final
 
-from queuectl.domain.devices import DEVICE_ROW
-from queuectl.domain.numa import ONE_NUMA_NODE
+from queuectl.domain.devices import DEVICE_ROW, ONE_NUMA_NODE
 from queuectl.domain.quantity import PODS, Resources, format_quantity
 from queuectl.domain.words import counted
 from queuectl.planner.problem.request import ANYWHERE, Pods, PodSetGroup

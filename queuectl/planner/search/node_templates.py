@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
-from queuectl.domain.fleet import Fleet, Node
-from queuectl.domain.node_template import NodeTemplate
+from queuectl.domain.fleet import Fleet, Node, NodeTemplate
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.reasons import Reason

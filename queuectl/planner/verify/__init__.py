@@ -12,11 +12,8 @@ from collections.abc import Iterator
 from queuectl.domain.plan import Plan
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Snapshot
-from queuectl.planner.verify.allocations import Selects
-from queuectl.planner.verify.balance import check_balance
-from queuectl.planner.verify.capacity import check_capacity
-from queuectl.planner.verify.devices import check_devices
-from queuectl.planner.verify.gangs import check_gangs, check_shares
+from queuectl.planner.verify.capacity import check_capacity, check_shared_gpus, check_vendors
+from queuectl.planner.verify.devices import Selects, check_devices
 from queuectl.planner.verify.kept import check_kept
 from queuectl.planner.verify.limits import (
     check_allowances,
@@ -26,14 +23,16 @@ from queuectl.planner.verify.limits import (
 )
 from queuectl.planner.verify.moves import check_moves
 from queuectl.planner.verify.order import check_order
+from queuectl.planner.verify.placement import (
+    check_balance,
+    check_gangs,
+    check_shares,
+    check_whole_nodes,
+)
 from queuectl.planner.verify.plan_index import PlanIndex, Rule, Violation
-from queuectl.planner.verify.planned import check_planned
 from queuectl.planner.verify.quota import check_quota
-from queuectl.planner.verify.reserved import check_reserved
-from queuectl.planner.verify.shared_gpus import check_shared_gpus
-from queuectl.planner.verify.vendors import check_vendors
+from queuectl.planner.verify.starts import check_planned, check_reserved
 from queuectl.planner.verify.victims import check_spared, check_victims
-from queuectl.planner.verify.whole_nodes import check_whole_nodes
 
 __all__ = ["Rule", "Violation", "verify"]
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from queuectl.domain.budgets import UNKNOWN_RUN, BudgetBalance, WhenSpent
+from queuectl.domain.limits import Limit
 from queuectl.domain.quantity import CPU, MEMORY
-from queuectl.domain.resource_quota import Limit
 from queuectl.domain.spending import Spending
 from queuectl.domain.workload import Placement, PodSet, Workload, gpus_of
 from queuectl.planner.verify.plan_index import Claim, PlanIndex, Rule, Violation

@@ -10,13 +10,12 @@ from starlette.routing import Route
 
 from queuectl.domain.identity import LONGEST_NAME
 from queuectl.domain.ledger import State
-from queuectl.domain.queries import WorkloadFilter
-from queuectl.domain.workload_order import SortKey, WorkloadOrder
+from queuectl.domain.queries import SortKey, WorkloadFilter, WorkloadOrder
 from queuectl.web.access_scope import AccessScope
 from queuectl.web.advice import next_step
 from queuectl.web.pages.workloads import order_of, page_of
 from queuectl.web.site import PREFIX, Site, text
-from queuectl.web.sorting import Column, address, headings
+from queuectl.web.words import Column, address, headings
 
 _MOST: Final = 50
 _FINISHED: Final = 10

@@ -12,9 +12,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from queuectl.domain.cluster_map import ClusterMap
-from queuectl.domain.efficiency import NO_GPUS, GpuParts
 from queuectl.domain.gpus import rounded, summed
-from queuectl.domain.queue_counts import WaitingOrder
+from queuectl.domain.queries import WaitingOrder
+from queuectl.domain.usage_reports import NO_GPUS, GpuParts
 from queuectl.domain.utilization import UseState
 from queuectl.reports.efficiency import efficiency_of
 from queuectl.web.counts import counts_of, pending_reasons

@@ -12,8 +12,7 @@ from starlette.routing import Route
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.domain.errors import BadInput
 from queuectl.domain.identity import Right
-from queuectl.domain.queries import DocumentKey, WorkloadFilter
-from queuectl.domain.queue_counts import QueueCounts
+from queuectl.domain.queries import DocumentKey, QueueCounts, WorkloadFilter
 from queuectl.domain.queues import ClusterQueue
 from queuectl.web.access_scope import AccessScope
 from queuectl.web.counts import ADMITTED, Counts, by_local_queue, counts_of, pending_reasons

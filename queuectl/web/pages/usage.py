@@ -21,7 +21,7 @@ from queuectl.api.routes.usage import period_of
 from queuectl.domain.accounting import Accounting
 from queuectl.domain.errors import BadInput
 from queuectl.domain.identity import Right
-from queuectl.domain.reports import By, Grouping, Period, Report, ReportRow
+from queuectl.domain.usage_reports import By, Grouping, Period, Report, ReportRow
 from queuectl.web.access_scope import AccessScope
 from queuectl.web.site import PREFIX, Site, text
 from queuectl.web.words import moment

@@ -15,9 +15,16 @@ from queuectl.domain.decisions import KEPT_SECONDS
 from queuectl.domain.errors import BadInput
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.queries import IN_QUEUE_ORDER, HistoryLine, WorkloadFilter, WorkloadPage
+from queuectl.domain.queries import (
+    BY_NAME,
+    IN_QUEUE_ORDER,
+    HistoryLine,
+    SortKey,
+    WorkloadFilter,
+    WorkloadOrder,
+    WorkloadPage,
+)
 from queuectl.domain.reasons import MEANINGS, Code
-from queuectl.domain.workload_order import BY_NAME, SortKey, WorkloadOrder
 from queuectl.web.access_scope import AccessScope
 from queuectl.web.actions import objections, offers
 from queuectl.web.advice import next_step
@@ -25,7 +32,7 @@ from queuectl.web.pods import PodTable, pod_table
 from queuectl.web.ranks import ranks_of
 from queuectl.web.recent_commands import asked_of
 from queuectl.web.site import PREFIX, Site, text, whole
-from queuectl.web.sorting import Column, address, headings
+from queuectl.web.words import Column, address, headings
 
 PAGE: Final = 100
 _FILTERS: Final = ("q", "namespace", "queue", "localqueue", "user", "state", "reason")

@@ -1,0 +1,238 @@
+"""Limits of a namespace: the defaults and bounds of its LimitRanges, and its ResourceQuotas.
+
+The API server applies them when a pod is created, so the template of a job does not contain the result. A gang whose pods would be
+refused must not be resumed: it would hold its nodes without running.
+
+A gang whose pods would exceed a ResourceQuota must not be resumed: its controller could not create all pods, and the gang would hold
+its nodes without running.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from fractions import Fraction
+from typing import Final, TypeAlias
+
+from queuectl.domain.needs import Amounts, ContainerNeeds, PodNeeds, together
+from queuectl.domain.quantity import CPU, MEMORY, format_quantity
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.workload import PodSet, PodShape
+
+# ---- LimitRanges: their defaults for containers, and their bounds for pods
+
+
+class Kind(StrEnum):
+    """The type of objects of a bound, with the name in a LimitRange."""
+
+    MIN = "min"
+    MAX = "max"
+    RATIO = "maxLimitRequestRatio"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One line of a LimitRange.
+
+    Attributes:
+        kind: min and max in the resource's unit; of a ratio, limit over request.
+        whole: it bounds the containers of a pod together, not each of them.
+    """
+
+    kind: Kind
+    resource: str
+    value: Fraction
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRange:
+    """``requests``, ``limits``: given to each container that leaves them out; ``bounds``: in the order of the document."""
+
+    name: str
+    requests: Amounts = ()
+    limits: Amounts = ()
+    bounds: tuple[Bound, ...] = ()
+
+
+Ranges: TypeAlias = Sequence[LimitRange]
+"""The LimitRanges of one namespace, in the order of their names."""
+_Found: TypeAlias = tuple[
+    str, str, Mapping[str, str]
+]  # LimitRange that refuses, reason, and details
+
+
+def refusal(podsets: Iterable[PodSet], namespace: str, ranges: Ranges) -> Reason | None:
+    """The first bound of a LimitRange that pods of a podset violate, or None."""
+    for podset in podsets if ranges else ():
+        needs = filled(podset.needs, ranges) if podset.needs is not None else PodNeeds()
+        for who, why, details in (*_bounds_broken(needs, ranges), *_limits_broken(needs)):
+            text = f"{who} of namespace {namespace}: podset {podset.name}: {why}"
+            where = {"namespace": namespace, "podSet": podset.name}
+            return Reason(Code.LIMIT_RANGE_VIOLATED, text, {**where, **details})
+    return None
+
+
+def _bounds_broken(needs: PodNeeds, ranges: Ranges) -> Iterator[_Found]:
+    for limit_range in ranges:
+        for bound in limit_range.bounds:
+            details = {
+                "limitRange": limit_range.name,
+                "type": "Pod" if bound.whole else "Container",
+                "field": str(bound.kind),
+                "resource": bound.resource,
+            }
+            for why in _broken(needs, bound):
+                yield f"LimitRange {limit_range.name}", why, details
+
+
+def _limits_broken(needs: PodNeeds) -> Iterator[_Found]:
+    """Requests above a limit that is filled in."""
+    for place, one in _each(needs):
+        for name, amount in one.requests:
+            most = dict(one.limits).get(name, amount)
+            if amount > most:
+                why = f"{place}: the request of {_quantity(name, amount)} {name} is above the default limit"
+                why += f" of {_quantity(name, most)}"
+                yield "LimitRanges", why, {"field": "default", "resource": name}
+
+
+def _each(needs: PodNeeds) -> Iterator[tuple[str, ContainerNeeds]]:
+    """Its containers, with their places in its spec."""
+    for place, containers in (("containers", needs.containers), ("initContainers", needs.init)):
+        for i, one in enumerate(containers):
+            yield f"{place}[{i}]", one
+
+
+def filled(needs: PodNeeds, ranges: Ranges) -> PodNeeds:
+    """The needs with the defaults of LimitRanges. For each resource, the first LimitRange by name with a default counts."""
+    if not any(one.requests or one.limits for one in ranges):
+        return needs
+
+    def full(container: ContainerNeeds) -> ContainerNeeds:
+        requests, limits = container.effective_requests, dict(container.limits)
+        for one in ranges:
+            limits = {**dict(one.limits), **limits}
+            requests = {**dict(one.requests), **requests}
+        return replace(container, requests=tuple(requests.items()), limits=tuple(limits.items()))
+
+    return replace(
+        needs,
+        containers=tuple(map(full, needs.containers)),
+        init=tuple(map(full, needs.init)),
+    )
+
+
+def _broken(needs: PodNeeds, bound: Bound) -> Iterator[str]:
+    """Violations of a bound, by container or for the whole pod."""
+    if bound.whole:
+        requests = together(needs, lambda container: container.effective_requests) | dict(
+            needs.requests
+        )
+        limits = together(needs, lambda container: dict(container.limits)) | dict(needs.limits)
+        yield from _violations(bound, "all containers together", requests, limits)
+        return
+    for place, one in _each(needs):
+        yield from _violations(bound, place, one.effective_requests, dict(one.limits))
+
+
+def _violations(
+    bound: Bound, who: str, requests: Mapping[str, int], limits: Mapping[str, int]
+) -> Iterator[str]:
+    name = bound.resource
+    asked, most = requests.get(name), limits.get(name)
+    field = f"{bound.kind} of {name}"
+    if bound.kind is Kind.RATIO:
+        if not asked or not most:
+            yield f"{who} must set a request and a limit for {name}, because {bound.kind} is set"
+        elif Fraction(most, asked) > bound.value:
+            ratio = f"limit {_quantity(name, most)} over request {_quantity(name, asked)}"
+            yield f"{who}: {ratio} is more than the {field} ({float(bound.value):g})"
+        return
+    needed = asked if bound.kind is Kind.MIN else most
+    if needed is None:
+        word = _REQUIRED_FIELD[bound.kind]
+        yield f"{who} must set a {word} for {name}: the {field} is {_quantity(name, bound.value)}"
+        return
+    for word, amount in (("request", asked), ("limit", most)):
+        if amount is not None and _beyond(bound, amount):
+            than = "less" if bound.kind is Kind.MIN else "more"
+            problem = f"the {word} of {_quantity(name, amount)} is {than} than the {field}"
+            yield f"{who}: {problem} ({_quantity(name, bound.value)})"
+
+
+def _beyond(bound: Bound, amount: int) -> bool:
+    return amount < bound.value if bound.kind is Kind.MIN else amount > bound.value
+
+
+def _quantity(resource: str, amount: int | Fraction) -> str:
+    return format_quantity(resource, int(amount))
+
+
+_REQUIRED_FIELD: Final = {Kind.MIN: "request", Kind.MAX: "limit"}
+
+
+# ---- Kubernetes' ResourceQuota, for pods
+
+Coming: TypeAlias = tuple[PodSet, int]  # number of pods of a podset that are still to be created
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One resource of a ResourceQuota; amounts as in :mod:`queuectl.domain.quantity`.
+
+    Attributes:
+        key: its key in the quota, for example ``requests.nvidia.com/gpu``.
+        resource: the resource of a pod that counts against it, for example ``nvidia.com/gpu``.
+        hard: the limit.
+        used: the use that the API server counts.
+        of_limits: whether limits of the pods count, not requests.
+    """
+
+    key: str
+    resource: str
+    hard: int
+    used: int
+    of_limits: bool = False
+
+    def per_pod(self, podset: PodSet) -> int:
+        """The amount that one pod counts against it."""
+        return (podset.limits if self.of_limits else podset.shape.requests)[self.resource]
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """One ResourceQuota of a namespace.
+
+    Attributes:
+        name: of the quota.
+        limits: its resources, in the order of their keys.
+        best_effort: True = only pods without CPU and memory requests count, False = only the others, None = all.
+        promised: for each limit, the amount for pods of started gangs that do not exist yet; empty = none.
+    """
+
+    name: str
+    limits: tuple[Limit, ...]
+    best_effort: bool | None = None
+    promised: tuple[int, ...] = ()
+
+    def covers(self, shape: PodShape) -> bool:
+        """Whether a pod of this shape counts."""
+        return self.best_effort is None or self.best_effort is is_best_effort(shape)
+
+
+def is_best_effort(shape: PodShape) -> bool:
+    """Kubernetes' quality of service class: no container asks for CPU or memory."""
+    return not (shape.requests[CPU] or shape.requests[MEMORY])
+
+
+def with_promises(quota: Allowance, coming: Iterable[Coming]) -> Allowance:
+    """The quota with these future pods."""
+    counted = [(podset, count) for podset, count in coming if quota.covers(podset.shape)]
+    if not counted:
+        return quota
+    promised = tuple(
+        sum(count * limit.per_pod(podset) for podset, count in counted) for limit in quota.limits
+    )
+    return replace(quota, promised=promised)

@@ -1,0 +1,134 @@
+"""Workloads of the past: as jobs of a trace, and how long gangs with equal properties ran."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from queuectl.domain.ledger import Entry
+
+# ---- The properties by which gangs are similar, and how long gangs ran
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The properties by which gangs are similar. An empty text or 0 = not known.
+
+    Attributes:
+        cluster_queue: the ClusterQueue that the gang is charged to.
+        namespace: of the gang and its LocalQueue.
+        queue: its LocalQueue.
+        user: its user.
+        name: of its object.
+        pods: of all podsets.
+        gpus: of all pods.
+    """
+
+    cluster_queue: str = ""
+    namespace: str = ""
+    queue: str = ""
+    user: str = ""
+    name: str = ""
+    pods: int = 0
+    gpus: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A finished gang, and the seconds for which it held its nodes, all attempts together."""
+
+    work: Work
+    seconds: float
+
+
+# ---- Workloads of the past as jobs of a trace: when they were submitted, what they requested, and how long they worked
+
+
+@dataclass(frozen=True, slots=True)
+class UsedHour:
+    """One hour of one workload, in GPU-seconds.
+
+    Attributes:
+        hour: its start, in unix seconds.
+        allocated: held by the gang.
+        used: measured as used.
+        unknown: of ``allocated``, what was not measured.
+    """
+
+    hour: int
+    allocated: float
+    used: float
+    unknown: float
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedWorkload:
+    """A workload that held GPUs or pods.
+
+    Attributes:
+        entry: its row of the ledger.
+        lost: GPU-seconds of work that evictions cost.
+        hours: of the usage ledger, oldest first; none if they are deleted already.
+    """
+
+    entry: Entry
+    lost: float
+    hours: Sequence[UsedHour] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedJob:
+    """A job of a trace. Times are in seconds.
+
+    Attributes:
+        submit: after the begin of the trace. A job that was there at the begin has 0.
+        duration: of its work after the begin, without the work that evictions lost.
+        finished: whether it has ended. Otherwise it worked so long until the end of the trace.
+        utilization: from this many seconds of work on, 0 to 1: measured GPU utilization, by hour.
+    """
+
+    entry: Entry
+    submit: float
+    duration: float
+    finished: bool
+    utilization: tuple[tuple[float, float], ...]
+
+    @property
+    def gpus_per_pod(self) -> int:
+        """GPUs of each pod, rounded up."""
+        return ceil(self.entry.gpus / self.entry.pods) if self.entry.pods else 0
+
+
+def recorded_job(found: RecordedWorkload, since: float, until: float) -> RecordedJob:
+    """The part of a workload between two full hours (unix seconds)."""
+    entry, gpus = found.entry, float(found.entry.gpus)
+    worked = entry.executed(until)
+    if gpus:
+        before = sum(one.allocated for one in found.hours if one.hour < since) / gpus
+        worked -= before + found.lost / gpus
+    ended = min(entry.finished_at if entry.finished_at is not None else until, until)
+    begin = max(entry.queued_at, since)
+    worked = min(max(worked, 1.0), max(ended - begin, 1.0))
+    hours = [one for one in found.hours if since <= one.hour < until]
+    return RecordedJob(
+        entry,
+        begin - since,
+        worked,
+        entry.finished_at is not None and entry.finished_at <= until,
+        _utilization(hours, gpus),
+    )
+
+
+def _utilization(hours: Sequence[UsedHour], gpus: float) -> tuple[tuple[float, float], ...]:
+    """Hours without a measurement continue the one before."""
+    curve: list[tuple[float, float]] = []
+    at = 0.0
+    for one in hours:
+        measured = one.allocated - one.unknown
+        if measured > 0:
+            share = min(one.used / measured, 1.0)
+            if not curve or curve[-1][1] != share:
+                curve.append((at, share))
+        at += one.allocated / gpus if gpus else 0.0
+    return tuple(curve)

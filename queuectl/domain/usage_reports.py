@@ -1,0 +1,367 @@
+"""Reports of the usage ledger: sums, averages of each hour, and the parts into which the GPUs of a cluster are divided.
+
+Efficiency = used / (allocated - unknown): of the measured GPU-seconds, those that computed. Wasted =
+allocated - unknown - used. Both are empty where no sample exists; ``unknown`` is shown beside them.
+
+total = effective + wasted + unknown, and wasted = idle + fragmented + unhealthy + unallocated. Efficiency = effective / total.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from fractions import Fraction
+from typing import Final, Self
+
+from queuectl.domain.accounting import HOUR, Amounts, ClusterAmounts, LostWorkSum
+from queuectl.domain.errors import BadInput
+from queuectl.domain.reasons import BY_POLICY, FAILED_START
+
+# ---- Reports of the usage ledger: what is asked, the sums that answer it, and the figures made of those
+
+MOST_ROWS: Final = 20_000  # of one report: it is made in memory
+
+
+class ReportKind(StrEnum):
+    """The subjects of reports."""
+
+    @property
+    def summed(self) -> bool:
+        """Whether it is a sum over hours that are asked for."""
+        return self not in (ReportKind.EFFICIENCY, ReportKind.BUDGETS)
+
+    USAGE = "usage"
+    COST = "cost"
+    WASTE = "waste"
+    WAITS = "waits"
+    EFFICIENCY = (
+        "efficiency"  # of the cluster now; the others are sums over hours of the usage ledger
+    )
+    BUDGETS = "budgets"  # in the present month
+
+
+class By(StrEnum):
+    """The keys by which rows are grouped."""
+
+    QUEUE = "queue"  # LocalQueue, namespace/name
+    CLUSTER_QUEUE = "clusterqueue"
+    COHORT = "cohort"
+    NAMESPACE = "namespace"
+    USER = "user"
+    FLAVOR = "flavor"
+    PRICE = "price"
+    HOUR = "hour"
+    WORKLOAD = "workload"
+    LABEL = "label"
+
+
+_LABEL: Final = re.compile(r"label:([A-Za-z0-9](?:[-A-Za-z0-9_./]{0,314}[A-Za-z0-9])?)")
+_HOURLY: Final = ",hour"
+_FOR_OTHERS: Final = frozenset(code.value for code in BY_POLICY)
+_FAILED: Final = frozenset(code.value for code in FAILED_START)
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """``label``: its key, with :attr:`By.LABEL`. ``hourly``: each hour has rows of its own."""
+
+    by: By
+    label: str = ""
+    hourly: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``queue``, ``label:team``, ``workload,hour``...
+
+        Raises:
+            BadInput: it is none of them.
+        """
+        what = text.removesuffix(_HOURLY)
+        hourly = what != text
+        found = _LABEL.fullmatch(what)
+        if found is not None:
+            return cls(By.LABEL, found[1], hourly)
+        if what in set(By) - {By.LABEL} and not (hourly and what == By.HOUR):
+            return cls(By(what), "", hourly)
+        known = ", ".join([*(by for by in By if by is not By.LABEL), "label:KEY"])
+        raise BadInput(f"by: {text!r} is none of {known}, with or without {_HOURLY!r} behind it")
+
+    def __str__(self) -> str:
+        what = f"label:{self.label}" if self.by is By.LABEL else self.by.value
+        return what + _HOURLY if self.hourly else what
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """Whole hours, unix seconds: from the start of the first to the end of the last."""
+
+    since: int
+    until: int
+
+    @classmethod
+    def around(cls, since: float, until: float) -> Self:
+        """The full hours that a span of time touches.
+
+        Raises:
+            BadInput: it ends before it begins.
+        """
+        if until <= since:
+            raise BadInput("until: must be later than since")
+        return cls(int(since // HOUR) * HOUR, -int(-until // HOUR) * HOUR)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRow:
+    """Sums of one group. ``names``: its keys; of a workload, all that is known of it."""
+
+    names: Mapping[str, str]
+    amounts: Amounts
+    workloads: int = 0
+    losses: Mapping[str, LostWorkSum] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def known(self) -> int:
+        """Units that were measured."""
+        return self.amounts.allocated - self.amounts.unknown
+
+    @property
+    def efficiency(self) -> float | None:
+        """0..1; None where nothing was measured."""
+        return self.amounts.used / self.known if self.known > 0 else None
+
+    @property
+    def wasted(self) -> int:
+        """Units."""
+        return self.known - self.amounts.used
+
+    @property
+    def wasted_cost(self) -> float:
+        """The part of the cost that what was wasted has in what was allocated."""
+        allocated = self.amounts.allocated
+        return self.amounts.cost * self.wasted / allocated if allocated > 0 else 0.0
+
+    @property
+    def lost_to_others(self) -> float:
+        """GPU-seconds of work lost because others needed the room, or a queue's policy took it back."""
+        return self._lost(_FOR_OTHERS)
+
+    @property
+    def lost_in_starts(self) -> float:
+        """GPU-seconds that starts held that failed."""
+        return self._lost(_FAILED)
+
+    @property
+    def lost_otherwise(self) -> float:
+        """GPU-seconds of work lost in evictions for any other reason."""
+        return sum(x.gpu_seconds for x in self.losses.values()) - self._lost(_FOR_OTHERS | _FAILED)
+
+    @property
+    def evictions(self) -> int:
+        return sum(x.evictions for x in self.losses.values())
+
+    def _lost(self, reasons: frozenset[str]) -> float:
+        return sum(x.gpu_seconds for reason, x in self.losses.items() if reason in reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetRow:
+    """Free GPUs of one flavor's nodes over a period, in GPU-seconds.
+
+    Attributes:
+        seconds: that have samples.
+        capacity: of nodes that take pods.
+        free: of those, not held by a gang.
+        fragmented: of the free, those on nodes too small for a shape, averaged over the shapes by how many pods want them.
+        stranded: of the free, those on nodes that no shape fits.
+        inside: of the fragmented, those on nodes with enough for the shape, but not of one PCIe root or NUMA node.
+    """
+
+    flavor: str
+    seconds: float
+    capacity: float
+    free: float
+    fragmented: float
+    stranded: float
+    inside: float
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """``as_of``: everything before it is in; None = nothing was accounted for yet. ``cluster``: None = not for this caller."""
+
+    period: Period
+    grouping: Grouping
+    as_of: float | None
+    rows: tuple[ReportRow, ...]
+    fleet: tuple[FleetRow, ...] = ()
+    cluster: ClusterAmounts | None = None
+
+
+def check_size(rows: int, grouping: Grouping) -> None:
+    """Raises BadInput when a report would have more than :data:`MOST_ROWS` rows."""
+    if rows > MOST_ROWS:
+        raise BadInput(
+            f"since: by {grouping} these hours have more than {MOST_ROWS:,} rows; ask for fewer hours"
+        )
+
+
+# ---- GPUs over time: averages of each hour of the usage ledger, for a chart
+
+
+@dataclass(frozen=True, slots=True)
+class QueueHour:
+    """The GPU-seconds that the gangs of one LocalQueue held and requested in one hour.
+
+    Attributes:
+        hour: its start, in unix seconds.
+        allocated: held by gangs.
+        used: of ``allocated``, what was measured as used.
+        unknown: of ``allocated``, what was not measured.
+        waited: requested by pending gangs.
+    """
+
+    hour: int
+    namespace: str
+    queue: str
+    cluster_queue: str
+    allocated: float
+    used: float
+    unknown: float
+    waited: float
+
+
+@dataclass(frozen=True, slots=True)
+class UsageHours:
+    """The hours of a period.
+
+    Attributes:
+        as_of: everything before this time is in; None = nothing is accounted for yet.
+        rows: of all LocalQueues, by hour.
+        capacity: hour to the GPUs on nodes that take pods, on average; hours in which no node was seen are absent.
+    """
+
+    as_of: float | None
+    rows: tuple[QueueHour, ...] = ()
+    capacity: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPoint:
+    """Averages of one hour, in GPUs.
+
+    Attributes:
+        since, until: unix seconds; the last hour can be incomplete.
+        allocated: held by gangs.
+        used: measured as used.
+        unmeasured: held, and not measured.
+        pending: requested by pending gangs.
+        capacity: on nodes that take pods; None = not known, or not for this caller.
+    """
+
+    since: float
+    until: float
+    allocated: float
+    used: float
+    unmeasured: float
+    pending: float
+    capacity: float | None
+
+
+def points(
+    found: UsageHours,
+    hours: Iterable[int],
+    wanted: Callable[[QueueHour], bool],
+    *,
+    capacity: bool,
+) -> tuple[HistoryPoint, ...]:
+    """A point for each of these hours that is accounted for, at least in part.
+
+    Args:
+        found: the ledger's hours.
+        hours: their starts, in unix seconds.
+        wanted: which LocalQueues count.
+        capacity: whether the points show the GPUs of the nodes.
+    """
+    sums: dict[int, list[float]] = {}
+    for row in found.rows:
+        if wanted(row):
+            total = sums.setdefault(row.hour, [0.0] * 4)
+            for i, amount in enumerate((row.allocated, row.used, row.unknown, row.waited)):
+                total[i] += amount
+    as_of = found.as_of if found.as_of is not None else 0.0
+    made = []
+    for hour in hours:
+        until = min(float(hour + HOUR), as_of)
+        if until > hour:
+            allocated, used, unknown, waited = (
+                amount / (until - hour) for amount in sums.get(hour, [0.0] * 4)
+            )
+            known = found.capacity.get(hour) if capacity else None
+            made.append(HistoryPoint(float(hour), until, allocated, used, unknown, waited, known))
+    return tuple(made)
+
+
+# ---- GPUs by what becomes of them: the parts into which the GPUs of a cluster are divided, and its efficiency
+
+_NONE: Final = Fraction()
+
+
+@dataclass(frozen=True, slots=True)
+class GpuParts:
+    """The GPUs of some nodes, as exact fractions. Each GPU is in one part, or divided between parts.
+
+    Attributes:
+        effective: held by gangs, times their measured utilization; 0 while a gang is stuck.
+        idle: the rest of the GPUs that measured gangs hold.
+        fragmented: free, but the next pod is expected to be unable to use them (fragmentation gradient descent).
+        unhealthy: failed, or free on nodes that are not ready or cordoned.
+        unallocated: all other free GPUs.
+        unknown: held by a gang or another pod without a measurement.
+    """
+
+    effective: Fraction = _NONE
+    idle: Fraction = _NONE
+    fragmented: Fraction = _NONE
+    unhealthy: Fraction = _NONE
+    unallocated: Fraction = _NONE
+    unknown: Fraction = _NONE
+
+    @property
+    def total(self) -> Fraction:
+        return self.effective + self.wasted + self.unknown
+
+    @property
+    def wasted(self) -> Fraction:
+        return self.idle + self.fragmented + self.unhealthy + self.unallocated
+
+    @property
+    def efficiency(self) -> float | None:
+        """0..1; None without GPUs. An unknown GPU counts as not effective."""
+        return float(self.effective / self.total) if self.total else None
+
+    @property
+    def highest_efficiency(self) -> float | None:
+        """The efficiency if all that is unknown were effective; None without GPUs."""
+        return float((self.effective + self.unknown) / self.total) if self.total else None
+
+    def __add__(self, other: GpuParts) -> GpuParts:
+        return GpuParts(
+            _plus(self.effective, other.effective),
+            _plus(self.idle, other.idle),
+            _plus(self.fragmented, other.fragmented),
+            _plus(self.unhealthy, other.unhealthy),
+            _plus(self.unallocated, other.unallocated),
+            _plus(self.unknown, other.unknown),
+        )
+
+
+def _plus(one: Fraction, other: Fraction) -> Fraction:
+    """Most parts of a node are 0, and a sum of fractions is slow."""
+    return one + other if other else one
+
+
+PARTS: Final = tuple(field.name for field in fields(GpuParts))
+NO_GPUS: Final = GpuParts()

@@ -1,0 +1,354 @@
+"""Starts at a time: planned starts can happen beside all that starts now, and Reservations keep the nodes that they need.
+
+The plan is checked again as it would be at each of these times: the gangs that have ended by then are left out, those that start now
+run, and the gangs planned for that time start. The other checks then say whether they fit.
+
+A gang is *beside* a Reservation that does not admit it, if it still runs when the Reservation has begun and not ended. On each node of a
+Reservation, gangs beside it that start, or are planned to start, fit beside what the Reservation keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from math import inf
+from typing import TypeAlias
+
+from queuectl.domain.plan import Admission, Plan, Planned
+from queuectl.domain.quantity import Resources
+from queuectl.domain.queues import QueueingStrategy, WithinClusterQueue
+from queuectl.domain.reservations import AdvanceReservation, Occurrence
+from queuectl.domain.snapshot import Admitted, PlannedStart, Snapshot
+from queuectl.domain.workload import Placement, TopologyMode, Workload
+from queuectl.planner.verify.capacity import check_capacity
+from queuectl.planner.verify.order import (
+    Account,
+    account,
+    inadmissible,
+    never,
+    place,
+    surely_before,
+)
+from queuectl.planner.verify.placement import check_gangs
+from queuectl.planner.verify.plan_index import PlanIndex, Rule, Violation
+from queuectl.planner.verify.quota import check_quota
+
+# ---- Planned starts: each can happen at its time beside all that starts now, and none is late without a cause
+
+_SLACK = 60.0  # seconds that the gangs before a planned start can take to stop
+_MOST_OVERRUNS = 2
+
+
+def check_planned(index: PlanIndex) -> Iterator[Violation]:
+    """Planned starts, and gangs of unknown length that pass a gang that waits."""
+    for planned in index.plan.planned:
+        yield from _promise(index, planned)
+    for at in sorted({p.start.at for p in index.planned}):
+        yield from _at(index, at)
+    yield from _unknown_lengths(index)
+
+
+def _promise(index: PlanIndex, planned: Planned) -> Iterator[Violation]:
+    entry, refusal = index.pending.get(planned.uid), index.refused.get(planned.uid)
+    if entry is None or refusal is None or refusal.lease is not None:
+        yield Violation(Rule.PLANNED_START, planned.uid, "does not wait, or waits for its victims")
+        return
+    last, start = entry.planned_start, planned.start
+    if not planned.known:
+        yield from _withdrawn(planned, last)
+        return
+    if start.at < index.snapshot.now:
+        yield Violation(Rule.PLANNED_START, planned.uid, "its planned start is in the past")
+    if last is None or last.promised is None or planned.slip is not None:
+        return
+    if start.at > last.promised + _SLACK:
+        text = f"is late without a cause: starts at {start.at:.0f}, planned {last.promised:.0f}"
+        yield Violation(Rule.PLANNED_START, planned.uid, text)
+    if start.promised is None or start.promised > last.promised:
+        yield Violation(
+            Rule.PLANNED_START, planned.uid, "is planned for a later time without a cause"
+        )
+
+
+def _withdrawn(planned: Planned, last: PlannedStart | None) -> Iterator[Violation]:
+    """A planned start for which the plan has no time: it keeps its latest time, or it loses it for a cause."""
+    if last is None:
+        yield Violation(Rule.PLANNED_START, planned.uid, "has no planned start to keep")
+    elif planned.slip is None and planned.start != last:
+        yield Violation(Rule.PLANNED_START, planned.uid, "loses its latest time without a cause")
+
+
+def _at(index: PlanIndex, at: float) -> Iterator[Violation]:
+    """The violations at one time, as those of the first gang that is planned for it."""
+    here = [p for p in index.planned if p.start.at == at]
+    snapshot = _later(index, at)
+    plan = Plan(admitted=tuple(Admission(p.uid, p.start.placement) for p in here))
+    then = PlanIndex(snapshot, plan)
+    for check in (check_gangs, check_capacity, check_quota):
+        for violation in check(then):
+            text = f"at its planned start {violation.subject}: {violation.message}"
+            yield Violation(Rule.PLANNED_START, here[0].uid, text)
+
+
+def _later(index: PlanIndex, at: float) -> Snapshot:
+    """The snapshot as it would be at a time, without what starts then."""
+    snapshot = index.snapshot
+    waiting = [index.pending[p.uid] for p in index.planned if p.start.at == at]
+    guarded = [
+        entry.workload
+        for entry in waiting
+        if entry.planned_start is not None and entry.planned_start.overruns >= _MOST_OVERRUNS
+    ]
+    repaired = {a.uid: a.placement for a in index.plan.admitted if a.repaired}
+    running = [
+        replace(gang, placement=repaired.get(gang.workload.uid, gang.placement))
+        for gang in snapshot.admitted
+        if _stays(index, gang, at)
+    ]
+    for admission in index.plan.admitted:
+        entry = index.pending.get(admission.uid)
+        if entry is not None and _still_runs(snapshot, entry.workload, at, guarded):
+            running.append(Admitted(entry.workload, admission.placement))
+    running += [
+        Admitted(index.pending[refusal.uid].workload, refusal.lease.placement)
+        for refusal in index.plan.pending
+        if refusal.lease is not None and refusal.uid in index.pending
+    ]
+    for p in index.planned:
+        workload = index.pending[p.uid].workload
+        if p.start.at < at < p.start.at + _length(workload):
+            running.append(Admitted(workload, p.start.placement))
+    pending = tuple(replace(entry, lease=None) for entry in waiting)
+    return replace(snapshot, now=at, admitted=tuple(running), pending=pending)
+
+
+def _stays(index: PlanIndex, gang: Admitted, at: float) -> bool:
+    """Whether a running gang is still there: not if it leaves, nor if its end is known and has passed."""
+    if gang.workload.uid in index.gone_after:
+        return False
+    return gang.ends_at is None or max(gang.ends_at, index.snapshot.now + 1) > at
+
+
+def _still_runs(snapshot: Snapshot, workload: Workload, at: float, guarded: list[Workload]) -> bool:
+    if snapshot.now + _length(workload) > at:
+        return True
+    sure = workload.duration is not None and workload.duration.enforced
+    return not sure and any(not _evicts(snapshot, first, workload) for first in guarded)
+
+
+def _evicts(snapshot: Snapshot, first: Workload, workload: Workload) -> bool:
+    queue = snapshot.queue_of(first)
+    return (
+        queue is not None
+        and queue is snapshot.queue_of(workload)
+        and queue.within_cluster_queue is not WithinClusterQueue.NEVER
+        and workload.preemptible
+        and workload.priority < first.priority
+    )
+
+
+def _length(workload: Workload) -> float:
+    return inf if workload.duration is None else workload.duration.seconds
+
+
+def _unknown_lengths(index: PlanIndex) -> Iterator[Violation]:
+    """In one ClusterQueue, a gang of unknown length that starts although one before it waits."""
+    queues = index.snapshot.config.cluster_queues
+    if not any(q.strategy is QueueingStrategy.BACKFILL for q in queues.values()):
+        return
+    first = _first_that_wait(index)
+    for uid in sorted(index.started & index.pending.keys()):
+        entry = index.pending[uid]
+        workload, queue = entry.workload, index.queue_of(entry.workload)
+        if queue is None or workload.duration is not None or entry.lease is not None:
+            continue
+        # The first of all accounts has the highest priority: it is surely before the gang if any of another account is.
+        for whose in (None, account(workload)):
+            ahead = first.get((queue.name, whose))
+            if ahead is None or place(ahead) > place(workload):
+                continue
+            if surely_before(index, queue, ahead, workload):
+                text = f"of unknown length, passes {ahead.uid}"
+                yield Violation(Rule.PLANNED_START, uid, text)
+                break
+
+
+def _first_that_wait(index: PlanIndex) -> dict[tuple[str, Account | None], Workload]:
+    """By Backfill ClusterQueue, the first gang that waits and holds others back: of each account, and of all (None)."""
+    first: dict[tuple[str, Account | None], Workload] = {}
+    for refusal in index.plan.pending:
+        entry = index.pending.get(refusal.uid)
+        queue = index.queue_of(entry.workload) if entry is not None else None
+        if entry is None or queue is None or queue.strategy is not QueueingStrategy.BACKFILL:
+            continue
+        workload = entry.workload
+        if workload.growth is not None:
+            continue  # it holds back no gang
+        if never(refusal) or refusal.lease is not None or inadmissible(index, entry) is not None:
+            continue
+        for whose in (None, account(workload)):
+            known = first.setdefault((queue.name, whose), workload)
+            first[queue.name, whose] = min(known, workload, key=place)
+    return first
+
+
+# ---- Reservations in advance: each has nodes that can hold it, and no gang that it does not admit starts on what it keeps there
+
+_Kept: TypeAlias = Mapping[str, Resources | None]
+"""Nodes of a Reservation, and what it keeps there; None = the whole node."""
+
+
+def check_reserved(index: PlanIndex) -> Iterator[Violation]:
+    """The placements of Reservations, and the gangs that start beside them."""
+    known = {state.name: state for state in index.plan.reserved}
+    for each in index.snapshot.reservations:
+        capacity = each.reservation.capacity
+        if capacity is None:
+            yield from _starts(index, each, dict.fromkeys(each.reservation.nodes))
+            continue
+        state = known.get(each.name)
+        if state is None or bool(state.nodes) == bool(state.reason):
+            yield Violation(Rule.RESERVATION, each.name, "has neither nodes nor a reason")
+            continue
+        nodes = dict(state.nodes)
+        if not nodes:
+            continue
+        yield from _placement(index, each, nodes)
+        kept = {name: capacity.requests * pods for name, pods in nodes.items()}
+        yield from _starts(index, each, kept)
+
+
+def _placement(index: PlanIndex, each: Occurrence, nodes: dict[str, int]) -> Iterator[Violation]:
+    capacity = each.reservation.capacity
+    assert capacity is not None
+    begun = each.begins <= index.snapshot.now
+    if begun and each.placed:
+        if nodes != dict(each.placed):
+            yield Violation(Rule.RESERVATION, each.name, "moves after it has begun")
+        return
+    if sum(nodes.values()) != capacity.pods:
+        text = f"keeps room for {sum(nodes.values())} of {capacity.pods} pods"
+        yield Violation(Rule.RESERVATION, each.name, text)
+    flavor = index.snapshot.config.flavors.get(capacity.flavor or "")
+    labels = [*capacity.node_labels, *(flavor.node_labels if flavor is not None else ())]
+    for name in nodes:
+        node = index.nodes.get(name)
+        if node is None or not node.ready:
+            yield Violation(Rule.RESERVATION, each.name, f"keeps node {name}, which is lost")
+        elif any(node.labels.get(key) != value for key, value in labels):
+            yield Violation(Rule.RESERVATION, each.name, f"keeps node {name} of other labels")
+    asked = capacity.topology
+    if asked is not None and asked.mode is TopologyMode.REQUIRED and asked.level is not None:
+        topologies = list(index.snapshot.config.topologies.values())
+        if flavor is not None:
+            topologies = [t for t in topologies if t.name == flavor.topology]
+        here = [index.nodes[name] for name in nodes if name in index.nodes]
+        if len({index.domain(node, asked.level, topologies) for node in here}) > 1:
+            text = f"is in several domains of {asked.level}"
+            yield Violation(Rule.RESERVATION, each.name, text)
+
+
+def _starts(index: PlanIndex, each: Occurrence, kept: _Kept) -> Iterator[Violation]:
+    """Gangs beside a Reservation that start on its nodes."""
+    starting = [
+        (claim.workload, claim.placement)
+        for claim in index.claims
+        if claim.running is None and _beside(index, each, claim.workload, index.snapshot.now)
+    ]
+    yield from _check(index, each, kept, starting, index.snapshot.now)
+    for planned in index.planned:
+        entry, at = index.pending[planned.uid], planned.start.at
+        if _beside(index, each, entry.workload, at):
+            later = [
+                *starting_until(index, starting, at),
+                (entry.workload, planned.start.placement),
+            ]
+            later += _planned_before(index, each, planned)
+            yield from _check(index, each, kept, later, at)
+
+
+def starting_until(
+    index: PlanIndex, starting: list[tuple[Workload, Placement]], at: float
+) -> list[tuple[Workload, Placement]]:
+    """Of the gangs that start now, those that still run at a time."""
+    return [(w, p) for w, p in starting if index.snapshot.now + _length(w) > at]
+
+
+def _planned_before(
+    index: PlanIndex, each: Occurrence, planned: Planned
+) -> Iterator[tuple[Workload, Placement]]:
+    for other in index.planned:
+        entry, at = index.pending[other.uid], planned.start.at
+        if other.uid == planned.uid or other.start.at > at:
+            continue
+        still = other.start.at + _length(entry.workload) > at
+        if still and _beside(index, each, entry.workload, other.start.at):
+            yield entry.workload, other.start.placement
+
+
+def _check(
+    index: PlanIndex,
+    each: Occurrence,
+    kept: _Kept,
+    starting: list[tuple[Workload, Placement]],
+    at: float,
+) -> Iterator[Violation]:
+    added = _on_nodes(starting)
+    touched = added.keys() & kept.keys()
+    if not touched:
+        return
+    staying = [
+        (gang.workload, gang.placement)
+        for gang in index.snapshot.admitted
+        if gang.workload.uid not in index.gone_after
+        and _end(index, gang) > at
+        and _runs_beside(index, each, gang)
+    ]
+    used = _on_nodes(staying)
+    for name in sorted(touched):
+        whole = kept[name]
+        node = index.nodes.get(name)
+        if whole is None or node is None:
+            text = f"a gang that runs until after its start is placed on node {name}"
+            yield Violation(Rule.RESERVATION, each.name, text)
+            continue
+        others = index.snapshot.other_pods.get(name, Resources())
+        for resource in set(whole) & set(added[name]) - {"pods"}:
+            free = node.allocatable[resource] - others[resource] - whole[resource]
+            asked = added[name][resource] + used.get(name, Resources())[resource]
+            if asked > free:
+                text = f"node {name}, {resource}: gangs beside it hold {asked}, {free} are not kept"
+                yield Violation(Rule.RESERVATION, each.name, text)
+
+
+def _on_nodes(gangs: list[tuple[Workload, Placement]]) -> dict[str, Resources]:
+    use: dict[str, Resources] = {}
+    for workload, placement in gangs:
+        for podset in workload.podsets:
+            placed = placement.of(podset.name)
+            for name, count in placed.nodes if placed is not None else ():
+                use[name] = use.get(name, Resources()) + podset.shape.requests * count
+    return use
+
+
+def _beside(index: PlanIndex, each: Occurrence, workload: Workload, at: float) -> bool:
+    """Whether a gang that starts at a time is beside a Reservation."""
+    if _admitted(index, each.reservation, workload):
+        return False
+    return at < each.ends and at + _length(workload) > each.begins
+
+
+def _runs_beside(index: PlanIndex, each: Occurrence, gang: Admitted) -> bool:
+    return not _admitted(index, each.reservation, gang.workload) and _end(index, gang) > each.begins
+
+
+def _admitted(index: PlanIndex, reservation: AdvanceReservation, workload: Workload) -> bool:
+    queue = index.queue_of(workload)
+    if queue is None or reservation.cluster_queue != queue.name:
+        return False
+    by_user = not reservation.users or workload.user in reservation.users
+    return by_user and (not reservation.namespaces or workload.namespace in reservation.namespaces)
+
+
+def _end(index: PlanIndex, gang: Admitted) -> float:
+    return inf if gang.ends_at is None else max(gang.ends_at, index.snapshot.now + 1)
