@@ -1,4 +1,4 @@
-"""What gangs and nodes have of the resources that queues are charged for devices."""
+"""The resources that queues are charged for devices: those of a gang, and those of the nodes."""
 
 from __future__ import annotations
 
