@@ -102,17 +102,17 @@ def read_device_classes(given: Sequence[wire.DeviceClassMapping]) -> tuple[tuple
         RequestError: a name is invalid, or a class occurs twice.
     """
     if len(given) > _MOST_MAPPINGS:
-        raise RequestError(f"{_PATH}: at most {_MOST_MAPPINGS} are allowed")
-    once((mapping.name for mapping in given), f"{_PATH}: name")
+        raise RequestError(f"{_MAPPINGS_PATH}: at most {_MOST_MAPPINGS} are allowed")
+    once((mapping.name for mapping in given), f"{_MAPPINGS_PATH}: name")
     for i, mapping in enumerate(given):
-        _check(mapping, f"{_PATH}[{i}]")
+        _check(mapping, f"{_MAPPINGS_PATH}[{i}]")
     pairs = [
         (name, mapping.name)
         for mapping in given
         if not mapping.sources
         for name in mapping.device_class_names or ()
     ]
-    once((name for name, _ in pairs), f"{_PATH}: DeviceClass")
+    once((name for name, _ in pairs), f"{_MAPPINGS_PATH}: DeviceClass")
     return tuple(sorted(pairs))
 
 
