@@ -14,7 +14,7 @@ from queuectl.api.problems import wrong_parameter
 from queuectl.domain.identity import LONGEST_NAME
 from queuectl.domain.queries import DocumentKey, SortKey
 
-# ---- The parameters of paths and queries, with limits: an invalid name never reaches the database
+# ---- Parameters
 
 NAME: Final = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
 WORKLOAD: Final = rf"{NAME.removesuffix('$')}(_[0-9]{{1,3}})?$"
@@ -100,7 +100,7 @@ def key_in_path(kind: ConfigKind) -> Callable[..., DocumentKey]:
     return namespaced if kind.namespaced else clusterwide
 
 
-# ---- Cursors of lists in the order of names: the name after which the next page begins, opaque to callers
+# ---- Cursors of lists
 
 
 def cursor_after(name: str) -> str:

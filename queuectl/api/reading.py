@@ -20,7 +20,7 @@ from yaml.resolver import Resolver
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.objects.documents import check_keys, place_of, problem_of
 
-# ---- Bytes of a request to plain JSON values, within bounds, so that a small body cannot cost much
+# ---- JSON and YAML
 
 MAX_DEPTH: Final = 64
 """Mappings and lists inside each other. The deepest document of ours has 10."""
@@ -190,7 +190,7 @@ class _Loader(Composer, CParser, SafeConstructor, Resolver):
         return ComposerError(None, None, why, event.start_mark if event is not None else None)
 
 
-# ---- JSON Merge Patch (RFC 7386): a document with the changes only; null removes a member, a list replaces a list
+# ---- JSON Merge Patch (RFC 7386)
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 

@@ -1,7 +1,5 @@
 """The bearer token of a command: from a file, or from the kubeconfig.
 
-This module imports no Kubernetes client, which takes two seconds to import.
-
 A command sends a token only after the server has answered 401: a server without authentication needs none, and an exec plugin
 can take seconds or open a browser. A token is never sent unencrypted to another machine, and never part of a message.
 """
@@ -22,7 +20,9 @@ import httpx2
 
 from queuectl.cli.errors import CommandFailed, Exit
 
-# ---- The part of a kubeconfig that a client of queuectl's API needs: the user, the cluster and the namespace
+# ---- Kubeconfig
+#
+# This module imports no Kubernetes client, which takes two seconds to import.
 
 _DEFAULT: Final = Path("~/.kube/config")
 
@@ -51,7 +51,7 @@ class Context:
 
 
 def current_context(files: str | None = None, context: str | None = None) -> Context | None:
-    """The context in use, or None where there is no kubeconfig.
+    """The current context; None without a kubeconfig.
 
     Args:
         files: paths as in ``$KUBECONFIG``; None = those of ``$KUBECONFIG``, else ``~/.kube/config``.
@@ -121,7 +121,7 @@ def _entry(
     return None, None
 
 
-# ---- The bearer token of a command: from a file, or from the kubeconfig
+# ---- Bearer tokens
 
 PLUGIN_SECONDS: Final = 120.0  # a plugin can ask the user to sign in
 _EXEC_GROUP: Final = "client.authentication.k8s.io/"

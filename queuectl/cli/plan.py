@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from queuectl.offline.inputs import SnapshotInput
 
 
-# ---- The output of ``queuectl plan`` as tables
+# ---- Tables
 
 
 def print_tables(document: dict[str, Any]) -> None:
@@ -169,7 +169,7 @@ def _summary(document: dict[str, Any]) -> str:
     return f"{counts}; proof: {document['proof']}"
 
 
-# ---- ``queuectl plan``: the plan for the objects in files, with the reasons of pending gangs
+# ---- The command
 
 EXPLAINED = 10  # pending gangs, so that a file with a thousand of them is planned fast
 BAD_INPUT = 2

@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-# ---- The name by which the program was called: ``queuectl``, or ``kubectl queuectl`` for the kubectl plugin
+# ---- Name
 
 NAME: Final = "queuectl"
 PLUGIN: Final = "kubectl-queuectl"
@@ -22,7 +22,7 @@ def called() -> str:
     return f"kubectl {NAME}" if PurePath(sys.argv[0]).stem == PLUGIN else NAME
 
 
-# ---- ``queuectl version``
+# ---- Version
 
 
 def version_line() -> str:
@@ -37,7 +37,7 @@ def version_command() -> None:
     typer.echo(version_line())
 
 
-# ---- The options of a server command for its log
+# ---- Log
 
 Format = Literal["auto", "json", "console"]
 Level = Literal["debug", "info", "warning", "error"]
@@ -54,7 +54,7 @@ def configure_log(form: Format, level: Level) -> None:
     configure(LogFormat(form), level)
 
 
-# ---- Settings of the Python interpreter for a process with one event loop, a few threads and many long-lived objects
+# ---- Interpreter
 
 _SWITCH_SECONDS: Final = 0.001
 
@@ -77,7 +77,7 @@ def tune_interpreter() -> None:
     sys.setswitchinterval(_SWITCH_SECONDS)
 
 
-# ---- ``queuectl completion``: the script with which a shell completes commands and options
+# ---- Completion
 
 
 class Shell(StrEnum):

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from queuectl.simulate.setting import Setting
 
 
-# ---- ``queuectl simulate``: a trace of jobs through the queues and nodes of files, under one or more strategies
+# ---- The command
 
 
 class Output(StrEnum):
@@ -167,7 +167,7 @@ def _emit(output: Output, outcomes: list[Outcome]) -> None:
             print_outcomes(outcomes)
 
 
-# ---- The output of ``queuectl simulate`` as tables
+# ---- Tables
 
 
 def print_outcomes(outcomes: list[Outcome]) -> None:

@@ -1,8 +1,6 @@
 """The version of the API server and the resources that it serves, and the differences between versions that queuectl adapts to.
 
-A 404 alone is no evidence: a proxy or a load balancer can also answer it, for a resource with objects.
-
-This module names all of them. Kubernetes 1.36 and newer need no adaptation.
+This module names all these differences. Kubernetes 1.36 and newer need no adaptation.
 """
 
 from __future__ import annotations
@@ -16,7 +14,9 @@ from queuectl.cluster.client import Api
 from queuectl.cluster.remembered import Remembered
 from queuectl.domain.errors import ClusterUnavailable, ObjectGone
 
-# ---- Whether the API server serves a resource, by its discovery
+# ---- Discovery of a resource
+#
+# A 404 alone does not show that the API server lacks a resource: a proxy or a load balancer can also answer with it.
 
 
 class _ServedVersion(msgspec.Struct, rename="camel"):
@@ -67,7 +67,7 @@ async def confirm_absent(api: Api, path: str) -> None:
         raise ClusterUnavailable(f"{path}: answered 404, but the API server lists it as served")
 
 
-# ---- The version of the API server, and the differences between versions that queuectl adapts to
+# ---- Version of the API server
 
 MINIMUM: Final = (1, 33)
 """The oldest version that `make test-versions` tests."""

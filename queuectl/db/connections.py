@@ -15,7 +15,7 @@ from queuectl.db.engine import DatabaseSettings, limit, make_engine, open_connec
 from queuectl.db.failures import answers_within
 from queuectl.db.server_checks import check_pooling, check_server
 
-# ---- Notifications of other processes: LISTEN on a separate connection, and a poll in case a message is lost
+# ---- Notifications
 
 _LISTENER_CLOSE_SECONDS: Final = 2.0
 
@@ -77,7 +77,7 @@ class NotificationListener:
         self._notified.set()
 
 
-# ---- Access to the database server: transactions, snapshots, and waits for a change
+# ---- Transactions and snapshots
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from queuectl.domain.fleet import Node
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import PodSet, Workload
 
-# ---- The charges of one gang for devices, without the other gangs of the cluster
+# ---- The charges of one gang
 
 
 def with_charges(workload: Workload, classes: Classes) -> Workload:
@@ -46,7 +46,7 @@ def _charged(podset: PodSet, classes: Classes) -> PodSet:
     return replace(podset, shape=lowered_shape(podset.shape, classes.asked(request), {}, {}))
 
 
-# ---- The resources that no Reservation can keep by amount: those that only devices of ResourceSlices provide
+# ---- Resources that no Reservation can keep by amount
 
 
 def device_resources(
@@ -67,7 +67,7 @@ def device_resources(
     }
 
 
-# ---- The devices of each node by the resource that a queue is charged for them, for a proposal of quota
+# ---- Devices of each node by charged resource
 
 
 def offers(inventory: DeviceInventory) -> dict[str, dict[str, int]]:

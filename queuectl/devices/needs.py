@@ -1,10 +1,6 @@
-"""Atoms on one node, as numbers: which devices each can take, what it consumes of them, and what is left beside those in use.
+"""Atoms on one node, as numbers: which devices each can take, what it consumes of them, and what the devices in use leave.
 
 Devices are bits of an integer, in the order of ``NodeDevices.devices``. The rules are those of kube-scheduler's allocator.
-
-Constraints hold inside one claim. So a request that no constraint covers is independent, and a request for ``k`` devices is ``k`` requests
-for one. A pod fits for each order and choice if its atoms, one after the other, do: kube-scheduler searches through all
-choices for a pod.
 """
 
 from __future__ import annotations
@@ -28,7 +24,7 @@ from queuectl.domain.devices import (
     PodDevices,
 )
 
-# ---- How much of the capacity of a device an allocation consumes, by the rules of kube-scheduler
+# ---- Capacity that an allocation consumes
 
 Share: TypeAlias = tuple[Fraction, ...]
 """Amounts of the capacities of a device, in their order."""
@@ -78,7 +74,7 @@ def _violates(amount: Fraction, policy: CapacityPolicy) -> bool:
     return bool(policy.values) and amount not in policy.values
 
 
-# ---- Atoms on one node, as numbers: which devices each can take, and what it consumes of them
+# ---- Needs of atoms on one node
 
 ABSENT: Final = -1
 
@@ -164,7 +160,7 @@ class NodeNeeds:
     mixed: frozenset[tuple[int, int]] = frozenset()
 
 
-# ---- Devices of one node in use, and the counters that are left beside them
+# ---- Devices in use
 
 Shares: TypeAlias = tuple[tuple[Any, ...] | None, ...]
 
@@ -197,7 +193,7 @@ class Stock:
         self._counted = sum(1 << i for i, consumed in enumerate(self.node.consumes) if consumed)
 
     def enough(self, used: int, device: int) -> bool:
-        """Whether a device more can be used beside these."""
+        """Whether one more device can be used together with these."""
         consumed = self.node.consumes[device]
         if not consumed:
             return True
@@ -205,7 +201,7 @@ class Stock:
         return all(rest[counter] >= amount for counter, amount in consumed)
 
     def rest(self, used: int) -> tuple[int, ...]:
-        """Counters that are left beside these devices."""
+        """Counters that these devices leave."""
         used &= self._counted
         known = self._known.get(used)
         if known is None:
@@ -225,7 +221,11 @@ def bits_of(bits: int) -> Iterator[int]:
         bits ^= low
 
 
-# ---- The requests of a pod as atoms: the smallest parts that are allocated independently of each other
+# ---- Atoms of the requests of a pod
+#
+# Constraints hold inside one claim. So a request that no constraint covers is independent, and a request for ``k`` devices is ``k`` requests
+# for one. A pod fits for each order and choice if its atoms, one after the other, do: kube-scheduler searches through all
+# choices for a pod.
 
 MOST_RESULTS: Final = 32
 """The largest number of devices of one claim (``AllocationResultsMaxSize``)."""
@@ -239,7 +239,7 @@ class Atom:
         claim: its requests, named by number, and the constraints on them.
         resource: the extended resource that it stands for. A node whose device plugin publishes the resource serves it from there.
         several: it is one of several devices of a request, which must differ.
-        most: number of devices that its claim can have beside its other requests.
+        most: number of devices that its claim can have in addition to its other requests.
     """
 
     claim: ClaimSpec

@@ -30,7 +30,7 @@ from queuectl.domain.devices import (
 from queuectl.domain.fleet import Fleet, SelectorTerm
 from queuectl.domain.words import counted
 
-# ---- The devices of one pool on the nodes that can use them
+# ---- One pool
 
 _SEVERAL = "several nodes can use it"
 _COUNTERS = "its counters are shared with other nodes, or with devices that are left out"
@@ -280,7 +280,7 @@ class Pool:
         return f"pool {self._driver}/{self._name}"
 
 
-# ---- From ResourceSlices to the devices of each node
+# ---- All pools
 
 _Joined: TypeAlias = tuple[list[NodeDevices], NodeDevices]
 """The devices of the pools of a node, and all of them together."""
@@ -406,7 +406,7 @@ def _needs_labels(one: PoolSlice) -> bool:
     )
 
 
-# ---- Taints that take devices out of placement: those of ResourceSlices, and those of DeviceTaintRules
+# ---- Taints of devices
 
 _MOST_KINDS: Final = 1 << 14
 

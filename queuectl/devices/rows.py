@@ -1,8 +1,4 @@
-"""Robust capacity: the numbers of atoms that fit a node in every order and with every choice of devices, as rows of linear inequalities.
-
-The set of such count vectors is downward closed: each part of a robust set of pods is robust. Running pods hold devices that are one
-of the choices, so they count like pods that start.
-"""
+"""Robust capacity: the numbers of atoms that fit a node in every order and with every choice of devices, as rows of linear inequalities."""
 
 from __future__ import annotations
 
@@ -20,7 +16,10 @@ import numpy.typing as npt
 from queuectl.devices.allocation import Allocator, TooMuchWork
 from queuectl.devices.needs import ABSENT, Need, NodeNeeds, Share, State
 
-# ---- Robust capacity: the numbers of atoms that fit a node in every order and with every choice of devices
+# ---- Robust capacity
+#
+# The set of such count vectors is downward closed: each part of a robust set of pods is robust. Running pods hold devices that are one
+# of the choices, so they count like pods that start.
 
 Counts: TypeAlias = tuple[int, ...]  # per atom
 
@@ -166,7 +165,7 @@ def _plus(point: Counts, atom: int, amount: int = 1) -> Counts:
     return (*point[:atom], point[atom] + amount, *point[atom + 1 :])
 
 
-# ---- Robust capacity as rows: linear inequalities whose solutions are all robust
+# ---- Rows of linear inequalities
 
 Weights: TypeAlias = tuple[tuple[int, int], ...]  # (atom, weight), by atom
 Ints: TypeAlias = npt.NDArray[np.int64]

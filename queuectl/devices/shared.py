@@ -2,9 +2,6 @@
 
 Devices of a node can be used only there. So the pods that share such a claim are placed on one node, and its devices count once: for
 a podset of its own that stands for the claim. A claim that is allocated already takes no more devices, and its pods go where it is.
-
-While kube-scheduler allocates the devices of one pod, it keeps the counters that are left by the name of the pool, without the
-driver. One pod cannot use such devices of two drivers. Pods with devices of one driver each are allocated correctly.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ from queuectl.domain.workload import (
     Workload,
 )
 
-# ---- ResourceClaims that pods of a gang share
+# ---- Shared ResourceClaims
 
 ClaimKey: TypeAlias = tuple[str, str]
 """Namespace and name of a ResourceClaim."""
@@ -297,7 +294,10 @@ def _without(placed: _Placed) -> _Placed:
     return replace(placed, placement=Placement(kept))
 
 
-# ---- Pools of several drivers that have the same name and counters
+# ---- Pools with the same name and counters
+#
+# While kube-scheduler allocates the devices of one pod, it keeps the counters that are left by the name of the pool, without the
+# driver. One pod cannot use such devices of two drivers. Pods with devices of one driver each are allocated correctly.
 
 MIXED: Final = "pools of {} have counters and the same name, and kube-scheduler mixes them up"
 MIXED_IN_POD: Final = MIXED.format("several drivers of the pod's devices")

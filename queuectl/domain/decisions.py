@@ -9,7 +9,7 @@ from typing import Final
 from queuectl.domain.gpus import Gpus
 from queuectl.domain.plan import Proof
 
-# ---- The record of each planning cycle that changed something: its input and its decisions
+# ---- Planning cycles
 
 KEPT_SECONDS: Final = 7 * 86400.0
 """How long records are kept; the history of each workload is kept longer."""
@@ -66,7 +66,7 @@ class StoredDecision:
     decision: Decision
 
 
-# ---- Plans that the verifier refused, stored so that the defect can be found
+# ---- Refused plans
 
 KEPT: Final = 20
 """How many are kept: the newest."""

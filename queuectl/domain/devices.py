@@ -1,8 +1,5 @@
 """Devices and NUMA nodes of nodes: what drivers publish, and what pods request of it.
 
-The kubelet chooses the NUMA node of a pod, and it enforces the choice only with the policy ``single-numa-node`` of its topology
-manager. It gives a pod CPUs and memory of its own only if the pod is Guaranteed and requests whole CPUs.
-
 The terms are those of the API group ``resource.k8s.io/v1``. A *pool* of a driver is published as ResourceSlices. A pod requests devices
 by *claims*; kube-scheduler chooses the devices of a claim when it binds the pod. Names of attributes are
 qualified here: where an object omits the domain, it is the name of the driver. Names of capacities are as they were written, because
@@ -21,7 +18,10 @@ from queuectl.domain.fleet import SelectorTerm
 from queuectl.domain.needs import ContainerNeeds, PodNeeds, together
 from queuectl.domain.quantity import CPU, MEMORY, Resources
 
-# ---- NUMA nodes, as NodeResourceTopology objects publish them, and pods that need all they use from one NUMA node
+# ---- NUMA nodes
+#
+# The kubelet chooses the NUMA node of a pod, and it enforces the choice only with the policy ``single-numa-node`` of its topology
+# manager. It gives a pod CPUs and memory of its own only if the pod is Guaranteed and requests whole CPUs.
 
 SINGLE_NUMA_NODE: Final = "single-numa-node"
 """The policy of the kubelet that enforces one NUMA node, and the value of the annotation that requests it."""
@@ -84,7 +84,7 @@ def of_one_numa_node(needs: PodNeeds) -> dict[str, int]:
     return {name: value for name, value in asked.items() if value and name != "ephemeral-storage"}
 
 
-# ---- Devices that drivers publish for dynamic resource allocation, and requests for them
+# ---- Devices and requests for them
 
 MOST_SELECTOR_BYTES: Final = 10 * 1024
 """Of a selector, as in the API server, and of all selectors in the claims of a pod."""
@@ -457,7 +457,7 @@ NO_DEVICES: Final = DeviceInventory()
 """Of a cluster without any object of dynamic resource allocation, so that no gang can request devices."""
 
 
-# ---- ResourceSlices as drivers publish them. :mod:`queuectl.devices.pools` decides which of their devices a node can use
+# ---- ResourceSlices
 
 
 @dataclass(frozen=True, slots=True)

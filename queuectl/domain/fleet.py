@@ -17,7 +17,7 @@ from typing import Final
 from queuectl.domain.mig_reconfiguration import MigReconfiguration
 from queuectl.domain.quantity import NOTHING, Resources
 
-# ---- Nodes, what may run on them, and the selectors and tolerations that decide it
+# ---- Nodes, and what can run on them
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 _INTEGER: Final = re.compile("[+-]?[0-9]{1,19}")
@@ -329,7 +329,7 @@ class Fleet:
         return {node.name: i for i, node in enumerate(self.nodes)}
 
 
-# ---- The nodes that an autoscaler can make for a flavor, as its ``nodeTemplate`` describes them
+# ---- Nodes that an autoscaler can make
 
 MOST_NODES = 10_000
 """The most nodes of one template: the planner places gangs on this number of nodes that do not exist."""
@@ -342,8 +342,8 @@ class NodeTemplate:
     Attributes:
         allocatable: of each node, ``pods`` included.
         maximum: nodes of the flavor that can exist at the same time, those that exist included.
-        labels: of each node, beside those of the flavor.
-        taints: of each node, beside those of the flavor.
+        labels: of each node, in addition to those of the flavor.
+        taints: of each node, in addition to those of the flavor.
         domains: label of a topology level to the nodes in each of its domains. A domain of another level is as large as the
             domain above it.
     """

@@ -1,14 +1,8 @@
 """GPUs: which resources and labels name them, and how much of a physical GPU one unit of each is, as an exact fraction.
 
-One physical GPU can be several units of a resource. Hardware can partition it (MIG instances, AMD compute partitions), and the
-device plugin can offer each device or instance several times (replicas, by time-slicing or MPS).
-
-The name of a resource and the labels of the node decide it (:mod:`queuectl.domain.gpus`): a whole device counts as 1, a MIG
+The amount depends on the name of the resource and on the labels of the node: a whole device counts as 1, a MIG
 instance as its part of the compute slices, a replica of a shared device as its part of the replicas. The configuration
 states what neither shows (``accounting.gpuWeights``), and also which other resources are GPUs.
-
-KAI and Run:ai read annotations of pods, HAMi reads resources. They divide a GPU by software of their own. kube-scheduler counts whole
-units of resources: MIG instances and replicas are such units, a part of a unit is none.
 """
 
 from __future__ import annotations
@@ -25,7 +19,10 @@ from queuectl.domain.fleet import Fleet
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.words import counted
 
-# ---- GPUs as the vendors' device plugins and node labellers name them: resources of a node, and its labels
+# ---- Resources and labels of vendors
+#
+# One physical GPU can be several units of a resource. Hardware can partition it (MIG instances, AMD compute partitions), and the
+# device plugin can offer each device or instance several times (replicas, by time-slicing or MPS).
 
 AMD_GPU: Final = "amd.com/gpu"
 INTEL_GPUS: Final = ("gpu.intel.com/i915", "gpu.intel.com/xe")
@@ -219,7 +216,7 @@ def _nvidia_model(product: str) -> GpuModel:
 
 
 def mig_part(profile: str, product: str) -> Fraction | None:
-    """The part of a GPU of this model that a MIG instance is; None if the text is no profile, such as ``1g.5gb``."""
+    """The part of a GPU of this model that a MIG instance takes; None if the text is not a profile such as ``1g.5gb``."""
     found = _MIG_PROFILE.match(profile)
     return Fraction(int(found[1] or found[2]), _slices(product)) if found is not None else None
 
@@ -249,7 +246,7 @@ def _amd_unit(resource: str, product: str, partition: str) -> GpuUnit | None:
     return GpuUnit(Vendor.AMD, amd_part(mode, product))
 
 
-# ---- Which resources are GPUs, and how much of a physical GPU one unit of each is, as an exact fraction
+# ---- Parts of a physical GPU
 
 NO_LABELS: Final[Mapping[str, str]] = {}
 _NONE: Final = Fraction()
@@ -420,7 +417,10 @@ def _gpu_names(weights: GpuWeights, amounts: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in amounts if weights.of(name))
 
 
-# ---- Requests for a fraction of a GPU that only another scheduler can fulfil, and the units of this cluster that can replace them
+# ---- Requests for a fraction of a GPU
+#
+# KAI and Run:ai read annotations of pods, HAMi reads resources. They divide a GPU by software of their own. kube-scheduler counts whole
+# units of resources: MIG instances and replicas are such units, a part of a unit is none.
 
 ANNOTATIONS: Final = ("gpu-fraction", "gpu-memory", "gpu-fraction-num-devices")
 """Of a pod, for KAI and Run:ai."""

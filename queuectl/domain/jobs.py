@@ -1,7 +1,4 @@
-"""Jobs and pods as the watch reports them, as small frozen records: no more than planning and the protocol need.
-
-``version`` is the integer resourceVersion: a record never replaces one with a higher version.
-"""
+"""Jobs and pods as the watch reports them, as small frozen records: no more than planning and the protocol need."""
 
 from __future__ import annotations
 
@@ -18,7 +15,9 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Reason
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, TopologyMode, gpus_of
 
-# ---- Jobs as the watch reports them, as small frozen records: no more than planning and the protocol need
+# ---- Jobs
+#
+# ``version`` is the integer resourceVersion: a record never replaces one with a higher version.
 
 
 class OwnerKey(NamedTuple):
@@ -297,10 +296,10 @@ class JobRecord:
         return gpus_of((podset, podset.count) for podset in self.podsets)
 
 
-# ---- The pods above the gang of an elastic job: what they have in common with that gang
+# ---- Pods above the gang of an elastic job
 
 
-def beside(
+def podsets_joining(
     podsets: Sequence[PodSet], placement: Placement, config: QueueConfig, fleet: Fleet
 ) -> tuple[PodSet, ...]:
     """The podsets of one pod, restricted to the nodes on which it can be a pod of a gang with this placement.
@@ -339,7 +338,7 @@ def _labels(
     return labels
 
 
-# ---- The decisions of a Kueue that ran before queuectl, as its Workloads show them
+# ---- Decisions of a Kueue that ran before queuectl
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,7 +378,7 @@ class PriorAdmission:
         return f"{self.namespace}/{self.name}"
 
 
-# ---- Pods as the watch reports them, as small frozen records: no more than planning and the protocol need
+# ---- Pods
 
 DAEMON_SET: Final = "DaemonSet"
 """Kind of the owner of pods that run on each node."""

@@ -20,7 +20,7 @@ from queuectl.domain.snapshot import CapacityLease, PlannedStart
 from queuectl.domain.words import counted
 from queuectl.domain.workload import Placement, Planned
 
-# ---- One workload as the ledger holds it: its state, its attempt, its place, and the cluster write that is still owed
+# ---- Entries
 
 
 class State(StrEnum):
@@ -303,7 +303,7 @@ def rest(entry: Entry) -> float:
     return float(entry.reason.details.get("restSeconds", 0.0))
 
 
-# ---- Invariants of every entry of the ledger
+# ---- Invariants of each entry
 
 
 def violations(entry: Entry) -> list[str]:
@@ -350,7 +350,7 @@ def violations(entry: Entry) -> list[str]:
     return [text for text, holds in rules.items() if not holds]
 
 
-# ---- Invariants of the ledger and the cluster, and the findings of a check
+# ---- Invariants of the ledger and the cluster
 
 VIOLATED: Final = "InvariantViolated"
 """Reason of the Event that a violation raises."""
@@ -364,7 +364,7 @@ class Invariant(StrEnum):
     WHOLE = "Whole"  # a pod runs only for an attempt that is committed
     ONCE = "Once"  # the pods of one attempt run at a time, and of a rank one
     PLACED = "Placed"  # a pod runs on a node of its gang's placement
-    CAPACITY = "Capacity"  # the committed slots on a node are no more than it has
+    CAPACITY = "Capacity"  # the committed slots on a node fit its capacity
 
 
 @dataclass(frozen=True, slots=True)

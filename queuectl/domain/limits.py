@@ -1,11 +1,4 @@
-"""Limits of a namespace: the defaults and bounds of its LimitRanges, and its ResourceQuotas.
-
-The API server applies them when a pod is created, so the template of a job does not contain the result. A gang whose pods would be
-refused must not be resumed: it would hold its nodes without running.
-
-A gang whose pods would exceed a ResourceQuota must not be resumed: its controller could not create all pods, and the gang would hold
-its nodes without running.
-"""
+"""Limits of a namespace: the defaults and bounds of its LimitRanges, and its ResourceQuotas."""
 
 from __future__ import annotations
 
@@ -20,7 +13,10 @@ from queuectl.domain.quantity import CPU, MEMORY, format_quantity
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.workload import PodSet, PodShape
 
-# ---- LimitRanges: their defaults for containers, and their bounds for pods
+# ---- LimitRanges
+#
+# The API server applies them when a pod is created, so the template of a job does not contain the result. A gang whose pods would be
+# refused must not be resumed: it would hold its nodes without running.
 
 
 class Kind(StrEnum):
@@ -173,7 +169,10 @@ def _quantity(resource: str, amount: int | Fraction) -> str:
 _REQUIRED_FIELD: Final = {Kind.MIN: "request", Kind.MAX: "limit"}
 
 
-# ---- Kubernetes' ResourceQuota, for pods
+# ---- ResourceQuotas
+#
+# A gang whose pods would exceed a ResourceQuota must not be resumed: its controller could not create all pods, and the gang would hold
+# its nodes without running.
 
 Coming: TypeAlias = tuple[PodSet, int]  # number of pods of a podset that are still to be created
 

@@ -8,7 +8,7 @@ from math import ceil
 
 from queuectl.domain.ledger import Entry
 
-# ---- The properties by which gangs are similar, and how long gangs ran
+# ---- Similar gangs, and how long they ran
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Run:
     seconds: float
 
 
-# ---- Workloads of the past as jobs of a trace: when they were submitted, what they requested, and how long they worked
+# ---- Workloads as jobs of a trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from queuectl.domain.ledger import Document, Entry, State
 from queuectl.domain.reasons import NOT_IN_LINE, Code, Reason
 from queuectl.domain.workload import Placement
 
-# ---- Queries of the API to the store, and their results: pages of workloads, history lines, configuration documents
+# ---- Pages, history lines and documents
 
 LONGEST_PAGE: Final = 500
 
@@ -189,7 +189,7 @@ class Tolerance:
     of: Callable[[ConfigChanges], bool]
 
 
-# ---- Counts of workloads by queue, state and reason, for pages and reports that do not list every workload
+# ---- Counts of workloads
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,7 @@ class WaitingOrder(StrEnum):
     AGE = "age"  # the oldest first
 
 
-# ---- The orders of a workload list, and the cursors that continue a list in such an order
+# ---- Orders and cursors of a workload list
 
 _MOST: Final = 2**63  # the database's integers are smaller
 
@@ -269,7 +269,7 @@ class WorkloadOrder:
         if name not in set(SortKey):
             known = ", ".join(SortKey)
             raise BadInput(
-                f"{text!r} is no sort order: use one of {known}, with - in front to reverse it"
+                f"{text!r} is not a sort order: use one of {known}, with a leading - for the reverse order"
             )
         return cls(SortKey(name), text.startswith("-"))
 
@@ -348,7 +348,7 @@ def _is_value(value: Any, key: SortKey) -> bool:
     return number and math.isfinite(value) and abs(value) < _MOST
 
 
-# ---- GPUs that are held outside the queues: by pods of no job in a queue
+# ---- GPUs held outside the queues
 
 
 @dataclass(frozen=True, slots=True)

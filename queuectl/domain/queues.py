@@ -1,9 +1,6 @@
 """Queues as configured: ClusterQueues, LocalQueues, Cohorts, flavors, quota for a limited time, and limits of run times.
 
 Only supported fields are here. The parser (objects/configuration/queue_config.py) warns about the others.
-
-Active overrides are applied when a configuration is loaded, and at the start and end of each override. Planning and all views of
-quota use only the result.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from queuectl.domain.reservations import AdvanceReservation
 from queuectl.domain.rules import Rules
 from queuectl.domain.workload import Placement, Workload
 
-# ---- The longest time that a gang can run, from its job and its ClusterQueue
+# ---- The longest run time of a gang
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +49,7 @@ class ExecutionLimits:
 NO_LIMITS: Final = ExecutionLimits()
 
 
-# ---- ClusterQueue, LocalQueue, ResourceFlavor, Topology and priorities, with Kueue's meanings and field names
+# ---- Queues, flavors, topologies and priorities
 
 
 class QueueingStrategy(StrEnum):
@@ -556,7 +553,10 @@ class QueueConfig:
         return named
 
 
-# ---- Quota for a limited time: overrides of the nominal quota of a ClusterQueue
+# ---- Quota overrides
+#
+# Active overrides are applied when a configuration is loaded, and at the start and end of each override. Planning and all views of
+# quota use only the result.
 
 
 def in_force(config: QueueConfig, now: float) -> QueueConfig:

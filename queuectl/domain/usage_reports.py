@@ -1,10 +1,4 @@
-"""Reports of the usage ledger: sums, averages of each hour, and the parts into which the GPUs of a cluster are divided.
-
-Efficiency = used / (allocated - unknown): of the measured GPU-seconds, those that computed. Wasted =
-allocated - unknown - used. Both are empty where no sample exists; ``unknown`` is shown beside them.
-
-total = effective + wasted + unknown, and wasted = idle + fragmented + unhealthy + unallocated. Efficiency = effective / total.
-"""
+"""Reports of the usage ledger: sums, averages of each hour, and the parts into which the GPUs of a cluster are divided."""
 
 from __future__ import annotations
 
@@ -19,7 +13,10 @@ from queuectl.domain.accounting import HOUR, Amounts, ClusterAmounts, LostWorkSu
 from queuectl.domain.errors import BadInput
 from queuectl.domain.reasons import BY_POLICY, FAILED_START
 
-# ---- Reports of the usage ledger: what is asked, the sums that answer it, and the figures made of those
+# ---- Sums and figures
+#
+# Efficiency = used / (allocated - unknown): of the measured GPU-seconds, those that computed. Wasted =
+# allocated - unknown - used. Both are empty where no sample exists; ``unknown`` is shown beside them.
 
 MOST_ROWS: Final = 20_000  # of one report: it is made in memory
 
@@ -208,7 +205,7 @@ def check_size(rows: int, grouping: Grouping) -> None:
         )
 
 
-# ---- GPUs over time: averages of each hour of the usage ledger, for a chart
+# ---- Averages of each hour
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +301,9 @@ def points(
     return tuple(made)
 
 
-# ---- GPUs by what becomes of them: the parts into which the GPUs of a cluster are divided, and its efficiency
+# ---- Parts of all GPUs
+#
+# total = effective + wasted + unknown, and wasted = idle + fragmented + unhealthy + unallocated. Efficiency = effective / total.
 
 _NONE: Final = Fraction()
 

@@ -13,7 +13,7 @@ from queuectl.domain.plan import Cost, Eviction, Plan
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.snapshot import Snapshot
 
-# ---- A what-if question, and its result: two plans of one moment, without the change and with it
+# ---- What-if questions
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class WhatIfResult:
     ignored: tuple[Ignored, ...] = ()
 
 
-# ---- The cost of an eviction by hand, or of the drain of a queue, before a person requests it
+# ---- The cost of an eviction or a drain
 
 
 @dataclass(frozen=True, slots=True)

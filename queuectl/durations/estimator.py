@@ -13,7 +13,7 @@ from typing import Final
 
 from queuectl.domain.past_jobs import Run, Work
 
-# ---- The last run times of one group of gangs, and their quantiles
+# ---- The last run times of one group
 
 KEPT: Final = 200  # run times that a group keeps
 
@@ -55,7 +55,7 @@ class Sample:
         return self.ordered[bisect_right(self.ordered, elapsed) :]
 
 
-# ---- The pattern of a name: what remains without numbers, dates and generated parts
+# ---- Patterns of names
 
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PARTS: Final = re.compile(r"[-._]+")
@@ -79,7 +79,7 @@ def name_pattern(name: str) -> str:
     return "-".join(part for part in constant if part)
 
 
-# ---- The groups of similar work that a gang belongs to
+# ---- Groups of similar work
 
 
 def groups(work: Work) -> tuple[Hashable, ...]:
@@ -106,7 +106,7 @@ def groups(work: Work) -> tuple[Hashable, ...]:
     return tuple(product(wide, shapes))
 
 
-# ---- Run times learned from finished gangs like a gang, from the most specific group that has enough of them
+# ---- The estimator
 
 ENOUGH: Final = 5  # finished runs that a group needs
 _GROUPS: Final = (

@@ -14,7 +14,7 @@ from queuectl.domain.past_jobs import Work
 from queuectl.domain.workload import Duration
 from queuectl.durations.estimator import Estimator, doubled
 
-# ---- How long one gang runs: from its limit, from what its user expects, and from finished gangs like it
+# ---- Expected run times
 
 MEDIAN: Final = 0.5
 _FIRST_STEP: Final = 60.0
@@ -110,7 +110,7 @@ def _steps(elapsed: float) -> tuple[float, float]:
     return min(step, elapsed), max(step * _STEP, elapsed + 1.0)
 
 
-# ---- The possible run times of one gang, as a distribution: the input of estimates, which draw from it
+# ---- Possible run times
 
 Group: TypeAlias = tuple[str, str, int]
 """ClusterQueue, user, and number of the time window of the submission."""

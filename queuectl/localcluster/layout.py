@@ -1,8 +1,4 @@
-"""The files and ports of one cluster, and their choice; kubeconfig files, and the audit log of its API server.
-
-The variable QUEUECTL_AUDIT_LOGS is the folder of the logs. Each cluster has one file with its name. Without the variable,
-there is no log.
-"""
+"""The files and ports of one cluster, and their choice; kubeconfig files, and the audit log of its API server."""
 
 from __future__ import annotations
 
@@ -28,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
-# ---- The files and ports of one cluster, and their choice
+# ---- Files and ports
 
 LOOPBACK = "127.0.0.1"
 PORTS = (
@@ -215,7 +211,7 @@ def _is_free(port: int) -> bool:
     return True
 
 
-# ---- Kubeconfig files without references to other files. Only the owner can read them
+# ---- Kubeconfig files
 
 
 def write_kubeconfig(
@@ -265,7 +261,10 @@ def _encode(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
 
-# ---- The audit log of an API server: the requests of the ServiceAccounts in queuectl's namespace, with refused requests
+# ---- The audit log
+#
+# The variable QUEUECTL_AUDIT_LOGS is the folder of the logs. Each cluster has one file with its name. Without the variable,
+# the API server writes no log.
 
 AUDIT_LOGS: Final = "QUEUECTL_AUDIT_LOGS"
 _POLICY: Final = {

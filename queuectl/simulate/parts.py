@@ -15,7 +15,7 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import PodSet, PodShape, TopologyMode, TopologyRequest
 from queuectl.simulate.trace import TraceJob
 
-# ---- The independent parts of a setting: no plan for one of them depends on the gangs and nodes of another
+# ---- Parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def _part(
     return Part(queues, replace(given, config=narrowed, fleet=fleet))
 
 
-# ---- The requests of the jobs of a trace
+# ---- Requests of jobs
 
 PODSET: Final = "main"
 

@@ -16,7 +16,7 @@ from queuectl.simulate.run import Run
 from queuectl.simulate.setting import Setting
 from queuectl.simulate.simulation import Sample, Scheduler, World
 
-# ---- The outcomes of policies as one HTML page with plots. The page loads nothing from other hosts
+# ---- The page
 
 _POINTS: Final = 400
 _WIDTH: Final = 900
@@ -137,7 +137,7 @@ def _scale(most: float) -> tuple[float, float]:
     return step * max(1, -int(-most // step)), step
 
 
-# ---- A simulation from its setting to its outcome
+# ---- One simulation
 
 
 def simulate(

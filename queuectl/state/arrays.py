@@ -21,7 +21,7 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Pending
 from queuectl.state.ledger import Ledger
 
-# ---- The arrays and elastic Jobs of the mirror, and the records of their indexes
+# ---- Records of the indexes
 
 Changed = Iterator[tuple[JobRecord | None, JobRecord]]
 """Records of indexes that are new or changed, each with the one before."""
@@ -123,7 +123,7 @@ def _key(job: JobRecord) -> OwnerKey:
     return OwnerKey(job.kind, job.namespace, job.uid)
 
 
-# ---- Indexes in a snapshot: the one that resumes its array, and of an elastic Job the pods that wait for lower ranks, and their order
+# ---- Indexes in a snapshot
 
 _STALLED: Final = (State.EVICTING, State.BACKOFF, State.HELD, State.DEACTIVATED)
 

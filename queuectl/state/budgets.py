@@ -2,8 +2,6 @@
 
 The sums are read once for each budget and month. From then on each folding of the ledger adds its hours, so the copy is equal to the
 ledger at each time, and no sum over a month is computed in a cycle.
-
-The source is the history in the database. This is the leader's copy: it is read when the leader starts, and updated by its commits.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.spending import Spending, lowered_priorities, with_priority
 from queuectl.state.marking import holds
 
-# ---- The use of budgets: the leader's copy of sums of the usage ledger, and what has ended since it was counted
+# ---- Sums of the usage ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +140,9 @@ def _spender(entry: Entry) -> Spender:
     return Spender(entry.cluster_queue, entry.namespace, entry.queue, entry.user)
 
 
-# ---- The cost of moved gangs in the last 24 hours for each ClusterQueue. It counts against the budgets of defragmentation
+# ---- The cost of moved gangs
+#
+# The source is the history in the database. This is the leader's copy: it is read when the leader starts, and updated by its commits.
 
 
 class MigrationBudget:

@@ -1,9 +1,4 @@
-"""The copy of the objects about devices that the watch keeps, and the devices that pods outside gangs hold.
-
-A slot of a gang counts with the request of its podset, whether or not kube-scheduler has allocated devices for its pod. Each other
-allocation takes its devices off the node: those of unmanaged pods, of pods of older attempts, of named claims, and of pods that have
-ended while their claims are not released yet.
-"""
+"""The copy of the objects about devices that the watch keeps, and the devices that pods outside gangs hold."""
 
 from __future__ import annotations
 
@@ -33,7 +28,7 @@ from queuectl.domain.records import (
 )
 from queuectl.domain.workload import PodShape
 
-# ---- The copy of the objects about devices that the watch keeps: slices, classes, claims, templates of claims, and NUMA nodes
+# ---- The copy of the objects
 
 SLICES: Final = "resourceslices"
 CLASSES: Final = "deviceclasses"
@@ -275,7 +270,11 @@ def _holder(record: ClaimRecord) -> str:
     return record.content.owner or record.uid
 
 
-# ---- The devices that are held by claims whose pods fill no slot of a gang
+# ---- Devices held by pods outside gangs
+#
+# A slot of a gang counts with the request of its podset, whether or not kube-scheduler has allocated devices for its pod. Each other
+# allocation takes its devices off the node: those of unmanaged pods, of pods of older attempts, of named claims, and of pods that have
+# ended while their claims are not released yet.
 
 SlotShape = Callable[[str], PodShape | None]
 """The request of the slot that the pod with a uid fills; None if it fills none."""

@@ -12,7 +12,7 @@ from queuectl.domain.checks import PodSetUpdate, updated
 from queuectl.domain.containment import Boundary, SetAside, entering
 from queuectl.domain.devices import Claim
 from queuectl.domain.fleet import Fleet
-from queuectl.domain.jobs import JobRecord, PodRecord, beside
+from queuectl.domain.jobs import JobRecord, PodRecord, podsets_joining
 from queuectl.domain.ledger import Entry, State, queues_again_at_once
 from queuectl.domain.node_health import UnhealthyNodes
 from queuectl.domain.node_quota import NodeQuota
@@ -179,7 +179,7 @@ class SnapshotBuilder:
         podsets, growth = updated(job.podsets, updates), growth_of(job)
         if gang is not None and growth is not None:
             growth = replace(growth, rules=podsets[0].shape.rules)
-            podsets = beside(podsets, gang, config, self._mirror.fleet)
+            podsets = podsets_joining(podsets, gang, config, self._mirror.fleet)
         workload = Workload(
             uid=entry.uid,
             kind=entry.kind,

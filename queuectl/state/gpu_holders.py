@@ -18,7 +18,7 @@ from queuectl.state.claims import idle_rule
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 
-# ---- The gangs that hold GPUs, with their pods. Their GPU utilization is evaluated
+# ---- Gangs and their pods
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def accelerators(requests: Resources, weights: GpuWeights) -> int:
     return sum(requests[name] for name in requests if weights.of(name))
 
 
-# ---- The last samples of the GPU utilization of gangs. The usage ledger divides time by each of them, not only by the newest
+# ---- Samples of utilization
 
 KEPT_SECONDS: Final = 2 * FRESH_SECONDS  # a mark of the ledger can be late
 

@@ -1,8 +1,6 @@
 """Sums of the quota that gangs hold and request, and the use of ResourceQuotas by pods that do not exist yet.
 
 Gauges and reports read the sums at any time. The cost of a commit depends on the number of its changes only.
-
-The status of a quota counts existing pods. A gang that has started a moment ago creates the others.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from queuectl.state.mirror import Mirror
 from queuectl.state.pod_claims import ClaimUsers
 from queuectl.state.readiness import missing
 
-# ---- Sums of the quota that gangs hold, that leases reserve, and that pending gangs request, updated with each change
+# ---- Quota that gangs hold and request
 
 Row: TypeAlias = tuple[str, str, str, str, str]
 """Namespace, LocalQueue, ClusterQueue, flavor, resource."""
@@ -222,7 +220,9 @@ def charged(
     return tuple(charges_of(gang, alone))
 
 
-# ---- The ResourceQuotas of namespaces, with the use of pods that do not exist yet
+# ---- ResourceQuotas
+#
+# The status of a quota counts existing pods. A gang that has started a moment ago creates the others.
 
 
 def allowances(mirror: Mirror, ledger: Ledger) -> dict[str, tuple[Allowance, ...]]:

@@ -1,8 +1,4 @@
-"""The nodes in the copy of the cluster that the watch keeps, and the evidence against some of them.
-
-A fault counts while it is observed, and for the time of the rule after that. Without an answer of the source nothing new is found, and
-what was found expires after the same time. A node is never taken out because data is missing or old.
-"""
+"""The nodes in the copy of the cluster that the watch keeps, and the evidence against some of them."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from queuectl.domain.fleet import Fleet
 from queuectl.domain.node_health import GpuFault, HealthMode, HealthSignal, NodeHealthRules
 from queuectl.domain.records import NodeRecord
 
-# ---- The nodes in the copy of the cluster that the watch keeps, and the evidence that takes some of them out of placement
+# ---- Nodes of the copy
 
 
 class NodeTable(Mapping[str, NodeRecord]):
@@ -116,7 +112,10 @@ class NodeTable(Mapping[str, NodeRecord]):
         return replace(record, node=replace(node, unhealthy=evidence, unschedulable=closed))
 
 
-# ---- Judges the health of nodes: conditions of the Node objects, and faults of GPUs that a source of metrics reports
+# ---- Health of nodes
+#
+# A fault counts while it is observed, and for the time of the rule after that. Without an answer of the source nothing new is found, and
+# what was found expires after the same time. A node is never taken out because data is missing or old.
 
 _SHOWN = 3  # findings of one node in its evidence
 

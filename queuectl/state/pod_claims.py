@@ -1,8 +1,4 @@
-"""ResourceClaims of pods: the devices that pods request by them, and who is charged for each.
-
-queuectl starts no gang whose claim another gang uses. But gangs that ran before queuectl was installed can share a claim. Its devices then
-count for the gang that started first, and when it has ended, for the next one.
-"""
+"""ResourceClaims of pods: the devices that pods request by them, and who is charged for each."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.workload import PodSet
 from queuectl.state.devices import DeviceMirror
 
-# ---- The devices that the pods of a job request: their resource claims, by the templates, claims and classes that the watch shows
+# ---- Devices that the pods of a job request
 
 
 def names_claims(job: JobRecord) -> bool:
@@ -98,7 +94,10 @@ def _faults(
             yield Code.MISCONFIGURED, f"{what}: DeviceClass {name} does not exist"
 
 
-# ---- The gangs that use ResourceClaims by name, and which of them is charged for each claim
+# ---- Users of each claim
+#
+# queuectl starts no gang whose claim another gang uses. But gangs that ran before queuectl was installed can share a claim. Its devices then
+# count for the gang that started first, and when it has ended, for the next one.
 
 
 class ClaimUsers:

@@ -16,7 +16,7 @@ from queuectl.objects.kinds.pods import POD_GROUP
 from queuectl.objects.kinds.roster import member_of
 from queuectl.objects.kinds.sets import SetGroup, new_group, set_key
 
-# ---- All workloads that consist of pods alone, by name
+# ---- Workloads by name
 
 
 class PodGroups:
@@ -174,7 +174,7 @@ def _same(before: PodRecord, pod: PodRecord) -> bool:
     return before == replace(pod, version=before.version, member=replace(member, job=job))
 
 
-# ---- The requests of a job's pods: from its templates, what admission adds to them, and its existing pods
+# ---- Requests of the pods of a job
 
 
 def same_templates(one: JobRecord, other: JobRecord) -> bool:

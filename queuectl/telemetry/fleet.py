@@ -16,7 +16,7 @@ from queuectl.domain.usage_reports import PARTS, GpuParts
 from queuectl.reports.domains import Spread
 from queuectl.telemetry.workload_gauges import gauge_family, in_units
 
-# ---- Metrics of all nodes: free, fragmented and stranded GPUs, and the spread of gangs over domains
+# ---- Free, fragmented and stranded GPUs
 
 _GPUS: Final = {
     "fleet_gpus": "GPUs of nodes that accept pods, by the flavor that selects the nodes.",
@@ -94,7 +94,7 @@ class FleetMetrics:
             gauge.clear()
 
 
-# ---- Gauges of nodes by status, and of their allocatable resources
+# ---- Nodes by status
 
 
 def _status(node: Node) -> str:

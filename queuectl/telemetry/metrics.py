@@ -57,7 +57,7 @@ from queuectl.telemetry.quota import QuotaGauges
 from queuectl.telemetry.utilization import UseMetrics
 from queuectl.telemetry.workload_gauges import WorkloadGauges, gauge_family, pending_status
 
-# ---- Metrics of budgets in the present month
+# ---- Budgets
 
 _HELP: Final = {
     "granted_gpu_seconds": "GPU-seconds of a Budget in the present month, with top-ups.",
@@ -93,7 +93,7 @@ class BudgetMetrics:
             gauge.clear()
 
 
-# ---- How good the run times were that planning assumed
+# ---- Run times that planning assumes
 
 
 class DurationMetrics:
@@ -127,7 +127,7 @@ class DurationMetrics:
             self._runs.labels(source, str(within).lower()).inc()
 
 
-# ---- The estimated wait times of gangs, and the error of the estimates
+# ---- Estimated wait times
 
 
 class EstimateMetrics:
@@ -172,7 +172,7 @@ class EstimateMetrics:
             self._started.labels(error.cluster_queue, error.arrival).inc()
 
 
-# ---- Metrics of the changes of MIG configurations
+# ---- Changes of MIG configurations
 
 
 class MigMetrics:
@@ -210,7 +210,7 @@ class MigMetrics:
         self._nodes.clear()
 
 
-# ---- Metrics of the health of nodes
+# ---- Health of nodes
 
 
 class NodeHealthMetrics:
@@ -247,7 +247,7 @@ class NodeHealthMetrics:
         self._stragglers.clear()
 
 
-# ---- Counters of warnings and evictions of gangs that do not use their GPUs
+# ---- Gangs that do not use their GPUs
 
 
 class IdleResult(StrEnum):
@@ -295,7 +295,7 @@ def _result(change: EntryChange) -> IdleResult | None:
     }.get(reason.code)
 
 
-# ---- Time to remove scheduling gates, and the number of classes of equal pending gangs, as in Kueue
+# ---- Scheduling gates and classes of pending gangs
 
 _QUEUES: Final = (State.PENDING, State.RESERVED)
 
@@ -358,7 +358,7 @@ class Kinds(Collector):
         )
 
 
-# ---- The metrics that queuectl exports to Prometheus, in a registry of their own
+# ---- All metrics
 
 STAGE_BUCKETS: Final = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,

@@ -19,7 +19,7 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code
 from queuectl.telemetry.names import KnownNames
 
-# ---- Conversion of counts and amounts to gauges
+# ---- Conversion of amounts to gauges
 
 Series: TypeAlias = tuple[tuple[str, ...], float]
 """Label values and the number."""
@@ -40,7 +40,7 @@ def in_units(resource: str, amount: int) -> float:
     return amount / _MILLI if resource == CPU else float(amount)
 
 
-# ---- Gauges of finished jobs that are not deleted
+# ---- Finished jobs
 
 
 def finished(jobs: Mapping[tuple[str, str], int], config: QueueConfig) -> Iterator[Metric]:
@@ -61,7 +61,7 @@ def finished(jobs: Mapping[tuple[str, str], int], config: QueueConfig) -> Iterat
     )
 
 
-# ---- Counts of workloads by queue, state and reason. Commits update the counts; a scrape makes the gauges
+# ---- Counts of workloads
 
 Where: TypeAlias = tuple[str, str, str, State, Code]
 """ClusterQueue, namespace, LocalQueue, state, and reason of a pending workload (``Queued`` for all others)."""

@@ -17,7 +17,7 @@ from queuectl.domain.queries import SortKey, WorkloadOrder
 from queuectl.domain.utilization import UseState
 from queuectl.domain.words import gpu_count
 
-# ---- The notation of numbers, times and states on the pages
+# ---- Numbers, times and states
 
 _UNITS: Final = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
@@ -151,7 +151,7 @@ USE_WORDS: Final = {
 }
 
 
-# ---- Sortable columns: the link and the ``aria-sort`` of each heading. The server sorts; the order is in the address
+# ---- Sortable columns
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
 from queuectl.domain.arrays import growth_of, index_uid
 from queuectl.domain.fleet import Fleet
-from queuectl.domain.jobs import JobRecord, Outcome, PodPhase, PodRecord, beside
+from queuectl.domain.jobs import JobRecord, Outcome, PodPhase, PodRecord, podsets_joining
 from queuectl.domain.ledger import Document, Entry, EntryChange, State
 from queuectl.domain.plan import Admission, Eviction, Plan
 from queuectl.domain.queues import LocalQueue, QueueConfig, ResourceFlavor
@@ -360,7 +360,7 @@ def test_a_pod_is_added_where_it_can_be_one_of_the_gang() -> None:
     )
     for topology, domain in cases:  # fmt: skip
         workload = gang("u", podset(gpu=8, select={"zone": "z"}, **topology))
-        (found,) = beside(workload.podsets, placed(workload, {"n0": 1}), known, fleet)
+        (found,) = podsets_joining(workload.podsets, placed(workload, {"n0": 1}), known, fleet)
         assert dict(found.shape.rules.selector) == {"model": "h100", "zone": "z", **domain}
         own = workload.podsets[0].shape.rules
         grown = replace(workload, podsets=(found,), growth=Growth("u", 1, own))

@@ -1,11 +1,5 @@
 """Authentication of callers: a token in ``Authorization: Bearer``, or the session of a browser.
 
-No answer grants another origin access (CORS), so such a page cannot read an answer. It could send simple POSTs to a server
-that the user's browser can reach, with the user's cookie.
-
-The token is not stored. So a session remains valid if its token is revoked, until the token expires and at most for
-:data:`LONGEST` seconds. The rights of its caller are checked with each request.
-
 Every request needs a caller, except for the paths of :class:`Open`. A browser sends its cookie with requests of other sites
 too. So a change with a session needs the browser's statement that a page of the dashboard sent it, and a header that only
 such a page can set.
@@ -40,7 +34,7 @@ from queuectl.api.problems import Problem, ProblemType
 from queuectl.control.questions.throttle import asking
 from queuectl.domain.identity import LONGEST_TOKEN, Caller, Session
 
-# ---- Claims of bearer tokens before anything is verified
+# ---- Claims of tokens before verification
 
 
 def unverified_claims(token: str) -> Mapping[str, Any]:
@@ -64,7 +58,10 @@ def expiry(token: str) -> float | None:
         return None
 
 
-# ---- Whether a page of another site sent a request
+# ---- Requests from pages of other sites
+#
+# No answer grants another origin access (CORS), so such a page cannot read an answer. It could send simple POSTs to a server
+# that the user's browser can reach, with the user's cookie.
 
 CHANGES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 """Methods of requests that can change something."""
@@ -92,7 +89,10 @@ def _host(origin: str) -> str:
         return ""
 
 
-# ---- Sessions of browsers: a browser sends a token once, and a cookie afterwards
+# ---- Sessions of browsers
+#
+# The token is not stored. So a session remains valid if its token is revoked, until the token expires and at most for
+# :data:`LONGEST` seconds. The rights of its caller are checked with each request.
 
 LONGEST: Final = 8 * 3600.0
 _Found = TypeVar("_Found")
@@ -188,7 +188,7 @@ def _key(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()
 
 
-# ---- Authentication of callers: a token in ``Authorization: Bearer``, or the session of a browser
+# ---- Authentication
 
 PROOF: Final = "X-Queuectl-Session"
 SESSION_PATH: Final = f"{PREFIX}/session"

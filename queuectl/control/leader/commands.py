@@ -1,8 +1,4 @@
-"""Commands of users, which the leader executes, and pods that a dead node keeps Terminating, which it deletes if an administrator has configured it.
-
-It deletes only pods of evicting gangs, and only after their node was deleted or not ready for the whole time-out. Each leader measures
-the time itself: a new leader waits for the whole time-out again.
-"""
+"""Commands of users, which the leader executes, and pods that a dead node keeps Terminating, which it deletes if an administrator has configured it."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ from queuectl.lifecycle.machine import handle
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 
-# ---- Users' commands, which the leader executes: each is a change of its workload, or a result with the reason why not
+# ---- Commands of users
 
 NOTHING_NEW = "it was so already"
 TOO_LATE = "the time it was for is over"
@@ -87,7 +83,10 @@ def _in_the_way(
     return command_refusal(entry, command)
 
 
-# ---- Deletes pods that a dead node keeps Terminating, if an administrator has configured it
+# ---- Pods that a dead node keeps Terminating
+#
+# It deletes only pods of evicting gangs, and only after their node was deleted or not ready for the whole time-out. Each leader measures
+# the time itself: a new leader waits for the whole time-out again.
 
 log = structlog.get_logger()
 

@@ -1,7 +1,4 @@
-"""The periodic tasks of a leader. They run beside the cycles, and no plan waits for them.
-
-The leader writes each new result to the database, and standbys read it periodically. Planning does not use it.
-"""
+"""The periodic tasks of a leader. They run in parallel with the cycles, and no plan waits for them."""
 
 from __future__ import annotations
 
@@ -45,7 +42,7 @@ from queuectl.state.utilization import UseTracker, present_uses, source_faults
 from queuectl.telemetry.metrics import Metrics, NodeHealthMetrics
 from queuectl.telemetry.utilization import UseGauges, UseMetrics
 
-# ---- Shows budgets as metrics. It runs beside the loop, and no plan waits for it
+# ---- Metrics of budgets
 
 
 async def show_budgets(
@@ -61,7 +58,7 @@ async def show_budgets(
         await asyncio.sleep(seconds)
 
 
-# ---- Shows the parts of all GPUs as metrics. It runs beside the loop, and no plan waits for it
+# ---- Metrics of the parts of all GPUs
 
 
 async def show_efficiency(
@@ -79,7 +76,7 @@ async def show_efficiency(
         await asyncio.sleep(seconds)
 
 
-# ---- Deletes expired rows, in small batches
+# ---- Deletion of expired rows, in small batches
 
 log = structlog.get_logger()
 
@@ -104,7 +101,7 @@ async def prune(store: Store, rules: Callable[[], Rules], clock: Clock, epoch: i
         await asyncio.sleep(_AGAIN_SECONDS if deleted else _SECONDS)
 
 
-# ---- Updates the label that marks namespaces with a LocalQueue ``default`` for admission
+# ---- The label of namespaces with a LocalQueue ``default``
 
 POLL_SECONDS = 1.0
 
@@ -127,7 +124,7 @@ async def keep_labels(cluster: Cluster, mirror: Mirror, config: Callable[[], Que
         await asyncio.sleep(POLL_SECONDS)
 
 
-# ---- The tasks of a leader for which no admission waits, and which no plan waits for
+# ---- All periodic tasks
 
 
 @dataclass(frozen=True)
@@ -183,7 +180,7 @@ class Maintenance:
         self.metrics.fleet.unmanaged({one.namespace: one.gpus for one in held})
 
 
-# ---- Evaluates the GPU utilization of gangs periodically, beside the cycles. No plan waits for it
+# ---- GPU utilization of gangs
 
 _SCRAPES = 4  # in the window of recent use, so that one of them can fail
 _LOGGED = (UseState.IDLE, UseState.STUCK)
@@ -307,7 +304,7 @@ class UseWatch:
         self._states = states
 
 
-# ---- Evaluates the health of nodes periodically, beside the cycles. No plan waits for it
+# ---- Health of nodes
 
 
 class NodeHealthWatch:
@@ -414,7 +411,9 @@ class NodeHealthWatch:
         self._known = found
 
 
-# ---- Results of the leader that are not in the ledger (GPU utilization, expected starts), for standby replicas
+# ---- Results for standby replicas
+#
+# The leader writes each new result to the database, and standbys read it periodically. Planning does not use it.
 
 EVERY_SECONDS: Final = 2.0
 
@@ -447,7 +446,7 @@ class Broadcast:
     """The leader's results in a standby."""
 
     def __init__(self, store: Store, clock: Clock, fresh_seconds: float) -> None:
-        """``fresh_seconds``: the age after which results are not shown, because there is no leader or no database."""
+        """``fresh_seconds``: the age in seconds after which results are not shown: no leader writes new ones, or the database is down."""
         self._store = store
         self._clock = clock
         self._fresh = fresh_seconds

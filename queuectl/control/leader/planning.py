@@ -52,7 +52,7 @@ from queuectl.reports.domains import spreads
 from queuectl.state.pending_window import PendingWindow
 from queuectl.telemetry.metrics import DiscardReason, Metrics, Stage
 
-# ---- From a cycle to its record
+# ---- The record of a cycle
 
 
 def record_of(
@@ -97,7 +97,7 @@ def record_of(
     )
 
 
-# ---- One plan of a leader: freeze, plan and verify in a thread, commit. A plan that cannot be used is dropped and made again
+# ---- The plan
 
 log = structlog.get_logger()
 

@@ -17,7 +17,7 @@ from queuectl.objects.kubernetes.pods import read_tolerations
 from queuectl.objects.kubernetes.requests import read_vector
 from queuectl.objects.names import is_label_key, is_name
 
-# ---- Parses the MIG configurations of a ResourceFlavor, which have the form of mig-parted's file
+# ---- MIG configurations, in the form of mig-parted's file
 
 _PROFILE: Final = re.compile(r"(?:[1-7]c\.)?([1-7])g\.[1-9][0-9]*gb(?:[+-][a-z0-9.]+)?")
 _SLICES: Final = 7  # compute slices of the GPUs with the most
@@ -74,7 +74,7 @@ def _read_entry(entry: wire.MigEntry, path: str) -> MigDevices:
     return MigDevices(indexes, tuple(sorted(profiles.items())))
 
 
-# ---- Parses the ``nodeTemplate`` of a ResourceFlavor
+# ---- ``nodeTemplate``
 
 _PATH: Final = "spec.policy.nodeTemplate"
 
@@ -106,7 +106,7 @@ def read_node_template(spec: wire.ResourceFlavorSpec) -> NodeTemplate | None:
     )
 
 
-# ---- Parses ResourceFlavors and Topologies
+# ---- ResourceFlavors and Topologies
 
 _MOST_ENTRIES: Final = 8  # node labels, taints, tolerations, as in Kueue
 

@@ -14,7 +14,7 @@ from queuectl.objects.kubernetes.wire import Quantity
 from queuectl.objects.names import is_label_key, is_name
 from queuectl.objects.times import parse_time
 
-# ---- Parses resource groups: quotas and limits per flavor and resource
+# ---- Resource groups
 
 MOST_GROUPS: Final = 16
 MOST_IN_GROUP: Final = 64  # flavors, and resources
@@ -126,7 +126,7 @@ def _amount(resource: str, text: Any, path: str) -> int:
         return read_amount(resource, text, round_up=False)
 
 
-# ---- Parses quota overrides
+# ---- Quota overrides
 
 
 def read_override(document: wire.QuotaOverrideDocument) -> QuotaOverride:

@@ -31,7 +31,7 @@ from queuectl.objects.kubernetes.requests import read_amount
 from queuectl.objects.names import is_label_key, is_name, is_time_zone
 from queuectl.objects.times import parse_time
 
-# ---- Parses Reservations
+# ---- Reservations
 
 _CHECKED: Final = 64  # occurrences that are compared with the next one
 
@@ -153,7 +153,7 @@ def _topology(capacity: wire.ReservedCapacitySpec, path: str) -> TopologyRequest
     return TopologyRequest(TopologyMode.PREFERRED, preferred) if preferred is not None else None
 
 
-# ---- Parses budgets and their top-ups
+# ---- Budgets and top-ups
 
 MOST_GPU_HOURS: Final = 10**9
 _MONTH: Final = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])")

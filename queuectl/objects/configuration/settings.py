@@ -31,7 +31,7 @@ from queuectl.objects.errors import RequestError, under
 from queuectl.objects.kubernetes.requests import read_factor
 from queuectl.objects.names import is_label_key
 
-# ---- Block ``queuectl.accounting`` of kind ``Configuration``: labels, prices and retention of the usage ledger
+# ---- ``queuectl.accounting``
 
 _PATH: Final = "queuectl.accounting"
 _MOST_GPUS: Final = 10**9
@@ -88,7 +88,7 @@ def _price(asked: wire.PriceSpec, path: str) -> Price:
     )
 
 
-# ---- ``resources.deviceClassMappings`` of a Configuration: the resources that are charged for devices
+# ---- ``resources.deviceClassMappings``
 
 _MOST_MAPPINGS: Final = 16
 _MOST_CLASSES: Final = 8
@@ -131,7 +131,7 @@ def _check(mapping: wire.DeviceClassMapping, path: str) -> None:
             )
 
 
-# ---- Reads ``queuectl.nodeHealth`` of a Configuration
+# ---- ``queuectl.nodeHealth``
 
 
 def read_node_health(asked: wire.NodeHealthSettings) -> NodeHealthRules:
@@ -163,7 +163,7 @@ def read_conditions(given: wire.NodeConditions) -> tuple[tuple[str, str], ...]:
     return tuple((kind, str(status)) for kind, status in given.items())
 
 
-# ---- Orders the flavors of a ClusterQueue with ``flavorOrder: Cheapest`` by the prices of the Configuration
+# ---- ``flavorOrder: Cheapest``
 
 
 def by_price(queue: ClusterQueue, config: QueueConfig) -> ClusterQueue:
@@ -198,7 +198,7 @@ def _price_of(name: str, config: QueueConfig) -> float | None:
     return price.gpu_hour if price is not None else None
 
 
-# ---- Warnings about fields without effect
+# ---- Warnings
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ class Warned:
     reason: str = "not supported"
 
 
-# ---- Kind ``Configuration`` to :class:`~queuectl.domain.rules.Rules`, and which of its fields have no effect
+# ---- Rules
 
 V1BETA1: Final = "config.kueue.x-k8s.io/v1beta1"
 

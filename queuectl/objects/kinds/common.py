@@ -22,7 +22,7 @@ from queuectl.objects.kubernetes.wire import Condition, Meta, Template
 from queuectl.objects.names import is_gate
 from queuectl.objects.times import parse_time, time_or_none
 
-# ---- Code for all job kinds: labels and annotations of the job object, conditions, and the frame of a patch
+# ---- Labels, annotations and conditions of a job
 
 LONGEST_WARMUP: Final = 86_400
 """The longest warm-up, in seconds, that a job can request."""
@@ -482,7 +482,7 @@ def withdraws(record: JobRecord, attempt: int) -> bool:
     return record.suspended and record.attempt < attempt
 
 
-# ---- The containers that the controller of a kind adds to the pods of a template
+# ---- Containers that a controller adds
 
 
 def with_init(podset: PodSet, container: ContainerNeeds) -> PodSet:

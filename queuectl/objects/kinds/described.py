@@ -1,8 +1,4 @@
-"""A job kind that follows from its :class:`~queuectl.objects.kinds.description.Description`.
-
-A JSON merge patch replaces a list as a whole. A patch with :class:`Items` is therefore sent as a JSON patch. Both have uid and
-resourceVersion in their metadata, and apply only to that version: the list that the patch addresses by index is the list that was read.
-"""
+"""A job kind that follows from its :class:`~queuectl.objects.kinds.description.Description`."""
 
 from __future__ import annotations
 
@@ -41,7 +37,10 @@ from queuectl.objects.kinds.wires import CONDITIONS, field, wire
 from queuectl.objects.kubernetes.templates import check_groups, read_podset
 from queuectl.objects.kubernetes.wire import Condition, Meta, Template
 
-# ---- Patches of jobs: maps as in a JSON merge patch, which can also change entries of lists
+# ---- Patches
+#
+# A JSON merge patch replaces a list as a whole. A patch with :class:`Items` is therefore sent as a JSON patch. Both have uid and
+# resourceVersion in their metadata, and apply only to that version: the list that the patch addresses by index is the list that was read.
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 JSON_PATCH: Final = "application/json-patch+json"
@@ -84,7 +83,7 @@ def _operations(patch: Mapping[str, Any], at: str) -> Iterator[dict[str, Any]]:
             yield {"op": "add", "path": path, "value": value}
 
 
-# ---- A job kind that follows from its :class:`~queuectl.objects.kinds.description.Description`
+# ---- The kind
 
 
 class DescribedKind:

@@ -18,7 +18,7 @@ from queuectl.objects.kubernetes.pods import read_count
 from queuectl.objects.kubernetes.templates import read_podset
 from queuectl.objects.kubernetes.wire import Condition, Meta, Template, Wire
 
-# ---- The fields of a ``batch/v1`` Job that are read
+# ---- Fields of a Job
 
 
 class PodCondition(Wire):
@@ -69,7 +69,7 @@ class WireJob(Wire):
     status: JobStatus | None = None
 
 
-# ---- The indexes of a ``batch/v1`` Job: arrays, elastic Jobs, and the indexes that its status lists
+# ---- Indexes
 
 PODSET: Final = keys.JOB_PODSET
 _TEMPLATE: Final = "spec.template"

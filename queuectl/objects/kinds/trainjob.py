@@ -3,9 +3,6 @@
 A TrainJob has no pod templates. The trainer creates a JobSet from its TrainingRuntime or ClusterTrainingRuntime, also while the
 TrainJob is suspended, and applies the ``runtimePatches`` of the TrainJob to it. The request of the gang is that of the JobSet. queuectl
 writes its labels and its gate into an entry of ``runtimePatches``.
-
-Only the fields on which a plan depends: the numbers of pods, their requests, and where they can run. In a cluster the JobSet itself
-counts. A file has the runtime, and not the JobSet. ``tests/kinds/test_trainjobs.py`` compares both.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ from queuectl.objects.kinds.description import (
 from queuectl.objects.kinds.wires import field
 from queuectl.objects.kubernetes.wire import Template, TemplateMeta, Wire
 
-# ---- TrainJobs of ``trainer.kubeflow.org``, run by the Kubeflow trainer. Each replicated job of the runtime is a podset
+# ---- TrainJobs
 
 _PATCHES: Final = Patches(
     path="spec.runtimePatches", owner="manager", changes="trainingRuntimeSpec.template"
@@ -206,7 +203,10 @@ TRAINJOB: Final = TrainJob(
 )
 
 
-# ---- The JobSet that the Kubeflow trainer creates for a TrainJob, from its TrainingRuntime or ClusterTrainingRuntime
+# ---- The JobSet of a TrainJob
+#
+# Only the fields on which a plan depends: the numbers of pods, their requests, and where they can run. In a cluster the JobSet itself
+# counts. A file has the runtime, and not the JobSet. ``tests/kinds/test_trainjobs.py`` compares both.
 
 GROUP_VERSION: Final = "trainer.kubeflow.org/v1alpha1"
 KINDS: Final = ("ClusterTrainingRuntime", "TrainingRuntime")

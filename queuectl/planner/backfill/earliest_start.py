@@ -1,8 +1,4 @@
-"""The earliest start of one gang: at which end of others it fits, beside what is planned before it.
-
-Greedily first, beside the planned gangs as they are placed. If that fails, one model places the gang, the planned gangs, and the gangs that
-start in this plan, at all the times at once. Its refusal is a proof.
-"""
+"""The earliest start of one gang: at which end of others it fits, beside what is planned before it."""
 
 from __future__ import annotations
 
@@ -38,7 +34,7 @@ from queuectl.planner.problem.topology import Ints
 from queuectl.planner.quota.tree import QuotaUse
 from queuectl.planner.solver.solver import Solver, Status
 
-# ---- Answers of the model about planned starts. The same question comes with each plan until something on its nodes changes
+# ---- Answers of the model
 
 _KEPT: Final = 2048
 
@@ -89,7 +85,10 @@ def digest_of(
     return made.digest()
 
 
-# ---- Whether a gang fits from one time to another beside the planned starts, and where: the question of planned starts and backfill
+# ---- A gang together with the planned starts
+#
+# Greedily first, beside the planned gangs as they are placed. If that fails, one model places the gang, the planned gangs, and the gangs that
+# start in this plan, at all the times at once. Its refusal is a proof.
 
 
 @dataclass(eq=False)
@@ -310,7 +309,7 @@ def _same(one: NodeCounts, other: NodeCounts) -> bool:
     return all(np.array_equal(a, b) for a, b in pairs)
 
 
-# ---- The topology levels that a placement reaches
+# ---- Topology levels of a placement
 
 
 def as_placed(request: GangRequest, node_counts: NodeCounts) -> GangRequest:
@@ -339,7 +338,7 @@ def _level(group: PodSetGroup, placed: NodeCounts) -> int:
     return group.required
 
 
-# ---- The earliest start of a gang beside planned gangs, and the time until which later gangs can delay it
+# ---- The earliest start
 
 Start: TypeAlias = tuple[PlannedGang, Decision]
 """A planned start, and what must be placed elsewhere for it."""

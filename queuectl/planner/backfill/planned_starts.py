@@ -1,8 +1,5 @@
 """The planned starts of one cycle: the first gangs of each line that wait, and when each can start.
 
-Learned run times are often exceeded, some by days. A gang that then holds one node of many delays a planned start that needs all of
-them, and those after it. On a node that other gangs use already, it seldom does.
-
 They are planned in the order in which the cycle considers them. A gang that the cycle considers later starts only if all of them keep their
 times. It can have them placed elsewhere, on as good a topology level. A single planned gang can also start later by a part of its run
 time, up to its latest time: otherwise nodes would be idle for longer.
@@ -34,7 +31,10 @@ from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.reasons import refusals
 from queuectl.planner.solver.solver import Solver, Status
 
-# ---- Whole free nodes are kept for planned starts on several nodes, unless a gang with a learned run time leaves them early by far
+# ---- Whole free nodes
+#
+# Learned run times are often exceeded, some by days. A gang that then holds one node of many delays a planned start that needs all of
+# them, and those after it. On a node that other gangs use already, it seldom does.
 
 MARGIN: Final = 4.0
 """A gang leaves early if this many times the longest run of earlier gangs like it ends before the planned start."""
@@ -74,7 +74,7 @@ def _nodes(node_counts: NodeCounts) -> set[int]:
     return {int(node) for nodes, _ in node_counts for node in nodes}
 
 
-# ---- The planned starts of one cycle: the first gangs of each line that wait, and when each can start
+# ---- Planned starts of a cycle
 
 
 @dataclass(eq=False)
@@ -348,7 +348,7 @@ class PlannedStarts:
         return refusals.keeps_whole_node(first.request.pending.workload.ref, first.at)
 
 
-# ---- When gangs that end leave room for a gang that waits, although no gang is evicted for it
+# ---- Room without an eviction
 
 
 def first_room(state: State, request: GangRequest, until: float) -> float | None:

@@ -1,8 +1,5 @@
 """Planned starts as values of the plan: what each awaits, and the cause if it is later than the last plan had it.
 
-The last plan had proved that the gang fits there then. So one of its nodes is lost, a gang is on one of them, or a gang uses quota that
-it needs.
-
 A gang for which this plan finds no time keeps its last planned start, and its number of overruns, for the plans that follow.
 """
 
@@ -26,7 +23,10 @@ from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.quota.tree import FlavorResource
 
-# ---- The cause of a planned start that is late: what is now where it was planned, at that time, and was not to be there
+# ---- Causes of late planned starts
+#
+# The last plan had proved that the gang fits there then. So one of its nodes is lost, a gang is on one of them, or a gang uses quota that
+# it needs.
 
 _FIRST: Final = (
     SlipCause.OVERRUN,
@@ -201,7 +201,7 @@ def _names(placement: Placement) -> set[str]:
     return {name for podset in placement.podsets for name, _ in podset.nodes}
 
 
-# ---- Planned starts as values of the plan: what each awaits, and why one is later than the last plan had it
+# ---- Planned starts of the plan
 
 SLACK: Final = 60.0
 """Seconds by which a start can be later than planned: the gangs before it take time to stop."""

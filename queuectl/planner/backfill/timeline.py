@@ -2,9 +2,6 @@
 
 While no gang starts, free capacity only grows. A gang that holds room from one time to another fits if it fits at the first of these times
 and at each start in between. An unknown end never comes.
-
-A gang asks for its resources at each time at which it holds them, and for nothing at the others. So the searches that place gangs at one
-time answer for all of these times at once, with the same proofs.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ from queuectl.planner.problem.request import GangRequest, Pods, PodSetGroup
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.quota.tree import QuotaRow, QuotaUse
 
-# ---- Free capacity and quota at later times, from the known ends of the gangs that run or start in this plan
+# ---- Later times
 
 NOW: Final = -inf
 """The instant of the state that is called *now*; its *later* is the time of the snapshot: the gangs that leave have left."""
@@ -191,7 +188,10 @@ def _summed(charges: Sequence[Sequence[tuple[QuotaRow, int]]]) -> dict[QuotaRow,
     return {row: np.cumsum(amounts) for row, amounts in each.items()}
 
 
-# ---- Several times as one question: each resource counts once for each time
+# ---- Several times as one question
+#
+# A gang asks for its resources at each time at which it holds them, and for nothing at the others. So the searches that place gangs at one
+# time answer for all of these times at once, with the same proofs.
 
 Present: TypeAlias = tuple[bool, ...]
 """At each of the times, whether a gang holds its room."""
@@ -242,7 +242,7 @@ class Moments:
         return known
 
 
-# ---- Expected ends that pass: from then on a gang runs longer than planning assumed, and planned starts can move
+# ---- Expected ends that pass
 
 
 def next_expected_end(snapshot: Snapshot, plan: Plan) -> float | None:

@@ -1,8 +1,4 @@
-"""Fixes by an administrator of queues or budgets: more quota, one more flavor, a top-up, and all fixes for a gang whose user holds too much.
-
-No other constraint is considered before the Budget can pay. Each fix is tried on the changed snapshot: gangs before it can spend what a change
-adds.
-"""
+"""Fixes by an administrator of queues or budgets: more quota, one more flavor, a top-up, and all fixes for a gang whose user holds too much."""
 
 from __future__ import annotations
 
@@ -37,7 +33,10 @@ from queuectl.planner.explain.remedy import finish, offer, raised_until_it_start
 from queuectl.planner.order.limits import Bound, Limits
 from queuectl.planner.reasons.words import amount, some
 
-# ---- Fixes for a gang that a Budget holds: the next month, a shorter run, and a top-up
+# ---- Fixes for a gang that a Budget holds
+#
+# No other constraint is considered before the Budget can pay. Each fix is tried on the changed snapshot: gangs before it can spend what a change
+# adds.
 
 _THOUSANDTH: Final = GPU_HOUR // 1000
 
@@ -127,7 +126,7 @@ def _topped_up(ctx: Context, changes: Sequence[TopUpBudget], *, least: bool) -> 
     return SuggestedFix(Remedy.TOP_UP_BUDGET, message, details, tuple(changes), least)
 
 
-# ---- Fixes by an administrator of queues: more quota, one more flavor; and all fixes for a gang whose user holds too much
+# ---- Fixes by more quota or one more flavor
 
 _FLAVORS_TRIED: Final = 4
 _COMBINED: Final = 12  # gangs of a user among which the cheapest set is searched for

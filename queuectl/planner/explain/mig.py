@@ -1,14 +1,4 @@
-"""Fixes by other MIG configurations: the fewest nodes to reconfigure, which configuration each gets, and the gangs to migrate first.
-
-Each configuration is applied to all such nodes at once, and the planner's own code counts the pods. A node is an option only if no
-pod holds its GPUs, except pods of gangs that policy permits to migrate.
-
-A domain must gain at least what the sums of :mod:`queuectl.planner.explain.mig` say that it lacks. Domains are tried in the
-order of that bound. In each, the nodes that help most are chosen one by one, and the planner is asked on the changed snapshot.
-Nodes without pods on GPUs come first; nodes that gangs must leave count only where the others are not enough.
-
-The plan is carried out first, so no node that a gang starts on, or that is reserved, is reconfigured.
-"""
+"""Fixes by other MIG configurations: the fewest nodes to reconfigure, which configuration each gets, and the gangs to migrate first."""
 
 from __future__ import annotations
 
@@ -53,7 +43,10 @@ from queuectl.planner.reasons.words import some
 from queuectl.planner.relocate.candidates import MoveCandidates, move_candidates
 from queuectl.planner.solver.solver import Status, StopSignal
 
-# ---- The nodes that could get another MIG configuration for one gang, and how many of its pods each then has room for
+# ---- Nodes that can get another MIG configuration
+#
+# Each configuration is applied to all such nodes at once, and the planner's own code counts the pods. A node is an option only if no
+# pod holds its GPUs, except pods of gangs that policy permits to migrate.
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -223,7 +216,7 @@ def _domains(request: GangRequest) -> Ints | None:
     return group.tree.domain[group.required]
 
 
-# ---- The gangs that must migrate before nodes get another MIG configuration, and what queuectl can change itself
+# ---- Gangs that must migrate first
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +285,11 @@ def moves_off(ctx: Context, nodes: Sequence[str]) -> tuple[Move, ...] | None:
     )
 
 
-# ---- Fixes by other MIG configurations: the fewest nodes to reconfigure, which configuration each gets, and the gangs to migrate first
+# ---- Fixes
+#
+# A domain must gain at least what the sums above say that it lacks. Domains are tried in the
+# order of that bound. In each, the nodes that help most are chosen one by one, and the planner is asked on the changed snapshot.
+# Nodes without pods on GPUs come first; nodes that gangs must leave count only where the others are not enough.
 
 _DOMAINS: Final = 4  # in which the planner is asked
 _SPARED: Final = 16  # nodes tried one by one whether they can be left out
@@ -527,7 +524,9 @@ class _Search:
         return moved_off(self.ctx, self.movers, nodes) if self.movers is not None else {}
 
 
-# ---- The answer of ``queuectl plan --mig``: for the first pending gang that other MIG configurations help, which nodes get which
+# ---- ``queuectl plan --mig``
+#
+# The plan is carried out first, so no node that a gang starts on, or that is reserved, is reconfigured.
 
 
 def plan_mig(

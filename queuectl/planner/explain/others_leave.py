@@ -39,7 +39,7 @@ from queuectl.planner.relocate.candidates import move_candidates
 from queuectl.planner.relocate.move_search import find_moves
 from queuectl.planner.solver.solver import Model, Outcome, Solver, Status
 
-# ---- Fixes by others that run: they leave by themselves, release what they reserve, move, or end
+# ---- Fixes by others that run
 
 _SHARE: Final = 0.05  # of a solve's limit, for each
 _ALL: Final = 0.1  # and for all together
@@ -193,7 +193,7 @@ def shield(ctx: Context, gang: Admitted) -> str:
     return why_not(state_under(ctx, relaxed), requests(ctx, relaxed), ctx.queue, gang)
 
 
-# ---- The devices that a pending gang could use without their taints, as evidence beside its blocking constraints
+# ---- Devices with taints
 
 _OF_NODES: Final = (Limit.FLEET, Limit.SHAPE, Limit.TOPOLOGY, Limit.RUNNING, Limit.HEALTH)
 _MOST: Final = 50  # in the details

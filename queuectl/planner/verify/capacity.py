@@ -19,7 +19,7 @@ from queuectl.domain.workload import Placement, PodSet, Workload
 from queuectl.planner.verify.devices import Selects
 from queuectl.planner.verify.plan_index import Claim, PlanIndex, Rule, Violation
 
-# ---- No node over its allocatable, in both views of time
+# ---- Capacity of nodes
 
 Use = dict[str, dict[str, int]]  # node name -> resource -> amount
 
@@ -120,7 +120,7 @@ def _compare(
                 yield Violation(Rule.CAPACITY, name, text)
 
 
-# ---- Check of nodes with shared GPUs: what a gang and its ClusterQueue say about them holds for each pod that gets a place
+# ---- Shared GPUs
 
 
 def check_shared_gpus(index: PlanIndex) -> Iterator[Violation]:
@@ -176,7 +176,7 @@ def _was_there(claim: Claim, node: str, count: int) -> bool:
     return sum(_stays(claim, p.name).get(node, 0) for p in claim.workload.podsets) >= count
 
 
-# ---- A gang gets GPUs of one vendor, unless its requests name several
+# ---- Vendors of GPUs
 
 _GPUS: Final = "gpu."  # the drivers of each vendor's GPUs have names that begin so
 

@@ -1,7 +1,5 @@
 """The devices of each node that the plan adds pods to are enough for all pods there, in each order and with each choice.
 
-Devices that are alike for all claims are one kind of device, of which a number is in use.
-
 Device rows are not read. Pods are allocated one after the other, as kube-scheduler does it, from all states that the pods before
 them can leave. Where these are too many, sampled orders and choices are tried.
 """
@@ -32,7 +30,7 @@ from queuectl.domain.fleet import Node as FleetNode
 from queuectl.domain.workload import Placement, Workload
 from queuectl.planner.verify.plan_index import PlanIndex, Rule, Violation
 
-# ---- Conditions of one device, for the check of devices: constraints, taints, and the amounts that an allocation consumes
+# ---- Conditions of one device
 
 Values: TypeAlias = tuple[tuple[object, ...], ...]
 """Per constraint of a claim, the values of its devices."""
@@ -99,7 +97,9 @@ def amount_consumed(
     return amount
 
 
-# ---- Allocations of the claims of one pod on one node, for the check of devices: a plain search without shortcuts
+# ---- Allocations of the claims of one pod
+#
+# Devices that are alike for all claims are one kind of device, of which a number is in use.
 
 Selects: TypeAlias = Callable[[DeviceOption, NodeDevices], Sequence[int]]
 Amounts: TypeAlias = tuple[Fraction, ...]
@@ -330,7 +330,7 @@ class Node:
         return tuple(fixed)
 
 
-# ---- The devices of each node that the plan adds pods to are enough for all pods there, in each order and with each choice
+# ---- Devices of each node
 
 Pod: TypeAlias = tuple[ClaimSpec, ...]
 Pods: TypeAlias = Counter[Pod]

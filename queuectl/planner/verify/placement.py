@@ -1,10 +1,4 @@
-"""Checks of one placement by itself: whole, on eligible nodes, inside its domains, balanced, slices whole, healthy slots kept.
-
-A repaired gang keeps its pods where they are, so its request counts as far as its topologies still have the levels.
-
-Only what is certain in each order of the decisions is checked: a gang that is alone on its node, and a planned start of its own ClusterQueue
-before it.
-"""
+"""Checks of one placement by itself: whole, on eligible nodes, inside its domains, balanced, slices whole, healthy slots kept."""
 
 from __future__ import annotations
 
@@ -28,7 +22,7 @@ from queuectl.domain.workload import (
 from queuectl.planner.verify.order import place, surely_before
 from queuectl.planner.verify.plan_index import Claim, PlanIndex, Rule, Violation
 
-# ---- Podsets that asked to be balanced are balanced, or the plan lists them as uneven; and it lists no others
+# ---- Balanced podsets
 
 
 def check_balance(index: PlanIndex) -> Iterator[Violation]:
@@ -127,7 +121,9 @@ def _domain(
     return index.domain(node, level, topologies)
 
 
-# ---- Checks of one placement by itself: whole, on eligible nodes, inside its domains, slices whole, healthy slots kept
+# ---- Placements
+#
+# A repaired gang keeps its pods where they are, so its request counts as far as its topologies still have the levels.
 
 _Domains: TypeAlias = set[tuple[str, ...] | None]
 
@@ -393,7 +389,10 @@ def _torn(index: PlanIndex, podset: PodSet, placed: PodSetPlacement) -> str | No
     return None
 
 
-# ---- Whole free nodes that a gang with a learned end must leave to a planned start on several nodes
+# ---- Whole free nodes
+#
+# Only what is certain in each order of the decisions is checked: a gang that is alone on its node, and a planned start of its own ClusterQueue
+# before it.
 
 _MARGIN: Final = 4.0  # of the longest run of earlier gangs
 _NO_DEVICES: Final = frozenset({CPU, MEMORY, PODS, "ephemeral-storage"})

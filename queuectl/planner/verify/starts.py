@@ -1,11 +1,4 @@
-"""Starts at a time: planned starts can happen beside all that starts now, and Reservations keep the nodes that they need.
-
-The plan is checked again as it would be at each of these times: the gangs that have ended by then are left out, those that start now
-run, and the gangs planned for that time start. The other checks then say whether they fit.
-
-A gang is *beside* a Reservation that does not admit it, if it still runs when the Reservation has begun and not ended. On each node of a
-Reservation, gangs beside it that start, or are planned to start, fit beside what the Reservation keeps.
-"""
+"""Starts at a time: planned starts can happen beside all that starts now, and Reservations keep the nodes that they need."""
 
 from __future__ import annotations
 
@@ -33,7 +26,10 @@ from queuectl.planner.verify.placement import check_gangs
 from queuectl.planner.verify.plan_index import PlanIndex, Rule, Violation
 from queuectl.planner.verify.quota import check_quota
 
-# ---- Planned starts: each can happen at its time beside all that starts now, and none is late without a cause
+# ---- Planned starts
+#
+# The plan is checked again as it would be at each of these times: the gangs that have ended by then are left out, those that start now
+# run, and the gangs planned for that time start. The other checks then say whether they fit.
 
 _SLACK = 60.0  # seconds that the gangs before a planned start can take to stop
 _MOST_OVERRUNS = 2
@@ -192,7 +188,10 @@ def _first_that_wait(index: PlanIndex) -> dict[tuple[str, Account | None], Workl
     return first
 
 
-# ---- Reservations in advance: each has nodes that can hold it, and no gang that it does not admit starts on what it keeps there
+# ---- Reservations
+#
+# A gang is *beside* a Reservation that does not admit it, if it still runs when the Reservation has begun and not ended. On each node of a
+# Reservation, gangs beside it that start, or are planned to start, fit beside what the Reservation keeps.
 
 _Kept: TypeAlias = Mapping[str, Resources | None]
 """Nodes of a Reservation, and what it keeps there; None = the whole node."""

@@ -19,7 +19,7 @@ from queuectl.objects.keys import PREFIX, REQUIRED_TOPOLOGY
 from queuectl.simulate.setting import Setting
 from queuectl.simulate.trace import TraceJob
 
-# ---- Changes of the configuration, or of the requests of jobs, that advice compares
+# ---- Changes to compare
 
 Body = dict[str, Any]
 Jobs = tuple[TraceJob, ...]
@@ -121,7 +121,7 @@ def changed_objects(before: Iterable[Document], after: Iterable[Document]) -> li
     return [b.body for a, b in zip(before, after, strict=True) if a is not b]
 
 
-# ---- Other splits of the GPU quota of a flavor among its ClusterQueues, and its use in common. The sum stays the same
+# ---- Other splits of the GPU quota
 
 _SHARES: Final = {"halfway to demand": 0.5, "by demand": 1.0}
 
@@ -274,7 +274,7 @@ def _edit(splits: Mapping[str, Split]) -> Any:
     return edit
 
 
-# ---- The changes that are worth a simulation for a configuration and its jobs
+# ---- Changes that are worth a simulation
 
 _ANNOTATION: Final = f"{PREFIX}{REQUIRED_TOPOLOGY}"
 
