@@ -135,7 +135,11 @@ release: setup ## commit and tag a release: VERSION=1.2.3
 chaos: controlplane ## random faults on a real control plane under load, for an hour; DURATION=600 SEED=1
 	@DURATION=$(DURATION) SEED=$(SEED) $(RUN)/python -m tests.chaos
 
-demo: controlplane ## a real control plane, a rush of gangs, a minute; KEEP=1 leaves it up
+# A plan of files comes first: it needs no control plane, and the first build of one takes minutes.
+PLANNED := $(foreach name,nodes queues job pytorchjob,-f docs/examples/$(name).yaml)
+demo: setup ## a plan of example files; then a real control plane, built the first time, a rush of gangs, a minute; KEEP=1 leaves it up
+	@echo "$$ queuectl plan $(PLANNED)"
+	@$(RUN)/queuectl plan $(PLANNED)
 	@$(RUN)/queuectl demo $(if $(KEEP),--keep)
 
 bench: controlplane ## every figure of docs/explanation/benchmarks.md; about half an hour; RECORD=1 appends to the history

@@ -40,9 +40,17 @@ from queuectl.localcluster import (
 from queuectl.localcluster.client import START_SECONDS, get_plain, wait_until
 from queuectl.localcluster.layout import LOOPBACK, free_ports
 from queuectl.localcluster.prometheus import Prometheus, exporters_job
-from queuectl.localcluster.versions import ALL_UNITS
+from queuectl.localcluster.versions import PROMETHEUS, UNITS, kubectl
 
 NAME: Final = "demo"
+MEANWHILE: Final = """\
+The demo runs a real Kubernetes control plane. The build of its programs takes about {minutes} minutes on two cores, once.
+Meanwhile, in a clone of the repository:
+- See why gangs wait: queuectl plan -f docs/examples/waiting.yaml
+- See a preemption: queuectl plan -f docs/examples/lending.yaml. Change the file, and plan it again.
+- Read docs/tutorials/first-ten-minutes.md, which uses the demo, and docs/explanation/concepts.md.
+"""
+"""What to look at while the programs are built."""
 _POLL_SECONDS: Final = 0.4
 # Idle time of the victim before the urgent gang is submitted: enough for two warnings, the grace period and one evaluation.
 _IDLE_SECONDS: Final = 5.0
@@ -126,7 +134,7 @@ class Stage:
 
 
 def _build(stack: ExitStack, steps: Steps, name: str, *, fsync: bool) -> Stage:
-    build.ensure(steps, units=ALL_UNITS)
+    _ensure_programs(steps, keep=name == NAME)
     spec = ClusterSpec(nodes=(scenario.NODES,), fsync=fsync)
     cluster = LocalCluster.start(spec, name=name, progress=steps)
     stack.callback(cluster.stop)
@@ -148,6 +156,15 @@ def _build(stack: ExitStack, steps: Steps, name: str, *, fsync: bool) -> Stage:
     _create_queues(cluster, served)
     steps.done(f"Ready after {steps.elapsed:.1f} s: {cluster.server} and {served.api}\n")
     return Stage(cluster, prometheus, served)
+
+
+def _ensure_programs(steps: Steps, *, keep: bool) -> None:
+    """Build the programs that the demo runs, and kubectl for the commands to try on a kept demo."""
+    units = [*UNITS, PROMETHEUS, *([kubectl()] if keep else [])]
+    if missing := [unit for unit in units if build.existing(unit) is None]:
+        minutes = sum(unit.minutes for unit in missing)
+        steps.done(MEANWHILE.format(minutes=max(1, round(minutes))))
+    build.ensure(steps, units=units)
 
 
 def _measure(cluster: LocalCluster, own_metrics: str) -> Prometheus:

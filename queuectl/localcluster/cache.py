@@ -44,10 +44,6 @@ def folder(unit: Unit) -> Path:
     recipe = {
         key: value for key, value in asdict(unit).items() if key not in ("minutes", "reports")
     }
-    # Programs that were built before these fields keep their folders.
-    for added in ("tags", "patched"):
-        if not recipe[added]:
-            del recipe[added]
     digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
     return root() / "localcluster" / f"{unit.key}-{digest[:8]}"
 

@@ -166,8 +166,8 @@ class LocalCluster:
     def kubectl(self) -> Path | None:
         """The kubectl of the same version, if there is one."""
         release = self._layout.description["spec"]["kubernetes"]
-        units = (versions.kubernetes(release),)
-        return build.ensure(_SILENT, units=units).programs.get("kubectl")
+        assets = build.existing(versions.kubectl(release))
+        return assets.programs["kubectl"] if assets is not None else None
 
     @property
     def authority(self) -> bytes:

@@ -21,7 +21,7 @@ from queuectl.localcluster.keeper import remove_tree
 from queuectl.localcluster.layout import LOOPBACK, free_ports
 from queuectl.localcluster.progress import NoProgress
 from queuectl.localcluster.supervisor import Supervisor
-from queuectl.localcluster.versions import PROMETHEUS
+from queuectl.localcluster.versions import PROMETHEUS, PROMTOOL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,7 +93,7 @@ class Prometheus:
         server = cls(home, port, assets.programs[_NAME], keeper)
         try:
             if history is not None:
-                _load(assets.programs["promtool"], history, home / "data")
+                _load(history, home / "data")
             server.run()
         except BaseException:
             server.stop()
@@ -223,9 +223,8 @@ def check_rules(*paths: Path) -> str:
     Raises:
         LocalClusterError: a rule is invalid; the message is that of promtool.
     """
-    promtool = build.ensure(_SILENT, units=(PROMETHEUS,)).programs["promtool"]
     answer = subprocess.run(
-        [promtool, "check", "rules", "--lint-fatal", *paths],
+        [build.program(PROMTOOL), "check", "rules", "--lint-fatal", *paths],
         capture_output=True,
         text=True,
         check=False,
@@ -235,8 +234,15 @@ def check_rules(*paths: Path) -> str:
     return answer.stdout
 
 
-def _load(promtool: Path, history: Path, data: Path) -> None:
-    command = ["tsdb", "create-blocks-from", "openmetrics", str(history), str(data)]
-    answer = subprocess.run([promtool, *command], capture_output=True, text=True, check=False)
+def _load(history: Path, data: Path) -> None:
+    command: list[str | Path] = [
+        build.program(PROMTOOL),
+        "tsdb",
+        "create-blocks-from",
+        "openmetrics",
+        str(history),
+        str(data),
+    ]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
     if answer.returncode:
         raise LocalClusterError(f"promtool refuses {history}: {answer.stderr.strip()}")

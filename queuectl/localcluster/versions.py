@@ -6,7 +6,7 @@ After a change of a version, the cache builds a new unit beside the old one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 KUBERNETES = "1.36.3"
 """Kubernetes version of the API server, controller manager, scheduler and kubectl, unless a cluster names another."""
@@ -39,8 +39,8 @@ class Unit:
         version: Exact module version, with the leading `v`.
         programs: Name of each resulting program, and its package path inside the module (of several, each path ends
             in the program's name). Empty if only files are needed.
-        staging: The module has libraries as local replacements (`./staging/...`), which are published under
-            `staging_version`. The wrapper module names them.
+        together: Path and version of each module whose requirements choose the versions of its libraries, its own among
+            them; empty = only its own. Units with the same modules use the same libraries, which Go compiles once.
         variables: Go variables set at link time.
         patches: Replacements in the source of programs, which are then built from a copy of the module.
         patched: Folders of the module, beside those of the programs, in which patches apply.
@@ -55,7 +55,7 @@ class Unit:
     version: str
     programs: dict[str, str]
     minutes: float
-    staging_version: str = ""
+    together: tuple[tuple[str, str], ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
     patches: tuple[Patch, ...] = ()
     patched: tuple[str, ...] = ()
@@ -69,23 +69,29 @@ class Unit:
         return (self.reports or self.version.removeprefix("v")).rpartition(".")[0]
 
     @property
+    def modules(self) -> tuple[tuple[str, str], ...]:
+        """Path and version of each module that chooses the versions of its libraries."""
+        return self.together or ((self.module, self.version),)
+
+    @property
     def key(self) -> str:
         """The name of this unit's folder in the cache."""
         return f"{self.name}-{self.version}"
 
 
-def kubernetes(release: str = KUBERNETES) -> Unit:
-    """The programs of one release of Kubernetes, such as `1.36.3`."""
-    major, minor, patch = release.split(".")
+_KUBERNETES = "k8s.io/kubernetes"
+
+
+def _of_kubernetes(name: str, release: str, programs: tuple[str, ...], minutes: float) -> Unit:
     version = f"v{release}"
-    commands = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+    major, minor, _ = release.split(".")
     return Unit(
-        name="kubernetes",
-        module="k8s.io/kubernetes",
+        name=name,
+        module=_KUBERNETES,
         version=version,
-        programs={name: f"cmd/{name}" for name in commands},
-        minutes=5.0,
-        staging_version=f"v0.{minor}.{patch}",
+        programs={program: f"cmd/{program}" for program in programs},
+        minutes=minutes,
+        together=_TOGETHER if release == KUBERNETES else (),
         variables={
             f"{package}.{name}": value
             for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
@@ -99,30 +105,41 @@ def kubernetes(release: str = KUBERNETES) -> Unit:
     )
 
 
+def kubernetes(release: str = KUBERNETES) -> Unit:
+    """The programs of a cluster from one release of Kubernetes, such as `1.36.3`."""
+    programs = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+    return _of_kubernetes("kubernetes", release, programs, 4.0)
+
+
+def kubectl(release: str = KUBERNETES) -> Unit:
+    """The kubectl of one release of Kubernetes. Only users need it; a cluster does not."""
+    return _of_kubernetes("kubectl", release, ("kubectl",), 0.5)
+
+
 TRAINING_OPERATOR_KINDS = ("pytorchjob", "tfjob", "xgboostjob", "paddlejob", "jaxjob")
 """The kinds that the training operator runs in a local cluster."""
 
-_BESIDE: tuple[Unit, ...] = (
+_OTHERS: tuple[Unit, ...] = (
     Unit(
         name="etcd",
         module="go.etcd.io/etcd/server/v3",
         version="v3.6.8",
         programs={"etcd": ""},
-        minutes=1.0,
+        minutes=0.5,
     ),
     Unit(
         name="kwok",
         module="sigs.k8s.io/kwok",
         version="v0.8.0",
         programs={"kwok": "cmd/kwok"},
-        minutes=2.0,
+        minutes=0.5,
     ),
     Unit(
         name="training-operator",
         module="github.com/kubeflow/training-operator",
         version="v1.9.4",
         programs={"training-operator": "cmd/training-operator.v1"},
-        minutes=1.5,
+        minutes=0.5,
         # Its webhook server has no flag for the address and would listen on every interface of the machine. Its
         # certificate rotator uses one fixed folder in /tmp, which several clusters would share. The certificates are
         # created before it starts, so it does not need the rotator.
@@ -145,12 +162,19 @@ _BESIDE: tuple[Unit, ...] = (
     ),
 )
 
-TRAINING_OPERATOR = _BESIDE[2]
+_TOGETHER = (
+    (_KUBERNETES, f"v{KUBERNETES}"),
+    *((unit.module, unit.version) for unit in _OTHERS),
+)
+"""The modules of a cluster. Each alone chooses other patch releases of the same libraries, which makes a build much longer."""
+
+_CLUSTER = tuple(replace(unit, together=_TOGETHER) for unit in _OTHERS)
+TRAINING_OPERATOR = _CLUSTER[2]
 
 
 def units(release: str = KUBERNETES) -> tuple[Unit, ...]:
     """The units of a cluster with this release of Kubernetes."""
-    return (kubernetes(release), *_BESIDE)
+    return (kubernetes(release), *_CLUSTER)
 
 
 UNITS = units()
@@ -160,13 +184,12 @@ PROMETHEUS = Unit(
     module="github.com/prometheus/prometheus",
     version="v0.313.5",  # its major version as a Go module is 0
     reports="3.13.5",
-    programs={"prometheus": "cmd/prometheus", "promtool": "cmd/promtool"},
+    programs={"prometheus": "cmd/prometheus"},
     variables={"github.com/prometheus/common/version.Version": "3.13.5"},
     # Without service discoveries but those by file and HTTP, which are most of it. The pages of its web interface are
     # made by another toolchain and are left out; the API is all there.
     tags=("remove_all_sd",),
-    # promtool names one of them whatever the tags are, to check its certificates: a Kubernetes client for nothing, and a
-    # quarter of the build.
+    # promtool names one of them whatever the tags are, to check its certificates: a Kubernetes client for nothing.
     patches=(
         Patch('\t"github.com/prometheus/prometheus/discovery/kubernetes"\n', ""),
         Patch(
@@ -177,9 +200,15 @@ PROMETHEUS = Unit(
             "",
         ),
     ),
-    minutes=2.0,
+    patched=("cmd/promtool",),
+    minutes=1.5,
 )
 """Not part of a cluster; the demo and the tests use it."""
+
+PROMTOOL = replace(
+    PROMETHEUS, name="promtool", programs={"promtool": "cmd/promtool"}, patched=(), minutes=0.5
+)
+"""It checks rules and loads histories. Its source is the same, so that Go compiles the libraries once."""
 
 HELM = Unit(
     name="helm",
@@ -341,7 +370,4 @@ ON_DEMAND: tuple[Unit, ...] = (
 )
 """Operators of job kinds. Each is built for the first cluster that runs it."""
 
-ALL_UNITS: tuple[Unit, ...] = (*UNITS, PROMETHEUS, HELM)
-
-REQUIRED = tuple(program for unit in UNITS for program in unit.programs if program != "kubectl")
-"""Programs that a full cluster requires; kubectl is only for users."""
+ALL_UNITS: tuple[Unit, ...] = (*UNITS, kubectl(), PROMETHEUS, PROMTOOL, HELM)

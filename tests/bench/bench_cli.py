@@ -22,8 +22,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
-from queuectl.localcluster import build
-from queuectl.localcluster.progress import NoProgress
+from queuectl.localcluster import build, versions
 
 ROUNDS: Final = 20
 TARGET_MS: Final = 200.0
@@ -75,7 +74,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     rounds = parser.parse_args().rounds
     queuectl = str(Path(sys.executable).parent / "queuectl")
-    kubectl = str(build.ensure(NoProgress()).programs["kubectl"])
+    kubectl = str(build.program(versions.kubectl()))
     with tempfile.TemporaryDirectory() as home, listening() as server:
         commands = {
             "python -c pass": [sys.executable, "-c", "pass"],

@@ -9,18 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from queuectl.localcluster import build
-from queuectl.localcluster.progress import NoProgress
+from queuectl.localcluster import build, versions
 
 pytestmark = pytest.mark.system
 
 
 def kubectl(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the kubectl of the control plane with the scripts of this environment on its path."""
-    programs = build.ensure(NoProgress()).programs
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return subprocess.run(
-        [programs["kubectl"], *arguments],
+        [build.program(versions.kubectl()), *arguments],
         env=os.environ | {"PATH": path, "KUBECONFIG": "/nowhere"},
         check=False,
         capture_output=True,

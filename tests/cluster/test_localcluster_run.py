@@ -288,7 +288,7 @@ def test_each_kubeconfig_has_the_identity_of_its_user(
     cluster: LocalCluster, namespace: str
 ) -> None:
     if cluster.kubectl is None:
-        pytest.skip("these binaries came without kubectl")
+        pytest.skip("kubectl is not built; make controlplane builds it")
     cluster.client.apply(
         {
             "apiVersion": "v1",

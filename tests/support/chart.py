@@ -17,7 +17,6 @@ import yaml
 
 from queuectl.cluster.adapter import SYSTEM_NAMESPACE
 from queuectl.localcluster import build
-from queuectl.localcluster.progress import NoProgress
 from queuectl.localcluster.versions import HELM, KUBERNETES
 from queuectl.objects.kinds import DESCRIPTIONS
 from queuectl.objects.kinds.description import Declared
@@ -57,7 +56,7 @@ to set them. Helm refuses a value that is not in this table, and a value of anot
 
 @cache
 def helm_program() -> Path:
-    return build.ensure(NoProgress(), units=[HELM]).programs["helm"]
+    return build.program(HELM)
 
 
 def helm(

@@ -7,14 +7,13 @@ from functools import cache
 from pathlib import Path
 
 from queuectl.localcluster import build
-from queuectl.localcluster.progress import NoProgress
-from queuectl.localcluster.versions import PROMETHEUS
+from queuectl.localcluster.versions import PROMTOOL
 from tests.support.metricnames import ROOT
 
 
 @cache
 def _program() -> Path:
-    return build.ensure(NoProgress(), units=[PROMETHEUS]).programs["promtool"]
+    return build.program(PROMTOOL)
 
 
 def promtool(*arguments: str | Path, text: str = "") -> tuple[int, str]:

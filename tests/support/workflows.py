@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from queuectl.localcluster import build, progress
+from queuectl.localcluster import build
 from queuectl.localcluster.versions import Unit
 
 ROOT: Final = Path(__file__).parents[2]
@@ -22,7 +22,7 @@ ACTIONLINT: Final = Unit(
 
 def main() -> int:
     """Print the findings. Returns the exit code of actionlint."""
-    program = build.ensure(progress.for_terminal(), units=[ACTIONLINT]).programs["actionlint"]
+    program = build.program(ACTIONLINT)
     return subprocess.run([program, "-color"], cwd=ROOT, check=False).returncode
 
 

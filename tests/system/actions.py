@@ -204,7 +204,7 @@ def kubectl(installation: Installation, *arguments: str, given: str | None = Non
     """The output of kubectl, run as cluster administrator; ``given`` is its standard input."""
     program = installation.cluster.kubectl
     if program is None:
-        pytest.skip("there is no kubectl beside the API server's programs")
+        pytest.skip("kubectl is not built; make controlplane builds it")
     command = [str(program), "--kubeconfig", str(installation.cluster.kubeconfig), *arguments]
     done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -115,7 +115,7 @@ def tools(cluster: LocalCluster) -> dict[str, str]:
         pytest.skip("curl, jq and bash are needed")
     kubectl = cluster.kubectl
     if kubectl is None:
-        pytest.skip("there is no kubectl beside the API server's programs")
+        pytest.skip("kubectl is not built; make controlplane builds it")
     path = f"{kubectl.parent}:{os.environ['PATH']}"
     return {"PATH": path, "KUBECONFIG": str(cluster.kubeconfig)}
 

@@ -16,9 +16,8 @@ import yaml
 from queuectl.cluster.apply import Document, manifests, older_manifests
 from queuectl.cluster.webhooks import BINDING, POLICY
 from queuectl.localcluster import build
-from queuectl.localcluster.progress import NoProgress
 from queuectl.localcluster.prometheus import check_rules
-from queuectl.localcluster.versions import SUPPORTED, UNITS
+from queuectl.localcluster.versions import SUPPORTED, kubectl
 from tests.support import chart
 from tests.support.chart import BASE_VALUES, CHART, DEPLOY, WEBHOOK, documents, helm
 from tests.support.gangruns import JOB_KINDS
@@ -407,9 +406,10 @@ def test_the_base_is_the_chart_without_opt_ins_and_monitoring() -> None:
 def test_the_manifests_for_older_servers_are_the_chart_with_the_webhook() -> None:
     expected = by_name(documents(BASE_VALUES | WEBHOOK, "1.33"))
     assert by_name(older_manifests()) == expected
-    kubectl = build.ensure(NoProgress(), units=UNITS[:1]).programs["kubectl"]
     built = subprocess.run(
-        [kubectl, "kustomize", DEPLOY / "older-servers"], capture_output=True, check=True
+        [build.program(kubectl()), "kustomize", DEPLOY / "older-servers"],
+        capture_output=True,
+        check=True,
     )
     kustomized = by_name(yaml.safe_load_all(built.stdout))
     assert list(map(words, kustomized.values())) == [words(expected[name]) for name in kustomized]

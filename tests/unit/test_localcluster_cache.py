@@ -273,14 +273,18 @@ def test_the_real_recipes_fetch_exact_versions() -> None:
 
 
 def test_the_wrapper_module_replaces_what_kubernetes_replaces_by_folders(tmp_path: Path) -> None:
-    (tmp_path / "go.mod").write_text(
+    source = tmp_path / "k8s.io" / "kubernetes@v1.36.3"
+    source.mkdir(parents=True)
+    (source / "go.mod").write_text(
         "module k8s.io/kubernetes\n\ngo 1.26.0\n\ngodebug default=go1.26\n\nreplace (\n"
         "\tk8s.io/api => ./staging/src/k8s.io/api\n\tk8s.io/client-go => ./staging/src/k8s.io/client-go\n)\n"
     )
-    assert build._wrapper_module(UNITS[0], tmp_path).splitlines()[1:] == [
+    modules = (("k8s.io/kubernetes", "v1.36.3"), ("example.org/thing", "v0.8.0"))
+    assert build._wrapper_module(modules, tmp_path).splitlines()[1:] == [
         "go 1.26.0",
         "godebug default=go1.26",
         "require k8s.io/kubernetes v1.36.3",
+        "require example.org/thing v0.8.0",
         "replace k8s.io/api => k8s.io/api v0.36.3",
         "replace k8s.io/client-go => k8s.io/client-go v0.36.3",
     ]
@@ -290,8 +294,7 @@ def test_what_a_unit_requires_is_checked_against_the_units_own_checksums(tmp_pat
     ours, theirs = tmp_path / "ours.sum", tmp_path / "theirs.sum"
     ours.write_text("example.org/thing v1.2.3 h1:=\n")
     theirs.write_text("example.org/part v1.0.0 h1:=\n")
-    build._add_checksums(ours, theirs)
-    build._add_checksums(ours, tmp_path / "a unit without any")
+    build._add_checksums(ours, [theirs, tmp_path / "a unit without any"])
     assert ours.read_text().splitlines() == [
         "example.org/thing v1.2.3 h1:=",
         "example.org/part v1.0.0 h1:=",

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from queuectl.localcluster import cache
-from queuectl.localcluster.versions import ALL_UNITS, HELM, PROMETHEUS, REQUIRED, UNITS
+from queuectl.localcluster.versions import PROMETHEUS, UNITS, kubectl, kubernetes
 
 
 def test_build_tags_are_part_of_the_recipe() -> None:
@@ -15,17 +13,25 @@ def test_build_tags_are_part_of_the_recipe() -> None:
     assert cache.folder(plain) != cache.folder(PROMETHEUS)
 
 
-def test_a_unit_without_a_later_field_stays_where_it_was_before() -> None:
-    for unit in UNITS:
-        left_out = ("minutes", "reports", "tags", "patched")
-        recipe = {k: v for k, v in asdict(unit).items() if k not in left_out}
-        digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
-        assert cache.folder(unit).name == f"{unit.key}-{digest[:8]}"
+def test_a_cluster_is_made_of_the_programs_that_it_runs() -> None:
+    assert [program for unit in UNITS for program in unit.programs] == [
+        "kube-apiserver",
+        "kube-controller-manager",
+        "kube-scheduler",
+        "etcd",
+        "kwok",
+        "training-operator",
+    ]
 
 
-def test_no_cluster_needs_a_prometheus_or_helm() -> None:
-    assert (*UNITS, PROMETHEUS, HELM) == ALL_UNITS
-    assert not {*PROMETHEUS.programs, *HELM.programs} & set(REQUIRED)
+def test_the_units_of_a_cluster_choose_the_versions_of_their_libraries_together() -> None:
+    assert {(unit.module, unit.version) for unit in UNITS} == set(kubernetes().modules)
+    assert {unit.modules for unit in UNITS} == {kubernetes().modules}
+    assert kubectl().modules == kubernetes().modules
+
+
+def test_another_release_of_kubernetes_has_the_libraries_of_its_own() -> None:
+    assert kubernetes("1.34.4").modules == (("k8s.io/kubernetes", "v1.34.4"),)
 
 
 def test_prometheus_is_known_by_the_version_that_people_call_it_by() -> None:
