@@ -50,7 +50,7 @@ Meanwhile, in a clone of the repository:
 - See a preemption: queuectl plan -f docs/examples/lending.yaml. Change the file, and plan it again.
 - Read docs/tutorials/first-ten-minutes.md, which uses the demo, and docs/explanation/concepts.md.
 """
-"""What to look at while the programs are built."""
+"""Shown before the first build: commands and pages for the time that it takes."""
 _POLL_SECONDS: Final = 0.4
 # Idle time of the victim before the urgent gang is submitted: enough for two warnings, the grace period and one evaluation.
 _IDLE_SECONDS: Final = 5.0
