@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -12,7 +11,14 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from queuectl.planner.backfill.slips import MOST_OVERRUNS, SLACK
-from queuectl.planner.backfill.timeline import NOW, Moments, Present, Timeline, end_of
+from queuectl.planner.backfill.timeline import (
+    NOW,
+    Moments,
+    Present,
+    Timeline,
+    end_of,
+    first_fit,
+)
 from queuectl.planner.capacity.node_counts import (
     NodeCounts,
     PlannedGang,
@@ -402,10 +408,10 @@ class StartSearch:
         times = sorted({self.timeline.now, *self.timeline.times(), *ends, *over})
         times = [at for at in times if at >= least]
         # Beside Reservations, a start can be possible before them and not at some later times.
-        first = 0
         if not reserved:
-            first = bisect_left(times, True, key=lambda at: self._possible(request, at))
-        for at in times[first:]:
+            possible = first_fit(times, lambda at: at if self._possible(request, at) else None)
+            times = [at for at in times if possible is not None and at >= possible]
+        for at in times:
             asked = starting_at(self._problem, request, at)
             if reserved and not self._possible(asked, at):
                 continue
