@@ -11,7 +11,7 @@ Planned starts, expected starts and simulations use it:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from math import inf
@@ -24,7 +24,13 @@ from queuectl.domain.plan import Plan
 from queuectl.domain.queues import WithinClusterQueue
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import Workload
-from queuectl.planner.capacity.node_counts import TentativeAdmission, add_at, give_back
+from queuectl.planner.capacity.node_counts import (
+    PlannedGang,
+    TentativeAdmission,
+    add_at,
+    give_back,
+    take,
+)
 from queuectl.planner.capacity.state import State
 from queuectl.planner.problem.problem import Shape
 from queuectl.planner.problem.request import GangRequest, Pods, PodSetGroup
@@ -34,10 +40,10 @@ from queuectl.planner.quota.tree import QuotaRow, QuotaUse
 
 # ---- Events to come
 
-Event = TypeVar("Event", bound=Hashable)
+AnyEvent = TypeVar("AnyEvent", bound=Hashable)
 
 
-class Agenda(Generic[Event]):
+class Agenda(Generic[AnyEvent]):
     """A simulated clock and the events to come: in the order of time, at one time by phase, then as they were added.
 
     Attributes:
@@ -46,15 +52,15 @@ class Agenda(Generic[Event]):
 
     def __init__(self, now: float = 0.0) -> None:
         self.now = now
-        self._to_come: dict[Event, _Entry[Event]] = {}
-        self._heap: list[_Entry[Event]] = []  # also entries of events that were moved or removed
+        self._to_come: dict[AnyEvent, _Entry[AnyEvent]] = {}
+        self._heap: list[_Entry[AnyEvent]] = []  # also entries of events that were moved or removed
         self._added = 0
 
     def __bool__(self) -> bool:
         """Whether an event is to come."""
         return bool(self._to_come)
 
-    def add(self, at: float, event: Event, phase: int = 0) -> None:
+    def add(self, at: float, event: AnyEvent, phase: int = 0) -> None:
         """Add an event, or move it if it is to come at another time.
 
         Args:
@@ -68,11 +74,11 @@ class Agenda(Generic[Event]):
             entry = self._to_come[event] = (at, phase, self._added, event)
             heappush(self._heap, entry)
 
-    def remove(self, event: Event) -> None:
+    def remove(self, event: AnyEvent) -> None:
         """An event does not happen, if it is to come."""
         self._to_come.pop(event, None)
 
-    def due(self) -> Iterator[Event]:
+    def due(self) -> Iterator[AnyEvent]:
         """Move the clock to the next event. Yields all events until then, with those that are added meanwhile."""
         while self._to_come.get(self._heap[0][3]) is not self._heap[0]:
             heappop(self._heap)
@@ -83,19 +89,19 @@ class Agenda(Generic[Event]):
                 del self._to_come[entry[3]]
                 yield entry[3]
 
-    def in_order(self) -> list[tuple[float, Event]]:
+    def in_order(self) -> list[tuple[float, AnyEvent]]:
         """The events to come, with their times."""
         return [(at, event) for at, _, _, event in sorted(self._to_come.values())]
 
 
-_Entry: TypeAlias = tuple[float, int, int, Event]
+_Entry: TypeAlias = tuple[float, int, int, AnyEvent]
 """Time, phase, a number that makes the order certain, and the event."""
 
 
 # ---- Free capacity and quota after ends
 
 
-class Holder(Protocol):
+class Occupant(Protocol):
     """A gang or a Reservation that holds capacity and quota until its end: ``slots`` on nodes, and ``charges`` to quota."""
 
     @property
@@ -105,41 +111,43 @@ class Holder(Protocol):
     def charges(self) -> tuple[tuple[QuotaRow, int], ...]: ...
 
 
-AnyHolder = TypeVar("AnyHolder", bound=Holder)
-Time = TypeVar("Time", float, int)
-Fit = TypeVar("Fit")
+AnyOccupant = TypeVar("AnyOccupant", bound=Occupant)
+AnyTime = TypeVar("AnyTime", float, int)
+AnyFit = TypeVar("AnyFit")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Departures(Generic[AnyHolder]):
+class Departures(Generic[AnyOccupant]):
     """Known ends, in their order.
 
     Attributes:
         times: unix seconds of the ends.
-        holders: the gangs and Reservations that end then.
+        occupants: the gangs and Reservations that end then.
     """
 
     times: npt.NDArray[np.float64]
-    holders: Sequence[AnyHolder]
+    occupants: Sequence[AnyOccupant]
     _nodes: Ints
     _amounts: Ints
     _upto: Ints  # slots of the first so many
     _charges: dict[QuotaRow, Ints]  # of the first so many
 
     @classmethod
-    def of(cls, ends: Sequence[tuple[float, AnyHolder]], resources: int) -> Departures[AnyHolder]:
+    def of(
+        cls, ends: Sequence[tuple[float, AnyOccupant]], resources: int
+    ) -> Departures[AnyOccupant]:
         """``ends``: in order; ``resources``: number of rows of the free capacity."""
-        holders = [holder for _, holder in ends]
-        slots = [holder.slots for holder in holders]
+        occupants = [occupant for _, occupant in ends]
+        slots = [occupant.slots for occupant in occupants]
         return cls(
             np.array([at for at, _ in ends], dtype=np.float64),
-            holders,
+            occupants,
             np.concatenate([np.zeros(0, np.int64), *(nodes for nodes, _ in slots)]),
             np.concatenate(
                 [np.zeros((resources, 0), np.int64), *(amounts for _, amounts in slots)], axis=1
             ),
             np.cumsum([0, *(len(nodes) for nodes, _ in slots)]),
-            _summed([holder.charges for holder in holders]),
+            _summed([occupant.charges for occupant in occupants]),
         )
 
     def number(self, at: float) -> int:
@@ -171,7 +179,7 @@ def _summed(charges: Sequence[Sequence[tuple[QuotaRow, int]]]) -> dict[QuotaRow,
     return {row: np.cumsum(amounts) for row, amounts in each.items()}
 
 
-def first_fit(times: Sequence[Time], fit: Callable[[Time], Fit | None]) -> Fit | None:
+def first_fit(times: Sequence[AnyTime], fit: Callable[[AnyTime], AnyFit | None]) -> AnyFit | None:
     """How it fits at the first time at which it fits, by bisection; None = at no time.
 
     Args:
@@ -235,7 +243,7 @@ class Timeline:
         return self.now + length(request)
 
     def holds(self, request: GangRequest, at: float) -> bool:
-        """Whether a gang that starts now must count at a later time."""
+        """Whether a gang that starts now must count at a time."""
         if self.until(request) > at:
             return True
         workload = request.pending.workload
@@ -254,30 +262,47 @@ class Timeline:
 
     def ended(self, at: float) -> list[Admitted]:
         """Running gangs that have left by then."""
-        return [entry.gang for entry in self._ends.holders[: self._ends.number(at)]]
+        return [entry.gang for entry in self._ends.occupants[: self._ends.number(at)]]
 
-    def free(self, at: float) -> Ints:
-        """(R, N) free at a time beside what runs and starts in this plan; read-only."""
+    def free(
+        self,
+        at: float,
+        beside: Iterable[PlannedGang] = (),
+        without: Collection[TentativeAdmission] = frozenset(),
+    ) -> Ints:
+        """(R, N) free at a time beside what runs and starts in this plan; a copy.
+
+        Args:
+            at: unix seconds, or ``NOW``.
+            beside: planned gangs that count too.
+            without: gangs that start in this plan and do not count, as a set or the keys of a mapping.
+        """
         if at == NOW:
-            return self.state.open_now(slice(None))
-        free = self._ends.free(self.state.later.free, self._ends.number(at))
-        for admission in self._left(at):
-            give_back(free, admission.request.pods, admission.node_counts)
+            free = self.state.open_now(slice(None)).copy()
+        else:
+            free = self._ends.free(self.state.later.free, self._ends.number(at))
+        for admission in self.state.admissions:
+            if admission in without or not self.holds(admission.request, at):
+                give_back(free, admission.request.pods, admission.node_counts)
+        for gang in beside:
+            if gang.holds(at):
+                take(free, gang.request.pods, gang.node_counts)
         return free
 
-    def use(self, at: float) -> QuotaUse:
-        """The use of quota at a time; a copy, except now."""
+    def use(self, at: float, beside: Iterable[PlannedGang] = ()) -> QuotaUse:
+        """The use of quota at a time, with that of planned gangs; a copy, except ``NOW``."""
         if at == NOW:
             return self.state.quota.open
         use = self._ends.use(self.state.later.quota, self._ends.number(at))
-        for admission in self._left(at):
-            for row, amount in admission.request.rows():
-                use.add(row, -amount)
+        for admission in self.state.admissions:
+            if not self.holds(admission.request, at):
+                for row, amount in admission.request.rows():
+                    use.add(row, -amount)
+        for gang in beside:
+            if gang.holds(at):
+                for row, amount in gang.request.rows():
+                    use.add(row, amount)
         return use
-
-    def _left(self, at: float) -> list[TentativeAdmission]:
-        """Gangs that start in this plan and have left by then."""
-        return [a for a in self.state.admissions if not self.holds(a.request, at)]
 
     @property
     def _ends(self) -> Departures[Entry]:
