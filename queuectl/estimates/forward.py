@@ -312,7 +312,7 @@ class _PlannedStarts:
         self.work += 1
         free = draw.departures.free(draw.free, end + 1)
         use = draw.departures.use(draw.use, end + 1)
-        at = float(draw.departures.times[end])
+        at = draw.departures.times[end]
         room = free
         for start in self._starts:
             if start.line == self.lines[gang.queue.name] and start.at >= at:

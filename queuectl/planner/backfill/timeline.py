@@ -11,14 +11,15 @@ Planned starts, expected starts and simulations use it:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
+from itertools import accumulate
 from math import inf
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from queuectl.domain.plan import Plan
 from queuectl.domain.queues import WithinClusterQueue
@@ -125,12 +126,14 @@ class Departures(Generic[AnyOccupant]):
         occupants: the gangs and Reservations that end then.
     """
 
-    times: npt.NDArray[np.float64]
+    times: Sequence[float]
     occupants: Sequence[AnyOccupant]
     _nodes: Ints
     _amounts: Ints
-    _upto: Ints  # slots of the first so many
-    _charges: dict[QuotaRow, Ints]  # of the first so many
+    _upto: Sequence[int]  # slots of the first so many
+    _charges: Mapping[
+        QuotaRow, tuple[list[int], list[int]]
+    ]  # numbers of ends, and sums before each
 
     @classmethod
     def of(
@@ -139,44 +142,39 @@ class Departures(Generic[AnyOccupant]):
         """``ends``: in order; ``resources``: number of rows of the free capacity."""
         occupants = [occupant for _, occupant in ends]
         slots = [occupant.slots for occupant in occupants]
+        nodes = [np.zeros(0, np.int64), *[at for at, _ in slots]]
+        amounts = [np.zeros((resources, 0), np.int64), *[amounts for _, amounts in slots]]
+        charges: dict[QuotaRow, tuple[list[int], list[int]]] = {}
+        for number, occupant in enumerate(occupants):
+            for row, amount in occupant.charges:
+                numbers, sums = charges.setdefault(row, ([], [0]))
+                numbers.append(number)
+                sums.append(sums[-1] + amount)
         return cls(
-            np.array([at for at, _ in ends], dtype=np.float64),
+            [at for at, _ in ends],
             occupants,
-            np.concatenate([np.zeros(0, np.int64), *(nodes for nodes, _ in slots)]),
-            np.concatenate(
-                [np.zeros((resources, 0), np.int64), *(amounts for _, amounts in slots)], axis=1
-            ),
-            np.cumsum([0, *(len(nodes) for nodes, _ in slots)]),
-            _summed([occupant.charges for occupant in occupants]),
+            np.concatenate(nodes),
+            np.concatenate(amounts, axis=1),
+            list(accumulate(map(len, nodes))),
+            charges,
         )
 
     def number(self, at: float) -> int:
         """How many have left by a time."""
-        return int(np.searchsorted(self.times, at, side="right"))
+        return bisect_right(self.times, at)
 
     def free(self, free: Ints, number: int) -> Ints:
         """A copy of free capacity (R, N), once the first so many have left."""
-        freed, slots = free.copy(), int(self._upto[number])
+        freed, slots = free.copy(), self._upto[number]
         add_at(freed, self._nodes[:slots], self._amounts[:, :slots])
         return freed
 
     def use(self, use: QuotaUse, number: int) -> QuotaUse:
         """A copy of the use of quota, once the first so many have left."""
         left = use.copy()
-        for row, sums in self._charges.items():
-            left.add(row, -int(sums[number]))
+        for row, (numbers, sums) in self._charges.items():
+            left.add(row, -sums[bisect_left(numbers, number)])
         return left
-
-
-def _summed(charges: Sequence[Sequence[tuple[QuotaRow, int]]]) -> dict[QuotaRow, Ints]:
-    """Of each row, the sum over the first so many of these."""
-    each: dict[QuotaRow, Ints] = {}
-    for number, charged in enumerate(charges):
-        for row, amount in charged:
-            if row not in each:
-                each[row] = np.zeros(len(charges) + 1, dtype=np.int64)
-            each[row][number + 1] += amount
-    return {row: np.cumsum(amounts) for row, amounts in each.items()}
 
 
 def first_fit(times: Sequence[AnyTime], fit: Callable[[AnyTime], AnyFit | None]) -> AnyFit | None:
@@ -258,7 +256,7 @@ class Timeline:
     def times(self) -> list[float]:
         """The times at which some gang leaves, in order."""
         starting = (self.until(admission.request) for admission in self.state.admissions)
-        return sorted({*self._ends.times.tolist(), *(end for end in starting if end < inf)})
+        return sorted({*self._ends.times, *(end for end in starting if end < inf)})
 
     def ended(self, at: float) -> list[Admitted]:
         """Running gangs that have left by then."""
