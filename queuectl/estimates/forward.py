@@ -2,6 +2,9 @@
 
 At each end of a gang, the gangs that wait are considered in queue order. Placement is greedy, without the solver. New submissions are not
 in it, and no gang is evicted. Nothing happens before the first end, because the planner has decided what can start now.
+
+A gang of a line with planned starts leaves these their places, if it starts later than they were planned. It is the rule of the planner with
+one placement each: the planned gangs are not placed elsewhere.
 """
 
 from __future__ import annotations
@@ -9,7 +12,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush, heapreplace
+from functools import partial
+from heapq import heapify, heappop, heapreplace
 from math import inf
 from typing import Final, TypeAlias
 
@@ -18,9 +22,13 @@ import numpy as np
 from queuectl.domain.queues import ClusterQueue
 from queuectl.estimates.room import EmptyNodes, QuotaLeft, Room
 from queuectl.estimates.scene import Holding, Place, Scene, Waiting
-from queuectl.estimates.shadows import End, Moment, Shadow, Shadows
+from queuectl.planner.backfill.timeline import Agenda, Departures, first_fit
 from queuectl.planner.capacity.node_counts import NodeCounts, add_at, take, use_of_counts
+from queuectl.planner.order.lines import Line, Lines
+from queuectl.planner.placement import several
+from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import GangRequest
+from queuectl.planner.problem.topology import Ints
 from queuectl.planner.problem.usage import Slots
 
 _Head: TypeAlias = tuple[Place, int]
@@ -71,13 +79,12 @@ class Forward:
 
     def __post_init__(self) -> None:
         scene = self.scene
-        self.now = scene.now
         self.free = scene.free.copy()
         self.use = scene.quota()
         self._lines = scene.lines
-        self.shadows = Shadows(self._lines)
-        self._ends: list[End] = []
-        self._number = 0
+        self._planned = _PlannedStarts(self._lines)
+        self._ends: Agenda[Holding] = Agenda(scene.now)
+        self._departures: Departures[Holding] | None = None
         self._queues: dict[str, _Queue] = {}
         self._empty = EmptyNodes(scene.problem.index.allocatable)
         self._freed = 0  # nodes, each counted at each end on it
@@ -94,18 +101,28 @@ class Forward:
         """The start of each gang that starts."""
         while self._ends and self._queues:
             self.check()
-            self.now = max(self.now, self._ends[0][0])
-            while self._ends and self._ends[0][0] <= self.now:
-                self._release(heappop(self._ends)[2])
+            for holding in self._ends.due():
+                self._release(holding)
             self._changed()
             self._start_all()
-        self.work += _SEARCH * self.shadows.work
+        self.work += _SEARCH * self._planned.work
         return self.starts
+
+    @property
+    def now(self) -> float:
+        """Unix seconds."""
+        return self._ends.now
+
+    @property
+    def departures(self) -> Departures[Holding]:
+        """The ends to come."""
+        if self._departures is None:
+            self._departures = Departures.of(self._ends.in_order(), len(self.free))
+        return self._departures
 
     def _hold(self, holding: Holding, seconds: float) -> None:
         if seconds < inf:
-            self._number += 1
-            heappush(self._ends, (self.now + seconds, self._number, holding))
+            self._ends.add(self.now + seconds, holding)
 
     def _release(self, holding: Holding) -> None:
         self.work += 1
@@ -115,8 +132,9 @@ class Forward:
             self.use.add(row, -amount)
 
     def _changed(self) -> None:
-        """Capacity and quota are others than before."""
-        self._rooms: dict[tuple[Shadow, ...], Room] = {}
+        """Capacity, quota and the ends to come are others than before."""
+        self._departures = None
+        self._rooms: dict[tuple[_PlannedStart, ...], Room] = {}
         self._quota = QuotaLeft(self.use)
 
     def _start_all(self) -> None:
@@ -154,7 +172,7 @@ class Forward:
         if self._freed >= self._awaits.get(gang.kind, 0) and self._start_at_once(gang):
             return True
         if gang.queue.name in self._lines:
-            self.shadows.wait(gang, self.now, self._moment)
+            self._planned.wait(gang, self)
         return False
 
     def _start_at_once(self, gang: Waiting) -> bool:
@@ -166,7 +184,7 @@ class Forward:
             least = min(least, lacks)
             if lacks or not self._quota.fits(gang.queue.name, request.charges):
                 continue
-            beside = self.shadows.beside(gang, self.now)
+            beside = self._planned.beside(gang, self.now)
             if beside is None:
                 break
             room = self._room(beside)
@@ -181,19 +199,15 @@ class Forward:
             self._awaits[gang.kind] = self._freed + least
         return False
 
-    def _room(self, beside: tuple[Shadow, ...]) -> Room:
+    def _room(self, beside: tuple[_PlannedStart, ...]) -> Room:
         """The capacity beside planned starts."""
         room = self._rooms.get(beside)
         if room is None:
             free = self.free
-            for shadow in beside:
-                free = np.minimum(free, shadow.free)
+            for start in beside:
+                free = np.minimum(free, start.free)
             room = self._rooms[beside] = Room(free, self._empty)
         return room
-
-    def _moment(self) -> Moment:
-        self.check()
-        return Moment(self.now, self.free, self.use, sorted(self._ends))
 
     def _start(self, gang: Waiting, request: GangRequest, counts: NodeCounts) -> None:
         self.starts[gang.uid] = self.now
@@ -202,10 +216,10 @@ class Forward:
         for row, amount in charges:
             self.use.add(row, amount)
         seconds = self.lengths[gang.uid]
-        self.shadows.forget(gang.uid)
-        self.shadows.started(request, counts, self.now + seconds)
-        self._changed()
+        self._planned.forget(gang.uid)
+        self._planned.started(request, counts, self.now + seconds)
         self._hold(Holding(gang.uid, _slots(request, counts, len(self.free)), charges), seconds)
+        self._changed()
 
 
 def _slots(request: GangRequest, counts: NodeCounts, resources: int) -> Slots:
@@ -215,3 +229,97 @@ def _slots(request: GangRequest, counts: NodeCounts, resources: int) -> Slots:
         return np.zeros(0, np.int64), np.zeros((resources, 0), np.int64)
     nodes, amounts = zip(*uses, strict=True)
     return np.concatenate(nodes), np.concatenate(amounts, axis=1)
+
+
+# ---- Planned starts
+
+
+@dataclass(eq=False, slots=True)
+class _PlannedStart:
+    """A planned start of a draw.
+
+    Attributes:
+        at: unix seconds.
+        free: (R, N) then, beside the gang and those that were planned before it.
+    """
+
+    uid: str
+    line: Line
+    at: float
+    free: Ints
+
+
+_Start: TypeAlias = tuple[float, GangRequest, NodeCounts, Ints]
+"""Unix seconds, the request, its place, and what is free then."""
+
+
+@dataclass(eq=False)
+class _PlannedStarts:
+    """The planned starts of one draw."""
+
+    lines: Lines
+    work: int = 0
+    _starts: list[_PlannedStart] = field(default_factory=list)
+
+    def beside(self, gang: Waiting, now: float) -> tuple[_PlannedStart, ...] | None:
+        """The planned starts beside which a gang starts now, those before it; None = it would delay one in any case.
+
+        A gang of unknown length starts only if no gang is planned before it.
+        """
+        if not self._starts or gang.queue.name not in self.lines:
+            return ()
+        line, until = self.lines[gang.queue.name], now + gang.planned_seconds
+        respected: list[_PlannedStart] = []
+        for start in self._starts:
+            if start.uid == gang.uid:
+                break
+            if start.line != line or start.at >= until:
+                continue
+            if until == inf:
+                return None
+            respected.append(start)
+        return tuple(respected)
+
+    def wait(self, gang: Waiting, draw: Forward) -> None:
+        """Plan the start of a gang that does not fit now, if its line has fewer planned starts than it can have."""
+        line = self.lines.get(gang.queue.name)
+        if line is None:
+            return
+        self._starts = [start for start in self._starts if start.at > draw.now]
+        same = [start for start in self._starts if start.line == line]
+        if len(same) >= line.rule.planned_starts or any(s.uid == gang.uid for s in same):
+            return
+        draw.check()
+        ends = range(len(draw.departures.times))
+        earliest = first_fit(ends, lambda end: self._after(gang, draw, end))
+        if earliest is not None:
+            at, request, counts, free = earliest
+            take(free, request.pods, counts)
+            self._starts.append(_PlannedStart(gang.uid, line, at, free))
+
+    def forget(self, uid: str) -> None:
+        """A gang has started."""
+        self._starts = [start for start in self._starts if start.uid != uid]
+
+    def started(self, request: GangRequest, counts: NodeCounts, until: float) -> None:
+        """A gang holds its places until then."""
+        for start in self._starts:
+            if start.at < until:
+                take(start.free, request.pods, counts)
+
+    def _after(self, gang: Waiting, draw: Forward, end: int) -> _Start | None:
+        """Its start after an end."""
+        self.work += 1
+        free = draw.departures.free(draw.free, end + 1)
+        use = draw.departures.use(draw.use, end + 1)
+        at = draw.departures.times[end]
+        room = free
+        for start in self._starts:
+            if start.line == self.lines[gang.queue.name] and start.at >= at:
+                room = np.minimum(room, start.free)
+        for request in gang.requests(at):
+            if use.fits(gang.queue.name, request.charges):
+                counts = several.find(request, room, partial(caps, room))
+                if counts is not None:
+                    return at, request, counts, free
+        return None

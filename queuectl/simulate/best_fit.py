@@ -8,72 +8,54 @@ fits, in queue order (naive backfill). The rule knows no cohorts, no preemption 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from queuectl.domain.errors import BadInput
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import ClusterQueue
+from queuectl.simulate.free_gpus import FreeGpus
 from queuectl.simulate.policy import Order
 from queuectl.simulate.run import Run
 from queuectl.simulate.setting import Setting
 from queuectl.simulate.simulation import World
 from queuectl.simulate.trace import NodeEvent, TraceJob
 
-Taken = list[tuple[int, int]]
+Taken = list[tuple[str, int]]
 """Node and GPUs of each part of a job."""
 
 
 class Pool:
     """The nodes of one or more ClusterQueues, by their free GPUs."""
 
-    def __init__(self, names: Sequence[str], gpus: Sequence[int]) -> None:
-        """``gpus``: of each node."""
-        self.names = tuple(names)
-        self.sizes = tuple(gpus)
-        self._free = list(gpus)
-        self._down: set[int] = set()
-        self._by_free = sorted((free, node) for node, free in enumerate(gpus))
-        self._whole = sorted((-size, node) for node, size in enumerate(gpus))
+    def __init__(self, sizes: Mapping[str, int], free: FreeGpus) -> None:
+        """``sizes``: GPUs of each node, in the order in which equal nodes are taken; ``free``: of the simulation."""
+        self.sizes = sizes
+        self._names = list(sizes)
+        self._numbers = {name: number for number, name in enumerate(sizes)}
+        self._by_free: list[tuple[int, int]] = []
+        self._whole: list[tuple[int, int]] = []
+        free.watch(sizes, self._count)
 
     @property
     def largest(self) -> int:
         """GPUs of the largest node."""
-        return max(self.sizes, default=0)
+        return max(self.sizes.values(), default=0)
 
     def could_fit(self, job: TraceJob) -> bool:
         """Whether a job fits if all nodes are up and free."""
         if job.gpus <= self.largest:
             return bool(self.sizes)
-        return sum(size // job.gpus_per_pod for size in self.sizes) >= job.pods
+        return sum(size // job.gpus_per_pod for size in self.sizes.values()) >= job.pods
 
-    def take(self, job: TraceJob) -> Taken | None:
-        """Place a job; None if it does not fit now."""
-        found = self._one(job.gpus) if job.gpus <= self.largest else self._several(job)
-        for node, gpus in found or ():
-            self._change(node, -gpus)
-        return found
-
-    def give_back(self, taken: Taken) -> None:
-        """Free what a job held."""
-        for node, gpus in taken:
-            self._change(node, gpus)
-
-    def set_up(self, node: int, *, up: bool) -> None:
-        """A node fails or recovers."""
-        if up == (node not in self._down):
-            return
-        if up:
-            self._down.discard(node)
-            self._list(node)
-        else:
-            self._unlist(node)
-            self._down.add(node)
+    def find(self, job: TraceJob) -> Taken | None:
+        """Nodes for a job; None if it does not fit now."""
+        return self._one(job.gpus) if job.gpus <= self.largest else self._several(job)
 
     def _one(self, gpus: int) -> Taken | None:
         at = bisect_left(self._by_free, (gpus, -1))
-        return [(self._by_free[at][1], gpus)] if at < len(self._by_free) else None
+        return [(self._names[self._by_free[at][1]], gpus)] if at < len(self._by_free) else None
 
     def _several(self, job: TraceJob) -> Taken | None:
         left, found = job.pods, []
@@ -81,29 +63,23 @@ class Pool:
             here = min(-size // job.gpus_per_pod, left)
             if here == 0:
                 break
-            found.append((node, here * job.gpus_per_pod))
+            found.append((self._names[node], here * job.gpus_per_pod))
             left -= here
             if left == 0:
                 return found
         return None
 
-    def _change(self, node: int, gpus: int) -> None:
-        if node in self._down:
-            self._free[node] += gpus
-            return
-        self._unlist(node)
-        self._free[node] += gpus
-        self._list(node)
-
-    def _list(self, node: int) -> None:
-        insort(self._by_free, (self._free[node], node))
-        if self._free[node] == self.sizes[node]:
-            insort(self._whole, (-self.sizes[node], node))
-
-    def _unlist(self, node: int) -> None:
-        del self._by_free[bisect_left(self._by_free, (self._free[node], node))]
-        if self._free[node] == self.sizes[node]:
-            del self._whole[bisect_left(self._whole, (-self.sizes[node], node))]
+    def _count(self, node: str, free: int, sign: int) -> None:
+        """A node has so many free GPUs from now on (1), or no longer (-1)."""
+        number, size = self._numbers[node], self.sizes[node]
+        lists = [(self._by_free, (free, number))]
+        if free == size:
+            lists.append((self._whole, (-size, number)))
+        for nodes, place in lists:
+            if sign > 0:
+                insort(nodes, place)
+            else:
+                del nodes[bisect_left(nodes, place)]
 
 
 Key = tuple[float, ...]
@@ -138,7 +114,7 @@ class Queue:
         key = (-priority, size, job.rank)
         heappush(self._lines.setdefault((job.pods, job.gpus_per_pod), []), (key, run))
 
-    def start(self, world: World) -> Iterable[tuple[Run, Taken]]:
+    def start(self, world: World) -> None:
         """Start the jobs that the strategy allows, one after the other."""
         closed: set[tuple[int, int]] = set()
         while True:
@@ -149,7 +125,7 @@ class Queue:
                 return
             _, shape = min(heads)
             run = self._lines[shape][0][1]
-            taken = self.pool.take(run.job) if self.held + run.job.gpus <= self.quota else None
+            taken = self.pool.find(run.job) if self.held + run.job.gpus <= self.quota else None
             if taken is None:
                 if self.order is not Order.BEST_EFFORT_FIFO:
                     return
@@ -159,8 +135,7 @@ class Queue:
             if not self._lines[shape]:
                 del self._lines[shape]
             self.held += run.job.gpus
-            world.start(run, [(self.pool.names[node], gpus) for node, gpus in taken])
-            yield run, taken
+            world.start(run, taken)
 
 
 class BestFit:
@@ -173,13 +148,12 @@ class BestFit:
             BadInput: two ClusterQueues share some of their nodes.
         """
         self._world = world
-        self._queues = _queues(setting, order)
+        self._queues = _queues(setting, order, world.free)
         self._queue_of = {
             queue: self._queues[setting.cluster_queue(queue).name]
             for queue in {job.queue for job in setting.jobs}
         }
         self._priorities = setting.priorities
-        self._taken: dict[Run, Taken] = {}
         self._due: set[int] = set()  # ids of the pools in which something has changed
 
     def never_fits(self, job: TraceJob) -> bool:
@@ -197,21 +171,18 @@ class BestFit:
     def node_changed(self, event: NodeEvent) -> None:
         """The jobs of a failed node wait again, at their place in the queue."""
         for pool in {id(queue.pool): queue.pool for queue in self._queues.values()}.values():
-            if event.node not in pool.names:
+            if event.node not in pool.sizes:
                 continue
-            node = pool.names.index(event.node)
-            pool.set_up(node, up=event.up)
             self._due.add(id(pool))
             if not event.up:
-                self._evict_from(pool, node)
+                self._evict_from(pool, event.node)
 
-    def decide(self) -> float | None:
+    def decide(self) -> None:
         """See :class:`Scheduler`."""
         for queue in self._queues.values():
             if id(queue.pool) in self._due:
-                self._taken.update(queue.start(self._world))
+                queue.start(self._world)
         self._due.clear()
-        return None
 
     def _wait(self, run: Run) -> None:
         queue = self._queue_of[run.job.queue]
@@ -220,19 +191,18 @@ class BestFit:
 
     def _free(self, run: Run) -> None:
         queue = self._queue_of[run.job.queue]
-        queue.pool.give_back(self._taken.pop(run))
         queue.held -= run.job.gpus
         self._due.add(id(queue.pool))
 
-    def _evict_from(self, pool: Pool, node: int) -> None:
-        for run, taken in list(self._taken.items()):
-            if self._queue_of[run.job.queue].pool is pool and any(at == node for at, _ in taken):
+    def _evict_from(self, pool: Pool, node: str) -> None:
+        for run, placed in list(self._world.placed.items()):
+            if self._queue_of[run.job.queue].pool is pool and any(at == node for at, _ in placed):
                 self._world.evict(run)
                 self._free(run)
                 self._wait(run)
 
 
-def _queues(setting: Setting, order: Order | None) -> dict[str, Queue]:
+def _queues(setting: Setting, order: Order | None, free: FreeGpus) -> dict[str, Queue]:
     """By name. ClusterQueues with the same nodes share a pool."""
     pools: dict[tuple[str, ...], Pool] = {}
     owner: dict[str, tuple[str, Pool]] = {}
@@ -241,7 +211,7 @@ def _queues(setting: Setting, order: Order | None) -> dict[str, Queue]:
         nodes = setting.nodes_of(queue)
         names = tuple(node.name for node in nodes)
         if names not in pools:
-            pools[names] = Pool(names, [node.allocatable[GPU] for node in nodes])
+            pools[names] = Pool({node.name: node.allocatable[GPU] for node in nodes}, free)
         for node in names:
             other, pool = owner.setdefault(node, (name, pools[names]))
             if pool is not pools[names]:

@@ -6,7 +6,7 @@ stops, so that it costs the same for each number of nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 Placed = Iterable[tuple[str, int]]
@@ -25,8 +25,9 @@ class _Group:
     largest: int
     nodes: dict[int, int] = field(default_factory=dict)
 
-    def count(self, free: int, number: int) -> None:
-        self.nodes[free] = self.nodes.get(free, 0) + number
+    def count(self, _: str, free: int, sign: int) -> None:
+        """A node has so many free GPUs from now on (1), or no longer (-1)."""
+        self.nodes[free] = self.nodes.get(free, 0) + sign
 
     def fragmented(self, pods: Mapping[int, int]) -> float:
         """``pods``: by their GPUs, the number of pods that wait or run."""
@@ -60,11 +61,17 @@ class FreeGpus:
         self._free = dict(nodes)
         self._down: set[str] = set()
         self._pods: dict[int, int] = {}
-        groups = {most: _Group(most) for most in sorted(set(largest.values()))}
-        self._groups = {node: groups[most] for node, most in largest.items()}
-        self._all = list(groups.values())
-        for node, free in nodes.items():
-            self._count(node, free, 1)
+        self._watchers: dict[str, list[Callable[[str, int, int], None]]] = {}
+        self._groups = {most: _Group(most) for most in sorted(set(largest.values()))}
+        for most, group in self._groups.items():
+            self.watch((node for node in nodes if largest.get(node) == most), group.count)
+
+    def watch(self, nodes: Iterable[str], count: Callable[[str, int, int], None]) -> None:
+        """Call ``count`` with a node, its free GPUs and 1 from now on, and with -1 before the node has others or fails."""
+        for node in nodes:
+            self._watchers.setdefault(node, []).append(count)
+            if node not in self._down:
+                count(node, self._free[node], 1)
 
     def hold(self, placed: Placed, sign: int) -> None:
         """A gang holds GPUs from now on (1), or no longer (-1)."""
@@ -90,7 +97,7 @@ class FreeGpus:
     @property
     def fragmented(self) -> float:
         """The expected number of free GPUs that the next pod cannot use."""
-        return sum(group.fragmented(self._pods) for group in self._all)
+        return sum(group.fragmented(self._pods) for group in self._groups.values())
 
     def _change(self, node: str, free: int) -> None:
         if node not in self._down:
@@ -98,7 +105,6 @@ class FreeGpus:
             self._count(node, free, 1)
         self._free[node] = free
 
-    def _count(self, node: str, free: int, number: int) -> None:
-        group = self._groups.get(node)
-        if group is not None:
-            group.count(free, number)
+    def _count(self, node: str, free: int, sign: int) -> None:
+        for count in self._watchers.get(node, ()):
+            count(node, free, sign)

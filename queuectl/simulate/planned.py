@@ -38,10 +38,9 @@ class Planned:
         self._world = world
         self._parts: dict[str, _Part] = {}  # by ClusterQueue
         self._of_node: dict[str, list[_Part]] = {}
-        self._touched: dict[int, _Part] = {}
-        self._wakes: dict[int, float] = {}
+        self._touched: dict[int, _Part] = {}  # something has changed there
         for number, part in enumerate(parts(setting.snapshot)):
-            planner = _Part(number, part.snapshot, setting, world, policy)
+            planner = _Part(number, part.snapshot, setting, world, policy, self._touched)
             self._parts |= dict.fromkeys(part.queues, planner)
             for node in part.snapshot.fleet.nodes:
                 self._of_node.setdefault(node.name, []).append(planner)
@@ -55,34 +54,22 @@ class Planned:
 
     def submitted(self, run: Run) -> None:
         """See :class:`Scheduler`."""
-        part = self._of(run.job)
-        part.submitted(run)
-        self._touched[part.number] = part
+        self._of(run.job).submitted(run)
 
     def ended(self, run: Run) -> None:
         """See :class:`Scheduler`."""
-        part = self._of(run.job)
-        part.ended(run)
-        self._touched[part.number] = part
+        self._of(run.job).ended(run)
 
     def node_changed(self, event: NodeEvent) -> None:
         """The gangs with pods on a failed node stop until the planner has repaired or evicted them."""
         for part in self._of_node.get(event.node, ()):
             part.node_changed(event)
-            self._touched[part.number] = part
 
-    def decide(self) -> float | None:
+    def decide(self) -> None:
         """See :class:`Scheduler`."""
-        due = [number for number, at in self._wakes.items() if at <= self._world.now]
-        by_number = {part.number: part for part in self._parts.values()} if due else {}
-        self._touched |= {number: by_number[number] for number in due}
-        for number, part in sorted(self._touched.items()):
-            at = part.decide()
-            self._wakes.pop(number, None)
-            if at is not None:
-                self._wakes[number] = at
+        for _, part in sorted(self._touched.items()):
+            part.decide()
         self._touched.clear()
-        return min(self._wakes.values(), default=None)
 
 
 class _Part:
@@ -95,8 +82,11 @@ class _Part:
         setting: Setting,
         world: World,
         policy: Policy,
+        touched: dict[int, _Part],
     ) -> None:
-        self.number = number
+        """``touched``: by number, the parts that decide after this instant."""
+        self._number = number
+        self._touched = touched
         self._priorities = setting.priorities
         self._sjf = policy.order is Order.SJF
         self._world = world
@@ -133,8 +123,8 @@ class _Part:
             self._savers[uid] = run
         place = self._begin + job.declared if self._sjf else self._now
         priority = self._priorities[job.rank]
-        self._last_event = self._world.now
         self._changed |= self._leader.submit(uid, job, priority, self._now, place)
+        self._note_event()
 
     def ended(self, run: Run) -> None:
         uid = _uid(run.job)
@@ -143,8 +133,8 @@ class _Part:
         self._leader.idle_gangs.stopped(uid)
         self._due.pop(uid, None)
         self._savers.pop(uid, None)
-        self._last_event = self._world.now
         self._changed = True
+        self._note_event()
 
     def node_changed(self, event: NodeEvent) -> None:
         for uid in self._leader.set_ready(event.node, ready=event.up):
@@ -152,11 +142,18 @@ class _Part:
                 self._world.interrupt(self._runs[uid])
                 self._leader.idle_gangs.stopped(uid)
                 self._stalled.add(uid)
-        self._last_event = self._world.now
         self._changed = True
+        self._note_event()
 
-    def decide(self) -> float | None:
-        """Plan until nothing changes. Returns when to decide again, in seconds of the simulation."""
+    def _note_event(self) -> None:
+        self._last_event = self._world.now
+        self._touch()
+
+    def _touch(self) -> None:
+        self._touched[self._number] = self
+
+    def decide(self) -> None:
+        """Plan until nothing changes."""
         for uid in [uid for uid, at in self._due.items() if at <= self._now]:
             del self._due[uid]
             self._after_wait(uid)
@@ -166,7 +163,7 @@ class _Part:
         while self._changed:
             self._changed = False
             self._plan()
-        return min(self._alarms(), default=None)
+        self._world.wake(self._touch, min(self._alarms(), default=None))
 
     def _alarms(self) -> Iterator[float]:
         """The times at which it decides again without an event."""

@@ -20,7 +20,6 @@ class Run:
         finished_at: None until it has ended.
         evictions: how often it was evicted.
         lost: GPU-seconds of work that evictions and failed nodes have cost.
-        generation: changes with each start and stop; an end that was set for an earlier one is void.
     """
 
     job: TraceJob
@@ -32,7 +31,6 @@ class Run:
     finished_at: float | None = None
     evictions: int = 0
     lost: float = 0.0
-    generation: int = 0
 
     def start(self, now: float) -> float:
         """Run from now on. Returns the time of its end if nothing interrupts it."""
@@ -41,7 +39,6 @@ class Run:
         if self.held_since is None:
             self.held_since = now
         self.running_since = now
-        self.generation += 1
         left = self.job.duration - self.done
         if self.job.limit is not None:
             left = min(left, self.job.limit - self.ran)
@@ -58,7 +55,6 @@ class Run:
         self.done += saved
         self.ran += elapsed
         self.running_since = None
-        self.generation += 1
 
     def evict(self, now: float) -> None:
         """Stop it. It holds nothing any more."""
@@ -72,7 +68,6 @@ class Run:
         self.ran += now - self.running_since
         self.done = self.job.duration
         self.running_since = None
-        self.generation += 1
         self._give_back(now)
         self.finished_at = now
 

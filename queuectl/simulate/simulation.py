@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from heapq import heappop, heappush
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeAlias
 
+from queuectl.planner.backfill.timeline import Agenda
 from queuectl.simulate.free_gpus import FreeGpus, Placed
 from queuectl.simulate.run import Run
 from queuectl.simulate.trace import NodeEvent, TraceJob
@@ -42,12 +43,8 @@ class Scheduler(Protocol):
     def node_changed(self, event: NodeEvent) -> None:
         """A node has failed or recovered."""
 
-    def decide(self) -> float | None:
-        """Start and stop jobs after the events of an instant.
-
-        Returns:
-            When to decide again even if nothing happens (seconds); None: only after events.
-        """
+    def decide(self) -> None:
+        """Start and stop jobs after the events of an instant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,29 +66,39 @@ class Sample:
     fragmented: float
 
 
+_Event: TypeAlias = tuple[Phase, Run | Callable[[], None]]
+
+
 @dataclass(slots=True)
 class World:
-    """The clock, the running jobs, and how the state changes over time. ``free``: the GPUs of the nodes."""
+    """The clock, the running jobs, and how the state changes over time.
+
+    Attributes:
+        free: the GPUs of the nodes.
+        placed: of each job that holds GPUs, its nodes and the GPUs on each; the one that started last is the last.
+    """
 
     free: FreeGpus
-    now: float = 0.0
     held: int = 0
     used: float = 0.0
     waiting: int = 0
     finished: int = 0
     samples: list[Sample] = field(default_factory=list)
-    _events: list[tuple[float, Phase, int, int, object]] = field(default_factory=list)
-    _order: int = 0
-    _alarm: float | None = None
+    placed: dict[Run, list[tuple[str, int]]] = field(default_factory=dict)
+    _agenda: Agenda[_Event] = field(default_factory=Agenda)
     _shares: dict[Run, float] = field(default_factory=dict)
-    _placed: dict[Run, list[tuple[str, int]]] = field(default_factory=dict)
+
+    @property
+    def now(self) -> float:
+        """The time, in seconds."""
+        return self._agenda.now
 
     def start(self, run: Run, placed: Placed) -> None:
         """A waiting job starts now, or one that has lost a node continues on these nodes."""
         if run.held_since is None:
             self._hold(run, 1)
         self.waiting -= 1
-        self._add(run.start(self.now), Phase.END, run.generation, run)
+        self._add((Phase.END, run), run.start(self.now))
         self._place(run, placed)
         self._measure(run)
 
@@ -99,6 +106,8 @@ class World:
         """A running job loses its work since its last checkpoint and keeps its GPUs."""
         if run.running_since is not None:
             run.interrupt(self.now)
+            self._agenda.remove((Phase.END, run))
+            self._agenda.remove((Phase.USE, run))
             self.waiting += 1
 
     def evict(self, run: Run) -> None:
@@ -107,6 +116,13 @@ class World:
         run.evict(self.now)
         self._hold(run, -1)
         self._place(run, ())
+
+    def wake(self, ring: Callable[[], None], at: float | None) -> None:
+        """Call ``ring`` and let the scheduler decide at a time (seconds), in place of the time before; None = not at all."""
+        if at is None:
+            self._agenda.remove((Phase.ALARM, ring))
+        else:
+            self._add((Phase.ALARM, ring), at)
 
     def run(
         self,
@@ -117,64 +133,50 @@ class World:
     ) -> None:
         """Simulate until no event is left. ``progress``: is called after each instant."""
         for run in runs:
-            self._add(run.job.submit, Phase.SUBMISSION, 0, run)
-        for event in events:
-            self._add(event.time, Phase.NODE, 0, event)
-        while self._events:
-            self.now = self._events[0][0]
-            if self._instant(scheduler):
-                self._wake_at(scheduler.decide())
-                self.samples.append(self._sample())
-                progress(self)
+            self._add((Phase.SUBMISSION, run), run.job.submit)
+        for change in events:
+            self._add((Phase.NODE, partial(self._change, change, scheduler)), change.time)
+        while self._agenda:
+            for event in self._agenda.due():
+                self._happen(event, scheduler)
+            scheduler.decide()
+            self.samples.append(self._sample())
+            progress(self)
 
-    def _instant(self, scheduler: Scheduler) -> bool:
-        """Handle all events of this instant. Returns whether anything has happened."""
-        happened = False
-        while self._events and self._events[0][0] <= self.now:
-            _, phase, _, generation, what = heappop(self._events)
-            match phase, what:
-                case Phase.END, Run():
-                    if what.generation != generation:
-                        continue
-                    what.finish(self.now)
-                    self._hold(what, -1)
-                    self._place(what, ())
-                    self.free.want(what.job.pods, what.job.gpus_per_pod, -1)
-                    self.finished += 1
-                    scheduler.ended(what)
-                case Phase.USE, Run():
-                    if what.generation != generation:
-                        continue
-                    self._measure(what)
-                case Phase.NODE, NodeEvent():
-                    self.free.set_up(what.node, up=what.up)
-                    scheduler.node_changed(what)
-                case Phase.SUBMISSION, Run():
-                    self.waiting += 1
-                    self.free.want(what.job.pods, what.job.gpus_per_pod, 1)
-                    scheduler.submitted(what)
-                case _:
-                    if self._alarm is None or self._alarm > self.now:
-                        continue
-                    self._alarm = None
-            happened = True
-        return happened
+    def _happen(self, event: _Event, scheduler: Scheduler) -> None:
+        match event:
+            case Phase.END, Run() as run:
+                run.finish(self.now)
+                self._agenda.remove((Phase.USE, run))
+                self._hold(run, -1)
+                self._place(run, ())
+                self.free.want(run.job.pods, run.job.gpus_per_pod, -1)
+                self.finished += 1
+                scheduler.ended(run)
+            case Phase.USE, Run() as run:
+                self._measure(run)
+            case Phase.SUBMISSION, Run() as run:
+                self.waiting += 1
+                self.free.want(run.job.pods, run.job.gpus_per_pod, 1)
+                scheduler.submitted(run)
+            case _, call:
+                assert not isinstance(call, Run)
+                call()
 
-    def _wake_at(self, time: float | None) -> None:
-        known, self._alarm = self._alarm, time
-        if time is not None and time != known:
-            self._add(time, Phase.ALARM, 0, None)
+    def _change(self, event: NodeEvent, scheduler: Scheduler) -> None:
+        self.free.set_up(event.node, up=event.up)
+        scheduler.node_changed(event)
 
     def _sample(self) -> Sample:
         return Sample(self.now, self.held, self.used, self.waiting, self.free.fragmented)
 
     def _place(self, run: Run, placed: Placed) -> None:
         """The nodes of a job from now on; none = it holds none."""
-        self.free.hold(self._placed.pop(run, ()), -1)
+        self.free.hold(self.placed.pop(run, ()), -1)
         nodes = list(placed)
         if nodes:
             self.free.hold(nodes, 1)
-            self._placed[run] = nodes
+            self.placed[run] = nodes
         elif run.held_since is not None and run.job.gpus:
             self.free.known = False
 
@@ -197,8 +199,7 @@ class World:
         self._shares[run] = share
         after = curve.next_change(work)
         if after is not None:
-            self._add(self.now + after - work, Phase.USE, run.generation, run)
+            self._add((Phase.USE, run), self.now + after - work)
 
-    def _add(self, time: float, phase: Phase, generation: int, what: object) -> None:
-        self._order += 1
-        heappush(self._events, (time, phase, self._order, generation, what))
+    def _add(self, event: _Event, at: float) -> None:
+        self._agenda.add(at, event, phase=event[0])

@@ -76,6 +76,12 @@ def test_a_failed_node_evicts_its_jobs_and_they_wait_at_their_place() -> None:
     assert total.held == 8 * 22
 
 
+def test_all_changes_of_a_node_at_one_instant_count_in_their_order() -> None:
+    events = "10,a-000,down\n10,a-000,up\n10,a-000,down\n20,a-000,up\n"
+    found = reference(trace("12,5,1,8,a"), {"a": 1}, Order.STRICT_FIFO, events)
+    assert waits(found) == [8]
+
+
 def test_queues_with_the_same_nodes_share_them_each_within_its_quota() -> None:
     jobs = trace("0,10,1,8,a", "0,10,1,8,a", "0,10,1,8,b")
     given = setting({"a": 1, "b": 1}, jobs, everywhere="ab")

@@ -67,14 +67,12 @@ class _Recorder(BestFit):
         self.started: list[Job] = []
         self._known: set[Run] = set()
 
-    def decide(self) -> float | None:
-        alarm = super().decide()
-        for run in self._taken.keys() - self._known:
-            pool = self._queue_of[run.job.queue].pool
-            nodes = tuple((pool.names[at], gpus) for at, gpus in self._taken[run])
-            self.started.append(Job(run, self._world.now, nodes))
-        self._known = set(self._taken)
-        return alarm
+    def decide(self) -> None:
+        super().decide()
+        placed = self._world.placed
+        for run in placed.keys() - self._known:
+            self.started.append(Job(run, self._world.now, tuple(placed[run])))
+        self._known = set(placed)
 
 
 def simulated(setting: Setting, order: Order) -> list[Job]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -12,12 +11,18 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from queuectl.planner.backfill.slips import MOST_OVERRUNS, SLACK
-from queuectl.planner.backfill.timeline import NOW, Moments, Present, Timeline, end_of
+from queuectl.planner.backfill.timeline import (
+    NOW,
+    Moments,
+    Timeline,
+    end_of,
+    first_fit,
+)
 from queuectl.planner.capacity.node_counts import (
     NodeCounts,
     PlannedGang,
     TentativeAdmission,
-    give_back,
+    short_nodes,
     take,
 )
 from queuectl.planner.capacity.placements import node_counts_of
@@ -31,7 +36,6 @@ from queuectl.planner.problem.problem import Problem, caps
 from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup
 from queuectl.planner.problem.reserved_request import starting_at
 from queuectl.planner.problem.topology import Ints
-from queuectl.planner.quota.tree import QuotaUse
 from queuectl.planner.solver.solver import Solver, Status
 
 # ---- Answers of the model
@@ -133,17 +137,16 @@ class Question:
         for at in self.times:
             if at == NOW:
                 continue
-            free = self._beside_planned(at)
+            free = self.timeline.free(at, self.beside, without=moved)
             for admission, node_counts in moved.items():
                 if self.timeline.holds(admission.request, at):
-                    give_back(free, admission.request.pods, admission.node_counts)
                     take(free, admission.request.pods, node_counts)
             if self.present(at):
                 take(free, self.request.pods, decision.node_counts)
             gangs = [*((k.request, counts) for k, counts in moved.items())]
             if self.present(at):
                 gangs.append((self.request, decision.node_counts))
-            if not all(_not_short(free, request, counts) for request, counts in gangs):
+            if any(len(short_nodes(free, request.pods, counts)) for request, counts in gangs):
                 return False
         return True
 
@@ -175,35 +178,18 @@ class Question:
         """Whether it has the quota at each of its times."""
         state = self.timeline.state
         return all(
-            state.quota.allows(self.request, self._use(at)) for at in self.times if self.present(at)
+            state.quota.allows(self.request, self.timeline.use(at, self.beside))
+            for at in self.times
+            if self.present(at)
         )
-
-    def _use(self, at: float) -> QuotaUse:
-        use = self.timeline.use(at)
-        present = [gang for gang in self.beside if _there(gang, at)]
-        if present and at == NOW:
-            use = use.copy()
-        for gang in present:
-            for row, amount in gang.request.rows():
-                use.add(row, amount)
-        return use
 
     # Places.
 
     def _room(self) -> Ints:
         """(R, N) free at all its times, beside the planned gangs as they are placed."""
-        rooms = [self._beside_planned(at) for at in self.times if self.present(at)]
+        rooms = [self.timeline.free(at, self.beside) for at in self.times if self.present(at)]
         least: Ints = np.minimum.reduce(rooms)
         return least
-
-    def _beside_planned(self, at: float) -> Ints:
-        free = self.timeline.free(at)
-        if at == NOW:
-            return free.copy()
-        for gang in self.beside:
-            if _there(gang, at):
-                take(free, gang.request.pods, gang.node_counts)
-        return free
 
     def _jointly(
         self,
@@ -212,15 +198,18 @@ class Question:
         solver: Solver,
     ) -> Decision:
         times = self.times
-        moments = Moments([self._without(movable, at) for at in times])
+        without = set(movable)
+        moments = Moments([self.timeline.free(at, without=without) for at in times])
         free = moments.stacked
         request = moments.request(self.request, tuple(map(self.present, times)))
         if refuted_by_sums(request, free):
             return Decision(Status.REFUTED)
-        others = [(k.request, k.node_counts, self._lasts(k, times)) for k in movable]
+        others = [
+            (k.request, k.node_counts, tuple(self.timeline.holds(k.request, at) for at in times))
+            for k in movable
+        ]
         later = [
-            (gang.request, gang.node_counts, tuple(_there(gang, at) for at in times))
-            for gang in planned
+            (gang.request, gang.node_counts, tuple(map(gang.holds, times))) for gang in planned
         ]
         stacked = [
             TentativeAdmission(moments.request(asked, present), node_counts)
@@ -257,31 +246,6 @@ class Question:
         if made.status in (Status.FOUND, Status.REFUTED):
             answers.note(digest, made)
         return made
-
-    def _without(self, movable: Sequence[TentativeAdmission], at: float) -> Ints:
-        """(R, N) free at a time without the gangs that the model places."""
-        free = self.timeline.free(at)
-        if at == NOW:
-            free = free.copy()
-        for admission in movable:
-            if at == NOW or self.timeline.holds(admission.request, at):
-                give_back(free, admission.request.pods, admission.node_counts)
-        return free
-
-    def _lasts(self, admission: TentativeAdmission, times: Sequence[float]) -> Present:
-        return tuple(at == NOW or self.timeline.holds(admission.request, at) for at in times)
-
-
-def _there(gang: PlannedGang, at: float) -> bool:
-    return gang.at <= at < gang.until
-
-
-def _not_short(free: Ints, request: GangRequest, node_counts: NodeCounts) -> bool:
-    """Whether nothing that the gang asks for is below zero where it is placed."""
-    for pods, (nodes, _) in zip(request.pods, node_counts, strict=True):
-        if bool((free[np.ix_(np.array(pods.shape.columns, dtype=np.int64), nodes)] < 0).any()):
-            return False
-    return True
 
 
 def _decision(
@@ -402,10 +366,10 @@ class StartSearch:
         times = sorted({self.timeline.now, *self.timeline.times(), *ends, *over})
         times = [at for at in times if at >= least]
         # Beside Reservations, a start can be possible before them and not at some later times.
-        first = 0
         if not reserved:
-            first = bisect_left(times, True, key=lambda at: self._possible(request, at))
-        for at in times[first:]:
+            possible = first_fit(times, lambda at: at if self._possible(request, at) else None)
+            times = [at for at in times if possible is not None and at >= possible]
+        for at in times:
             asked = starting_at(self._problem, request, at)
             if reserved and not self._possible(asked, at):
                 continue
@@ -420,11 +384,8 @@ class StartSearch:
         state = self.timeline.state
         if not state.quota.allows(request, self.timeline.use(at)):
             return False
-        free = self.timeline.free(at)
-        for admission in state.admissions:
-            if not admission.fixed and self.timeline.holds(admission.request, at):
-                give_back(free, admission.request.pods, admission.node_counts)
-        return not refuted_by_sums(request, free)
+        movable = {admission for admission in state.admissions if not admission.fixed}
+        return not refuted_by_sums(request, self.timeline.free(at, without=movable))
 
     def _latest(self, request: GangRequest, at: float) -> float:
         """The time until which later gangs can delay a start that is possible at ``at``."""

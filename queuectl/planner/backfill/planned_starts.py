@@ -7,7 +7,6 @@ time, up to its latest time: otherwise nodes would be idle for longer.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -18,7 +17,7 @@ from queuectl.domain.reasons import Reason
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.backfill.earliest_start import Question, StartSearch
 from queuectl.planner.backfill.slips import MOST_OVERRUNS, Lapsed
-from queuectl.planner.backfill.timeline import NOW, Timeline, end_of
+from queuectl.planner.backfill.timeline import NOW, Timeline, end_of, first_fit
 from queuectl.planner.capacity.node_counts import NodeCounts, PlannedGang, TentativeAdmission
 from queuectl.planner.capacity.state import State
 from queuectl.planner.order.lines import Line, Lines, lines_of
@@ -375,5 +374,9 @@ def first_room(state: State, request: GangRequest, until: float) -> float | None
 
     if not times or not fits(times[-1]):
         return None
-    room = times[bisect_left(times, True, key=fits)]
-    return room if all(gang.end_enforced for gang in timeline.ended(room)) else None
+    room = first_fit(times, lambda at: at if fits(at) else None)
+    return (
+        room
+        if room is not None and all(gang.end_enforced for gang in timeline.ended(room))
+        else None
+    )

@@ -16,7 +16,7 @@ from queuectl.domain.plan import Planned, SlipCause
 from queuectl.domain.snapshot import Admitted, PlannedStart
 from queuectl.domain.workload import Placement, Workload
 from queuectl.planner.backfill.timeline import Timeline
-from queuectl.planner.capacity.node_counts import NodeCounts, PlannedGang, take
+from queuectl.planner.capacity.node_counts import NodeCounts, PlannedGang, short_nodes, take
 from queuectl.planner.capacity.placements import node_counts_of, placement_of
 from queuectl.planner.order.queue_order import place
 from queuectl.planner.problem.request import GangRequest
@@ -94,16 +94,10 @@ class Lateness:
     @cached_property
     def _short_nodes(self) -> Ints:
         """Indexes of the nodes on which it was planned and that have too little room then."""
-        free = self.timeline.free(self._then)
-        for gang in self._present:
-            take(free, gang.request.pods, gang.node_counts)
         assert self._last_nodes is not None
+        free = self.timeline.free(self._then, self.ahead)
         take(free, self.request.pods, self._last_nodes)
-        short = [
-            nodes[(free[np.ix_(np.array(pods.shape.columns, np.int64), nodes)] < 0).any(axis=0)]
-            for pods, (nodes, _) in zip(self.request.pods, self._last_nodes, strict=True)
-        ]
-        return np.unique(np.concatenate([np.zeros(0, np.int64), *short]))
+        return short_nodes(free, self.request.pods, self._last_nodes)
 
     @cached_property
     def _short_quota(self) -> frozenset[FlavorResource]:
@@ -111,16 +105,9 @@ class Lateness:
         queue, state = self.request.queue, self.timeline.state
         if queue is None:
             return frozenset()
-        use = self.timeline.use(self._then)
-        for gang in self._present:
-            for row, amount in gang.request.rows():
-                use.add(row, amount)
+        use = self.timeline.use(self._then, self.ahead)
         borrows = state.quota.may_borrow(self.request)
         return frozenset(row for row, _ in use.short(queue, self.request.charges, borrows=borrows))
-
-    @cached_property
-    def _present(self) -> list[PlannedGang]:
-        return [gang for gang in self.ahead if gang.at <= self._then < gang.until]
 
     # The gangs that use it.
 
@@ -178,8 +165,8 @@ class Lateness:
 
     def _of_ahead(self) -> Iterator[SlipCause]:
         """Of gangs with a planned start before it: theirs if they are late too."""
-        for gang in self._present:
-            if self._uses(gang.request, gang.node_counts):
+        for gang in self.ahead:
+            if gang.holds(self._then) and self._uses(gang.request, gang.node_counts):
                 yield self.causes.get(gang.uid, SlipCause.HIGHER_PRIORITY)
 
     def _uses(self, request: GangRequest, node_counts: NodeCounts) -> bool:

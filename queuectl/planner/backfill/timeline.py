@@ -1,15 +1,23 @@
-"""Free capacity and quota at later times, from the known ends of the gangs that run or start in this plan.
+"""Later times: the events to come, in order, and the capacity and quota that are free after them.
 
-While no gang starts, free capacity only grows. A gang that holds room from one time to another fits if it fits at the first of these times
-and at each start in between. An unknown end never comes.
+Planned starts, expected starts and simulations use it:
+
+- :class:`Departures` has the known ends of gangs, and adds up the capacity and quota that are free after each of them. While no gang starts,
+  free capacity only grows.
+- :class:`Agenda` is a simulated clock. In a draw of expected starts its events are the ends of gangs. In a simulation it has all events.
+- :class:`Timeline` has the later times of one plan. A gang that holds room from one time to another fits if it fits at the first of these
+  times and at each start in between. An unknown end never comes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from itertools import accumulate
 from math import inf
-from typing import Final, TypeAlias
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -17,14 +25,177 @@ from queuectl.domain.plan import Plan
 from queuectl.domain.queues import WithinClusterQueue
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import Workload
-from queuectl.planner.capacity.node_counts import TentativeAdmission, add_at, give_back
+from queuectl.planner.capacity.node_counts import (
+    PlannedGang,
+    TentativeAdmission,
+    add_at,
+    give_back,
+    take,
+)
 from queuectl.planner.capacity.state import State
 from queuectl.planner.problem.problem import Shape
 from queuectl.planner.problem.request import GangRequest, Pods, PodSetGroup
 from queuectl.planner.problem.topology import Ints
+from queuectl.planner.problem.usage import Entry, Slots
 from queuectl.planner.quota.tree import QuotaRow, QuotaUse
 
-# ---- Later times
+# ---- Events to come
+
+AnyEvent = TypeVar("AnyEvent", bound=Hashable)
+
+
+class Agenda(Generic[AnyEvent]):
+    """A simulated clock and the events to come: in the order of time, at one time by phase, then as they were added.
+
+    Attributes:
+        now: the time, in seconds. It never decreases.
+    """
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.now = now
+        self._to_come: dict[AnyEvent, _Entry[AnyEvent]] = {}
+        self._heap: list[_Entry[AnyEvent]] = []  # also entries of events that were moved or removed
+        self._added = 0
+
+    def __bool__(self) -> bool:
+        """Whether an event is to come."""
+        return bool(self._to_come)
+
+    def add(self, at: float, event: AnyEvent, phase: int = 0) -> None:
+        """Add an event, or move it if it is to come at another time.
+
+        Args:
+            at: its time, in seconds.
+            event: compared by equality.
+            phase: at one time, events of a smaller phase happen first.
+        """
+        before = self._to_come.get(event)
+        if before is None or before[:2] != (at, phase):
+            self._added += 1
+            entry = self._to_come[event] = (at, phase, self._added, event)
+            heappush(self._heap, entry)
+
+    def remove(self, event: AnyEvent) -> None:
+        """An event does not happen, if it is to come."""
+        self._to_come.pop(event, None)
+
+    def due(self) -> Iterator[AnyEvent]:
+        """Move the clock to the next event. Yields all events until then, with those that are added meanwhile."""
+        while self._to_come.get(self._heap[0][3]) is not self._heap[0]:
+            heappop(self._heap)
+        self.now = max(self.now, self._heap[0][0])
+        while self._heap and self._heap[0][0] <= self.now:
+            entry = heappop(self._heap)
+            if self._to_come.get(entry[3]) is entry:
+                del self._to_come[entry[3]]
+                yield entry[3]
+
+    def in_order(self) -> list[tuple[float, AnyEvent]]:
+        """The events to come, with their times."""
+        return [(at, event) for at, _, _, event in sorted(self._to_come.values())]
+
+
+_Entry: TypeAlias = tuple[float, int, int, AnyEvent]
+"""Time, phase, a number that makes the order certain, and the event."""
+
+
+# ---- Free capacity and quota after ends
+
+
+class Occupant(Protocol):
+    """A gang or a Reservation that holds capacity and quota until its end: ``slots`` on nodes, and ``charges`` to quota."""
+
+    @property
+    def slots(self) -> Slots: ...
+
+    @property
+    def charges(self) -> tuple[tuple[QuotaRow, int], ...]: ...
+
+
+AnyOccupant = TypeVar("AnyOccupant", bound=Occupant)
+AnyTime = TypeVar("AnyTime", float, int)
+AnyFit = TypeVar("AnyFit")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Departures(Generic[AnyOccupant]):
+    """Known ends, in their order.
+
+    Attributes:
+        times: unix seconds of the ends.
+        occupants: the gangs and Reservations that end then.
+    """
+
+    times: Sequence[float]
+    occupants: Sequence[AnyOccupant]
+    _nodes: Ints
+    _amounts: Ints
+    _upto: Sequence[int]  # slots of the first so many
+    _charges: Mapping[
+        QuotaRow, tuple[list[int], list[int]]
+    ]  # numbers of ends, and sums before each
+
+    @classmethod
+    def of(
+        cls, ends: Sequence[tuple[float, AnyOccupant]], resources: int
+    ) -> Departures[AnyOccupant]:
+        """``ends``: in order; ``resources``: number of rows of the free capacity."""
+        occupants = [occupant for _, occupant in ends]
+        slots = [occupant.slots for occupant in occupants]
+        nodes = [np.zeros(0, np.int64), *[at for at, _ in slots]]
+        amounts = [np.zeros((resources, 0), np.int64), *[amounts for _, amounts in slots]]
+        charges: dict[QuotaRow, tuple[list[int], list[int]]] = {}
+        for number, occupant in enumerate(occupants):
+            for row, amount in occupant.charges:
+                numbers, sums = charges.setdefault(row, ([], [0]))
+                numbers.append(number)
+                sums.append(sums[-1] + amount)
+        return cls(
+            [at for at, _ in ends],
+            occupants,
+            np.concatenate(nodes),
+            np.concatenate(amounts, axis=1),
+            list(accumulate(map(len, nodes))),
+            charges,
+        )
+
+    def number(self, at: float) -> int:
+        """How many have left by a time."""
+        return bisect_right(self.times, at)
+
+    def free(self, free: Ints, number: int) -> Ints:
+        """A copy of free capacity (R, N), once the first so many have left."""
+        freed, slots = free.copy(), self._upto[number]
+        add_at(freed, self._nodes[:slots], self._amounts[:, :slots])
+        return freed
+
+    def use(self, use: QuotaUse, number: int) -> QuotaUse:
+        """A copy of the use of quota, once the first so many have left."""
+        left = use.copy()
+        for row, (numbers, sums) in self._charges.items():
+            left.add(row, -sums[bisect_left(numbers, number)])
+        return left
+
+
+def first_fit(times: Sequence[AnyTime], fit: Callable[[AnyTime], AnyFit | None]) -> AnyFit | None:
+    """How it fits at the first time at which it fits, by bisection; None = at no time.
+
+    Args:
+        times: in order.
+        fit: how it fits at a time; None = it does not. If it fits at one time, it fits at each later time.
+    """
+    low, high, earliest = 0, len(times) - 1, None
+    while low <= high:
+        middle = (low + high) // 2
+        fits = fit(times[middle])
+        if fits is None:
+            low = middle + 1
+        else:
+            earliest, high = fits, middle - 1
+    return earliest
+
+
+# ---- The later times of a plan
 
 NOW: Final = -inf
 """The instant of the state that is called *now*; its *later* is the time of the snapshot: the gangs that leave have left."""
@@ -43,18 +214,6 @@ def end_of(request: GangRequest, at: float) -> float:
     return at + length(request)
 
 
-@dataclass(eq=False, slots=True)
-class _Ends:
-    """Running gangs with known ends, in the order of these."""
-
-    times: Ints
-    gangs: Sequence[Admitted]
-    nodes: Ints
-    amounts: Ints
-    upto: Ints  # slots of the first so many gangs
-    charges: dict[QuotaRow, Ints]  # of the first so many gangs
-
-
 @dataclass(eq=False)
 class Timeline:
     """The later times of a state.
@@ -66,7 +225,7 @@ class Timeline:
 
     state: State
     guarded: dict[float, list[Workload]] = field(default_factory=dict)
-    _ends: _Ends | None = None
+    _running: Departures[Entry] | None = None
     _of: int = -1  # departures of the state
 
     @property
@@ -82,7 +241,7 @@ class Timeline:
         return self.now + length(request)
 
     def holds(self, request: GangRequest, at: float) -> bool:
-        """Whether a gang that starts now must count at a later time."""
+        """Whether a gang that starts now must count at a time."""
         if self.until(request) > at:
             return True
         workload = request.pending.workload
@@ -97,68 +256,68 @@ class Timeline:
     def times(self) -> list[float]:
         """The times at which some gang leaves, in order."""
         starting = (self.until(admission.request) for admission in self.state.admissions)
-        known = {*self._sorted().times.tolist(), *(end for end in starting if end < inf)}
-        return sorted(known)
+        return sorted({*self._ends.times, *(end for end in starting if end < inf)})
 
     def ended(self, at: float) -> list[Admitted]:
         """Running gangs that have left by then."""
-        ends = self._sorted()
-        return list(ends.gangs[: int(np.searchsorted(ends.times, at, side="right"))])
+        return [entry.gang for entry in self._ends.occupants[: self._ends.number(at)]]
 
-    def free(self, at: float) -> Ints:
-        """(R, N) free at a time beside what runs and starts in this plan; read-only."""
+    def free(
+        self,
+        at: float,
+        beside: Iterable[PlannedGang] = (),
+        without: Collection[TentativeAdmission] = frozenset(),
+    ) -> Ints:
+        """(R, N) free at a time beside what runs and starts in this plan; a copy.
+
+        Args:
+            at: unix seconds, or ``NOW``.
+            beside: planned gangs that count too.
+            without: gangs that start in this plan and do not count, as a set or the keys of a mapping.
+        """
         if at == NOW:
-            return self.state.open_now(slice(None))
-        ends = self._sorted()
-        gone = int(np.searchsorted(ends.times, at, side="right"))
-        free = self.state.later.free.copy()
-        slots = int(ends.upto[gone])
-        add_at(free, ends.nodes[:slots], ends.amounts[:, :slots])
-        for admission in self._left(at):
-            give_back(free, admission.request.pods, admission.node_counts)
+            free = self.state.open_now(slice(None)).copy()
+        else:
+            free = self._ends.free(self.state.later.free, self._ends.number(at))
+        for admission in self.state.admissions:
+            if admission in without or not self.holds(admission.request, at):
+                give_back(free, admission.request.pods, admission.node_counts)
+        for gang in beside:
+            if gang.holds(at):
+                take(free, gang.request.pods, gang.node_counts)
         return free
 
-    def use(self, at: float) -> QuotaUse:
-        """The use of quota at a time; a copy, except now."""
+    def use(self, at: float, beside: Iterable[PlannedGang] = ()) -> QuotaUse:
+        """The use of quota at a time, with that of planned gangs; a copy, except ``NOW``."""
         if at == NOW:
             return self.state.quota.open
-        use = self.state.later.quota.copy()
-        ends = self._sorted()
-        gone = int(np.searchsorted(ends.times, at, side="right"))
-        for charged, sums in ends.charges.items():
-            use.add(charged, -int(sums[gone]))
-        for admission in self._left(at):
-            for row, amount in admission.request.rows():
-                use.add(row, -amount)
+        use = self._ends.use(self.state.later.quota, self._ends.number(at))
+        for admission in self.state.admissions:
+            if not self.holds(admission.request, at):
+                for row, amount in admission.request.rows():
+                    use.add(row, -amount)
+        for gang in beside:
+            if gang.holds(at):
+                for row, amount in gang.request.rows():
+                    use.add(row, amount)
         return use
 
-    def _left(self, at: float) -> list[TentativeAdmission]:
-        """Gangs that start in this plan and have left by then."""
-        return [a for a in self.state.admissions if not self.holds(a.request, at)]
+    @property
+    def _ends(self) -> Departures[Entry]:
+        """Of the running gangs that stay."""
+        if self._running is None or self._of != self.state.departures:
+            self._running, self._of = self._sorted(), self.state.departures
+        return self._running
 
-    def _sorted(self) -> _Ends:
-        if self._ends is None or self._of != self.state.departures:
-            self._ends, self._of = self._sort(), self.state.departures
-        return self._ends
-
-    def _sort(self) -> _Ends:
-        known = [
-            (max(gang.ends_at, self.now + SOON), gang.workload.uid, gang)
+    def _sorted(self) -> Departures[Entry]:
+        problem = self.state.problem
+        ends = [
+            (max(gang.ends_at, self.now + SOON), problem.usage.entries[id(gang)])
             for gang in self.state.evictable()
             if gang.ends_at is not None
         ]
-        known.sort(key=lambda end: end[:2])
-        usage = self.state.problem.usage
-        slots = [usage.slots(gang) for _, _, gang in known]
-        empty = (np.zeros(0, np.int64), np.zeros((len(self.state.problem.resources), 0), np.int64))
-        return _Ends(
-            np.array([end for end, _, _ in known], dtype=np.float64),
-            [gang for _, _, gang in known],
-            np.concatenate([nodes for nodes, _ in slots]) if slots else empty[0],
-            np.concatenate([amounts for _, amounts in slots], axis=1) if slots else empty[1],
-            np.cumsum([0, *(len(nodes) for nodes, _ in slots)]),
-            _summed([usage.charges(gang) for _, _, gang in known]),
-        )
+        ends.sort(key=lambda end: (end[0], end[1].gang.workload.uid))
+        return Departures.of(ends, len(problem.resources))
 
     def _repaired(self, workload: Workload) -> Admitted | None:
         """The gang that runs and is repaired: its attempt ends when it would have ended."""
@@ -175,17 +334,6 @@ class Timeline:
             return False
         allowed = queue.within_cluster_queue is not WithinClusterQueue.NEVER
         return allowed and workload.priority < first.priority
-
-
-def _summed(charges: Sequence[Sequence[tuple[QuotaRow, int]]]) -> dict[QuotaRow, Ints]:
-    """Of each row, the sum over the first so many of these."""
-    each: dict[QuotaRow, Ints] = {}
-    for number, charged in enumerate(charges):
-        for row, amount in charged:
-            if row not in each:
-                each[row] = np.zeros(len(charges) + 1, dtype=np.int64)
-            each[row][number + 1] += amount
-    return {row: np.cumsum(amounts) for row, amounts in each.items()}
 
 
 # ---- Several times as one question

@@ -62,6 +62,10 @@ class PlannedGang:
         """Of the gang."""
         return self.request.pending.workload.uid
 
+    def holds(self, at: float) -> bool:
+        """Whether it holds its room at a time, in unix seconds."""
+        return self.at <= at < self.until
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Reservation:
@@ -117,6 +121,15 @@ def fits(free: Ints, pods: tuple[Pods, ...], node_counts: NodeCounts) -> bool:
         add_at(left, at, -np.outer(p.shape.vector, counts))
         asked[np.ix_(np.array(p.shape.columns, dtype=np.int64), at)] = True
     return bool(np.all(left[asked] >= 0))
+
+
+def short_nodes(free: Ints, pods: Sequence[Pods], node_counts: NodeCounts) -> Ints:
+    """Indexes of the nodes of these pods on which a free matrix is below zero for a resource that they request."""
+    short = [
+        nodes[(free[np.ix_(np.array(p.shape.columns, np.int64), nodes)] < 0).any(axis=0)]
+        for p, (nodes, _) in zip(pods, node_counts, strict=True)
+    ]
+    return np.unique(np.concatenate([np.zeros(0, np.int64), *short]))
 
 
 def add_at(matrix: Ints, nodes: Ints, amounts: Ints) -> None:
