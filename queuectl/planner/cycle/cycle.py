@@ -8,6 +8,7 @@ admitted gangs only grows, so a refutation holds for each equal gang that comes 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -390,12 +391,13 @@ class AdmissionCycle:
         running = {g.workload.uid: g for g in self.problem.snapshot.admitted}
         evicted = [running[v.victim] for v in found.victims.victims]
         victims = reservations.awaited(self.state, request, node_counts, evicted)
-        for other in evicted:
-            self.state.evict(other)
-        delayed = self.planned.beside_reservation(request, node_counts)
-        if delayed is not None:
+        with ExitStack() as evictions:
             for other in evicted:
-                self.state.undo_evict(other)
+                evictions.callback(self.state.evict(other))
+            delayed = self.planned.beside_reservation(request, node_counts)
+            if delayed is None:
+                evictions.pop_all()
+        if delayed is not None:
             self._wait(gang, delayed)
             self._plan_start(gang)
             return
