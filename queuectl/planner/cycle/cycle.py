@@ -23,14 +23,20 @@ from queuectl.domain.queues import (
 )
 from queuectl.domain.reasons import NEVER_FITS, Code, Reason
 from queuectl.domain.snapshot import CapacityLease, Pending
-from queuectl.domain.workload import Workload
 from queuectl.planner.backfill.planned_starts import PlannedStarts, first_room
 from queuectl.planner.capacity import reservations
 from queuectl.planner.capacity.node_counts import TentativeAdmission
 from queuectl.planner.capacity.placements import placement_of
 from queuectl.planner.capacity.reservations import Leases, lease_end, waits_for_victims
 from queuectl.planner.capacity.state import State
-from queuectl.planner.cycle.provision import NotMade, awaiting_nodes, makes_nodes
+from queuectl.planner.cycle.elastic import ElasticRanks
+from queuectl.planner.cycle.holds import (
+    Hold,
+    NotMade,
+    hold_on_place,
+    hold_without_nodes,
+    makes_nodes,
+)
 from queuectl.planner.order.limits import Limits
 from queuectl.planner.order.queue_order import (
     Head,
@@ -46,6 +52,7 @@ from queuectl.planner.preempt.shortage import entitled
 from queuectl.planner.preempt.sizes import sizes_of
 from queuectl.planner.problem.parts import shrinks, smallest
 from queuectl.planner.problem.problem import Problem, caps
+from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.quota.tree import QuotaRow
 from queuectl.planner.reasons import refusals
 from queuectl.planner.search.flavor_choice import (
@@ -77,8 +84,9 @@ class AdmissionCycle:
     Attributes:
         classes: what is known of equal gangs.
         heads: the heads of StrictFIFO ClusterQueues that wait.
-        starting: by uid, the gangs that start, and where.
-        refused: by uid, the gangs that do not start, and why.
+        starting: by uid, the gangs that start, or are held on their places, and where.
+        holds: by uid, the gangs that are held for their admission checks.
+        refused: by uid, the gangs that neither start nor are held, and why.
         withheld: by uid of a gang that waits, the quota that is kept from borrowers for it.
         waiting_repairs: broken gangs that wait for their victims.
         undecided: a search ended without an answer.
@@ -88,8 +96,7 @@ class AdmissionCycle:
         moved: uids of these gangs.
         considered: gangs that were searched for and not refuted; the window limits them.
         planned: the planned starts of gangs that wait.
-        stunted: by uid of an elastic gang, the lowest rank that is not added to it.
-        held: by uid of an elastic gang, the lowest rank that is held for its admission checks.
+        ranks: the pods of elastic gangs that are not added.
         without_repairs: searches again for a refuted gang, without the repairs of gangs that it may evict
             (:mod:`queuectl.planner.cycle.repair_precedence`).
     """
@@ -103,6 +110,7 @@ class AdmissionCycle:
     limits: Limits = field(init=False)
     sizing: SizeSearch = field(init=False)
     starting: dict[str, TentativeAdmission] = field(default_factory=dict)
+    holds: dict[str, Hold] = field(default_factory=dict)
     refused: dict[str, Refusal] = field(default_factory=dict)
     preempted: list[Preemption] = field(default_factory=list)
     evicted: list[Eviction] = field(default_factory=list)
@@ -115,8 +123,7 @@ class AdmissionCycle:
     moved: set[str] = field(default_factory=set)
     considered: int = 0
     planned: PlannedStarts = field(init=False)
-    stunted: dict[str, Workload] = field(default_factory=dict)
-    held: dict[str, Workload] = field(default_factory=dict)
+    ranks: ElasticRanks = field(default_factory=ElasticRanks)
     without_repairs: Callable[[Candidate, Refuted], Outcome] | None = None
 
     def __post_init__(self) -> None:
@@ -154,7 +161,7 @@ class AdmissionCycle:
                 return
 
     def consider(self, pending: Pending) -> None:
-        """Decide one gang: it is in ``starting`` or in ``refused`` afterwards."""
+        """Decide one gang: it is in ``starting``, ``holds`` or ``refused`` afterwards."""
         reason = inadmissible(self.problem.snapshot, pending)
         if reason is None and self.solver.stop.stopped:
             reason = _NOT_YET
@@ -212,14 +219,21 @@ class AdmissionCycle:
         return self.limits.refusal(least, gang.queue, self.heads)
 
     @property
+    def leased(self) -> dict[str, CapacityLease]:
+        """By uid, the leases of the gangs that wait with one: for gangs that leave, or for their nodes."""
+        held = (hold for hold in self.holds.values() if hold.without_nodes is not None)
+        answers = (*self.refused.values(), *(hold.refusal(self.problem) for hold in held))
+        return {answer.uid: answer.lease for answer in answers if answer.lease is not None}
+
+    @property
     def over(self) -> bool:
         """Whether no other gang is searched for: the window is full, or the solver was stopped."""
         return self.considered >= self.problem.snapshot.limits.window or self.solver.ended()
 
     def _after_lower_rank(self, pending: Pending) -> bool:
         """Refuse a pod of an elastic gang while one of a lower rank is not added to the gang; whether it is refused."""
-        refused = self._lower(pending.workload, self.stunted)
-        held = self._lower(pending.workload, self.held)
+        refused = self.ranks.refused_before(pending.workload)
+        held = self.ranks.held_before(pending.workload)
         if refused is None and held is not None:
             queue = self.problem.snapshot.queue_of(pending.workload)
             held = held if self.classes.candidate(pending, queue).ready else None
@@ -229,11 +243,6 @@ class AdmissionCycle:
             lease = pending.lease if keeps else None
             self._refuse(pending, (after_rank(lower.ref),), lease=lease)
         return lower is not None
-
-    def _lower(self, workload: Workload, among: dict[str, Workload]) -> Workload | None:
-        """The pod among some pods of elastic gangs that has a lower rank of the same gang; None for all other gangs."""
-        lower = among.get(workload.growth.base) if workload.growth is not None else None
-        return lower if lower is not None and _rank(lower) < _rank(workload) else None
 
     def waits(self, found: FitsAfterEviction, queue: ClusterQueue | None) -> Reason | None:
         """Why a gang does not evict yet; None when it does."""
@@ -362,18 +371,22 @@ class AdmissionCycle:
     def _admit(self, admission: TentativeAdmission) -> None:
         workload = admission.request.pending.workload
         self.state.admit(admission)
-        self.limits.take(workload)
-        self.heads.order.start(workload, admission.request.charges)
-        if self.planned.starts(workload.uid):
+        if self._take(admission.request):
             self.classes.forget_refusals()  # they were for earlier planned starts
-        if workload.growth is not None:
-            if self.stunted.get(workload.growth.base) == workload:
-                del self.stunted[workload.growth.base]
-            if admission.request.awaited_checks:
-                self.held.setdefault(workload.growth.base, workload)
         self.refused.pop(workload.uid, None)  # refuted before, and considered again
         self.starting[workload.uid] = admission
+        hold = hold_on_place(admission)
+        if hold is not None:
+            self.holds[workload.uid] = hold
+        self.ranks.admit(workload, held=hold is not None)
         self.considered += 1
+
+    def _take(self, request: GangRequest) -> bool:
+        """Count what a gang takes wherever takings count; whether it had a planned start."""
+        workload = request.pending.workload
+        self.limits.take(workload)
+        self.heads.order.start(workload, request.charges)
+        return self.planned.starts(workload.uid)
 
     def _preempt(self, gang: Candidate, found: FitsAfterEviction) -> None:
         """Reserve what the victims free, unless the gang waits before it takes quota back."""
@@ -402,9 +415,7 @@ class AdmissionCycle:
             self._plan_start(gang)
             return
         reservations.reserve(self.state, request, node_counts, victims)
-        self.planned.starts(gang.uid)
-        self.limits.take(request.pending.workload)
-        self.heads.order.start(request.pending.workload, request.charges)
+        self._take(request)
         self.preempted.extend(found.victims.victims)
         self.classes.forget_refusals()  # the victims may free more than the gang needs
         snapshot = self.problem.snapshot
@@ -475,19 +486,18 @@ class AdmissionCycle:
         if self.limits.short(workload):
             return NotMade()
         self.stop_withholding(gang.uid)
-        found = awaiting_nodes(
+        found = hold_without_nodes(
             self.state, gang.pending, gang.queue, gang.requests, why, self.solver
         )
         if isinstance(found, NotMade):
             return found
-        delayed = self.planned.beside_reservation(found.request, ())
+        request = found.admission.request
+        delayed = self.planned.beside_reservation(request, ())
         if delayed is not None:
             return NotMade((delayed,))
-        reservations.reserve(self.state, found.request, (), ())
-        self.planned.starts(gang.uid)
-        self.limits.take(workload)
-        self.heads.order.start(workload, found.request.charges)
-        self.refused[gang.uid] = found.answer
+        reservations.reserve(self.state, request, (), ())
+        self._take(request)
+        self.holds[gang.uid] = found
         self.considered += 1
         return None
 
@@ -522,17 +532,9 @@ class AdmissionCycle:
         lease: CapacityLease | None = None,
         proof: Proof = Proof.OPTIMAL,
     ) -> None:
-        uid, growth = pending.workload.uid, pending.workload.growth
+        uid = pending.workload.uid
         self.refused[uid] = Refusal(uid, reasons, lease, proof=proof)
-        if growth is not None:
-            first = self.stunted.setdefault(growth.base, pending.workload)
-            if growth.rank < _rank(first):
-                self.stunted[growth.base] = pending.workload
-
-
-def _rank(workload: Workload) -> int:
-    """The rank of a pod of an elastic gang."""
-    return workload.growth.rank if workload.growth is not None else -1
+        self.ranks.refuse(pending.workload)
 
 
 def _grows(gang: Candidate) -> bool:

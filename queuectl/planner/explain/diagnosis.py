@@ -15,7 +15,7 @@ from queuectl.domain.plan import Plan, Proof
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import plan_cycle
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.cycle.provision import makes_nodes
+from queuectl.planner.cycle.holds import makes_nodes
 from queuectl.planner.explain import (
     allow_preemption,
     change_nodes,

@@ -80,8 +80,7 @@ class FixChecks:
         """Whether the gang starts, or the planner evicts others or requests nodes for it."""
         if self.uid in cycle.starting or any(v.preemptor == self.uid for v in cycle.preempted):
             return True
-        refusal = cycle.refused.get(self.uid)
-        lease = refusal.lease if refusal is not None else None
+        lease = cycle.leased.get(self.uid)
         return lease is not None and not lease.victims
 
     def starts(self, changes: Sequence[Change]) -> bool:

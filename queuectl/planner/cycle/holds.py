@@ -1,7 +1,8 @@
-"""Gangs for which an autoscaler makes nodes: they hold quota, and no nodes, until the nodes exist.
+"""Gangs that are held: their capacity is reserved until their admission checks are ready.
 
-A gang that no node is free for gets quota if an admission check of its ClusterQueue makes nodes for the flavors of the quota. Until its
-check is ready it counts like a gang that runs, but on no node. From then on it is planned in each cycle, and keeps its quota meanwhile.
+A gang that fits is held on its place. A gang that no node is free for is held on no nodes: it gets quota if an admission check of its
+ClusterQueue makes nodes for the flavors of the quota. Until its check is ready it counts like a gang that runs, but on no node. From then
+on it is planned in each cycle, and keeps its quota meanwhile.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from queuectl.domain.reasons import NEVER_FITS, Code, Reason
 from queuectl.domain.snapshot import NO_END, CapacityLease, Pending
 from queuectl.domain.words import format_time
 from queuectl.domain.workload import Placement, PodSetPlacement, Workload
+from queuectl.planner.capacity.node_counts import TentativeAdmission
+from queuectl.planner.capacity.placements import placement_of
 from queuectl.planner.capacity.state import State
+from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import GangRequest, quota_only
 from queuectl.planner.reasons.refusals import short_of_quota
 from queuectl.planner.search.node_templates import never_fits_templates
@@ -31,11 +35,43 @@ def makes_nodes(queue: ClusterQueue | None) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Awaiting:
-    """Nodes are made for a gang: the request whose quota is to be reserved, and the answer for the gang."""
+class Hold:
+    """A gang that is held.
 
-    request: GangRequest
-    answer: Refusal
+    Attributes:
+        admission: what is reserved for it. Its place can change until the cycle ends.
+        text: of its reason.
+        without_nodes: the placement of a gang whose nodes do not exist; quota alone is reserved for it.
+    """
+
+    admission: TentativeAdmission
+    text: str
+    without_nodes: Placement | None = None
+
+    def refusal(self, problem: Problem) -> Refusal:
+        """The answer for the gang, on its present place."""
+        request, pending = self.admission.request, self.admission.request.pending
+        placement = self.without_nodes or placement_of(problem, request, self.admission.node_counts)
+        queue = problem.snapshot.queue_of(pending.workload)
+        assert queue is not None, "only ClusterQueues have admission checks"
+        lease = pending.lease
+        if lease is None or lease.victims or lease.placement != placement:
+            lease = CapacityLease(placement, (), problem.snapshot.now, NO_END)
+        needed = needed_checks(queue, placement, pending.ready_checks)
+        details = {"admissionChecks": _missing(pending, needed), **queue.shown_prices}
+        reason = Reason(Code.WAITING_FOR_CHECKS, self.text, details)
+        return Refusal(pending.workload.uid, (reason,), lease, checks=needed)
+
+
+def hold_on_place(admission: TentativeAdmission) -> Hold | None:
+    """The hold of a gang that fits; None if its admission checks are ready."""
+    missing = admission.request.awaited_checks
+    text = f"it fits, and waits for its admission checks: {', '.join(missing)}"
+    return Hold(admission, text) if missing else None
+
+
+def _missing(pending: Pending, needed: Iterable[str]) -> list[str]:
+    return [name for name in needed if name not in pending.ready_checks]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +81,14 @@ class NotMade:
     why: tuple[Reason, ...] = ()
 
 
-def awaiting_nodes(
+def hold_without_nodes(
     state: State,
     pending: Pending,
     queue: ClusterQueue,
     requests: Iterable[GangRequest],
     why: tuple[Reason, ...],
     solver: Solver,
-) -> Awaiting | NotMade:
+) -> Hold | NotMade:
     """Quota for a gang, under the first choice of flavors for which a check makes nodes and quota is left.
 
     Args:
@@ -85,8 +121,8 @@ def awaiting_nodes(
         )
         reason = reason or short_of_quota(state, request)
         if reason is None:
-            answer = _answer(state, pending, queue, placement, needed, asked, why)
-            return Awaiting(quota_only(request), answer)
+            admission = TentativeAdmission(quota_only(request), ())
+            return Hold(admission, _text(_missing(pending, needed), asked, why), placement)
         never.append(reason)
     return NotMade(tuple(sorted(never, key=lambda reason: reason.code in NEVER_FITS)))
 
@@ -132,24 +168,8 @@ def _without_nodes(state: State, pending: Pending, request: GangRequest) -> Plac
     return Placement(tuple(placed))
 
 
-def _answer(
-    state: State,
-    pending: Pending,
-    queue: ClusterQueue,
-    placement: Placement,
-    needed: tuple[str, ...],
-    asked: list[str],
-    why: tuple[Reason, ...],
-) -> Refusal:
-    lease = pending.lease
-    if lease is None or lease.placement != placement:
-        lease = CapacityLease(placement, (), state.problem.snapshot.now, NO_END)
-    missing = [name for name in needed if name not in pending.ready_checks]
+def _text(missing: list[str], asked: list[str], why: tuple[Reason, ...]) -> str:
     if missing:
-        text = f"its admission checks request its nodes: {', '.join(asked)}"
-    else:
-        cause = why[0].message if why else "none of them is in the cluster"
-        text = f"nodes were made for it, and it does not fit yet: {cause}"
-    details = {"admissionChecks": missing, **queue.shown_prices}
-    reason = Reason(Code.WAITING_FOR_CHECKS, text, details)
-    return Refusal(pending.workload.uid, (reason,), lease, checks=needed)
+        return f"its admission checks request its nodes: {', '.join(asked)}"
+    cause = why[0].message if why else "none of them is in the cluster"
+    return f"nodes were made for it, and it does not fit yet: {cause}"
