@@ -18,10 +18,9 @@ from queuectl.domain.plan import Eviction, Preemption, Proof, Refusal
 from queuectl.domain.queues import (
     ClusterQueue,
     Protection,
-    QueueingStrategy,
     ReclaimWithinCohort,
 )
-from queuectl.domain.reasons import NEVER_FITS, Code, Reason
+from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease, Pending
 from queuectl.planner.backfill.planned_starts import PlannedStarts, first_room
 from queuectl.planner.capacity import reservations
@@ -189,12 +188,12 @@ class AdmissionCycle:
     def _decide(self, gang: Candidate, head: Head | None) -> None:
         """Decide a gang without a lease that no limit on its size holds back: by what is known, else by a search."""
         refusal, in_use = gang.refusal, self.limits.claims.in_use(gang.pending.workload)
-        if refusal is not None and refusal[0].code in NEVER_FITS:
+        if refusal is not None and refusal[0].never_fits:
             self._refute(gang)
         elif (head is not None or in_use is not None) and self.never(gang):
             self._search(gang)  # it has no place, and its reason states why
         elif head is not None:
-            self._wait(gang, no_growth(head.ref) if _grows(gang) else behind(head.ref))
+            self._wait(gang, no_growth(head.ref) if gang.grows else behind(head.ref))
         elif in_use is not None:
             self._wait(gang, in_use)
         elif refusal is not None:
@@ -276,7 +275,7 @@ class AdmissionCycle:
         ahead = [self.heads.ahead(gang.queue, choice) for choice in choices]
         if None not in ahead:
             return next(iter(ahead), None)
-        if not _grows(gang):
+        if not gang.grows:
             return None
         waiting = (self.heads.ahead_of_growth(gang.queue, choice) for choice in choices)
         return next((head for head in waiting if head is not None), None)
@@ -316,9 +315,9 @@ class AdmissionCycle:
     def _overtakes(self, gang: Candidate, refuted: Refuted) -> bool:
         """End the leases of gangs behind it in its StrictFIFO queue that it holds back; whether there are any."""
         queue = gang.queue
-        if queue is None or queue.strategy is not QueueingStrategy.STRICT_FIFO or _grows(gang):
+        if queue is None or not queue.strict or gang.grows:
             return False
-        if refuted.why[0].code in NEVER_FITS:
+        if refuted.why[0].never_fits:
             return False  # it holds back no gang
         head = Head(gang.pending.workload.ref, gang.known.flavors, leased=False)
         behind = [
@@ -439,7 +438,7 @@ class AdmissionCycle:
 
     def _plan_start(self, gang: Candidate) -> None:
         """Plan the start of a gang that waits, if it is one of the first of its line."""
-        if self.planned.room_for_more(gang.queue) and not _grows(gang):
+        if self.planned.room_for_more(gang.queue) and not gang.grows:
             part = gang.pending
             if shrinks(part.workload):
                 part = replace(part, workload=smallest(part.workload))
@@ -453,11 +452,11 @@ class AdmissionCycle:
         made = self._provision(gang, reasons)
         if made is None:
             return
-        never = reasons[0].code in NEVER_FITS
+        never = reasons[0].never_fits
         if not self._answer(gang, (*made.why, *reasons) if never else (*reasons, *made.why)):
             return
         self._plan_start(gang)
-        if gang.queue is not None and self._keeps_its_quota(gang.queue) and not _grows(gang):
+        if gang.queue is not None and self._keeps_its_quota(gang.queue) and not gang.grows:
             # The first flavor for which its own quota would be enough.
             wanted = next((r for _, r in gang.known.requests if entitled(self.state, r)), None)
             if wanted is not None:
@@ -465,7 +464,7 @@ class AdmissionCycle:
 
     def _answer(self, gang: Candidate, reasons: tuple[Reason, ...]) -> bool:
         """Let a gang wait for these reasons, or refuse it if it never fits; whether it waits."""
-        if reasons[0].code in NEVER_FITS:
+        if reasons[0].never_fits:
             self._refuse(gang.pending, reasons)
             return False
         self._wait(gang, *reasons)
@@ -503,7 +502,7 @@ class AdmissionCycle:
 
     def _keeps_its_quota(self, queue: ClusterQueue) -> bool:
         """Whether others may not borrow what a waiting head of it could use: not if it can reclaim from every gang."""
-        if queue.strategy is not QueueingStrategy.STRICT_FIFO:
+        if not queue.strict:
             return False
         if queue.reclaim_within_cohort is not ReclaimWithinCohort.ANY:
             return True
@@ -519,7 +518,7 @@ class AdmissionCycle:
     ) -> None:
         """Refuse a gang that keeps its place: in a StrictFIFO queue it holds back later gangs from what it could use."""
         head = Head(gang.pending.workload.ref, gang.known.flavors, lease is not None)
-        if not _grows(gang):
+        if not gang.grows:
             self.heads.wait(gang.queue, head)
             if gang.queue is not None and lease is None:
                 self.state.turns.add(gang.queue.name)
@@ -535,8 +534,3 @@ class AdmissionCycle:
         uid = pending.workload.uid
         self.refused[uid] = Refusal(uid, reasons, lease, proof=proof)
         self.ranks.refuse(pending.workload)
-
-
-def _grows(gang: Candidate) -> bool:
-    """Whether it is a pod of an elastic gang: it holds back no gang."""
-    return gang.pending.workload.growth is not None

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from queuectl.domain.plan import Move, Proof
-from queuectl.domain.queues import Defragment, QueueingStrategy
-from queuectl.domain.reasons import NEVER_FITS, WAITS_FOR_NODES, Code, Reason
+from queuectl.domain.queues import Defragment
+from queuectl.domain.reasons import WAITS_FOR_NODES, Code, Reason
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending
 from queuectl.domain.words import counted
 from queuectl.planner.capacity import reservations
@@ -125,9 +125,9 @@ class Policy:
             queue = snapshot.queue_of(other.workload)
             uid = other.workload.uid
             refusal = self.cycle.refused.get(uid)
-            if queue is None or queue.strategy is not QueueingStrategy.STRICT_FIFO:
+            if queue is None or not queue.strict:
                 continue
-            waits = refusal is not None and refusal.reasons[0].code not in NEVER_FITS
+            waits = refusal is not None and not refusal.reasons[0].never_fits
             if other is pending or not (waits or uid in leased):
                 continue
             if inadmissible(snapshot, other) is None:

@@ -19,7 +19,7 @@ from heapq import heapify, heappop, heappush
 from itertools import chain
 
 from queuectl.domain.plan import Refusal
-from queuectl.domain.queues import ClusterQueue, QueueingStrategy
+from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import NEVER_FITS, Code
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.cycle.cycle import AdmissionCycle
@@ -83,7 +83,7 @@ class QueueHeads:
     @property
     def strict(self) -> bool:
         """Whether the ClusterQueue is StrictFIFO."""
-        return self.queue is not None and self.queue.strategy is QueueingStrategy.STRICT_FIFO
+        return self.queue is not None and self.queue.strict
 
 
 def queue_heads(
@@ -286,7 +286,7 @@ class HeadScheduler:
 
 
 def _never(refusal: Refusal) -> bool:
-    return refusal.reasons[0].code in NEVER_FITS
+    return refusal.reasons[0].never_fits
 
 
 _FOR_ALL = NEVER_FITS | {Code.WAITING_IN_ORDER}

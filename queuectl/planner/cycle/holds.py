@@ -13,7 +13,7 @@ from typing import Final
 
 from queuectl.domain.plan import Refusal
 from queuectl.domain.queues import ClusterQueue, needed_checks
-from queuectl.domain.reasons import NEVER_FITS, Code, Reason
+from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import NO_END, CapacityLease, Pending
 from queuectl.domain.words import format_time
 from queuectl.domain.workload import Placement, PodSetPlacement, Workload
@@ -124,7 +124,7 @@ def hold_without_nodes(
             admission = TentativeAdmission(quota_only(request), ())
             return Hold(admission, _text(_missing(pending, needed), asked, why), placement)
         never.append(reason)
-    return NotMade(tuple(sorted(never, key=lambda reason: reason.code in NEVER_FITS)))
+    return NotMade(tuple(sorted(never, key=lambda reason: reason.never_fits)))
 
 
 def _claims(workload: Workload) -> Reason | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from queuectl.domain.plan import Preemption
 from queuectl.domain.queues import (
     ClusterQueue,
-    QueueingStrategy,
     ReclaimMode,
     WithinClusterQueue,
 )
@@ -51,4 +50,4 @@ def _goes_first(queue: ClusterQueue, evicted: Workload, taker: Workload) -> bool
     if evicted.queued_at > taker.queued_at:
         return False
     evicts = queue.within_cluster_queue is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY
-    return evicts or queue.strategy is QueueingStrategy.STRICT_FIFO
+    return evicts or queue.strict
