@@ -23,8 +23,8 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.order.pending_gangs import ClassKey
-from queuectl.planner.preempt.candidates import may_evict
 from queuectl.planner.preempt.protections import next_change
+from queuectl.planner.preempt.running import may_evict
 from queuectl.planner.problem.parts import shrinks
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.quota.tree import Pool

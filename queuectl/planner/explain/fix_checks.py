@@ -19,7 +19,7 @@ from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.explain.known import Known, know
 from queuectl.planner.order.lines import lines_of
 from queuectl.planner.plan_cycle import begin, decide_up_to
-from queuectl.planner.preempt.candidates import may_evict
+from queuectl.planner.preempt.running import may_evict
 from queuectl.planner.problem.problem import Problem, survey
 from queuectl.planner.solver.solver import StopSignal
 

@@ -30,8 +30,7 @@ from queuectl.planner.placement.feasible import refuted_by_sums
 from queuectl.planner.placement.joint import arrange
 from queuectl.planner.placement.several import find
 from queuectl.planner.preempt.cost import Goal
-from queuectl.planner.preempt.legality import EvictionConstraints
-from queuectl.planner.preempt.search import Found, Search
+from queuectl.planner.preempt.search import EvictionConstraints, Found, Search
 from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import ANYWHERE, GangRequest
 from queuectl.planner.problem.topology import Ints

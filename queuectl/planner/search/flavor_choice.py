@@ -23,8 +23,8 @@ from queuectl.domain.snapshot import Pending
 from queuectl.planner.backfill.planned_starts import PlannedStarts
 from queuectl.planner.capacity.state import State
 from queuectl.planner.placement.feasible import Decision, decide, fits_apart, place
-from queuectl.planner.preempt.candidates import EvictionScope, any_yields
 from queuectl.planner.preempt.find import Victims, find_victims
+from queuectl.planner.preempt.running import EvictionScope, any_yields
 from queuectl.planner.preempt.shortage import Heights, borrows, entitled
 from queuectl.planner.problem.fleet import FleetIndex, Room
 from queuectl.planner.problem.problem import Problem
