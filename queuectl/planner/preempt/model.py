@@ -15,9 +15,8 @@ from functools import cached_property
 import numpy as np
 
 from queuectl.planner.capacity.node_counts import NodeCounts
-from queuectl.planner.model.builder import ModelBuilder
+from queuectl.planner.model.builder import STAYS, Exits, ModelBuilder
 from queuectl.planner.model.classes import Classes
-from queuectl.planner.model.exits import STAYS, Exits
 from queuectl.planner.placement.feasible import refuted_by_sums
 from queuectl.planner.placement.joint import arrange
 from queuectl.planner.placement.several import exact, find, first, on_fleet
