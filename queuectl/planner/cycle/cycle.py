@@ -187,15 +187,13 @@ class AdmissionCycle:
 
     def _decide(self, gang: Candidate, head: Head | None) -> None:
         """Decide a gang without a lease that no limit on its size holds back: by what is known, else by a search."""
-        refusal, in_use = gang.refusal, self.limits.claims.in_use(gang.pending.workload)
+        refusal, before = gang.refusal, self._before(gang, head)
         if refusal is not None and refusal[0].never_fits:
             self._refute(gang)
-        elif (head is not None or in_use is not None) and self.never(gang):
+        elif before is not None and self.never(gang):
             self._search(gang)  # it has no place, and its reason states why
-        elif head is not None:
-            self._wait(gang, no_growth(head.ref) if gang.grows else behind(head.ref))
-        elif in_use is not None:
-            self._wait(gang, in_use)
+        elif before is not None:
+            self._wait(gang, before)
         elif refusal is not None:
             self._refute(gang)
         elif self.over and not gang.known.never:
@@ -205,6 +203,12 @@ class AdmissionCycle:
             self._leave_open(gang)
         else:
             self._search(gang)
+
+    def _before(self, gang: Candidate, head: Head | None) -> Reason | None:
+        """Why a gang waits for one before it, whatever is free; None if it does not."""
+        if head is None:
+            return self.limits.claims.in_use(gang.pending.workload)
+        return no_growth(head.ref) if gang.grows else behind(head.ref)
 
     def never(self, gang: Candidate) -> bool:
         """Whether not even the fewest pods of a gang would start if no other gang ran and nothing were out of use."""
@@ -496,6 +500,7 @@ class AdmissionCycle:
             return NotMade((delayed,))
         reservations.reserve(self.state, request, (), ())
         self._take(request)
+        self.refused.pop(gang.uid, None)
         self.holds[gang.uid] = found
         self.considered += 1
         return None
