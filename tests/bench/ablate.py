@@ -1,4 +1,4 @@
-"""What each heuristic of placement saves: ``python -m tests.bench.ablate --nodes 10000``.
+"""The effect of each heuristic of placement: ``python -m tests.bench.ablate --nodes 10000``.
 
 Each snapshot is planned in turns: with all heuristics, then without each of them, each way with a cache of its own. One line per load and
 heuristic that is off: the CPU time of the planning thread and the work of the solver, as ratios to the plans with all heuristics, and how

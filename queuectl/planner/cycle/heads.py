@@ -218,7 +218,7 @@ class HeadScheduler:
         refusal = cycle.refused.get(pending.workload.uid)
         if self._singly or refusal is None or refusal.lease is not None:
             position.pass_first()
-        elif cycle.planned.room_for_more(heads.queue) and not _never(refusal):
+        elif cycle.planned.room_for_more(heads.queue) and not refusal.reasons[0].never_fits:
             position.pass_first()  # the next one can get a planned start too
         elif heads.strict and refusal.reasons[0].code not in _FOR_ALL:
             position.pass_first()  # it is now the head that holds back the next gang
@@ -285,10 +285,6 @@ class HeadScheduler:
             else:
                 heads.put(position)
         return len(heads.deferred) < len(deferred)
-
-
-def _never(refusal: Refusal) -> bool:
-    return refusal.reasons[0].never_fits
 
 
 _FOR_ALL = NEVER_FITS | {Code.WAITING_IN_ORDER}

@@ -51,7 +51,7 @@ class Ranked(Protocol):
 R = TypeVar("R", bound=Ranked)
 
 _Key: TypeAlias = tuple[Any, ...]
-"""What a tournament compares; it ends with a rank, which no two heads share."""
+"""The values that a tournament compares, in order; the last one is a rank, which no two heads share."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.search.flavor_choice import Fit, Outcome, Refuted, Unknown
 from queuectl.planner.solver.solver import Status, StopSignal
 
-# ---- What a plan has decided
+# ---- Known results
 #
 # A placement is a hint, which is checked against the free capacity, and a gang for which it holds needs no search. A refusal holds only
 # for the snapshot of its plan. All other gangs are decided again.

@@ -313,7 +313,7 @@ def _undominated(shares: NDArray[np.float64]) -> Mask:
 
 # ---- Gangs that may leave
 #
-# What their leaving frees, and the rows that say what their stay costs.
+# The capacity that their leaving frees, and the rows that say what their stay costs.
 
 
 Terms: TypeAlias = dict[int, int]  # variable -> coefficient
