@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, TypeAlias
 
@@ -199,11 +199,10 @@ class Search:
         """Minimise the goals one after the other."""
         earlier: list[tuple[Goal, int]] = []
         for goal in goals:
-            alone = 0 if earlier or self.by_domain else self._by_one_shape(goal)
             for number, (lower_bound, scope) in enumerate(self.scopes(goal)):
                 if not number and not earlier:
                     self._greedy(scope, goal, {})  # often reaches the bound
-                if self._beaten(max(lower_bound, alone), goal):
+                if self._beaten(lower_bound, goal):
                     break
                 places = self._places(scope, goal)
                 least = max((part.lower_bound for part in places.values()), default=lower_bound)
@@ -225,23 +224,6 @@ class Search:
             return sorted((f, d) for d, f in enumerate(greatest.tolist()) if np.isfinite(f))
         least = max((least, *(float(row.min(initial=np.inf)) for row in lower_bounds)))
         return [(least, WHOLE)] if np.isfinite(least) else []
-
-    def _by_one_shape(self, goal: Goal) -> int:
-        """The least that room for the pods of one shape costs, a lower bound; often the others fit after the same victims."""
-        if len({shape for _, shape in self.deficits}) < 2:
-            return 0
-        lower_bounds = {
-            key: float(d.lower_bounds(goal.weight).min()) for key, d in self.deficits.items()
-        }
-        _, shape = max(lower_bounds, key=lambda key: lower_bounds[key])
-        groups = (group.only(shape) for group in self.request.podset_groups)
-        request = replace(self.request, podset_groups=tuple(g for g in groups if g is not None))
-        found = Search(request, self.free, self.table, self.terms, self.solver).run([goal])
-        if found.victims is None or not found.proved:
-            return 0
-        if self.terms.admit(found.victims) and self._fits(found.victims, WHOLE):
-            self._offer(found.victims, WHOLE, goal)
-        return self._value(goal, found.victims)
 
     def _places(self, scope: int, goal: Goal) -> dict[Key, Places]:
         """The bound by place, for each shape whose domain is known."""

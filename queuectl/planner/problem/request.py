@@ -80,13 +80,6 @@ class PodSetGroup:
         """The items that are placed for it: its pods, or all of them as one where they share a node."""
         return (self.bundle,) if self.on_one_node and self.bundle is not None else self.pods
 
-    def only(self, shape: Shape) -> PodSetGroup | None:
-        """It with no other pods than those of one shape, and without a preference; None without any."""
-        if self.on_one_node:
-            return self if self.items[0].shape is shape else None
-        pods = tuple(p for p in self.pods if p.shape is shape)
-        return PodSetGroup(self.tree, pods, self.required) if pods else None
-
     @property
     def sliced(self) -> bool:
         """Whether pods must keep together in multiples below the podset group's own domain, on more than a node."""
