@@ -403,6 +403,8 @@ class Preemptor:
         """Gangs that this plan neither evicts nor repairs."""
         state, gangs = self.state, self.running.gangs
         decided = state.evicted | state.repairing
+        if not decided:
+            return np.ones(len(gangs), dtype=np.bool_)
         return np.array([g.workload.uid not in decided for g in gangs], dtype=np.bool_)
 
     @cached_property
