@@ -373,6 +373,11 @@ class ClusterQueue:
         return min(self.borrow_backoff, (1 + evicted) * lost)
 
     @property
+    def strict(self) -> bool:
+        """Whether a gang that waits holds back the gangs behind it."""
+        return self.strategy is QueueingStrategy.STRICT_FIFO
+
+    @property
     def preempts(self) -> bool:
         """Whether its gangs can evict any gang."""
         return (

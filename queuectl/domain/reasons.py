@@ -106,6 +106,11 @@ class Reason:
         """Whether the gang waits for nodes, devices or quota that are out of use for a time; running gangs alone do not keep it."""
         return WAITS_FOR in self.details
 
+    @property
+    def never_fits(self) -> bool:
+        """Whether the gang fits neither the empty cluster nor the whole quota: it holds back no gang."""
+        return self.code in NEVER_FITS
+
 
 MEANINGS: Final[Mapping[Code, str]] = {
     Code.QUEUED: "The planner has not considered the gang yet.",

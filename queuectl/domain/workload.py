@@ -208,9 +208,14 @@ class Workload:
     claims: tuple[str, ...] = ()
 
     @property
+    def grows(self) -> bool:
+        """Whether it is a pod that extends an elastic gang."""
+        return self.growth is not None
+
+    @property
     def evicts(self) -> bool:
         """Whether other gangs can be evicted for it."""
-        return self.preempts and self.growth is None
+        return self.preempts and not self.grows
 
     @property
     def ref(self) -> str:

@@ -25,10 +25,10 @@ from queuectl.planner.order.pending_gangs import class_key, length_of
 from queuectl.planner.order.queue_order import Place as QueuePlace
 from queuectl.planner.order.queue_order import inadmissible, place
 from queuectl.planner.placement import several
+from queuectl.planner.problem.limit_rows import asking_beside, beside, fixed, rows_beside
 from queuectl.planner.problem.parts import smallest
 from queuectl.planner.problem.problem import Problem, caps, survey
 from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.problem.reserved_rows import asking_beside, beside, fixed, rows_beside
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.problem.usage import Slots
 from queuectl.planner.quota.tree import QuotaRow, QuotaUse, use_of

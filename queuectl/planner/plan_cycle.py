@@ -166,6 +166,7 @@ def _confirm(
     for pending in in_order:
         uid = pending.workload.uid
         if cycle.starting.pop(uid, None) is not None:
+            cycle.holds.pop(uid, None)
             why = refusals.undecided(pending.budget, alarm)
             cycle.refused[uid] = Refusal(uid, (why,), pending.lease, Proof.UNDECIDED)
     cycle.undecided = True

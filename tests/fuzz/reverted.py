@@ -111,10 +111,10 @@ def _forget(classes: GangClasses) -> None:
             known.refusal = None
 
 
-def _key(ranking: ByShare[Any], entrant: Any) -> Any:
+def _key(ranking: ByShare[Any], entrant: Any, entry: Any) -> Any:
     """It ranks a ClusterQueue by the head that it has now."""
-    assert entrant.ranked.head is not None
-    return _KEY(ranking, entrant)
+    assert entry.ranked.head is not None
+    return _KEY(ranking, entrant, entry)
 
 
 _KEY: Final = ByShare._key

@@ -12,8 +12,7 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.planner.explain import diagnose
 from queuectl.planner.explain.context import HOLDERS, Context, context_of
 from queuectl.planner.explain.diagnosis import conflict_of
-from queuectl.planner.explain.fix_checks import FixChecks
-from queuectl.planner.explain.known import of_plan
+from queuectl.planner.explain.fix_checks import FixChecks, of_plan
 from queuectl.planner.explain.left_out import status_with
 from queuectl.planner.explain.relaxation import as_it_is, ask
 from queuectl.planner.plan_cycle import Prepared, begin, one_by_one

@@ -20,9 +20,8 @@ from queuectl.domain.workload import Workload
 from queuectl.planner import plan, plan_cycle
 from queuectl.planner.capacity.node_counts import TentativeAdmission
 from queuectl.planner.capacity.placements import node_counts_of
-from queuectl.planner.consolidate.bundles import bundle
 from queuectl.planner.consolidate.consolidation import may_move
-from queuectl.planner.consolidate.consolidation_model import ConsolidationModel
+from queuectl.planner.consolidate.consolidation_model import ConsolidationModel, bundle
 from queuectl.planner.placement.measure import Wholes, placed_podset_groups, score
 from queuectl.planner.problem.problem import Problem, survey
 from queuectl.planner.problem.request import request_of

@@ -20,8 +20,7 @@ from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import ANYWHERE, GangRequest, request_of
 from queuectl.planner.relocate import move_search as defrag
 from queuectl.planner.relocate.candidates import move_candidates
-from queuectl.planner.relocate.move_model import MoveModel
-from queuectl.planner.relocate.move_search import MoveSearch, MoveSolution, find_moves
+from queuectl.planner.relocate.move_search import MoveModel, MoveSearch, MoveSolution, find_moves
 from queuectl.planner.solver.solver import Solver, Status
 from tests.planner.build import gang, holding, node, podset, world
 from tests.planner.generate_moves import scattered, shaped, tight

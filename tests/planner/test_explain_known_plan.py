@@ -14,7 +14,7 @@ from queuectl.planner import plan
 from queuectl.planner.capacity.state import State
 from queuectl.planner.cycle import look_ahead
 from queuectl.planner.explain import diagnose, diagnose_those
-from queuectl.planner.explain.known import know, of_plan
+from queuectl.planner.explain.fix_checks import know, of_plan
 from queuectl.planner.placement.feasible import Decision, decide
 from queuectl.planner.plan_cycle import begin, one_by_one
 from queuectl.planner.problem.problem import survey

@@ -10,7 +10,7 @@ from queuectl.domain.plan import Refusal
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.cycle.positions import Position, all_of
+from queuectl.planner.cycle.heads import Position, all_of
 from queuectl.planner.order.pending_gangs import length_of, pending_gangs
 from queuectl.planner.order.queue_order import QueueOrder
 from tests.planner.backfill_clock import job, line

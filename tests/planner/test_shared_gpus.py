@@ -19,8 +19,8 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import PodSet, PodShape
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
+from queuectl.planner.problem.limit_rows import with_limit_rows
 from queuectl.planner.problem.problem import survey
-from queuectl.planner.problem.shared_gpus import with_limits
 from queuectl.planner.verify import Rule, verify
 from tests.planner.build import gang, holding, node, podset, resources, world
 from tests.planner.generate import snapshots
@@ -149,7 +149,7 @@ def test_a_plan_with_two_pods_on_one_shared_gpu_is_refused() -> None:
 
 def test_a_fleet_without_shared_gpus_is_unchanged() -> None:
     snapshot = world([node("a", gpu=8)], [gang("g", asks(2))])
-    assert with_limits(snapshot, PlannerCache()) is snapshot
+    assert with_limit_rows(snapshot, PlannerCache()) is snapshot
 
 
 def test_nodes_and_gangs_are_the_same_objects_in_the_next_cycle() -> None:

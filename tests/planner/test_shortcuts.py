@@ -17,9 +17,8 @@ from queuectl.planner.placement import feasible as deciding
 from queuectl.planner.placement.feasible import decide, fits_apart, place
 from queuectl.planner.placement.several import find
 from queuectl.planner.plan_cycle import Prepared, begin, one_by_one
-from queuectl.planner.preempt.legality import EvictionConstraints
 from queuectl.planner.preempt.model import stage_of
-from queuectl.planner.preempt.search import WHOLE, Search
+from queuectl.planner.preempt.search import WHOLE, EvictionConstraints, Search
 from queuectl.planner.problem.problem import caps, survey
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.solver.solver import Solver, Status

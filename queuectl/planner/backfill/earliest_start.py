@@ -33,8 +33,7 @@ from queuectl.planner.placement.feasible import Decision, refuted_by_sums
 from queuectl.planner.placement.joint import Arrangement, arrange
 from queuectl.planner.placement.several import levels_to_try
 from queuectl.planner.problem.problem import Problem, caps
-from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup
-from queuectl.planner.problem.reserved_request import starting_at
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup, starting_at
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.solver.solver import Solver, Status
 

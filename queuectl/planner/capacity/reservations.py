@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -33,7 +34,7 @@ from queuectl.planner.capacity.node_counts import (
     use_of_counts,
 )
 from queuectl.planner.capacity.placements import node_counts_of
-from queuectl.planner.capacity.state import State
+from queuectl.planner.capacity.state import State, Undo
 from queuectl.planner.order.queue_order import QueueOrder, inadmissible, place
 from queuectl.planner.problem.flavors import admits, flavors_of
 from queuectl.planner.problem.parts import as_placed
@@ -45,7 +46,7 @@ from queuectl.planner.quota.tree import QuotaUse
 
 def reserve(
     state: State, request: GangRequest, node_counts: NodeCounts, victims: Iterable[str]
-) -> None:
+) -> Undo:
     """Keep capacity and quota for a gang: all of it later, and a part of it now.
 
     Args:
@@ -60,6 +61,7 @@ def reserve(
     still = [state.leaving[uid] for uid in named if uid in state.leaving]
     if _enough(state, request, node_counts, still):
         state.keep(reservation_of(state.problem, request, node_counts, still))
+    return partial(release, state, request, node_counts)
 
 
 def release(state: State, request: GangRequest, node_counts: NodeCounts) -> None:

@@ -10,9 +10,11 @@ reservation may use the rest, which is *open*.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 
@@ -30,6 +32,9 @@ from queuectl.planner.problem.problem import Problem, Shape, caps
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.quota.tree import QuotaUse, use_of
+
+Undo: TypeAlias = Callable[[], None]
+"""Takes back the change of a state that returned it; changes after it stay."""
 
 
 @dataclass(eq=False, slots=True)
@@ -155,11 +160,12 @@ class State:
 
     # Gangs that start.
 
-    def admit(self, admission: TentativeAdmission) -> None:
+    def admit(self, admission: TentativeAdmission) -> Undo:
         """Start a gang: it uses capacity and quota at every instant."""
         self.admissions.append(admission)
         self._place(admission, -1)
         self.quota.charge(admission.request, 1, self.quota.instants)
+        return partial(self.withdraw, admission)
 
     def withdraw(self, admission: TentativeAdmission) -> None:
         """The opposite: it does not start after all."""
@@ -189,7 +195,7 @@ class State:
 
     # Gangs that leave.
 
-    def evict(self, gang: Admitted) -> None:
+    def evict(self, gang: Admitted) -> Undo:
         """Count a gang as leaving."""
         self.departures += 1
         self.evicted.add(gang.workload.uid)
@@ -197,22 +203,31 @@ class State:
         self._stay(gang, 1)
         self.quota.released.extend({row[0] for row, _ in self.problem.usage.charges(gang)})
 
-    def undo_evict(self, gang: Admitted) -> None:
-        """The opposite: a gang that was to be evicted stays."""
-        self.departures += 1
-        self.evicted.discard(gang.workload.uid)
-        del self.leaving[gang.workload.uid]
-        self._stay(gang, -1)
+        def undo() -> None:
+            self.departures += 1
+            self.evicted.remove(gang.workload.uid)
+            del self.leaving[gang.workload.uid]
+            self._stay(gang, -1)
 
-    def repair(self, gang: Admitted) -> None:
+        return undo
+
+    def repair(self, gang: Admitted) -> Undo:
         """Count a gang as one that is repaired: it stays, and no gang evicts it."""
         self.departures += 1
         self.repairing.add(gang.workload.uid)
 
-    def undo_repair(self, gang: Admitted) -> None:
-        """The opposite: its repair is not decided."""
-        self.departures += 1
-        self.repairing.discard(gang.workload.uid)
+        def undo() -> None:
+            self.departures += 1
+            self.repairing.remove(gang.workload.uid)
+
+        return undo
+
+    @contextmanager
+    def before_repairs(self) -> Iterator[None]:
+        """For the time of a ``with`` block, no gang counts as one that is repaired: others may evict it."""
+        repairing, self.repairing = self.repairing, set()
+        yield
+        self.repairing = repairing
 
     def forget(self, gang: Admitted) -> None:
         """Use nothing for a running gang, at any instant: as if it had ended."""

@@ -1,7 +1,7 @@
 """Reservations in advance at the beginning of a cycle: where each is kept, and the gangs that are evicted for it.
 
 A Reservation that has not begun is placed like a gang that starts, of resources that only gangs beside it use
-(:mod:`queuectl.planner.problem.reserved_rows`). It keeps the placement of the last plan while that is possible, and a later gang can
+(:mod:`queuectl.planner.problem.limit_rows`). It keeps the placement of the last plan while that is possible, and a later gang can
 have it moved within its topology level. Two Reservations that last at one time are on different nodes; only the first of them moves.
 """
 
@@ -45,9 +45,7 @@ from queuectl.planner.capacity.node_counts import (
 from queuectl.planner.capacity.placements import node_counts_of, placement_of
 from queuectl.planner.capacity.state import State
 from queuectl.planner.placement.feasible import Decision, place
-from queuectl.planner.problem.problem import Problem, caps
-from queuectl.planner.problem.request import GangRequest, request_of
-from queuectl.planner.problem.reserved_rows import (
+from queuectl.planner.problem.limit_rows import (
     beside,
     end_of,
     fixed,
@@ -55,6 +53,8 @@ from queuectl.planner.problem.reserved_rows import (
     rows_beside,
     stays,
 )
+from queuectl.planner.problem.problem import Problem, caps
+from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.problem.topology import Ints, Mask
 from queuectl.planner.solver.solver import Solver, Status
 

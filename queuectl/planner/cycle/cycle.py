@@ -8,6 +8,7 @@ admitted gangs only grows, so a refutation holds for each equal gang that comes 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -17,19 +18,24 @@ from queuectl.domain.plan import Eviction, Preemption, Proof, Refusal
 from queuectl.domain.queues import (
     ClusterQueue,
     Protection,
-    QueueingStrategy,
     ReclaimWithinCohort,
 )
-from queuectl.domain.reasons import NEVER_FITS, Code, Reason
+from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease, Pending
-from queuectl.domain.workload import Workload
 from queuectl.planner.backfill.planned_starts import PlannedStarts, first_room
 from queuectl.planner.capacity import reservations
 from queuectl.planner.capacity.node_counts import TentativeAdmission
 from queuectl.planner.capacity.placements import placement_of
 from queuectl.planner.capacity.reservations import Leases, lease_end, waits_for_victims
 from queuectl.planner.capacity.state import State
-from queuectl.planner.cycle.provision import NotMade, awaiting_nodes, makes_nodes
+from queuectl.planner.cycle.elastic import ElasticRanks
+from queuectl.planner.cycle.holds import (
+    Hold,
+    NotMade,
+    hold_on_place,
+    hold_without_nodes,
+    makes_nodes,
+)
 from queuectl.planner.order.limits import Limits
 from queuectl.planner.order.queue_order import (
     Head,
@@ -45,6 +51,7 @@ from queuectl.planner.preempt.shortage import entitled
 from queuectl.planner.preempt.sizes import sizes_of
 from queuectl.planner.problem.parts import shrinks, smallest
 from queuectl.planner.problem.problem import Problem, caps
+from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.quota.tree import QuotaRow
 from queuectl.planner.reasons import refusals
 from queuectl.planner.search.flavor_choice import (
@@ -76,8 +83,9 @@ class AdmissionCycle:
     Attributes:
         classes: what is known of equal gangs.
         heads: the heads of StrictFIFO ClusterQueues that wait.
-        starting: by uid, the gangs that start, and where.
-        refused: by uid, the gangs that do not start, and why.
+        starting: by uid, the gangs that start, or are held on their places, and where.
+        holds: by uid, the gangs that are held for their admission checks.
+        refused: by uid, the gangs that neither start nor are held, and why.
         withheld: by uid of a gang that waits, the quota that is kept from borrowers for it.
         waiting_repairs: broken gangs that wait for their victims.
         undecided: a search ended without an answer.
@@ -87,8 +95,7 @@ class AdmissionCycle:
         moved: uids of these gangs.
         considered: gangs that were searched for and not refuted; the window limits them.
         planned: the planned starts of gangs that wait.
-        stunted: by uid of an elastic gang, the lowest rank that is not added to it.
-        held: by uid of an elastic gang, the lowest rank that is held for its admission checks.
+        ranks: the pods of elastic gangs that are not added.
         without_repairs: searches again for a refuted gang, without the repairs of gangs that it may evict
             (:mod:`queuectl.planner.cycle.repair_precedence`).
     """
@@ -102,6 +109,7 @@ class AdmissionCycle:
     limits: Limits = field(init=False)
     sizing: SizeSearch = field(init=False)
     starting: dict[str, TentativeAdmission] = field(default_factory=dict)
+    holds: dict[str, Hold] = field(default_factory=dict)
     refused: dict[str, Refusal] = field(default_factory=dict)
     preempted: list[Preemption] = field(default_factory=list)
     evicted: list[Eviction] = field(default_factory=list)
@@ -114,8 +122,7 @@ class AdmissionCycle:
     moved: set[str] = field(default_factory=set)
     considered: int = 0
     planned: PlannedStarts = field(init=False)
-    stunted: dict[str, Workload] = field(default_factory=dict)
-    held: dict[str, Workload] = field(default_factory=dict)
+    ranks: ElasticRanks = field(default_factory=ElasticRanks)
     without_repairs: Callable[[Candidate, Refuted], Outcome] | None = None
 
     def __post_init__(self) -> None:
@@ -153,7 +160,7 @@ class AdmissionCycle:
                 return
 
     def consider(self, pending: Pending) -> None:
-        """Decide one gang: it is in ``starting`` or in ``refused`` afterwards."""
+        """Decide one gang: it is in ``starting``, ``holds`` or ``refused`` afterwards."""
         reason = inadmissible(self.problem.snapshot, pending)
         if reason is None and self.solver.stop.stopped:
             reason = _NOT_YET
@@ -180,15 +187,13 @@ class AdmissionCycle:
 
     def _decide(self, gang: Candidate, head: Head | None) -> None:
         """Decide a gang without a lease that no limit on its size holds back: by what is known, else by a search."""
-        refusal, in_use = gang.refusal, self.limits.claims.in_use(gang.pending.workload)
-        if refusal is not None and refusal[0].code in NEVER_FITS:
+        refusal, before = gang.refusal, self._before(gang, head)
+        if refusal is not None and refusal[0].never_fits:
             self._refute(gang)
-        elif (head is not None or in_use is not None) and self.never(gang):
+        elif before is not None and self.never(gang):
             self._search(gang)  # it has no place, and its reason states why
-        elif head is not None:
-            self._wait(gang, no_growth(head.ref) if _grows(gang) else behind(head.ref))
-        elif in_use is not None:
-            self._wait(gang, in_use)
+        elif before is not None:
+            self._wait(gang, before)
         elif refusal is not None:
             self._refute(gang)
         elif self.over and not gang.known.never:
@@ -198,6 +203,12 @@ class AdmissionCycle:
             self._leave_open(gang)
         else:
             self._search(gang)
+
+    def _before(self, gang: Candidate, head: Head | None) -> Reason | None:
+        """Why a gang waits for one before it, whatever is free; None if it does not."""
+        if head is None:
+            return self.limits.claims.in_use(gang.pending.workload)
+        return no_growth(head.ref) if gang.grows else behind(head.ref)
 
     def never(self, gang: Candidate) -> bool:
         """Whether not even the fewest pods of a gang would start if no other gang ran and nothing were out of use."""
@@ -211,14 +222,21 @@ class AdmissionCycle:
         return self.limits.refusal(least, gang.queue, self.heads)
 
     @property
+    def leased(self) -> dict[str, CapacityLease]:
+        """By uid, the leases of the gangs that wait with one: for gangs that leave, or for their nodes."""
+        held = (hold for hold in self.holds.values() if hold.without_nodes is not None)
+        answers = (*self.refused.values(), *(hold.refusal(self.problem) for hold in held))
+        return {answer.uid: answer.lease for answer in answers if answer.lease is not None}
+
+    @property
     def over(self) -> bool:
         """Whether no other gang is searched for: the window is full, or the solver was stopped."""
         return self.considered >= self.problem.snapshot.limits.window or self.solver.ended()
 
     def _after_lower_rank(self, pending: Pending) -> bool:
         """Refuse a pod of an elastic gang while one of a lower rank is not added to the gang; whether it is refused."""
-        refused = self._lower(pending.workload, self.stunted)
-        held = self._lower(pending.workload, self.held)
+        refused = self.ranks.refused_before(pending.workload)
+        held = self.ranks.held_before(pending.workload)
         if refused is None and held is not None:
             queue = self.problem.snapshot.queue_of(pending.workload)
             held = held if self.classes.candidate(pending, queue).ready else None
@@ -228,11 +246,6 @@ class AdmissionCycle:
             lease = pending.lease if keeps else None
             self._refuse(pending, (after_rank(lower.ref),), lease=lease)
         return lower is not None
-
-    def _lower(self, workload: Workload, among: dict[str, Workload]) -> Workload | None:
-        """The pod among some pods of elastic gangs that has a lower rank of the same gang; None for all other gangs."""
-        lower = among.get(workload.growth.base) if workload.growth is not None else None
-        return lower if lower is not None and _rank(lower) < _rank(workload) else None
 
     def waits(self, found: FitsAfterEviction, queue: ClusterQueue | None) -> Reason | None:
         """Why a gang does not evict yet; None when it does."""
@@ -266,7 +279,7 @@ class AdmissionCycle:
         ahead = [self.heads.ahead(gang.queue, choice) for choice in choices]
         if None not in ahead:
             return next(iter(ahead), None)
-        if not _grows(gang):
+        if not gang.grows:
             return None
         waiting = (self.heads.ahead_of_growth(gang.queue, choice) for choice in choices)
         return next((head for head in waiting if head is not None), None)
@@ -306,9 +319,9 @@ class AdmissionCycle:
     def _overtakes(self, gang: Candidate, refuted: Refuted) -> bool:
         """End the leases of gangs behind it in its StrictFIFO queue that it holds back; whether there are any."""
         queue = gang.queue
-        if queue is None or queue.strategy is not QueueingStrategy.STRICT_FIFO or _grows(gang):
+        if queue is None or not queue.strict or gang.grows:
             return False
-        if refuted.why[0].code in NEVER_FITS:
+        if refuted.why[0].never_fits:
             return False  # it holds back no gang
         head = Head(gang.pending.workload.ref, gang.known.flavors, leased=False)
         behind = [
@@ -361,18 +374,22 @@ class AdmissionCycle:
     def _admit(self, admission: TentativeAdmission) -> None:
         workload = admission.request.pending.workload
         self.state.admit(admission)
-        self.limits.take(workload)
-        self.heads.order.start(workload, admission.request.charges)
-        if self.planned.starts(workload.uid):
+        if self._take(admission.request):
             self.classes.forget_refusals()  # they were for earlier planned starts
-        if workload.growth is not None:
-            if self.stunted.get(workload.growth.base) == workload:
-                del self.stunted[workload.growth.base]
-            if admission.request.awaited_checks:
-                self.held.setdefault(workload.growth.base, workload)
         self.refused.pop(workload.uid, None)  # refuted before, and considered again
         self.starting[workload.uid] = admission
+        hold = hold_on_place(admission)
+        if hold is not None:
+            self.holds[workload.uid] = hold
+        self.ranks.admit(workload, held=hold is not None)
         self.considered += 1
+
+    def _take(self, request: GangRequest) -> bool:
+        """Count what a gang takes wherever takings count; whether it had a planned start."""
+        workload = request.pending.workload
+        self.limits.take(workload)
+        self.heads.order.start(workload, request.charges)
+        return self.planned.starts(workload.uid)
 
     def _preempt(self, gang: Candidate, found: FitsAfterEviction) -> None:
         """Reserve what the victims free, unless the gang waits before it takes quota back."""
@@ -390,19 +407,18 @@ class AdmissionCycle:
         running = {g.workload.uid: g for g in self.problem.snapshot.admitted}
         evicted = [running[v.victim] for v in found.victims.victims]
         victims = reservations.awaited(self.state, request, node_counts, evicted)
-        for other in evicted:
-            self.state.evict(other)
-        delayed = self.planned.beside_reservation(request, node_counts)
-        if delayed is not None:
+        with ExitStack() as evictions:
             for other in evicted:
-                self.state.undo_evict(other)
+                evictions.callback(self.state.evict(other))
+            delayed = self.planned.beside_reservation(request, node_counts)
+            if delayed is None:
+                evictions.pop_all()
+        if delayed is not None:
             self._wait(gang, delayed)
             self._plan_start(gang)
             return
         reservations.reserve(self.state, request, node_counts, victims)
-        self.planned.starts(gang.uid)
-        self.limits.take(request.pending.workload)
-        self.heads.order.start(request.pending.workload, request.charges)
+        self._take(request)
         self.preempted.extend(found.victims.victims)
         self.classes.forget_refusals()  # the victims may free more than the gang needs
         snapshot = self.problem.snapshot
@@ -426,7 +442,7 @@ class AdmissionCycle:
 
     def _plan_start(self, gang: Candidate) -> None:
         """Plan the start of a gang that waits, if it is one of the first of its line."""
-        if self.planned.room_for_more(gang.queue) and not _grows(gang):
+        if self.planned.room_for_more(gang.queue) and not gang.grows:
             part = gang.pending
             if shrinks(part.workload):
                 part = replace(part, workload=smallest(part.workload))
@@ -440,11 +456,11 @@ class AdmissionCycle:
         made = self._provision(gang, reasons)
         if made is None:
             return
-        never = reasons[0].code in NEVER_FITS
+        never = reasons[0].never_fits
         if not self._answer(gang, (*made.why, *reasons) if never else (*reasons, *made.why)):
             return
         self._plan_start(gang)
-        if gang.queue is not None and self._keeps_its_quota(gang.queue) and not _grows(gang):
+        if gang.queue is not None and self._keeps_its_quota(gang.queue) and not gang.grows:
             # The first flavor for which its own quota would be enough.
             wanted = next((r for _, r in gang.known.requests if entitled(self.state, r)), None)
             if wanted is not None:
@@ -452,7 +468,7 @@ class AdmissionCycle:
 
     def _answer(self, gang: Candidate, reasons: tuple[Reason, ...]) -> bool:
         """Let a gang wait for these reasons, or refuse it if it never fits; whether it waits."""
-        if reasons[0].code in NEVER_FITS:
+        if reasons[0].never_fits:
             self._refuse(gang.pending, reasons)
             return False
         self._wait(gang, *reasons)
@@ -473,25 +489,25 @@ class AdmissionCycle:
         if self.limits.short(workload):
             return NotMade()
         self.stop_withholding(gang.uid)
-        found = awaiting_nodes(
+        found = hold_without_nodes(
             self.state, gang.pending, gang.queue, gang.requests, why, self.solver
         )
         if isinstance(found, NotMade):
             return found
-        delayed = self.planned.beside_reservation(found.request, ())
+        request = found.admission.request
+        delayed = self.planned.beside_reservation(request, ())
         if delayed is not None:
             return NotMade((delayed,))
-        reservations.reserve(self.state, found.request, (), ())
-        self.planned.starts(gang.uid)
-        self.limits.take(workload)
-        self.heads.order.start(workload, found.request.charges)
-        self.refused[gang.uid] = found.answer
+        reservations.reserve(self.state, request, (), ())
+        self._take(request)
+        self.refused.pop(gang.uid, None)
+        self.holds[gang.uid] = found
         self.considered += 1
         return None
 
     def _keeps_its_quota(self, queue: ClusterQueue) -> bool:
         """Whether others may not borrow what a waiting head of it could use: not if it can reclaim from every gang."""
-        if queue.strategy is not QueueingStrategy.STRICT_FIFO:
+        if not queue.strict:
             return False
         if queue.reclaim_within_cohort is not ReclaimWithinCohort.ANY:
             return True
@@ -507,7 +523,7 @@ class AdmissionCycle:
     ) -> None:
         """Refuse a gang that keeps its place: in a StrictFIFO queue it holds back later gangs from what it could use."""
         head = Head(gang.pending.workload.ref, gang.known.flavors, lease is not None)
-        if not _grows(gang):
+        if not gang.grows:
             self.heads.wait(gang.queue, head)
             if gang.queue is not None and lease is None:
                 self.state.turns.add(gang.queue.name)
@@ -520,19 +536,6 @@ class AdmissionCycle:
         lease: CapacityLease | None = None,
         proof: Proof = Proof.OPTIMAL,
     ) -> None:
-        uid, growth = pending.workload.uid, pending.workload.growth
+        uid = pending.workload.uid
         self.refused[uid] = Refusal(uid, reasons, lease, proof=proof)
-        if growth is not None:
-            first = self.stunted.setdefault(growth.base, pending.workload)
-            if growth.rank < _rank(first):
-                self.stunted[growth.base] = pending.workload
-
-
-def _rank(workload: Workload) -> int:
-    """The rank of a pod of an elastic gang."""
-    return workload.growth.rank if workload.growth is not None else -1
-
-
-def _grows(gang: Candidate) -> bool:
-    """Whether it is a pod of an elastic gang: it holds back no gang."""
-    return gang.pending.workload.growth is not None
+        self.ranks.refuse(pending.workload)

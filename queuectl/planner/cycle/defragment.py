@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from queuectl.domain.plan import Move, Proof
-from queuectl.domain.queues import Defragment, QueueingStrategy
-from queuectl.domain.reasons import NEVER_FITS, WAITS_FOR_NODES, Code, Reason
+from queuectl.domain.queues import Defragment
+from queuectl.domain.reasons import WAITS_FOR_NODES, Code, Reason
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending
 from queuectl.domain.words import counted
 from queuectl.planner.capacity import reservations
@@ -61,7 +61,7 @@ def _under_way(cycle: AdmissionCycle) -> bool:
     """Whether a gang leaves, or waits for capacity that is held for it."""
     return (
         any(True for _ in cycle.leases.held())
-        or any(refusal.lease is not None for refusal in cycle.refused.values())
+        or bool(cycle.leased)
         or bool(cycle.problem.usage.leaving)
         or bool(cycle.preempted or cycle.waiting_repairs or cycle.evicted)
     )
@@ -120,13 +120,15 @@ class Policy:
     def _lines(self, pending: Pending) -> dict[str, Place]:
         """StrictFIFO ClusterQueue to the first place where another gang waits: behind it no gang could start again."""
         lines: dict[str, Place] = {}
-        snapshot = self.cycle.problem.snapshot
+        snapshot, leased = self.cycle.problem.snapshot, self.cycle.leased
         for other in snapshot.pending:
             queue = snapshot.queue_of(other.workload)
-            refusal = self.cycle.refused.get(other.workload.uid)
-            if queue is None or queue.strategy is not QueueingStrategy.STRICT_FIFO:
+            uid = other.workload.uid
+            refusal = self.cycle.refused.get(uid)
+            if queue is None or not queue.strict:
                 continue
-            if other is pending or refusal is None or refusal.reasons[0].code in NEVER_FITS:
+            waits = refusal is not None and not refusal.reasons[0].never_fits
+            if other is pending or not (waits or uid in leased):
                 continue
             if inadmissible(snapshot, other) is None:
                 at = place(other.workload)

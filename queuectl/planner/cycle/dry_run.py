@@ -19,7 +19,7 @@ from queuectl.domain.reasons import WAITS_FOR_ROOM
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.capacity import reservations
 from queuectl.planner.cycle.cycle import AdmissionCycle
-from queuectl.planner.preempt.candidates import any_yields, yielding
+from queuectl.planner.preempt.running import any_yields, yielding
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.search.flavor_choice import FitsAfterEviction, FlavorChooser
 from queuectl.planner.search.gang_classes import GangClass

@@ -13,21 +13,23 @@ The window is for all ClusterQueues. While other ClusterQueues have gangs that w
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import chain
 
+import numpy as np
+
 from queuectl.domain.plan import Refusal
-from queuectl.domain.queues import ClusterQueue, QueueingStrategy
+from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import NEVER_FITS, Code
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.cycle.cycle import AdmissionCycle
-from queuectl.planner.cycle.positions import Position, all_of
 from queuectl.planner.cycle.ranking import ByBorrowing, ByShare, Ranking
 from queuectl.planner.cycle.refutations import Refutations
 from queuectl.planner.order.pending_gangs import EqualGangs, PendingGangs, length_of
-from queuectl.planner.order.queue_order import QueueOrder, Rank, place
+from queuectl.planner.order.queue_order import QueueOrder, Rank, place, stretch
+from queuectl.planner.problem.topology import Ints
 
 
 @dataclass(eq=False, slots=True)
@@ -83,7 +85,7 @@ class QueueHeads:
     @property
     def strict(self) -> bool:
         """Whether the ClusterQueue is StrictFIFO."""
-        return self.queue is not None and self.queue.strategy is QueueingStrategy.STRICT_FIFO
+        return self.queue is not None and self.queue.strict
 
 
 def queue_heads(
@@ -216,7 +218,7 @@ class HeadScheduler:
         refusal = cycle.refused.get(pending.workload.uid)
         if self._singly or refusal is None or refusal.lease is not None:
             position.pass_first()
-        elif cycle.planned.room_for_more(heads.queue) and not _never(refusal):
+        elif cycle.planned.room_for_more(heads.queue) and not refusal.reasons[0].never_fits:
             position.pass_first()  # the next one can get a planned start too
         elif heads.strict and refusal.reasons[0].code not in _FOR_ALL:
             position.pass_first()  # it is now the head that holds back the next gang
@@ -285,9 +287,80 @@ class HeadScheduler:
         return len(heads.deferred) < len(deferred)
 
 
-def _never(refusal: Refusal) -> bool:
-    return refusal.reasons[0].code in NEVER_FITS
-
-
 _FOR_ALL = NEVER_FITS | {Code.WAITING_IN_ORDER}
 """Refusals of a gang of a StrictFIFO ClusterQueue that also hold for the equal gangs behind it."""
+
+
+# ---- Equal gangs that are not decided
+
+
+@dataclass(eq=False, slots=True)
+class Position:
+    """The gangs of a group that are not decided. They differ in name, age, priority, and in length where there are planned starts.
+
+    Attributes:
+        gangs: the group.
+        left: numbers of those that are not decided, in queue order.
+    """
+
+    gangs: EqualGangs
+    left: Sequence[int] | Ints
+    _at: int = 0  # of those that are left, the first one to be considered
+    _now: float | None = None  # of the order by length; None = queue order
+
+    def __len__(self) -> int:
+        """How many are not decided."""
+        return len(self.left)
+
+    @property
+    def first(self) -> Pending:
+        """The one that is considered next."""
+        return self.gangs.gangs[self.left[self._at]]
+
+    def sort(self, now: float) -> None:
+        """From here on the shortest is first, in relation to its wait."""
+        if self._now != now:
+            self._now = now
+            self._find_first()
+
+    def pass_first(self) -> None:
+        """The first one is decided."""
+        here = self._at
+        self.left = np.delete(self.left, here) if here else self.left[1:]
+        self._find_first()
+
+    def take_longer(self, seconds: float) -> Position:
+        """Take out those that run for at least so many seconds, or for an unknown time."""
+        if seconds <= 0.0:
+            taken = Position(self.gangs, self.left, self._at, self._now)
+            self.left = ()
+            return taken
+        left = np.asarray(self.left)
+        long = self.gangs.lengths[left] >= seconds
+        taken = Position(self.gangs, self.left if long.all() else left[long], _now=self._now)
+        taken._find_first()
+        self.left = left[~long]
+        self._find_first()
+        return taken
+
+    def refuse(self, like: Refusal) -> Mapping[str, Refusal]:
+        """The refusals, by uid, of all that are left."""
+        if isinstance(self.left, range):
+            return self.gangs.refuse(self.left.start, like)
+        gangs = self.gangs.gangs
+        uids = [gangs[number].workload.uid for number in self.left]
+        return {uid: Refusal(uid, like.reasons, None, like.proof) for uid in uids}
+
+    def _find_first(self) -> None:
+        self._at = 0
+        if self._now is None or len(self.left) < 2:
+            return
+        left, gangs = np.asarray(self.left), self.gangs
+        stretched = stretch(self._now, gangs.queued_at[left], gangs.lengths[left])
+        level = gangs.priorities[left]
+        self._at = int(np.argmax(np.where(level == level.max(), stretched, -np.inf)))
+
+
+def all_of(gangs: EqualGangs) -> Position:
+    """A group of which none is decided."""
+    return Position(gangs, range(len(gangs.gangs)))

@@ -120,7 +120,7 @@ class LookAhead(FlavorChooser):
     def _waiting(self, request: GangRequest) -> Iterator[GangRequest]:
         """The first requests of the gangs that were not considered yet and can ever start, if only room can block them."""
         cycle = self.cycle
-        done = {*cycle.starting, *cycle.refused, request.pending.workload.uid}
+        done = {*cycle.starting, *cycle.refused, *cycle.holds, request.pending.workload.uid}
         while self._passed < len(self.in_order) and (
             self.in_order[self._passed].workload.uid in done
         ):

@@ -17,9 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from queuectl.domain.plan import Admission, Plan, Proof, Refusal
-from queuectl.domain.queues import needed_checks
-from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.snapshot import NO_END, CapacityLease, Pending
+from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import Placement, Workload
 from queuectl.planner.capacity.placements import placement_of
 from queuectl.planner.cycle.cycle import AdmissionCycle
@@ -31,7 +29,6 @@ from queuectl.planner.problem.parts import as_placed
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import (
     ANYWHERE,
-    GangRequest,
     Pods,
     PodSetGroup,
     request_of,
@@ -46,19 +43,13 @@ def make_plan(
     """The plan of a cycle; ``stats`` are added to those of the cycle."""
     problem = cycle.problem
     starting = sorted(cycle.starting.values(), key=lambda k: place(k.request.pending.workload))
-    placed = [(k, placement_of(problem, k.request, k.node_counts)) for k in starting]
-    held = {
-        k.request.pending.workload.uid: refusal
-        for k, placement in placed
-        if (refusal := _awaits_checks(cycle, k.request, placement)) is not None
-    }
+    answers = cycle.refused | {uid: hold.refusal(problem) for uid, hold in cycle.holds.items()}
     started = [
-        Admission(uid, placement, proof=_sure(cycle, uid))
-        for k, placement in placed
-        if (uid := k.request.pending.workload.uid) not in held
+        Admission(uid, placement_of(problem, k.request, k.node_counts), proof=_sure(cycle, uid))
+        for k in starting
+        if (uid := k.request.pending.workload.uid) not in cycle.holds
     ]
-    known = cycle.refused | held
-    refused = map(known.get, (p.workload.uid for p in in_order))
+    refused = map(answers.get, (p.workload.uid for p in in_order))
     waiting = [r if r.lease is None else _waits(cycle, r) for r in refused if r is not None]
     pending = (*cycle.waiting_repairs, *waiting)
     sure = {refusal.uid: refusal.proof for refusal in pending if refusal.lease is not None}
@@ -72,25 +63,6 @@ def make_plan(
         stats=_stats(cycle) | stats,
         alarms=tuple(cycle.solver.alarms),
     )
-
-
-def _awaits_checks(
-    cycle: AdmissionCycle, request: GangRequest, placement: Placement
-) -> Refusal | None:
-    """A gang that fits and is held for its admission checks: its capacity is reserved until they are ready. None if they are."""
-    pending, missing = request.pending, list(request.awaited_checks)
-    snapshot, uid = cycle.problem.snapshot, pending.workload.uid
-    queue = snapshot.queue_of(pending.workload)
-    if queue is None or not missing:
-        return None
-    lease = pending.lease
-    if lease is None or lease.victims or lease.placement != placement:
-        lease = CapacityLease(placement, (), snapshot.now, NO_END)
-    text = f"it fits, and waits for its admission checks: {', '.join(missing)}"
-    details = {"admissionChecks": missing, **queue.shown_prices}
-    needed = needed_checks(queue, placement, pending.ready_checks)
-    reason = Reason(Code.WAITING_FOR_CHECKS, text, details)
-    return Refusal(uid, (reason,), lease, _sure(cycle, uid), checks=needed)
 
 
 def _sure(cycle: AdmissionCycle, uid: str) -> Proof:

@@ -18,13 +18,13 @@ from typing import Any, TypeAlias
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.limits import Allowance
 from queuectl.domain.quantity import Resources
-from queuectl.domain.queues import ClusterQueue, QueueingStrategy
+from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.order.pending_gangs import ClassKey
-from queuectl.planner.preempt.candidates import may_evict
 from queuectl.planner.preempt.protections import next_change
+from queuectl.planner.preempt.running import may_evict
 from queuectl.planner.problem.parts import shrinks
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.quota.tree import Pool
@@ -130,7 +130,7 @@ class Refutations:
         if root in self._changed_now:
             return
         refusal = self.cycle.refused.get(pending.workload.uid)
-        strict = queue is not None and queue.strategy is QueueingStrategy.STRICT_FIFO
+        strict = queue is not None and queue.strict
         if refusal is None or refusal.lease is not None or strict:
             self._changed_now.add(root)
         elif self._searched is not None:
@@ -173,7 +173,7 @@ class Refutations:
         Not if other gangs are before it in queue order, nor of a gang that can start with fewer pods, as far as a ResourceQuota,
         its user's cap or a budget allows.
         """
-        if queue is not None and queue.strategy is QueueingStrategy.STRICT_FIFO:
+        if queue is not None and queue.strict:
             return False
         if queue is not None and queue.time_slice is not None:
             return False  # only the first gang of the ClusterQueue that waits gets a time slice

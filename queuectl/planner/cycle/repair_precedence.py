@@ -10,10 +10,12 @@ evicted for a known preemptor in the next.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from queuectl.domain.plan import Eviction, Proof
 from queuectl.planner.cycle.cycle import AdmissionCycle
-from queuectl.planner.preempt.candidates import may_evict
 from queuectl.planner.preempt.rules import evictable
+from queuectl.planner.preempt.running import may_evict
 from queuectl.planner.repair.repair import Awaiting, Repaired, repair, repair_order
 from queuectl.planner.search.flavor_choice import Fit, FitsAfterEviction, Outcome, Refuted, Unknown
 from queuectl.planner.search.gang_classes import Candidate
@@ -30,6 +32,7 @@ class Repairs:
         """Repair every broken gang; from here on the cycle can undo repairs."""
         self._cycle = cycle
         self._done: dict[str, Repaired | Awaiting] = {}
+        self._changes: dict[str, ExitStack] = {}  # by uid, what a repair has changed in the state
         self._undone = False
         self._repair()
         if self._done:
@@ -59,8 +62,14 @@ class Repairs:
             else:
                 self._record(gang.workload.uid, done)
 
+    def _apply(self, uid: str, done: Repaired | Awaiting) -> None:
+        self._changes[uid] = ExitStack()
+        for undo in done.changes(self._cycle.state):
+            self._changes[uid].callback(undo)
+
     def _record(self, uid: str, done: Repaired | Awaiting) -> None:
         self._done[uid] = done
+        self._apply(uid, done)
         if isinstance(done, Awaiting):
             self._cycle.preempted.extend(done.victims)
             self._cycle.unproved |= done.proof is not Proof.OPTIMAL
@@ -73,8 +82,8 @@ class Repairs:
             return refuted
         cycle = self._cycle
         undone = {uid: self._done[uid] for uid in yielding}
-        for done in undone.values():
-            done.undo(cycle.state)
+        for uid in undone:
+            self._changes.pop(uid).close()
         known = cycle.classes.set_aside()
         outcome = cycle.sizing.outcome(gang)
         waits = (
@@ -86,8 +95,8 @@ class Repairs:
             self._undone = True
             return outcome
         cycle.classes.put_back(known)
-        for done in undone.values():
-            done.apply(cycle.state)
+        for uid, done in undone.items():
+            self._apply(uid, done)
         cycle.unproved |= isinstance(outcome, Unknown)
         return refuted
 
@@ -113,9 +122,8 @@ class Repairs:
         if queue is None or not may_evict(self._cycle.problem, pending.workload, queue):
             return []
         state = self._cycle.state
-        repairing, state.repairing = state.repairing, set()
-        legal: set[str] = set()
-        for request in candidate.requests:
-            legal |= evictable(state, request, queue)
-        state.repairing = repairing
+        with state.before_repairs():
+            legal = {
+                uid for request in candidate.requests for uid in evictable(state, request, queue)
+            }
         return [uid for uid in self._done if uid in legal]

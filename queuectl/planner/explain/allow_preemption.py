@@ -36,9 +36,9 @@ from queuectl.domain.snapshot import Admitted
 from queuectl.domain.words import counted, counted_gpus
 from queuectl.planner.explain.context import HOLDERS, Context
 from queuectl.planner.explain.relaxation import ask, past_heads, requests
-from queuectl.planner.preempt.candidates import in_reach
 from queuectl.planner.preempt.protections import opts_out, protected_until
 from queuectl.planner.preempt.rules import evictable
+from queuectl.planner.preempt.running import in_reach
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.reasons.words import some
 

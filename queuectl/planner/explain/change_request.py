@@ -19,7 +19,6 @@ from queuectl.domain.changes import (
 from queuectl.domain.devices import CLAIM_PODSET
 from queuectl.domain.diagnosis import Limit, Remedy, SuggestedFix
 from queuectl.domain.fleet import NodeRules, Toleration
-from queuectl.domain.reasons import NEVER_FITS
 from queuectl.domain.words import counted
 from queuectl.domain.workload import PodSet, TopologyMode
 from queuectl.planner.explain.context import HOLDERS, Context
@@ -44,7 +43,7 @@ def fewer_pods(ctx: Context) -> Iterator[SuggestedFix]:
 
     A gang that never fits is decided after others. With fewer pods it can come before them, so each number is planned.
     """
-    if any(reason.code in NEVER_FITS for reason in ctx.stated):
+    if any(reason.never_fits for reason in ctx.stated):
         fix = largest_part(ctx, lambda change: ctx.checks.starts((change,)))
         if fix is not None:
             yield replace(fix, least=all(map(ctx.checks.refuses, more_pods(ctx, fix))))
@@ -189,7 +188,7 @@ def higher_priority(ctx: Context) -> Iterator[SuggestedFix]:
     """The least priority, of those one above a gang before it, with which it would start."""
     relaxed = replace(past_heads(ctx), holders=HOLDERS - {Limit.ORDER})
     own = ctx.pending.workload
-    if own.growth is not None:
+    if own.grows:
         return  # a pod has the priority of the gang that it extends
     before = [p.workload for p in ctx.snapshot.pending if place(p.workload) < place(own)]
     for priority in sorted({w.priority for w in before})[:_PRIORITIES_TRIED]:

@@ -171,11 +171,10 @@ def _largest(ctx: Context) -> Pods | None:
 
 
 def _order(ctx: Context) -> _Description:
-    leased = [uid for uid, r in ctx.cycle.refused.items() if r.lease is not None]
     heads = ctx.cycle.heads.heads.get(ctx.queue.name, []) if ctx.queue is not None else []
     behind = [head.ref for head in heads]
     names = [admission.request.pending.workload.ref for admission in ctx.cycle.state.admissions]
-    names += [ctx.refs[uid] for uid in leased]
+    names += [ctx.refs[uid] for uid in ctx.cycle.leased]
     parts = [f"StrictFIFO keeps it behind {some(behind)}"] if behind else []
     if names:
         parts.append(f"{some(names)} get{'s' * (len(names) == 1)} capacity first")

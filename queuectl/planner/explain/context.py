@@ -96,7 +96,7 @@ class Context:
     def of_order(self) -> Reason | None:
         """The stated reason, if it is the only constraint: a planned start, or the order in which an elastic gang grows."""
         alone = {Code.WOULD_DELAY}
-        if self.pending.workload.growth is not None:
+        if self.pending.workload.grows:
             alone.add(Code.WAITING_IN_ORDER)
         return next((reason for reason in self.stated if reason.code in alone), None)
 

@@ -15,7 +15,7 @@ from queuectl.domain.plan import Plan, Proof
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import plan_cycle
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.cycle.provision import makes_nodes
+from queuectl.planner.cycle.holds import makes_nodes
 from queuectl.planner.explain import (
     allow_preemption,
     change_nodes,
@@ -26,8 +26,7 @@ from queuectl.planner.explain import (
 )
 from queuectl.planner.explain.constraints import in_order, sentence
 from queuectl.planner.explain.context import Context, context_of
-from queuectl.planner.explain.fix_checks import FixChecks
-from queuectl.planner.explain.known import Known, know, of_plan
+from queuectl.planner.explain.fix_checks import FixChecks, Known, know, of_plan
 from queuectl.planner.explain.left_out import Constraint, quota_rows, status_with, whole_fleet
 from queuectl.planner.explain.others_leave import with_tainted_devices
 from queuectl.planner.explain.relaxation import ask, past_heads

@@ -256,7 +256,7 @@ def _cache(ctx: Context) -> PlannerCache:
 def _settled(ctx: Context) -> Snapshot:
     """The snapshot with what the plan has decided for the gangs before this one."""
     cycle, snapshot, placed = ctx.cycle, ctx.checks.snapshot, ctx.checks.known.placed
-    leaving = {gang.workload.uid for gang in evicted_by(cycle)}
+    leaving, leased = {gang.workload.uid for gang in evicted_by(cycle)}, cycle.leased
 
     def running(gang: Admitted) -> Admitted:
         uid = gang.workload.uid
@@ -267,7 +267,6 @@ def _settled(ctx: Context) -> Snapshot:
     starting, pending = [], []
     for gang in snapshot.pending:
         uid = gang.workload.uid
-        refusal = cycle.refused.get(uid)
         if uid == ctx.uid:
             pending.append(least_of(gang))
         elif uid in cycle.starting and uid in placed:
@@ -275,8 +274,8 @@ def _settled(ctx: Context) -> Snapshot:
             starting.append(
                 Admitted(workload, placed[uid], started_at=snapshot.now, evictable=False)
             )
-        elif refusal is not None and refusal.lease is not None:
-            pending.append(replace(gang, lease=refusal.lease))
+        elif uid in leased:
+            pending.append(replace(gang, lease=leased[uid]))
         elif cycle.leases.holds(uid):
             pending.append(gang)
     admitted = (*map(running, snapshot.admitted), *starting)

@@ -33,7 +33,7 @@ from queuectl.planner.explain.remedy import finish, quota_short
 from queuectl.planner.order.queue_order import inadmissible
 from queuectl.planner.placement.joint import arrange
 from queuectl.planner.plan_cycle import begin, one_by_one
-from queuectl.planner.preempt.candidates import Rows
+from queuectl.planner.preempt.running import Rows
 from queuectl.planner.problem.parts import smallest
 from queuectl.planner.problem.problem import Problem, caps, survey
 from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, PodSetGroup

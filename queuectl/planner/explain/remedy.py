@@ -182,13 +182,8 @@ def _too_little(ctx: Context, fix: SuggestedFix, quota: Sequence[AddQuota], less
 def _as_before(ctx: Context, cycle: AdmissionCycle) -> bool:
     """Whether each gang before it got the answer that it gets without the changes."""
     now, then = ctx.cycle, cycle
-    return now.starting.keys() == then.starting.keys() - {ctx.uid} and _leased(now) == _leased(
-        then
-    ) - {ctx.uid}
-
-
-def _leased(cycle: AdmissionCycle) -> set[str]:
-    return {uid for uid, refusal in cycle.refused.items() if refusal.lease is not None}
+    same = now.starting.keys() == then.starting.keys() - {ctx.uid}
+    return same and now.leased.keys() == then.leased.keys() - {ctx.uid}
 
 
 def _in_words(quota: Sequence[AddQuota]) -> str:

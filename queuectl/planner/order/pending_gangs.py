@@ -63,7 +63,7 @@ def class_key(pending: Pending, queue: str | None, lines: Lines) -> ClassKey:
     asks = tuple((p.count, p.shape, p.topology, p.group, admissible(p)) for p in podsets)
     duration = pending.workload.duration if lines else None
     end = None if duration is None else (duration.enforced, duration.longest is None)
-    grows, evicts = pending.workload.growth is not None, pending.workload.evicts
+    grows, evicts = pending.workload.grows, pending.workload.evicts
     checks = (
         pending.ready_checks if lines else None
     )  # the end of a gang that is held for checks is unknown

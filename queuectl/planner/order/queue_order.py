@@ -10,7 +10,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from queuectl.domain.queues import WEIGHT_UNIT, ClusterQueue, QueueingStrategy
+from queuectl.domain.queues import WEIGHT_UNIT, ClusterQueue
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.workload import Workload
@@ -89,7 +89,7 @@ class QueueOrder:
     def _stretch(self, workload: Workload) -> float:
         """See :func:`stretch`; the least if its length is unknown, and of a pod of an elastic gang: others are before it."""
         duration, now = workload.duration, self.snapshot.now
-        if duration is None or workload.growth is not None:
+        if duration is None or workload.grows:
             return 0.0
         return float(stretch(now, np.float64(workload.queued_at), np.float64(duration.seconds)))
 
@@ -209,7 +209,7 @@ class StrictFifoHeads:
         for gang in [g for g in returning if self.order.within(g[0], queue) < here]:
             returning.remove(gang)
             self.wait(queue, gang[1])
-            strict = queue is None or queue.strategy is QueueingStrategy.STRICT_FIFO
+            strict = queue is None or queue.strict
             if not strict and gang[0].uid in self.leaving:
                 yield gang[0]
 
@@ -217,12 +217,12 @@ class StrictFifoHeads:
         """Note a gang that waits for capacity."""
         if queue is not None and not head.leased:
             _add(self.waiting.setdefault(queue.name, []), head)
-        if queue is not None and queue.strategy is QueueingStrategy.STRICT_FIFO:
+        if queue is not None and queue.strict:
             _add(self.heads.setdefault(queue.name, []), head)
 
     def wait_at_limit(self, queue: ClusterQueue | None, limit: Hashable, ref: str) -> None:
         """Note a gang that waits for a limit: later gangs that count against it wait too."""
-        if queue is not None and queue.strategy is QueueingStrategy.STRICT_FIFO:
+        if queue is not None and queue.strict:
             self.at_limits.setdefault((queue.name, limit), ref)
 
     def ahead_at_limit(self, queue: ClusterQueue | None, limit: Hashable) -> str | None:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queuectl.planner.placement.single import Capacity
-from queuectl.planner.preempt.candidates import CandidateTable
+from queuectl.planner.preempt.running import CandidateTable
 from queuectl.planner.preempt.shortage import Deficits
 from queuectl.planner.problem.problem import Shape, caps, most_pods
 from queuectl.planner.problem.request import ANYWHERE, GangRequest

@@ -89,7 +89,7 @@ def ages_of(gangs: Sequence[Admitted], sizes: Sizes) -> Ages:
 
 
 def _restart(gang: Admitted) -> int:
-    return RESTART_COST if gang.workload.growth is None else RELEASE_COST
+    return RELEASE_COST if gang.workload.grows else RESTART_COST
 
 
 def costs(candidates: Sequence[Admitted], now: float, sizes: Sizes) -> Mapping[str, Cost]:

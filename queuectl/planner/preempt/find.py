@@ -30,11 +30,8 @@ from queuectl.planner.capacity.reservations import awaited
 from queuectl.planner.capacity.state import State
 from queuectl.planner.placement.feasible import refuted_by_sums
 from queuectl.planner.placement.several import find
-from queuectl.planner.preempt.candidates import CandidateTable, EvictionScope
 from queuectl.planner.preempt.cost import Goal, complete, goals, layers, older_of
-from queuectl.planner.preempt.legality import EvictionConstraints, Order, OtherQueues
-from queuectl.planner.preempt.orders import Fair, Reclaim
-from queuectl.planner.preempt.preemptor import Preemptor
+from queuectl.planner.preempt.exit_order import Fair, Order, OtherQueues, Reclaim
 from queuectl.planner.preempt.rules import (
     BY_PLACE,
     BY_SHARE,
@@ -49,7 +46,8 @@ from queuectl.planner.preempt.rules import (
     Rule,
     rules_within,
 )
-from queuectl.planner.preempt.search import Found, Search
+from queuectl.planner.preempt.running import CandidateTable, EvictionScope, Preemptor
+from queuectl.planner.preempt.search import EvictionConstraints, Found, Search
 from queuectl.planner.preempt.shortage import shortfall_of
 from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import GangRequest, quota_only

@@ -3,7 +3,7 @@
 The model builder makes it (:mod:`queuectl.planner.model.builder`). Each candidate is an exit, and each podset group of the gang is placed
 in any case. The nodes of one node class also have the same tenants and the same free amounts. A class of several nodes is a relaxation,
 a class of one node is exact. Missing quota, and the rules about which candidates may leave together, are rows of
-:mod:`queuectl.planner.preempt.legality`.
+:mod:`queuectl.planner.preempt.exit_order`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from functools import cached_property
 import numpy as np
 
 from queuectl.planner.capacity.node_counts import NodeCounts
-from queuectl.planner.model.builder import ModelBuilder
+from queuectl.planner.model.builder import STAYS, Exits, ModelBuilder
 from queuectl.planner.model.classes import Classes
-from queuectl.planner.model.exits import STAYS, Exits
 from queuectl.planner.placement.feasible import refuted_by_sums
 from queuectl.planner.placement.joint import arrange
 from queuectl.planner.placement.several import exact, find, first, on_fleet
-from queuectl.planner.preempt.candidates import CandidateTable, Rows
 from queuectl.planner.preempt.cost import Goal
+from queuectl.planner.preempt.running import CandidateTable, Rows
 from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import GangRequest, on_nodes
 from queuectl.planner.problem.topology import Ints, Mask

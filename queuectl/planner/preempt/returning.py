@@ -7,22 +7,16 @@ ever reached. Therefore every gang that is evicted for one that borrows is judge
 They yield by ``withinClusterQueue``. They count only where their queue reclaims and a circle could close: it needs an eviction
 that is not of a lower gang, so where others reclaim from lower ones alone no gang endangers a higher one. Protections that end
 one day do not count.
-
-For one ClusterQueue this is a condition on sums. For a victim v, L(v) is the sum of charges of the gangs that yield to v in its queue. With v back,
-without those gangs and without the other victims, the queue uses more than its own of a row as long as the other victims that do not
-yield to v are charged at most
-
-    spare(v) = use - quota - L(v) - 1.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import inf
-from typing import Final, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,13 +25,10 @@ from queuectl.domain.queues import ClusterQueue, ReclaimWithinCohort, WithinClus
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.workload import Workload
 from queuectl.planner.capacity.state import State
-from queuectl.planner.preempt.candidates import CandidateTable
-from queuectl.planner.preempt.model import VictimModel
 from queuectl.planner.preempt.protections import opts_out
-from queuectl.planner.preempt.shortage import QuotaShortfall
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.topology import Ints, Mask
-from queuectl.planner.quota.tree import FlavorResource, Pool, QuotaRow
+from queuectl.planner.quota.tree import QuotaRow
 
 # Priority, and the time queued, negated: the lowest yields first.
 Place: TypeAlias = tuple[int, float]
@@ -213,116 +204,3 @@ def _line(gangs: list[tuple[Place, _Charges]]) -> _Line:
             amounts.setdefault(row, [0] * len(gangs))[at] += amount
     sums = {row: list(accumulate(each, initial=0)) for row, each in amounts.items()}
     return _Line([at for at, _ in gangs], sums)
-
-
-_LOWEST: Final[Place] = (-(2**62), -inf)
-_HIGHEST: Final[Place] = (2**62, inf)
-
-
-@dataclass(eq=False, slots=True)
-class Settled:
-    """The candidates of one ClusterQueue.
-
-    Attributes:
-        pool: of the ClusterQueue.
-        must_stay_out: the candidates that must not be able to come back within the queue's own.
-    """
-
-    shortfall: QuotaShortfall
-    table: CandidateTable
-    returning: Returning
-    pool: Pool
-    must_stay_out: frozenset[int]
-    _over: list[FlavorResource] = field(init=False)
-    _spare: dict[int, dict[FlavorResource, int]] = field(default_factory=dict)
-    _places: dict[int, Place] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        shortfall = self.shortfall
-        self._over = [
-            row for row in sorted(shortfall.rows) if shortfall.use.beyond(self.pool, row) > 0
-        ]
-
-    def stay_out(self, victims: Collection[int]) -> bool:
-        """Whether each of some victims would have to borrow to return."""
-        left = {v for v in victims if v in self.must_stay_out}
-        for row in self._over:
-            charged = self._charged(victims, row)
-            total = sum(charged.values())
-            for v in tuple(left):
-                bound = self._bound(v) or _LOWEST
-                yields = sum(n for w, n in charged.items() if self._place(w) < bound)
-                if total - charged.get(v, 0) - yields <= self._spared(v, row):
-                    left.discard(v)
-        return not left
-
-    def constrain(self, building: VictimModel, gangs: Collection[int]) -> None:
-        """Rows of a model for candidates that are charged of one row only that the queue is over of; cuts do the rest."""
-        for row in self._over:
-            charged = self._charged(gangs, row)
-            others = set().union(*(self._charged(gangs, r) for r in self._over if r != row))
-            bound: dict[Place, list[int]] = {}
-            for v in charged:
-                if v in self.must_stay_out and v not in others:
-                    bound.setdefault(self._bound(v) or _LOWEST, []).append(v)
-            self._add(building, row, charged, bound)
-
-    def _add(
-        self,
-        building: VictimModel,
-        row: FlavorResource,
-        charged: dict[int, int],
-        bound: dict[Place, list[int]],
-    ) -> None:
-        """``bound``: candidates by the place below which all yield to them. Gangs that do not yield are summed up from the highest on."""
-        model = building.model
-        waiting = sorted(charged, key=lambda gang: (self._place(gang), charged[gang], gang))
-        beside: list[tuple[int, int]] = []  # variables and coefficients of a sum
-        total = 0
-        for place in sorted(bound, reverse=True):
-            while waiting and self._place(waiting[-1]) >= place:
-                gang = waiting.pop()
-                beside.append((building.exits[gang], charged[gang]))
-                total += charged[gang]
-            leaving = model.var(0, total)
-            model.at_most([v for v, _ in beside] + [leaving], [n for _, n in beside] + [-1], 0)
-            beside = [(leaving, 1)]
-            alike: dict[int, list[int]] = {}
-            for v in bound[place]:
-                alike.setdefault(self._spared(v, row) + charged[v], []).append(v)
-            for most, gangs in alike.items():
-                if total > most:
-                    any_leaves = building.any_of(gangs)
-                    model.at_most([leaving, any_leaves], [1, total - most], total)
-
-    def _amount(self, gang: int, row: FlavorResource) -> int:
-        amounts = self.table.quota.get((self.pool.name, *row))
-        return int(amounts[gang]) if amounts is not None else 0
-
-    def _charged(self, gangs: Iterable[int], row: FlavorResource) -> dict[int, int]:
-        """The charges of those gangs that are charged part of a row."""
-        return {gang: amount for gang in gangs if (amount := self._amount(gang, row))}
-
-    def _spared(self, gang: int, row: FlavorResource) -> int:
-        """The largest charges of other victims beside one; -1 for one that asks nothing of the row."""
-        if gang not in self._spare:
-            victim, name = self.table.gangs[gang], self.pool.name
-            below = self.returning.yields(victim, name, ())
-            shortfall = self.shortfall
-            self._spare[gang] = {
-                at: shortfall.use.beyond(self.pool, at) - below.get((name, *at), 0) - 1
-                for at in self._over
-                if self._amount(gang, at)
-            }
-        return self._spare[gang].get(row, -1)
-
-    def _bound(self, gang: int) -> Place | None:
-        return self.returning.bound(self.table.gangs[gang])
-
-    def _place(self, gang: int) -> Place:
-        """The place of a gang among those that yield to others of its ClusterQueue; the highest for one that yields to none."""
-        if gang not in self._places:
-            victim = self.table.gangs[gang]
-            gives_way = victim.evictable and self.returning.gives_way(victim.workload)
-            self._places[gang] = place_of(victim.workload) if gives_way else _HIGHEST
-        return self._places[gang]

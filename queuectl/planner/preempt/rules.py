@@ -11,9 +11,9 @@ only while they use more than their own, and only gangs that use what the preemp
 - *while it borrows*, by ``borrowWithinCohort``: gangs of lower priority, up to the threshold;
 - *without borrowing*: any other gang the policy names, if the preemptor's queue is then within its nominal quota. A queue that
   uses all of that already may not ask for it, unless it may preempt to borrow;
-- *by shares*, where fair sharing is on, instead of the last three (:mod:`queuectl.planner.preempt.orders`).
+- *by shares*, where fair sharing is on, instead of the last three (:mod:`queuectl.planner.preempt.exit_order`).
 
-*Idle* gangs yield to higher priorities whatever these policies say (:mod:`queuectl.planner.preempt.candidates`). They are asked first: if
+*Idle* gangs yield to higher priorities whatever these policies say (:mod:`queuectl.planner.preempt.running`). They are asked first: if
 they alone make room, no gang that works is evicted. If not, they are candidates beside the others, and no rule about the use of
 queues, or about shares, binds them. A gang is no candidate if it could take the place back at once: an older equal where the queue lets
 newer ones be evicted or is strict, or, for a gang that borrows, one whose queue may reclaim what it lent.
@@ -46,10 +46,9 @@ from queuectl.domain.queues import (
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.words import format_time
 from queuectl.planner.capacity.state import State
-from queuectl.planner.preempt.candidates import staying
-from queuectl.planner.preempt.preemptor import Preemptor
 from queuectl.planner.preempt.protections import slice_end, why_protected
 from queuectl.planner.preempt.returning import evicts_below
+from queuectl.planner.preempt.running import Preemptor
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.topology import Mask
 
@@ -83,7 +82,7 @@ class Rule:
     def names(self, by: Preemptor) -> Mask:
         """The gangs that it allows a preemptor to evict. Shape (C,)."""
         if self not in by.known:
-            named = staying(by.state, by.running)
+            named = by.staying
             for condition in self.conditions:
                 if named.any():
                     named = named & condition.holds(by)

@@ -4,6 +4,10 @@ A *scope* is one domain, where the gang is one part that must share one; else al
 give the first upper bound. A scope whose bound reaches it is proved not to be better; every other is decided by the exact model,
 cut at the best set known. When the loop ends without a limit having cut a solve, the best set is the optimum over all scopes.
 
+*Deficits* of quota are sums that every answer obeys, and all there is to say of victims of the gang's own ClusterQueue. Across queues
+lending limits keep part of what leaves, and an order of exits must exist (:mod:`queuectl.planner.preempt.exit_order`). That is checked on
+every set before it counts; a set that fails is cut off, with what fails for the same reason, and the model solved again.
+
 The model is solved over node classes (nodes alike) first, a relaxation: if the gang is found to fit after its victims, they are
 the optimum. If not, each node is a class of its own, where the rows are exact.
 """
@@ -11,8 +15,9 @@ the optimum. If not, each node is a class of its own, where the rows are exact.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -27,10 +32,11 @@ from queuectl.planner.preempt.bounds import (
     parts_of,
     quota_lower_bound,
 )
-from queuectl.planner.preempt.candidates import CandidateTable
 from queuectl.planner.preempt.cost import Goal
-from queuectl.planner.preempt.legality import EvictionConstraints, apply
+from queuectl.planner.preempt.exit_order import Cut, Order
 from queuectl.planner.preempt.model import Stage, VictimModel, stage_of
+from queuectl.planner.preempt.running import CandidateTable
+from queuectl.planner.preempt.shortage import Deficits, QuotaShortfall
 from queuectl.planner.problem.problem import Shape
 from queuectl.planner.problem.request import ANYWHERE, GangRequest
 from queuectl.planner.problem.topology import Ints, Mask
@@ -41,6 +47,108 @@ Key: TypeAlias = tuple[int, Shape]  # number of a part, and one of its shapes
 WHOLE: Final = -1
 _FIRST_CHECK: Final = 8  # candidates taken greedily before the gang is placed for the first time
 MOST_CUTS: Final = 60  # answers of one model that may turn out not to be legal
+
+
+@dataclass(eq=False, slots=True)
+class EvictionConstraints:
+    """The constraints on the sets of one table.
+
+    Attributes:
+        shortfall: None for a gang that has no ClusterQueue.
+        order: None where candidates may leave in any order.
+        cuts: rows found on the way that every legal set obeys.
+        beyond: gang of an elastic job to the one of the next higher rank, which leaves with it.
+    """
+
+    table: CandidateTable
+    deficits: Deficits
+    shortfall: QuotaShortfall | None = None
+    order: Order | None = None
+    cuts: list[Cut] = field(default_factory=list)
+    beyond: dict[int, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.beyond = grown_beyond(self.table)
+
+    def with_beyond(self, gang: int) -> list[int]:
+        """A gang, and before it those that leave with it, the highest rank first."""
+        chain = [gang]
+        while chain[-1] in self.beyond:
+            chain.append(self.beyond[chain[-1]])
+        return chain[::-1]
+
+    @property
+    def certain(self) -> bool:
+        """Whether nothing legal is refused."""
+        return self.order is None or self.order.certain
+
+    def joining(self, order: Iterable[int], before: Iterable[int] = ()) -> Iterable[int]:
+        """Of gangs that would be evicted one after the other, those that are legal with the ones before."""
+        if self.beyond:
+            known = set(before)
+            every = (each for gang in order for each in self.with_beyond(gang))
+            order = (g for g in dict.fromkeys(every) if g not in known)
+        return order if self.order is None else self.order.joining(order, before)
+
+    def admit(self, victims: Collection[int]) -> bool:
+        """Whether these may leave together and free the quota that is missing."""
+        if any(sum(int(frees[v]) for v in victims) < amount for amount, frees in self.deficits):
+            return False
+        if any(self.beyond.get(v, v) not in victims for v in victims):
+            return False
+        return self.frees(victims) and (self.order is None or self.order.legal(victims))
+
+    def frees(self, victims: Collection[int]) -> bool:
+        """Whether the deficits, which these make good, are all that is missing: lenders may keep part of what they free."""
+        if self.shortfall is None or not self.shortfall.kept:
+            return True
+        return self.shortfall.met_without(victims, self.table.charges)
+
+    def constrain(self, building: VictimModel) -> None:
+        """All rows that are known."""
+        building.free_quota(self.deficits)
+        for gang, higher in self.beyond.items():
+            if gang in building.exits:
+                building.model.at_most([building.exits[gang], building.exits[higher]], [1, -1], 0)
+        if self.order is not None:
+            self.order.constrain(building)
+        for cut in self.cuts:
+            apply(cut, building)
+
+    def refuse(self, victims: frozenset[int], building: VictimModel) -> None:
+        """Cut an answer of the model off: it, and what is illegal for the same reason."""
+        found = [] if self.order is None else list(self.order.cuts(victims))
+        if not any(sum(cut[0].get(v, 0) for v in victims) > cut[1] for cut in found):
+            others = dict.fromkeys((g for g in range(self.table.size) if g not in victims), -1)
+            found.append((dict.fromkeys(victims, 1) | others, len(victims) - 1))
+        for cut in found:
+            self.cuts.append(cut)
+            apply(cut, building)
+
+
+def grown_beyond(table: CandidateTable) -> dict[int, int]:
+    """Each candidate of an elastic job, but for that of the highest rank, to the candidate of the next higher rank.
+
+    A gang is evicted after all pods that were added to it, the last one first.
+    """
+    families: dict[str, list[tuple[int, int]]] = {}
+    uids = {gang.workload.uid: at for at, gang in enumerate(table.gangs)}
+    for at, gang in enumerate(table.gangs):
+        growth = gang.workload.growth
+        if growth is not None:
+            families.setdefault(growth.base, []).append((growth.rank, at))
+    found: dict[int, int] = {}
+    for base, ranks in families.items():
+        chain = [at for _, at in sorted(ranks)]
+        chain = [uids[base], *chain] if base in uids else chain
+        found.update(pairwise(chain))
+    return found
+
+
+def apply(cut: Cut, building: VictimModel) -> None:
+    """Add a row to a model; gangs it leaves out stay."""
+    known = {building.exits[g]: c for g, c in cut[0].items() if g in building.exits}
+    building.model.at_most(list(known), list(known.values()), cut[1])
 
 
 @dataclass(eq=False, slots=True)
@@ -91,11 +199,10 @@ class Search:
         """Minimise the goals one after the other."""
         earlier: list[tuple[Goal, int]] = []
         for goal in goals:
-            alone = 0 if earlier or self.by_domain else self._by_one_shape(goal)
             for number, (lower_bound, scope) in enumerate(self.scopes(goal)):
                 if not number and not earlier:
                     self._greedy(scope, goal, {})  # often reaches the bound
-                if self._beaten(max(lower_bound, alone), goal):
+                if self._beaten(lower_bound, goal):
                     break
                 places = self._places(scope, goal)
                 least = max((part.lower_bound for part in places.values()), default=lower_bound)
@@ -117,23 +224,6 @@ class Search:
             return sorted((f, d) for d, f in enumerate(greatest.tolist()) if np.isfinite(f))
         least = max((least, *(float(row.min(initial=np.inf)) for row in lower_bounds)))
         return [(least, WHOLE)] if np.isfinite(least) else []
-
-    def _by_one_shape(self, goal: Goal) -> int:
-        """The least that room for the pods of one shape costs, a lower bound; often the others fit after the same victims."""
-        if len({shape for _, shape in self.deficits}) < 2:
-            return 0
-        lower_bounds = {
-            key: float(d.lower_bounds(goal.weight).min()) for key, d in self.deficits.items()
-        }
-        _, shape = max(lower_bounds, key=lambda key: lower_bounds[key])
-        groups = (group.only(shape) for group in self.request.podset_groups)
-        request = replace(self.request, podset_groups=tuple(g for g in groups if g is not None))
-        found = Search(request, self.free, self.table, self.terms, self.solver).run([goal])
-        if found.victims is None or not found.proved:
-            return 0
-        if self.terms.admit(found.victims) and self._fits(found.victims, WHOLE):
-            self._offer(found.victims, WHOLE, goal)
-        return self._value(goal, found.victims)
 
     def _places(self, scope: int, goal: Goal) -> dict[Key, Places]:
         """The bound by place, for each shape whose domain is known."""

@@ -16,11 +16,13 @@ import numpy as np
 
 from queuectl.domain.queues import ReclaimWithinCohort
 from queuectl.planner.capacity.state import State
-from queuectl.planner.preempt.candidates import Charges
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.quota.tree import FlavorResource, Pool, QuotaRow, QuotaUse
 
+Charges: TypeAlias = Mapping[
+    int, tuple[tuple[QuotaRow, int], ...]
+]  # gang of a table to what it is charged
 Deficits: TypeAlias = list[
     tuple[int, Ints]
 ]  # what must come free, and what each gang frees of it at most

@@ -19,8 +19,7 @@ from queuectl.domain.quantity import CPU, MEMORY, PODS, Resources
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.problem.fleet import FleetIndex, index_of
-from queuectl.planner.problem.reserved_rows import with_reservations
-from queuectl.planner.problem.shared_gpus import with_limits
+from queuectl.planner.problem.limit_rows import with_limit_rows
 from queuectl.planner.problem.spared import Spared, published_on, spared_by
 from queuectl.planner.problem.topology import Ints, Mask
 from queuectl.planner.problem.usage import Slots, Usage, beside_other_pods, usage_of
@@ -213,7 +212,7 @@ def _columns(vector: Ints, resources: tuple[str, ...]) -> tuple[int, ...]:
 def survey(snapshot: Snapshot, cache: PlannerCache | None = None) -> Problem:
     """Make the problem of a snapshot; ``cache``: of earlier calls."""
     cache = cache or PlannerCache()
-    snapshot = with_reservations(with_limits(snapshot, cache), cache)
+    snapshot = with_limit_rows(snapshot, cache)
     index = index_of(snapshot.fleet, cache)
     usage = usage_of(snapshot, cache)
     now = beside_other_pods(usage.free, snapshot, index)

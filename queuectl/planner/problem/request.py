@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 
 import numpy as np
 
 from queuectl.domain.fleet import HOSTNAME, NodeRules, Toleration
 from queuectl.domain.quantity import total
 from queuectl.domain.queues import ClusterQueue, ResourceFlavor
+from queuectl.domain.reservations import Occurrence
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import PodSet, TopologyMode, TopologyRequest, Workload
 from queuectl.planner.problem.flavors import Flavors, Members, members_of
+from queuectl.planner.problem.limit_rows import beside, plain, reservation_of_row, rows_beside
 from queuectl.planner.problem.parts import SplitGang
 from queuectl.planner.problem.problem import Problem, Shape, Slices
 from queuectl.planner.problem.topology import Ints, Mask, Tree
@@ -76,13 +79,6 @@ class PodSetGroup:
     def items(self) -> tuple[Pods, ...]:
         """The items that are placed for it: its pods, or all of them as one where they share a node."""
         return (self.bundle,) if self.on_one_node and self.bundle is not None else self.pods
-
-    def only(self, shape: Shape) -> PodSetGroup | None:
-        """It with no other pods than those of one shape, and without a preference; None without any."""
-        if self.on_one_node:
-            return self if self.items[0].shape is shape else None
-        pods = tuple(p for p in self.pods if p.shape is shape)
-        return PodSetGroup(self.tree, pods, self.required) if pods else None
 
     @property
     def sliced(self) -> bool:
@@ -339,3 +335,49 @@ def as_one_pod(problem: Problem, pods: Sequence[tuple[Shape, int]]) -> Shape:
 
 
 _ANY_NODE = NodeRules(tolerations=(Toleration(operator="Exists"),))
+
+
+# Beside other Reservations in advance than those of its podsets: at another time, or without some of them.
+
+
+def starting_at(problem: Problem, request: GangRequest, at: float) -> GangRequest:
+    """The request of a gang that starts at a time, in unix seconds."""
+    snapshot = problem.snapshot
+    if not snapshot.reservations:
+        return request
+    workload = request.pending.workload
+    until = inf if workload.duration is None else at + workload.duration.seconds
+    return beside_these(problem, request, beside(snapshot, workload, until, at))
+
+
+def ahead_of(problem: Problem, request: GangRequest) -> Iterator[Occurrence]:
+    """The Reservations beside which it must find its place."""
+    names = {reservation_of_row(name) for pods in request.pods for name in pods.shape.requests}
+    return (each for each in problem.snapshot.reservations if each.name in names)
+
+
+def beside_these(
+    problem: Problem, request: GangRequest, among: Iterable[Occurrence]
+) -> GangRequest:
+    """The request beside these Reservations alone; the same one if they are those of its podsets."""
+    these = tuple(among)
+    if {each.name for each in these} == {each.name for each in ahead_of(problem, request)}:
+        return request
+    groups = tuple(_group_beside(problem, group, these) for group in request.podset_groups)
+    return replace(request, podset_groups=groups)
+
+
+def _group_beside(
+    problem: Problem, group: PodSetGroup, these: tuple[Occurrence, ...]
+) -> PodSetGroup:
+    pods = tuple(_pods_beside(problem, p, these) for p in group.pods)
+    bundle = _pods_beside(problem, group.bundle, these) if group.bundle is not None else None
+    return replace(group, pods=pods, bundle=bundle)
+
+
+def _pods_beside(problem: Problem, pods: Pods, these: tuple[Occurrence, ...]) -> Pods:
+    shape = pods.shape
+    alone = plain(shape.requests)
+    asked = alone + rows_beside(alone, these)
+    shape = problem.shape(asked, shape.rules, within=shape.eligible, slices=shape.slices)
+    return replace(pods, shape=shape)

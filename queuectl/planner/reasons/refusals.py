@@ -21,8 +21,7 @@ from queuectl.planner.capacity.state import State
 from queuectl.planner.placement import several
 from queuectl.planner.problem.flavors import Options
 from queuectl.planner.problem.problem import UNBOUNDED, Problem, caps
-from queuectl.planner.problem.request import GangRequest, PodSetGroup
-from queuectl.planner.problem.reserved_request import ahead_of, beside_these
+from queuectl.planner.problem.request import GangRequest, PodSetGroup, ahead_of, beside_these
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.quota.tree import FlavorResource, Pool
 from queuectl.planner.reasons.largest_fit import largest_fit

@@ -8,16 +8,15 @@ from typing import Any, Final
 from queuectl.domain.devices import DEVICE_ROW, ONE_NUMA_NODE
 from queuectl.domain.quantity import PODS, Resources, format_quantity
 from queuectl.domain.words import counted
+from queuectl.planner.problem.limit_rows import is_limit_row, reservation_of_row
 from queuectl.planner.problem.request import ANYWHERE, Pods, PodSetGroup
-from queuectl.planner.problem.reserved_rows import is_reserved_row
-from queuectl.planner.problem.shared_gpus import is_limit
 
 TIMES: Final = "\u00d7"
 NAMED: Final = 3  # nodes or gangs that a sentence names
 
 
 def amount(resource: str, value: int) -> str:
-    """``8 nvidia.com/gpu``, ``1500m cpu``. The number of a limit for one gang (shared_gpus.py) has no meaning for people."""
+    """``8 nvidia.com/gpu``, ``1500m cpu``. The number of a limit for one gang (limit_rows.py) has no meaning for people."""
     return f"{format_quantity(resource, value)} {resource.partition('#')[0]}"
 
 
@@ -88,13 +87,13 @@ def shown(requests: Resources) -> dict[str, int]:
     return {
         name: value
         for name, value in sorted(requests.items())
-        if devices_asked(name) is None and not is_reserved_row(name)
+        if devices_asked(name) is None and reservation_of_row(name) is None
     }
 
 
 def is_row(resource: str) -> bool:
     """Whether only plans have the resource: devices, the rest beside a Reservation, a limit for shared GPUs."""
-    return resource.startswith(DEVICE_ROW) or is_reserved_row(resource) or is_limit(resource)
+    return resource.startswith(DEVICE_ROW) or is_limit_row(resource)
 
 
 def joined(parts: Sequence[str]) -> str:

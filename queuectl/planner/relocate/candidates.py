@@ -17,8 +17,8 @@ from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.planner.capacity.state import State
 from queuectl.planner.order.queue_order import inadmissible
 from queuectl.planner.placement.feasible import place
-from queuectl.planner.preempt.candidates import CandidateTable, table_of
 from queuectl.planner.preempt.protections import protected_until
+from queuectl.planner.preempt.running import CandidateTable, table_of
 from queuectl.planner.problem.flavors import admits, flavors_of
 from queuectl.planner.problem.parts import as_placed
 from queuectl.planner.problem.request import GangRequest, request_of

@@ -11,7 +11,7 @@ A gang that provably cannot be repaired is evicted whole; an open question is le
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -23,7 +23,7 @@ from queuectl.planner.capacity import reservations
 from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission
 from queuectl.planner.capacity.placements import placement_of
 from queuectl.planner.capacity.reservations import lease_end, waits_for_victims
-from queuectl.planner.capacity.state import State
+from queuectl.planner.capacity.state import State, Undo
 from queuectl.planner.placement import several
 from queuectl.planner.placement.feasible import Decision, decide, place
 from queuectl.planner.preempt.find import Victims, find_victims
@@ -52,15 +52,10 @@ class Repaired:
         """Uids of the gangs that are evicted for it."""
         return frozenset()
 
-    def apply(self, state: State) -> None:
+    def changes(self, state: State) -> Iterator[Undo]:
         """Take the room for its lost pods."""
-        state.admit(self.replacement)
-        state.repair(self.gang)
-
-    def undo(self, state: State) -> None:
-        """Give the room back."""
-        state.withdraw(self.replacement)
-        state.undo_repair(self.gang)
+        yield state.admit(self.replacement)
+        yield state.repair(self.gang)
 
     def admission(self, problem: Problem) -> Admission:
         """The whole new placement."""
@@ -86,24 +81,12 @@ class Awaiting:
         """Uids of the gangs that are evicted for it."""
         return frozenset(p.victim for p in self.victims)
 
-    def apply(self, state: State) -> None:
+    def changes(self, state: State) -> Iterator[Undo]:
         """Count its victims as leaving, and hold the room that there will be."""
-        for victim in self._leaving(state):
-            state.evict(victim)
-        reservations.reserve(
-            state, self.replacement.request, self.replacement.node_counts, self.awaited
-        )
-        state.repair(self.gang)
-
-    def undo(self, state: State) -> None:
-        """Let its victims stay, and the room go."""
-        reservations.release(state, self.replacement.request, self.replacement.node_counts)
-        for victim in self._leaving(state):
-            state.undo_evict(victim)
-        state.undo_repair(self.gang)
-
-    def _leaving(self, state: State) -> list[Admitted]:
-        return state.problem.snapshot.admitted_of(self.evicts)
+        yield from map(state.evict, state.problem.snapshot.admitted_of(self.evicts))
+        request, node_counts = self.replacement.request, self.replacement.node_counts
+        yield reservations.reserve(state, request, node_counts, self.awaited)
+        yield state.repair(self.gang)
 
     def refusal(self, problem: Problem) -> Refusal:
         """It is among the gangs that wait, with the whole placement that it will have."""
@@ -127,7 +110,7 @@ def repair_order(gangs: Sequence[Admitted]) -> list[Admitted]:
 def repair(
     problem: Problem, state: State, gang: Admitted, solver: Solver
 ) -> Repaired | Awaiting | Eviction | None:
-    """Place a gang's lost pods again, now or later; None when the search ended open."""
+    """Where a gang's lost pods go, now or later; None when the search ended open. Only an eviction changes the state."""
     broken = Broken(problem, gang)
     if not broken.known:
         return None
@@ -162,9 +145,7 @@ def _with(request: GangRequest, budget: int) -> GangRequest:
 def _placed(state: State, broken: Broken, request: GangRequest, decision: Decision) -> Repaired:
     for admission, node_counts in decision.moved:
         state.move(admission, node_counts)
-    repaired = Repaired(broken, TentativeAdmission(request, decision.node_counts))
-    repaired.apply(state)
-    return repaired
+    return Repaired(broken, TentativeAdmission(request, decision.node_counts))
 
 
 def _later(state: State, broken: Broken, request: GangRequest, solver: Solver) -> Victims | None:
@@ -195,9 +176,7 @@ def _wait(
     admission = TentativeAdmission(request, room.node_counts)
     victims = problem.snapshot.admitted_of({p.victim for p in room.victims})
     awaited = reservations.awaited(state, request, room.node_counts, victims)
-    awaiting = Awaiting(placement, broken.gang, room.victims, room.proof, admission, awaited)
-    awaiting.apply(state)
-    return awaiting
+    return Awaiting(placement, broken.gang, room.victims, room.proof, admission, awaited)
 
 
 def _whole(

@@ -18,13 +18,13 @@ from queuectl.domain.queues import (
     Fungibility,
     WhenCan,
 )
-from queuectl.domain.reasons import NEVER_FITS, SHOWN_FIRST, Code, Reason
+from queuectl.domain.reasons import SHOWN_FIRST, Code, Reason
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.backfill.planned_starts import PlannedStarts
 from queuectl.planner.capacity.state import State
 from queuectl.planner.placement.feasible import Decision, decide, fits_apart, place
-from queuectl.planner.preempt.candidates import EvictionScope, any_yields
 from queuectl.planner.preempt.find import Victims, find_victims
+from queuectl.planner.preempt.running import EvictionScope, any_yields
 from queuectl.planner.preempt.shortage import Heights, borrows, entitled
 from queuectl.planner.problem.fleet import FleetIndex, Room
 from queuectl.planner.problem.problem import Problem
@@ -265,10 +265,10 @@ class _Search:
         if self.leased is not None:
             same = self.queue is not None and request.flavors == self.leased.request.flavors
             return EvictionScope.LEGAL if same else None
-        if why.code not in NEVER_FITS:
+        if not why.never_fits:
             why = self.by.ever(request, self.queue, why)
         self.why.append(why)
-        in_vain = why.code in NEVER_FITS or why.waits_for_capacity
+        in_vain = why.never_fits or why.waits_for_capacity
         return None if in_vain else self._candidates(request, why)
 
     def _victims(

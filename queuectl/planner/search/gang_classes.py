@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TypeAlias
 
-from queuectl.domain.queues import ClusterQueue, QueueingStrategy
-from queuectl.domain.reasons import NEVER_FITS, Code, Reason
+from queuectl.domain.queues import ClusterQueue
+from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import Workload
 from queuectl.planner.order.lines import lines_of
@@ -91,6 +91,11 @@ class Candidate:
         return self.pending.workload.uid
 
     @property
+    def grows(self) -> bool:
+        """Whether it is a pod that extends an elastic gang: it holds back no gang."""
+        return self.pending.workload.grows
+
+    @property
     def requests(self) -> list[GangRequest]:
         """Its requests under each choice of flavors, the preferred first. Those of its class name the gang that made the class."""
         return [replace(template, pending=self.pending) for _, template in self.known.requests]
@@ -150,7 +155,7 @@ class GangClasses:
         impossible = alike.options.impossible
         refusal = (refusals.no_flavor(queue, alike.options),) if impossible else None
         flavors = alike.flavors
-        if queue.strategy is QueueingStrategy.STRICT_FIFO and not queue.split_flavors:
+        if queue.strict and not queue.split_flavors:
             flavors &= self._usable(pending.workload, queue, alike.options)
         return GangClass(alike.options, requests, flavors, refusal=refusal)
 
@@ -186,7 +191,7 @@ class GangClasses:
         """Take out what was proved on the present capacity, to search with more of it; what never fits stays refused."""
         proved: dict[ClassKey, Proved] = {}
         for kind, known in self._known.items():
-            never = known.refusal is not None and known.refusal[0].code in NEVER_FITS
+            never = known.refusal is not None and known.refusal[0].never_fits
             if not never and (known.refusal is not None or known.delays):
                 proved[kind] = known.refusal, known.delays, known.delayed
                 known.refusal, known.delays = None, ()

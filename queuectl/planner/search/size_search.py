@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from queuectl.domain.queues import ClusterQueue
-from queuectl.domain.reasons import NEVER_FITS
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.order.limits import Limits
 from queuectl.planner.order.pending_gangs import length_of
@@ -101,7 +100,7 @@ class SizeSearch:
         if queue is None or not queue.split_flavors:
             return True
         found = split(self.chooser, gang.pending, queue, options, lambda _: True, refuted)
-        return isinstance(found, Refuted) and found.why[0].code in NEVER_FITS
+        return isinstance(found, Refuted) and found.why[0].never_fits
 
     def _beyond(self, request: GangRequest, queue: ClusterQueue | None, *, nodes: bool) -> bool:
         """Whether one choice of flavors has never enough quota, or never a place."""
@@ -125,7 +124,7 @@ class SizeSearch:
                 return self.strict.ahead(queue, choice) is None
 
             outcome = split(self.chooser, pending, queue, kind.options, usable, outcome)
-        if isinstance(outcome, Refuted) and outcome.why[0].code in NEVER_FITS:
+        if isinstance(outcome, Refuted) and outcome.why[0].never_fits:
             return self._unless_held_back(gang, outcome)
         return outcome
 

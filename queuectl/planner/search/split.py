@@ -20,7 +20,7 @@ from math import prod
 from typing import Final
 
 from queuectl.domain.queues import ClusterQueue, WhenCan
-from queuectl.domain.reasons import NEVER_FITS, Code, Reason
+from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.words import counted
 from queuectl.domain.workload import PodSet, TopologyMode
@@ -246,7 +246,7 @@ class _Search:
         quota, _ = self._greatest(lambda c: self.by.state.quota.fits(self._request(c)))
         code = Code.WAITING_FOR_QUOTA if quota is None else Code.TOPOLOGY_PLACEMENT_FAILED
         why = self._reason(code, most)
-        if not whole or whole[0].code not in NEVER_FITS:
+        if not whole or not whole[0].never_fits:
             return (*whole, why)
         ever, exact = self._greatest(partial(self._fits_ever, lasting=True))
         if ever is None:

@@ -1,4 +1,4 @@
-"""One preemptor and its victims in other ClusterQueues, for the check: their places in the tree, and the use.
+"""Victims in other ClusterQueues: their places in the tree, the use, and the rules by which an order of exits is legal.
 
 A plan does not state the use at the moment a gang was considered, only the use before and after. So use is taken as
 two bounds, each where it lets more pass: *high* on the side of the victims (all that counted at some time of the plan: what
@@ -10,14 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
+from itertools import islice, product
 from typing import TypeAlias
 
-from queuectl.domain.plan import Preemption
+from queuectl.domain.plan import Preemption, PreemptionReason
 from queuectl.domain.queues import ClusterQueue, ReclaimWithinCohort, WithinClusterQueue
+from queuectl.domain.rules import FairStrategy
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.workload import Placement, Workload
-from queuectl.planner.verify.cohorts import Member, Row
+from queuectl.planner.verify.cohorts import Member, Row, excesses
 from queuectl.planner.verify.plan_index import PlanIndex
 from queuectl.planner.verify.quota import charges
 
@@ -237,3 +240,286 @@ def _stated(member: Member) -> Iterator[Key]:
                 yield quotas.flavor, resource
     for inner in member.below:
         yield from _stated(inner)
+
+
+# ---- Fair shares
+#
+# An order of exits in which each passed a strategy, and no gang that would return by its share.
+
+
+_SPLITS = 512  # splits between the two strategies that are tried; beyond it the plan is accepted
+
+
+def _share(case: Case, member: Member, use: Use) -> tuple[bool, Fraction]:
+    """Kueue's dominant resource share; endless ones last."""
+    assert member.parent is not None
+    borrowed: dict[str, int] = {}
+    lendable: dict[str, int] = {}
+    for flavor, resource in case.rows:
+        beyond = member.uses(use, flavor, resource) - member.quota(flavor, resource)
+        borrowed[resource] = borrowed.get(resource, 0) + max(0, beyond)
+        most = member.parent.most(flavor, resource)
+        lendable[resource] = lendable.get(resource, 0) + most
+    part = max(
+        (Fraction(b, lendable[r]) for r, b in borrowed.items() if lendable[r] > 0),
+        default=Fraction(0),
+    )
+    if not member.weight:
+        return part > 0, part
+    return False, part / member.weight
+
+
+def _borrows_any(case: Case, member: Member, use: Use) -> bool:
+    """Whether a member uses more than its own of anything, contended for or not."""
+    return any(member.uses(use, *row) > member.quota(*row) for row in case.rows)
+
+
+def unfair(case: Case, top: Member, theirs: list[str]) -> str | None:
+    """Why the victims below one member of a pool shared with the preemptor may not all leave."""
+    return _by_shares(case, top, theirs) or _return_within_nominal(case, theirs)
+
+
+def _return_within_nominal(case: Case, theirs: list[str]) -> str | None:
+    """Those of them that could return within the nominal quota of their ClusterQueue, and then take what shares do not protect."""
+    most = case.with_request(case.high)
+    bound = any(case.own.uses(most, *row) > case.own.quota(*row) for row in case.charges)
+    back = sorted(
+        v
+        for v in theirs
+        if case.threatens(v) and not case.stays_out(v, theirs, [case.foreign[v]], alone=bound)
+    )
+    return f"{back} could come back within their own" if back else None
+
+
+def _by_shares(case: Case, top: Member, theirs: list[str]) -> str | None:
+    near = [v for v in case.victims if v not in case.foreign or not _farther(case, v, top)]
+    mine = case.with_request(case.without(case.low, near))
+    within = all(
+        case.own.uses(case.with_request(case.low), *r) <= case.own.quota(*r)
+        for r in case.charges
+        if _contended(case, r)
+    )
+    own = next(m for m in case.path if m.parent is top.parent)
+    ours = _share(case, own, mine)
+    back = sorted(v for v in theirs if case.threatens(v) and _behind(case, v, theirs, top, ours))
+    unfair_return = False
+    for split in islice(_splits(case, theirs), _SPLITS):
+        able = case.lasts(top, theirs, split, lambda m, use: _borrows_any(case, m, use))
+        if able and (within or _passes(case, top, theirs, split, able, ours)):
+            unfair_return = bool(split and back and not within)
+            if not unfair_return:
+                return None
+    if unfair_return:
+        return f"{back} would come back with a smaller share"
+    tried = sum(1 for _ in islice(_splits(case, theirs), _SPLITS + 1))
+    return None if tried > _SPLITS else f"no order of exits of {sorted(theirs)} is fair"
+
+
+def _behind(
+    case: Case, uid: str, theirs: list[str], top: Member, ours: tuple[bool, Fraction]
+) -> bool:
+    """Whether a victim that is back would be on the side with the smaller share."""
+    return _share(case, top, case.with_back(uid, theirs)) < ours
+
+
+def _contended(case: Case, row: Key) -> bool:
+    """Whether the request is short of a resource: of its quota, or perhaps of nodes that have it."""
+    flavor = case.index.snapshot.config.flavors.get(row[0])
+    if case.index.snapshot.fleet.nodes and flavor is not None and flavor.topology is not None:
+        return True
+    more = case.with_request(case.low)
+    return any(excesses(case.index.members, case.low, more, [(case.queue.name, *row)]))
+
+
+def _farther(case: Case, uid: str, top: Member) -> bool:
+    """Whether a victim meets the preemptor no lower than those below ``top`` do."""
+    meets = case.below(case.foreign[uid])[-1].parent
+    assert meets is not None
+    assert top.parent is not None
+    return case.path.index(meets) >= case.path.index(top.parent)
+
+
+def _splits(case: Case, theirs: list[str]) -> Iterator[tuple[str, ...]]:
+    """The victims by the last strategy."""
+    strategies = case.index.snapshot.config.rules.fair_sharing
+    if strategies[0] is FairStrategy.LESS_THAN_INITIAL_SHARE:
+        yield tuple(theirs)
+        return
+    yield ()
+    if len(strategies) > 1:
+        queues: dict[str, list[str | None]] = {}
+        for uid in theirs:
+            queues.setdefault(case.foreign[uid].name, [None]).append(uid)
+        for some in product(*queues.values()):
+            chosen = tuple(v for v in some if v is not None)
+            if chosen:
+                yield chosen
+
+
+def _passes(
+    case: Case,
+    top: Member,
+    theirs: list[str],
+    late: tuple[str, ...],
+    able: list[str],
+    ours: tuple[bool, Fraction],
+) -> bool:
+    early = [v for v in theirs if v not in late]
+    if early and ours > _share(case, top, case.without(case.high, early)):
+        return False
+    return not late or any(
+        ours < _share(case, top, case.without(case.high, (w for w in theirs if w != v)))
+        for v in able
+    )
+
+
+# ---- Victims of other ClusterQueues
+#
+# Whom the policy names, and that an order of exits exists in which each was legal.
+
+
+_Rule: TypeAlias = Callable[[Case, Member, list[str]], str | None]
+
+
+def against_cohort_policy(
+    index: PlanIndex, preemption: Preemption, preemptor: Workload, victim: Workload
+) -> str | None:
+    """Why the policy of the preemptor's ClusterQueue does not name a gang of another one."""
+    queue, other = index.queue_of(preemptor), index.queue_of(victim)
+    assert queue is not None
+    assert other is not None
+    ours = list(index.members[queue.name].up())
+    if ours[-1] is not list(index.members[other.name].up())[-1]:
+        return f"{other.name} shares no cohort with {queue.name}"
+    lower = victim.priority < preemptor.priority
+    priorities = f"priority {victim.priority} against {preemptor.priority}"
+    if preemption.reason == PreemptionReason.IN_COHORT_ROOM:
+        allowed = queue.evicts_within_nominal and lower
+        return None if allowed else f"{queue.name} may not evict it for room: {priorities}"
+    fair = bool(index.snapshot.config.rules.fair_sharing)
+    known = _BY_SHARE if fair else _CLASSIC
+    if preemption.reason not in known:
+        return f"the reason {preemption.reason} is not one for another ClusterQueue here"
+    policy = queue.reclaim_within_cohort
+    if policy is ReclaimWithinCohort.ANY or (policy is not ReclaimWithinCohort.NEVER and lower):
+        return None
+    return f"{priorities}, reclaimWithinCohort of {queue.name} is {policy}"
+
+
+_WHATEVER_IS_USED = frozenset((PreemptionReason.IN_COHORT_ROOM, PreemptionReason.IDLE))
+_CLASSIC = frozenset(
+    (
+        PreemptionReason.IN_COHORT_RECLAMATION,
+        PreemptionReason.IN_COHORT_RECLAIM_WHILE_BORROWING,
+    )
+)
+_BY_SHARE = frozenset(
+    (PreemptionReason.IN_COHORT_RECLAMATION, PreemptionReason.IN_COHORT_FAIR_SHARING)
+)
+
+
+def across_queues(index: PlanIndex, uid: str) -> str | None:
+    """Why the victims of one preemptor in other ClusterQueues may not all leave; None when they may."""
+    entry = index.pending.get(uid) or index.running.get(uid)
+    refusal = index.refused.get(uid)
+    if entry is None or refusal is None or refusal.lease is None:
+        return None  # reported of each victim already
+    queue = index.queue_of(entry.workload)
+    if queue is None or queue.name not in index.members:
+        return None
+    placement, repaired = refusal.lease.placement, uid in index.running
+    if repaired:  # only its lost pods need room
+        lost = {name for name, _, _ in index.running[uid].lost}
+        placement = Placement(tuple(p for p in placement.podsets if p.podset in lost))
+    asked: dict[Key, int] = {}
+    for (_, flavor, resource), amount in charges(index, entry.workload, placement):
+        asked[flavor, resource] = asked.get((flavor, resource), 0) + amount
+    case = Case(index, uid, queue, asked, repaired)
+    if not case.foreign:
+        return None
+    return _refusal(case)
+
+
+def _refusal(case: Case) -> str | None:
+    fair = bool(case.index.snapshot.config.rules.fair_sharing)
+    why = _by_policy(case, unfair if fair else _not_reclaimable)
+    return why or _for_room(case) or _taken_back(case)
+
+
+def _by_policy(case: Case, why: _Rule) -> str | None:
+    """The objections to the victims below each member of a pool shared with the preemptor."""
+    tops: dict[Member, list[str]] = {}
+    for uid, member in case.foreign.items():
+        if case.victims[uid].reason not in _WHATEVER_IS_USED:
+            tops.setdefault(case.below(member)[-1], []).append(uid)
+    found = (why(case, top, theirs) for top, theirs in tops.items())
+    return next((text for text in found if text is not None), None)
+
+
+def _for_room(case: Case) -> str | None:
+    room = [v for v in case.foreign if case.victims[v].reason == PreemptionReason.IN_COHORT_ROOM]
+    if room and case.borrows():
+        return f"{case.queue.name} borrows, yet evicts {room} for room"
+    return None
+
+
+def _taken_back(case: Case) -> str | None:
+    """A borrower's idle victims whose queue may reclaim what it lent: they would be back at once."""
+    idle = (v for v in case.foreign if case.victims[v].reason == PreemptionReason.IDLE)
+    back = [v for v in idle if _reclaims(case, v)]
+    return (
+        f"{case.queue.name} borrows, and {back} would take it back"
+        if back and case.borrows()
+        else None
+    )
+
+
+def _reclaims(case: Case, uid: str) -> bool:
+    queue = case.index.queue_of(case.index.running[uid].workload)
+    return queue is not None and queue.reclaim_within_cohort is not ReclaimWithinCohort.NEVER
+
+
+def _not_reclaimable(case: Case, top: Member, theirs: list[str]) -> str | None:
+    if not case.lasts(top, theirs, (), case.over):
+        return f"{sorted(theirs)} cannot all leave while {top.name} uses more than its own"
+    borrows = case.borrows() and not _advantage(case, top)
+    back = sorted(
+        v
+        for v in theirs
+        if (borrows or case.threatens(v))
+        and not case.stays_out(v, theirs, case.below(case.foreign[v]))
+    )
+    if back:
+        return f"{back} could come back within their own"
+    if _advantage(case, top):
+        return None
+    not_borrowing = sorted(v for v in theirs if not _while_borrowing(case, v))
+    if not_borrowing and case.borrows():
+        return f"{case.queue.name} borrows, yet evicts {not_borrowing}"
+    unused = any(case.own.uses(case.low, *r) < case.own.quota(*r) for r in case.charges)
+    if not_borrowing and not (unused or case.queue.preempts_to_borrow):
+        return f"{case.queue.name} has used all its own and may not evict {not_borrowing}"
+    return None
+
+
+def _while_borrowing(case: Case, uid: str) -> bool:
+    victim = case.index.running[uid].workload
+    mine = (case.index.pending.get(case.uid) or case.index.running[case.uid]).workload
+    most = case.queue.borrow_threshold
+    low = victim.priority < mine.priority and (most is None or victim.priority <= most)
+    return case.queue.preempts_to_borrow and low
+
+
+def _advantage(case: Case, top: Member) -> bool:
+    """Whether the preemptor's queue, or a cohort of it that the victims are outside of, has quota for all it asks."""
+    use = case.low
+    asked = {row: 0 if case.repaired else n for row, n in case.charges.items() if n}
+    for member in case.path:
+        if top in member.below:
+            return False
+        if all(member.uses(use, *row) + n <= member.quota(*row) for row, n in asked.items()):
+            return True
+        for row, n in asked.items():
+            kept = member.quota(*row) - member.lends(*row) - member.uses(use, *row)
+            asked[row] = max(0, n - max(0, kept))
+    return False

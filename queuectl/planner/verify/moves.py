@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from queuectl.domain.plan import Move
-from queuectl.domain.queues import Defragment, QueueingStrategy
+from queuectl.domain.queues import Defragment
 from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.planner.verify.order import inadmissible, never, place
 from queuectl.planner.verify.plan_index import PlanIndex, Rule, Violation
@@ -104,7 +104,7 @@ def _cannot_restart(index: PlanIndex, gang: Admitted, beneficiary: str) -> str |
         return "its job could not be admitted again"
     why = inadmissible(index, Pending(gang.workload))
     queue = index.queue_of(gang.workload)
-    if why is not None or queue is None or queue.strategy is not QueueingStrategy.STRICT_FIFO:
+    if why is not None or queue is None or not queue.strict:
         return why
     for entry in index.snapshot.pending:
         refusal = index.refused.get(entry.workload.uid)

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from queuectl.domain.checks import CONTROLLERS, PROVISIONING
 from queuectl.domain.plan import Proof, Refusal
-from queuectl.domain.queues import ClusterQueue, QueueingStrategy, ResourceGroup, StopPolicy
+from queuectl.domain.queues import ClusterQueue, ResourceGroup, StopPolicy
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload
@@ -52,10 +52,10 @@ def check_order(index: PlanIndex) -> Iterator[Violation]:
 def _in_strict_queues(index: PlanIndex) -> dict[str, list[Pending]]:
     queues = index.snapshot.config.cluster_queues.values()
     found: dict[str, list[Pending]] = {}
-    if any(queue.strategy is QueueingStrategy.STRICT_FIFO for queue in queues):
+    if any(queue.strict for queue in queues):
         for entry in index.snapshot.pending:
             queue = index.queue_of(entry.workload)
-            if queue is not None and queue.strategy is QueueingStrategy.STRICT_FIFO:
+            if queue is not None and queue.strict:
                 found.setdefault(queue.name, []).append(entry)
     return found
 
@@ -138,7 +138,7 @@ def _strict(index: PlanIndex, queue: ClusterQueue, entries: list[Pending]) -> It
             continue  # it has its capacity
         if never(refusal) or (behind and refusal.lease is None):
             limited.add(entry.workload.ref)
-        elif entry.workload.growth is None:  # others hold back no gang
+        elif not entry.workload.grows:  # others hold back no gang
             waiting.append((entry.workload, _could_use(index, queue, entry.workload)))
 
 
@@ -172,7 +172,7 @@ def _overtaken(index: PlanIndex) -> Iterator[Violation]:
         latest = last.get(whose)
         if latest is None or -workload.priority > latest[0] or place(workload) > latest:
             continue
-        if entry.blocked is not None or workload.growth is not None:
+        if entry.blocked is not None or workload.grows:
             continue
         refusal = index.refused.get(workload.uid)
         if refusal is None or refusal.lease is not None or refusal.proof is Proof.UNDECIDED:
@@ -188,7 +188,7 @@ def _overtaken(index: PlanIndex) -> Iterator[Violation]:
 
 def _grown_first(index: PlanIndex) -> Iterator[Violation]:
     """A pod that is added to an elastic gang although a gang before it waits for what it takes."""
-    grown = [e for e in index.snapshot.pending if e.workload.growth is not None]
+    grown = [e for e in index.snapshot.pending if e.workload.grows]
     for entry in grown:
         queue = index.queue_of(entry.workload)
         if entry.workload.uid not in index.started or queue is None:
@@ -199,7 +199,7 @@ def _grown_first(index: PlanIndex) -> Iterator[Violation]:
         taken = _flavors_taken(index, entry.workload.uid)
         for first in index.snapshot.pending:
             ahead = first.workload
-            if ahead.growth is not None or place(ahead) > place(entry.workload):
+            if ahead.grows or place(ahead) > place(entry.workload):
                 continue
             if index.queue_of(ahead) is not queue or not _waits_for_room(index, first):
                 continue

@@ -178,7 +178,7 @@ def _first_that_wait(index: PlanIndex) -> dict[tuple[str, Account | None], Workl
         if entry is None or queue is None or queue.strategy is not QueueingStrategy.BACKFILL:
             continue
         workload = entry.workload
-        if workload.growth is not None:
+        if workload.grows:
             continue  # it holds back no gang
         if never(refusal) or refusal.lease is not None or inadmissible(index, entry) is not None:
             continue

@@ -1,7 +1,6 @@
 """Preemptions are legal and each is for a named gang that holds a lease; whether it fits, the capacity checks say.
 
-:mod:`queuectl.planner.verify.reclaim` has the rules for victims of other ClusterQueues, and :mod:`queuectl.planner.verify.idle`
-the rules for evicting idle gangs.
+:mod:`queuectl.planner.verify.exits` has the rules for victims of other ClusterQueues.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ from queuectl.domain.plan import Preemption, PreemptionReason
 from queuectl.domain.queues import ClusterQueue, OptOut, ReclaimMode, WithinClusterQueue
 from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.domain.workload import Workload
-from queuectl.planner.verify.idle import does_not_yield, not_idle
+from queuectl.planner.verify.exits import across_queues, against_cohort_policy
 from queuectl.planner.verify.plan_index import PlanIndex, Rule, Violation
-from queuectl.planner.verify.reclaim import across_queues, against_cohort_policy
 
 _DAY = 86_400.0  # seconds
 
@@ -212,3 +210,48 @@ def _not_spared(index: PlanIndex, spared: Preemption) -> str | None:
     if spared.reason != PreemptionReason.IDLE:
         return f"the reason is {spared.reason}"
     return shielded(index, victim, spared.reason) or does_not_yield(index, taker.workload, victim)
+
+
+# ---- Idle gangs
+#
+# Gangs that leave for not using their GPUs: each was seen idle, and yields to the gang that gets them.
+
+
+def not_idle(index: PlanIndex, preemption: Preemption, victim: Admitted) -> str | None:
+    """Why a gang must not be evicted for idleness; ``preemption`` names the gang for which it is."""
+    taker = index.pending.get(preemption.preemptor)
+    if taker is None:
+        return "only a pending gang can evict an idle one"
+    queue = index.queue_of(victim.workload)
+    if queue is not None and queue.idle_reclaim.mode in (ReclaimMode.OFF, ReclaimMode.DRY_RUN):
+        return f"idleReclaim of {queue.name} is {queue.idle_reclaim.mode}"
+    return does_not_yield(index, taker.workload, victim)
+
+
+def does_not_yield(index: PlanIndex, taker: Workload, victim: Admitted) -> str | None:
+    """Why an idle gang would not yield to another one, were its queue to take idle gangs at all."""
+    queue, theirs = index.queue_of(taker), index.queue_of(victim.workload)
+    if queue is None or theirs is None:
+        return "preemptor or victim is in no ClusterQueue"
+    if victim.idle_since is None:
+        return "it is not known to be idle"
+    equal = victim.workload.priority == taker.priority
+    if queue is theirs and equal and _goes_first(queue, victim.workload, taker):
+        return f"as the older one it would come back before {taker.ref}"
+    roots = [list(index.members[name].up())[-1] for name in (queue.name, theirs.name)]
+    if roots[0] is not roots[1]:
+        return f"{theirs.name} shares no cohort with {queue.name}"
+    priorities = f"idle at priority {victim.workload.priority} against {taker.priority}"
+    if victim.workload.priority > taker.priority:
+        return priorities
+    if equal and not theirs.idle_reclaim.to_equal:
+        return f"{priorities}, and {theirs.name} does not let it yield to its equal"
+    return None
+
+
+def _goes_first(queue: ClusterQueue, evicted: Workload, taker: Workload) -> bool:
+    """Whether the one that leaves, queued again, evicts an equal that took its place, or is before it as head."""
+    if evicted.queued_at > taker.queued_at:
+        return False
+    evicts = queue.within_cluster_queue is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY
+    return evicts or queue.strict

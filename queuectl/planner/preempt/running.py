@@ -1,8 +1,8 @@
-"""Running gangs as arrays, for the search for victims.
+"""Running gangs as arrays, and what the rules ask about them and about one gang that would evict some of them.
 
-*RunningGangs* are the gangs of some ClusterQueues that are not protected; the list is built once per problem; the *CandidateTable* of one blocked gang
-is the part of it that the rules (:mod:`queuectl.planner.preempt.rules`) and this plan leave, with costs. Rows are (gang, node) pairs:
-what leaves a node with which gang.
+*RunningGangs* are the gangs of some ClusterQueues that are not protected; the list is built once per problem. A *Preemptor* answers the
+questions of the rules (:mod:`queuectl.planner.preempt.rules`) about them. Its *CandidateTable* is the part of them that the rules and this plan
+leave, with costs. Rows are (gang, node) pairs: what leaves a node with which gang.
 
 Idle gangs yield their GPUs to a gang that waits (``idleReclaim``). Whether a gang is idle was judged before the snapshot was made
 (``Admitted.idle_since``); nothing of metrics is known here. The idle gang's own ClusterQueue decides: a gang of higher priority may
@@ -12,25 +12,34 @@ policies of either queue are. In a dry run the queues count that only report whi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import cached_property
 from math import inf
 from typing import Final, TypeAlias
 
 import numpy as np
 
 from queuectl.domain.plan import Cost
-from queuectl.domain.queues import ClusterQueue, ReclaimMode
+from queuectl.domain.queues import (
+    ClusterQueue,
+    ReclaimMode,
+    ReclaimWithinCohort,
+    WithinClusterQueue,
+)
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.workload import Workload
 from queuectl.planner.capacity.state import State
 from queuectl.planner.preempt.cost import Ages, ages_of, cost_of
 from queuectl.planner.preempt.protections import opts_out, protected_until
+from queuectl.planner.preempt.returning import Place, Returning, evicts_below
+from queuectl.planner.preempt.shortage import Charges, CommonPool, QuotaShortfall, shortfall_of
 from queuectl.planner.preempt.sizes import Sizes, sizes_of
 from queuectl.planner.problem.problem import Problem
+from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.topology import Ints, Mask
-from queuectl.planner.quota.tree import QuotaRow
+from queuectl.planner.quota.tree import FlavorResource, Pool, QuotaRow
 
 
 class EvictionScope(Enum):
@@ -96,9 +105,6 @@ def may_evict(problem: Problem, workload: Workload, queue: ClusterQueue | None) 
 
 
 Floats: TypeAlias = np.ndarray[tuple[int], np.dtype[np.float64]]
-Charges: TypeAlias = Mapping[
-    int, tuple[tuple[QuotaRow, int], ...]
-]  # gang of a table to what it is charged
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -256,14 +262,6 @@ class CandidateTable:
         return chosen
 
 
-def staying(state: State, running: RunningGangs) -> Mask:
-    """The running gangs that this plan has not evicted or repaired. Shape (C,)."""
-    gone = state.evicted | state.repairing
-    if not gone:
-        return np.ones(len(running.gangs), dtype=np.bool_)
-    return np.array([g.workload.uid not in gone for g in running.gangs], dtype=np.bool_)
-
-
 def running_gangs(problem: Problem, queues: tuple[str, ...]) -> RunningGangs:
     """The running gangs of some ClusterQueues, built once per problem."""
     return problem.once(_enroll, queues)
@@ -344,3 +342,204 @@ def rows_of(problem: Problem, gangs: Sequence[Admitted]) -> Rows:
     for into, row in zip(use, amounts, strict=True):
         np.add.at(into, at, row)
     return Rows(pairs // max(problem.size, 1), pairs % max(problem.size, 1), use)
+
+
+# One gang that would evict others.
+
+
+@dataclass(eq=False)
+class Preemptor:
+    """One gang that would evict others, and the running gangs of its cohort tree that neither leave nor are protected, C of them.
+
+    Attributes:
+        request: of a gang that waits; of a repair, which is charged nothing and takes no gang for idleness.
+        queue: the ClusterQueue whose policies count.
+        dry: queues count that only report which idle gangs would be evicted.
+        known: per rule, the gangs that it names; filled by :mod:`queuectl.planner.preempt.rules`.
+        everywhere: consider the whole tree, also where no rule reaches beyond its own ClusterQueue.
+    """
+
+    state: State
+    request: GangRequest
+    queue: ClusterQueue
+    dry: bool = False
+    everywhere: bool = False
+    known: dict[object, Mask] = field(default_factory=dict)
+
+    @property
+    def workload(self) -> Workload:
+        return self.request.pending.workload
+
+    @cached_property
+    def shortfall(self) -> QuotaShortfall:
+        return shortfall_of(self.state, self.request, self.queue.name)
+
+    @cached_property
+    def fair(self) -> bool:
+        """Whether shares decide instead of borrowing."""
+        return bool(self.state.problem.snapshot.config.rules.fair_sharing)
+
+    @cached_property
+    def _asks_idle(self) -> bool:
+        waits = self.request.queue is not None
+        problem = self.state.problem
+        return waits and any_yields(problem, self.workload, self.queue, dry=self.dry)
+
+    @cached_property
+    def running(self) -> RunningGangs:
+        """The gangs that some rule could name."""
+        queue = self.queue
+        names: tuple[str, ...] = (queue.name,)
+        reclaims = queue.reclaim_within_cohort is not ReclaimWithinCohort.NEVER
+        others = self._asks_idle or reclaims or queue.evicts_within_nominal or self.everywhere
+        if len(self.shortfall.path) > 1 and others:
+            names = self.shortfall.path[-1].queues
+        return running_gangs(self.state.problem, names)
+
+    # Questions of the conditions. Masks have the shape (C,).
+
+    @cached_property
+    def staying(self) -> Mask:
+        """Gangs that this plan neither evicts nor repairs."""
+        state, gangs = self.state, self.running.gangs
+        decided = state.evicted | state.repairing
+        if not decided:
+            return np.ones(len(gangs), dtype=np.bool_)
+        return np.array([g.workload.uid not in decided for g in gangs], dtype=np.bool_)
+
+    @cached_property
+    def own(self) -> Mask:
+        """Gangs of its own ClusterQueue."""
+        own: Mask = self.running.owner == self.running.queues[self.queue.name]
+        return own
+
+    @cached_property
+    def lower(self) -> Mask:
+        """Gangs of lower priority."""
+        lower: Mask = self.running.priority < self.workload.priority
+        return lower
+
+    @cached_property
+    def newer_equal(self) -> Mask:
+        running = self.running
+        equal: Mask = running.priority == self.workload.priority
+        return equal & (running.queued_at > self.workload.queued_at)
+
+    def queue_of(self, gang: Admitted) -> str:
+        """The name of the ClusterQueue that a running gang is charged to."""
+        queue = self.state.problem.snapshot.queue_of(gang.workload)
+        return "" if queue is None else queue.name
+
+    def common_pool(self, gang: Admitted) -> CommonPool | None:
+        """Where the ClusterQueue of a running gang meets its side of the tree."""
+        return self.shortfall.common_pool(self.queue_of(gang))
+
+    @cached_property
+    def others(self) -> Mask:
+        """Gangs of other ClusterQueues of its cohort tree."""
+        return self.by_queue(lambda _: True)
+
+    def by_queue(self, holds: Callable[[CommonPool], bool | Mask]) -> Mask:
+        """Gangs of other ClusterQueues of the tree for which something holds, asked once for each queue."""
+        found = np.zeros(len(self.running.gangs), dtype=np.bool_)
+        for name, at in self.running.queues.items():
+            common_pool = self.shortfall.common_pool(name)
+            if common_pool is not None:
+                theirs = self.running.owner == at
+                if theirs.any():
+                    found |= theirs & holds(common_pool)
+        return found
+
+    def charged(self, queue: str, rows: Iterable[FlavorResource]) -> Mask:
+        """Gangs that are charged to a queue for one of some flavors and resources."""
+        charged = np.zeros(len(self.running.gangs), dtype=np.bool_)
+        for row in rows:
+            amounts = self.running.quota.get((queue, *row))
+            if amounts is not None:
+                charged |= amounts > 0
+        return charged
+
+    def within_nominal(self, common_pool: CommonPool) -> Pool | None:
+        """Of another queue and the cohorts above it the first that uses no more than its own of what is contended for."""
+        pools = common_pool.below[:1] if self.fair else common_pool.below
+        return next((pool for pool in pools if not self.shortfall.over(pool)), None)
+
+    @cached_property
+    def returning(self) -> Returning:
+        """Which gangs could return; ``uphill``: another queue of the tree reclaims from higher gangs too."""
+        known = self.state.problem.snapshot.config.cluster_queues
+        uphill = any(
+            known[name].reclaim_within_cohort is ReclaimWithinCohort.ANY
+            for name in self.running.queues
+            if name in known and name != self.queue.name
+        )
+        return Returning(self.state, self.workload, uphill)
+
+    def could_return(self, common_pool: CommonPool) -> Mask:
+        """Gangs of a ClusterQueue that could come back within its nominal quota and then evict the preemptor.
+
+        Not all of them: ``OtherQueues.stays_out`` later considers the other gangs that leave with them.
+        """
+        pool = common_pool.below[0]
+        queue = self.state.problem.snapshot.config.cluster_queues[pool.name]
+        borrows = np.zeros(len(self.running.gangs), dtype=np.bool_)
+        alone = self.fair and not self.shortfall.within_nominal
+        for row in self.shortfall.rows:
+            beyond = self.shortfall.use.beyond(pool, row)
+            if beyond > 0:
+                place = None if alone else self.returning.settled_above((pool.name, *row), beyond)
+                above = _above(self.running, place, queue.within_cluster_queue)
+                borrows |= self.charged(pool.name, [row]) & ~above
+        return ~borrows & self.returning.dangerous(queue, self.running.priority)
+
+    @cached_property
+    def by_place(self) -> Mask:
+        """Gangs that use from outside quota that is the preemptor's by its place in the tree."""
+        if self.fair:
+            return self.others if self.shortfall.within_nominal else np.zeros_like(self.others)
+        return self.by_queue(lambda common_pool: common_pool.level > self.shortfall.nearest_quota)
+
+    @cached_property
+    def may_go_without_borrowing(self) -> bool:
+        """Kueue's rule: a queue that may not preempt to borrow must have nominal quota unused of all it contends for."""
+        own = self.shortfall.path[0]
+        return self.queue.preempts_to_borrow or all(
+            self.shortfall.use.beyond(own, row) < 0 for row in self.shortfall.rows
+        )
+
+    @cached_property
+    def idle(self) -> Mask:
+        """Gangs that yield to it for being idle, less those that would come back before it."""
+        running, queue = self.running, self.queue
+        if not self._asks_idle:
+            return np.zeros(len(running.gangs), dtype=np.bool_)
+        least = least_priorities(self.state.problem, tuple(running.queues), self.dry)
+        idle: Mask = least <= self.workload.priority
+        evicts = queue.within_cluster_queue is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY
+        if evicts or queue.strict:
+            equal = self.own & (running.priority == self.workload.priority)
+            idle &= ~(equal & ~self.newer_equal)
+        return idle & self.staying
+
+    @cached_property
+    def guarded(self) -> Mask:
+        """Idle gangs of other queues that could take back what a borrower got of them."""
+        if not self.idle.any():
+            return self.idle
+        known = self.state.problem.snapshot.config.cluster_queues
+        reclaims = [
+            name in known
+            and name != self.queue.name
+            and known[name].reclaim_within_cohort is not ReclaimWithinCohort.NEVER
+            for name in self.running.queues
+        ]
+        return self.idle & np.array(reclaims, dtype=np.bool_)[self.running.owner]
+
+
+def _above(running: RunningGangs, place: Place | None, policy: WithinClusterQueue) -> Mask:
+    """Gangs to which one at this place of their ClusterQueue yields. Shape (C,)."""
+    reach = evicts_below(policy, running.priority, running.queued_at)
+    if place is None or reach is None:
+        return np.zeros(len(running.gangs), dtype=np.bool_)
+    above: Mask = (reach[0] > place[0]) | ((reach[0] == place[0]) & (reach[1] > place[1]))
+    return above

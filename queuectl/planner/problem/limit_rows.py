@@ -1,0 +1,452 @@
+"""Limits as ordinary resources of nodes and pods.
+
+The planner knows amounts only. A limit for the pods of a gang on some nodes is therefore a *row*: a resource with a name of its own, which nodes
+offer and pods request. The searches, proofs and evictions then hold for the limit too. :func:`with_limit_rows` adds all rows to a snapshot; the
+verifier does not see them: it counts pods. To add such a limit, write what a node offers of its row and what a gang requests of it.
+
+**Shared GPUs.** Where the device plugin offers a GPU several times, two replicas of one pod, or of two pods, can be the same GPU: the kubelet
+chooses. A gang therefore has at most one pod with one replica on such a node, unless it or its ClusterQueue asks otherwise
+(:class:`SharedGpus`):
+
+- ``nvidia.com/gpu (not shared)``: nodes with shared GPUs offer none of it;
+- ``nvidia.com/gpu (one pod per shared node)#i``: nodes with shared GPUs offer 1 of it, for the gang with number i.
+
+Other nodes offer as much of both as of the GPU itself, so that it never limits anything there.
+
+**Reservations in advance.** For each resource that a Reservation keeps, each node offers one more resource, *beside* the Reservation, of which
+it has as much as of the resource itself. A gang that the Reservation does not admit, and that would run at a time of the Reservation, requests
+both. Capacity is kept for the Reservation in the second resource alone (:mod:`queuectl.planner.cycle.advance`). So the gangs that it admits, and
+the gangs that end before it starts, can use all of its nodes, and the searches place, move and refuse all others beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from math import inf
+from typing import Final, TypeVar
+
+from queuectl.domain.fleet import Fleet, Node, NodeRules
+from queuectl.domain.gpus import GpuWeights, SharedGpus
+from queuectl.domain.quantity import NOTHING, PODS, Resources
+from queuectl.domain.queues import ClusterQueue, QueueConfig
+from queuectl.domain.reservations import Occurrence
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.workload import PodSet, Workload
+from queuectl.planner.cache import PlannerCache
+
+_UNSHARED: Final = " (not shared)"
+_ONE_POD: Final = " (one pod per shared node)#"
+_FEWEST: Final = (
+    8  # gangs for which nodes have a resource of their own, so that few changes need new nodes
+)
+_MOST: Final = 128
+"""Further gangs share the resources of others, so two of them cannot use one node with shared GPUs at the same time."""
+_BESIDE: Final = " beside Reservation "
+_FLEETS: Final = 4  # kept with rows, for numbers of gangs or Reservations that alternate
+
+Gang = TypeVar("Gang", Pending, Admitted)
+_Rows = tuple[tuple[str, tuple[str, ...]], ...]
+"""Names of Reservations, and the resources that each keeps."""
+
+
+def with_limit_rows(snapshot: Snapshot, cache: PlannerCache) -> Snapshot:
+    """The snapshot with the rows of all limits; the same one without any, or if it has them already."""
+    return _with_reservations(_with_shared_gpus(snapshot, cache), cache)
+
+
+def is_limit_row(resource: str) -> bool:
+    """Whether it is the row of a limit, and not a resource of nodes."""
+    return _ONE_POD in resource or resource.endswith(_UNSHARED) or _BESIDE in resource
+
+
+@dataclass(eq=False)
+class _Rowed:
+    """One fleet, and the gangs of its last snapshot, with the rows of one kind of limit.
+
+    Attributes:
+        fleets: by what decides about the rows, the fleet with them.
+        gangs: by id, each gang that requests rows, what decides about them, and the gang with its requests.
+    """
+
+    fleets: dict[Hashable, Fleet] = field(default_factory=dict)
+    gangs: dict[int, tuple[object, Hashable, object]] = field(default_factory=dict)
+
+    def add_to(
+        self,
+        snapshot: Snapshot,
+        rows: Hashable,
+        offer: Callable[[Node], Callable[[Resources], Resources]],
+        kind: Callable[[Pending | Admitted], Hashable],
+        request: Callable[[Pending | Admitted], Mapping[str, Resources]],
+    ) -> Snapshot:
+        """The snapshot with rows. A gang of the same kind as before stays the same object.
+
+        Args:
+            snapshot: without them.
+            rows: what decides about them.
+            offer: of a node, its amounts with its rows.
+            kind: what decides about the rows of a gang; None if it requests none.
+            request: of a gang, podset to what each pod requests of the rows; podsets that request nothing are absent.
+        """
+        if rows not in self.fleets:
+            if len(self.fleets) == _FLEETS:
+                self.fleets.clear()
+            nodes = (node.with_rows(offer(node)) for node in snapshot.fleet.nodes)
+            self.fleets[rows] = Fleet(tuple(nodes))
+        gangs: dict[int, tuple[object, Hashable, object]] = {}
+
+        def rowed(gang: Gang) -> Gang:
+            of_gang = kind(gang)
+            if of_gang is None:
+                return gang
+            last = self.gangs.get(id(gang))
+            if last is None or last[0] is not gang or last[1] != of_gang:
+                requested = request(gang)
+                if not requested:
+                    return gang
+                last = gang, of_gang, replace(gang, workload=_requesting(gang.workload, requested))
+            gangs[id(gang)] = last
+            assert isinstance(last[2], type(gang))
+            return last[2]
+
+        pending, admitted = map(rowed, snapshot.pending), map(rowed, snapshot.admitted)
+        made = replace(
+            snapshot, fleet=self.fleets[rows], pending=tuple(pending), admitted=tuple(admitted)
+        )
+        self.gangs = gangs
+        return made
+
+
+def _requesting(workload: Workload, rows: Mapping[str, Resources]) -> Workload:
+    """The gang whose pods request these rows, by podset, and none beside Reservations besides."""
+
+    def with_its_rows(podset: PodSet) -> PodSet:
+        more, shape = rows.get(podset.name), podset.shape
+        if more is None:
+            return podset
+        requests = plain(shape.requests) + more
+        shape = replace(shape, requests=requests, incidental=shape.incidental | frozenset(more))
+        return replace(podset, shape=shape)
+
+    return replace(workload, podsets=tuple(map(with_its_rows, workload.podsets)))
+
+
+# Shared GPUs.
+
+
+@dataclass(eq=False)
+class _SharedNodes(_Rowed):
+    """The nodes with shared GPUs of one fleet, under one configuration.
+
+    Attributes:
+        by_resource: resource to the nodes on which a unit of it is a replica; empty = no GPU is shared.
+        usable: node rules, ClusterQueue and resource to whether such pods can run on a node with shared GPUs.
+    """
+
+    config: QueueConfig = field(kw_only=True)
+    by_resource: Mapping[str, tuple[Node, ...]] = field(kw_only=True)
+    usable: dict[tuple[NodeRules, str | None, str], bool] = field(default_factory=dict)
+
+
+def _with_shared_gpus(snapshot: Snapshot, cache: PlannerCache) -> Snapshot:
+    shared = _shared_nodes(snapshot, cache)
+    if not shared.by_resource:
+        return snapshot
+    numbers = _numbers(snapshot, shared)
+    count = _FEWEST
+    while count < min(len(numbers), _MOST):
+        count *= 2
+    return shared.add_to(
+        snapshot,
+        count,
+        _offer_of(shared, count),
+        lambda gang: numbers.get(gang.workload.uid, -1),
+        lambda gang: _limits_of(gang.workload, numbers, shared),
+    )
+
+
+def _shared_nodes(snapshot: Snapshot, cache: PlannerCache) -> _SharedNodes:
+    known = cache.get(snapshot.fleet, _SharedNodes)
+    weights = snapshot.config.rules.accounting.gpus
+    if known is not None and known.config.rules.accounting.gpus is not weights:
+        known = None
+    if known is None:
+        by_resource: dict[str, list[Node]] = {}
+        offers = {id(n.allocatable): n.allocatable for n in snapshot.fleet.nodes}
+        done = any(map(is_limit_row, {name for amounts in offers.values() for name in amounts}))
+        for node in () if done else snapshot.fleet.nodes:
+            for resource in shared_on(node, weights):
+                by_resource.setdefault(resource, []).append(node)
+        shared = {resource: tuple(nodes) for resource, nodes in by_resource.items()}
+        known = _SharedNodes(config=snapshot.config, by_resource=shared)
+        cache.keep(snapshot.fleet, known)
+    elif known.config is not snapshot.config:
+        known = _SharedNodes(known.fleets, config=snapshot.config, by_resource=known.by_resource)
+        cache.keep(snapshot.fleet, known)
+    return known
+
+
+def shared_on(node: Node, weights: GpuWeights) -> Iterable[str]:
+    """The resources of a node of which a unit is a replica."""
+    return (resource for resource in node.allocatable if weights.shared(resource, node.labels))
+
+
+def _offer_of(
+    shared: _SharedNodes, count: int
+) -> Callable[[Node], Callable[[Resources], Resources]]:
+    weights = shared.config.rules.accounting.gpus
+
+    @cache
+    def offer(here: tuple[str, ...]) -> Callable[[Resources], Resources]:
+        return cache(lambda amounts: amounts + _offered(amounts, here, shared, count))
+
+    return lambda node: offer(
+        tuple(r for r in shared.by_resource if weights.shared(r, node.labels))
+    )
+
+
+def _offered(
+    allocatable: Resources, here: Collection[str], shared: _SharedNodes, count: int
+) -> Resources:
+    """The rows of a node on which the resources in ``here`` are shared."""
+    rows: dict[str, int] = {}
+    for resource in shared.by_resource:
+        amount = allocatable[resource]
+        if resource in here:
+            rows |= {_row(resource, i): min(amount, 1) for i in range(count)}
+        else:
+            rows |= {_row(resource, i): amount for i in range(count)}
+            rows[resource + _UNSHARED] = amount
+    return Resources(rows)
+
+
+def _row(resource: str, number: int) -> str:
+    return f"{resource}{_ONE_POD}{number % _MOST}"
+
+
+def _numbers(snapshot: Snapshot, shared: _SharedNodes) -> dict[str, int]:
+    """A number for each gang that can have only one pod on each node with shared GPUs; running gangs first."""
+    gangs = (
+        *sorted((gang.workload for gang in snapshot.admitted), key=lambda w: w.uid),
+        *sorted((gang.workload for gang in snapshot.pending), key=lambda w: w.uid),
+    )
+    numbers: dict[str, int] = {}
+    for workload in gangs:
+        if _has_siblings(workload, shared):
+            numbers.setdefault(workload.uid, len(numbers))
+    return numbers
+
+
+def _has_siblings(workload: Workload, shared: _SharedNodes) -> bool:
+    """Whether several of its pods request one replica each, and can meet on a node."""
+    return any(
+        sum(podset.count for podset in _apart(workload, resource, shared)) > 1
+        for resource in shared.by_resource
+    )
+
+
+def _apart(workload: Workload, resource: str, shared: _SharedNodes) -> list[PodSet]:
+    """Its podsets of which at most one pod can be on each node with shared units of the resource."""
+    queue = shared.config.cluster_queue_of(workload.namespace, workload.queue)
+    return [
+        podset
+        for podset in workload.podsets
+        if podset.shape.requests[resource] == 1
+        and _rule(podset, queue) is SharedGpus.ONE_PER_NODE
+        and _usable(podset, queue, resource, shared)
+    ]
+
+
+def _rule(podset: PodSet, queue: ClusterQueue | None) -> SharedGpus:
+    of_queue = queue.shared_gpus if queue is not None else SharedGpus.ONE_PER_NODE
+    return of_queue.unless(podset.shared_gpus)
+
+
+def _usable(
+    podset: PodSet, queue: ClusterQueue | None, resource: str, shared: _SharedNodes
+) -> bool:
+    """Whether its pods can run on any node with shared units of a resource, as far as labels and taints decide."""
+    rules = podset.shape.rules
+    key = (rules, queue.name if queue is not None else None, resource)
+    if key not in shared.usable:
+        shared.usable[key] = any(
+            each.refusal(node) is None
+            for each in _rules_by_flavor(rules, queue, resource, shared.config)
+            for node in shared.by_resource[resource]
+        )
+    return shared.usable[key]
+
+
+def _rules_by_flavor(
+    rules: NodeRules, queue: ClusterQueue | None, resource: str, config: QueueConfig
+) -> list[NodeRules]:
+    """The node rules of pods with each flavor of the resource; their own without a flavor."""
+    groups = [g for g in queue.groups if resource in g.covered] if queue is not None else []
+    named = (config.flavors.get(quotas.flavor) for group in groups for quotas in group.flavors)
+    flavors = [flavor for flavor in named if flavor is not None]
+    return [
+        NodeRules(
+            tuple(sorted({*rules.selector, *flavor.node_labels})),
+            rules.affinity,
+            rules.tolerations + flavor.tolerations,
+        )
+        for flavor in flavors
+    ] or [rules]
+
+
+def _limits_of(
+    workload: Workload, numbers: Mapping[str, int], shared: _SharedNodes
+) -> dict[str, Resources]:
+    limits = ((p.name, _limits(p, workload, numbers, shared)) for p in workload.podsets)
+    return {name: Resources(dict.fromkeys(rows, 1)) for name, rows in limits if rows}
+
+
+def _limits(
+    podset: PodSet, workload: Workload, numbers: Mapping[str, int], shared: _SharedNodes
+) -> list[str]:
+    """The resources of which each pod of a podset requests 1."""
+    queue = shared.config.cluster_queue_of(workload.namespace, workload.queue)
+    rule = _rule(podset, queue)
+    rows = []
+    for resource in shared.by_resource:
+        amount = podset.shape.requests[resource]
+        if not amount or rule is SharedGpus.ANY or not _usable(podset, queue, resource, shared):
+            continue
+        if rule is SharedGpus.NEVER or amount > 1:
+            rows.append(resource + _UNSHARED)
+        elif workload.uid in numbers:
+            rows.append(_row(resource, numbers[workload.uid]))
+    return rows
+
+
+# Reservations in advance.
+
+
+def reserved_row(resource: str, name: str) -> str:
+    """The resource beside a Reservation."""
+    return f"{resource}{_BESIDE}{name}"
+
+
+def reservation_of_row(resource: str) -> str | None:
+    """The name of the Reservation beside which it is; None for all other resources."""
+    return resource.partition(_BESIDE)[2] or None
+
+
+def rows_beside(requests: Resources, among: Iterable[Occurrence]) -> Resources:
+    """The request of a pod beside each of these Reservations."""
+    return Resources(
+        {
+            reserved_row(resource, each.name): requests[resource]
+            for each in among
+            for resource in resources_of(each)
+        }
+    )
+
+
+def resources_of(occurrence: Occurrence) -> tuple[str, ...]:
+    """The resources that it keeps; of named nodes it keeps all room for pods."""
+    capacity = occurrence.reservation.capacity
+    return (PODS,) if capacity is None else tuple(sorted(set(capacity.requests) - {PODS}))
+
+
+def plain(requests: Resources) -> Resources:
+    """The request without what is beside Reservations."""
+    if not any(map(reservation_of_row, requests)):
+        return requests
+    return Resources({n: amount for n, amount in requests.items() if not reservation_of_row(n)})
+
+
+def beside(
+    snapshot: Snapshot, workload: Workload, until: float, at: float | None = None
+) -> tuple[Occurrence, ...]:
+    """The Reservations that must leave a gang out, if it holds capacity from ``at`` (None = now) until ``until``, unix seconds."""
+    begins = snapshot.now if at is None else at
+    queue = snapshot.queue_of(workload)
+    name = queue.name if queue is not None else None
+    return tuple(
+        each
+        for each in snapshot.reservations
+        if each.begins < until
+        and begins < each.ends
+        and not each.reservation.admits(workload, name)
+    )
+
+
+def end_of(snapshot: Snapshot, gang: Pending | Admitted) -> float:
+    """The unix seconds at which a gang leaves; a pending one starts now. Infinite if unknown."""
+    if isinstance(gang, Pending):
+        duration = gang.workload.duration
+        return inf if duration is None else snapshot.now + duration.seconds
+    return inf if gang.ends_at is None else max(gang.ends_at, snapshot.now + 1)
+
+
+def _with_reservations(snapshot: Snapshot, cache: PlannerCache) -> Snapshot:
+    rows = _rows(snapshot.reservations)
+    if not rows or any(
+        reservation_of_row(n) for node in snapshot.fleet.nodes[:1] for n in node.allocatable
+    ):
+        return snapshot
+    offer = _offer_beside(snapshot.reservations)
+    known = cache.get(snapshot.fleet, _Rowed) or cache.keep(snapshot.fleet, _Rowed())
+
+    def among(gang: Pending | Admitted) -> tuple[Occurrence, ...]:
+        return beside(snapshot, gang.workload, end_of(snapshot, gang))
+
+    rowed = known.add_to(
+        snapshot,
+        rows,
+        lambda _: offer,
+        lambda gang: _rows(among(gang)) or None,
+        lambda gang: _beside_of(gang.workload, among(gang)),
+    )
+    return replace(rowed, other_pods=_other_pods(snapshot))
+
+
+def _offer_beside(reservations: tuple[Occurrence, ...]) -> Callable[[Resources], Resources]:
+    return cache(lambda amounts: amounts + rows_beside(amounts, reservations))
+
+
+def _rows(occurrences: Iterable[Occurrence]) -> _Rows:
+    return tuple((each.name, resources_of(each)) for each in occurrences)
+
+
+def _other_pods(snapshot: Snapshot) -> Mapping[str, Resources]:
+    """The amounts in use on each node beside the gangs, with those kept on nodes that no search can change."""
+    used = {
+        name: amounts + rows_beside(amounts, snapshot.reservations)
+        for name, amounts in snapshot.other_pods.items()
+    }
+    for occurrence in snapshot.reservations:
+        for name, amounts in fixed(occurrence, snapshot):
+            row = rows_beside(amounts, (occurrence,))
+            used[name] = used.get(name, NOTHING) + row
+    return used
+
+
+def fixed(occurrence: Occurrence, snapshot: Snapshot) -> Iterable[tuple[str, Resources]]:
+    """Nodes on which an occurrence stays, and what is kept there: named nodes, or its placement once it has begun."""
+    reservation = occurrence.reservation
+    if reservation.capacity is None:
+        nodes: Mapping[str, Node] = snapshot.fleet.by_name
+        return [(name, nodes[name].allocatable) for name in reservation.nodes if name in nodes]
+    return list(occurrence.kept()) if stays(occurrence, snapshot) else ()
+
+
+def stays(occurrence: Occurrence, snapshot: Snapshot) -> bool:
+    """Whether its placement no longer changes: it has begun, or gangs are evicted for it from these nodes."""
+    if not occurrence.placed:
+        return False
+    if occurrence.active(snapshot.now):
+        return True
+    return occurrence.reservation.evicts and occurrence.stands(snapshot.fleet)
+
+
+def asking_beside(workload: Workload, among: Collection[Occurrence]) -> Workload:
+    """The gang with its requests beside these Reservations and no others."""
+    return _requesting(workload, _beside_of(workload, among))
+
+
+def _beside_of(workload: Workload, among: Collection[Occurrence]) -> dict[str, Resources]:
+    return {p.name: rows_beside(plain(p.shape.requests), among) for p in workload.podsets}
