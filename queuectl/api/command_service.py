@@ -30,9 +30,10 @@ from queuectl.api.command_views import (
     starter_view,
 )
 from queuectl.api.kinds import PREFIX
-from queuectl.api.ports import ApiStore, Diagnoser
+from queuectl.api.ports import Diagnoser
 from queuectl.api.problems import Problem, ProblemType, wrong_parameter
 from queuectl.api.redaction import redactor_of
+from queuectl.db.ports import ApiStore
 from queuectl.domain.commands import Action, Command, objection, reserved_to_admins
 from queuectl.domain.errors import Conflict
 from queuectl.domain.identity import Right

@@ -83,7 +83,7 @@ async def numbered(connection: AsyncConnection, number: int) -> Command | None:
 
 
 async def of_workload(
-    connection: AsyncConnection, uid: str, after: int, limit: int
+    connection: AsyncConnection, uid: str, after: int = 0, limit: int = 100
 ) -> tuple[Command, ...]:
     """Commands for one workload with ids above ``after``, oldest first."""
     mine = select(commands).where(commands.c.uid == uid, commands.c.id > after)
@@ -111,7 +111,7 @@ def listing(wanted: CommandFilter, limit: int) -> Select[Any]:
 
 
 async def newest(
-    connection: AsyncConnection, wanted: CommandFilter, limit: int
+    connection: AsyncConnection, wanted: CommandFilter, limit: int = 100
 ) -> tuple[Command, ...]:
     """The newest of these commands, newest first."""
     rows = await connection.execute(listing(wanted, max(1, min(limit, LONGEST_PAGE))))

@@ -29,9 +29,9 @@ from queuectl.api import problems
 from queuectl.api.access import ANONYMOUS, Identities, set_caller, set_credential_check
 from queuectl.api.auth.limits import UnknownCallerLimit, address_of
 from queuectl.api.kinds import PREFIX
-from queuectl.api.ports import Sessions
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.control.questions.throttle import asking
+from queuectl.db.ports import Sessions
 from queuectl.domain.identity import LONGEST_TOKEN, Caller, Session
 
 # ---- Claims of tokens before verification

@@ -22,7 +22,7 @@ from queuectl.api.auth.loopback import ThisMachine
 from queuectl.api.auth.requests import Requests
 from queuectl.api.kinds import PREFIX
 from queuectl.api.oidc.login import OidcLogin
-from queuectl.api.ports import ApiStore
+from queuectl.db.ports import ApiStore
 from queuectl.domain.rate_limit import Buckets
 
 WIDE: Final = (f"{PREFIX}/dryrun", f"{PREFIX}/plans")

@@ -27,8 +27,9 @@ from queuectl.api.command_views import (
 from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import model_body, responses
 from queuectl.api.params import NAME, WORKLOAD, After, Before, Limit, OfNamespace
-from queuectl.api.ports import ApiStore, Diagnoser
+from queuectl.api.ports import Diagnoser
 from queuectl.api.problems import Problem, ProblemType
+from queuectl.db.ports import ApiStore
 from queuectl.domain.commands import (
     EVICTING,
     Action,

@@ -25,9 +25,10 @@ from queuectl.api.params import (
     OfNamespace,
     key_in_path,
 )
-from queuectl.api.ports import ApiStore, Diagnoser
+from queuectl.api.ports import Diagnoser
 from queuectl.api.problems import ProblemType
 from queuectl.api.schemas import ConfigApplied, ConfigList, ConfigObject
+from queuectl.db.ports import ApiStore
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import DocumentKey
 

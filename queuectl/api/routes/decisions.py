@@ -17,9 +17,9 @@ from queuectl.api.events import event_view
 from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.params import After, Limit
-from queuectl.api.ports import ApiStore
 from queuectl.api.presenter import WorkloadPresenter
 from queuectl.api.problems import Problem, ProblemType
+from queuectl.db.ports import ApiStore
 
 P = ProblemType
 PATH: Final = f"{PREFIX}/decisions"

@@ -12,10 +12,10 @@ from queuectl.api.access import Guard
 from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.params import Cursor, Limit, cursor_after, name_before
-from queuectl.api.ports import ApiStore
 from queuectl.api.problems import ProblemType
 from queuectl.api.routes.usage import Since, Until, period_of
 from queuectl.api.schemas import View
+from queuectl.db.ports import ApiStore
 from queuectl.domain.past_jobs import RecordedJob, recorded_job
 
 PATH: Final = f"{PREFIX}/reports/jobs"

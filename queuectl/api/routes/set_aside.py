@@ -14,9 +14,9 @@ from queuectl.api.access import Guard
 from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import Responses, responses
 from queuectl.api.params import Number
-from queuectl.api.ports import ApiStore
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.api.schemas import View, moment
+from queuectl.db.ports import ApiStore
 from queuectl.domain.set_aside_objects import KEPT, SetAsideObject
 
 P = ProblemType

@@ -13,9 +13,10 @@ from queuectl.api.access import Guard
 from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.params import Cursor, Limit, OfNamespace, cursor_after, name_before
-from queuectl.api.ports import ApiStore, ClusterReader
+from queuectl.api.ports import ClusterReader
 from queuectl.api.problems import ProblemType, not_known_yet
 from queuectl.api.schemas import View, maybe
+from queuectl.db.ports import ApiStore
 from queuectl.domain.gpus import rounded
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import UnmanagedPod, summed

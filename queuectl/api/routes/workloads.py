@@ -25,12 +25,13 @@ from queuectl.api.params import (
     Uid,
     WorkloadName,
 )
-from queuectl.api.ports import ApiStore, ClusterReader, Diagnoser
+from queuectl.api.ports import ClusterReader, Diagnoser
 from queuectl.api.presenter import WorkloadPresenter
 from queuectl.api.problems import Problem, ProblemType, wrong_parameter
 from queuectl.api.routes import commands, pods
 from queuectl.api.schemas import ExplainView, HistoryPage, WorkloadPageView, WorkloadView
 from queuectl.api.views import history_view
+from queuectl.db.ports import ApiStore
 from queuectl.domain.errors import BadInput
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry, State
