@@ -23,7 +23,6 @@ from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.api.body import Bodies
 from queuectl.api.current_configuration import CurrentConfiguration
 from queuectl.api.feed import Feed
-from queuectl.api.kinds import CONFIG_KINDS, PREFIX
 from queuectl.api.oidc.browser import BrowserLogins
 from queuectl.api.openapi import describe
 from queuectl.api.ports import ClusterReader, Diagnoser, Health
@@ -52,6 +51,7 @@ from queuectl.api.routes import health as health_routes
 from queuectl.api.routes.events import StreamLimit
 from queuectl.api.usage_history import UsageHistory
 from queuectl.db.ports import ApiStore
+from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, PREFIX
 
 _ABOUT: Final = """Configuration and workloads of queuectl.
 

@@ -29,7 +29,6 @@ from queuectl.api.command_views import (
     preview_view,
     starter_view,
 )
-from queuectl.api.kinds import PREFIX
 from queuectl.api.ports import Diagnoser
 from queuectl.api.problems import Problem, ProblemType, wrong_parameter
 from queuectl.api.redaction import redactor_of
@@ -39,6 +38,7 @@ from queuectl.domain.errors import Conflict
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry
 from queuectl.domain.queries import DocumentKey
+from queuectl.objects.configuration.config_kinds import PREFIX
 
 P = ProblemType
 Finder = Callable[..., Awaitable[Entry]]  # of the workload that a request names

@@ -17,7 +17,8 @@ from queuectl.domain.errors import BadInput, ClusterError, StoreUnavailable
 from queuectl.domain.jobs import PriorAdmission
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.rules import KueueKeys
-from queuectl.objects.configuration.queue_config import ONLY_NAME, build
+from queuectl.objects.configuration.config_kinds import ONLY_NAME
+from queuectl.objects.configuration.queue_config import build
 from queuectl.objects.kinds import KINDS, JobKinds
 
 log = structlog.get_logger()

@@ -24,7 +24,6 @@ from queuectl.api.command_views import (
     PreviewView,
     command_view,
 )
-from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import model_body, responses
 from queuectl.api.params import NAME, WORKLOAD, After, Before, Limit, OfNamespace
 from queuectl.api.ports import Diagnoser
@@ -38,6 +37,7 @@ from queuectl.domain.commands import (
 )
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry
+from queuectl.objects.configuration.config_kinds import PREFIX
 
 P = ProblemType
 RequestId = Annotated[

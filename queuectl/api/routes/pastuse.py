@@ -10,7 +10,6 @@ from fastapi import APIRouter, Request
 
 from queuectl.api.access import Guard
 from queuectl.api.current_configuration import CurrentConfiguration
-from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.schemas import PastUseItem, PastUseView, maybe
 from queuectl.db.ports import ApiStore
@@ -18,6 +17,7 @@ from queuectl.domain.pastuse import AccountScope, Used, past_use
 from queuectl.domain.quantity import CPU
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import PastUse
+from queuectl.objects.configuration.config_kinds import PREFIX
 
 PATH = f"{PREFIX}/pastuse"
 

@@ -8,7 +8,6 @@ from fastapi import APIRouter, Depends, Query, Request
 
 from queuectl.api.access import Guard
 from queuectl.api.body import read_small
-from queuectl.api.kinds import BY_KIND, ConfigKind
 from queuectl.api.openapi import model_body, responses
 from queuectl.api.params import key_in_path
 from queuectl.api.ports import Diagnoser
@@ -17,6 +16,7 @@ from queuectl.api.queue_stops import QueueStops, QueueStopView, ResumeBody, Stop
 from queuectl.db.ports import ApiStore
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import StopPolicy
+from queuectl.objects.configuration.config_kinds import BY_KIND, ConfigKind
 
 P = ProblemType
 Preview = Annotated[

@@ -10,7 +10,6 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 
 from queuectl.api.access import Guard
-from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.params import Cursor, Limit, OfNamespace, cursor_after, name_before
 from queuectl.api.ports import ClusterReader
@@ -20,6 +19,7 @@ from queuectl.db.ports import ApiStore
 from queuectl.domain.gpus import rounded
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import UnmanagedPod, summed
+from queuectl.objects.configuration.config_kinds import PREFIX
 
 PATH: Final = f"{PREFIX}/reports/unmanaged"
 

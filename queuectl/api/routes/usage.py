@@ -14,7 +14,6 @@ from fastapi import APIRouter, Query, Request
 
 from queuectl.api.access import Guard
 from queuectl.api.current_configuration import CurrentConfiguration
-from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.params import OfClusterQueue, OfNamespace, OfQueue
 from queuectl.api.problems import ProblemType, wrong_parameter
@@ -32,6 +31,7 @@ from queuectl.api.usage_history import LONGEST, HistoryView, UsageHistory, histo
 from queuectl.db.ports import ApiStore
 from queuectl.domain.errors import BadInput
 from queuectl.domain.usage_reports import Grouping, Period, QueueHour, Report
+from queuectl.objects.configuration.config_kinds import PREFIX
 from queuectl.objects.durations import read_duration
 from queuectl.objects.errors import RequestError
 

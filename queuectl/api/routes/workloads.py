@@ -9,7 +9,6 @@ from fastapi import APIRouter, Depends, Query, Request
 
 from queuectl.api.access import Guard
 from queuectl.api.command_service import Finder
-from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.params import (
     After,
@@ -37,6 +36,7 @@ from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import WorkloadFilter, WorkloadOrder
 from queuectl.domain.reasons import Code
+from queuectl.objects.configuration.config_kinds import PREFIX
 
 P = ProblemType
 _TAGS: Final[list[str | Enum]] = ["Workload"]
