@@ -10,7 +10,6 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from queuectl.db.bulk import arrays, unnest_rows
-from queuectl.db.checks import report_document
 from queuectl.db.engine import storable
 from queuectl.db.rows import command_from
 from queuectl.db.tables import commands, workloads
@@ -46,7 +45,7 @@ async def add(connection: AsyncConnection, command: Command) -> Command:
         "queue": command.queue,
         "why": storable(command.why),
         "admin": command.admin,
-        "report": report_document(command.report) if command.report is not None else None,
+        "report": command.report,
     }
     added = insert(commands).values(values).on_conflict_do_nothing().returning(commands)
     row = (await connection.execute(added)).one_or_none()

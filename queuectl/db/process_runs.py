@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any, Final
 
 from sqlalchemy import delete, exists, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from queuectl.db.engine import decode_json
 from queuectl.db.replicas import EXPIRY_SECONDS
 from queuectl.db.tables import leadership, process_runs, replicas
 from queuectl.domain.containment import Boundary, Suspect
@@ -61,19 +61,14 @@ async def unknown_ends(connection: AsyncConnection, since: float) -> tuple[float
 
 async def keep_suspects(connection: AsyncConnection, suspects: Iterable[Suspect]) -> None:
     """Replace the units that ended a process, after a careful start."""
-    rows = [asdict(one) for one in suspects]
-    await connection.execute(update(leadership).values(suspects=rows, tried_at=_NOW))
+    await connection.execute(update(leadership).values(suspects=list(suspects), tried_at=_NOW))
 
 
 async def suspects(connection: AsyncConnection) -> tuple[Suspect, ...]:
     """The units that ended a process."""
     rows: Any = (await connection.scalars(select(leadership.c.suspects))).one()
     known = {boundary.value for boundary in Boundary}  # another release can know other boundaries
-    return tuple(
-        Suspect(**{**row, "boundary": Boundary(row["boundary"])})
-        for row in rows
-        if row["boundary"] in known
-    )
+    return tuple(decode_json(Suspect, row) for row in rows if row["boundary"] in known)
 
 
 async def _ended(connection: AsyncConnection, which: Any) -> None:
