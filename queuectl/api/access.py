@@ -14,9 +14,9 @@ from typing import Any, Final, Protocol
 
 from fastapi import Depends, Request
 
-from queuectl.api.kinds import CONFIG_KINDS
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.domain.identity import Caller, Right
+from queuectl.objects.configuration.config_kinds import CONFIG_KINDS
 
 ANONYMOUS: Final = Caller("unauthenticated caller")
 """The caller of each request without authentication, on loopback."""

@@ -23,10 +23,9 @@ from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.api.body import Bodies
 from queuectl.api.current_configuration import CurrentConfiguration
 from queuectl.api.feed import Feed
-from queuectl.api.kinds import CONFIG_KINDS, PREFIX
 from queuectl.api.oidc.browser import BrowserLogins
 from queuectl.api.openapi import describe
-from queuectl.api.ports import ApiStore, ClusterReader, Diagnoser, Health
+from queuectl.api.ports import ClusterReader, Diagnoser, Health
 from queuectl.api.routes import (
     audit,
     budgets,
@@ -51,6 +50,8 @@ from queuectl.api.routes import (
 from queuectl.api.routes import health as health_routes
 from queuectl.api.routes.events import StreamLimit
 from queuectl.api.usage_history import UsageHistory
+from queuectl.db.ports import ApiStore
+from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, PREFIX
 
 _ABOUT: Final = """Configuration and workloads of queuectl.
 

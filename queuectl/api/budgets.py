@@ -11,16 +11,16 @@ from pydantic import Field
 
 from queuectl.api.access import caller_of
 from queuectl.api.auth.audit import record_change
-from queuectl.api.kinds import API_VERSION
-from queuectl.api.ports import ApiStore
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.api.schemas import View, maybe, moment
+from queuectl.db.ports import ApiStore
 from queuectl.domain.budgets import BudgetScope, TopUp, WhenSpent, gpu_hours
 from queuectl.domain.errors import Conflict
 from queuectl.domain.gpus import rounded
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.spending import BudgetReport, Forecast
 from queuectl.domain.words import format_time
+from queuectl.objects.configuration.config_kinds import API_VERSION
 from queuectl.objects.configuration.queue_config import read, validate
 
 P = ProblemType

@@ -29,15 +29,16 @@ from queuectl.api.command_views import (
     preview_view,
     starter_view,
 )
-from queuectl.api.kinds import PREFIX
-from queuectl.api.ports import ApiStore, Diagnoser
+from queuectl.api.ports import Diagnoser
 from queuectl.api.problems import Problem, ProblemType, wrong_parameter
 from queuectl.api.redaction import redactor_of
+from queuectl.db.ports import ApiStore
 from queuectl.domain.commands import Action, Command, objection, reserved_to_admins
 from queuectl.domain.errors import Conflict
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry
 from queuectl.domain.queries import DocumentKey
+from queuectl.objects.configuration.config_kinds import PREFIX
 
 P = ProblemType
 Finder = Callable[..., Awaitable[Entry]]  # of the workload that a request names

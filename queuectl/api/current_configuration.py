@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from queuectl.api.ports import ApiStore
+from queuectl.db.ports import ApiStore
 from queuectl.domain.queries import ConfigChanges
 from queuectl.domain.queues import QueueConfig
 from queuectl.objects.configuration.catalog import Catalog

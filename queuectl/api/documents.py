@@ -14,15 +14,16 @@ from queuectl.api.access import Guard
 from queuectl.api.auth.audit import record_change
 from queuectl.api.body import MAX_SMALL, Bodies
 from queuectl.api.dry_run import applied, changes_of, dry_run_documents, excess_views, seen_excesses
-from queuectl.api.kinds import API_VERSION, BY_KIND, ONLY_NAME, ConfigKind
-from queuectl.api.ports import ApiStore, Diagnoser
+from queuectl.api.ports import Diagnoser
 from queuectl.api.preconditions import check_write, etag, unchanged
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.api.reading import merged
 from queuectl.api.reservation_status import with_status
+from queuectl.db.ports import ApiStore
 from queuectl.domain.errors import Conflict, NotFound
 from queuectl.domain.pastuse import AccountScope
 from queuectl.domain.queries import ConfigDocument, DocumentKey
+from queuectl.objects.configuration.config_kinds import API_VERSION, BY_KIND, ONLY_NAME, ConfigKind
 from queuectl.objects.configuration.links import (
     dangling,
     references,

@@ -12,7 +12,8 @@ from fastapi import Request
 
 from queuectl.api.access import Guard
 from queuectl.api.body import Bodies
-from queuectl.api.ports import ApiStore, Diagnoser
+from queuectl.api.ports import Diagnoser
+from queuectl.db.ports import ApiStore
 from queuectl.domain.diagnosis import Excess
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import DocumentKey

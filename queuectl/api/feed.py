@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 
 from queuectl.api.events import event_view
-from queuectl.api.ports import ApiStore
+from queuectl.db.ports import ApiStore
 from queuectl.domain.errors import StoreUnavailable
 from queuectl.domain.queries import LONGEST_PAGE, HistoryLine
 from queuectl.domain.redaction import namespaces_in

@@ -17,12 +17,12 @@ from queuectl.api import reading
 from queuectl.api.body import JSON_TYPES, YAML_TYPES
 from queuectl.api.budgets import TopUpBody
 from queuectl.api.command_views import BODIES
-from queuectl.api.kinds import BY_KIND
 from queuectl.api.plans import PlanBody
 from queuectl.api.problems import MEDIA_TYPE, ProblemType
 from queuectl.api.queue_stops import ResumeBody, StopBody
 from queuectl.api.schemas import ProblemView, SignInBody
-from queuectl.objects.configuration.queue_config import CONFIG_KINDS
+from queuectl.objects.configuration.config_kinds import BY_KIND
+from queuectl.objects.configuration.queue_config import READERS
 
 _REF: Final = "#/components/schemas/{name}"
 _PROBLEM: Final = {MEDIA_TYPE: {"schema": {"$ref": _REF.format(name="Problem")}}}
@@ -86,7 +86,7 @@ def model_body(model: type[BaseModel], *, required: bool = True) -> dict[str, An
     return {"requestBody": {"required": required, "content": {JSON_TYPES[0]: media}}}
 
 
-CONFIG_BODY: Final = {name: _body(kind.wire.__name__) for name, kind in CONFIG_KINDS.items()}
+CONFIG_BODY: Final = {name: _body(kind.wire.__name__) for name, kind in READERS.items()}
 PATCH_BODY: Final = {
     "requestBody": {
         "required": True,
@@ -125,7 +125,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
 
 def _list_of_documents() -> dict[str, Any]:
     """Several documents of any kinds, as kubectl prints them."""
-    any_kind = [{"$ref": _REF.format(name=kind.wire.__name__)} for kind in CONFIG_KINDS.values()]
+    any_kind = [{"$ref": _REF.format(name=kind.wire.__name__)} for kind in READERS.values()]
     return {
         "type": "object",
         "properties": {"items": {"type": "array", "items": {"anyOf": any_kind}}},
@@ -155,9 +155,9 @@ def _template() -> str:
 
 def _documents() -> dict[str, Any]:
     """Schemas of the configuration kinds, from the reader's own structs."""
-    structs = [kind.wire for kind in CONFIG_KINDS.values()]
+    structs = [kind.wire for kind in READERS.values()]
     _, components = msgspec.json.schema_components(structs, ref_template=_REF)
-    for name, kind in CONFIG_KINDS.items():
+    for name, kind in READERS.items():
         properties = components[kind.wire.__name__]["properties"]
         properties["kind"] = {"const": name}
         properties["apiVersion"] = {"enum": list(BY_KIND[name].versions)}

@@ -9,10 +9,10 @@ from typing import Annotated, Final
 
 from fastapi import Header, Path, Query
 
-from queuectl.api.kinds import ConfigKind
 from queuectl.api.problems import wrong_parameter
 from queuectl.domain.identity import LONGEST_NAME
 from queuectl.domain.queries import DocumentKey, SortKey
+from queuectl.objects.configuration.config_kinds import ConfigKind
 
 # ---- Parameters
 

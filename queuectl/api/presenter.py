@@ -9,10 +9,11 @@ from typing import Final
 from fastapi import Request
 
 from queuectl.api.access import Guard
-from queuectl.api.ports import ApiStore, Diagnoser
+from queuectl.api.ports import Diagnoser
 from queuectl.api.redaction import redactor_of
 from queuectl.api.schemas import ExplainView, WorkloadView
 from queuectl.api.views import explain_view, workload_view
+from queuectl.db.ports import ApiStore
 from queuectl.domain.decisions import StoredDecision
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.estimates import ExpectedRunTime, ExpectedStart

@@ -13,10 +13,11 @@ from pydantic import Field
 
 from queuectl.api.auth.audit import record_change
 from queuectl.api.dry_run import changes_of
-from queuectl.api.ports import ApiStore, Diagnoser
+from queuectl.api.ports import Diagnoser
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.api.reading import merged
 from queuectl.api.schemas import View
+from queuectl.db.ports import ApiStore
 from queuectl.domain.errors import Conflict
 from queuectl.domain.gpus import rounded
 from queuectl.domain.ledger import Document

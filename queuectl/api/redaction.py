@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from fastapi import Request
 
 from queuectl.api.access import Guard, Visible
-from queuectl.api.ports import ApiStore
+from queuectl.db.ports import ApiStore
 from queuectl.domain.redaction import Explanation, Redactor, namespaces_in
 
 

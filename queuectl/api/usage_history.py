@@ -9,8 +9,8 @@ from typing import Final, TypeVar
 
 from pydantic import Field
 
-from queuectl.api.ports import ApiStore
 from queuectl.api.schemas import View, maybe, moment
+from queuectl.db.ports import ApiStore
 from queuectl.domain.accounting import HOUR
 from queuectl.domain.usage_reports import HistoryPoint, Period, QueueHour, UsageHours, points
 

@@ -12,13 +12,13 @@ from typing import Annotated, Any
 
 import typer
 
-from queuectl.api.kinds import PREFIX
 from queuectl.cli.client import DEFAULT_SERVER, Client, Refused, Server, connect
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import Exit
 from queuectl.cli.targets import ORDER, Files, Target, addressed, check, read
 from queuectl.domain.errors import BadInput
 from queuectl.domain.quantity import format_quantity
+from queuectl.objects.configuration.config_kinds import PREFIX
 from queuectl.objects.configuration.diff import Difference
 from queuectl.objects.configuration.queue_config import validate
 from queuectl.objects.documents import Document

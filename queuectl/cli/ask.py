@@ -12,7 +12,6 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from queuectl.api.kinds import PREFIX
 from queuectl.cli.client import DEFAULT_SERVER, Client, Json, Namespace, Server, connect
 from queuectl.cli.client import workload_path as path_of
 from queuectl.cli.errors import CommandFailed, Exit
@@ -20,6 +19,7 @@ from queuectl.cli.explain import Kind
 from queuectl.domain.checks import CheckState
 from queuectl.domain.commands import LARGEST_PRIORITY, Action
 from queuectl.domain.words import counted, counted_gpus, format_time
+from queuectl.objects.configuration.config_kinds import PREFIX
 
 POLL_SECONDS: Final = 0.3
 

@@ -6,12 +6,12 @@ from typing import Annotated, Final
 
 import typer
 
-from queuectl.api.kinds import PREFIX
 from queuectl.cli.client import DEFAULT_SERVER, Server, connect
 from queuectl.cli.columns import AUDIT_COLUMNS
 from queuectl.cli.listings import Form, show
 from queuectl.cli.render import Output
 from queuectl.cli.times import ago
+from queuectl.objects.configuration.config_kinds import PREFIX
 
 PATH: Final = f"{PREFIX}/audit"
 

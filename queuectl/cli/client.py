@@ -10,9 +10,9 @@ from urllib.parse import quote, urlsplit
 import httpx2
 import typer
 
-from queuectl.api.kinds import CONFIG_KINDS, PREFIX, ConfigKind
 from queuectl.cli import connection, credentials, tokenrequest
 from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, PREFIX, ConfigKind
 
 Json = dict[str, Any]
 TIMEOUT_SECONDS: Final = 30.0

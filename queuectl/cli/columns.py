@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from queuectl.api.kinds import ConfigKind
 from queuectl.cli.render import Column, Json, age, expected, until, used
 from queuectl.domain.budgets import holder_of
 from queuectl.domain.words import counted, gpu_count
+from queuectl.objects.configuration.config_kinds import ConfigKind
 
 
 def _amounts(resources: Json) -> str:

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from queuectl.api.kinds import BY_KIND, CONFIG_KINDS, ONLY_NAME, PREFIX
 from queuectl.cli.client import DEFAULT_SERVER, Client, Json, Server, connect
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.opencost import read_prices
 from queuectl.cli.render import as_yaml
 from queuectl.cli.targets import ORDER, Files, Target, addressed, check, read
+from queuectl.objects.configuration.config_kinds import BY_KIND, CONFIG_KINDS, ONLY_NAME, PREFIX
 from queuectl.objects.configuration.diff import Difference
 
 app = typer.Typer(

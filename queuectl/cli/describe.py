@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from queuectl.api.kinds import CONFIG_KINDS, ConfigKind
 from queuectl.cli.client import (
     DEFAULT_SERVER,
     Client,
@@ -25,6 +24,7 @@ from queuectl.cli.columns import override_amount
 from queuectl.cli.explain import Kind, explain_lines
 from queuectl.cli.render import age
 from queuectl.domain.words import counted, counted_gpus, format_time
+from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, ConfigKind
 from queuectl.objects.times import parse_time
 
 _UNFINISHED = [

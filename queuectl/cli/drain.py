@@ -13,7 +13,6 @@ from urllib.parse import quote
 
 import typer
 
-from queuectl.api.kinds import PREFIX
 from queuectl.cli.ask import By, Why, ask
 from queuectl.cli.client import DEFAULT_SERVER, Client, Json, Server, connect
 from queuectl.cli.errors import CommandFailed, Exit
@@ -21,6 +20,7 @@ from queuectl.cli.times import span
 from queuectl.cli.whatif import show_other_gangs, tried
 from queuectl.domain.commands import Action
 from queuectl.domain.words import counted_gpus
+from queuectl.objects.configuration.config_kinds import PREFIX
 
 _HIDDEN: Final = (
     "gangs that you are not allowed to see hold the nodes: --move needs the right to list workloads"

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from queuectl.api.kinds import PREFIX
 from queuectl.cli.client import Client, Json, Refused
 from queuectl.cli.errors import CommandFailed
+from queuectl.objects.configuration.config_kinds import PREFIX
 
 PATH: Final = f"{PREFIX}/events"
 RETRY_SECONDS: Final = 2.0

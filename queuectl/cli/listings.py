@@ -10,7 +10,6 @@ from urllib.parse import quote
 
 import typer
 
-from queuectl.api.kinds import PREFIX, ConfigKind
 from queuectl.cli import events
 from queuectl.cli.client import Client, Json, config_path, workload_path
 from queuectl.cli.columns import (
@@ -26,6 +25,7 @@ from queuectl.cli.columns import (
     config_columns,
 )
 from queuectl.cli.render import Column, Output, emit_json, emit_table, emit_yaml
+from queuectl.objects.configuration.config_kinds import PREFIX, ConfigKind
 
 Form = Annotated[Output, typer.Option("--output", "-o", help="Format of the output.")]
 Name = Callable[[Json], str]

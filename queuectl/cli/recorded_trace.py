@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from queuectl.api.kinds import PREFIX
 from queuectl.cli.client import Client, Json
+from queuectl.objects.configuration.config_kinds import PREFIX
 
 _JOBS: Final = (
     *("job_id", "submit_s", "duration_s", "nodes_or_pods", "gpus_per_pod"),

@@ -14,12 +14,12 @@ from typing import Annotated, Any, Final
 import typer
 from rich.table import Table
 
-from queuectl.api.kinds import PREFIX
 from queuectl.cli import terminal
 from queuectl.cli.client import DEFAULT_SERVER, Server, connect
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.render import Column, emit_json, natural_width
 from queuectl.domain.usage_reports import By, Grouping, ReportKind
+from queuectl.objects.configuration.config_kinds import PREFIX
 
 Json = dict[str, Any]
 

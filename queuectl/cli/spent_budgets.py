@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any, Final
 
-from queuectl.api.kinds import PREFIX
 from queuectl.cli.client import connect
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.domain.budgets import Budget, BudgetScope, Month, SpentUnits, units_of
 from queuectl.domain.usage_reports import By
 from queuectl.domain.words import format_time
+from queuectl.objects.configuration.config_kinds import PREFIX
 
 _BY: Final[Mapping[BudgetScope, By]] = {
     BudgetScope.CLUSTER_QUEUE: By.CLUSTER_QUEUE,

@@ -10,10 +10,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from queuectl.api.kinds import BY_KIND, ONLY_NAME, ConfigKind
 from queuectl.cli.client import Json, config_kind, config_path
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.domain.errors import BadInput
+from queuectl.objects.configuration.config_kinds import BY_KIND, ONLY_NAME, ConfigKind
 from queuectl.objects.documents import Document, read_documents
 from queuectl.objects.errors import DocumentError
 from queuectl.objects.files.unread import why_unread

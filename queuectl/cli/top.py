@@ -18,12 +18,12 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from queuectl.api.kinds import BY_KIND
 from queuectl.cli import program, terminal
 from queuectl.cli.client import DEFAULT_SERVER, Client, Json, Namespace, Server, connect
 from queuectl.cli.render import Column, age, emit_table, expected, laid_out, used
 from queuectl.domain.gpus import BY_NAME
 from queuectl.domain.words import counted, gpu_count
+from queuectl.objects.configuration.config_kinds import BY_KIND
 
 HOLDING: Final = ("Starting", "Running", "Evicting")
 WAITING: Final = ("Pending", "Reserved", "Backoff", "Held")

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from queuectl.api.kinds import BY_KIND
 from queuectl.cli.client import DEFAULT_SERVER, Server, config_path, connect
+from queuectl.objects.configuration.config_kinds import BY_KIND
 
 
 def topup_command(

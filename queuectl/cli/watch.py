@@ -7,11 +7,11 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from queuectl.api.kinds import PREFIX
 from queuectl.cli import events
 from queuectl.cli.client import Client, Json, Refused
 from queuectl.cli.errors import Exit
 from queuectl.cli.render import Column, GrowingTable, Output, emit_yaml
+from queuectl.objects.configuration.config_kinds import PREFIX
 
 ONE_BY_ONE: Final = 25
 """If more workloads change at once, the client requests the whole list."""

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from queuectl.api.kinds import PREFIX
 from queuectl.cli.apply import excess_line
 from queuectl.cli.client import DEFAULT_SERVER, Client, Json, Server, connect
 from queuectl.cli.connection import default_namespace
@@ -21,6 +20,7 @@ from queuectl.cli.ignored import ignored_lines
 from queuectl.cli.render import Column, emit_json, emit_table, emit_yaml
 from queuectl.cli.targets import Target, addressed, is_configuration, placed, read, target_kind
 from queuectl.domain.words import counted_gpus, gpu_count
+from queuectl.objects.configuration.config_kinds import PREFIX
 from queuectl.objects.documents import Document
 
 TIMEOUT_SECONDS: Final = 300.0  # the server answers one question at a time, with pauses

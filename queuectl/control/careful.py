@@ -20,8 +20,9 @@ from typing import Final
 import structlog
 
 from queuectl.control.breadcrumb import Breadcrumb
-from queuectl.control.ports import Clock, Store
+from queuectl.control.ports import Clock
 from queuectl.control.progress import LONGEST_STEP
+from queuectl.db.ports import LeaderStore
 from queuectl.domain.containment import TOGETHER, Containment, SetAside, Suspect
 from queuectl.domain.errors import StoreUnavailable
 from queuectl.domain.process_runs import ProcessEnd
@@ -173,7 +174,7 @@ class CarefulStart:
 
     def __init__(
         self,
-        store: Store,
+        store: LeaderStore,
         holder: str,
         containment: Containment,
         clock: Clock,

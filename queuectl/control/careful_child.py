@@ -24,8 +24,9 @@ from queuectl.control.contained_plan import contained_plan
 from queuectl.control.device_rows import DeviceRows
 from queuectl.control.kueue import KueueDetector
 from queuectl.control.leader.leader_state import LeaderState
-from queuectl.control.ports import Clock, Cluster, Store
+from queuectl.control.ports import Clock, Cluster
 from queuectl.control.settings import Settings
+from queuectl.db.ports import LeaderStore
 from queuectl.domain.containment import Boundary, Containment, Suspect, entering, trace
 from queuectl.domain.records import Delta
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
@@ -102,7 +103,7 @@ def end_without_memory(error: BaseException | None) -> None:
 
 
 async def try_everything(
-    store: Store,
+    store: LeaderStore,
     cluster: Cluster,
     settings: Settings,
     clock: Clock,

@@ -24,10 +24,10 @@ from queuectl.control.progress import longest_step
 from queuectl.control.settings import Settings
 from queuectl.control.supervisor import Supervisor
 from queuectl.control.use_sources import health_source, use_source
-from queuectl.db.api_store import ApiStore
+from queuectl.db.api_store import PostgresApiStore
 from queuectl.db.embedded import provided
 from queuectl.db.engine import DatabaseSettings
-from queuectl.db.leader_store import LeaderStore
+from queuectl.db.leader_store import PostgresLeaderStore
 from queuectl.db.migrate import upgrade
 from queuectl.db.replicas import Registration
 from queuectl.domain.backoff import doubling
@@ -83,7 +83,7 @@ class Controller:
     """Everything ``queuectl serve`` runs, wired together. ``store``: for the API; the controller has its own."""
 
     supervisor: Supervisor
-    store: ApiStore
+    store: PostgresApiStore
     metrics: Metrics
     registration: Registration
 
@@ -238,7 +238,7 @@ async def _connected(settings: Settings) -> AsyncIterator[Controller]:
         url = await stack.enter_async_context(provided(settings.database_url))
         await upgrade(url, pre_only=True)
         database = DatabaseSettings.from_environment(url)
-        store = await LeaderStore.connect(database)
+        store = await PostgresLeaderStore.connect(database)
         stack.push_async_callback(store.close)
         registration = store.registration(settings.holder)
         await stack.enter_async_context(registration.registered())
@@ -249,7 +249,7 @@ async def _connected(settings: Settings) -> AsyncIterator[Controller]:
         metrics.careful.watch(containment)
         # Separate connections: a commit must not wait for readers.
         own = settings.api_database_url
-        command_service = await ApiStore.connect(
+        command_service = await PostgresApiStore.connect(
             DatabaseSettings.from_environment(own, api=True) if own else database
         )
         stack.push_async_callback(command_service.close)
@@ -295,7 +295,7 @@ async def careful_child(given: Given) -> None:
     kinds = job_kinds(settings)
     async with AsyncExitStack() as stack:
         database = DatabaseSettings.from_environment(given.database_url)
-        store = await LeaderStore.connect(replace(database, read_only=True))
+        store = await PostgresLeaderStore.connect(replace(database, read_only=True))
         stack.push_async_callback(store.close)
         clock.set(await store.now())
         cluster = await KubernetesCluster.connect(
@@ -320,7 +320,7 @@ async def recovered(settings: Settings, documents: Sequence[GivenDocument]) -> R
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(provided(settings.database_url))
         await upgrade(url)
-        store = await LeaderStore.connect(DatabaseSettings.from_environment(url))
+        store = await PostgresLeaderStore.connect(DatabaseSettings.from_environment(url))
         stack.push_async_callback(store.close)
         clock = SteadyClock()
         clock.set(await store.now())

@@ -11,12 +11,14 @@ from collections import Counter
 
 import structlog
 
-from queuectl.control.ports import Cluster, Store
+from queuectl.control.ports import Cluster
+from queuectl.db.ports import LeaderStore
 from queuectl.domain.errors import BadInput, ClusterError, StoreUnavailable
 from queuectl.domain.jobs import PriorAdmission
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.rules import KueueKeys
-from queuectl.objects.configuration.queue_config import ONLY_NAME, build
+from queuectl.objects.configuration.config_kinds import ONLY_NAME
+from queuectl.objects.configuration.queue_config import build
 from queuectl.objects.kinds import KINDS, JobKinds
 
 log = structlog.get_logger()
@@ -30,7 +32,7 @@ NAMED = 10  # jobs of unknown kinds that are named in the log
 class KueueDetector:
     """Checks for a Kueue by the rule in the database."""
 
-    def __init__(self, cluster: Cluster, store: Store, kinds: JobKinds = KINDS) -> None:
+    def __init__(self, cluster: Cluster, store: LeaderStore, kinds: JobKinds = KINDS) -> None:
         self._cluster = cluster
         self._kinds = kinds
         self._store = store

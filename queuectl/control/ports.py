@@ -1,88 +1,21 @@
-"""The interfaces between the control loop and the adapters.
+"""The interfaces between the control loop and the adapters; :mod:`queuectl.db.ports` has those of the stores.
 
 A real adapter and its in-memory double satisfy the same Protocol and pass the same conformance tests
-(tests/cluster/conformance.py, tests/db/conformance.py). Times are unix seconds.
+(tests/cluster/conformance.py). Times are unix seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from queuectl.domain.accounting import Free, Mark, UsageProgress
-from queuectl.domain.broadcast import LeaderFindings
-from queuectl.domain.budgets import Budget, SpentUnits
-from queuectl.domain.commands import Answer, Command
-from queuectl.domain.containment import Suspect
-from queuectl.domain.decisions import Decision, RefusedPlan
-from queuectl.domain.folding import Fold
 from queuectl.domain.jobs import JobRecord, PriorAdmission
-from queuectl.domain.ledger import Document, Entry, EntryChange, Loaded
+from queuectl.domain.ledger import Document
 from queuectl.domain.node_health import GpuClock, GpuFault, NodeHealthRules
-from queuectl.domain.past_jobs import Run
-from queuectl.domain.pastuse import Used
-from queuectl.domain.process_runs import ProcessEnd
-from queuectl.domain.queries import ConfigChanges, ConfigDocument, DocumentKey, Tolerance
 from queuectl.domain.records import Delta, LeaderRecord
-from queuectl.domain.reservations import ReservationState
-from queuectl.domain.rules import Retention
-from queuectl.domain.set_aside_objects import SetAsideObject
 from queuectl.domain.utilization import PodKey, Sample
 
 Sink = Callable[[Sequence[Delta]], None]
-
-
-class UsageStore(Protocol):
-    """The usage ledger. Each method can raise StoreUnavailable."""
-
-    async def progress(self) -> UsageProgress:
-        """The time up to which everything is accounted for, and the next mark."""
-
-    async def marks(self, limit: int) -> tuple[tuple[int, Mark], ...]:
-        """Marks that are not folded yet, with their ids, oldest first."""
-
-    async def accounted(self, uids: Iterable[str]) -> frozenset[str]:
-        """The workloads among these that have hours."""
-
-    async def keep(
-        self,
-        fold: Fold,
-        *,
-        over: float | None,
-        until: float,
-        marks: Collection[int],
-        epoch: int,
-        free: Mapping[str, Free],
-    ) -> None:
-        """Add the hours of one folding, in one transaction.
-
-        Args:
-            fold: the hours, with their subjects.
-            over: the progress when the folding began.
-            until: the progress after it.
-            marks: ids of its marks: all up to the last of them. They are deleted.
-            epoch: of the caller.
-            free: GPUs by flavor, for the time from ``over`` to ``until``.
-
-        Raises:
-            Fenced: the epoch is no longer the caller's.
-            StaleSnapshot: the progress is no longer ``over``, or these marks are folded already; nothing was written.
-            StoreUnavailable: the outcome is unknown: read the progress again. The write can still happen after that, so only
-                the marks show it.
-        """
-
-    async def spent(self, budgets: Iterable[Budget], at: float) -> SpentUnits:
-        """The use of budgets in the month of ``at`` (unix seconds)."""
-
-    async def past_runs(self, most: int) -> tuple[Run, ...]:
-        """The run times of the workloads that have finished last, at most so many, oldest first."""
-
-    async def prune(self, before: float, *, epoch: int) -> int:
-        """Delete some hours that began before ``before`` (unix seconds). Returns their number; 0 = none is left.
-
-        Raises:
-            Fenced: the epoch is no longer the caller's.
-        """
 
 
 class HealthSource(Protocol):
@@ -123,156 +56,6 @@ class UseSource(Protocol):
         Raises:
             SourceUnavailable: no usable response.
         """
-
-    async def close(self) -> None:
-        """Give back all connections."""
-
-
-class Store(Protocol):
-    """The durable ledger. Each method can raise StoreUnavailable."""
-
-    @property
-    def usage(self) -> UsageStore:
-        """The usage ledger."""
-
-    async def now(self) -> float:
-        """The database's time, unix seconds."""
-
-    async def take_over(self, holder: str, floor: int) -> int:
-        """Become the leader that can commit: set the epoch to ``max(stored, floor) + 1`` and return it."""
-
-    async def begin_run(self, holder: str) -> None:
-        """Add the run of a process, at its start or when it is a standby again.
-
-        Its earlier runs have ended, and so have those of processes without a heartbeat: for an unknown reason, unless their end
-        was noted.
-        """
-
-    async def end_run(self, holder: str, how: ProcessEnd) -> None:
-        """Note how the last run of a process ended."""
-
-    async def unknown_ends(self, since: float) -> tuple[float, ...]:
-        """When runs of this release ended for an unknown reason, after ``since`` and the last careful start, the oldest first.
-
-        A process that runs has not ended. A take-over ends the leaderships of all other processes.
-        """
-
-    async def suspects(self) -> tuple[Suspect, ...]:
-        """The units of input that ended a process, for all processes."""
-
-    async def keep_suspects(self, suspects: Sequence[Suspect]) -> None:
-        """Replace them. A careful start has ended."""
-
-    async def commits_ended(self, *, epoch: int) -> None:
-        """Wait until no commit under this epoch is in progress, also none whose call has timed out.
-
-        Raises:
-            Fenced: the epoch is no longer the caller's.
-        """
-
-    async def load(self) -> Loaded:
-        """Read all data of the leader in one consistent snapshot."""
-
-    async def follow(self, before: Loaded) -> Loaded:
-        """As :meth:`load`, after an earlier read: an entry without a change is the same object."""
-
-    async def commit(
-        self,
-        changes: Sequence[EntryChange],
-        *,
-        epoch: int,
-        revision: int | None,
-        cycle: int,
-        answers: Sequence[Answer] = (),
-        decision: Decision | None = None,
-        tolerance: Tolerance | None = None,
-        reserved: Sequence[ReservationState] | None = None,
-    ) -> None:
-        """Write rows, placements, leases, outbox and history in one transaction.
-
-        Args:
-            changes: at most one for each workload. A row is written only over the version that was read.
-            epoch: of the caller.
-            revision: configuration revision of the plan; None = the changes do not depend on it.
-            cycle: number of the cycle, stored in the history.
-            answers: results of commands; each command gets one result.
-            decision: record of the cycle, stored beside the history.
-            reserved: the placements of all Reservations, which replace the stored ones; None = these stay.
-            tolerance: accepts changes of the configuration after ``revision``; None = accepts none.
-
-        Raises:
-            Fenced: the epoch is no longer the caller's.
-            ValueError: a workload has two changes; nothing was written.
-            StaleConfiguration: the configuration is no longer at ``revision``, and its changes are not accepted; nothing was
-                written.
-            StaleSnapshot: a row changed, or a command has a result already; nothing was written.
-            StoreUnavailable: the outcome is unknown: wait for :meth:`commits_ended`, then load again.
-        """
-
-    async def configuration(self) -> tuple[int, tuple[Document, ...]]:
-        """Current revision and all configuration documents."""
-
-    async def config_changes(self, since: int, known: Collection[DocumentKey]) -> ConfigChanges:
-        """The documents that were written after revision ``since``, and the ``known`` documents that were deleted, at one moment.
-
-        If the revision is lower than ``since``, it is another database, and all documents count as written.
-        """
-
-    async def config_changed(self, since: int) -> int:
-        """Wait until the revision of the configuration differs from ``since``, and return it."""
-
-    async def get_config(self, key: DocumentKey) -> ConfigDocument | None:
-        """One configuration document with its version, or None."""
-
-    async def get_workload(self, uid: str) -> Entry | None:
-        """The workload with this uid, Finished or not; or None."""
-
-    async def commands(self) -> tuple[Command, ...]:
-        """Commands without a result, oldest first; not necessarily all of them."""
-
-    async def commands_waiting(self) -> None:
-        """Wait until there is a command without a result."""
-
-    async def prune(self, retention: Retention, now: float, *, epoch: int) -> int:
-        """Delete some rows that have expired. Returns their number; 0 = none is left.
-
-        Raises:
-            Fenced: the epoch is no longer the caller's.
-        """
-
-    async def keep_use(self, used: Sequence[Used], forget: float, *, epoch: int) -> None:
-        """Write a sample of past use for these accounts, and delete accounts that are older than ``forget``.
-
-        Raises:
-            Fenced: the epoch is no longer the caller's.
-        """
-
-    async def past_use(self) -> tuple[Used, ...]:
-        """The last sample of past use, or imported past use."""
-
-    async def keep_refused(self, plan: RefusedPlan, content: bytes) -> None:
-        """Store the file of a plan that the verifier refused, and delete the oldest beyond the limit.
-
-        Raises:
-            Fenced: the epoch is no longer the caller's.
-        """
-
-    async def keep_set_aside(self, one: SetAsideObject, content: bytes) -> None:
-        """Store the file of a unit that is set aside instead of an earlier one, and delete the oldest beyond the limit.
-
-        Raises:
-            Fenced: the epoch is no longer the caller's.
-        """
-
-    async def keep_findings(self, found: LeaderFindings, *, epoch: int) -> None:
-        """Replace the results of this leader or an earlier one.
-
-        Raises:
-            Fenced: the epoch is no longer the caller's.
-        """
-
-    async def findings(self, known: float) -> LeaderFindings | None:
-        """The last results of the leader; None if they are of the time ``known``, unix seconds."""
 
     async def close(self) -> None:
         """Give back all connections."""

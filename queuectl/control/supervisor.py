@@ -22,12 +22,13 @@ from queuectl.control.leader.loop import Loop
 from queuectl.control.leader.periodic import Broadcast, NodeHealthWatch, UseWatch, share
 from queuectl.control.leader.recovery import lost
 from queuectl.control.leader.supervised import Job, supervised
-from queuectl.control.ports import Cluster, HealthSource, Store, UseSource
+from queuectl.control.ports import Cluster, HealthSource, UseSource
 from queuectl.control.questions.preview import Previewer
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.questions.viewer import Viewer
 from queuectl.control.questions.what_if import WhatIfPlanner
 from queuectl.control.settings import Settings
+from queuectl.db.ports import LeaderStore
 from queuectl.domain.containment import Boundary, Containment, SetAside
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import (
@@ -60,7 +61,7 @@ class Supervisor:
     def __init__(
         self,
         *,
-        store: Store,
+        store: LeaderStore,
         cluster: Cluster,
         metrics: Metrics,
         settings: Settings,

@@ -6,24 +6,15 @@ successor writes soon after.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import astuple
-from typing import Any
-
 from sqlalchemy import exists, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from queuectl.db.engine import decode_json
 from queuectl.db.tables import findings, leadership
 from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.errors import Fenced
-from queuectl.domain.estimates import (
-    NO_ESTIMATES,
-    ExpectedRunTime,
-    ExpectedStart,
-    ExpectedStarts,
-    RunTimeSource,
-)
-from queuectl.domain.utilization import GangUse, UseState
+from queuectl.domain.estimates import ExpectedStarts
+from queuectl.domain.utilization import GangUse
 
 
 async def keep(connection: AsyncConnection, found: LeaderFindings, *, epoch: int) -> None:
@@ -33,9 +24,12 @@ async def keep(connection: AsyncConnection, found: LeaderFindings, *, epoch: int
         Fenced: the epoch is no longer the caller's.
     """
     mine = exists(select(leadership.c.epoch).where(leadership.c.epoch == epoch))
-    uses = [astuple(use) for use in found.uses.values()]
-    row = {"at": found.at, "uses": uses, "expected_starts": _starts_row(found.starts)}
-    row["unhealthy"] = dict(found.unhealthy)
+    row = {
+        "at": found.at,
+        "uses": found.uses,
+        "expected_starts": found.starts,
+        "unhealthy": found.unhealthy,
+    }
     if (await connection.execute(update(findings).where(mine).values(row))).rowcount != 1:
         raise Fenced(f"epoch {epoch} is over: another leader has taken over")
 
@@ -45,32 +39,6 @@ async def load(connection: AsyncConnection, known: float) -> LeaderFindings | No
     row = (await connection.execute(select(findings).where(findings.c.at != known))).one_or_none()
     if row is None:
         return None
-    uses = (
-        GangUse(uid, attempt, UseState(state), *rest) for uid, attempt, state, *rest in row.uses
-    )
-    starts = _starts(row.expected_starts)
-    return LeaderFindings(row.at, {use.uid: use for use in uses}, starts, row.unhealthy)
-
-
-def _starts_row(starts: ExpectedStarts) -> dict[str, Any]:
-    ranges = {uid: [start.median, start.p90] for uid, start in starts.by_uid.items()}
-    return {
-        "computedAt": starts.computed_at,
-        "starts": ranges,
-        "gangs": starts.gangs,
-        "leftOut": starts.left_out,
-        "runTimes": {uid: astuple(each) for uid, each in starts.run_times.items()},
-    }
-
-
-def _starts(row: Mapping[str, Any]) -> ExpectedStarts:
-    """``row``: empty until a leader of this release has written it."""
-    if not row:
-        return NO_ESTIMATES
-    at = row["computedAt"]
-    ranges = {uid: ExpectedStart(median, p90, at) for uid, (median, p90) in row["starts"].items()}
-    known = row.get("runTimes", {}).items()  # a leader of the last release writes none
-    run_times = {
-        uid: ExpectedRunTime(RunTimeSource(source), *rest) for uid, (source, *rest) in known
-    }
-    return ExpectedStarts(at, ranges, row["gangs"], row["leftOut"], run_times)
+    uses = decode_json(dict[str, GangUse], row.uses or {})
+    starts = decode_json(ExpectedStarts, row.expected_starts or {})
+    return LeaderFindings(row.at, uses, starts, row.unhealthy)

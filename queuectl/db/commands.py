@@ -10,7 +10,6 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from queuectl.db.bulk import arrays, unnest_rows
-from queuectl.db.checks import report_document
 from queuectl.db.engine import storable
 from queuectl.db.rows import command_from
 from queuectl.db.tables import commands, workloads
@@ -46,7 +45,7 @@ async def add(connection: AsyncConnection, command: Command) -> Command:
         "queue": command.queue,
         "why": storable(command.why),
         "admin": command.admin,
-        "report": report_document(command.report) if command.report is not None else None,
+        "report": command.report,
     }
     added = insert(commands).values(values).on_conflict_do_nothing().returning(commands)
     row = (await connection.execute(added)).one_or_none()
@@ -83,7 +82,7 @@ async def numbered(connection: AsyncConnection, number: int) -> Command | None:
 
 
 async def of_workload(
-    connection: AsyncConnection, uid: str, after: int, limit: int
+    connection: AsyncConnection, uid: str, after: int = 0, limit: int = 100
 ) -> tuple[Command, ...]:
     """Commands for one workload with ids above ``after``, oldest first."""
     mine = select(commands).where(commands.c.uid == uid, commands.c.id > after)
@@ -111,7 +110,7 @@ def listing(wanted: CommandFilter, limit: int) -> Select[Any]:
 
 
 async def newest(
-    connection: AsyncConnection, wanted: CommandFilter, limit: int
+    connection: AsyncConnection, wanted: CommandFilter, limit: int = 100
 ) -> tuple[Command, ...]:
     """The newest of these commands, newest first."""
     rows = await connection.execute(listing(wanted, max(1, min(limit, LONGEST_PAGE))))

@@ -51,7 +51,7 @@ def page(before: int | None, limit: int) -> Select[Any]:
 
 
 async def newest(
-    connection: AsyncConnection, before: int | None, limit: int
+    connection: AsyncConnection, before: int | None = None, limit: int = 100
 ) -> tuple[StoredDecision, ...]:
     """Records with smaller ids than ``before`` (None = all), the newest first."""
     rows: Result[Any] = await connection.execute(page(before, max(1, min(limit, LONGEST_PAGE))))

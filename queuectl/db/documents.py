@@ -77,7 +77,7 @@ async def read_those(
 
 
 async def read_kind(
-    connection: AsyncConnection, kind: str, namespace: str | None
+    connection: AsyncConnection, kind: str, namespace: str | None = None
 ) -> tuple[ConfigDocument, ...]:
     """All documents of a kind, in (namespace, name) order; of one namespace if it is given."""
     found = select(documents.c.document, documents.c.version).where(documents.c.kind == kind)
@@ -87,7 +87,9 @@ async def read_kind(
     return tuple(_stored(row) for row in rows)
 
 
-async def write(connection: AsyncConnection, document: Document, if_match: int | None) -> int:
+async def write(
+    connection: AsyncConnection, document: Document, if_match: int | None = None
+) -> int:
     """Create or replace a document. Returns the new version, or the current one if nothing changes.
 
     Raises:
@@ -116,7 +118,9 @@ async def write(connection: AsyncConnection, document: Document, if_match: int |
     return version
 
 
-async def remove(connection: AsyncConnection, key: DocumentKey, if_match: int | None) -> None:
+async def remove(
+    connection: AsyncConnection, key: DocumentKey, if_match: int | None = None
+) -> None:
     """Delete a document.
 
     Raises:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
 import asyncpg
@@ -24,6 +24,9 @@ from sqlalchemy.exc import ArgumentError, InvalidatePoolError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from queuectl.domain.errors import BadInput
+from queuectl.domain.quantity import Resources
+
+T = TypeVar("T")
 
 PROGRAM: Final = "queuectl"
 APPLICATION: Final = f"{PROGRAM} {version(PROGRAM)}"
@@ -244,11 +247,31 @@ async def _password(file: Path) -> str:
 
 
 def encode_json(value: Any) -> str:
-    """JSON text for a jsonb column, without the one character that Postgres cannot hold."""
-    encoded = msgspec.json.encode(value)  # also integers of more than 64 bits, as jsonb has them
+    """JSON text for a jsonb column, without the one character that Postgres cannot hold.
+
+    A value of the domain has the fields of its class; :func:`decode_json` reads it.
+    """
+    encoded = msgspec.json.encode(value, enc_hook=_plain)  # integers of any size, as jsonb
     if b"\\u0000" in encoded:
-        encoded = msgspec.json.encode(_scrubbed(value))
+        encoded = msgspec.json.encode(_scrubbed(msgspec.to_builtins(value, enc_hook=_plain)))
     return encoded.decode()
+
+
+def decode_json(kind: type[T], document: Any) -> T:
+    """The value of the domain that :func:`encode_json` wrote to a jsonb column."""
+    return msgspec.convert(document, kind, dec_hook=_from_plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise NotImplementedError(f"no JSON for {type(value)}")
+
+
+def _from_plain(kind: type[Any], document: Any) -> Any:
+    if kind is Resources:
+        return Resources(document)
+    raise NotImplementedError(f"no {kind} in JSON")
 
 
 def storable(value: str) -> str:

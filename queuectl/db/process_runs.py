@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any, Final
 
 from sqlalchemy import delete, exists, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from queuectl.db.engine import decode_json
 from queuectl.db.replicas import EXPIRY_SECONDS
 from queuectl.db.tables import leadership, process_runs, replicas
 from queuectl.domain.containment import Boundary, Suspect
@@ -20,15 +20,15 @@ _c: Final = process_runs.c
 _OPEN: Final = _c.ended_at.is_(None)
 
 
-async def begin(connection: AsyncConnection, name: str) -> None:
+async def begin(connection: AsyncConnection, holder: str) -> None:
     """Add the run of a process. Earlier runs of its name have ended, and those of processes without a heartbeat."""
     alive = exists(
         select(replicas.c.name).where(
             replicas.c.name == _c.name, replicas.c.seen_at > _NOW - EXPIRY_SECONDS
         )
     )
-    await _ended(connection, (_c.name == name) | ~alive)
-    await connection.execute(insert(process_runs).values(_row(name, None)))
+    await _ended(connection, (_c.name == holder) | ~alive)
+    await connection.execute(insert(process_runs).values(_row(holder, None)))
     newest = select(_c.id).order_by(_c.id.desc()).limit(KEPT)
     await connection.execute(delete(process_runs).where(_c.id.not_in(newest)))
 
@@ -41,9 +41,9 @@ async def lead(connection: AsyncConnection, name: str, epoch: int) -> None:
         await connection.execute(insert(process_runs).values(_row(name, epoch)))
 
 
-async def end(connection: AsyncConnection, name: str, how: ProcessEnd) -> None:
+async def end(connection: AsyncConnection, holder: str, how: ProcessEnd) -> None:
     """Note how the last run of a process ended."""
-    last = select(func.max(_c.id)).where(_c.name == name).scalar_subquery()
+    last = select(func.max(_c.id)).where(_c.name == holder).scalar_subquery()
     mine = update(process_runs).where(_c.id == last)
     await connection.execute(mine.values(ended_at=_NOW, how=how.value))
 
@@ -61,19 +61,14 @@ async def unknown_ends(connection: AsyncConnection, since: float) -> tuple[float
 
 async def keep_suspects(connection: AsyncConnection, suspects: Iterable[Suspect]) -> None:
     """Replace the units that ended a process, after a careful start."""
-    rows = [asdict(one) for one in suspects]
-    await connection.execute(update(leadership).values(suspects=rows, tried_at=_NOW))
+    await connection.execute(update(leadership).values(suspects=list(suspects), tried_at=_NOW))
 
 
 async def suspects(connection: AsyncConnection) -> tuple[Suspect, ...]:
     """The units that ended a process."""
     rows: Any = (await connection.scalars(select(leadership.c.suspects))).one()
     known = {boundary.value for boundary in Boundary}  # another release can know other boundaries
-    return tuple(
-        Suspect(**{**row, "boundary": Boundary(row["boundary"])})
-        for row in rows
-        if row["boundary"] in known
-    )
+    return tuple(decode_json(Suspect, row) for row in rows if row["boundary"] in known)
 
 
 async def _ended(connection: AsyncConnection, which: Any) -> None:

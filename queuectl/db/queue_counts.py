@@ -8,12 +8,18 @@ from typing import Any, Final
 from sqlalchemy import Select, func, literal_column, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from queuectl.db.reads import TURN
+from queuectl.db.reads import TURN, rows_of
 from queuectl.db.rows import ENTRY_COLUMNS, GPU_PARTS, history_line_from
 from queuectl.db.tables import history, workloads
 from queuectl.domain.gpus import of_parts
-from queuectl.domain.ledger import State
-from queuectl.domain.queries import IN_QUEUE_ORDER, HistoryLine, QueueCounts, WaitingOrder
+from queuectl.domain.ledger import Entry, State
+from queuectl.domain.queries import (
+    IN_QUEUE_ORDER,
+    LONGEST_PAGE,
+    HistoryLine,
+    QueueCounts,
+    WaitingOrder,
+)
 from queuectl.domain.reasons import Code
 
 _W: Final = workloads.c
@@ -57,15 +63,17 @@ async def tallies(connection: AsyncConnection) -> tuple[QueueCounts, ...]:
     )
 
 
-def waiting(
-    cluster_queue: str | None,
-    namespaces: Collection[str] | None,
-    queue: str | None,
-    order: WaitingOrder,
-    skip: int,
-    limit: int,
-) -> Select[Any]:
-    """Rows of pending workloads; see :meth:`queuectl.web.ports.PageStore.waiting`."""
+async def waiting(
+    connection: AsyncConnection,
+    cluster_queue: str | None = None,
+    namespaces: Collection[str] | None = None,
+    *,
+    queue: str | None = None,
+    order: WaitingOrder = WaitingOrder.TURN,
+    skip: int = 0,
+    limit: int = 100,
+) -> tuple[Entry, ...]:
+    """Pending and Reserved workloads; see :meth:`queuectl.db.ports.ApiStore.waiting`."""
     statement = select(*ENTRY_COLUMNS).where(
         _W.finished_at.is_(None), _W.state.in_([state.value for state in IN_QUEUE_ORDER])
     )
@@ -75,7 +83,8 @@ def waiting(
         statement = statement.where(_W.queue == queue)
     if namespaces is not None:
         statement = statement.where(_W.namespace.in_(sorted(namespaces)))
-    return statement.order_by(*_ORDERS[order]).offset(skip).limit(limit)
+    limit = max(1, min(limit, LONGEST_PAGE))
+    return await rows_of(connection, statement.order_by(*_ORDERS[order]).offset(skip).limit(limit))
 
 
 def evicting(namespaces: Collection[str] | None, before: int | None, limit: int) -> Select[Any]:
@@ -91,8 +100,13 @@ def evicting(namespaces: Collection[str] | None, before: int | None, limit: int)
 
 
 async def evictions(
-    connection: AsyncConnection, namespaces: Collection[str] | None, before: int | None, limit: int
+    connection: AsyncConnection,
+    namespaces: Collection[str] | None = None,
+    *,
+    before: int | None = None,
+    limit: int = 100,
 ) -> tuple[HistoryLine, ...]:
-    """The latest evictions, newest first."""
+    """The latest evictions, newest first, at most 500."""
+    limit = max(1, min(limit, LONGEST_PAGE))
     rows = await connection.execute(evicting(namespaces, before, limit))
     return tuple(history_line_from(row) for row in rows)

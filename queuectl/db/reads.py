@@ -213,8 +213,8 @@ async def namespaces(connection: AsyncConnection) -> frozenset[str]:
 async def page_of(
     connection: AsyncConnection,
     wanted: WorkloadFilter,
-    cursor: str | None,
-    limit: int,
+    cursor: str | None = None,
+    limit: int = 100,
     order: WorkloadOrder = BY_NAME,
 ) -> WorkloadPage:
     """One page in this order, of each workload its own row.
@@ -284,7 +284,7 @@ def history_after(uid: str | None, after: int, limit: int) -> Select[Any]:
 
 
 async def history_lines(
-    connection: AsyncConnection, uid: str | None, after: int, limit: int
+    connection: AsyncConnection, uid: str | None, after: int = 0, limit: int = 100
 ) -> tuple[HistoryLine, ...]:
     """Lines with a larger id than ``after``, oldest first: of one workload, or of all when ``uid`` is None."""
     limit = max(1, min(limit, LONGEST_PAGE))

@@ -14,19 +14,19 @@ from queuectl.domain.decisions import KEPT, KEPT_BYTES, RefusedPlan
 _ABOUT = [column for column in refused_plans.c if column is not refused_plans.c.content]
 
 
-async def keep(connection: AsyncConnection, refused: RefusedPlan, content: bytes) -> None:
+async def keep(connection: AsyncConnection, plan: RefusedPlan, content: bytes) -> None:
     """Write one, and delete the oldest beyond the limit. It does not lock the leader's epoch, so no commit waits for it.
 
     Raises:
         Fenced: another leader has taken over.
     """
-    await require_epoch(connection, refused.epoch)
+    await require_epoch(connection, plan.epoch)
     row = {
-        "at": refused.at,
-        "epoch": refused.epoch,
-        "cycle": refused.cycle,
-        "rules": list(refused.rules),
-        "size": refused.size,
+        "at": plan.at,
+        "epoch": plan.epoch,
+        "cycle": plan.cycle,
+        "rules": list(plan.rules),
+        "size": plan.size,
         "content": content,
     }
     await connection.execute(insert(refused_plans).values(row))

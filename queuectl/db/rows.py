@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from math import ceil
 from types import MappingProxyType
@@ -12,13 +12,12 @@ from sqlalchemy import Column, case
 from sqlalchemy import Row as Result
 
 from queuectl.db.bulk import Row
-from queuectl.db.checks import checks_document, checks_from, report_from
-from queuectl.db.engine import storable
+from queuectl.db.engine import decode_json, storable
 from queuectl.db.tables import history, leases, outbox, placements, workloads
+from queuectl.domain.checks import NO_CHECKS, CheckReport, Checks
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.gpus import PARTS, of_parts
 from queuectl.domain.ledger import Entry, EntryChange, Intent, State
-from queuectl.domain.quantity import Resources
 from queuectl.domain.queries import HistoryLine
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease, PlannedStart
@@ -69,55 +68,21 @@ def workload_row(entry: Entry) -> Row:
     row["reason_message"] = storable(entry.reason.message)
     row["reason_details"] = entry.reason.details
     row["evicted_for"] = entry.evicted_for.value if entry.evicted_for is not None else None
-    row["parked"] = _reason_document(entry.parked) if entry.parked is not None else None
+    row["parked"] = entry.parked
     row["gates"] = [storable(gate) for gate in entry.gates]
-    row["planned"] = _planned_document(entry.planned) if entry.planned is not None else None
+    row["planned"] = entry.planned
     row["user"] = storable(entry.user)
-    row["planned_start"] = _start_document(entry.planned_start) if entry.planned_start else None
-    row["checks"] = checks_document(entry.checks)
+    row["planned_start"] = entry.planned_start
+    row["checks"] = entry.checks if entry.checks != NO_CHECKS else None
     row["gpus"] = ceil(entry.gpus)
     row["gpu_parts"] = entry.gpu_parts
     return row
-
-
-def _start_document(start: PlannedStart) -> dict[str, Any]:
-    return {
-        "at": start.at,
-        "placement": placement_document(start.placement),
-        "promised": start.promised,
-        "awaits": start.awaits,
-        "revision": start.revision,
-        "made_at": start.made_at,
-        "overruns": start.overruns,
-    }
-
-
-def _start_from(document: Mapping[str, Any]) -> PlannedStart:
-    awaits = tuple((uid, end) for uid, end in document["awaits"])
-    placement = placement_from(document["placement"])
-    return PlannedStart(**{**document, "placement": placement, "awaits": awaits})
 
 
 def gpus_from(whole: int, parts: int | None) -> Fraction:
     """The size of a gang. The release before writes it rounded up, and leaves the parts as they were."""
     exact = of_parts(parts) if parts is not None else None
     return exact if exact is not None and ceil(exact) == whole else Fraction(whole)
-
-
-def _planned_document(planned: Planned) -> dict[str, Any]:
-    """Amounts in the units of :mod:`queuectl.domain.quantity`."""
-    requests = {podset: dict(asked) for podset, asked in planned.requests.items()}
-    return {"requests": requests, "digest": planned.digest, "limit": planned.limit}
-
-
-def _planned_from(document: Mapping[str, Any]) -> Planned:
-    requests = {podset: Resources(asked) for podset, asked in document["requests"].items()}
-    limit = document.get("limit")  # absent in rows of earlier releases
-    return Planned(requests, document["digest"], limit)
-
-
-def _reason_document(reason: Reason) -> dict[str, Any]:
-    return {"code": reason.code.value, "message": reason.message, "details": reason.details}
 
 
 def placement_rows(entry: Entry) -> list[Row]:
@@ -131,7 +96,7 @@ def placement_rows(entry: Entry) -> list[Row]:
             "nodes": placed.nodes,
             "flavors": placed.flavors,
             "pods": placed.pods,
-            "shares": _shares(placed),
+            "shares": [(share.pods, share.flavors) for share in placed.shares] or None,
         }
         for ordinal, placed in enumerate(entry.placement.podsets if entry.placement else ())
     ]
@@ -141,8 +106,8 @@ def lease_row(entry: Entry, lease: CapacityLease) -> Row:
     """The row of ``leases``."""
     return {
         "uid": entry.uid,
-        "placement": placement_document(lease.placement),
-        "victims": list(lease.victims),
+        "placement": lease.placement,
+        "victims": lease.victims,
         "created_at": lease.created_at,
         "expires_at": lease.expires_at,
     }
@@ -182,59 +147,8 @@ def history_row(change: EntryChange, *, epoch: int, cycle: int) -> Row | None:
         "code": note.reason.code.value,
         "message": storable(note.reason.message),
         "details": note.reason.details,
-        "placement": placement_document(after.placement) if moved and after.placement else None,
+        "placement": after.placement if moved else None,
     }
-
-
-def placement_document(placement: Placement) -> list[dict[str, Any]]:
-    """A placement for a jsonb column."""
-    return [
-        {"podset": p.podset, "nodes": p.nodes, "flavors": p.flavors}
-        | ({"pods": p.pods} if p.pods is not None else {})
-        | ({"shares": _shares(p)} if p.shares else {})
-        | ({"awaits_nodes": True} if p.awaits_nodes else {})
-        for p in placement.podsets
-    ]
-
-
-def _shares(placed: PodSetPlacement) -> list[tuple[int, Mapping[str, str]]] | None:
-    return [(share.pods, share.flavors) for share in placed.shares] or None
-
-
-def _podset(
-    name: str,
-    nodes: Iterable[Sequence[Any]],
-    flavors: Mapping[str, str],
-    pods: int | None,
-    shares: Iterable[Sequence[Any]] | None,
-    *,
-    awaits_nodes: bool = False,
-) -> PodSetPlacement:
-    return PodSetPlacement(
-        name,
-        tuple((node, count) for node, count in nodes),
-        flavors,
-        pods,
-        tuple(FlavorShare(count, charged) for count, charged in shares or ()),
-        awaits_nodes,
-    )
-
-
-def placement_from(document: Iterable[Mapping[str, Any]]) -> Placement:
-    """Read what :func:`placement_document` wrote."""
-    return Placement(
-        tuple(
-            _podset(
-                p["podset"],
-                p["nodes"],
-                p["flavors"],
-                p.get("pods"),
-                p.get("shares"),
-                awaits_nodes=p.get("awaits_nodes", False),
-            )
-            for p in document
-        )
-    )
 
 
 def placements_from(rows: Iterable[Result[Any]]) -> dict[str, Placement]:
@@ -242,7 +156,13 @@ def placements_from(rows: Iterable[Result[Any]]) -> dict[str, Placement]:
     podsets: dict[str, list[PodSetPlacement]] = {}
     for row in rows:
         podsets.setdefault(row.uid, []).append(
-            _podset(row.podset, row.nodes, row.flavors, row.pods, row.shares)
+            PodSetPlacement(
+                row.podset,
+                tuple((node, count) for node, count in row.nodes),
+                row.flavors,
+                row.pods,
+                tuple(FlavorShare(pods, flavors) for pods, flavors in row.shares or ()),
+            )
         )
     return {uid: Placement(tuple(parts)) for uid, parts in podsets.items()}
 
@@ -250,7 +170,7 @@ def placements_from(rows: Iterable[Result[Any]]) -> dict[str, Placement]:
 def lease_from(row: Result[Any]) -> CapacityLease:
     """A CapacityLease from its row."""
     return CapacityLease(
-        placement_from(row.placement), tuple(row.victims), row.created_at, row.expires_at
+        decode_json(Placement, row.placement), tuple(row.victims), row.created_at, row.expires_at
     )
 
 
@@ -275,18 +195,14 @@ def entry_from(
         lease=leased.get(uid),
         intent=intents.get(uid),
         evicted_for=Code(why) if why is not None else None,
-        parked=_reason_from(parked) if parked is not None else None,
+        parked=decode_json(Reason, parked) if parked is not None else None,
         gates=tuple(gates),
-        planned=_planned_from(planned) if planned is not None else None,
+        planned=decode_json(Planned, planned) if planned is not None else None,
         user=user,
-        planned_start=_start_from(start) if start is not None else None,
+        planned_start=decode_json(PlannedStart, start) if start is not None else None,
         gpus=gpus_from(gpus, parts),
-        checks=checks_from(checks),
+        checks=decode_json(Checks, checks) if checks is not None else NO_CHECKS,
     )
-
-
-def _reason_from(document: Mapping[str, Any]) -> Reason:
-    return Reason(Code(document["code"]), document["message"], document["details"])
 
 
 def command_from(row: Result[Any]) -> Command:
@@ -304,7 +220,7 @@ def command_from(row: Result[Any]) -> Command:
         why=row.why,
         outcome=row.outcome,
         admin=row.admin,
-        report=report_from(row.report) if row.report is not None else None,
+        report=decode_json(CheckReport, row.report) if row.report is not None else None,
     )
 
 
@@ -319,6 +235,6 @@ def history_line_from(row: Result[Any]) -> HistoryLine:
             "from_state": State(values["from_state"]) if values["from_state"] else None,
             "to_state": State(values["to_state"]),
             "reason": reason,
-            "placement": placement_from(placement) if placement is not None else None,
+            "placement": decode_json(Placement, placement) if placement is not None else None,
         }
     )

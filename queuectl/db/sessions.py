@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import delete, insert, select
 
-from queuectl.db.engine import storable
+from queuectl.db.engine import decode_json, storable
 from queuectl.db.tables import sessions
 from queuectl.db.usage import Transaction
 from queuectl.domain.identity import Caller, Session
@@ -26,7 +24,7 @@ class SessionStore:
         values = {
             "key": key,
             "caller": storable(caller.name),
-            "identity": [list(caller.groups), caller.uid, dict(caller.extra)],
+            "identity": caller,
             "since": session.since,
             "until": session.until,
         }
@@ -40,15 +38,11 @@ class SessionStore:
         found = select(sessions).where(c.key == key, c.until > now)
         async with self._statement("reading a session") as connection:
             row = (await connection.execute(found)).one_or_none()
-        return _session(row) if row is not None else None
+        if row is None:
+            return None
+        return Session(decode_json(Caller, row.identity), row.since, row.until)
 
     async def close(self, key: str) -> None:
         """End a session, if there is one."""
         async with self._statement("closing a session") as connection:
             await connection.execute(delete(sessions).where(sessions.c.key == key))
-
-
-def _session(row: Any) -> Session:
-    groups, uid, extra = row.identity
-    known = {name: tuple(values) for name, values in extra.items()}
-    return Session(Caller(row.caller, tuple(groups), uid, known), row.since, row.until)

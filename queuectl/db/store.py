@@ -1,44 +1,66 @@
-"""The common part of the leader's store and the API's store: connections, configuration, and reads of single rows."""
+"""The common part of the leader's store and the API's store: connections, configuration, and reads of single rows.
+
+Most methods of a store are one query of this package on a connection: :func:`statement`, :func:`snapshot` and
+:func:`transaction` make them. :mod:`queuectl.db.ports` documents them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Final, Self
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
-from queuectl.db import (
-    commands,
-    documents,
-    pastuse,
-    reads,
-    usage,
-)
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from queuectl.db import commands as command_rows
+from queuectl.db import documents, pastuse, reads, usage
 from queuectl.db.connections import Connections
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import known_revisions
 from queuectl.db.replicas import Registration
-from queuectl.domain.commands import Command
-from queuectl.domain.ledger import Document, Entry
-from queuectl.domain.pastuse import Used
-from queuectl.domain.queries import (
-    ConfigChanges,
-    ConfigDocument,
-    DocumentKey,
-)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Query = Callable[Concatenate[AsyncConnection, P], Awaitable[R]]
+Method = Callable[Concatenate["Database", P], Coroutine[Any, Any, R]]
+
+
+def statement(doing: str, query: Query[P, R]) -> Method[P, R]:
+    """A method that runs a query of one statement; see :meth:`Connections.statement`."""
+    return _method(lambda store: store.connections.statement(doing), query)
+
+
+def snapshot(doing: str, query: Query[P, R]) -> Method[P, R]:
+    """A method whose reads all see the same moment; see :meth:`Connections.snapshot`."""
+    return _method(lambda store: store.connections.snapshot(doing), query)
+
+
+def transaction(doing: str, query: Query[P, R]) -> Method[P, R]:
+    """A method that writes in one transaction; see :meth:`Connections.transaction`."""
+    return _method(lambda store: store.connections.transaction(doing), query)
+
+
+def _method(
+    connect: Callable[[Database], AbstractAsyncContextManager[AsyncConnection]], query: Query[P, R]
+) -> Method[P, R]:
+    async def method(self: Database, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        async with connect(self) as connection:
+            return await query(connection, *args, **kwargs)
+
+    return method
 
 
 class Database:
     """A pool of connections to the ledger. All methods can raise StoreUnavailable."""
 
     def __init__(self, connections: Connections) -> None:
-        self._connections = connections
-        self._transaction: Final = connections.transaction
-        self._statement: Final = connections.statement
-        self._snapshot: Final = connections.snapshot
+        self.connections: Final = connections
         self.usage: Final = usage.UsageLedger(connections.transaction, connections.snapshot)
 
     def registration(self, name: str) -> Registration:
         """The registration of this process under its name; see :mod:`queuectl.db.replicas`."""
-        return Registration(self._transaction, name, known_revisions())
+        return Registration(self.connections.transaction, name, known_revisions())
 
     @classmethod
     async def connect(cls, settings: DatabaseSettings) -> Self:
@@ -57,39 +79,12 @@ class Database:
 
     async def close(self) -> None:
         """Close all connections, without waiting for a server that does not respond."""
-        await self._connections.close()
+        await self.connections.close()
 
-    async def configuration(self) -> tuple[int, tuple[Document, ...]]:
-        """Current revision and all configuration documents."""
-        async with self._snapshot("reading the configuration") as connection:
-            return await documents.revision_and_documents(connection)
-
-    async def config_changes(self, since: int, known: Collection[DocumentKey]) -> ConfigChanges:
-        """The documents that were written after a revision, and those that were deleted; see the Protocol."""
-        async with self._snapshot("reading changes of the configuration") as connection:
-            return await documents.changes(connection, since, known)
-
-    async def get_config(self, key: DocumentKey) -> ConfigDocument | None:
-        """One document with its version, or None."""
-        async with self._statement("reading configuration") as connection:
-            return await documents.read(connection, key)
-
-    async def get_workload(self, uid: str) -> Entry | None:
-        """The workload with this uid, Finished or not; or None."""
-        async with self._snapshot("reading a workload") as connection:
-            return await reads.one_entry(connection, uid)
-
-    async def commands(self) -> tuple[Command, ...]:
-        """Commands without a result, oldest first; not necessarily all of them."""
-        async with self._statement("reading commands") as connection:
-            return await commands.unanswered(connection)
-
-    async def past_use(self) -> tuple[Used, ...]:
-        """Past use as last sampled, by account."""
-        async with self._statement("reading past use") as connection:
-            return await pastuse.load(connection)
-
-    async def put_config(self, document: Document, if_match: int | None = None) -> int:
-        """Create or replace a document; see :func:`queuectl.db.documents.write`."""
-        async with self._transaction("writing the configuration") as connection:
-            return await documents.write(connection, document, if_match)
+    configuration = snapshot("reading the configuration", documents.revision_and_documents)
+    config_changes = snapshot("reading changes of the configuration", documents.changes)
+    get_config = statement("reading configuration", documents.read)
+    put_config = transaction("writing the configuration", documents.write)
+    get_workload = snapshot("reading a workload", reads.one_entry)
+    commands = statement("reading commands", command_rows.unanswered)
+    past_use = statement("reading past use", pastuse.load)

@@ -1,7 +1,7 @@
 """All tables except those of the usage ledger (:mod:`queuectl.db.usagetables`).
 
 One workload is one row of ``workloads`` plus, while it has them, rows of ``placements``, ``leases`` and ``outbox``; all
-four change only together, by the leader, in :meth:`queuectl.db.leader_store.LeaderStore.commit`. ``history`` only grows.
+four change only together, by the leader, in :meth:`queuectl.db.leader_store.PostgresLeaderStore.commit`. ``history`` only grows.
 ``reservations`` is written with them, too: it has the placements of Reservations.
 ``refused_plans`` holds plans that the verifier refused, and ``set_aside_objects`` objects that caused an error. ``past_use`` holds samples of the leader, and ``findings`` its results for
 standbys. No table refers to these three.

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from queuectl.api.kinds import API_VERSION
 from queuectl.domain.fleet import HOSTNAME
 from queuectl.domain.quantity import CPU, GPU, MEMORY
 from queuectl.objects import keys
+from queuectl.objects.configuration.config_kinds import API_VERSION
 
 Document = dict[str, Any]
 

@@ -8,9 +8,9 @@ from typing import Any, Final, Self
 
 import httpx2
 
-from queuectl.api.kinds import BY_KIND, PREFIX
 from queuectl.domain.errors import QueuectlError
 from queuectl.localcluster.client import NO_TRUSTED_CA
+from queuectl.objects.configuration.config_kinds import BY_KIND, PREFIX
 
 Json = dict[str, Any]
 _PAGE: Final = 500

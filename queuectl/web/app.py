@@ -24,6 +24,7 @@ from queuectl.api.auth.audit import record_change
 from queuectl.api.oidc.browser import BrowserLogins
 from queuectl.api.ports import Diagnoser
 from queuectl.api.problems import Problem
+from queuectl.db.ports import ApiStore
 from queuectl.domain.errors import ClusterUnavailable, StoreUnavailable
 from queuectl.web.pages import (
     audit,
@@ -45,7 +46,7 @@ from queuectl.web.pages import (
     whatif,
     workloads,
 )
-from queuectl.web.ports import ClusterReader, PageStore
+from queuectl.web.ports import ClusterReader
 from queuectl.web.site import PREFIX, STATIC, Site
 
 log = structlog.get_logger()
@@ -75,7 +76,7 @@ class _Static(StaticFiles):
 
 def add_dashboard(
     app: FastAPI,
-    store: PageStore,
+    store: ApiStore,
     guard: Guard,
     cluster_reader: ClusterReader | None = None,
     diagnoser: Diagnoser | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from queuectl.api.ports import AuditStore
+from queuectl.db.ports import AuditStore
 from queuectl.domain.audit import AuditFilter, AuditLine
 from queuectl.domain.queries import DocumentKey
 from queuectl.web.configuration import address_of, kind_of

@@ -9,12 +9,12 @@ from urllib.parse import quote
 
 import yaml
 
-from queuectl.api.kinds import BY_KIND, CONFIG_KINDS, ConfigKind
 from queuectl.api.params import NAME
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.domain.budgets import holder_of
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.words import counted
+from queuectl.objects.configuration.config_kinds import BY_KIND, CONFIG_KINDS, ConfigKind
 from queuectl.objects.configuration.queue_config import validate
 from queuectl.web.site import PREFIX
 

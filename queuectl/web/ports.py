@@ -1,45 +1,14 @@
-"""The sources of the pages beyond those of the REST API: sums for an overview, and the snapshot with the quota use."""
+"""The view of the cluster for the pages: the snapshot with the quota use, which REST does not show."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Protocol
 
-from queuectl.api.ports import ApiStore
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import Entry
-from queuectl.domain.queries import HistoryLine, QueueCounts, WaitingOrder
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.cache import PlannerCache
-
-
-class PageStore(ApiStore, Protocol):
-    """Every method may raise StoreUnavailable."""
-
-    async def tallies(self) -> tuple[QueueCounts, ...]:
-        """Counts of workloads that are not Finished, by LocalQueue, ClusterQueue, state and reason."""
-
-    async def waiting(
-        self,
-        cluster_queue: str | None = None,
-        namespaces: Collection[str] | None = None,
-        *,
-        queue: str | None = None,
-        order: WaitingOrder = WaitingOrder.TURN,
-        skip: int = 0,
-        limit: int = 100,
-    ) -> tuple[Entry, ...]:
-        """Pending and Reserved workloads, of one ClusterQueue and LocalQueue or of all, in these namespaces or in all; at most 500."""
-
-    async def evictions(
-        self,
-        namespaces: Collection[str] | None = None,
-        *,
-        before: int | None = None,
-        limit: int = 100,
-    ) -> tuple[HistoryLine, ...]:
-        """The latest evictions, newest first, with ids below ``before``; at most 500."""
 
 
 class ClusterReader(Protocol):

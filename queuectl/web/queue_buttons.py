@@ -9,10 +9,10 @@ import orjson
 from starlette.requests import Request
 
 from queuectl.api.access import Guard
-from queuectl.api.kinds import BY_KIND
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import StopPolicy
+from queuectl.objects.configuration.config_kinds import BY_KIND
 
 _STOPPED: Final = "No gang of the queue starts until you resume it."
 

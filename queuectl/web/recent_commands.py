@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from queuectl.db.ports import ApiStore
 from queuectl.domain.commands import DONE, Action, Command
 from queuectl.domain.queries import LONGEST_PAGE
 from queuectl.web.actions import label_of
-from queuectl.web.ports import PageStore
 from queuectl.web.words import moment
 
 _SHOWN: Final = 3
@@ -61,7 +61,7 @@ class RecentCommands:
         return all(line.state != "requested" for line in self.lines)
 
 
-async def asked_of(store: PageStore, uid: str, newest: int = 0, reads: int = 0) -> RecentCommands:
+async def asked_of(store: ApiStore, uid: str, newest: int = 0, reads: int = 0) -> RecentCommands:
     """The latest commands for a workload.
 
     Args:
@@ -81,7 +81,7 @@ async def asked_of(store: PageStore, uid: str, newest: int = 0, reads: int = 0) 
     )
 
 
-async def _latest(store: PageStore, uid: str) -> tuple[Command, ...]:
+async def _latest(store: ApiStore, uid: str) -> tuple[Command, ...]:
     found: tuple[Command, ...] = ()
     after = 0
     while page := await store.commands_of(uid, after, LONGEST_PAGE):

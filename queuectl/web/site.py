@@ -18,6 +18,7 @@ from queuectl.api.current_configuration import CurrentConfiguration
 from queuectl.api.ports import Diagnoser
 from queuectl.api.presenter import WorkloadPresenter
 from queuectl.api.usage_history import UsageHistory
+from queuectl.db.ports import ApiStore
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.identity import LONGEST_NAME
 from queuectl.domain.jobs import PodRecord
@@ -28,7 +29,7 @@ from queuectl.domain.words import counted, counted_gpus
 from queuectl.planner.cache import PlannerCache
 from queuectl.web import words
 from queuectl.web.access_scope import AccessScope, access_of
-from queuectl.web.ports import ClusterReader, PageStore
+from queuectl.web.ports import ClusterReader
 
 PREFIX: Final = "/ui"
 STATIC: Final = Path(__file__).with_name("static")
@@ -100,7 +101,7 @@ class Site:
 
     def __init__(
         self,
-        store: PageStore,
+        store: ApiStore,
         guard: Guard,
         clock: Callable[[], float],
         bodies: Bodies,

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from queuectl.api.app import create_app
 from queuectl.db.engine import DatabaseSettings
+from queuectl.db.ports import Commit
 from queuectl.domain.ledger import EntryChange
 from queuectl.telemetry.metrics import Metrics
 from tests.api.support import LIVES, FixedHealth, job, live_through
@@ -150,7 +151,7 @@ async def commit(store: AnyStore, changes: Sequence[EntryChange]) -> None:
     """Write the changes of one workload, one commit each."""
     epoch = await store.take_over("test", 0)
     for cycle, change in enumerate(changes, 1):
-        await store.commit([change], epoch=epoch, revision=None, cycle=cycle)
+        await store.commit(Commit([change]), epoch=epoch, cycle=cycle)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queuectl.control.leader.commands import carry_out
+from queuectl.db.ports import Commit
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry, State
@@ -31,7 +32,7 @@ async def obeyed(store: MemoryStore) -> Entry:
         entries = list(store.database.entries.values())
         changes, answers = carry_out(waiting, Ledger(entries), (), 9.0, Rules(), lambda *_: None)
         epoch = await store.take_over("test", 0)
-        await store.commit(changes, epoch=epoch, revision=None, cycle=1, answers=answers)
+        await store.commit(Commit(changes, answers=answers), epoch=epoch, cycle=1)
     (entry,) = store.database.entries.values()
     return entry
 

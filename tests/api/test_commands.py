@@ -13,6 +13,7 @@ from queuectl.api import problems
 from queuectl.api.access import Guard, set_caller
 from queuectl.api.app import create_app
 from queuectl.api.routes import workloads
+from queuectl.db.ports import Commit
 from queuectl.domain.commands import Action, Answer, Command
 from queuectl.domain.identity import Caller, Right
 from queuectl.domain.plan import Cost
@@ -130,9 +131,7 @@ async def test_a_repetition_is_answered_even_when_the_state_has_moved_on(
     first = await api.post(f"{NAMED}/running/requeue", headers=key)
     (command,) = await store.commands()
     epoch = await store.take_over("test", 0)
-    await store.commit(
-        [], epoch=epoch, revision=None, cycle=1, answers=[Answer(command.id, "done")]
-    )
+    await store.commit(Commit([], answers=[Answer(command.id, "done")]), epoch=epoch, cycle=1)
     again = await api.post(f"{NAMED}/running/requeue", headers=key)
     assert again.json() == first.json() | {"state": "Done", "outcome": "done"}
     assert await store.commands() == (), "it is not asked for twice"
@@ -223,7 +222,7 @@ async def test_results_of_commands_are_listed_by_id_and_by_workload(
     hold, requeue, _ = await store.commands()
     epoch = await store.take_over("test", 0)
     answers = [Answer(hold.id, "done"), Answer(requeue.id, "it was so already")]
-    await store.commit([], epoch=epoch, revision=None, cycle=1, answers=answers)
+    await store.commit(Commit([], answers=answers), epoch=epoch, cycle=1)
     answer = (await api.get(f"{NAMED}/running/commands")).json()
     assert [(c["state"], c["outcome"]) for c in answer["items"]] == [
         ("Done", "done"),
@@ -269,7 +268,7 @@ async def test_all_commands_are_listed_newest_first_with_the_fields_of_each(
     hold, requeue, _ = await store.commands()
     epoch = await store.take_over("test", 0)
     answers = [Answer(hold.id, "done"), Answer(requeue.id, "it was so already")]
-    await store.commit([], epoch=epoch, revision=None, cycle=1, answers=answers)
+    await store.commit(Commit([], answers=answers), epoch=epoch, cycle=1)
     answer = (await api.get(f"{LIST}?{query}")).json()
     assert [c["action"] for c in answer["items"]] == actions.split()
     assert answer["nextBefore"] is None

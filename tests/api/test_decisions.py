@@ -6,6 +6,7 @@ import httpx2
 import pytest
 from fastapi import FastAPI
 
+from queuectl.db.ports import Commit
 from queuectl.domain.decisions import Decision
 from queuectl.domain.events import Admit
 from queuectl.domain.identity import Caller, Right
@@ -43,11 +44,9 @@ async def cycles(store: AnyStore, count: int) -> None:
             live_through(job(f"b{n}", namespace="team-b"), Admit(PLACED)),
         ]
         new = [life[0] for life in lives]
-        await store.commit(new, epoch=epoch, revision=None, cycle=n)
+        await store.commit(Commit(new), epoch=epoch, cycle=n)
         started = [life[1] for life in lives]
-        await store.commit(
-            started, epoch=epoch, revision=None, cycle=n, decision=decision(float(n), n)
-        )
+        await store.commit(Commit(started, decision=decision(float(n), n)), epoch=epoch, cycle=n)
 
 
 async def test_a_decision_has_its_input_and_its_changes(

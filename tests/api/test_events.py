@@ -20,6 +20,7 @@ from queuectl.api.routes.events import EventScope, Stream, StreamFilter
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
+from queuectl.db.ports import Commit
 from queuectl.domain.errors import StoreUnavailable
 from queuectl.domain.events import Event
 from queuectl.domain.identity import Caller, Right
@@ -73,7 +74,7 @@ class Writer:
         self.epoch = self.epoch or await self.store.take_over("test", 0)
         for change in changes:
             self.cycle += 1
-            await self.store.commit([change], epoch=self.epoch, revision=None, cycle=self.cycle)
+            await self.store.commit(Commit([change]), epoch=self.epoch, cycle=self.cycle)
 
     async def submit(self, *names: str, namespace: str = "team-a") -> None:
         for name in names:

@@ -10,6 +10,7 @@ import pytest
 from fastapi import FastAPI
 
 from queuectl.api.redaction import redactor_for
+from queuectl.db.ports import Commit
 from queuectl.domain.commands import Action
 from queuectl.domain.decisions import Decision
 from queuectl.domain.diagnosis import Diagnosis, Limit, Obstacle, Remedy, SuggestedFix
@@ -99,8 +100,8 @@ async def _fill(store: MemoryStore, diagnoser: FixedDiagnoser, access: MemoryAcc
         await commit(store, live_through(job(name, namespace="team-b"), *life))
     cycle = live_through(job("decided", namespace="team-b"), Refuse(BEHIND))
     epoch = await store.take_over("test", 0)
-    await store.commit(cycle[:1], epoch=epoch, revision=None, cycle=1)
-    await store.commit(cycle[1:], epoch=epoch, revision=None, cycle=1, decision=CYCLE)
+    await store.commit(Commit(cycle[:1]), epoch=epoch, cycle=1)
+    await store.commit(Commit(cycle[1:], decision=CYCLE), epoch=epoch, cycle=1)
     preview = Preview(Cost(0, 40, Fraction(32)), 0.0, ("uid-secret", "uid-job-waits"))
     diagnoser.previews["uid-job-runs", Action.PREEMPT] = preview
 

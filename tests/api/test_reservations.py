@@ -10,13 +10,13 @@ import httpx2
 import pytest
 
 from queuectl.api.app import create_app
-from queuectl.api.kinds import BY_KIND
 from queuectl.api.reservation_status import with_status
 from queuectl.cli.columns import config_columns
 from queuectl.cli.doctor import judge
 from queuectl.cli.doctor.findings import Level
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.words import format_time
+from queuectl.objects.configuration.config_kinds import BY_KIND
 from queuectl.objects.times import parse_time
 from queuectl.telemetry.metrics import Metrics
 from tests.api.conftest import talking_to

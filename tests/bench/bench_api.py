@@ -32,7 +32,7 @@ from queuectl.control.clock import SteadyClock
 from queuectl.control.composition import Controller
 from queuectl.control.settings import Settings
 from queuectl.control.supervisor import Supervisor
-from queuectl.db.api_store import ApiStore
+from queuectl.db.api_store import PostgresApiStore
 from queuectl.db.engine import DatabaseSettings
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
@@ -162,7 +162,7 @@ async def measured(url: str, *, asked: bool) -> Run:
         return run
 
 
-async def history(store: ApiStore) -> list[Any]:
+async def history(store: PostgresApiStore) -> list[Any]:
     lines: list[Any] = []
     while page := await store.history(None, lines[-1].id if lines else 0, 500):
         lines += page

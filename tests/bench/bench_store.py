@@ -20,6 +20,7 @@ from rich.table import Table
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
+from queuectl.db.ports import Commit
 from queuectl.domain.events import Admit, StartConfirmed
 from queuectl.domain.ledger import EntryChange
 from queuectl.domain.queries import WorkloadFilter
@@ -87,7 +88,7 @@ class Bench:
             self._keep(f"commit {size:,} {name}", rows[name], samples[name], goal)
 
     async def _commit(self, changes: Sequence[EntryChange]) -> None:
-        await self.store.commit(changes, epoch=self.epoch, revision=0, cycle=1)
+        await self.store.commit(Commit(changes, revision=0), epoch=self.epoch, cycle=1)
 
     async def reads(self) -> None:
         live = len((await self.store.load()).entries)

@@ -21,6 +21,7 @@ from queuectl.control.leader.accounting import Accountant, UsageInputs
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
+from queuectl.db.ports import Commit
 from queuectl.domain.accounting import FlavorGpus, Mark, Phase, Subject
 from queuectl.domain.events import Admit
 from queuectl.domain.fleet import HOSTNAME, Fleet, Node
@@ -93,7 +94,7 @@ class Bench:
         return time.perf_counter() - began, time.process_time() - used
 
     async def _commit(self, changes: list[EntryChange]) -> None:
-        await self.store.commit(changes, epoch=self.epoch, revision=0, cycle=1)
+        await self.store.commit(Commit(changes, revision=0), epoch=self.epoch, cycle=1)
 
     async def populate(self) -> None:
         """All gangs are pending, then most of them run."""

@@ -19,7 +19,7 @@ from queuectl.control.careful_child import Given, begin, run, try_everything
 from queuectl.control.clock import SteadyClock
 from queuectl.control.settings import Settings
 from queuectl.db.engine import DatabaseSettings
-from queuectl.db.leader_store import LeaderStore
+from queuectl.db.leader_store import PostgresLeaderStore
 from queuectl.devices import matching
 from queuectl.objects.kinds import KINDS
 from queuectl.planner.cycle.cycle import AdmissionCycle
@@ -120,7 +120,7 @@ async def _main(given: Given) -> None:
     containment = begin(given, clock)
     cluster = restored(Path(file))
     cluster.containment = containment
-    store = await LeaderStore.connect(DatabaseSettings(given.database_url, read_only=True))
+    store = await PostgresLeaderStore.connect(DatabaseSettings(given.database_url, read_only=True))
     clock.set(time.time())
     await try_everything(store, cluster, Settings(), clock, KINDS, containment)
     await store.close()

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -22,26 +22,18 @@ from queuectl.control.leader.loop import Loop
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.settings import Settings
 from queuectl.db.engine import DatabaseSettings
+from queuectl.db.ports import Commit
 from queuectl.db.usage import UsageLedger
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
 from queuectl.domain.arrays import gang_uid
-from queuectl.domain.broadcast import LeaderFindings
-from queuectl.domain.commands import Action, Answer, Command
-from queuectl.domain.containment import Suspect
-from queuectl.domain.decisions import Decision, RefusedPlan
+from queuectl.domain.commands import Action, Command
 from queuectl.domain.errors import Fenced, StoreUnavailable
 from queuectl.domain.folding import Fold
 from queuectl.domain.jobs import PodRecord
-from queuectl.domain.ledger import Document, Entry, EntryChange, Loaded, State, violations
-from queuectl.domain.pastuse import Used
-from queuectl.domain.process_runs import ProcessEnd
+from queuectl.domain.ledger import Document, Entry, State, violations
 from queuectl.domain.quantity import NOTHING, Resources
-from queuectl.domain.queries import ConfigChanges, ConfigDocument, DocumentKey, Tolerance
 from queuectl.domain.records import Delta
-from queuectl.domain.reservations import ReservationState
-from queuectl.domain.rules import Retention
-from queuectl.domain.set_aside_objects import SetAsideObject
 from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS, JobKinds
 from queuectl.planner.cache import PlannerCache
@@ -134,105 +126,13 @@ class KillingStore:
     def usage(self) -> KillingUsage:
         return KillingUsage(self.store.usage, self.accounts)
 
-    async def now(self) -> float:
-        return await self.store.now()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
 
-    async def take_over(self, holder: str, floor: int) -> int:
-        return await self.store.take_over(holder, floor)
-
-    async def begin_run(self, holder: str) -> None:
-        await self.store.begin_run(holder)
-
-    async def end_run(self, holder: str, how: ProcessEnd) -> None:
-        await self.store.end_run(holder, how)
-
-    async def unknown_ends(self, since: float) -> tuple[float, ...]:
-        return await self.store.unknown_ends(since)
-
-    async def suspects(self) -> tuple[Suspect, ...]:
-        return await self.store.suspects()
-
-    async def keep_suspects(self, suspects: Sequence[Suspect]) -> None:
-        await self.store.keep_suspects(suspects)
-
-    async def commits_ended(self, *, epoch: int) -> None:
-        await self.store.commits_ended(epoch=epoch)
-
-    async def load(self) -> Loaded:
-        return await self.store.load()
-
-    async def follow(self, before: Loaded) -> Loaded:
-        return await self.store.follow(before)
-
-    async def commit(
-        self,
-        changes: Sequence[EntryChange],
-        *,
-        epoch: int,
-        revision: int | None,
-        cycle: int,
-        answers: Sequence[Answer] = (),
-        decision: Decision | None = None,
-        tolerance: Tolerance | None = None,
-        reserved: Sequence[ReservationState] | None = None,
-    ) -> None:
+    async def commit(self, commit: Commit, **place: int) -> None:
         number = self.commits.before()
-        await self.store.commit(
-            changes,
-            epoch=epoch,
-            revision=revision,
-            cycle=cycle,
-            answers=answers,
-            decision=decision,
-            tolerance=tolerance,
-            reserved=reserved,
-        )
+        await self.store.commit(commit, **place)
         self.commits.after(number)
-
-    async def commands(self) -> tuple[Command, ...]:
-        return await self.store.commands()
-
-    async def commands_waiting(self) -> None:
-        await self.store.commands_waiting()
-
-    async def prune(self, retention: Retention, now: float, *, epoch: int) -> int:
-        return await self.store.prune(retention, now, epoch=epoch)
-
-    async def keep_use(self, used: Sequence[Used], forget: float, *, epoch: int) -> None:
-        await self.store.keep_use(used, forget, epoch=epoch)
-
-    async def past_use(self) -> tuple[Used, ...]:
-        return await self.store.past_use()
-
-    async def keep_refused(self, plan: RefusedPlan, content: bytes) -> None:
-        await self.store.keep_refused(plan, content)
-
-    async def keep_set_aside(self, one: SetAsideObject, content: bytes) -> None:
-        await self.store.keep_set_aside(one, content)
-
-    async def keep_findings(self, found: LeaderFindings, *, epoch: int) -> None:
-        await self.store.keep_findings(found, epoch=epoch)
-
-    async def findings(self, known: float) -> LeaderFindings | None:
-        return await self.store.findings(known)
-
-    async def configuration(self) -> tuple[int, tuple[Document, ...]]:
-        return await self.store.configuration()
-
-    async def config_changes(self, since: int, known: Collection[DocumentKey]) -> ConfigChanges:
-        return await self.store.config_changes(since, known)
-
-    async def config_changed(self, since: int) -> int:
-        return await self.store.config_changed(since)
-
-    async def get_workload(self, uid: str) -> Entry | None:
-        return await self.store.get_workload(uid)
-
-    async def get_config(self, key: DocumentKey) -> ConfigDocument | None:
-        return await self.store.get_config(key)
-
-    async def close(self) -> None:
-        await self.store.close()
 
 
 @dataclass

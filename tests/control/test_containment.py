@@ -13,7 +13,7 @@ from queuectl.cluster.nesting import LEVELS
 from queuectl.control.checked_plan import checked_plan
 from queuectl.control.leader.actuator import Actuator
 from queuectl.control.leader.leader_state import LeaderState
-from queuectl.control.ports import Store
+from queuectl.db.ports import Commit
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
 from queuectl.domain.commands import Action
@@ -116,10 +116,10 @@ def _verifier(poison: Poison, monkeypatch: pytest.MonkeyPatch) -> None:
 def _commit(poison: Poison, monkeypatch: pytest.MonkeyPatch) -> None:
     real = PostgresStore.commit
 
-    async def commit(self: Store, changes: Any, **rest: Any) -> None:
-        for change in changes:
+    async def commit(self: PostgresStore, commit: Commit, **place: int) -> None:
+        for change in commit.changes:
             poison.check(change.after.name, StoreError)
-        await real(self, changes, **rest)  # type: ignore[arg-type]
+        await real(self, commit, **place)
 
     monkeypatch.setattr(PostgresStore, "commit", commit)
 

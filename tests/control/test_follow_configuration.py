@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,8 +15,9 @@ from queuectl.control.clock import SteadyClock
 from queuectl.control.leader.loop import Loop
 from queuectl.control.settings import Settings
 from queuectl.control.supervisor import Supervisor
+from queuectl.db.ports import Commit
 from queuectl.demo import manifests as m
-from queuectl.domain.ledger import Document, EntryChange, Loaded, State
+from queuectl.domain.ledger import Document, Loaded, State
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code
@@ -164,12 +165,12 @@ def overtake(
     commit, load = world.store.commit, world.store.load
     seen = Overtaken()
 
-    async def overtaken(changes: Sequence[EntryChange], **rest: Any) -> None:
-        wants = {(c.after.uid, c.note.reason.code) for c in changes if c.note is not None}
-        if rest["revision"] is not None and wanted in wants and not seen.plan:
+    async def overtaken(new: Commit, **place: int) -> None:
+        wants = {(c.after.uid, c.note.reason.code) for c in new.changes if c.note is not None}
+        if new.revision is not None and wanted in wants and not seen.plan:
             seen.plan = wants
             await world.store.put_config(document)
-        await commit(changes, **rest)
+        await commit(new, **place)
 
     async def loaded() -> Loaded:
         seen.loads += 1
@@ -218,13 +219,13 @@ async def test_edits_of_a_local_queue_at_every_plan_delay_no_other_queue(
         noise: list[dict[str, Any]] = []
         commit = world.store.commit
 
-        async def overtaken(changes: Sequence[EntryChange], **rest: Any) -> None:
-            if rest["revision"] is not None and noise:
+        async def overtaken(new: Commit, **place: int) -> None:
+            if new.revision is not None and noise:
                 noise.reverse()
                 document = m.local_queue("default", "noisy", "pool")
                 document["spec"] |= noise[1]
                 await world.store.put_config(document)
-            await commit(changes, **rest)
+            await commit(new, **place)
 
         monkeypatch.setattr(world.store, "commit", overtaken)
         noise += states[field]
@@ -255,11 +256,11 @@ async def test_a_deleted_local_queue_starts_nothing(
         commit = world.store.commit
         deleted: list[DocumentKey] = []
 
-        async def overtaken(changes: Sequence[EntryChange], **rest: Any) -> None:
-            if rest["revision"] is not None and not deleted:
+        async def overtaken(new: Commit, **place: int) -> None:
+            if new.revision is not None and not deleted:
                 deleted.append(DocumentKey("LocalQueue", "default", "noisy"))
                 await world.store.delete_config(deleted[0])
-            await commit(changes, **rest)
+            await commit(new, **place)
 
         monkeypatch.setattr(world.store, "commit", overtaken)
         noisy = world.cluster.submit(in_queue("noisy", gang("Job", "noisy", 1)))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from queuectl.db.ports import Commit
 from queuectl.domain.errors import StaleSnapshot, StoreUnavailable
-from queuectl.domain.ledger import EntryChange, State
+from queuectl.domain.ledger import State
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import plan
@@ -32,13 +32,13 @@ async def test_a_plan_waits_for_the_facts_it_was_made_from(
         written = asyncio.Event()
         commit = world.store.commit
 
-        async def slowly(changes: Sequence[EntryChange], **rest: Any) -> None:
-            facts = rest["revision"] is None
+        async def slowly(new: Commit, **place: int) -> None:
+            facts = new.revision is None
             happened.append("facts" if facts else "plan")
             if facts:
                 await written.wait()
                 happened.append("written")
-            await commit(changes, **rest)
+            await commit(new, **place)
 
         def noted(snapshot: Snapshot, *rest: Any) -> Plan:
             happened.append("planned")
@@ -66,11 +66,11 @@ async def test_facts_that_were_not_written_are_observed_again_and_their_plan_is_
         commit = world.store.commit
         commits: list[tuple[bool, set[str]]] = []
 
-        async def failing(changes: Sequence[EntryChange], **rest: Any) -> None:
-            commits.append((rest["revision"] is None, {change.after.uid for change in changes}))
+        async def failing(new: Commit, **place: int) -> None:
+            commits.append((new.revision is None, {change.after.uid for change in new.changes}))
             if len(commits) == 1:
                 raise error("not this time")
-            await commit(changes, **rest)
+            await commit(new, **place)
 
         monkeypatch.setattr(world.store, "commit", failing)
         uid = world.cluster.submit(gang("Job", "second", 1))

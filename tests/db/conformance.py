@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from queuectl.db.ports import Commit
 from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.commands import Action, Answer, Command, CommandFilter, CommandState
 from queuectl.domain.containment import Boundary, Suspect
@@ -122,7 +123,7 @@ async def leader(store: AnyStore) -> int:
 async def commit(
     store: AnyStore, epoch: int, *changes: EntryChange, revision: int | None = None, cycle: int = 1
 ) -> None:
-    await store.commit(changes, epoch=epoch, revision=revision, cycle=cycle)
+    await store.commit(Commit(changes, revision=revision), epoch=epoch, cycle=cycle)
 
 
 async def loaded(store: AnyStore) -> dict[str, Entry]:
@@ -350,7 +351,9 @@ class StoreConformance:
         tolerance = Tolerance(known, judge)
         with nullcontext() if right else pytest.raises(StaleConfiguration):
             await store.commit(
-                [submitted("u1")], epoch=epoch, revision=revision, cycle=1, tolerance=tolerance
+                Commit([submitted("u1")], revision=revision, tolerance=tolerance),
+                epoch=epoch,
+                cycle=1,
             )
         (changes,) = asked
         assert changes.written == (queue("gpus", cohort="all"),)
@@ -415,7 +418,7 @@ class StoreConformance:
         await commit(store, epoch, first, second, cycle=4)
         assert await store.decisions() == ()
         started = step(first.after, Admit(HERE))
-        await store.commit([started], epoch=epoch, revision=None, cycle=4, decision=DECISION)
+        await store.commit(Commit([started], decision=DECISION), epoch=epoch, cycle=4)
         (decided,) = await store.decisions()
         assert (decided.epoch, decided.cycle, decided.decision) == (epoch, 4, DECISION)
         assert await store.get_decision(decided.id) == decided
@@ -428,7 +431,7 @@ class StoreConformance:
         store = await open_store()
         epoch = await leader(store)
         both = [submitted("u1"), submitted("u2")]
-        await store.commit(both, epoch=epoch, revision=None, cycle=1, decision=DECISION)
+        await store.commit(Commit(both, decision=DECISION), epoch=epoch, cycle=1)
         (decided,) = await store.decisions()
         lines = await store.history(None, decided.after)
         assert {line.uid for line in lines if line.id <= decided.upto} == {"u1", "u2"}
@@ -438,7 +441,7 @@ class StoreConformance:
         epoch = await leader(store)
         for n in range(5):
             await store.commit(
-                [submitted(f"u{n}")], epoch=epoch, revision=None, cycle=n, decision=DECISION
+                Commit([submitted(f"u{n}")], decision=DECISION), epoch=epoch, cycle=n
             )
         newest = await store.decisions(limit=2)
         rest = await store.decisions(before=newest[-1].id, limit=10)
@@ -506,16 +509,14 @@ class StoreConformance:
         epoch = await leader(store)
         with pytest.raises(Fenced):
             await store.commit(
-                [submitted("u1")], epoch=epoch - 1, revision=None, cycle=1, decision=DECISION
+                Commit([submitted("u1")], decision=DECISION), epoch=epoch - 1, cycle=1
             )
         assert await store.decisions() == ()
 
     async def test_old_decisions_are_deleted_and_history_is_not(self, open_store: OpenStore):
         store = await open_store()
         epoch = await leader(store)
-        await store.commit(
-            [submitted("u1")], epoch=epoch, revision=None, cycle=1, decision=DECISION
-        )
+        await store.commit(Commit([submitted("u1")], decision=DECISION), epoch=epoch, cycle=1)
         still = DECISION.at + KEPT_SECONDS
         assert await store.prune(Retention(), still, epoch=epoch) == 0
         assert await store.prune(Retention(), still + 1.0, epoch=epoch) == 1
@@ -558,9 +559,7 @@ class StoreConformance:
         boost = await api.add_command(asked("u1", Action.PRIORITY, "r2", 70))
         assert await store.commands() == (hold, boost)
         held = step(first.after, CommandReceived(hold))
-        await store.commit(
-            [held], epoch=epoch, revision=None, cycle=1, answers=[Answer(hold.id, "done")]
-        )
+        await store.commit(Commit([held], answers=[Answer(hold.id, "done")]), epoch=epoch, cycle=1)
         assert await loaded(store) == {"u1": held.after}
         assert await store.commands() == (boost,)
 
@@ -570,10 +569,10 @@ class StoreConformance:
         await commit(store, epoch, first := submitted("u1"))
         hold = await store.add_command(asked("u1", Action.HOLD, "r1"))
         answers = [Answer(hold.id, "done")]
-        await store.commit([], epoch=epoch, revision=None, cycle=1, answers=answers)
+        await store.commit(Commit([], answers=answers), epoch=epoch, cycle=1)
         held = step(first.after, CommandReceived(hold))
         with pytest.raises(StaleSnapshot):
-            await store.commit([held], epoch=epoch, revision=None, cycle=1, answers=answers)
+            await store.commit(Commit([held], answers=answers), epoch=epoch, cycle=1)
         assert await loaded(store) == {"u1": first.after}, "the second answer has no effect"
 
     async def test_the_same_request_is_the_same_command(self, open_store: OpenStore):
@@ -599,7 +598,7 @@ class StoreConformance:
         other = await store.add_command(asked("u2", Action.HOLD, "r3"))
         assert await store.commands() == (boost, move, other)
         answers = [Answer(boost.id, "done"), Answer(other.id, "it was so already")]
-        await store.commit([], epoch=epoch, revision=None, cycle=1, answers=answers)
+        await store.commit(Commit([], answers=answers), epoch=epoch, cycle=1)
         done = replace(boost, outcome="done")
         assert (boost.outcome, boost.until, boost.why) == (None, 1700000900.5, "a demo")
         assert await store.command(boost.id) == done
@@ -665,7 +664,7 @@ class StoreConformance:
         results = {"r1": "done", "r2": "it was so already", "r3": "there is no such workload"}
         ids = {c.request_id: c.id for c in await store.commands()}
         answers = [Answer(ids[request], outcome) for request, outcome in results.items()]
-        await store.commit([], epoch=epoch, revision=None, cycle=1, answers=answers)
+        await store.commit(Commit([], answers=answers), epoch=epoch, cycle=1)
         if wanted.before is not None:
             wanted = replace(wanted, before=ids[f"r{wanted.before}"])
         found = await store.newest_commands(wanted)
@@ -730,9 +729,7 @@ class StoreConformance:
         epoch = await leader(store)
         first = await store.add_command(asked("u1", Action.HOLD, "r1"))
         second = await store.add_command(asked("u1", Action.RELEASE, "r2"))
-        await store.commit(
-            [], epoch=epoch, revision=None, cycle=1, answers=[Answer(first.id, "done")]
-        )
+        await store.commit(Commit([], answers=[Answer(first.id, "done")]), epoch=epoch, cycle=1)
         assert await store.prune(Retention(), first.at + 86_000, epoch=epoch) == 0
         assert await store.prune(Retention(), first.at + 86_500, epoch=epoch) == 1
         assert await store.commands() == (second,)

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from queuectl.control.leader.accounting import Accountant, Follower, UsageInputs
+from queuectl.db.ports import Commit
 from queuectl.domain.accounting import HOUR, MILLISECONDS, Accounting, ClusterAmounts, Price
 from queuectl.domain.budgets import Budget, BudgetScope, Spender
 from queuectl.domain.devices import ClaimReference, DeviceClass
@@ -247,7 +248,7 @@ class World:
     async def commit(self, change: EntryChange | None) -> None:
         assert change is not None
         changes = self.marker.marked([change], CONFIG)
-        await self.store.commit(changes, epoch=self.epoch, revision=None, cycle=1)
+        await self.store.commit(Commit(changes), epoch=self.epoch, cycle=1)
         self.entries[change.after.uid] = change.after
         self.sums.note([change])
 

@@ -13,6 +13,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from queuectl.db import commands, decisions, queue_counts, reads, rows
 from queuectl.db.bulk import arrays, update_rows
 from queuectl.db.engine import DatabaseSettings, make_engine
+from queuectl.db.ports import Commit
 from queuectl.db.prune import kept_enough
 from queuectl.db.recorded_jobs import started
 from queuectl.db.tables import workloads
@@ -173,7 +174,7 @@ async def test_a_change_of_state_updates_no_index(postgres: TestPostgres, databa
     new = [submitted(f"u{n}") for n in range(5)]
     admitted = [step(change.after, Admit(HERE)) for change in new]
     for changes in (new, admitted):
-        await store.commit(changes, epoch=epoch, revision=None, cycle=1)
+        await store.commit(Commit(changes), epoch=epoch, cycle=1)
     await store.close()  # a session reports its counts at its end
     counts = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'workloads'"
     for _ in range(500):

@@ -30,10 +30,10 @@ SOON: Final = 0.3
 RUN = """
 import asyncio, sys
 from queuectl.db.engine import DatabaseSettings
-from queuectl.db.leader_store import LeaderStore
+from queuectl.db.leader_store import PostgresLeaderStore
 
 async def main():
-    store = await LeaderStore.connect(DatabaseSettings(sys.argv[1]))
+    store = await PostgresLeaderStore.connect(DatabaseSettings(sys.argv[1]))
     registration = store.registration("killed")
     async with registration.registered():
         print("registered", flush=True)

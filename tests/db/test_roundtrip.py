@@ -7,6 +7,7 @@ from itertools import count
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from queuectl.db.ports import Commit
 from queuectl.domain.ledger import State, violations
 from tests.db.histories import Lives
 from tests.support.examples import examples
@@ -31,7 +32,7 @@ async def test_any_sequence_of_transitions_is_read_as_committed(
     noted = 0
     for choices in batches:
         changes = lives.batch(choices)
-        await store.commit(changes, epoch=epoch, revision=None, cycle=1)
+        await store.commit(Commit(changes), epoch=epoch, cycle=1)
         lives.committed(changes)
         noted += sum(change.note is not None for change in changes)
     live = {uid: e for uid, e in lives.entries.items() if e.state is not State.FINISHED}

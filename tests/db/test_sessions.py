@@ -10,6 +10,7 @@ from sqlalchemy import make_url
 
 from queuectl.db.audit import listing
 from queuectl.db.engine import DatabaseSettings, make_engine
+from queuectl.db.ports import Commit
 from queuectl.domain.audit import AuditFilter, AuditLine, Outcome
 from queuectl.domain.identity import Caller, Session
 from tests.api.support import LOCAL_QUEUE, job, live_through
@@ -161,5 +162,5 @@ async def test_namespaces_are_those_of_queues_and_of_workloads(any_store: AnySto
     await any_store.put_config({"kind": "Topology", "metadata": {"name": "t"}})
     epoch = await any_store.take_over("test", 0)
     for change in live_through(job("a", namespace="works")):
-        await any_store.commit([change], epoch=epoch, revision=None, cycle=1)
+        await any_store.commit(Commit([change]), epoch=epoch, cycle=1)
     assert await any_store.namespaces() == {"queues", "works"}

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from queuectl.control.leader.accounting import Accountant, UsageInputs
 from queuectl.db.engine import DatabaseSettings
+from queuectl.db.ports import Commit
 from queuectl.db.usage import UsageLedger
 from queuectl.domain.accounting import UNITS
 from queuectl.domain.commands import Action
@@ -157,7 +158,7 @@ class World:
         changes = [self._timed(c, lag) for c in self.lives.batch(choices)]
         self.mirror.apply([Upserted(job(change.after)) for change in changes])
         changes = self.marker.marked(changes, CONFIG)
-        await self.store.commit(changes, epoch=self.epoch, revision=None, cycle=1)
+        await self.store.commit(Commit(changes), epoch=self.epoch, cycle=1)
         self.lives.committed(changes)
         self.sums.committed(changes)
 
@@ -391,7 +392,7 @@ async def test_a_gang_from_before_the_ledger_counts_from_its_first_entry_on(
     await world.lead()
     for change in until_it_runs(world):
         world.mirror.apply([Upserted(job(change.after))])
-        await store.commit([change], epoch=world.epoch, revision=None, cycle=1)
+        await store.commit(Commit([change]), epoch=world.epoch, cycle=1)
         world.lives.committed([change])
     world.now += 1000.0
     await world.account("")
@@ -408,7 +409,7 @@ async def test_a_gang_that_ended_is_charged_by_its_last_evaluation(
     for change in until_it_runs(world):
         world.mirror.apply([Upserted(job(change.after))])
         marked = world.marker.marked([change], CONFIG)
-        await store.commit(marked, epoch=world.epoch, revision=None, cycle=1)
+        await store.commit(Commit(marked), epoch=world.epoch, cycle=1)
         world.lives.committed(marked)
     world.now += 60.0
     entry = world.lives.entries["old-0"]
@@ -418,7 +419,7 @@ async def test_a_gang_that_ended_is_charged_by_its_last_evaluation(
     world.now += 20.0
     world.samples.note({}, world.now)
     over = world.marker.marked([handled(entry, ObjectDeleted(), world.now)], CONFIG)
-    await store.commit(over, epoch=world.epoch, revision=None, cycle=1)
+    await store.commit(Commit(over), epoch=world.epoch, cycle=1)
     world.now += 40.0
     await world.account("")
     found = await total(store, world.now)
@@ -435,7 +436,7 @@ async def test_workloads_without_a_mark_are_accounted_beside_workloads_with_many
 
     async def commit(change: EntryChange) -> Entry:
         marked = world.marker.marked([change], CONFIG)
-        await store.commit(marked, epoch=world.epoch, revision=None, cycle=1)
+        await store.commit(Commit(marked), epoch=world.epoch, cycle=1)
         return change.after
 
     busy = await commit(submitted("old-0", at=world.now))
@@ -461,12 +462,12 @@ async def test_a_job_that_is_submitted_again_waits_from_then_on(store: PostgresS
     over = handled(first.after, ObjectDeleted(), world.now)
     for change in (first, over):
         marked = world.marker.marked([change], CONFIG)
-        await store.commit(marked, epoch=world.epoch, revision=None, cycle=1)
+        await store.commit(Commit(marked), epoch=world.epoch, cycle=1)
     await world.account("")
     world.now += 1000.0
     again = replace(first, at=world.now, after=replace(first.after, queued_at=created))
     marked = world.marker.marked([again], CONFIG)
-    await store.commit(marked, epoch=world.epoch, revision=None, cycle=1)
+    await store.commit(Commit(marked), epoch=world.epoch, cycle=1)
     world.now += 30.0
     await world.account("")
     assert (await total(store, world.now)).waited == pytest.approx(60.0 + 30.0)

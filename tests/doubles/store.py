@@ -1,4 +1,4 @@
-"""The ledger in memory: the methods of :class:`queuectl.db.store.PostgresStore` without a database.
+"""The ledger in memory: :class:`queuectl.db.ports.LeaderStore` and :class:`queuectl.db.ports.ApiStore` without a database.
 
 Two :class:`MemoryStore` with one :class:`MemoryDatabase` are two controllers on one server. The test arranges outages and
 lost answers: see :class:`Fault`.
@@ -17,15 +17,15 @@ from itertools import accumulate
 from queuectl.db.commands import same_request
 from queuectl.db.documents import check_version
 from queuectl.db.engine import storable
+from queuectl.db.ports import Commit
 from queuectl.domain.audit import AuditLine
 from queuectl.domain.broadcast import LeaderFindings
-from queuectl.domain.commands import Answer, Command, CommandFilter
+from queuectl.domain.commands import Command, CommandFilter
 from queuectl.domain.containment import Suspect
 from queuectl.domain.decisions import (
     KEPT,
     KEPT_BYTES,
     KEPT_SECONDS,
-    Decision,
     RefusedPlan,
     StoredDecision,
 )
@@ -125,7 +125,7 @@ class MemoryDatabase:
 
 
 class MemoryStore:
-    """Same methods, errors and meanings as PostgresStore."""
+    """The methods of the leader's store and of the API's."""
 
     def __init__(self, database: MemoryDatabase | None = None) -> None:
         self.database = database or MemoryDatabase()
@@ -218,45 +218,38 @@ class MemoryStore:
     async def reservations(self) -> tuple[ReservationState, ...]:
         return (await self._reach()).reserved
 
-    async def commit(
-        self,
-        changes: Sequence[EntryChange],
-        *,
-        epoch: int,
-        revision: int | None,
-        cycle: int,
-        answers: Sequence[Answer] = (),
-        decision: Decision | None = None,
-        tolerance: Tolerance | None = None,
-        reserved: Sequence[ReservationState] | None = None,
-    ) -> None:
+    async def commit(self, commit: Commit, *, epoch: int, cycle: int) -> None:
         database = await self._reach()
         fault = database.faults.pop(0) if database.faults else None
         if fault is Fault.BEFORE:
             raise StoreUnavailable("the connection was lost")
         if database.epoch != epoch:
             raise Fenced(f"epoch {epoch} is over")
-        same = revision in (None, database.revision)
-        if not same and not await self._tolerates(tolerance, revision):
-            raise StaleConfiguration(f"the configuration is no longer at revision {revision}")
-        check_once(changes)
-        for change in changes:
+        same = commit.revision in (None, database.revision)
+        if not same and not await self._tolerates(commit.tolerance, commit.revision):
+            raise StaleConfiguration(
+                f"the configuration is no longer at revision {commit.revision}"
+            )
+        check_once(commit.changes)
+        for change in commit.changes:
             self._check(change)
-        for answer in answers:
+        for answer in commit.answers:
             if database.outcomes.get(answer.id, "") is not None:
                 raise StaleSnapshot("a command was answered before")
         end = len(database.history)
-        for change in changes:
+        for change in commit.changes:
             self._write(change, cycle)
-        for change in changes:
+        for change in commit.changes:
             for mark in change.marks:
                 database.usage.note(mark)
-        database.reserved = database.reserved if reserved is None else tuple(reserved)
-        database.outcomes |= {answer.id: answer.outcome for answer in answers}
-        if decision is not None:
+        database.reserved = database.reserved if commit.reserved is None else commit.reserved
+        database.outcomes |= {answer.id: answer.outcome for answer in commit.answers}
+        if commit.decision is not None:
             number = max((one.id for one in database.decisions), default=0) + 1
             upto = len(database.history)
-            database.decisions.append(StoredDecision(number, epoch, cycle, end, upto, decision))
+            database.decisions.append(
+                StoredDecision(number, epoch, cycle, end, upto, commit.decision)
+            )
         async with database.changed:
             database.changed.notify_all()
         if fault is Fault.AFTER:

@@ -24,6 +24,7 @@ from queuectl.control.checked_plan import CheckedPlan, checked_plan
 from queuectl.control.explained import explained
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.db.engine import DatabaseSettings
+from queuectl.db.ports import Commit
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
 from queuectl.domain.containment import Boundary, Containment, SetAside
@@ -279,7 +280,7 @@ class Clusters:
         for found in rows:
             # A label can name a workload that another input has written.
             changes = [one for one in found if one.after.uid.startswith(f"{seed}-")]
-            await store.commit(changes, epoch=database.epoch, revision=None, cycle=1)
+            await store.commit(Commit(changes), epoch=database.epoch, cycle=1)
             result.counted["rows"] += len(changes)
             written |= {change.after.uid: change.after for change in changes}
         for uid, entry in written.items():

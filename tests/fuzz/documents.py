@@ -20,8 +20,9 @@ import yaml
 
 from queuectl.api.app import create_app
 from queuectl.domain.errors import MOST_REFUSAL, BadInput
+from queuectl.objects.configuration.config_kinds import BY_KIND
 from queuectl.objects.configuration.links import dangling
-from queuectl.objects.configuration.queue_config import CONFIG_KINDS, build, validate
+from queuectl.objects.configuration.queue_config import READERS, build, validate
 from queuectl.objects.documents import read_documents
 from queuectl.telemetry.metrics import Metrics
 from tests.api.support import (
@@ -91,7 +92,7 @@ WHAT_IF: Final[Document] = {
     "add": [{"like": "n1", "count": 2}],
 }
 REQUESTS: Final = frozenset(("document", "dryrun", "plans", "command", "stop", "topup", "reading"))
-FEATURES: Final = frozenset((*CONFIG_KINDS, *CHANGES))
+FEATURES: Final = frozenset((*READERS, *CHANGES))
 """Each kind of document, and each kind of change."""
 
 
@@ -119,7 +120,7 @@ def _of(text: str) -> list[Document]:
         return []
     found = []
     for one in parts:
-        if one.get("kind") in CONFIG_KINDS:
+        if one.get("kind") in READERS:
             try:
                 validate(one)
                 found.append(json.loads(json.dumps(one)))
@@ -151,7 +152,7 @@ class Documents:
         texts: list[tuple[str, bytes]] = []
         accepted: list[Document] = []
         for kind in kinds:
-            wire = CONFIG_KINDS[kind].wire
+            wire = READERS[kind].wire
             text, changes = mutated(rng, rng.choice(by_kind[kind]), wire, _head)
             features |= changes
             texts.append((kind, text))
@@ -209,7 +210,7 @@ class Documents:
     ) -> None:
         """Put it, read it, change it, and read the lists that show it."""
         name, namespace = _address(text)
-        of = CONFIG_KINDS[kind]
+        of = BY_KIND[kind]
         where = f"/namespaces/{namespace}" if of.namespaced else ""
         path = f"/api/v1{where}/{of.plural}/{name}"
         status = await self._sent(client, "PUT", path, text, result)

@@ -165,7 +165,7 @@ async def test_no_prepared_statement_stays_on_a_connection_of_the_server(
         await asyncio.gather(one.load(), two.load(), one.now(), two.configuration())
     statements = text("SELECT count(*) FROM pg_prepared_statements WHERE name <> ''")
     for _ in range(5):
-        async with one._connections.transaction("counting") as connection:
+        async with one.connections.transaction("counting") as connection:
             assert await connection.scalar(statements) == 0
     for each in (one, two):
         await each.close()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from queuectl.db.api_store import ApiStore
-from queuectl.db.leader_store import LeaderStore
+from queuectl.db.api_store import PostgresApiStore
+from queuectl.db.leader_store import PostgresLeaderStore
 
 
-class PostgresStore(LeaderStore, ApiStore):
+class PostgresStore(PostgresLeaderStore, PostgresApiStore):
     """The methods of the leader's store and of the API's."""

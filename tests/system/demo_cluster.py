@@ -13,7 +13,6 @@ from typing import Any, Final
 import httpx2
 import pytest
 
-from queuectl.api.kinds import CONFIG_KINDS
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
 from queuectl.demo.scenario import NODES
@@ -26,6 +25,7 @@ from queuectl.localcluster.operators import (
     TRAINER,
     TRAINING_OPERATOR,
 )
+from queuectl.objects.configuration.config_kinds import CONFIG_KINDS
 from queuectl.objects.kinds import KINDS, path
 from tests.system.installation import SECONDS, Installation, installed
 from tests.system.transcript import Page, Shell, shell

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from queuectl.api.kinds import API_VERSION
 from queuectl.demo.manifests import Document
 from queuectl.domain.quantity import GPU
+from queuectl.objects.configuration.config_kinds import API_VERSION
 from tests.system.installation import BLOCK, RACK
 
 

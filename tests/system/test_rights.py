@@ -12,12 +12,12 @@ import pytest
 import yaml
 from starlette.routing import Route
 
-from queuectl.api.kinds import CONFIG_KINDS
 from queuectl.cluster.access import KubernetesAccess
 from queuectl.cluster.apply import apply
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.domain.commands import Action, Command
+from queuectl.objects.configuration.config_kinds import CONFIG_KINDS
 from tests.api.conftest import commit
 from tests.api.signed import asking, signed_app
 from tests.api.support import CLUSTER_QUEUE, DOCUMENTS, LIVES, LOCAL_QUEUE, job, live_through

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from queuectl.api.auth.start import offer
-from queuectl.api.kinds import CONFIG_KINDS
 from queuectl.cluster.adapter import SYSTEM_NAMESPACE
 from queuectl.cluster.apply import deploy_folder, manifests, opt_ins, optional
 from queuectl.cluster.review import FOR_ALL, protecting
@@ -17,6 +16,7 @@ from queuectl.control.environment import settings_names
 from queuectl.domain.commands import Action
 from queuectl.domain.identity import API_GROUP
 from queuectl.objects import keys
+from queuectl.objects.configuration.config_kinds import CONFIG_KINDS
 from queuectl.objects.kinds import KINDS
 from queuectl.objects.kinds.makers import MAKERS
 

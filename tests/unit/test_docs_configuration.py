@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from queuectl.domain.snapshot import Snapshot
-from queuectl.objects.configuration.queue_config import CONFIG_KINDS
+from queuectl.objects.configuration.queue_config import READERS
 from tests.api.serving import serving
 from tests.api.support import FixedDiagnoser, running
 from tests.doubles.store import MemoryStore
@@ -41,7 +41,7 @@ def rows(kind: str) -> dict[str, str]:
 
 def fields(kind: str) -> Iterator[str]:
     """Every field the reader knows. A Cohort's quotas are described where a ClusterQueue's are."""
-    for path in paths(CONFIG_KINDS[kind].wire):
+    for path in paths(READERS[kind].wire):
         inside = kind == "Cohort" and path.startswith("spec.resourceGroups.")
         if path.split(".")[0] not in HEAD and path != "spec" and not inside:
             yield path
@@ -57,7 +57,7 @@ def is_documented(path: str, documented: dict[str, str]) -> bool:
     return f"`{leaf}`" in documented.get(parent, "")
 
 
-@pytest.mark.parametrize("kind", CONFIG_KINDS)
+@pytest.mark.parametrize("kind", READERS)
 def test_every_field_the_reader_knows_is_in_the_reference_and_no_other(kind: str) -> None:
     known, documented = set(fields(kind)), rows(kind)
     passed_over = {field for field, _ in PASSED_OVER} if kind == "Configuration" else set()

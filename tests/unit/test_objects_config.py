@@ -33,7 +33,7 @@ from queuectl.domain.queues import (
 )
 from queuectl.objects.configuration.links import MAX_COHORTS, dangling
 from queuectl.objects.configuration.queue_config import (
-    CONFIG_KINDS,
+    READERS,
     build,
     validate,
 )
@@ -494,7 +494,7 @@ spec_fields = st.sampled_from(
 
 
 @given(
-    kind=st.sampled_from(sorted(CONFIG_KINDS)),
+    kind=st.sampled_from(sorted(READERS)),
     version=st.sampled_from([OURS, "kueue.x-k8s.io/v1beta1", "kueue.x-k8s.io/v1beta2"]),
     spec=st.dictionaries(spec_fields, json_values, max_size=4) | json_values,
     name=st.sampled_from(["x", "", "A", "a.b"]) | st.none(),

@@ -14,6 +14,7 @@ from fastapi import FastAPI
 
 from queuectl.api.app import create_app
 from queuectl.api.server import Address, WebServer
+from queuectl.db.ports import Commit
 from queuectl.domain.commands import Answer
 from queuectl.domain.ledger import EntryChange
 from queuectl.telemetry.metrics import Metrics
@@ -41,20 +42,16 @@ async def submit(sample: Sample, number: int) -> None:
     """One more gang in the queue of team ``vision``."""
     record = job(f"new-{number:04}", at=NOW + number, namespace="team-vision")
     changes = live_through(record)
-    await sample.store.commit(
-        changes, epoch=sample.database.epoch, revision=None, cycle=100_000 + number
-    )
+    await sample.store.commit(Commit(changes), epoch=sample.database.epoch, cycle=100_000 + number)
 
 
 async def answer(sample: Sample, outcome: str, *changes: EntryChange) -> None:
     """Answer the newest command, as the leader does."""
     (number, _) = max(sample.database.commands.items())
     await sample.store.commit(
-        changes,
+        Commit(changes, answers=[Answer(number, outcome)]),
         epoch=sample.database.epoch,
-        revision=None,
         cycle=number,
-        answers=[Answer(number, outcome)],
     )
 
 

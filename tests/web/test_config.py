@@ -19,11 +19,11 @@ from queuectl.api.auth import layers
 from queuectl.api.auth.authentication import PROOF, SESSION_PATH
 from queuectl.api.body import Bodies
 from queuectl.api.current_configuration import CurrentConfiguration
-from queuectl.api.kinds import BY_KIND, CONFIG_KINDS
 from queuectl.api.routes import config
 from queuectl.api.usage_history import UsageHistory
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import DocumentKey
+from queuectl.objects.configuration.config_kinds import BY_KIND, CONFIG_KINDS
 from queuectl.web.app import add_dashboard
 from queuectl.web.configuration import text_of
 from queuectl.web.starts import STARTS

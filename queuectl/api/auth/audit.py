@@ -21,7 +21,7 @@ from queuectl.api import problems
 from queuectl.api.access import caller_of
 from queuectl.api.auth.authentication import CHANGES
 from queuectl.api.auth.requests import request_id_of
-from queuectl.api.ports import AuditStore
+from queuectl.db.ports import AuditStore
 from queuectl.domain.audit import AuditLine, Outcome
 from queuectl.domain.errors import StoreUnavailable
 

@@ -28,11 +28,11 @@ from structlog.contextvars import bound_contextvars
 from queuectl.api import problems
 from queuectl.api.access import ANONYMOUS, Identities, set_caller, set_credential_check
 from queuectl.api.auth.limits import UnknownCallerLimit, address_of
-from queuectl.api.kinds import PREFIX
-from queuectl.api.ports import Sessions
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.control.questions.throttle import asking
+from queuectl.db.ports import Sessions
 from queuectl.domain.identity import LONGEST_TOKEN, Caller, Session
+from queuectl.objects.configuration.config_kinds import PREFIX
 
 # ---- Claims of tokens before verification
 

@@ -20,10 +20,10 @@ from queuectl.api.auth.authentication import SESSION_PATH, Authentication, OpenP
 from queuectl.api.auth.limits import RateLimit, UnknownCallerLimit
 from queuectl.api.auth.loopback import ThisMachine
 from queuectl.api.auth.requests import Requests
-from queuectl.api.kinds import PREFIX
 from queuectl.api.oidc.login import OidcLogin
-from queuectl.api.ports import ApiStore
+from queuectl.db.ports import ApiStore
 from queuectl.domain.rate_limit import Buckets
+from queuectl.objects.configuration.config_kinds import PREFIX
 
 WIDE: Final = (f"{PREFIX}/dryrun", f"{PREFIX}/plans")
 """Paths that accept many documents and change nothing."""

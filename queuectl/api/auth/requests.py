@@ -14,7 +14,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
 
-from queuectl.api.kinds import PREFIX
+from queuectl.objects.configuration.config_kinds import PREFIX
 
 HEADER: Final = "X-Request-Id"
 _SANE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")

@@ -9,13 +9,13 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from queuectl.api.access import Guard
-from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.params import Before, Limit
-from queuectl.api.ports import ApiStore
 from queuectl.api.problems import ProblemType
 from queuectl.api.schemas import View, moment
+from queuectl.db.ports import ApiStore
 from queuectl.domain.audit import AuditFilter, AuditLine
+from queuectl.objects.configuration.config_kinds import PREFIX
 
 PATH = f"{PREFIX}/audit"
 _LONGEST = 1024

@@ -10,14 +10,15 @@ from fastapi import APIRouter, Depends, Request
 from queuectl.api.access import Guard
 from queuectl.api.body import missing, read_small
 from queuectl.api.budgets import BudgetsView, TopUpBody, TopUpView, shown, status_view, top_up
-from queuectl.api.kinds import BY_KIND, PREFIX
 from queuectl.api.openapi import model_body, responses
 from queuectl.api.params import key_in_path
-from queuectl.api.ports import ApiStore, ClusterReader
+from queuectl.api.ports import ClusterReader
 from queuectl.api.problems import ProblemType, not_known_yet
 from queuectl.api.schemas import moment
+from queuectl.db.ports import ApiStore
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.spending import BudgetReport
+from queuectl.objects.configuration.config_kinds import BY_KIND, PREFIX
 
 P = ProblemType
 PATH: Final = f"{PREFIX}/reports/budgets"

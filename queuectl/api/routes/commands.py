@@ -24,11 +24,11 @@ from queuectl.api.command_views import (
     PreviewView,
     command_view,
 )
-from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import model_body, responses
 from queuectl.api.params import NAME, WORKLOAD, After, Before, Limit, OfNamespace
-from queuectl.api.ports import ApiStore, Diagnoser
+from queuectl.api.ports import Diagnoser
 from queuectl.api.problems import Problem, ProblemType
+from queuectl.db.ports import ApiStore
 from queuectl.domain.commands import (
     EVICTING,
     Action,
@@ -37,6 +37,7 @@ from queuectl.domain.commands import (
 )
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry
+from queuectl.objects.configuration.config_kinds import PREFIX
 
 P = ProblemType
 RequestId = Annotated[

@@ -15,7 +15,6 @@ from starlette.responses import Response
 from queuectl.api.access import Guard
 from queuectl.api.body import Bodies
 from queuectl.api.documents import Documents
-from queuectl.api.kinds import ConfigKind
 from queuectl.api.openapi import CONFIG_BODY, PATCH_BODY, responses
 from queuectl.api.params import (
     DryRun,
@@ -25,11 +24,13 @@ from queuectl.api.params import (
     OfNamespace,
     key_in_path,
 )
-from queuectl.api.ports import ApiStore, Diagnoser
+from queuectl.api.ports import Diagnoser
 from queuectl.api.problems import ProblemType
 from queuectl.api.schemas import ConfigApplied, ConfigList, ConfigObject
+from queuectl.db.ports import ApiStore
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import DocumentKey
+from queuectl.objects.configuration.config_kinds import ConfigKind
 
 P = ProblemType
 

@@ -14,12 +14,12 @@ from queuectl.api.decisions import (
     decision_view,
 )
 from queuectl.api.events import event_view
-from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.params import After, Limit
-from queuectl.api.ports import ApiStore
 from queuectl.api.presenter import WorkloadPresenter
 from queuectl.api.problems import Problem, ProblemType
+from queuectl.db.ports import ApiStore
+from queuectl.objects.configuration.config_kinds import PREFIX
 
 P = ProblemType
 PATH: Final = f"{PREFIX}/decisions"

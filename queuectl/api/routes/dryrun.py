@@ -13,13 +13,14 @@ from starlette.responses import Response
 from queuectl.api.access import Guard
 from queuectl.api.body import Bodies
 from queuectl.api.dry_run import DryRun, applied, dry_run_documents, excess_views, seen_excesses
-from queuectl.api.kinds import BY_KIND, CONFIG_KINDS, PREFIX
 from queuectl.api.openapi import LIST_BODY, responses
-from queuectl.api.ports import ApiStore, Diagnoser
+from queuectl.api.ports import Diagnoser
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.api.schemas import DryRunView
+from queuectl.db.ports import ApiStore
 from queuectl.domain.diagnosis import Excess
 from queuectl.domain.identity import Right
+from queuectl.objects.configuration.config_kinds import BY_KIND, CONFIG_KINDS, PREFIX
 
 P = ProblemType
 PATH = f"{PREFIX}/dryrun"

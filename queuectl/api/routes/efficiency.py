@@ -10,7 +10,6 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from queuectl.api.access import Guard
-from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.ports import ClusterReader
 from queuectl.api.problems import ProblemType
@@ -18,6 +17,7 @@ from queuectl.api.routes.nodes import known
 from queuectl.api.schemas import View, moment
 from queuectl.domain.gpus import rounded
 from queuectl.domain.usage_reports import NO_GPUS, GpuParts
+from queuectl.objects.configuration.config_kinds import PREFIX
 from queuectl.reports.efficiency import efficiency_of
 
 PATH: Final = f"{PREFIX}/reports/efficiency"

@@ -17,15 +17,15 @@ from queuectl.api import events
 from queuectl.api.access import ANONYMOUS, Guard, caller_of, still_valid
 from queuectl.api.events import EventView
 from queuectl.api.feed import RETRY_SECONDS, Feed, FeedLine, feed_line
-from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.params import UID, OfClusterQueue, OfNamespace
-from queuectl.api.ports import ApiStore
 from queuectl.api.problems import OUTAGES, Problem, ProblemType
 from queuectl.api.redaction import redactor_for
+from queuectl.db.ports import ApiStore
 from queuectl.domain.identity import Caller, Right
 from queuectl.domain.queries import HistoryLine
 from queuectl.domain.redaction import Redactor
+from queuectl.objects.configuration.config_kinds import PREFIX
 
 PATH: Final = f"{PREFIX}/events"
 HEARTBEAT_SECONDS: Final = 15.0

@@ -8,12 +8,12 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from queuectl.api.access import Guard
-from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.ports import Diagnoser
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.api.schemas import View, moment
 from queuectl.domain.ledger import Checked, Invariant
+from queuectl.objects.configuration.config_kinds import PREFIX
 
 PATH = f"{PREFIX}/invariants"
 

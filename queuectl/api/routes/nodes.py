@@ -23,13 +23,13 @@ from queuectl.api.cluster_maps import (
     node_view,
     sees,
 )
-from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.params import Cursor, IfNoneMatch, Limit, Name, cursor_after, name_before
 from queuectl.api.ports import ClusterReader
 from queuectl.api.preconditions import etag, unchanged
 from queuectl.api.problems import Problem, ProblemType, not_known_yet
 from queuectl.domain.cluster_map import ClusterMap, NodeOccupancy, TopologyLayout
+from queuectl.objects.configuration.config_kinds import PREFIX
 
 P = ProblemType
 PATH: Final = f"{PREFIX}/nodes"

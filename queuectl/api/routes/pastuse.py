@@ -10,14 +10,14 @@ from fastapi import APIRouter, Request
 
 from queuectl.api.access import Guard
 from queuectl.api.current_configuration import CurrentConfiguration
-from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
-from queuectl.api.ports import ApiStore
 from queuectl.api.schemas import PastUseItem, PastUseView, maybe
+from queuectl.db.ports import ApiStore
 from queuectl.domain.pastuse import AccountScope, Used, past_use
 from queuectl.domain.quantity import CPU
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import PastUse
+from queuectl.objects.configuration.config_kinds import PREFIX
 
 PATH = f"{PREFIX}/pastuse"
 

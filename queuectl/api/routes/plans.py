@@ -11,7 +11,6 @@ from starlette.requests import ClientDisconnect
 
 from queuectl.api.access import Guard
 from queuectl.api.body import Bodies
-from queuectl.api.kinds import PREFIX
 from queuectl.api.manifests import with_manifests
 from queuectl.api.openapi import model_body, responses
 from queuectl.api.plans import PlanBody, PlanView, plan_view
@@ -20,6 +19,7 @@ from queuectl.api.problems import RETRY_SECONDS, Problem, ProblemType, not_known
 from queuectl.domain.errors import TookTooLong
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.what_if import WhatIf
+from queuectl.objects.configuration.config_kinds import PREFIX
 
 P = ProblemType
 PATH: Final = f"{PREFIX}/plans"

@@ -8,14 +8,15 @@ from fastapi import APIRouter, Depends, Query, Request
 
 from queuectl.api.access import Guard
 from queuectl.api.body import read_small
-from queuectl.api.kinds import BY_KIND, ConfigKind
 from queuectl.api.openapi import model_body, responses
 from queuectl.api.params import key_in_path
-from queuectl.api.ports import ApiStore, Diagnoser
+from queuectl.api.ports import Diagnoser
 from queuectl.api.problems import ProblemType
 from queuectl.api.queue_stops import QueueStops, QueueStopView, ResumeBody, StopBody
+from queuectl.db.ports import ApiStore
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import StopPolicy
+from queuectl.objects.configuration.config_kinds import BY_KIND, ConfigKind
 
 P = ProblemType
 Preview = Annotated[

@@ -9,14 +9,14 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from queuectl.api.access import Guard
-from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.params import Cursor, Limit, cursor_after, name_before
-from queuectl.api.ports import ApiStore
 from queuectl.api.problems import ProblemType
 from queuectl.api.routes.usage import Since, Until, period_of
 from queuectl.api.schemas import View
+from queuectl.db.ports import ApiStore
 from queuectl.domain.past_jobs import RecordedJob, recorded_job
+from queuectl.objects.configuration.config_kinds import PREFIX
 
 PATH: Final = f"{PREFIX}/reports/jobs"
 

@@ -12,14 +12,14 @@ from pydantic import Field
 from starlette.responses import Response
 
 from queuectl.api.access import Guard
-from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import Responses, responses
 from queuectl.api.params import Number
-from queuectl.api.ports import ApiStore
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.api.schemas import View, moment
+from queuectl.db.ports import ApiStore
 from queuectl.domain.decisions import RefusedPlan
 from queuectl.domain.identity import Right
+from queuectl.objects.configuration.config_kinds import PREFIX
 from queuectl.objects.files.refused_plans import redact
 
 P = ProblemType

@@ -10,15 +10,16 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 
 from queuectl.api.access import Guard
-from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.params import Cursor, Limit, OfNamespace, cursor_after, name_before
-from queuectl.api.ports import ApiStore, ClusterReader
+from queuectl.api.ports import ClusterReader
 from queuectl.api.problems import ProblemType, not_known_yet
 from queuectl.api.schemas import View, maybe
+from queuectl.db.ports import ApiStore
 from queuectl.domain.gpus import rounded
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import UnmanagedPod, summed
+from queuectl.objects.configuration.config_kinds import PREFIX
 
 PATH: Final = f"{PREFIX}/reports/unmanaged"
 

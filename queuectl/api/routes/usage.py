@@ -14,10 +14,8 @@ from fastapi import APIRouter, Query, Request
 
 from queuectl.api.access import Guard
 from queuectl.api.current_configuration import CurrentConfiguration
-from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.params import OfClusterQueue, OfNamespace, OfQueue
-from queuectl.api.ports import ApiStore
 from queuectl.api.problems import ProblemType, wrong_parameter
 from queuectl.api.reports import (
     CostReport,
@@ -30,8 +28,10 @@ from queuectl.api.reports import (
     waste_report,
 )
 from queuectl.api.usage_history import LONGEST, HistoryView, UsageHistory, history_view
+from queuectl.db.ports import ApiStore
 from queuectl.domain.errors import BadInput
 from queuectl.domain.usage_reports import Grouping, Period, QueueHour, Report
+from queuectl.objects.configuration.config_kinds import PREFIX
 from queuectl.objects.durations import read_duration
 from queuectl.objects.errors import RequestError
 

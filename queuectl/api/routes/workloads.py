@@ -9,7 +9,6 @@ from fastapi import APIRouter, Depends, Query, Request
 
 from queuectl.api.access import Guard
 from queuectl.api.command_service import Finder
-from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.params import (
     After,
@@ -25,17 +24,19 @@ from queuectl.api.params import (
     Uid,
     WorkloadName,
 )
-from queuectl.api.ports import ApiStore, ClusterReader, Diagnoser
+from queuectl.api.ports import ClusterReader, Diagnoser
 from queuectl.api.presenter import WorkloadPresenter
 from queuectl.api.problems import Problem, ProblemType, wrong_parameter
 from queuectl.api.routes import commands, pods
 from queuectl.api.schemas import ExplainView, HistoryPage, WorkloadPageView, WorkloadView
 from queuectl.api.views import history_view
+from queuectl.db.ports import ApiStore
 from queuectl.domain.errors import BadInput
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import WorkloadFilter, WorkloadOrder
 from queuectl.domain.reasons import Code
+from queuectl.objects.configuration.config_kinds import PREFIX
 
 P = ProblemType
 _TAGS: Final[list[str | Enum]] = ["Workload"]

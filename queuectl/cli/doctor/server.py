@@ -9,13 +9,13 @@ from typing import Final
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from queuectl.api.kinds import BY_KIND, PREFIX
 from queuectl.cli.client import Client, Json, Refused
 from queuectl.cli.doctor import judge
 from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cli.errors import CommandFailed
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code
+from queuectl.objects.configuration.config_kinds import BY_KIND, PREFIX
 
 _ALARMS: Final = "queuectl_utilization_alarms"
 _CALLERS: Final = "queuectl_api_callers"

@@ -14,7 +14,8 @@ from typing import Final
 import structlog
 
 from queuectl.control.device_rows import DeviceRows
-from queuectl.control.ports import Clock, UsageStore
+from queuectl.control.ports import Clock
+from queuectl.db.ports import UsageStore
 from queuectl.domain.accounting import AccountingTerms, ClusterGpus, Free, Mark, Meter, Phase
 from queuectl.domain.errors import StaleSnapshot, StoreUnavailable
 from queuectl.domain.folding import Accounts, Fold

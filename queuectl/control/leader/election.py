@@ -12,7 +12,8 @@ from dataclasses import replace
 import structlog
 
 from queuectl.control.clock import SteadyClock
-from queuectl.control.ports import Cluster, Store
+from queuectl.control.ports import Cluster
+from queuectl.db.ports import LeaderStore
 from queuectl.domain.errors import (
     ClusterError,
     ClusterUnavailable,
@@ -32,7 +33,7 @@ class Leadership:
     def __init__(
         self,
         cluster: Cluster,
-        store: Store,
+        store: LeaderStore,
         clock: SteadyClock,
         *,
         holder: str,

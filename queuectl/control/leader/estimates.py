@@ -18,8 +18,8 @@ import structlog
 
 from queuectl.control.device_rows import DeviceRows
 from queuectl.control.leader.leader_state import LeaderState
-from queuectl.control.ports import UsageStore
 from queuectl.control.questions.throttle import PlannerThrottle
+from queuectl.db.ports import UsageStore
 from queuectl.domain.errors import StoreUnavailable
 from queuectl.domain.estimates import ExpectedStarts
 from queuectl.estimates.expected_starts import MOST_GANGS, expected_starts

@@ -14,7 +14,8 @@ from typing import Final
 import structlog
 
 from queuectl.control.leader.leader_state import LeaderState
-from queuectl.control.ports import Clock, Cluster, Store
+from queuectl.control.ports import Clock, Cluster
+from queuectl.db.ports import LeaderStore
 from queuectl.domain.errors import ClusterError, StoreUnavailable
 from queuectl.domain.ledger import VIOLATED, Checked, Entry, Invariant, Violation
 from queuectl.state.checks import HighWaterMarks, of_gang, of_row, over_nodes, violation
@@ -40,7 +41,7 @@ class InvariantChecker:
         *,
         leader_state: LeaderState,
         mirror: Mirror,
-        store: Store,
+        store: LeaderStore,
         cluster: Cluster,
         metrics: Metrics,
         clock: Clock,

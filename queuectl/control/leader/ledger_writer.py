@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -15,15 +16,12 @@ from queuectl.control.leader.actuator import Actuator
 from queuectl.control.leader.events import EventRecorder
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.wakeup import Wakeup
-from queuectl.control.ports import Store
-from queuectl.domain.commands import Answer
+from queuectl.db.ports import Commit, LeaderStore
 from queuectl.domain.containment import Boundary, never_contained
-from queuectl.domain.decisions import KEPT_BYTES, Decision, RefusedPlan
+from queuectl.domain.decisions import KEPT_BYTES, RefusedPlan
 from queuectl.domain.errors import StaleSnapshot, StoreUnavailable
 from queuectl.domain.ledger import EntryChange, Intent, State
 from queuectl.domain.plan import Plan
-from queuectl.domain.queries import Tolerance
-from queuectl.domain.reservations import ReservationState
 from queuectl.domain.snapshot import Snapshot
 from queuectl.objects.files.refused_plans import BrokenRule, pack
 from queuectl.state.mirror import Mirror
@@ -46,7 +44,7 @@ class LedgerWriter:
     def __init__(
         self,
         *,
-        store: Store,
+        store: LeaderStore,
         leader_state: LeaderState,
         mirror: Mirror,
         metrics: Metrics,
@@ -88,33 +86,22 @@ class LedgerWriter:
         self._metrics.loaded(loaded.entries, self._leader_state.holdings)
         self._actuator.poke([entry.uid for entry in self._leader_state.ledger])
 
-    async def commit(
-        self,
-        changes: list[EntryChange],
-        revision: int | None,
-        answers: Sequence[Answer] = (),
-        record: Decision | None = None,
-        tolerance: Tolerance | None = None,
-        reserved: tuple[ReservationState, ...] | None = None,
-    ) -> None:
-        """Write the changes, then apply them.
-
-        ``revision``: of the configuration of the plan; None for observations. ``tolerance``: accepts later revisions.
-        ``reserved``: the placements of all Reservations; None = as they were.
+    async def commit(self, commit: Commit) -> None:
+        """Write the changes with their marks, then apply them.
 
         Raises:
             Fenced: another leader has taken over.
-            StaleConfiguration: the configuration is newer than ``revision``, and the change is not tolerated.
+            StaleConfiguration: the configuration is newer than the revision of the plan, and the change is not tolerated.
             StaleSnapshot: rows have other versions than the changes expect.
             StoreUnavailable: the database is unavailable.
         """
-        if not changes and not answers and reserved is None:
+        if not commit.changes and not commit.answers and commit.reserved is None:
             return
-        changes = self._leader_state.marked(changes)
-        await self._write(changes, revision, answers, record, tolerance, reserved)
+        changes = self._leader_state.marked(commit.changes)
+        await self._write(replace(commit, changes=changes))
         self._leader_state.take_in(changes)
-        if reserved is not None:
-            self._leader_state.planning.reserved = reserved
+        if commit.reserved is not None:
+            self._leader_state.planning.reserved = commit.reserved
         self._follow(changes)
 
     def write_ahead(self, observed: list[EntryChange]) -> None:
@@ -157,66 +144,38 @@ class LedgerWriter:
             self._ahead.cancel()
 
     async def _write_observed(self, changes: list[EntryChange]) -> None:
-        await self._write(changes, None)
+        await self._write(Commit(changes))
         self._leader_state.unwritten = frozenset()
         self._follow(changes)
 
-    async def _write(
-        self,
-        changes: list[EntryChange],
-        revision: int | None,
-        answers: Sequence[Answer] = (),
-        record: Decision | None = None,
-        tolerance: Tolerance | None = None,
-        reserved: tuple[ReservationState, ...] | None = None,
-    ) -> None:
+    async def _write(self, commit: Commit) -> None:
         self._step()
         with self._metrics.stage(Stage.COMMIT):
             try:
-                await self._store.commit(
-                    changes,
-                    epoch=self.epoch,
-                    revision=revision,
-                    cycle=self.cycle,
-                    answers=answers,
-                    decision=record,
-                    tolerance=tolerance,
-                    reserved=reserved,
-                )
+                await self._store.commit(commit, epoch=self.epoch, cycle=self.cycle)
             except Exception as error:
                 if never_contained(error):
                     raise
-                await self._write_apart(changes, revision, answers, tolerance, reserved)
+                await self._write_apart(commit)
                 raise StaleSnapshot(f"a change is not written: {error}") from error
         if not self._mirror.containment.empty:
-            for change in changes:
+            for change in commit.changes:
                 self._mirror.containment.passed(Boundary.COMMIT, change.after.uid)
 
-    async def _write_apart(
-        self,
-        changes: Sequence[EntryChange],
-        revision: int | None,
-        answers: Sequence[Answer],
-        tolerance: Tolerance | None,
-        reserved: tuple[ReservationState, ...] | None,
-    ) -> None:
+    async def _write_apart(self, commit: Commit) -> None:
         """Write each change by itself, and set the workloads aside whose change the database cannot store.
 
-        Evictions are written last, and only if each other change is: what they make room for is among these.
+        Evictions are written last, and only if each other change is: what they make room for is among these. The record of the
+        cycle is not written.
         """
         containment, complete = self._mirror.containment, True
-        for change in sorted(changes, key=lambda one: one.after.state is State.EVICTING):
+        for change in sorted(commit.changes, key=lambda one: one.after.state is State.EVICTING):
             entry = change.after
             if entry.state is State.EVICTING and not complete:
                 continue
+            single = Commit([change], commit.revision, tolerance=commit.tolerance)
             try:
-                await self._store.commit(
-                    [change],
-                    epoch=self.epoch,
-                    revision=revision,
-                    cycle=self.cycle,
-                    tolerance=tolerance,
-                )
+                await self._store.commit(single, epoch=self.epoch, cycle=self.cycle)
             except Exception as error:  # noqa: BLE001 - contained
                 complete = False
                 ref = f"{entry.kind}/{entry.ref}"
@@ -225,15 +184,9 @@ class LedgerWriter:
                 )
             else:
                 containment.passed(Boundary.COMMIT, entry.uid)
-        if answers or reserved is not None:
-            await self._store.commit(
-                [],
-                epoch=self.epoch,
-                revision=revision,
-                cycle=self.cycle,
-                answers=answers,
-                reserved=reserved,
-            )
+        if commit.answers or commit.reserved is not None:
+            rest = replace(commit, changes=(), decision=None, tolerance=None)
+            await self._store.commit(rest, epoch=self.epoch, cycle=self.cycle)
 
     def _follow(self, changes: list[EntryChange]) -> None:
         """The actions that follow committed changes: writes to the cluster, Events, sums."""

@@ -28,11 +28,12 @@ from queuectl.control.leader.set_aside_objects import SetAsideObjects
 from queuectl.control.leader.stored_state import StoredState
 from queuectl.control.leader.supervised import Job, supervised
 from queuectl.control.leader.wakeup import Wakeup
-from queuectl.control.ports import Clock, Cluster, Store
+from queuectl.control.ports import Clock, Cluster
 from queuectl.control.progress import Progress, longest_step
 from queuectl.control.questions.diagnosis import Diagnoser
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.settings import Settings
+from queuectl.db.ports import Commit, LeaderStore
 from queuectl.domain.backoff import doubling
 from queuectl.domain.containment import Boundary, SetAside
 from queuectl.domain.diagnosis import Diagnosis
@@ -70,7 +71,7 @@ class Loop:
     def __init__(
         self,
         *,
-        store: Store,
+        store: LeaderStore,
         cluster: Cluster,
         mirror: Mirror,
         metrics: Metrics,
@@ -419,7 +420,7 @@ class Loop:
             self.leader_state.config.rules,
             self.leader_state.command_refusal,
         )
-        await self._writer.commit([*observed, *changes], None, answers)
+        await self._writer.commit(Commit([*observed, *changes], answers=answers))
         self._wakeup.plan_due |= bool(changes)
         self._inbox = bool(commands)  # then there can be more
         if self._inbox:

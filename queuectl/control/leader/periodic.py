@@ -15,8 +15,9 @@ from queuectl.control.leader.accounting import Accountant, Follower
 from queuectl.control.leader.commands import ForceDeletion
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.supervised import Job, supervised
-from queuectl.control.ports import Clock, Cluster, HealthSource, Store, UseSource
+from queuectl.control.ports import Clock, Cluster, HealthSource, UseSource
 from queuectl.control.settings import Settings
+from queuectl.db.ports import LeaderStore
 from queuectl.domain.accounting import Free
 from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.containment import Boundary, Containment
@@ -84,7 +85,7 @@ _SECONDS: Final = 60.0  # between checks for expired rows
 _AGAIN_SECONDS: Final = 1.0  # between batches of them
 
 
-async def prune(store: Store, rules: Callable[[], Rules], clock: Clock, epoch: int) -> None:
+async def prune(store: LeaderStore, rules: Callable[[], Rules], clock: Clock, epoch: int) -> None:
     """Delete until cancelled, for one epoch of the leader.
 
     Raises:
@@ -131,7 +132,7 @@ async def keep_labels(cluster: Cluster, mirror: Mirror, config: Callable[[], Que
 class Maintenance:
     """Of one leader."""
 
-    store: Store
+    store: LeaderStore
     cluster: Cluster
     mirror: Mirror
     leader_state: LeaderState
@@ -419,7 +420,7 @@ EVERY_SECONDS: Final = 2.0
 
 
 async def share(
-    leader_state: LeaderState, mirror: Mirror, store: Store, clock: Clock, epoch: int
+    leader_state: LeaderState, mirror: Mirror, store: LeaderStore, clock: Clock, epoch: int
 ) -> None:
     """Write the results of one leader until cancelled.
 
@@ -445,7 +446,7 @@ async def share(
 class Broadcast:
     """The leader's results in a standby."""
 
-    def __init__(self, store: Store, clock: Clock, fresh_seconds: float) -> None:
+    def __init__(self, store: LeaderStore, clock: Clock, fresh_seconds: float) -> None:
         """``fresh_seconds``: the age in seconds after which results are not shown: no leader writes new ones, or the database is down."""
         self._store = store
         self._clock = clock

@@ -28,6 +28,7 @@ from queuectl.control.leader.mig_search import MigFound, MigSearch, search
 from queuectl.control.leader.wakeup import Wakeup
 from queuectl.control.ports import Clock
 from queuectl.control.questions.diagnosis import Diagnoser
+from queuectl.db.ports import Commit
 from queuectl.domain.containment import Boundary, Containment, place_of
 from queuectl.domain.decisions import Decision
 from queuectl.domain.errors import StaleConfiguration
@@ -268,16 +269,17 @@ class Planning:
                 self._leader_state.decider.changes(snapshot, decision, self._clock(), dropped),
                 self._mig.changes(found, snapshot),
             )
-            record = record_of(snapshot, decision, changes, took)
             concerned = self._queues_served(decision, changes)
             news = ConfigurationTolerance(snapshot.config, concerned - dropped)
             try:
                 await self._writer.commit(
-                    changes,
-                    snapshot.config.revision,
-                    record=record,
-                    tolerance=Tolerance(documents, news.spare),
-                    reserved=reserved,
+                    Commit(
+                        changes,
+                        snapshot.config.revision,
+                        decision=record_of(snapshot, decision, changes, took),
+                        tolerance=Tolerance(documents, news.spare),
+                        reserved=reserved,
+                    )
                 )
             except StaleConfiguration:
                 if news.queues is None:

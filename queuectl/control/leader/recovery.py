@@ -20,8 +20,9 @@ from typing import Final
 from queuectl.control.kueue import KueueDetector
 from queuectl.control.leader.election import Leadership
 from queuectl.control.leader.leader_state import LeaderState
-from queuectl.control.ports import Clock, Cluster, Store
+from queuectl.control.ports import Clock, Cluster
 from queuectl.control.settings import Settings
+from queuectl.db.ports import Commit, LeaderStore
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.errors import BadInput
 from queuectl.domain.events import CommandReceived
@@ -52,7 +53,7 @@ class Recovered:
     left_alone: tuple[str, ...] = ()
 
 
-async def lost(store: Store, mirror: Mirror) -> str:
+async def lost(store: LeaderStore, mirror: Mirror) -> str:
     """Why the database cannot be that of the gangs in the cluster; empty if it can.
 
     Only admission and queuectl write the attempt on a job, so queuectl has started it. ``mirror``: complete.
@@ -69,7 +70,7 @@ async def lost(store: Store, mirror: Mirror) -> str:
 
 
 async def recover(
-    store: Store,
+    store: LeaderStore,
     cluster: Cluster,
     settings: Settings,
     clock: Clock,
@@ -98,7 +99,7 @@ async def recover(
         await leadership.release()
 
 
-async def _listed(mirror: Mirror, store: Store, cluster: Cluster) -> asyncio.Task[None]:
+async def _listed(mirror: Mirror, store: LeaderStore, cluster: Cluster) -> asyncio.Task[None]:
     """Fill the copy of the cluster. The watch continues in the task."""
     neighbour = KueueDetector(cluster, store, mirror.kinds)
     kueue = await neighbour.keys_count()
@@ -120,7 +121,7 @@ async def _listed(mirror: Mirror, store: Store, cluster: Cluster) -> asyncio.Tas
 
 
 async def _written(
-    mirror: Mirror, store: Store, settings: Settings, clock: Clock, epoch: int
+    mirror: Mirror, store: LeaderStore, settings: Settings, clock: Clock, epoch: int
 ) -> Recovered:
     leader_state = LeaderState(
         mirror,
@@ -139,7 +140,7 @@ async def _written(
         if not changes:
             break
         marked = leader_state.marked(changes)
-        await store.commit(marked, epoch=epoch, revision=None, cycle=0)
+        await store.commit(Commit(marked), epoch=epoch, cycle=0)
         leader_state.take_in(marked)
         mirror.touched |= {change.after.uid for change in marked}
     states = Counter(entry.state for entry in leader_state.ledger)

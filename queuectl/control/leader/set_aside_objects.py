@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from queuectl.control.ports import Store
+from queuectl.db.ports import LeaderStore
 from queuectl.domain.containment import Boundary, SetAside
 from queuectl.domain.errors import StoreUnavailable
 from queuectl.domain.ledger import Entry
@@ -33,7 +33,7 @@ class SetAsideObjects:
     """Of one leader. It stores the newest object of each unit, redacted."""
 
     def __init__(
-        self, store: Store, mirror: Mirror, entry: Callable[[str], Entry | None], epoch: int
+        self, store: LeaderStore, mirror: Mirror, entry: Callable[[str], Entry | None], epoch: int
     ) -> None:
         """``entry(uid)``: of the ledger."""
         self._store = store

@@ -9,7 +9,8 @@ import structlog
 from queuectl.control.leader.accounting import Follower
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.ledger_writer import LedgerWriter
-from queuectl.control.ports import Clock, Store
+from queuectl.control.ports import Clock
+from queuectl.db.ports import LeaderStore
 from queuectl.domain.budgets import SpentUnits
 from queuectl.domain.errors import StoreUnavailable
 from queuectl.telemetry.metrics import Metrics
@@ -21,7 +22,7 @@ class StoredState:
     """Of one leader. Each read can raise StoreUnavailable."""
 
     def __init__(
-        self, store: Store, leader_state: LeaderState, metrics: Metrics, clock: Clock
+        self, store: LeaderStore, leader_state: LeaderState, metrics: Metrics, clock: Clock
     ) -> None:
         self._store = store
         self._leader_state = leader_state

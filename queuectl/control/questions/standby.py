@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from queuectl.control.ports import Clock, Store
+from queuectl.control.ports import Clock
+from queuectl.db.ports import LeaderStore
 from queuectl.domain.ledger import Loaded
 from queuectl.domain.queries import UnmanagedPod
 from queuectl.domain.snapshot import Snapshot, SolverLimits
@@ -25,7 +26,9 @@ BUDGETS_SECONDS: Final = 30.0
 class Standby:
     """The state of one process while it is a standby."""
 
-    def __init__(self, store: Store, mirror: Mirror, limits: SolverLimits, clock: Clock) -> None:
+    def __init__(
+        self, store: LeaderStore, mirror: Mirror, limits: SolverLimits, clock: Clock
+    ) -> None:
         """``limits``: of plans on its snapshots."""
         self._store = store
         self._limits = limits

@@ -19,10 +19,11 @@ import structlog
 from queuectl.control.contained_plan import planned_around
 from queuectl.control.device_rows import DeviceRows
 from queuectl.control.leader.leader_state import LeaderState
-from queuectl.control.ports import Clock, Store
+from queuectl.control.ports import Clock
 from queuectl.control.questions.diagnosis import TIMEOUT_SECONDS, Diagnoser, excesses
 from queuectl.control.questions.standby import Standby
 from queuectl.control.questions.throttle import PlannerThrottle
+from queuectl.db.ports import LeaderStore
 from queuectl.devices.charges import device_resources
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.diagnosis import Diagnosis, Excess
@@ -68,7 +69,7 @@ class Viewer:
 
     def __init__(
         self,
-        store: Store,
+        store: LeaderStore,
         mirror: Mirror,
         limits: SolverLimits,
         clock: Clock,

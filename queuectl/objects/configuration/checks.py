@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, TypeVar
+from typing import Final
 
 from queuectl.domain.checks import (
     CONTROLLERS,
@@ -23,7 +23,6 @@ PROVISIONING_KIND: Final = "ProvisioningRequestConfig"
 _GROUPS: Final = ("kueue.x-k8s.io", "queuectl.dev")
 _MOST_PARAMETERS: Final = 100  # as in Kueue
 _LONGEST_PARAMETER: Final = 255
-_Number = TypeVar("_Number", int, float)
 
 
 def read_admission_check(document: wire.AdmissionCheckDocument) -> AdmissionCheck:
@@ -84,22 +83,15 @@ def read_provisioning_config(
         if not selector.value_from_provisioning_class_detail:
             raise RequestError(f"{path}[{number}].valueFromProvisioningClassDetail: is empty")
     strategy = spec.retry_strategy or wire.RetryStrategy()
-    usual = ProvisioningConfig("", "")
-    return ProvisioningConfig(
+    config = ProvisioningConfig(
         name=document.metadata.name,
         class_name=spec.provisioning_class_name,
         parameters=tuple(sorted((spec.parameters or {}).items())),
         managed=frozenset(managed),
-        retries=_given(strategy.backoff_limit_count, usual.retries),
-        backoff_base=_given(strategy.backoff_base_seconds, usual.backoff_base),
-        backoff_ceiling=_given(strategy.backoff_max_seconds, usual.backoff_ceiling),
         selectors=tuple((s.key, s.value_from_provisioning_class_detail) for s in selectors),
         merge=spec.pod_set_merge_policy,
     )
-
-
-def _given(asked: int | None, default: _Number) -> _Number:
-    return default if asked is None else type(default)(asked)
+    return strategy.applied_to(config)
 
 
 def warn_admission_check(document: wire.AdmissionCheckDocument) -> Iterator[Warned]:

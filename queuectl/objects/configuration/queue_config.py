@@ -24,6 +24,7 @@ from queuectl.objects.configuration.checks import (
     read_provisioning_config,
     warn_admission_check,
 )
+from queuectl.objects.configuration.config_kinds import API_VERSION, BY_KIND, ONLY_NAME, ConfigKind
 from queuectl.objects.configuration.flavors import read_flavor, read_topology
 from queuectl.objects.configuration.groups import read_override
 from queuectl.objects.configuration.links import circular_cohorts, refuse_circular_cohorts
@@ -47,131 +48,61 @@ from queuectl.objects.documents import Document, as_document
 from queuectl.objects.errors import RequestError
 from queuectl.objects.names import is_name
 
-API_VERSION: Final = "queuectl.dev/v1"
-KUEUE_VERSIONS: Final = ("kueue.x-k8s.io/v1beta1", "kueue.x-k8s.io/v1beta2")
-KUEUE_SETTINGS_VERSIONS: Final = ("config.kueue.x-k8s.io/v1beta1", "config.kueue.x-k8s.io/v1beta2")
-ONLY_NAME: Final = "default"
-"""The name of the only Configuration. Kueue's file has none."""
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigKind:
-    """One kind of configuration object.
+class KindReader:
+    """Reads the objects of one kind.
 
     Attributes:
-        kind: name of the kind.
-        plural: REST resource name.
-        wire: strict struct it is decoded to.
+        wire: strict struct to which an object is decoded.
         read: converts it to the domain's value; can raise RequestError.
         warn: its fields that are not supported.
-        namespaced: whether it has a namespace.
-        single: whether there is only one object, named :data:`ONLY_NAME`.
-        kueue_versions: versions of Kueue's API from which it is parsed.
         modernise: converts an older version to the newest, in place.
     """
 
-    kind: str
-    plural: str
     wire: type[Any]
     read: Callable[[Any], Any]
     warn: Callable[[Any], Iterator[Warned]] = lambda _: iter(())
-    namespaced: bool = False
-    single: bool = False
-    kueue_versions: tuple[str, ...] = KUEUE_VERSIONS
     modernise: Callable[[Any], None] = lambda _: None
-
-    @property
-    def versions(self) -> tuple[str, ...]:
-        return (API_VERSION, *self.kueue_versions)
 
 
 def _read_priority(document: wire.PriorityClassDocument) -> int:
     return document.value
 
 
-CONFIG_KINDS: Final[Mapping[str, ConfigKind]] = MappingProxyType(
+READERS: Final[Mapping[str, KindReader]] = MappingProxyType(
     {
-        kind.kind: kind
-        for kind in (
-            ConfigKind(
-                "ClusterQueue",
-                "clusterqueues",
-                wire.ClusterQueueDocument,
-                read_cluster_queue,
-                warn_cluster_queue,
-            ),
-            ConfigKind(
-                "LocalQueue",
-                "localqueues",
-                wire.LocalQueueDocument,
-                read_local_queue,
-                namespaced=True,
-            ),
-            ConfigKind("Cohort", "cohorts", wire.CohortDocument, read_cohort, warn_cohort),
-            ConfigKind(
-                "ResourceFlavor", "resourceflavors", wire.ResourceFlavorDocument, read_flavor
-            ),
-            ConfigKind("Topology", "topologies", wire.TopologyDocument, read_topology),
-            ConfigKind(
-                "AdmissionCheck",
-                "admissionchecks",
-                wire.AdmissionCheckDocument,
-                read_admission_check,
-                warn_admission_check,
-            ),
-            ConfigKind(
-                PROVISIONING_KIND,
-                "provisioningrequestconfigs",
-                wire.ProvisioningRequestConfigDocument,
-                read_provisioning_config,
-            ),
-            ConfigKind(
-                "QuotaOverride",
-                "quotaoverrides",
-                wire.QuotaOverrideDocument,
-                read_override,
-                kueue_versions=(),
-            ),
-            ConfigKind("Budget", "budgets", wire.BudgetDocument, read_budget, kueue_versions=()),
-            ConfigKind(
-                "BudgetTopUp",
-                "budgettopups",
-                wire.BudgetTopUpDocument,
-                read_top_up,
-                kueue_versions=(),
-            ),
-            ConfigKind(
-                "Reservation",
-                "reservations",
-                wire.ReservationDocument,
-                read_reservation,
-                kueue_versions=(),
-            ),
-            ConfigKind(
-                "WorkloadPriorityClass",
-                "priorityclasses",
-                wire.PriorityClassDocument,
-                _read_priority,
-            ),
-            ConfigKind(
-                "Configuration",
-                "configurations",
-                ConfigurationDocument,
-                read_rules,
-                warn_configuration,
-                single=True,
-                kueue_versions=KUEUE_SETTINGS_VERSIONS,
-                modernise=modernise,
-            ),
-        )
+        "ClusterQueue": KindReader(
+            wire.ClusterQueueDocument, read_cluster_queue, warn_cluster_queue
+        ),
+        "LocalQueue": KindReader(wire.LocalQueueDocument, read_local_queue),
+        "Cohort": KindReader(wire.CohortDocument, read_cohort, warn_cohort),
+        "ResourceFlavor": KindReader(wire.ResourceFlavorDocument, read_flavor),
+        "Topology": KindReader(wire.TopologyDocument, read_topology),
+        "AdmissionCheck": KindReader(
+            wire.AdmissionCheckDocument, read_admission_check, warn_admission_check
+        ),
+        PROVISIONING_KIND: KindReader(
+            wire.ProvisioningRequestConfigDocument, read_provisioning_config
+        ),
+        "QuotaOverride": KindReader(wire.QuotaOverrideDocument, read_override),
+        "Budget": KindReader(wire.BudgetDocument, read_budget),
+        "BudgetTopUp": KindReader(wire.BudgetTopUpDocument, read_top_up),
+        "Reservation": KindReader(wire.ReservationDocument, read_reservation),
+        "WorkloadPriorityClass": KindReader(wire.PriorityClassDocument, _read_priority),
+        "Configuration": KindReader(
+            ConfigurationDocument, read_rules, warn_configuration, modernise
+        ),
     }
 )
+"""The readers of :data:`queuectl.objects.configuration.config_kinds.CONFIG_KINDS`, by kind."""
 
 
 def is_config(document: Document) -> bool:
     """Whether it is a configuration object, of any version."""
-    kind = CONFIG_KINDS.get(document.kind)
+    kind = BY_KIND.get(document.kind)
     if kind is None:
         return False
     groups = {version.partition("/")[0] for version in kind.versions}
@@ -180,7 +111,7 @@ def is_config(document: Document) -> bool:
 
 def named(document: Document) -> Document:
     """The document, with the only name if its kind has only one object and the document has no name."""
-    kind = CONFIG_KINDS.get(document.kind)
+    kind = BY_KIND.get(document.kind)
     meta = document.body.get("metadata") or {}
     if kind is None or not kind.single or meta.get("name"):
         return document
@@ -190,7 +121,7 @@ def named(document: Document) -> Document:
 
 def is_single(document: Document) -> bool:
     """Whether its kind has only one object, in any version."""
-    return is_config(document) and CONFIG_KINDS[document.kind].single
+    return is_config(document) and BY_KIND[document.kind].single
 
 
 def _given(body: Document | Mapping[str, Any]) -> Document:
@@ -211,21 +142,23 @@ def validate(document: Document | Mapping[str, Any]) -> tuple[dict[str, Any], tu
     kind, decoded = _decode(given)
     _read(given, kind, decoded)
     warnings = tuple(
-        f"{given.address}: {warned.field}: {warned.reason}" for warned in kind.warn(decoded)
+        f"{given.address}: {warned.field}: {warned.reason}"
+        for warned in READERS[kind.kind].warn(decoded)
     )
     return _normalise(kind, decoded), warnings
 
 
 def _decode(document: Document) -> tuple[ConfigKind, Any]:
-    kind = CONFIG_KINDS.get(document.kind)
+    kind = BY_KIND.get(document.kind)
     if kind is None:
-        listed = ", ".join(CONFIG_KINDS)
+        listed = ", ".join(BY_KIND)
         raise document.error("kind", f"{document.kind!r} is not one of {listed}")
     if document.api_version not in kind.versions:
         listed = ", ".join(kind.versions)
         raise document.error("apiVersion", f"{document.api_version!r} is not one of {listed}")
-    decoded = document.convert(kind.wire)
-    kind.modernise(decoded)
+    reader = READERS[kind.kind]
+    decoded = document.convert(reader.wire)
+    reader.modernise(decoded)
     name = decoded.metadata.name
     if kind.single and name != ONLY_NAME:
         reason = f"{name!r}: the only {kind.kind} has the name {ONLY_NAME}"
@@ -248,7 +181,7 @@ def _decode(document: Document) -> tuple[ConfigKind, Any]:
 
 def _read(document: Document, kind: ConfigKind, decoded: Any) -> Any:
     try:
-        value = kind.read(decoded)
+        value = READERS[kind.kind].read(decoded)
     except RequestError as error:
         raise document.error("", str(error)) from None
     own = {
@@ -324,7 +257,7 @@ def build(
 
 def together(objects: Iterable[ReadDocument], revision: int) -> QueueConfig:
     """The same for parsed objects. It ignores the parents of Cohorts in cycles, see :func:`tangled`."""
-    parts: dict[str, dict[Any, Any]] = {kind: {} for kind in CONFIG_KINDS}
+    parts: dict[str, dict[Any, Any]] = {kind: {} for kind in BY_KIND}
     for one in objects:
         parts[one.kind][one.key] = one.value
     cohorts = parts["Cohort"]

@@ -137,25 +137,20 @@ def _check(mapping: wire.DeviceClassMapping, path: str) -> None:
 def read_node_health(asked: wire.NodeHealthSettings) -> NodeHealthRules:
     """Omitted fields have their defaults. Raises RequestError naming field and value."""
     path = "queuectl.nodeHealth"
-    given: dict[str, Any] = {
-        "mode": asked.mode,
-        "throttled_above": asked.throttled_above,
-        "most": asked.max_unhealthy,
-        "straggler_below": asked.straggler_below,
-    }
+    converted: dict[str, Any] = {}
     if asked.hold is not None:
-        given["hold"] = read_duration(asked.hold, f"{path}.hold")
+        converted["hold"] = read_duration(asked.hold, f"{path}.hold")
     if asked.conditions is not None:
-        given["conditions"] = read_conditions(asked.conditions)
+        converted["conditions"] = read_conditions(asked.conditions)
     if asked.signals is not None:
         once(asked.signals, f"{path}.signals:")
         if HealthSignal.CONDITION in asked.signals:
             raise RequestError(f"{path}.signals: {HealthSignal.CONDITION} is set by conditions")
-        given["signals"] = tuple(asked.signals)
+        converted["signals"] = tuple(asked.signals)
     if asked.xids is not None:
         once(map(str, asked.xids), f"{path}.xids:")
-        given["xids"] = tuple(asked.xids)
-    return replace(NodeHealthRules(), **{key: v for key, v in given.items() if v is not None})
+        converted["xids"] = tuple(asked.xids)
+    return asked.applied_to(NodeHealthRules(), **converted)
 
 
 def read_conditions(given: wire.NodeConditions) -> tuple[tuple[str, str], ...]:
@@ -371,16 +366,13 @@ def _read_pods_ready(waits: wire.WaitForPodsReady | None, own: wire.OwnSettings)
     requeuing = waits.requeuing_strategy or wire.RequeuingStrategy()
     timeout = _optional(waits.timeout, f"{path}.timeout") or default.timeout
     recovery = _optional(waits.recovery_timeout, f"{path}.recoveryTimeout")
-    base, ceiling = requeuing.backoff_base_seconds, requeuing.backoff_max_seconds
-    return PodsReady(
+    rules = PodsReady(
         timeout=timeout,
         recovery_timeout=timeout if recovery is None else recovery or None,
         requeue_by_eviction=requeuing.timestamp != "Creation",
-        backoff_base=default.backoff_base if base is None else float(base),
-        backoff_ceiling=default.backoff_ceiling if ceiling is None else float(ceiling),
         backoff_jitter=jitter,
-        backoff_limit=requeuing.backoff_limit_count,
     )
+    return requeuing.applied_to(rules)
 
 
 def _read_retention(policies: wire.ObjectRetention | None) -> Retention:

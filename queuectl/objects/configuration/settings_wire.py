@@ -25,10 +25,11 @@ NodeConditions: TypeAlias = dict[str, Literal["True", "False"] | bool]
 
 
 class RequeuingStrategy(Strict):
+    # The attributes are named as those of domain.rules.PodsReady.
     timestamp: Literal["Eviction", "Creation"] | None = None
-    backoff_limit_count: Count | None = None
-    backoff_base_seconds: Count | None = None
-    backoff_max_seconds: Count | None = None
+    backoff_limit: Count | None = msgspec.field(name="backoffLimitCount", default=None)
+    backoff_base: Count | None = msgspec.field(name="backoffBaseSeconds", default=None)
+    backoff_ceiling: Count | None = msgspec.field(name="backoffMaxSeconds", default=None)
 
 
 class WaitForPodsReady(Strict):
@@ -108,7 +109,7 @@ class NodeHealthSettings(Strict):
     xids: list[Count] | None = None
     hold: str | None = None
     throttled_above: Part | None = None
-    max_unhealthy: Part | None = None
+    most: Part | None = msgspec.field(name="maxUnhealthy", default=None)
     straggler_below: Part | None = None
 
 

@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
 from queuectl.domain.fleet import Requirement
-from queuectl.domain.gpus import SharedGpus
-from queuectl.domain.node_health import UnhealthyNodes
 from queuectl.domain.quantity import CPU, GPU
 from queuectl.domain.queues import (
-    BORROW_BACKOFF_MOST,
     DEFAULT_VICTIM_ORDER,
-    RECLAIM_PATIENCE,
     WEIGHT_UNIT,
     Backfill,
     ClusterQueue,
     Cohort,
     Defragment,
     ExecutionLimits,
-    FlavorOrder,
     FlavorPreference,
     Fungibility,
     IdleReclaim,
     LabelSelector,
     LocalQueue,
-    OptOut,
     Protection,
     QueueingStrategy,
     ReclaimMode,
@@ -71,7 +64,7 @@ def read_cluster_queue(document: wire.ClusterQueueDocument) -> ClusterQueue:
     policy = spec.policy or wire.PolicySpec()
     cohort = _read_cohort_name(spec.cohort_name or spec.cohort, "spec.cohortName")
     headroom = _read_headroom(policy.quota_from_nodes)
-    return ClusterQueue(
+    queue = ClusterQueue(
         name=document.metadata.name,
         groups=read_groups(
             spec.resource_groups or [],
@@ -82,34 +75,25 @@ def read_cluster_queue(document: wire.ClusterQueueDocument) -> ClusterQueue:
         within_cluster_queue=preemption.within_cluster_queue or WithinClusterQueue.NEVER,
         stop_policy=spec.stop_policy or StopPolicy.NONE,
         namespace_selector=_read_selector(spec.namespace_selector),
-        victim_order=_read_victim_order(policy),
         cohort=cohort,
         fungibility=_read_fungibility(spec.flavor_fungibility or wire.FlavorFungibility()),
-        protection=_read_protection(policy),
-        defragment=Defragment(policy.defragment or "Off"),
-        defragment_budget=policy.defragment_budget or 0,
-        split_flavors=bool(policy.split_flavors),
+        protection=policy.applied_to(Protection()),
         preempts_to_borrow=_borrows(preemption),
         reclaim_within_cohort=reclaim or ReclaimWithinCohort.NEVER,
         borrow_threshold=borrow.max_priority_threshold if _borrows(preemption) else None,
         weight=_read_weight(spec.fair_sharing),
         usage_fairness=_uses_past_use(spec.admission_scope),
         headroom=headroom,
-        evicts_within_nominal=bool(policy.evict_within_nominal),
-        idle_reclaim=_read_idle_reclaim(policy.idle_reclaim),
-        max_per_user=_read_max_per_user(policy.max_per_user),
-        max_priority=policy.max_priority,
-        borrow_backoff=_seconds(policy.borrow_backoff_seconds, BORROW_BACKOFF_MOST),
-        reclaim_patience=_seconds(policy.reclaim_patience_seconds, RECLAIM_PATIENCE),
-        preemption_opt_out=policy.preemption_opt_out or OptOut.WITHIN_NOMINAL,
-        trusts_checkpoints=policy.trust_checkpoints is not False,
-        shared_gpus=policy.shared_gpus or SharedGpus.ONE_PER_NODE,
-        unhealthy_nodes=policy.unhealthy_nodes or UnhealthyNodes.STAY,
-        flavor_order=policy.flavor_order or FlavorOrder.LISTED,
         admission_checks=read_check_rules(spec),
         backfill=_read_backfill(policy),
         execution=_read_execution(policy),
-        time_slice=float(policy.time_slice_seconds) if policy.time_slice_seconds else None,
+    )
+    return policy.applied_to(
+        queue,
+        victim_order=_read_victim_order(policy),
+        defragment=Defragment(policy.defragment or "Off"),
+        idle_reclaim=_read_idle_reclaim(policy.idle_reclaim),
+        max_per_user=_read_max_per_user(policy.max_per_user),
     )
 
 
@@ -131,10 +115,6 @@ def _read_execution(policy: wire.PolicySpec) -> ExecutionLimits:
     return ExecutionLimits(
         float(default) if default is not None else None, float(most) if most is not None else None
     )
-
-
-def _seconds(asked: int | None, default: float) -> float:
-    return default if asked is None else float(asked)
 
 
 def _borrows(preemption: wire.PreemptionSpec) -> bool:
@@ -195,25 +175,12 @@ def _read_fungibility(spec: wire.FlavorFungibility) -> Fungibility:
     return Fungibility(borrow, preempt, FlavorPreference(spec.preference or default.preference))
 
 
-def _read_protection(policy: wire.PolicySpec) -> Protection:
-    return Protection(
-        float(policy.min_runtime_seconds or 0),
-        policy.max_evictions_per_day,
-        float(policy.cooldown_seconds or 0),
-    )
-
-
 def _read_idle_reclaim(asked: ReclaimMode | wire.IdleReclaimSpec | None) -> IdleReclaim:
     """Omitted fields have their defaults. A string is the mode."""
     spec = wire.IdleReclaimSpec(asked) if isinstance(asked, ReclaimMode) else asked
     if spec is None:
         return IdleReclaim()
-    given = {
-        field: getattr(spec, name)
-        for field, name in _IDLE_RECLAIM.items()
-        if getattr(spec, name) is not None
-    }
-    rule = replace(IdleReclaim(), **given)
+    rule = spec.applied_to(IdleReclaim())
     path = "spec.policy.idleReclaim"
     if not rule.window:
         raise RequestError(f"{path}.windowSeconds: must be at least 1")
@@ -226,22 +193,6 @@ def _read_idle_reclaim(asked: ReclaimMode | wire.IdleReclaimSpec | None) -> Idle
             f"{path}.idleBelow: {rule.idle_below} is above activeAbove {rule.active_above}"
         )
     return rule
-
-
-_IDLE_RECLAIM: Final = {
-    "mode": "mode",
-    "window": "window_seconds",
-    "warmup": "warmup_seconds",
-    "idle_below": "idle_below",
-    "active_above": "active_above",
-    "low_below": "low_below",
-    "memory_above": "memory_above",
-    "memory_window": "memory_window_seconds",
-    "grace": "grace_seconds",
-    "cooldown": "cooldown_seconds",
-    "to_equal": "yields_to_equal_priority",
-    "max_warmup": "max_warmup_seconds",
-}
 
 
 def _read_selector(selector: wire.SelectorSpec | None) -> LabelSelector | None:

@@ -6,7 +6,8 @@ supported. Defaults are not written, so a document that is parsed and written tw
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
 
@@ -30,6 +31,11 @@ from queuectl.domain.queues import (
 )
 from queuectl.objects.kubernetes.wire import Expression, Quantity, WireTaint, WireToleration
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
+
 Priority = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Count = Annotated[
     int, msgspec.Meta(ge=0, le=2**53)
@@ -42,6 +48,16 @@ GpuIndex = Annotated[int, msgspec.Meta(ge=0, lt=32)]
 
 class Strict(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
     """Base: camelCase names, unknown fields refused, defaults not written."""
+
+    def applied_to(self, defaults: T, **converted: Any) -> T:
+        """``defaults`` with the fields of the same name that this document gives, and with the ``converted`` ones."""
+        kinds = {field.name: str(field.type) for field in fields(defaults)}
+        own = {name: getattr(self, name) for name in self.__struct_fields__ if name in kinds}
+        new = {name: value for name, value in own.items() if value is not None} | converted
+        for name, value in new.items():
+            if type(value) is int and kinds[name].startswith("float"):  # a whole number of seconds
+                new[name] = float(value)
+        return replace(defaults, **new)
 
 
 class ConfigMeta(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -157,27 +173,30 @@ MaxPending = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 
 
 class IdleReclaimSpec(Strict):
+    # The attributes are named as those of domain.queues.IdleReclaim.
     mode: ReclaimMode | None = None
-    window_seconds: Count | None = None
-    warmup_seconds: Count | None = None
+    window: Count | None = msgspec.field(name="windowSeconds", default=None)
+    warmup: Count | None = msgspec.field(name="warmupSeconds", default=None)
     idle_below: Part | None = None
     active_above: Part | None = None
     low_below: Part | None = None
     memory_above: Part | None = None
-    memory_window_seconds: Count | None = None
-    grace_seconds: Count | None = None
-    cooldown_seconds: Count | None = None
-    yields_to_equal_priority: bool | None = None
-    max_warmup_seconds: Count | None = None
+    memory_window: Count | None = msgspec.field(name="memoryWindowSeconds", default=None)
+    grace: Count | None = msgspec.field(name="graceSeconds", default=None)
+    cooldown: Count | None = msgspec.field(name="cooldownSeconds", default=None)
+    to_equal: bool | None = msgspec.field(name="yieldsToEqualPriority", default=None)
+    max_warmup: Count | None = msgspec.field(name="maxWarmupSeconds", default=None)
 
 
 class PolicySpec(Strict):
     """Policies particular to queuectl."""
 
+    # Attributes are named as those of domain.queues.ClusterQueue and domain.queues.Protection.
+
     victim_order: list[VictimKey] | None = None
-    min_runtime_seconds: Count | None = None
+    min_runtime: Count | None = msgspec.field(name="minRuntimeSeconds", default=None)
     max_evictions_per_day: Count | None = None
-    cooldown_seconds: Count | None = None
+    cooldown: Count | None = msgspec.field(name="cooldownSeconds", default=None)
     idle_reclaim: ReclaimMode | IdleReclaimSpec | None = None
     defragment: Literal["Off", "Plan", "Execute"] | None = None
     defragment_budget: Count | None = None
@@ -185,19 +204,19 @@ class PolicySpec(Strict):
     quota_from_nodes: bool | QuotaFromNodes | None = None
     max_per_user: dict[str, Quantity] | Count | None = None
     max_priority: Priority | None = None
-    borrow_backoff_seconds: Count | None = None
-    reclaim_patience_seconds: Count | None = None
+    borrow_backoff: Count | None = msgspec.field(name="borrowBackoffSeconds", default=None)
+    reclaim_patience: Count | None = msgspec.field(name="reclaimPatienceSeconds", default=None)
     preemption_opt_out: OptOut | None = None
-    trust_checkpoints: bool | None = None
+    trusts_checkpoints: bool | None = msgspec.field(name="trustCheckpoints", default=None)
     shared_gpus: SharedGpus | None = None
     unhealthy_nodes: UnhealthyNodes | None = None
-    evict_within_nominal: bool | None = None
+    evicts_within_nominal: bool | None = msgspec.field(name="evictWithinNominal", default=None)
     planned_starts: PlannedStarts | None = None
     backfill_order: BackfillOrder | None = None
     planned_start_delay: Part | None = None
     default_max_exec_time_seconds: ExecutionSeconds | None = None
     max_exec_time_seconds: ExecutionSeconds | None = None
-    time_slice_seconds: ExecutionSeconds | None = None
+    time_slice: ExecutionSeconds | None = msgspec.field(name="timeSliceSeconds", default=None)
     flavor_order: FlavorOrder | None = None
 
 
@@ -313,9 +332,16 @@ class AdmissionCheckSpec(Strict):
 
 
 class RetryStrategy(Strict):
-    backoff_limit_count: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    backoff_base_seconds: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    backoff_max_seconds: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    # The attributes are named as those of domain.provisioning.ProvisioningConfig.
+    retries: Annotated[int, msgspec.Meta(ge=0)] | None = msgspec.field(
+        name="backoffLimitCount", default=None
+    )
+    backoff_base: Annotated[int, msgspec.Meta(ge=0)] | None = msgspec.field(
+        name="backoffBaseSeconds", default=None
+    )
+    backoff_ceiling: Annotated[int, msgspec.Meta(ge=0)] | None = msgspec.field(
+        name="backoffMaxSeconds", default=None
+    )
 
 
 class DetailSelector(Strict):

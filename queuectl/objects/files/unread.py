@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from queuectl.objects import keys
-from queuectl.objects.configuration.queue_config import API_VERSION, CONFIG_KINDS, KUEUE_VERSIONS
+from queuectl.objects.configuration.config_kinds import API_VERSION, CONFIG_KINDS, KUEUE_VERSIONS
 from queuectl.objects.documents import Document
 from queuectl.objects.files.pods import OWNERS
 from queuectl.objects.files.records import RECORDS
@@ -29,7 +29,7 @@ def why_unread(document: Document, kinds: JobKinds = KINDS) -> str:
     """Why objects of this API version and kind are not read. ``kinds``: of jobs."""
     kind = document.kind
     read = [*_OTHERS]
-    read += [(version, one.kind) for one in CONFIG_KINDS.values() for version in one.versions]
+    read += [(version, one.kind) for one in CONFIG_KINDS for version in one.versions]
     read += [(f"{one.group}/{one.version}", name) for name, one in kinds.items()]
     known = [version for version, other in read if other == kind]
     if known:

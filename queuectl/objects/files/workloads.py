@@ -14,7 +14,7 @@ import msgspec
 from queuectl.domain.jobs import JobRecord
 from queuectl.domain.workload import PodSet, Slice
 from queuectl.objects import keys
-from queuectl.objects.configuration.queue_config import API_VERSION, KUEUE_VERSIONS
+from queuectl.objects.configuration.config_kinds import API_VERSION, KUEUE_VERSIONS
 from queuectl.objects.configuration.wire import ExecutionSeconds, Priority, Strict
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import MalformedError, RequestError, under

@@ -11,8 +11,8 @@ from queuectl.domain.gpus import unit_of, vendor_of
 from queuectl.domain.quantity import CPU, MEMORY, PODS, format_quantity, total
 from queuectl.domain.queues import DEFAULT_NAME
 from queuectl.domain.words import counted
+from queuectl.objects.configuration.config_kinds import API_VERSION
 from queuectl.objects.configuration.groups import MOST_IN_GROUP, MOST_QUOTAS
-from queuectl.objects.configuration.queue_config import API_VERSION
 from queuectl.objects.proposal.labels import gpu_resources
 from queuectl.objects.proposal.levels import Levels, propose_levels
 from queuectl.objects.proposal.pools import Pool, find_pools, named

@@ -13,7 +13,7 @@ from typing import Any, Final
 from queuectl.domain.fleet import HOSTNAME
 from queuectl.domain.quantity import GPU, PODS
 from queuectl.domain.queues import QueueingStrategy
-from queuectl.objects.configuration.queue_config import API_VERSION
+from queuectl.objects.configuration.config_kinds import API_VERSION
 from queuectl.objects.documents import Document
 from queuectl.objects.keys import PREFIX, REQUIRED_TOPOLOGY
 from queuectl.simulate.setting import Setting

@@ -10,10 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from queuectl.api.kinds import PREFIX as API
 from queuectl.api.problems import Problem
 from queuectl.domain.audit import AuditFilter
 from queuectl.domain.identity import Right
+from queuectl.objects.configuration.config_kinds import PREFIX as API
 from queuectl.web.configuration import HOME, address_of, key_of
 from queuectl.web.site import PREFIX, Site, text, whole
 

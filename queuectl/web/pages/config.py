@@ -12,10 +12,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from queuectl.api.auth.layers import CHECK
-from queuectl.api.kinds import CONFIG_KINDS, ConfigKind
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import ConfigDocument, DocumentKey
+from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, ConfigKind
 from queuectl.objects.configuration.links import references
 from queuectl.web.changes import changes_of
 from queuectl.web.configuration import (

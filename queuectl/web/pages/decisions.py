@@ -10,9 +10,9 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from queuectl.api.problems import Problem, ProblemType
+from queuectl.db.ports import ApiStore
 from queuectl.domain.decisions import StoredDecision
 from queuectl.domain.identity import Right
-from queuectl.web.ports import PageStore
 from queuectl.web.site import PREFIX, Site, whole
 
 PAGE: Final = 50
@@ -70,7 +70,7 @@ def routes(site: Site) -> list[Route]:
     ]
 
 
-async def _deciding(store: PageStore, line: int) -> StoredDecision | None:
+async def _deciding(store: ApiStore, line: int) -> StoredDecision | None:
     """The record that has this line of history, or None: a binary search, because ids of records and lines rise together."""
     newest = await store.decisions(limit=1)
     low, high = 0, newest[0].id + 1 if newest else 0  # its id is at least low and below high

@@ -10,11 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from queuectl.api.kinds import BY_KIND
 from queuectl.api.reservation_status import with_status
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.words import counted
+from queuectl.objects.configuration.config_kinds import BY_KIND
 from queuectl.web.configuration import address_of, capacity_of
 from queuectl.web.site import Site
 

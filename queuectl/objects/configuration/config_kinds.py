@@ -1,6 +1,6 @@
-"""The configuration kinds, with their names in paths, on the command line and in documents.
+"""The table of the configuration kinds: their names in documents, in paths of REST and on the command line.
 
-This module imports no web framework, because the command line uses it.
+:mod:`queuectl.objects.configuration.queue_config` has their readers.
 """
 
 from __future__ import annotations
@@ -10,13 +10,25 @@ from typing import Final
 
 API_VERSION: Final = "queuectl.dev/v1"
 KUEUE_VERSIONS: Final = ("kueue.x-k8s.io/v1beta2", "kueue.x-k8s.io/v1beta1")
-ONLY_NAME: Final = "default"  # of a kind of which there is one object
+KUEUE_SETTINGS_VERSIONS: Final = ("config.kueue.x-k8s.io/v1beta2", "config.kueue.x-k8s.io/v1beta1")
+ONLY_NAME: Final = "default"
+"""The name of the only Configuration. Kueue's file has none."""
 PREFIX: Final = "/api/v1"
+"""The start of the paths of REST."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigKind:
-    """``plural`` is the REST resource; ``aliases`` are other names on the command line; ``single``: there is one object of it."""
+    """One kind of configuration object.
+
+    Attributes:
+        kind: name of the kind.
+        plural: REST resource name.
+        namespaced: whether it has a namespace.
+        aliases: other names on the command line.
+        single: whether there is only one object, named :data:`ONLY_NAME`.
+        kueue_versions: versions of Kueue's API from which it is read.
+    """
 
     kind: str
     plural: str
@@ -66,7 +78,7 @@ CONFIG_KINDS: Final = (
         "configurations",
         aliases=("config", "settings", "rules"),
         single=True,
-        kueue_versions=("config.kueue.x-k8s.io/v1beta2", "config.kueue.x-k8s.io/v1beta1"),
+        kueue_versions=KUEUE_SETTINGS_VERSIONS,
     ),
 )
 

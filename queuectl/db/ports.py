@@ -1,0 +1,454 @@
+"""The interfaces of the stores, for the packages that use them.
+
+The stores of this package on Postgres and the double in memory (tests/doubles/store.py) satisfy the same Protocol and pass the
+same conformance tests (tests/db/conformance.py). Each method can raise StoreUnavailable. Times are unix seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from queuectl.domain.accounting import Free, Mark, UsageProgress
+from queuectl.domain.audit import AuditFilter, AuditLine, Outcome
+from queuectl.domain.broadcast import LeaderFindings
+from queuectl.domain.budgets import Budget, SpentUnits
+from queuectl.domain.commands import Answer, Command, CommandFilter
+from queuectl.domain.containment import Suspect
+from queuectl.domain.decisions import Decision, RefusedPlan, StoredDecision
+from queuectl.domain.folding import Fold
+from queuectl.domain.identity import Session
+from queuectl.domain.ledger import Document, Entry, EntryChange, Loaded
+from queuectl.domain.past_jobs import RecordedWorkload, Run
+from queuectl.domain.pastuse import Used
+from queuectl.domain.process_runs import ProcessEnd
+from queuectl.domain.queries import (
+    BY_NAME,
+    ConfigChanges,
+    ConfigDocument,
+    DocumentKey,
+    HistoryLine,
+    QueueCounts,
+    QueuePosition,
+    Tolerance,
+    WaitingOrder,
+    WorkloadFilter,
+    WorkloadOrder,
+    WorkloadPage,
+)
+from queuectl.domain.reservations import ReservationState
+from queuectl.domain.rules import Retention
+from queuectl.domain.set_aside_objects import SetAsideObject
+from queuectl.domain.usage_reports import Grouping, Period, Report, UsageHours
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The writes of a leader in one transaction.
+
+    Attributes:
+        changes: at most one for each workload. A row is written only over the version that was read.
+        revision: configuration revision of the plan; None = the changes do not depend on it.
+        answers: results of commands; each command gets one result.
+        decision: record of the cycle, stored with the history.
+        tolerance: accepts changes of the configuration after ``revision``; None = accepts none.
+        reserved: the placements of all Reservations, which replace the stored ones; None = these stay.
+    """
+
+    changes: Sequence[EntryChange]
+    revision: int | None = None
+    answers: Sequence[Answer] = ()
+    decision: Decision | None = None
+    tolerance: Tolerance | None = None
+    reserved: tuple[ReservationState, ...] | None = None
+
+
+class StoreReads(Protocol):
+    """The reads of the leader's store and of the API's."""
+
+    async def configuration(self) -> tuple[int, tuple[Document, ...]]:
+        """Revision and all configuration documents, of one moment."""
+
+    async def config_changes(self, since: int, known: Collection[DocumentKey]) -> ConfigChanges:
+        """The documents that were written after revision ``since``, and the ``known`` documents that were deleted, at one moment.
+
+        If the revision is lower than ``since``, it is another database, and all documents count as written.
+        """
+
+    async def get_config(self, key: DocumentKey) -> ConfigDocument | None:
+        """One configuration document with its version, or None."""
+
+    async def get_workload(self, uid: str) -> Entry | None:
+        """The workload with this uid, Finished or not; or None."""
+
+    async def commands(self) -> tuple[Command, ...]:
+        """Commands without a result, oldest first; not necessarily all of them."""
+
+    async def past_use(self) -> tuple[Used, ...]:
+        """The last sample of the past use of all accounts, or imported past use."""
+
+
+class UsageStore(Protocol):
+    """The usage ledger of the leader."""
+
+    async def progress(self) -> UsageProgress:
+        """The time up to which everything is accounted for, and the next mark."""
+
+    async def marks(self, limit: int) -> tuple[tuple[int, Mark], ...]:
+        """Marks that are not folded yet, with their ids, oldest first."""
+
+    async def accounted(self, uids: Iterable[str]) -> frozenset[str]:
+        """The workloads among these that have hours."""
+
+    async def keep(
+        self,
+        fold: Fold,
+        *,
+        over: float | None,
+        until: float,
+        marks: Collection[int],
+        epoch: int,
+        free: Mapping[str, Free],
+    ) -> None:
+        """Add the hours of one folding, in one transaction.
+
+        Args:
+            fold: the hours, with their subjects.
+            over: the progress when the folding began.
+            until: the progress after it.
+            marks: ids of its marks: all up to the last of them. They are deleted.
+            epoch: of the caller.
+            free: GPUs by flavor, for the time from ``over`` to ``until``.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+            StaleSnapshot: the progress is no longer ``over``, or these marks are folded already; nothing was written.
+            StoreUnavailable: the outcome is unknown: read the progress again. The write can still happen after that, so only
+                the marks show it.
+        """
+
+    async def spent(self, budgets: Iterable[Budget], at: float) -> SpentUnits:
+        """The use of budgets in the month of ``at`` (unix seconds)."""
+
+    async def past_runs(self, most: int) -> tuple[Run, ...]:
+        """The run times of the workloads that have finished last, at most so many, oldest first."""
+
+    async def prune(self, before: float, *, epoch: int) -> int:
+        """Delete some hours that began before ``before`` (unix seconds). Returns their number; 0 = none is left.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+        """
+
+
+class LeaderStore(StoreReads, Protocol):
+    """The ledger of a leader and of a standby."""
+
+    @property
+    def usage(self) -> UsageStore:
+        """The usage ledger."""
+
+    async def now(self) -> float:
+        """The database's time, unix seconds."""
+
+    async def take_over(self, holder: str, floor: int) -> int:
+        """Become the leader that can commit: set the epoch to ``max(stored, floor) + 1`` and return it."""
+
+    async def begin_run(self, holder: str) -> None:
+        """Add the run of a process, at its start or when it is a standby again.
+
+        Its earlier runs have ended, and so have those of processes without a heartbeat: for an unknown reason, unless their end
+        was noted.
+        """
+
+    async def end_run(self, holder: str, how: ProcessEnd) -> None:
+        """Note how the last run of a process ended."""
+
+    async def unknown_ends(self, since: float) -> tuple[float, ...]:
+        """When runs of this release ended for an unknown reason, after ``since`` and the last careful start, the oldest first.
+
+        A process that runs has not ended. A take-over ends the leaderships of all other processes.
+        """
+
+    async def suspects(self) -> tuple[Suspect, ...]:
+        """The units of input that ended a process, for all processes."""
+
+    async def keep_suspects(self, suspects: Sequence[Suspect]) -> None:
+        """Replace them. A careful start has ended."""
+
+    async def commits_ended(self, *, epoch: int) -> None:
+        """Wait until no commit under this epoch is in progress, also none whose call has timed out.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+        """
+
+    async def load(self) -> Loaded:
+        """Read all data of the leader in one consistent snapshot."""
+
+    async def follow(self, before: Loaded) -> Loaded:
+        """As :meth:`load`, after an earlier read: an entry without a change is the same object."""
+
+    async def commit(self, commit: Commit, *, epoch: int, cycle: int) -> None:
+        """Write rows, placements, leases, outbox and history in one transaction.
+
+        Args:
+            commit: what is written.
+            epoch: of the caller.
+            cycle: number of the cycle, stored in the history.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+            ValueError: a workload has two changes; nothing was written.
+            StaleConfiguration: the configuration is no longer at the revision of the plan, and its changes are not accepted;
+                nothing was written.
+            StaleSnapshot: a row changed, or a command has a result already; nothing was written.
+            StoreUnavailable: the outcome is unknown: wait for :meth:`commits_ended`, then load again.
+        """
+
+    async def config_changed(self, since: int) -> int:
+        """Wait until the revision of the configuration differs from ``since``, and return it."""
+
+    async def commands_waiting(self) -> None:
+        """Wait until there is a command without a result."""
+
+    async def prune(self, retention: Retention, now: float, *, epoch: int) -> int:
+        """Delete some rows that have expired. Returns their number; 0 = none is left.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+        """
+
+    async def keep_use(self, used: Sequence[Used], forget: float, *, epoch: int) -> None:
+        """Write a sample of past use for these accounts, and delete accounts that are older than ``forget``.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+        """
+
+    async def keep_refused(self, plan: RefusedPlan, content: bytes) -> None:
+        """Store the file of a plan that the verifier refused, and delete the oldest beyond the limit.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+        """
+
+    async def keep_set_aside(self, one: SetAsideObject, content: bytes) -> None:
+        """Store the file of a unit that is set aside instead of an earlier one, and delete the oldest beyond the limit.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+        """
+
+    async def keep_findings(self, found: LeaderFindings, *, epoch: int) -> None:
+        """Replace the results of this leader or an earlier one.
+
+        Raises:
+            Fenced: the epoch is no longer the caller's.
+        """
+
+    async def findings(self, known: float) -> LeaderFindings | None:
+        """The last results of the leader; None if they are of the time ``known``, unix seconds."""
+
+    async def close(self) -> None:
+        """Give back all connections."""
+
+
+class UsageReports(Protocol):
+    """The usage ledger, read only."""
+
+    async def report(
+        self, period: Period, grouping: Grouping, namespaces: frozenset[str] | None = None
+    ) -> Report:
+        """Sums of a period by group, in the order of the groups' names.
+
+        ``namespaces``: only these, without the sums of nodes; None = all.
+
+        Raises:
+            BadInput: the report has too many rows.
+        """
+
+    async def recorded(
+        self, period: Period, after: str, limit: int
+    ) -> tuple[RecordedWorkload, ...]:
+        """Workloads that were started, and were there in a period: by uid, those after one."""
+
+    async def hours(self, period: Period) -> UsageHours:
+        """The use and the requests of each LocalQueue in each hour of a period."""
+
+
+class AuditStore(Protocol):
+    """The audit log."""
+
+    async def begin(self, line: AuditLine) -> int:
+        """Write a line without an outcome. This method assigns its id."""
+
+    async def end(self, number: int, outcome: Outcome) -> None:
+        """Complete a line."""
+
+    async def lines(self, wanted: AuditFilter, limit: int) -> tuple[AuditLine, ...]:
+        """The newest of these lines, newest first."""
+
+    async def prune(self, before: float) -> int:
+        """Delete some lines older than ``before`` (unix seconds). Returns their number."""
+
+
+class Sessions(Protocol):
+    """Browser sessions, under hashes of their ids."""
+
+    async def open(self, key: str, session: Session) -> None:
+        """Store a session, and delete sessions that have expired before its start."""
+
+    async def find(self, key: str, now: float) -> Session | None:
+        """The session; None without one, or if it has expired."""
+
+    async def close(self, key: str) -> None:
+        """End a session, if there is one."""
+
+
+class ApiStore(StoreReads, Protocol):
+    """The ledger and the configuration for REST and the dashboard."""
+
+    @property
+    def audit(self) -> AuditStore:
+        """The audit log."""
+
+    @property
+    def sessions(self) -> Sessions:
+        """Browser sessions."""
+
+    @property
+    def usage(self) -> UsageReports:
+        """The usage ledger."""
+
+    async def list_config(
+        self, kind: str, namespace: str | None = None
+    ) -> tuple[ConfigDocument, ...]:
+        """Documents of one kind by (namespace, name); of one namespace, or of all when None."""
+
+    async def reservations(self) -> tuple[ReservationState, ...]:
+        """The placements of Reservations by the last plan of the leader."""
+
+    async def get_configs(self, keys: Collection[DocumentKey]) -> tuple[ConfigDocument, ...]:
+        """The documents with these keys that exist, in the order of their keys."""
+
+    async def put_config(self, document: Document, if_match: int | None = None) -> int:
+        """Create or replace a document. Returns the new version, or the current one if nothing changes.
+
+        Raises:
+            Conflict: its version is not ``if_match`` (0 = it must not exist, None = any).
+        """
+
+    async def delete_config(self, key: DocumentKey, if_match: int | None = None) -> None:
+        """Delete.
+
+        Raises:
+            NotFound: there is none.
+            Conflict: its version is not ``if_match``.
+        """
+
+    async def start_use(self, used: Sequence[Used]) -> None:
+        """Import the past use of accounts without any. Other accounts do not change."""
+
+    async def list_workloads(
+        self,
+        wanted: WorkloadFilter,
+        cursor: str | None = None,
+        limit: int = 100,
+        order: WorkloadOrder = BY_NAME,
+    ) -> WorkloadPage:
+        """A page of workloads in this order, each as :class:`WorkloadPage` has it.
+
+        Raises:
+            BadInput: ``cursor`` is not one of the store's, or of a list in another order.
+        """
+
+    async def namespaces(self) -> frozenset[str]:
+        """The namespaces with a LocalQueue or a workload."""
+
+    async def find_workload(self, kind: str, namespace: str, name: str) -> Entry | None:
+        """The workload of this name: the live one, else the newest finished one, else None."""
+
+    async def find_workloads(self, namespace: str, name: str) -> tuple[Entry, ...]:
+        """The workload of this name of each kind, by kind: the live one, else the newest finished one."""
+
+    async def positions(self, uids: Iterable[str]) -> Mapping[str, QueuePosition]:
+        """The positions of these workloads in queue order. Workloads that are not pending are left out."""
+
+    async def add_command(self, command: Command) -> Command:
+        """Add a command for the leader. This method assigns its ``id``. A repeated request returns the first command.
+
+        Raises:
+            Conflict: the request id was used for something else.
+        """
+
+    async def get_command(self, request_id: str) -> Command | None:
+        """The command of this request, with or without a result; or None."""
+
+    async def command(self, number: int) -> Command | None:
+        """The command with this id, with or without a result; or None."""
+
+    async def commands_of(self, uid: str, after: int = 0, limit: int = 100) -> tuple[Command, ...]:
+        """Commands for one workload with ids above ``after``, oldest first."""
+
+    async def newest_commands(self, wanted: CommandFilter, limit: int = 100) -> tuple[Command, ...]:
+        """The newest of these commands, with or without a result, newest first."""
+
+    async def workload_names(self, uids: Iterable[str]) -> Mapping[str, str]:
+        """``namespace/name`` of the known workloads among these, finished or not."""
+
+    async def history(
+        self, uid: str | None, after: int = 0, limit: int = 100
+    ) -> tuple[HistoryLine, ...]:
+        """Lines of one workload (None = of all) with ids above ``after``, oldest first."""
+
+    async def decisions(
+        self, before: int | None = None, limit: int = 100
+    ) -> tuple[StoredDecision, ...]:
+        """Records of planning cycles with ids below one (None = all), the newest first, at most 500."""
+
+    async def get_decision(self, number: int) -> StoredDecision | None:
+        """The record with this id, or None."""
+
+    async def refused_plans(self) -> tuple[RefusedPlan, ...]:
+        """Plans that the verifier refused, the newest first."""
+
+    async def refused_plan(self, number: int) -> bytes | None:
+        """The file of the refused plan with this id (:mod:`queuectl.objects.files.refused_plans`), or None."""
+
+    async def set_aside_objects(self) -> tuple[SetAsideObject, ...]:
+        """Objects of units that were set aside, the newest first."""
+
+    async def set_aside_object(self, number: int) -> bytes | None:
+        """The file of the object with this id (:mod:`queuectl.objects.files.set_aside_objects`), or None."""
+
+    async def newest_line(self) -> int:
+        """The id of the last history line; 0 without any."""
+
+    async def history_grown(self, after: int) -> None:
+        """Wait until there is a history line with an id above ``after``."""
+
+    async def tallies(self) -> tuple[QueueCounts, ...]:
+        """Counts of workloads that are not Finished, by LocalQueue, ClusterQueue, state and reason."""
+
+    async def waiting(
+        self,
+        cluster_queue: str | None = None,
+        namespaces: Collection[str] | None = None,
+        *,
+        queue: str | None = None,
+        order: WaitingOrder = WaitingOrder.TURN,
+        skip: int = 0,
+        limit: int = 100,
+    ) -> tuple[Entry, ...]:
+        """Pending and Reserved workloads, of one ClusterQueue and LocalQueue or of all, in these namespaces or in all; at most 500."""
+
+    async def evictions(
+        self,
+        namespaces: Collection[str] | None = None,
+        *,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> tuple[HistoryLine, ...]:
+        """The latest evictions, newest first, with ids below ``before``; at most 500."""
