@@ -55,12 +55,11 @@ controlplane: setup
 
 test: test-fast test-system ## all tests; builds the control plane the first time
 
-# A worker that dies fails its test; xdist would hang if it started another one (pytest-xdist 3.8).
-# Four workers on two cores: half of the time tests wait for a database, a lease or a process. The longest tests start first, as
-# tests/longest.py says.
+# A worker that dies fails its test and ends the run. Four workers on two cores: half of the time tests wait for a database, a lease
+# or a process. Each worker collects and runs its own files, as tests/longest.py says.
 test-fast: setup ## everything that needs no control plane
-	$(RUN)/python -m pytest -p tests.longest $(TESTS) -m "not system and not bench and not faults and not gpus and not image and not real and not operations and not browser" \
-	  -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(PYTEST_ARGS)
+	$(RUN)/python -m pytest -p tests.longest $(TESTS) -m "not system and not bench and not faults and not gpus and not image and not real and not operations and not browser and not kinds" \
+	  -n 4 --dist each --max-worker-restart=0 $(PYTEST_ARGS)
 
 # In groups that share a control plane, the longest first, as tests/system/groups.py says. Four workers on two cores: they wait
 # a lot, for gangs that run, windows that pass, and leases that end.
@@ -88,7 +87,7 @@ test-gpus: controlplane ## claims for devices, MIG and the health of GPUs on a r
 	  -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(PYTEST_ARGS)
 
 test-kinds: controlplane ## each job kind and feature with its real operator, with hostile changes, and write docs/reference/kinds.md; a quarter of an hour; KIND=TFJob
-	$(RUN)/python -m pytest -p tests.kinds.record $(or $(TESTS),tests/kinds tests/cluster) -m kinds -n 0 $(if $(KIND),--kind=$(KIND)) $(PYTEST_ARGS)
+	$(RUN)/python -m pytest -p tests.kinds.record $(or $(TESTS),tests/kinds tests/cluster tests/control) -m kinds -n 0 $(if $(KIND),--kind=$(KIND)) $(PYTEST_ARGS)
 
 GANGS_RACE ?= 300
 race: controlplane ## random gangs of seven kinds on 128 nodes with the real operators, and queuectl's writes for each; ten minutes; GANGS_RACE=300
@@ -105,7 +104,8 @@ ROUNDS ?= 5
 fuzz: setup ## mutated objects of all kinds, documents, requests, selectors and mixed snapshots on their whole path: SECONDS=3600 SEED=; prints how to repeat an input
 	$(RUN)/python -m tests.fuzz --seconds $(or $(SECONDS),3600) --seed "$(SEED)"
 
-explore: setup ## every property test on fresh examples, ROUNDS=5 times over; `make test` draws the same ones each time
+explore: setup ## every property test on fresh examples, ROUNDS=5 times over, and all seeds of the exhaustive searches
+	@$(RUN)/pytest -q -m "seeds and not system" -n 2 --hypothesis-profile=fresh $(PYTEST_ARGS)
 	@set -e; for round in $$(seq $(ROUNDS)); do echo "explore: round $$round of $(ROUNDS)"; \
 	  $(RUN)/pytest -q -m "hypothesis and not system and not bench and not operations" -n 2 --hypothesis-profile=fresh $(PYTEST_ARGS); done
 

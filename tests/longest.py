@@ -1,67 +1,171 @@
-"""A plugin of pytest for ``make test-fast``: the longest tests start first, so that no worker ends long after the others.
+"""A plugin of pytest for ``make test-fast``: each worker collects and runs files of its own.
 
-A file is the unit that one worker runs; each test that is named below is a unit of its own.
+Workers of pytest-xdist all collect all tests, which takes half a minute of processor time each. Here the worker takes its share of the
+files before the collection. The files that take the longest are shared out first, so that no worker ends long after the others.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from xdist.scheduler import EachScheduling  # type: ignore[import-untyped]  # xdist ships no types
 
-from tests.support.units import Units, number_apart
+LONGEST: Final[Mapping[str, float]] = {
+    "control/test_lost_answers.py": 40,
+    "control/test_careful.py": 35,
+    "packaging/test_wheel.py": 25,
+    "control/test_crash_matrix.py": 24,
+    "control/test_elastic_kinds.py": 21,
+    "planner/test_explain_known_plan.py": 20,
+    "control/test_by_hand.py": 19,
+    "control/test_admission_checks.py": 19,
+    "control/test_lifecycle.py": 16,
+    "control/test_elastic.py": 16,
+    "db/test_usage.py": 15,
+    "planner/test_preempt_histories.py": 14,
+    "planner/test_preempt.py": 14,
+    "planner/test_plan_properties.py": 14,
+    "control/test_usage.py": 14,
+    "control/test_arrays.py": 14,
+    "unit/test_cli_main.py": 13,
+    "control/test_refused_writes.py": 13,
+    "control/test_pod_groups.py": 13,
+    "control/test_moves.py": 13,
+    "planner/test_verify_mutants.py": 12,
+    "fuzz/test_fuzz.py": 12,
+    "api/test_fuzz.py": 12,
+    "control/test_provisioning.py": 11,
+    "control/test_idle_reclaim.py": 11,
+    "fuzz/test_reverted.py": 10,
+    "estimates/test_expected_starts.py": 10,
+    "control/test_leaderworkersets.py": 10,
+    "unit/test_docs_commands.py": 9,
+    "planner/test_defrag.py": 9,
+    "control/test_takeover.py": 9,
+    "control/test_changed_between.py": 9,
+    "planner/test_preempt_fair.py": 8,
+    "planner/test_preempt_cohort.py": 8,
+    "planner/test_fixes.py": 8,
+    "planner/test_degenerate.py": 8,
+    "db/test_faults.py": 8,
+    "db/test_embedded.py": 8,
+    "control/test_after.py": 8,
+    "api/test_reports.py": 8,
+    "planner/test_blocking_constraints.py": 7,
+    "control/test_containment.py": 7,
+    "planner/test_idle_invariants.py": 6,
+    "planner/test_backfill_histories.py": 6,
+    "oidc/test_login.py": 6,
+    "control/test_loop.py": 6,
+    "unit/test_log_events.py": 5,
+    "planner/test_together.py": 5,
+    "planner/test_plan_preempt.py": 5,
+    "planner/test_never_fits.py": 5,
+    "planner/test_invariants.py": 5,
+    "planner/test_idle_oracle.py": 5,
+    "planner/test_fuzz_plans.py": 5,
+    "oidc/test_provider.py": 5,
+    "api/test_auth.py": 5,
+    "unit/test_site.py": 4,
+    "unit/test_cli_clients.py": 4,
+    "planner/test_repair_victims.py": 4,
+    "planner/test_refuted.py": 4,
+    "planner/test_reconfigure_mig.py": 4,
+    "planner/test_defrag_plan.py": 4,
+    "planner/test_compact.py": 4,
+    "db/test_conformance.py": 4,
+    "control/test_follow_configuration.py": 4,
+    "control/test_deleted_job.py": 4,
+    "api/test_hostile.py": 4,
+    "api/test_commands.py": 4,
+}
+"""Files under ``tests`` that take some seconds of processor time, and these seconds."""
+OTHERS: Final = 0.5
+"""Seconds of another file."""
+AHEAD: Final = 4
+"""Tests that a worker has besides the present one."""
+ELSEWHERE: Final = {"image", "kinds", "operations", "real", "system", "upgrade", "versions"}
+"""Folders of which other targets run all tests. They are not collected."""
+_TESTS: Final = Path(__file__).parent
 
-LONGEST: Final = (
-    "control/test_lifecycle.py::test_a_kill_at_any_step_of_it_changes_no_outcome",
-    "control/test_crash_matrix.py::test_a_kill_at_any_step_changes_no_outcome",
-    "control/test_lost_answers.py::test_a_lost_answer_to_any_request_changes_no_outcome",
-    "control/test_moves.py::test_a_kill_at_any_step_of_a_migration_changes_no_outcome",
-    "control/test_pod_groups.py::test_a_kill_at_any_step_changes_no_outcome_for_groups",
-    "control/test_provisioning.py::test_a_kill_at_any_step_asks_for_no_node_twice",
-    "control/test_admission_checks.py::test_a_kill_at_any_step_never_starts_a_gang_before_its_checks",
-    "control/test_elastic_kinds.py::test_a_kill_at_any_step_of_an_elastic_job_changes_no_outcome",
-    "control/test_leaderworkersets.py::test_a_kill_at_any_step_changes_no_outcome_for_groups_of_a_set",
-    "control/test_elastic.py::test_a_kill_at_any_step_of_an_elastic_job_changes_no_outcome",
-    "control/test_arrays.py::test_a_kill_at_any_step_of_an_array_changes_no_outcome",
-    "control/test_usage.py::test_the_ledger_agrees_with_the_history_wherever_the_controller_dies",
-    "control/test_provisioning.py",
-    "planner/test_preempt.py",
-    "control/test_refused_writes.py",
-    "planner/test_explain_known_plan.py",
-    "packaging/test_wheel.py",
-    "db/test_faults.py",
-    "planner/test_plan_properties.py",
-    "planner/test_defrag.py",
-    "api/test_reports.py",
-    "control/test_idle_reclaim.py",
-    "control/test_by_hand.py",
-    "control/test_lifecycle.py",
-    "estimates/test_expected_starts.py",
-    "control/test_after.py",
-    "control/test_careful.py",
-    "control/test_elastic_kinds.py",
-)
-"""Files and tests under ``tests``, the longest first: those that take a worker more than ten seconds."""
-_PLACES: Final = {name: place for place, name in enumerate(LONGEST)}
-_TESTS: Final = Path(__file__).parent.name
+
+class OwnTests(EachScheduling):  # type: ignore[misc]  # Any to the type checker, for the same reason
+    """For ``--dist each``: each worker runs all tests that it has collected.
+
+    It gets them in small numbers: xdist sends all at once, and a worker then runs them to the end even if the run is over.
+    """
+
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        super().__init__(config, log)
+        self._unsent: dict[Any, deque[int]] = {}
+
+    @property
+    def tests_finished(self) -> bool:
+        return super().tests_finished and not any(self._unsent.values())
+
+    def schedule(self) -> None:
+        for node, tests in self.node2collection.items():
+            self._unsent[node] = deque(range(len(tests)))
+            self._send(node)
+        # xdist takes the number of the last worker as the number of all tests.
+        session = self.config.pluginmanager.getplugin("session")
+        session.testscollected = sum(map(len, self.node2collection.values()))
+
+    def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+        super().mark_test_complete(node, item_index, duration)
+        self._send(node)
+
+    def _send(self, node: Any) -> None:
+        """A worker starts a test when it knows the next one, or that there are no more."""
+        unsent, sent = self._unsent[node], self.node2pending[node]
+        if node.shutting_down:
+            return
+        if len(sent) < AHEAD:
+            more = [unsent.popleft() for _ in range(min(AHEAD, len(unsent)))]
+            sent += more
+            node.send_runtest_some(more)
+        if not unsent:
+            node.shutdown()
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Units:
-    return Units(config, log, unit_of)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OwnTests:
+    return OwnTests(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    number_apart(items)
-    items.sort(key=lambda item: _PLACES.get(_named(item.nodeid), len(LONGEST)))
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    config = session.config
+    worker: Mapping[str, Any] | None = getattr(config, "workerinput", None)
+    if worker is not None:
+        number = int(worker["workerid"].removeprefix("gw"))
+        config.args = shares(config.args, worker["workercount"])[number]
 
 
-def unit_of(nodeid: str) -> str:
-    """The file of a test, or the test itself with its parameters if it is one of the longest."""
-    return nodeid if "::" in _named(nodeid) else nodeid.partition("::")[0]
+def shares(arguments: Iterable[str], workers: int) -> list[list[str]]:
+    """Share out the files of these arguments of pytest. Tests of one file stay together."""
+    files: dict[Path, list[str]] = defaultdict(list)
+    for argument in arguments:
+        path = Path(argument.partition("::")[0])
+        if path.is_dir():
+            for file in sorted(path.rglob("test_*.py")):
+                if ELSEWHERE.isdisjoint(file.parts):
+                    files[file].append(str(file))
+        else:
+            files[path].append(argument)
+    loads = [0.0] * workers
+    own: list[list[str]] = [[] for _ in loads]
+    for file in sorted(files, key=seconds, reverse=True):
+        least = loads.index(min(loads))
+        loads[least] += seconds(file)
+        own[least] += files[file]
+    return own
 
 
-def _named(nodeid: str) -> str:
-    """The name by which a test may stand in ``LONGEST``: its own, else that of its file."""
-    test = nodeid.partition("[")[0].removeprefix(f"{_TESTS}/")
-    return test if test in _PLACES else test.partition("::")[0]
+def seconds(file: Path) -> float:
+    path = file.resolve()
+    name = path.relative_to(_TESTS).as_posix() if path.is_relative_to(_TESTS) else ""
+    return LONGEST.get(name, OTHERS)

@@ -39,8 +39,9 @@ from queuectl.objects.kinds import KINDS, JobKinds
 from queuectl.planner.cache import PlannerCache
 from queuectl.state.mirror import Mirror
 from queuectl.telemetry.metrics import Metrics
+from tests.control.kills import ACCOUNT, WRITES, Killed, KillPoint, commit_names, write_name
 from tests.doubles.admission import replicas
-from tests.doubles.cluster import FakeCluster, Moment
+from tests.doubles.cluster import FakeCluster
 from tests.support.jobs import LEADERS, job_of
 from tests.support.stores import PostgresStore
 
@@ -60,44 +61,6 @@ QUICK = Settings(
 )
 
 
-class Killed(BaseException):
-    """A SIGKILL of the controller: none of its code runs after this."""
-
-
-@dataclass
-class KillPoint:
-    """Counts steps of one kind and kills the controller at one of them."""
-
-    at: int | None = None
-    moment: Moment = Moment.BEFORE
-    seen: int = 0
-    done: int = 0
-    killed: bool = False
-
-    def before(self) -> int:
-        """Call this before a step. Returns the number of the step."""
-        self.seen += 1
-        if self.seen == self.at and self.moment is Moment.BEFORE:
-            self._kill()
-        return self.seen
-
-    def after(self, number: int) -> None:
-        """Call this after the step has had its effect. A step without effect, such as a stale plan, is not followed by a death:
-        the next one is."""
-        self.done += 1
-        if (
-            self.moment is Moment.AFTER
-            and not self.killed
-            and self.at is not None
-            and number >= self.at
-        ):
-            self._kill()
-
-    def _kill(self) -> None:
-        self.killed = True
-        raise Killed
-
-
 @dataclass
 class KillingUsage:
     """The real usage ledger. The controller can be killed before or after it writes an entry."""
@@ -109,9 +72,9 @@ class KillingUsage:
         return getattr(self.real, name)
 
     async def keep(self, fold: Fold, **place: Any) -> None:
-        number = self.accounts.before()
+        number = self.accounts.before(ACCOUNT)
         await self.real.keep(fold, **place)
-        self.accounts.after(number)
+        self.accounts.after(number, ACCOUNT)
 
 
 @dataclass
@@ -130,9 +93,10 @@ class KillingStore:
         return getattr(self.store, name)
 
     async def commit(self, commit: Commit, **place: int) -> None:
-        number = self.commits.before()
+        names = commit_names(commit.changes, commit.answers)
+        number = self.commits.before(*names)
         await self.store.commit(commit, **place)
-        self.commits.after(number)
+        self.commits.after(number, *names)
 
 
 @dataclass
@@ -143,45 +107,18 @@ class KillingCluster:
     patches: KillPoint
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.cluster, name)
+        action = getattr(self.cluster, name)
+        if name not in WRITES:
+            return action
 
-    async def patch_job(self, kind: str, namespace: str, name: str, patch: Document) -> int:
-        number = self.patches.before()
-        version = await self.cluster.patch_job(kind, namespace, name, patch)
-        self.patches.after(number)
-        return version
+        async def write(*arguments: Any) -> Any:
+            step = write_name(name, arguments)
+            number = self.patches.before(step)
+            answer = await action(*arguments)
+            self.patches.after(number, step)
+            return answer
 
-    async def patch_pod(self, namespace: str, name: str, patch: Document) -> int:
-        number = self.patches.before()
-        version = await self.cluster.patch_pod(namespace, name, patch)
-        self.patches.after(number)
-        return version
-
-    async def stop_pod(self, namespace: str, name: str, uid: str) -> None:
-        number = self.patches.before()
-        await self.cluster.stop_pod(namespace, name, uid)
-        self.patches.after(number)
-
-    async def evict_pod(self, namespace: str, name: str, uid: str, version: int) -> None:
-        number = self.patches.before()
-        await self.cluster.evict_pod(namespace, name, uid, version)
-        self.patches.after(number)
-
-    async def patch_node(self, name: str, patch: Document) -> int:
-        number = self.patches.before()
-        version = await self.cluster.patch_node(name, patch)
-        self.patches.after(number)
-        return version
-
-    async def create_object(self, resource: str, document: Document) -> None:
-        number = self.patches.before()
-        await self.cluster.create_object(resource, document)
-        self.patches.after(number)
-
-    async def delete_object(self, resource: str, namespace: str, name: str) -> None:
-        number = self.patches.before()
-        await self.cluster.delete_object(resource, namespace, name)
-        self.patches.after(number)
+        return write
 
 
 @dataclass

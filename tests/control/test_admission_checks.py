@@ -18,7 +18,7 @@ from tests.control.test_arrays import array, indexes
 from tests.control.test_by_hand import answered
 from tests.control.test_crash_matrix import fresh, survives
 from tests.control.test_pod_groups import group_entry, of_group, pod, running
-from tests.control.work import ANY_WORK, Work
+from tests.control.work import ANY_WORK, Work, kind_parameter
 from tests.support.postgres import TestPostgres
 
 PENDING, READY, RETRY, REJECTED = CheckState
@@ -300,10 +300,7 @@ async def test_a_kill_at_any_step_never_starts_a_gang_before_its_checks(
         await world.until_state(uid, State.FINISHED)
         await world.at_rest()
 
-    async with fresh(postgres) as url, rig(url, 2) as world:
-        await story(world)
-        steps = world.commits.seen, world.patches.seen
-    await survives(postgres, steps, story)
+    await survives(postgres, story)
 
 
 async def test_a_gang_waits_again_after_the_database_is_lost(
@@ -334,7 +331,7 @@ async def test_the_pods_of_a_group_stay_gated_until_its_check_is_ready(database_
         assert len(running(world, "g")) == 2
 
 
-@pytest.mark.parametrize("kind", [kind for kind in ANY_WORK if kind != "array"])
+@pytest.mark.parametrize("kind", [kind_parameter(kind) for kind in ANY_WORK if kind != "array"])
 async def test_work_of_any_kind_waits_for_its_checks_and_is_gated_until_they_are_ready(
     database_url: str, kind: str
 ) -> None:

@@ -11,7 +11,7 @@ from queuectl.domain.ledger import Entry, State
 from queuectl.domain.reasons import Code
 from tests.control.rig import Rig, gang, rig
 from tests.control.test_arrays import array, finish, indexes
-from tests.control.work import ANY_WORK, Work
+from tests.control.work import ANY_WORK, Work, kind_parameter
 
 
 def after(name: str, annotation: str, kind: str = "Job") -> dict[str, Any]:
@@ -47,9 +47,17 @@ async def test_a_job_starts_after_the_one_that_it_depends_on_succeeded(
         await world.until_state(late, State.RUNNING)
 
 
-@pytest.mark.parametrize(("first", "second"), [
-    *((kind, "Job") for kind in ANY_WORK if kind != "Job" and kind.lower() not in ENDLESS), *(("Job", kind) for kind in ANY_WORK)
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        *(
+            kind_parameter(kind, "Job")
+            for kind in ANY_WORK
+            if kind != "Job" and kind.lower() not in ENDLESS
+        ),
+        *(kind_parameter("Job", kind) for kind in ANY_WORK),
+    ],
+)
 async def test_work_of_any_kind_can_be_named_and_can_wait(
     database_url: str, first: str, second: str
 ) -> None:

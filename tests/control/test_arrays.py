@@ -14,7 +14,7 @@ from queuectl.domain.ledger import Document, State
 from queuectl.domain.reasons import Code
 from tests.control.rig import Rig, configuration, gang, live, rig
 from tests.control.test_by_hand import answered
-from tests.control.test_crash_matrix import fresh, survives
+from tests.control.test_crash_matrix import survives
 from tests.control.test_elastic import withdrawn
 from tests.support.postgres import TestPostgres
 
@@ -357,7 +357,4 @@ async def test_an_index_that_succeeded_runs_again_when_its_user_adds_it_again(
 
 @pytest.mark.timeout(600)
 async def test_a_kill_at_any_step_of_an_array_changes_no_outcome(postgres: TestPostgres) -> None:
-    async with fresh(postgres) as url, rig(url, 2) as world:
-        await evicted_alone(world)
-        steps = world.commits.seen, world.patches.seen
-    await survives(postgres, steps, evicted_alone)
+    await survives(postgres, evicted_alone)

@@ -14,7 +14,7 @@ from queuectl.domain.ledger import Document, Entry, State
 from queuectl.domain.reasons import Code
 from tests.control.rig import Rig, gang, live, rig
 from tests.control.test_by_hand import answered
-from tests.control.test_crash_matrix import fresh, survives
+from tests.control.test_crash_matrix import survives
 from tests.support.postgres import TestPostgres
 
 ELASTIC = {"queuectl.dev/elastic-job": "true"}
@@ -284,7 +284,4 @@ async def test_a_pod_that_is_added_has_the_queue_of_its_gang(database_url: str) 
 async def test_a_kill_at_any_step_of_an_elastic_job_changes_no_outcome(
     postgres: TestPostgres,
 ) -> None:
-    async with fresh(postgres) as url, rig(url, 4) as world:
-        await shrunk(world)
-        steps = world.commits.seen, world.patches.seen
-    await survives(postgres, steps, shrunk, lambda url: rig(url, 4))
+    await survives(postgres, shrunk, lambda url: rig(url, 4))

@@ -14,7 +14,7 @@ from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import Document, Entry, State
 from queuectl.domain.reasons import Code
 from tests.control.rig import Rig, configuration, gang, live, rig
-from tests.control.test_crash_matrix import ENDLESS, fresh, survives
+from tests.control.test_crash_matrix import ENDLESS, survives
 from tests.control.test_lifecycle import rules
 from tests.support.elastic import GROWING, elastic_of
 from tests.support.postgres import TestPostgres
@@ -256,7 +256,4 @@ def resumes(patch: Document) -> bool:
 async def test_a_kill_at_any_step_of_an_elastic_job_changes_no_outcome(
     postgres: TestPostgres, kind: str
 ) -> None:
-    async with fresh(postgres) as url, rig(url, 4) as world:
-        await shrunk(world, kind)
-        steps = world.commits.seen, world.patches.seen
-    await survives(postgres, steps, lambda one: shrunk(one, kind), lambda url: rig(url, 4))
+    await survives(postgres, lambda one: shrunk(one, kind), lambda url: rig(url, 4))

@@ -13,7 +13,7 @@ from queuectl.domain.ledger import Entry, State
 from queuectl.domain.reasons import Code
 from queuectl.objects.kinds.leaderworkerset import KIND, PLURAL
 from tests.control.rig import Rig, rig
-from tests.control.test_crash_matrix import count_steps, fresh, survives
+from tests.control.test_crash_matrix import survives
 from tests.doubles import lws_operator
 from tests.doubles.apiserver import Document
 from tests.support.leaderworkersets import leaderworkerset
@@ -86,9 +86,7 @@ async def story(world: Rig) -> None:
 async def test_a_kill_at_any_step_changes_no_outcome_for_groups_of_a_set(
     postgres: TestPostgres,
 ) -> None:
-    async with fresh(postgres) as url:
-        steps = await count_steps(url, story)
-    await survives(postgres, steps, story)
+    await survives(postgres, story)
 
 
 async def test_the_groups_of_a_set_start_one_by_one(world: Rig) -> None:

@@ -11,7 +11,7 @@ from queuectl.domain.commands import Action
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.reasons import Code
 from tests.control.rig import Rig, configuration, gang, live, rig
-from tests.control.test_crash_matrix import fresh, survives
+from tests.control.test_crash_matrix import survives
 from tests.support.postgres import TestPostgres
 
 KINDS = ("Job", "PyTorchJob")
@@ -473,11 +473,7 @@ async def story(world: Rig) -> None:
 
 @pytest.mark.timeout(600)
 async def test_a_kill_at_any_step_of_it_changes_no_outcome(postgres: TestPostgres) -> None:
-    async with fresh(postgres) as url, rig(url, 2) as world:
-        await story(world)
-        assert world.kills == 0
-        steps = world.commits.seen, world.patches.seen
-    await survives(postgres, steps, story)
+    await survives(postgres, story)
 
 
 async def test_a_victim_is_evicted_when_its_protection_ends_without_another_event(

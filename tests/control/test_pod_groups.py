@@ -13,7 +13,7 @@ from queuectl.domain.ledger import Entry, State
 from queuectl.domain.reasons import Code
 from queuectl.objects import keys
 from tests.control.rig import Rig, rig
-from tests.control.test_crash_matrix import count_steps, fresh, survives
+from tests.control.test_crash_matrix import survives
 from tests.doubles.apiserver import Document
 from tests.support.postgres import TestPostgres
 
@@ -170,9 +170,7 @@ async def test_an_evicted_group_queues_again_when_its_pods_are_created_again(wor
 
 @pytest.mark.timeout(600)
 async def test_a_kill_at_any_step_changes_no_outcome_for_groups(postgres: TestPostgres) -> None:
-    async with fresh(postgres) as url:
-        steps = await count_steps(url, story)
-    await survives(postgres, steps, story)
+    await survives(postgres, story)
 
 
 async def test_a_pod_that_its_maker_creates_again_takes_the_place_of_a_failed_one(

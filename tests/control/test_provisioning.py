@@ -16,7 +16,7 @@ from queuectl.domain.reasons import Code
 from queuectl.objects.kubernetes.provisioning import WORKLOAD, request_name, template_name
 from tests.control.rig import Rig, configuration, gang, live, nodes, rig
 from tests.control.test_admission_checks import check, report, untouched
-from tests.control.test_crash_matrix import fresh, survives
+from tests.control.test_crash_matrix import survives
 from tests.doubles.cluster import FakeCluster
 from tests.support.autoscaler import CLASS, GPU, Document, SimulatedAutoscaler
 from tests.support.postgres import TestPostgres
@@ -659,7 +659,4 @@ async def test_a_kill_at_any_step_asks_for_no_node_twice(postgres: TestPostgres,
         assert not world.cluster.server.all("podtemplates")
         await world.at_rest()
 
-    async with fresh(postgres) as url, rig(url, 0) as world:
-        await story(world)
-        steps = world.commits.seen, world.patches.seen
-    await survives(postgres, steps, story, empty)
+    await survives(postgres, story, empty)

@@ -11,8 +11,9 @@ from queuectl.domain.ledger import State
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.reasons import Code
 from queuectl.domain.words import format_time
-from tests.control.rig import KillPoint, Rig, gang, live, rig
-from tests.control.test_crash_matrix import fresh, survives, two_nodes
+from tests.control.kills import KillPoint
+from tests.control.rig import Rig, gang, live, rig
+from tests.control.test_crash_matrix import survives
 from tests.doubles.cluster import Moment
 from tests.support.postgres import TestPostgres
 
@@ -144,8 +145,4 @@ async def evicted_for_it(world: Rig) -> None:
 async def test_a_kill_at_any_step_of_a_reservation_changes_no_outcome(
     postgres: TestPostgres,
 ) -> None:
-    async with fresh(postgres) as url, two_nodes(url) as world:
-        await evicted_for_it(world)
-        steps = world.commits.seen, world.patches.seen
-    assert min(steps) >= 3, "it starts, is evicted and starts again"
-    await survives(postgres, steps, evicted_for_it)
+    await survives(postgres, evicted_for_it)

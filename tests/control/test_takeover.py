@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -13,9 +15,10 @@ from queuectl.domain.reasons import Code
 from queuectl.objects import keys
 from queuectl.objects.times import parse_time
 from tests.control.rig import Rig, gang, live, nodes, rig
-from tests.control.test_crash_matrix import dying, points
-from tests.doubles.cluster import FakeCluster, Moment
+from tests.control.test_crash_matrix import BOTH, survives
+from tests.doubles.cluster import FakeCluster
 from tests.support.kueue import ADMITTED, CREATED, GPU, QUEUE_LABEL, of_kueue, workload
+from tests.support.postgres import TestPostgres
 
 KINDS = ["Job", "PyTorchJob"]
 PODSETS = {"Job": {"main": 2}, "PyTorchJob": {"master": 1, "worker": 1}}
@@ -243,10 +246,9 @@ async def test_a_running_gang_of_an_unknown_queue_is_not_changed(database_url: s
         await adopted(world, uid)
 
 
-@pytest.mark.parametrize("dead", list(points(3, 4)), ids=str)
-async def test_a_take_over_continues_after_a_kill_at_any_step(
-    database_url: str, dead: tuple[str, int, Moment]
-) -> None:
+@asynccontextmanager
+async def one_runs_and_one_waits(url: str) -> AsyncIterator[Rig]:
+    """The work of a Kueue that ran here."""
     cluster = FakeCluster(nodes(4), clock=time.time)
     runs, waits = (
         stored(cluster, "Job", name, running=running)
@@ -257,10 +259,19 @@ async def test_a_take_over_continues_after_a_kill_at_any_step(
         workload(runs, {"main": 2}, admitted="gpu"),
         workload(waits, {"main": 2}),
     ]
-    before = {pod.uid for pod in live(cluster.pods_of(runs["metadata"]["uid"]))}
-    async with rig(database_url, 4, cluster=cluster) as world:
-        with dying(world, *dead):
-            for job in (runs, waits):
-                await world.until_state(job["metadata"]["uid"], State.RUNNING)
-        assert {p.uid for p in live(cluster.pods_of(runs["metadata"]["uid"]))} == before
-        await world.at_rest()
+    async with rig(url, 4, cluster=cluster) as world:
+        yield world
+
+
+async def taken_over(world: Rig) -> None:
+    runs, waits = world.cluster.uids()
+    before = {pod.uid for pod in live(world.cluster.pods_of(runs))}
+    assert len(before) == 2
+    for uid in (runs, waits):
+        await world.until_state(uid, State.RUNNING)
+    assert {pod.uid for pod in live(world.cluster.pods_of(runs))} == before
+    await world.at_rest()
+
+
+async def test_a_take_over_continues_after_a_kill_at_any_step(postgres: TestPostgres) -> None:
+    await survives(postgres, taken_over, one_runs_and_one_waits, sides=BOTH)

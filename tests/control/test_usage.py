@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import pytest
 
@@ -12,9 +12,9 @@ from queuectl.domain.ledger import State
 from queuectl.domain.queries import HistoryLine
 from queuectl.domain.reasons import Code
 from queuectl.domain.usage_reports import Grouping, Period, Report
+from tests.control.kills import ACCOUNT
 from tests.control.rig import QUICK, Rig, rig
-from tests.control.test_crash_matrix import dying, fresh, several, story
-from tests.doubles.cluster import Moment
+from tests.control.test_crash_matrix import BOTH, story, survives
 from tests.support.jobs import batch_job
 from tests.support.postgres import TestPostgres
 from tests.support.stores import PostgresStore
@@ -113,37 +113,24 @@ async def agrees_on_losses(world: Rig) -> None:
     assert low.evictions == len(recorded) == 1
 
 
-def points(commits: int, accounts: int) -> Iterator[tuple[str, int, Moment]]:
-    for moment in Moment:
-        for number in range(1, commits + 1):
-            yield "commit", number, moment
-        for number in range(1, accounts + 1):
-            yield "account", number, moment
-
-
 @pytest.mark.timeout(600)
 async def test_the_ledger_agrees_with_the_history_wherever_the_controller_dies(
     postgres: TestPostgres,
 ) -> None:
-    async with fresh(postgres) as url, rig(url, 2) as world:
+    async def accounted(world: Rig) -> None:
         world.settings = OFTEN
         await world.store.put_config(PRICED)
         await story(world, "Job")
         await agrees_on_losses(world)
-        commits = world.commits.seen
-    assert commits >= 10
 
-    async def once(what: str, number: int, moment: Moment) -> None:
-        async with fresh(postgres) as url, rig(url, 2) as world:
-            world.settings = OFTEN
-            await world.store.put_config(PRICED)
-            with dying(world, what, number, moment):
-                await story(world, "Job")
-                await agrees_on_losses(world)
-                killed = world.commits.killed or world.accounts.killed
-                assert killed, f"{what} {number} was never reached"
-
-    await several(once, points(commits - 2, 8))
+    await survives(
+        postgres,
+        accounted,
+        sides=BOTH,
+        sorts=("commits", "accounts"),
+        # A controller writes an entry every 10 ms, and would do nothing else.
+        counted=lambda point: point[0] != ACCOUNT or point[1] < 8,
+    )
 
 
 async def test_gpus_of_unmanaged_pods_are_shown(database_url: str) -> None:

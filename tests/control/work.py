@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+import pytest
+from _pytest.mark import ParameterSet
+
 from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.reasons import Code
@@ -13,6 +16,14 @@ from tests.control.test_arrays import array, indexes
 from tests.control.test_pod_groups import pod
 
 ANY_WORK: Final = (*KINDS, "array", "Pod", "PodGroup")
+REPRESENTATIVE: Final = ("Job", "PyTorchJob", "JobSet", "array", "Pod", "PodGroup")
+"""Work that differs in its objects: `make test-fast` runs rules of all kinds for it, and `make test-kinds` for the others."""
+
+
+def kind_parameter(kind: str, *others: str) -> ParameterSet:
+    """Parameters of a test of a rule that holds for all kinds: the kinds of its work."""
+    rest = not {kind, *others} <= {*REPRESENTATIVE}
+    return pytest.param(kind, *others, marks=pytest.mark.kinds if rest else ())
 
 
 class Work:

@@ -25,6 +25,7 @@ from queuectl.planner.solver.solver import Solver, Status
 from tests.planner.build import gang, holding, node, podset, world
 from tests.planner.generate_moves import scattered, shaped, tight
 from tests.planner.oracle_moves import cheapest_moves, movable
+from tests.support.examples import examples
 
 
 def answers(
@@ -80,20 +81,23 @@ def all_gangs_fit(snapshot: Snapshot, request: GangRequest, solution: MoveSoluti
     )
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.seeds
+@pytest.mark.parametrize("block", range(examples(4)))
 def test_the_cheapest_moves_are_found(block: int) -> None:
     outcomes = [agrees_with_brute_force(scattered(s)) for s in range(80 * block, 80 * (block + 1))]
     assert outcomes.count("moves") >= 5, "the clusters are made so that moving helps often"
     assert outcomes.count("no") >= 5
 
 
-@pytest.mark.parametrize("block", range(2))
+@pytest.mark.seeds
+@pytest.mark.parametrize("block", range(examples(2)))
 def test_the_cheapest_moves_are_found_where_several_must_move(block: int) -> None:
     outcomes = [agrees_with_brute_force(tight(s)) for s in range(100 * block, 100 * (block + 1))]
     assert outcomes.count("moves") >= 30
 
 
-@pytest.mark.parametrize("block", range(2))
+@pytest.mark.seeds
+@pytest.mark.parametrize("block", range(examples(2)))
 def test_the_cheapest_moves_of_sliced_balanced_grouped_and_smaller_gangs_are_found(
     block: int,
 ) -> None:
@@ -156,6 +160,7 @@ LIMITED: dict[str, dict[str, object]] = {
 }
 
 
+@pytest.mark.seeds
 @pytest.mark.parametrize("limited", LIMITED.values(), ids=LIMITED)
 def test_a_limited_search_reports_its_limit(
     monkeypatch: pytest.MonkeyPatch, limited: dict[str, object]
@@ -163,12 +168,13 @@ def test_a_limited_search_reports_its_limit(
     """Its proof is true, and its suggestion works and moves no gang in vain."""
     for name, value in limited.items():
         monkeypatch.setattr(defrag, name, value)
-    for seed in range(150):
+    for seed in range(examples(150)):
         proofs_hold(tight(seed), SolverLimits())
 
 
+@pytest.mark.seeds
 def test_a_search_cut_short_reports_it() -> None:
-    for seed in range(100):
+    for seed in range(examples(100)):
         proofs_hold(tight(seed), SolverLimits(deterministic_time=1e-9, max_budget=0))
 
 

@@ -91,6 +91,7 @@ MISSING = (
 )
 
 
+@pytest.mark.seeds
 @pytest.mark.parametrize("part", range(10))
 def test_each_plan_is_made_and_verified_and_each_gang_that_waits_is_explained(part: int) -> None:
     for seed in range(part, SEEDS, 10):
@@ -102,6 +103,7 @@ def test_each_plan_is_made_and_verified_and_each_gang_that_waits_is_explained(pa
         assert {one.uid for one in explained(checked, waiting)} <= waiting, seed
 
 
+@pytest.mark.seeds
 def test_everything_that_can_be_missing_is_missing_in_some_snapshots() -> None:
     counted = Counter(what for seed in range(SEEDS) for what in degenerate(seed)[1])
     assert counted.keys() == set(MISSING)

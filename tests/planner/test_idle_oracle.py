@@ -18,6 +18,7 @@ from tests.planner.build import NOW
 from tests.planner.generate_cohorts import cohorts
 from tests.planner.test_preempt import plan_of
 from tests.planner.test_preempt_cohort import agrees_with_brute_force, ask
+from tests.support.examples import examples
 
 MODES = (ReclaimMode.ON_DEMAND, ReclaimMode.ON_DEMAND, *ReclaimMode)
 
@@ -39,10 +40,11 @@ def idlers(seed: int, *, fair: bool = False, nodes: bool = False) -> Snapshot:
     return replace(snapshot, config=config, admitted=tuple(map(doing, snapshot.admitted)))
 
 
+@pytest.mark.seeds
 @pytest.mark.parametrize("fair", [False, True], ids=["classic", "fair"])
 @pytest.mark.parametrize(("nodes", "worlds"), [(False, 300), (True, 80)], ids=["quota", "nodes"])
 def test_the_victims_are_the_least_of_all_legal_sets(fair: bool, nodes: bool, worlds: int) -> None:
-    for seed in range(worlds):
+    for seed in range(examples(worlds)):
         agrees_with_brute_force(idlers(seed, fair=fair, nodes=nodes))
 
 
@@ -67,11 +69,13 @@ def test_the_snapshots_cover_every_combination_of_idle_and_other_victims(fair: b
     assert all(seen[kind] >= 5 for kind in ("own", "foreign", "alone", "beside", "none")), seen
 
 
+@pytest.mark.seeds
+@pytest.mark.parametrize("block", range(examples(3)))
 @pytest.mark.parametrize("fair", [False, True], ids=["classic", "fair"])
-def test_the_verifier_refuses_what_brute_force_finds_illegal(fair: bool) -> None:
+def test_the_verifier_refuses_what_brute_force_finds_illegal(fair: bool, block: int) -> None:
     """Any gangs, each evicted for idleness or by policy at random."""
     refused = passed = 0
-    for seed in range(600):
+    for seed in range(200 * block, 200 * (block + 1)):
         snapshot = idlers(seed, nodes=True, fair=fair)
         oracle, answer, request = ask(snapshot)
         one = next(iter(answer.victims), None) if answer is not None else None
@@ -99,5 +103,5 @@ def test_the_verifier_refuses_what_brute_force_finds_illegal(fair: bool) -> None
         assert bool(found) != legal, (seed, found)
         idle = any(oracle.idle(u) for u in chosen)
         refused, passed = refused + (idle and not legal), passed + (idle and legal)
-    assert refused > 15
-    assert passed > 15
+    assert refused > 5
+    assert passed > 5

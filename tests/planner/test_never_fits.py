@@ -212,6 +212,7 @@ def answers(made: Plan, without: Sequence[Pending]) -> tuple[object, ...]:
     )
 
 
+@pytest.mark.seeds
 @pytest.mark.parametrize("part", range(6))
 def test_gangs_that_never_fit_change_nothing(part: int) -> None:
     for seed in range(part, SEEDS, 6):

@@ -31,6 +31,7 @@ def apart(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, config=replace(snapshot.config, cluster_queues=alone))
 
 
+@pytest.mark.seeds
 @pytest.mark.parametrize("part", range(4))
 def test_a_plan_of_one_cohort_breaks_no_rule_of_the_whole_cluster(part: int) -> None:
     started = 0

@@ -527,6 +527,7 @@ def alone(snapshot: Snapshot, workload: Workload, now: float) -> Plan:
     )
 
 
+@pytest.mark.seeds
 @pytest.mark.parametrize("part", range(4))
 def test_no_gang_that_fits_without_what_passes_is_refused_for_good(part: int) -> None:
     for seed in range(part, SEEDS, 4):

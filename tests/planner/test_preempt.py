@@ -141,7 +141,8 @@ def test_the_victims_are_the_least_of_all_legal_sets(snapshot: Snapshot) -> None
 
 
 @pytest.mark.parametrize("mixed", [False, True], ids=["one shape", "several"])
-@pytest.mark.parametrize("block", range(5))
+@pytest.mark.seeds
+@pytest.mark.parametrize("block", range(examples(5)))
 def test_the_victims_are_the_least_on_crowded_clusters(block: int, mixed: bool) -> None:
     for seed in range(250 * block, 250 * (block + 1)):
         agrees_with_brute_force(generate.crowded(seed, mixed=mixed))

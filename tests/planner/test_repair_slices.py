@@ -16,6 +16,7 @@ from queuectl.planner import plan
 from queuectl.planner.verify import verify
 from tests.planner.build import gang, holding, node, podset, resources, world
 from tests.planner.oracle_fit import Oracle, SuggestedFix, Task
+from tests.support.examples import examples
 
 PAIRS = podset(count=4, gpu=8, required="block", slices=[("rack", 2)])
 
@@ -106,7 +107,8 @@ def test_nested_slices_return_to_the_finest_domain_that_still_has_pods() -> None
     assert names == {"pr0", "pr1", "pt0", "pt1", "qr1", "qr2", "qs0", "qs1"}
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.seeds
+@pytest.mark.parametrize("seed", range(examples(200)))
 def test_slices_are_repaired_exactly_when_brute_force_can(seed: int) -> None:
     snapshot = accident(random.Random(seed))
     made = planned(snapshot)

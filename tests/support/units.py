@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from _pytest.nodeid import coerce_node_id
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # xdist ships no types
 
 
@@ -29,15 +27,5 @@ class Units(LoadScopeScheduling):  # type: ignore[misc]  # Any to the type check
         """Schedule as xdist does. It identifies tests by id, and would run only one of two tests with the same id."""
         if self.collection_is_completed:
             for collected in self.registered_collections.values():
-                assert len(set(collected)) == len(collected), "tests share an id: see number_apart"
+                assert len(set(collected)) == len(collected), "tests share an id"
         super().schedule()
-
-
-def number_apart(items: Iterable[pytest.Item]) -> None:
-    """Give different ids to tests that share an id, such as tests of schemathesis."""
-    seen: Counter[str] = Counter()
-    for item in items:
-        seen[item.nodeid] += 1
-        if seen[item.nodeid] > 1:
-            # pytest has no public interface to change the id of an item.
-            item._id = coerce_node_id(f"{item.nodeid}[{seen[item.nodeid]}]")

@@ -76,6 +76,11 @@ INITIAL = FairStrategy.LESS_THAN_INITIAL_SHARE
 Fields = dict[str, Any]
 
 
+def short(parameter: object) -> str:
+    """The id of a parameter of a test."""
+    return str(parameter)[:40]
+
+
 def nested(path: str, value: Any) -> Fields:
     """``a.b`` and a value as the document fragment that contains it."""
     for part in reversed(path.split(".")):
@@ -404,9 +409,7 @@ def written(field: str, value: Any) -> Fields:
     return nested(field, value)
 
 
-@pytest.mark.parametrize(
-    ("kind", "field", "value", "means", "beside"), HONOURED, ids=lambda v: str(v)[:60]
-)
+@pytest.mark.parametrize(("kind", "field", "value", "means", "beside"), HONOURED, ids=short)
 def test_an_honoured_field_means_this_and_nothing_else(
     kind: str, field: str, value: Any, means: Fields, beside: Fields
 ) -> None:
@@ -450,7 +453,7 @@ AMOUNTS: list[tuple[Fields, QuotaOverride]] = [
 ]
 
 
-@pytest.mark.parametrize(("spec", "means"), AMOUNTS, ids=str)
+@pytest.mark.parametrize(("spec", "means"), AMOUNTS, ids=short)
 def test_an_override_has_an_amount_a_start_and_an_end(spec: Fields, means: QuotaOverride) -> None:
     assert read("QuotaOverride", {"spec": spec}) == means
 
@@ -470,7 +473,7 @@ BUDGETS: list[tuple[Fields, Budget]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("spec", "means"), BUDGETS, ids=str)
+@pytest.mark.parametrize(("spec", "means"), BUDGETS, ids=short)
 def test_a_budget_names_a_spender_and_gpu_hours_of_each_month(spec: Fields, means: Budget) -> None:
     assert read("Budget", {"spec": spec}) == means
 
@@ -484,7 +487,7 @@ TOP_UPS: list[tuple[Fields, TopUp]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("spec", "means"), TOP_UPS, ids=str)
+@pytest.mark.parametrize(("spec", "means"), TOP_UPS, ids=short)
 def test_a_top_up_adds_gpu_hours_to_one_month(spec: Fields, means: TopUp) -> None:
     assert read("BudgetTopUp", {"spec": spec}) == means
 
@@ -556,7 +559,7 @@ RESERVED: list[tuple[Fields, AdvanceReservation]] = [
 ]
 
 
-@pytest.mark.parametrize(("spec", "means"), RESERVED, ids=str)
+@pytest.mark.parametrize(("spec", "means"), RESERVED, ids=short)
 def test_a_reservation_has_capacity_or_nodes_and_times(
     spec: Fields, means: AdvanceReservation
 ) -> None:
@@ -611,7 +614,7 @@ WARNED: list[tuple[str, str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "field", "value"), WARNED, ids=lambda v: str(v)[:60])
+@pytest.mark.parametrize(("kind", "field", "value"), WARNED, ids=short)
 def test_a_known_field_without_effect_gives_a_warning(kind: str, field: str, value: Any) -> None:
     part = nested(field, value)
     _, warnings = validate(document(kind, part))
@@ -647,7 +650,7 @@ CHECKS: list[tuple[Fields, tuple[CheckRule, ...], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("spec", "rules", "warned"), CHECKS, ids=str)
+@pytest.mark.parametrize(("spec", "rules", "warned"), CHECKS, ids=short)
 def test_a_cluster_queue_names_admission_checks_by_flavor(
     spec: Fields, rules: tuple[CheckRule, ...], warned: list[str]
 ) -> None:
@@ -685,7 +688,7 @@ PASSED_OVER: list[tuple[str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("field", "value"), PASSED_OVER, ids=lambda v: str(v)[:40])
+@pytest.mark.parametrize(("field", "value"), PASSED_OVER, ids=short)
 def test_what_runs_a_kueue_manager_means_nothing_here(field: str, value: Any) -> None:
     part = nested(field, value)
     assert validate(document("Configuration", part))[1] == ()
@@ -876,7 +879,7 @@ REFUSED: list[tuple[str, str, Any, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "field", "value", "says"), REFUSED, ids=lambda v: str(v)[:60])
+@pytest.mark.parametrize(("kind", "field", "value", "says"), REFUSED, ids=short)
 def test_a_wrong_value_is_refused_naming_object_and_field(
     kind: str, field: str, value: Any, says: str
 ) -> None:
@@ -1039,7 +1042,7 @@ OLDER: list[tuple[Fields, Fields]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("fields", "means"), OLDER, ids=str)
+@pytest.mark.parametrize(("fields", "means"), OLDER, ids=short)
 def test_v1beta1_keeps_its_own_defaults(fields: Fields, means: Fields) -> None:
     assert read("Configuration", fields, version=OLD) == replace(Rules(), **means)
 

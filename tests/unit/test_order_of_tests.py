@@ -2,21 +2,50 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from tests.longest import LONGEST
+from tests.longest import ELSEWHERE, LONGEST, seconds, shares
 from tests.system.groups import GROUPS
 
 TESTS = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("name", LONGEST)
-def test_a_long_test_exists(name: str) -> None:
-    file, _, test = name.partition("::")
-    assert not test or f"def {test}(" in (TESTS / file).read_text()
-    assert (TESTS / file).is_file()
+def test_the_long_files_exist() -> None:
+    assert [name for name in LONGEST if not (TESTS / name).is_file()] == []
+
+
+def test_workers_share_out_all_files_of_the_arguments_and_none_twice() -> None:
+    arguments = [str(TESTS / "control"), str(TESTS / "planner")]
+    own = shares(arguments, 4)
+    files = [file for share in own for file in share]
+    assert sorted(files) == sorted(
+        str(file) for path in arguments for file in Path(path).rglob("test_*.py")
+    )
+    loads = [sum(seconds(Path(file)) for file in share) for share in own]
+    assert max(loads) - min(loads) <= max(LONGEST.values())
+
+
+def test_folders_that_are_not_collected_have_only_tests_of_other_targets() -> None:
+    marks = re.compile(
+        r"^pytestmark = (\[[^]]*?)?pytest\.mark\.(system|kinds|operations|real|image)\b",
+        re.MULTILINE,
+    )
+    files = [file for folder in ELSEWHERE for file in (TESTS / folder).rglob("test_*.py")]
+    assert len(files) > len(ELSEWHERE)
+    assert [file.name for file in files if not marks.search(file.read_text())] == []
+
+
+def test_tests_of_one_file_stay_together() -> None:
+    arguments = ["a/test_a.py::test_1", "a/test_b.py", "a/test_a.py::test_2[x::y]"]
+    own = shares(arguments, 3)
+    assert sorted(own) == [
+        [],
+        ["a/test_a.py::test_1", "a/test_a.py::test_2[x::y]"],
+        ["a/test_b.py"],
+    ]
 
 
 @pytest.mark.parametrize("name", [name for group in GROUPS for name in group])
