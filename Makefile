@@ -64,11 +64,11 @@ test-fast: setup ## everything that needs no control plane
 # In groups that share a control plane, the longest first, as tests/system/groups.py says. Four workers on two cores: they wait
 # a lot, for gangs that run, windows that pass, and leases that end.
 test-system: controlplane ## on a real control plane, with a real Prometheus
-	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/system tests/cluster tests/utilization tests/kinds) -m "system and not bench and not browser and not docs and not faults and not gpus and not kinds" \
+	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/system tests/cluster tests/utilization tests/kinds/test_life_cycle.py) -m "system and not bench and not browser and not docs and not faults and not gpus and not kinds" \
 	  -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(PYTEST_ARGS)
 
 # pgbouncer is Debian's package of that name; its tests are skipped without it.
-test-operations: controlplane ## installation, takeover from Kueue, upgrade, back-up, restore, removal, PgBouncer, TLS to the database, and a gang on 512 nodes; fifteen minutes
+test-operations: controlplane ## installation, takeover from Kueue, upgrade, back-up, restore, removal, PgBouncer, TLS to the database, nodes of an autoscaler, and a gang on 512 nodes; fifteen minutes
 	$(RUN)/python -m pytest $(or $(TESTS),tests/operations) -m operations $(PYTEST_ARGS)
 
 test-browser: controlplane ## the dashboard in a real Chromium, also on a real control plane; three minutes
@@ -79,15 +79,15 @@ test-docs: controlplane ## the commands of every page of the documentation, on a
 	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/system/docs) -m "docs and not gpus" \
 	  -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(PYTEST_ARGS)
 
-test-faults: controlplane ## the controller killed at every step, and losses of the API server and the database, on a real control plane; three minutes
-	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/control tests/system) -m faults -n 0 $(PYTEST_ARGS)
+test-faults: controlplane ## the controller killed at every step, and losses of the API server, the database and local clusters, on a real control plane; a quarter of an hour
+	EVERY_KILL=1 $(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/control tests/cluster tests/system) -m "faults or kills" -n 0 $(PYTEST_ARGS)
 
 test-gpus: controlplane ## claims for devices, MIG and the health of GPUs on a real control plane; five minutes
 	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/control tests/system tests/utilization) -m gpus \
 	  -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(PYTEST_ARGS)
 
 test-kinds: controlplane ## each job kind and feature with its real operator, with hostile changes, and write docs/reference/kinds.md; a quarter of an hour; KIND=TFJob
-	$(RUN)/python -m pytest -p tests.kinds.record $(or $(TESTS),tests/kinds tests/cluster tests/control) -m kinds -n 0 $(if $(KIND),--kind=$(KIND)) $(PYTEST_ARGS)
+	$(RUN)/python -m pytest -p tests.kinds.record -p tests.system.groups $(or $(TESTS),tests/kinds tests/cluster tests/control tests/system/test_own_kind.py) -m kinds -n 0 $(if $(KIND),--kind=$(KIND)) $(PYTEST_ARGS)
 
 GANGS_RACE ?= 300
 race: controlplane ## random gangs of seven kinds on 128 nodes with the real operators, and queuectl's writes for each; ten minutes; GANGS_RACE=300

@@ -40,7 +40,7 @@ from tests.cluster.world import (
     submitted,
 )
 from tests.doubles.admission import templates
-from tests.support.jobs import ALL_KINDS, batch_job, job_of, pytorch_job
+from tests.support.jobs import ALL_KINDS, FIRST_KIND, batch_job, job_of, pytorch_job
 
 ARRAY = keys.PREFIX + keys.ARRAY
 ELASTIC, KUEUE_ELASTIC = (prefix + keys.ELASTIC_JOB for prefix in (keys.PREFIX, keys.KUEUE_PREFIX))
@@ -186,7 +186,7 @@ class ClusterConformance:
         await asyncio.sleep(0.3)
         assert world.view.pods_of(job.uid) == []
 
-    @ALL_KINDS
+    @FIRST_KIND
     async def test_a_lost_connection_loses_no_change(self, world: World, kind: str) -> None:
         kept = await submitted(world, job_of(kind, "kept", pods=2, namespace=world.namespace))
         gone = await submitted(world, job_of(kind, "gone", pods=2, namespace=world.namespace))

@@ -228,8 +228,10 @@ async def test_gates_labels_and_annotations_of_the_user_stay(world: KubernetesWo
     "binding",
     [
         "mutatingadmissionpolicybindings/queuectl-jobs",
-        "mutatingadmissionpolicybindings/queuectl-pytorchjobs",
-        "validatingadmissionpolicybindings/queuectl-jobs",
+        pytest.param(
+            "mutatingadmissionpolicybindings/queuectl-pytorchjobs", marks=pytest.mark.kinds
+        ),
+        pytest.param("validatingadmissionpolicybindings/queuectl-jobs", marks=pytest.mark.kinds),
         "validatingadmissionpolicybindings/queuectl-pytorchjobs",
         "validatingadmissionpolicybindings/queuectl-pods",
     ],

@@ -18,7 +18,7 @@ from queuectl.localcluster.layout import clusters
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.faults]
 
 TINY = ClusterSpec(nodes=(NodeSpec(1, 1, 1),), fsync=False, operators=())
 # A process that starts a cluster, prints its pids, and then waits for a signal.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 # The first test of an operator on a machine builds it.
-pytestmark = [pytest.mark.system, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.system, pytest.mark.kinds, pytest.mark.timeout(1500)]
 
 CONTAINER = {"name": "main", "image": "none", "resources": {"requests": {"cpu": "1"}}}
 POD = {"containers": [CONTAINER]}

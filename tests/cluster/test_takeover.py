@@ -92,7 +92,7 @@ async def test_the_probe_requires_policies_for_kueues_label_only_if_the_label_co
     assert all("delete deploy/optional/kueue-keys.yaml" in text for text in too_much)
 
 
-@pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+@pytest.mark.parametrize("kind", ["Job", pytest.param("PyTorchJob", marks=pytest.mark.kinds)])
 async def test_a_job_from_before_the_policies_is_started_gated_and_placed(
     without_kueue_keys: None, world: KubernetesWorld, kind: str
 ) -> None:
@@ -109,16 +109,21 @@ async def test_a_job_from_before_the_policies_is_started_gated_and_placed(
     assert world.view.jobs[job.uid].ungated == ()
 
 
-@pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
-async def test_workloads_are_read_in_each_served_version(
-    without_kueue_keys: None, world: KubernetesWorld, own: Api, version: str
-) -> None:
+@pytest.mark.usefixtures("without_kueue_keys")
+async def test_workloads_are_read_in_each_served_version(world: KubernetesWorld, own: Api) -> None:
+    for version in ("v1beta1", "v1beta2"):
+        await read_in(world, own, version)
+
+
+async def read_in(world: KubernetesWorld, own: Api, version: str) -> None:
+    """Serve Workloads of this version alone, and read one of a running Job."""
+    name = f"runs-{version}"
     crd = f"{CRDS}/workloads.kueue.x-k8s.io"
     collection = f"/apis/kueue.x-k8s.io/{version}/namespaces/{world.namespace}/workloads"
     assert await world.cluster.read_admissions() == []
-    document = of_kueue(batch_job("runs", namespace=world.namespace), "research", running=True)
+    document = of_kueue(batch_job(name, namespace=world.namespace), "research", running=True)
     uid = await world.submit(document)
-    job = await asyncio.to_thread(world.admin.get, path(KINDS["Job"], world.namespace, "runs"))
+    job = await asyncio.to_thread(world.admin.get, path(KINDS["Job"], world.namespace, name))
     left = workload(
         {**job, "apiVersion": "batch/v1", "kind": "Job"},
         {"main": 1},

@@ -18,7 +18,7 @@ from tests.system.forger import Tenant, account_of_queuectl, refused, tenant_of
 from tests.system.installation import RACK, Installation, Workspace
 
 # The first test of an operator on a machine builds it.
-pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.kinds, pytest.mark.timeout(900)]
 
 APPWRAPPERS = OPERATORS[APPWRAPPER]
 WHOLE = Pods(2, gpus=8)

@@ -12,7 +12,7 @@ from tests.system.actions import configured, until_empty, until_reason
 from tests.system.installation import RACK, Installation, Workspace
 
 # The first test of an operator on a machine builds it.
-pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.kinds, pytest.mark.timeout(900)]
 
 WHOLE = Pods(4, gpus=8, required=RACK)
 """Of a group: each pod takes a node, all of them in one rack."""

@@ -1,20 +1,38 @@
-"""One life cycle of each kind, from its creation over an eviction and a lost pod to its end; audited revision by revision."""
+"""One life cycle from the creation over an eviction and a lost pod to the end, audited revision by revision.
+
+It runs four kinds whose controllers differ, on the control plane of tests/system. tests/kinds/test_matrix.py tests each step of all kinds with
+their operators.
+"""
 
 from __future__ import annotations
+
+from typing import Final
 
 import pytest
 
 from queuectl.demo.manifests import Pods
 from tests.kinds.entries import ENTRIES
 from tests.kinds.entry import Entry, racks
+from tests.support.shared_resource import SharedResource
 from tests.system.actions import remove
+from tests.system.conftest import default_installation
 from tests.system.installation import RACK, Installation
 
-# The first test of an operator on a machine builds it.
-pytestmark = [pytest.mark.system, pytest.mark.timeout(1500)]
+pytestmark = pytest.mark.system
+
+KINDS: Final = ("Job", "PyTorchJob", "PodGroup", "StatefulSet")
+"""Run by Kubernetes, by the training operator, by no controller, and by Kubernetes without an end."""
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda one: one.kind)
+@pytest.fixture(scope="module")
+def installation(shared_resource: SharedResource) -> Installation:
+    """16 nodes of 8 GPUs: 2 blocks of 2 racks of 4."""
+    return shared_resource.get(default_installation)
+
+
+@pytest.mark.parametrize(
+    "entry", [one for one in ENTRIES if one.kind in KINDS], ids=lambda one: one.kind
+)
 def test_a_gang_is_placed_evicted_started_again_repaired_and_ends(
     installation: Installation, entry: Entry
 ) -> None:

@@ -24,7 +24,7 @@ from tests.system.forger import (
 from tests.system.installation import RACK, Installation, Workspace
 
 # The first test of an operator on a machine builds it.
-pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.kinds, pytest.mark.timeout(900)]
 
 WHOLE = Pods(4, gpus=8)
 """Workers: each pod takes a node."""

@@ -10,7 +10,7 @@ from tests.system.actions import until_reason
 from tests.system.installation import RACK, Installation
 
 # The first test of an operator on a machine builds it.
-pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.kinds, pytest.mark.timeout(900)]
 
 WHOLE = Pods(2, gpus=8)
 """Of a group of workers: each pod takes a node."""

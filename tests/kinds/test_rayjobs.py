@@ -17,7 +17,7 @@ from tests.system.forger import Tenant, job, owner, refused, tenant_of
 from tests.system.installation import RACK, Installation, Workspace
 
 # The first test of an operator on a machine builds it.
-pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.kinds, pytest.mark.timeout(900)]
 
 WHOLE = Pods(2, gpus=8)
 """Of a group of workers: each pod takes a node."""

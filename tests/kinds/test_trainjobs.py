@@ -28,7 +28,7 @@ from tests.system.forger import Tenant, account_of_queuectl, refused, tenant_of
 from tests.system.installation import RACK, Installation, Workspace
 
 # The first test of an operator on a machine builds it.
-pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.kinds, pytest.mark.timeout(900)]
 
 WHOLE = Pods(1, gpus=8)
 """Of a node of a TrainJob: each pod takes a node of the cluster."""

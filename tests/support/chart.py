@@ -69,7 +69,8 @@ def helm(
         given: list[str | Path] = ["--values", file] if values is not None else []
         return subprocess.run(
             [helm_program(), *arguments, *given],
-            env={"HOME": home, "PATH": ""},
+            # Fewer collections of garbage, which take a third of the processor time of a rendering.
+            env={"HOME": home, "PATH": "", "GOGC": "400"},
             capture_output=True,
             text=True,
             check=False,
@@ -82,16 +83,21 @@ def rendered(
     namespace: str = SYSTEM_NAMESPACE,
     chart: Path = CHART,
 ) -> dict[str, str]:
-    """The text of each template that is not empty, by its name without suffix.
+    """The text of each template that is not empty, by its name without suffix. The same values are rendered once.
 
     Raises:
         ValueError: helm refuses the values.
     """
+    return _rendered(json.dumps(values, sort_keys=True), release, namespace, chart)
+
+
+@cache
+def _rendered(values: str, release: str, namespace: str, chart: Path) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         done = helm(
             *("template", "queuectl", chart, "--namespace", namespace),
             *("--kube-version", release, "--output-dir", folder),
-            values=values,
+            values=json.loads(values),
         )
         if done.returncode:
             raise ValueError(done.stderr)

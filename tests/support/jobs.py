@@ -67,14 +67,21 @@ WITH_TRAINING_OPERATOR: Final = (
 )
 """The kinds of a control plane with the training operator alone. tests/system has the tests of the others with their operators."""
 
-ALL_KINDS: Final = pytest.mark.parametrize(
-    "kind",
-    [
-        kind if kind in ("Job", "PyTorchJob") else pytest.param(kind, marks=pytest.mark.kinds)
+
+def _kinds(*in_make_test: str) -> pytest.MarkDecorator:
+    """All kinds, of which some have the mark ``kinds``."""
+    kinds = [
+        kind if kind in in_make_test else pytest.param(kind, marks=pytest.mark.kinds)
         for kind in WITH_TRAINING_OPERATOR
-    ],
-)
+    ]
+    return pytest.mark.parametrize("kind", kinds)
+
+
+ALL_KINDS: Final = _kinds("Job", "PyTorchJob")
 """On a control plane, `make test` runs the test of a Job and of a PyTorchJob, and `make test-kinds` that of the others."""
+
+FIRST_KIND: Final = _kinds("Job")
+"""The same for a longer test: `make test` runs that of a Job."""
 
 LEADERS: Final = {
     "PyTorchJob": "Master",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from typer.testing import CliRunner
@@ -23,11 +24,20 @@ from tests.support.postgres import server_directory
 from tests.support.trainjobs import trainjob
 from tests.system.installation import Installation, Workspace
 
+EVERY_KILL: Final = bool(os.environ.get("EVERY_KILL"))
+"""Whether tests kill the controller at each of their moments: `make test-faults`."""
+
 
 def restart_controller(workspace: Workspace) -> None:
     """Kill the controller with SIGKILL, and start a new process on the same database."""
     workspace.installation.controller.kill()
     workspace.installation.controller.restart()
+
+
+def restart_in_test_faults(workspace: Workspace) -> None:
+    """As :func:`restart_controller`, in `make test-faults` only: a start takes five seconds of processor time."""
+    if EVERY_KILL:
+        restart_controller(workspace)
 
 
 def run_command(workspace: Workspace, name: str, action: str) -> None:

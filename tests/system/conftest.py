@@ -16,14 +16,15 @@ __all__ = ["shared_resource"]
 NODES = NodeSpec(blocks=2, racks_per_block=2, hosts_per_rack=4)
 
 
-def _installed() -> AbstractContextManager[Installation]:
+def default_installation() -> AbstractContextManager[Installation]:
+    """The control plane of most tests. Tests that pass this function to a SharedResource share it."""
     return installed(NODES)
 
 
 @pytest.fixture(scope="module")
 def installation(shared_resource: SharedResource) -> Installation:
     """16 nodes of 8 GPUs: 2 blocks of 2 racks of 4."""
-    return shared_resource.get(_installed)
+    return shared_resource.get(default_installation)
 
 
 @pytest.fixture(scope="module")

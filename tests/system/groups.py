@@ -1,4 +1,4 @@
-"""A plugin of pytest for ``make test-system``: the worker and the order of each test file."""
+"""A plugin of pytest for tests on a control plane: the worker and the order of each test file."""
 
 from __future__ import annotations
 
@@ -13,37 +13,31 @@ from tests.support.units import Units
 
 GROUPS: Final = (
     ("docs/test_admin", "docs/test_mig", "docs/test_users", "docs/test_guides", "docs/test_practices", "docs/test_operate"),
-    ("system/test_kills", "system/test_chaos"),
-    ("cluster/test_operators",),
+    ("system/test_kills", "system/test_chaos", "system/test_careful", "system/test_set_aside"),
+    ("kinds/test_matrix", "kinds/test_changes", "kinds/test_scale", "kinds/test_hold", "kinds/test_examples", "kinds/test_jobsets",
+     "kinds/test_mpijobs", "kinds/test_appwrappers", "kinds/test_rayclusters", "kinds/test_rayservices", "kinds/test_rayjobs",
+     "kinds/test_leaderworkersets", "kinds/test_trainjobs", "kinds/test_sparkapplications"),
+    ("cluster/test_doctor", "cluster/test_takeover", "cluster/test_kubernetes", "cluster/test_tokenrequest"),
     ("system/test_lifecycle", "system/test_expected_start", "system/test_users_and_pods", "system/test_interruptions",
      "system/test_default_queue", "system/test_serve_api", "system/test_refusals", "system/test_forged", "system/test_limits",
      "system/test_backfill"),
-    ("system/test_queues", "system/test_why", "system/test_gangs", "system/test_pods", "system/test_arrays", "system/test_elastic"),
-    ("kinds/test_life_cycle", "kinds/test_jobsets", "kinds/test_mpijobs", "kinds/test_appwrappers"),
-    ("kinds/test_rayclusters", "kinds/test_rayservices", "kinds/test_rayjobs", "kinds/test_leaderworkersets",
-     "kinds/test_trainjobs"),
-    ("cluster/test_doctor", "cluster/test_takeover", "cluster/test_kubernetes", "cluster/test_tokenrequest", "cluster/test_access",
-     "cluster/test_policies", "cluster/test_pod_policies", "cluster/test_preemption", "cluster/test_submitters", "system/test_rights"),
-    ("system/test_careful", "system/test_set_aside"),
+    ("system/test_queues", "system/test_why", "system/test_gangs", "system/test_pods", "system/test_arrays", "system/test_elastic",
+     "kinds/test_life_cycle"),
+    ("cluster/test_access", "cluster/test_policies", "cluster/test_pod_policies", "cluster/test_preemption", "cluster/test_submitters",
+     "system/test_rights"),
     ("system/test_demo",),
-    ("system/test_own_kind",),
-    ("system/test_autoscaling",),
-    ("system/test_native_gangs",),
     ("system/test_idle_reclaim", "system/test_utilization", "system/test_dashboards"),
     ("cluster/test_localcluster_run",),
     ("docs/test_tutorials",),
-    ("cluster/test_localcluster_lifecycle",),
     ("system/test_devices", "system/test_device_page", "system/test_random_devices", "system/test_claim_facts"),
-    ("system/test_chart",),
-    ("utilization/test_sources",),
-    ("utilization/test_efficiency_panels", "cluster/test_localcluster_prometheus"),
-    ("cluster/test_kubectl_plugin",),
-    ("system/test_alerts",),
     ("cluster/test_kinds_outside_queues",),
+    ("system/test_chart", "cluster/test_kubectl_plugin"),
+    ("utilization/test_sources",),
+    ("utilization/test_efficiency_panels", "cluster/test_localcluster_prometheus", "system/test_alerts"),
 )  # fmt: skip
 """Files of a group share a control plane and run in one worker. The longest groups are first, so that all workers end at about
-the same time. The operators are before them, because their first run on a machine builds them. A file that is not named here is its
-own group. tests/utilization/test_sources.py is late, because it repeats its simulation if the machine is too busy."""
+the same time. A file that is not named here is its own group. tests/utilization/test_sources.py is late, because it repeats its simulation
+if the machine is too busy."""
 _TURNS: Final = {
     file: (f"group {number}", number, turn)
     for number, group in enumerate(GROUPS)

@@ -1,6 +1,6 @@
 """Compares the rights that deploy/ grants to ServiceAccounts with the requests in audit logs of API servers.
 
-``QUEUECTL_AUDIT_LOGS=DIR make test-system`` writes the logs; ``python -m tests.system.rights_used DIR`` prints the comparison as
+``QUEUECTL_AUDIT_LOGS=DIR make test-system test-gpus test-kinds test-operations`` writes the logs; ``python -m tests.system.rights_used DIR`` prints the comparison as
 Markdown, and fails if a right is not used or a request was allowed by a right that deploy/ does not grant.
 """
 

@@ -16,7 +16,7 @@ from tests.support.shared_resource import SharedResource
 from tests.system.actions import restart_controller
 from tests.system.installation import Installation, installed
 
-pytestmark = [pytest.mark.system, pytest.mark.sets_aside]
+pytestmark = [pytest.mark.system, pytest.mark.faults, pytest.mark.sets_aside]
 
 POISONED = Path(__file__).parent / "poisoned"
 

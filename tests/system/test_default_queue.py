@@ -11,10 +11,16 @@ import pytest
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
 from queuectl.objects import keys
-from tests.system.actions import apply, kubectl, restart_controller, until_reason
+from tests.system.actions import (
+    apply,
+    kubectl,
+    restart_controller,
+    restart_in_test_faults,
+    until_reason,
+)
 from tests.system.installation import Installation, Workspace
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.kills]
 
 
 def default_queue(workspace: Workspace) -> None:
@@ -92,7 +98,7 @@ def test_it_begins_with_the_queue_and_ends_with_it(installation: Installation) -
         workspace.until(lambda: running_pods(workspace), "nothing holds it back")
         (before,) = running_pods(workspace)
         default_queue(workspace)
-        restart_controller(workspace)
+        restart_in_test_faults(workspace)
         workspace.job("during", Pods(1, gpus=8), queue=None)
         workspace.until_state("during", "Running")
         assert before in running_pods(workspace), "what was there is left alone"

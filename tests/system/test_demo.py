@@ -102,6 +102,7 @@ def test_every_check_holds_and_every_line_it_prints_works(home: Path):
     assert left_behind(home) == []
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize(
     ("line", "number", "code"),
     [
@@ -140,6 +141,7 @@ def test_however_it_is_ended_nothing_is_left_behind(
     assert left == []
 
 
+@pytest.mark.faults
 def test_a_prometheus_that_does_not_come_up_ends_it_with_a_sentence(home: Path):
     programs = home / "programs"
     programs.mkdir()

@@ -19,7 +19,7 @@ from tests.system.claims import claim, devices, request, using
 from tests.system.device_cluster import DeviceWorkspace, device_installation, device_workspace
 from tests.system.installation import RACK, Installation, Workspace
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.gpus]
 __all__ = ["device_installation"]
 
 NODE = "b0-r0-h0"
@@ -137,7 +137,6 @@ def changed_pools(workspace: DeviceWorkspace, *nodes: str) -> Iterator[None]:
             workspace.driver.replace(others, first)
 
 
-@pytest.mark.gpus
 def test_a_running_gang_keeps_its_devices_while_two_generations_of_its_pool_exist(
     workspace: DeviceWorkspace,
 ) -> None:
@@ -162,7 +161,6 @@ def test_a_running_gang_keeps_its_devices_while_two_generations_of_its_pool_exis
         assert workspace.refused() == []
 
 
-@pytest.mark.gpus
 def test_gangs_start_on_a_node_whose_pool_changes_its_generation_in_the_middle(
     workspace: DeviceWorkspace,
 ) -> None:
@@ -218,7 +216,6 @@ def tainted(workspace: DeviceWorkspace, node: str, effect: str, number: int = 8)
         workspace.driver.publish(d.pool(node, sound))
 
 
-@pytest.mark.gpus
 @pytest.mark.parametrize("drains", [False, True])
 def test_a_gang_whose_devices_are_tainted_runs_on_other_nodes_at_once(
     workspace: DeviceWorkspace, *, drains: bool
@@ -247,7 +244,6 @@ def started(base: Workspace, name: str, attempt: int) -> bool:
     return bool(base.workload(name).get("attempt") == attempt)
 
 
-@pytest.mark.gpus
 def test_a_pod_whose_device_is_tainted_gets_another_device_of_its_node(
     workspace: DeviceWorkspace,
 ) -> None:
@@ -266,7 +262,6 @@ def test_a_pod_whose_device_is_tainted_gets_another_device_of_its_node(
         assert workspace.base.workload("train")["attempt"] == 1
 
 
-@pytest.mark.gpus
 def test_a_gang_whose_planned_devices_another_pod_takes_first_is_evicted_and_planned_again(
     workspace: DeviceWorkspace,
 ) -> None:
@@ -311,7 +306,6 @@ def unmanaged(name: str, node: str, template: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": using(spec, template)}
 
 
-@pytest.mark.gpus
 def test_access_for_administration_needs_no_free_device_and_no_quota(
     workspace: DeviceWorkspace,
 ) -> None:
@@ -342,7 +336,6 @@ def test_pods_of_a_gang_share_a_named_claim_on_one_node(workspace: DeviceWorkspa
     assert workspace.devices("beside") == {node: 6}
 
 
-@pytest.mark.gpus
 def test_the_resource_of_a_mapping_is_charged_for_the_devices_of_a_class(
     workspace: DeviceWorkspace,
 ) -> None:
@@ -363,7 +356,6 @@ def test_the_resource_of_a_mapping_is_charged_for_the_devices_of_a_class(
         workspace.base.empty()
 
 
-@pytest.mark.gpus
 def test_a_controller_that_starts_again_keeps_gangs_with_devices_and_plans_beside_them(
     workspace: DeviceWorkspace,
 ) -> None:

@@ -1,6 +1,6 @@
 """Holds, drains, time-outs and limits on a real control plane, with the controller killed on the way.
 
-Each test names the moments at which the controller is killed by SIGKILL. Every workspace is audited when it ends: all pods of a
+Each test names the moments at which the controller is killed by SIGKILL: `make test` uses one of them, and `make test-faults` all. Every workspace is audited when it ends: all pods of a
 gang start or none, no node is overcommitted, and no gang starts twice.
 """
 
@@ -15,6 +15,7 @@ from tests.system.actions import (
     reason,
     remove,
     restart_controller,
+    restart_in_test_faults,
     run_command,
     stop_queue,
     until_empty,
@@ -22,11 +23,13 @@ from tests.system.actions import (
 )
 from tests.system.installation import Installation
 
-pytestmark = pytest.mark.system
-KINDS = ("Job", "PyTorchJob")
+pytestmark = [pytest.mark.system, pytest.mark.kills]
+KINDS = pytest.mark.parametrize(
+    "kind", ["Job", pytest.param("PyTorchJob", marks=pytest.mark.faults)]
+)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@KINDS
 def test_a_gang_is_held_and_released_while_the_controller_is_killed(
     installation: Installation, kind: str
 ) -> None:
@@ -38,12 +41,12 @@ def test_a_gang_is_held_and_released_while_the_controller_is_killed(
         workspace.until_state("train", "Held")
         until_empty(workspace, "train")
         assert workspace.workload("train")["reason"]["message"] == "held by alice"
-        restart_controller(workspace)
+        restart_in_test_faults(workspace)
         workspace.gang(kind, "other", 4, seconds=2)
         workspace.until_state("other", "Finished")
         assert workspace.state("train") == "Held", "only a user releases it"
         run_command(workspace, "train", "release")
-        restart_controller(workspace)
+        restart_in_test_faults(workspace)
         again = workspace.until_state("train", "Running")
         assert (again["attempt"], again["evictions"]) == (2, 1)
         messages = [line["reason"]["message"] for line in workspace.history("train")]
@@ -62,10 +65,10 @@ def test_a_drained_queue_resumes_in_order(installation: Installation) -> None:
         for name in ("first", "second", "third"):
             until_reason(workspace, name, "Pending", "ClusterQueueStopped")
         until_empty(workspace, "first")
-        restart_controller(workspace)
+        restart_in_test_faults(workspace)
         until_reason(workspace, "second", "Pending", "ClusterQueueStopped")
         stop_queue(workspace, 32, "None")
-        restart_controller(workspace)
+        restart_in_test_faults(workspace)
         for name, follower in (("first", "second"), ("second", "third")):
             workspace.until_state(name, "Running")
             assert workspace.state(follower) == "Pending"
@@ -89,7 +92,7 @@ def test_running_gangs_of_a_stopped_queue_continue(installation: Installation) -
         workspace.until_state("waits", "Finished")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@KINDS
 def test_a_gang_is_stopped_when_it_has_run_too_long(installation: Installation, kind: str) -> None:
     with installation.workspace(32) as workspace:
         workspace.gang(kind, "other", 4)
@@ -116,11 +119,11 @@ def test_a_gang_is_stopped_when_it_has_run_too_long(installation: Installation, 
             ),
             "an Event",
         )
-        restart_controller(workspace)
+        restart_in_test_faults(workspace)
         until_reason(workspace, "long", "Deactivated", "MaximumExecutionTimeExceeded")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@KINDS
 def test_a_victim_gets_notice_before_its_eviction(installation: Installation, kind: str) -> None:
     with (
         installation.workspace(32) as workspace,
@@ -144,7 +147,7 @@ def test_a_victim_gets_notice_before_its_eviction(installation: Installation, ki
         assert len(workspace.running("low")) == 4
         ready = {"metadata": {"annotations": {"queuectl.dev/preempt-ready": "true"}}}
         workspace.client.patch(path, ready)
-        restart_controller(workspace)
+        restart_in_test_faults(workspace)
         workspace.until_state("high", "Finished")
         workspace.until_state("low", "Running")
         assert requested() is None

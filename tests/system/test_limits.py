@@ -21,12 +21,13 @@ from tests.system.actions import (
     kubectl,
     remove,
     restart_controller,
+    restart_in_test_faults,
     stop_queue,
     until_reason,
 )
 from tests.system.installation import BLOCK, RACK, Installation, Workspace
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.kills]
 USER = "example.com/user"
 
 
@@ -83,7 +84,7 @@ def test_a_resource_quota_of_limits_delays_a_gang_until_it_fits(installation: In
         reason = (waits["reason"]["code"], waits["reason"]["message"])
         queue = queue_of(workspace, 128)
         assert main_reasons(foretold(workspace, queue)) == {"second": reason}
-        restart_controller(workspace)
+        restart_in_test_faults(workspace)
         remove(workspace, "first")
         workspace.until_state("second", "Running")
         assert workspace.workload("second")["attempt"] == 1
@@ -107,7 +108,7 @@ def test_a_limit_range_sets_defaults_and_delays_gangs_that_violate_it(
         waits = until_reason(workspace, "greedy", "Pending", "LimitRangeViolated")
         reason = (waits["reason"]["code"], waits["reason"]["message"])
         assert "is more than the max of cpu (16)" in reason[1]
-        restart_controller(workspace)
+        restart_in_test_faults(workspace)
         assert main_reasons(foretold(workspace, queue_of(workspace, 32))) == {"greedy": reason}
         workspace.client.delete(f"/api/v1/namespaces/{workspace.namespace}/limitranges/team")
         workspace.until_state("greedy", "Running")
@@ -185,7 +186,7 @@ def test_a_user_holds_no_more_than_the_limit_and_others_start(installation: Inst
             submit("ann", name)
         until_reason(workspace, "second", "Pending", "MaxPerUserExceeded")
         until_reason(workspace, "third", "Pending", "WaitingInOrder")
-        restart_controller(workspace)
+        restart_in_test_faults(workspace)
         submit("ben", "other")
         workspace.until_state("other", "Running")
         waits = until_reason(workspace, "second", "Pending", "MaxPerUserExceeded")

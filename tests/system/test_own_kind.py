@@ -39,7 +39,7 @@ from tests.system.installation import RACK, Installation, Workspace, installed
 
 __all__ = ["shared_resource"]
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.kinds]
 
 NODES = NodeSpec(blocks=2, racks_per_block=2, hosts_per_rack=4)
 DECLARED: Final = [*JOB_KINDS, teamruns.JOB_KIND]

@@ -20,13 +20,14 @@ from tests.system.actions import (
     reason,
     remove,
     restart_controller,
+    restart_in_test_faults,
     run_command,
     until_empty,
     until_reason,
 )
 from tests.system.installation import SECONDS, Installation, Workspace
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.kills]
 KINDS = ("Job", "PyTorchJob")
 
 
@@ -49,18 +50,18 @@ def test_what_was_lent_is_reclaimed_and_lent_again(installation: Installation) -
         for i, name in enumerate(lent):
             workspace.gang(KINDS[i % 2], name, 2, queue="team-a")
             workspace.until_state(name, "Running")
-        restart_controller(workspace)
+        restart_in_test_faults(workspace)
 
         workspace.gang("PyTorchJob", "b0", 2, queue="team-b")
         until_reason(workspace, "b0", "Pending", "WaitingToReclaim")
-        restart_controller(workspace)
+        restart_in_test_faults(workspace)
         workspace.until(lambda: out(workspace, lent), "a borrower must leave")
         restart_controller(workspace)
         workspace.until_state("b0", "Running")
         assert len(out(workspace, lent)) == 1, "it reclaims only the GPUs that it needs"
         workspace.gang("Job", "b1", 2, queue="team-b")
         workspace.until_state("b1", "Running")
-        restart_controller(workspace)
+        restart_in_test_faults(workspace)
         workspace.until(lambda: len(out(workspace, lent)) == 2, "it takes back the rest")
         workspace.gang("Job", "b2", 2, queue="team-b")
         until_reason(workspace, "b2", "Pending", "WaitingForQuota")
@@ -77,7 +78,7 @@ def test_what_was_lent_is_reclaimed_and_lent_again(installation: Installation) -
         # Freed quota is team-b's first, then that of the borrower that queued first.
         for leaves, follows, waits in (("b0", "b2", first), ("b1", first, second)):
             remove(workspace, leaves)
-            restart_controller(workspace)
+            restart_in_test_faults(workspace)
             workspace.until_state(follows, "Running")
             assert workspace.state(waits) == "Pending"
         remove(workspace, "b2")
@@ -108,7 +109,7 @@ def test_after_a_burst_each_team_holds_its_share(installation: Installation) -> 
             workspace.gang(KINDS[i % 2], name, 2, gpus=4, queue="one")
         for name in gangs["one"]:
             workspace.until_state(name, "Running")  # alone, it can hold everything
-        restart_controller(workspace)
+        restart_in_test_faults(workspace)
         for i in range(7):
             for team in ("two", "three"):
                 workspace.gang(KINDS[i % 2], gangs[team][i], 2, gpus=4, queue=team)
@@ -121,7 +122,7 @@ def test_after_a_burst_each_team_holds_its_share(installation: Installation) -> 
             return {team: len(running.intersection(names)) for team, names in gangs.items()}
 
         workspace.until(lambda: held() == shares, "each holds its share", seconds=2 * SECONDS)
-        restart_controller(workspace)
+        restart_in_test_faults(workspace)
         workspace.until(workspace.workloads, "the controller answers")
         evicted = {n: w["evictions"] for n, w in workspace.workloads().items()}
         assert {w for n in gangs["one"] for w in whys(workspace, n)} == {"InCohortFairSharing"}
@@ -156,7 +157,7 @@ def test_a_gang_waits_until_its_gates_are_removed(installation: Installation) ->
         )
         assert reason(workspace, "train") == ("Held", "AdmissionGated")
         lift(workspace, gate, None)
-        restart_controller(workspace)
+        restart_in_test_faults(workspace)
         workspace.until_state("train", "Running")
 
 
@@ -227,7 +228,7 @@ def test_a_failed_start_is_repeated_on_other_nodes(installation: Installation) -
                 workspace.until(
                     lambda: workspace.state("train") != "Evicting", "its pods are deleted"
                 )
-                restart_controller(workspace)
+                restart_in_test_faults(workspace)
                 workspace.until_state("train", "Running")
         finally:
             installation.cluster.nodes.restore(bad)
@@ -250,7 +251,7 @@ def test_a_gang_that_never_starts_is_deactivated(installation: Installation) -> 
         workspace.until(lambda: evictions(workspace, "never"), "the first start has failed")
         restart_controller(workspace)
         until_reason(workspace, "never", "Deactivated", "RequeuingLimitExceeded")
-        restart_controller(workspace)
+        restart_in_test_faults(workspace)
         until_empty(workspace, "never")
         run_command(workspace, "never", "activate")
         workspace.until(lambda: workspace.workload("never").get("attempt") == 3, "a third start")
@@ -266,7 +267,7 @@ def test_a_gang_is_pending_until_its_namespace_has_quota(installation: Installat
         workspace.gang("PyTorchJob", "second", 2)
         waits = until_reason(workspace, "second", "Pending", "ResourceQuotaExceeded")
         assert waits["reason"]["details"]["resourceQuota"] == "team"
-        restart_controller(workspace)
+        restart_in_test_faults(workspace)
         workspace.gang("Job", "third", 2)
         until_reason(workspace, "third", "Pending", "ResourceQuotaExceeded")
         assert not workspace.pods("second"), "nothing of it was started"

@@ -9,7 +9,7 @@ from queuectl.localcluster.client import wait_until
 from tests.support.shared_resource import SharedResource
 from tests.system.test_careful import poisoned
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.faults]
 
 
 def test_a_rig_fails_for_an_object_that_no_mark_names(shared_resource: SharedResource) -> None:

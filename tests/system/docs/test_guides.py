@@ -217,7 +217,7 @@ def test_pages_that_need_no_cluster(shell: Shell) -> None:
 
 
 def test_the_page_on_autoscaling(shell: Shell) -> None:
-    """tests/system/test_autoscaling.py has a gang whose nodes are made."""
+    """tests/operations/test_autoscaling.py has a gang whose nodes are made."""
     page = Page("autoscaling.md", shell)
     page.type("kubectl apply")
     page.end()

@@ -14,12 +14,11 @@ from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.client import Client
 from queuectl.localcluster.errors import RequestError
 from tests.support.autoscaler import GPU, Document, SimulatedAutoscaler
-from tests.support.shared_resource import SharedResource
 from tests.system.actions import until_reason
 from tests.system.autoscaled import OnServer, autoscaled, make_nodes, without_nodes
 from tests.system.installation import RACK, Installation, Workspace
 
-pytestmark = pytest.mark.system
+pytestmark = pytest.mark.operations
 
 SPOT = {"example.com/capacity": "spot"}
 
@@ -27,9 +26,10 @@ ADDED = list(NodeSpec(racks_per_block=2, hosts_per_rack=4, prefix="made-").docum
 
 
 @pytest.fixture(scope="module")
-def installation(shared_resource: SharedResource) -> Installation:
+def installation() -> Iterator[Installation]:
     """No nodes."""
-    return shared_resource.get(autoscaled)
+    with autoscaled() as one:
+        yield one
 
 
 @pytest.fixture
