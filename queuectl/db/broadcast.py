@@ -64,13 +64,13 @@ def _starts_row(starts: ExpectedStarts) -> dict[str, Any]:
 
 
 def _starts(row: Mapping[str, Any]) -> ExpectedStarts:
-    """``row``: empty until a leader of this release has written it."""
+    """``row``: empty until a leader has written it."""
     if not row:
         return NO_ESTIMATES
     at = row["computedAt"]
     ranges = {uid: ExpectedStart(median, p90, at) for uid, (median, p90) in row["starts"].items()}
-    known = row.get("runTimes", {}).items()  # a leader of the last release writes none
     run_times = {
-        uid: ExpectedRunTime(RunTimeSource(source), *rest) for uid, (source, *rest) in known
+        uid: ExpectedRunTime(RunTimeSource(source), *rest)
+        for uid, (source, *rest) in row["runTimes"].items()
     }
     return ExpectedStarts(at, ranges, row["gangs"], row["leftOut"], run_times)
