@@ -214,7 +214,7 @@ async def controller(settings: Settings) -> AsyncIterator[Controller]:
 
     Raises:
         BadInput: a URL, a kubeconfig, a server version or a declared kind is wrong.
-        StoreError, ClusterError: no connection, or this release cannot use the schema.
+        StoreError, ClusterError: no connection, or this release cannot use the schema (UnusableSchema).
     """
     async with AsyncExitStack() as stack:
         yield await _opened(stack, settings)

@@ -51,10 +51,9 @@ def seconds(name: str, *, nullable: bool = False) -> Column[float]:
     return Column(name, Double, nullable=nullable)
 
 
-def json(name: str, *, nullable: bool = False, default: str | None = None) -> Column[Any]:
+def json(name: str, *, nullable: bool = False) -> Column[Any]:
     """A document; Python's None is SQL's NULL."""
-    made = text(f"'{default}'::jsonb") if default is not None else None
-    return Column(name, JSONB(none_as_null=True), nullable=nullable, server_default=made)
+    return Column(name, JSONB(none_as_null=True), nullable=nullable)
 
 
 def amount(name: str) -> Column[float]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from itertools import takewhile
 from pathlib import Path
 from typing import Final, TypeVar
@@ -12,7 +13,6 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from alembic.util import CommandError
 from sqlalchemy import Connection, func, inspect, select, text, update
 
 import queuectl
@@ -28,10 +28,10 @@ from queuectl.db.failures import answers_within
 from queuectl.db.replicas import Replica
 from queuectl.db.server_checks import check_server
 from queuectl.db.tables import schema_requirement
-from queuectl.domain.errors import StoreError
+from queuectl.domain.errors import StoreError, UnusableSchema
 
 _PATIENCE: Final = 24 * 3600.0
-# Sessions of releases that do not register their replicas. The first of them name no version.
+# Sessions of other releases that have no registered replica, for example of `queuectl recover`.
 _OTHERS: Final = text(
     "SELECT DISTINCT application_name FROM pg_stat_activity WHERE datname = current_database()"
     " AND (application_name = :program OR application_name LIKE :program || ' %')"
@@ -87,8 +87,8 @@ async def upgrade(
     Raises:
         StoreUnavailable: no response; either all revisions were applied or none.
         StoreError: a revision failed, or replicas of another release run and a post revision is to be applied, or
-            ``pre_only`` stops before a pre revision that this release needs, or the post revision of a newer release was applied;
-            nothing was changed.
+            ``pre_only`` stops before a pre revision that this release needs; nothing was changed.
+        UnusableSchema: as for :func:`check_schema`, but the database can be empty; nothing was changed.
         BadInput: the URL is wrong or the server too old.
     """
     return await _with_connection(url, directory, _upgrade_to(pre_only=pre_only))
@@ -98,10 +98,21 @@ async def current(url: str, *, directory: Path | None = None) -> SchemaState:
     """The revision of the database. It changes nothing.
 
     Raises:
-        StoreError: this release cannot use the schema, because the post revision of a newer release was applied.
+        UnusableSchema: as for :func:`check_schema`, but the database can be empty.
         StoreUnavailable, BadInput: as for :func:`upgrade`.
     """
-    return await _with_connection(url, directory, _usable_state)
+    return await _with_connection(url, directory, _state)
+
+
+def check_schema(connection: Connection) -> None:
+    """Check that this release can use the schema.
+
+    Raises:
+        UnusableSchema: there is none, or an earlier commit of queuectl or another program has made it, or the post revision of
+            a newer release was applied.
+    """
+    if _present(connection, known_revisions()) is None:
+        raise UnusableSchema("the database has no schema: run `queuectl db upgrade`")
 
 
 def known_revisions(directory: Path | None = None) -> tuple[str, ...]:
@@ -110,9 +121,12 @@ def known_revisions(directory: Path | None = None) -> tuple[str, ...]:
 
 
 def _revisions(config: Config) -> tuple[str, ...]:
-    """All revisions of a configuration of alembic, the oldest first."""
+    """All revisions of a configuration of alembic, the oldest first. Raises StoreError if there is none."""
     script = ScriptDirectory.from_config(config)
-    return tuple(one.revision for one in script.walk_revisions())[::-1]
+    revisions = tuple(one.revision for one in script.walk_revisions())[::-1]
+    if not revisions:
+        raise StoreError("the installation is incomplete: there are no revisions")
+    return revisions
 
 
 def _config(directory: Path | None) -> Config:
@@ -149,44 +163,36 @@ async def _with_connection(
 
 
 def _state(connection: Connection, config: Config) -> SchemaState:
-    script = ScriptDirectory.from_config(config)
-    present = MigrationContext.configure(connection).get_current_revision()
-    head = _head(script)
-    found = replicas.registered(connection) if _has_replicas(connection) else ()
-    return SchemaState(present, head, present is None or _knows(script, present), tuple(found))
+    """The state. Raises UnusableSchema if this release cannot use the schema."""
+    known = _revisions(config)
+    present = _present(connection, known)
+    if present is None:
+        return SchemaState(None, known[-1])
+    registered = replicas.registered(connection)
+    return SchemaState(present, known[-1], present in known, tuple(registered))
 
 
-def _usable_state(connection: Connection, config: Config) -> SchemaState:
-    """The state. Raises StoreError if this release cannot use the schema."""
-    state = _state(connection, config)
-    if not state.known:
-        required = connection.scalar(select(schema_requirement.c.revision))
-        replicas.check_usable(required or "", _revisions(config))
-    return state
-
-
-def _head(script: ScriptDirectory) -> str:
-    head = script.get_current_head()
-    if head is None:
-        raise StoreError("the installation is incomplete: there are no revisions")
-    return head
-
-
-def _knows(script: ScriptDirectory, revision: str) -> bool:
-    try:
-        return script.get_revision(revision) is not None
-    except CommandError:
-        return False
-
-
-def _has_replicas(connection: Connection) -> bool:
-    return inspect(connection).has_table(schema_requirement.name)
+def _present(connection: Connection, known: Collection[str]) -> str | None:
+    """The revision of the schema; None for an empty database. Raises UnusableSchema if a release with these revisions cannot use it."""
+    heads = MigrationContext.configure(connection).get_current_heads()
+    if not heads:
+        return None
+    has_requirement = inspect(connection).has_table(schema_requirement.name)
+    required = connection.scalar(replicas.REQUIRED) if has_requirement else None
+    if not required:  # the first revision of a release writes one
+        raise UnusableSchema(
+            f"the schema ({', '.join(heads)}) belongs to an earlier commit of queuectl or to another program, so version "
+            f"{version(PROGRAM)} does not use it. Create a new database. To keep the queues and the gangs of an earlier commit, "
+            "export its configuration with `queuectl config export`, and run `queuectl recover` on the new database"
+        )
+    replicas.check_usable(required, known)
+    return heads[0]
 
 
 def _upgrade_to(*, pre_only: bool) -> Callable[[Connection, Config], SchemaState]:
     def work(connection: Connection, config: Config) -> SchemaState:
         connection.execute(select(func.pg_advisory_xact_lock(replicas.LOCK)))
-        state = _usable_state(connection, config)
+        state = _state(connection, config)
         missing = _missing(config, state) if state.known else []
         if state.current is not None and any(map(_is_post, missing)):
             if pre_only:
@@ -242,7 +248,7 @@ def _refuse_beside_others(
     """A post revision removes what replicas of an earlier release need.
 
     Raises:
-        StoreError: such a replica is registered, or sessions of a release without registration are open.
+        StoreError: such a replica is registered, or has a session without a registration.
     """
     last = max(number for number, name in enumerate(missing) if _is_post(name))
     replicas.refuse_beside(connection, missing[last:], missing[last])

@@ -9,7 +9,7 @@ from sqlalchemy import Select, func, literal_column, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from queuectl.db.reads import TURN, rows_of
-from queuectl.db.rows import ENTRY_COLUMNS, GPU_PARTS, history_line_from
+from queuectl.db.rows import ENTRY_COLUMNS, history_line_from
 from queuectl.db.tables import history, workloads
 from queuectl.domain.gpus import of_parts
 from queuectl.domain.ledger import Entry, State
@@ -36,7 +36,7 @@ def tallying() -> Select[Any]:
         select(
             *_KEY,
             func.count().label("workloads"),
-            func.sum(GPU_PARTS).label("parts"),
+            func.sum(_W.gpu_parts).label("parts"),
             func.min(_W.queued_at).label("oldest"),
         )
         .where(_W.finished_at.is_(None))

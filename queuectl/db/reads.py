@@ -23,7 +23,6 @@ from sqlalchemy.types import Text
 
 from queuectl.db.rows import (
     ENTRY_COLUMNS,
-    GPU_PARTS,
     entry_from,
     history_line_from,
     lease_from,
@@ -196,8 +195,6 @@ def listing(
 def _sort_key(order: WorkloadOrder) -> tuple[ColumnElement[Any], ...]:
     if order.key is SortKey.NAME:
         return _KEYSET
-    if order.key is SortKey.GPUS:
-        return (GPU_PARTS, *_KEYSET)
     column = workloads.c[FIELDS[order.key]]
     return (column.collate("C") if order.key in _TEXT_KEYS else column, *_KEYSET)
 

@@ -3,7 +3,7 @@
 A post revision removes what earlier releases need. Two rules keep such a release and such a schema apart:
 
 - ``queuectl db upgrade`` applies no post revision while a replica is registered whose release does not know that revision.
-- A release does not start on a schema whose last post revision it does not know.
+- A release does not connect to a schema whose last post revision it does not know.
 
 An upgrade holds the advisory lock :data:`LOCK`, and a new replica shares it while it registers, and therefore one of the two sees the other.
 A heartbeat takes no lock: replicas of the earlier release must not expire during a long pre revision. A process that was frozen
@@ -25,7 +25,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from queuectl.db.tables import leadership, replicas, schema_requirement
 from queuectl.db.usage import Transaction
-from queuectl.domain.errors import StoreError, StoreUnavailable
+from queuectl.domain.errors import StoreError, StoreUnavailable, UnusableSchema
 
 log = structlog.get_logger()
 
@@ -35,7 +35,8 @@ EXPIRY_SECONDS: Final = 60.0
 GRACE_SECONDS: Final = 1.5 * HEARTBEAT_SECONDS
 _FORGET_SECONDS: Final = 86400.0
 _NOW: Final = func.extract("epoch", func.clock_timestamp())
-_REQUIRED: Final = select(schema_requirement.c.revision).scalar_subquery()
+REQUIRED: Final = select(schema_requirement.c.revision)
+"""The revision that a release must know to use the schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ class Registration:
         """The registration of a process, from its start to its orderly end.
 
         Raises:
-            StoreError: this release cannot use the schema.
+            UnusableSchema: this release cannot use the schema.
         """
         await self._register()
         try:
@@ -100,7 +101,7 @@ class Registration:
         """Write heartbeats until cancelled.
 
         Raises:
-            StoreError: the process was taken for stopped, and this release can no longer use the schema.
+            UnusableSchema: the process was taken for stopped, and this release can no longer use the schema.
         """
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
@@ -113,13 +114,13 @@ class Registration:
         """Write one heartbeat. An expired registration is valid again.
 
         Raises:
-            StoreError: this release cannot use the schema.
+            UnusableSchema: this release cannot use the schema.
         """
         row = insert(replicas).values(**self._row, seen_at=_NOW)
         renewed = row.on_conflict_do_update(
             index_elements=[replicas.c.name],
             set_={name: row.excluded[name] for name in (*self._row, "seen_at")},
-        ).returning(_REQUIRED)
+        ).returning(REQUIRED.scalar_subquery())
         async with self._transaction("writing a heartbeat") as connection:
             required = (await connection.scalars(renewed)).one()
             check_usable(required, self._known)
@@ -128,7 +129,7 @@ class Registration:
         """Replace the registration of an earlier process with this name, and forget processes that stopped long ago."""
         async with self._transaction("registering this replica") as connection:
             await connection.execute(select(func.pg_advisory_xact_lock_shared(LOCK)))
-            check_usable((await connection.scalars(select(_REQUIRED))).one(), self._known)
+            check_usable((await connection.scalars(REQUIRED)).one(), self._known)
             old = replicas.c.seen_at < _NOW - _FORGET_SECONDS
             mine = replicas.c.name == self._row["name"]
             await connection.execute(delete(replicas).where(old | mine))
@@ -147,10 +148,10 @@ def check_usable(required: str, known: Collection[str]) -> None:
     """Check that a release can use a schema.
 
     Raises:
-        StoreError: it does not know the last post revision.
+        UnusableSchema: it does not know the last post revision.
     """
-    if required and required not in known:
-        raise StoreError(
+    if required not in known:
+        raise UnusableSchema(
             f"the schema has {required}, the second half of the upgrade to a newer release, so version {version('queuectl')} "
             "cannot use it: run the newer release, or restore a backup from before that upgrade"
         )

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from fractions import Fraction
-from math import ceil
 from types import MappingProxyType
 from typing import Any, Final
 
-from sqlalchemy import Column, case
+from sqlalchemy import Column
 from sqlalchemy import Row as Result
 
 from queuectl.db.bulk import Row
@@ -16,7 +14,7 @@ from queuectl.db.engine import decode_json, storable
 from queuectl.db.tables import history, leases, outbox, placements, workloads
 from queuectl.domain.checks import NO_CHECKS, CheckReport, Checks
 from queuectl.domain.commands import Action, Command
-from queuectl.domain.gpus import PARTS, of_parts
+from queuectl.domain.gpus import of_parts
 from queuectl.domain.ledger import Entry, EntryChange, Intent, State
 from queuectl.domain.queries import HistoryLine
 from queuectl.domain.reasons import Code, Reason
@@ -38,7 +36,7 @@ ENTRY_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(
     for name in (
         *(*_PLAIN, "state", "excluded", "preempted_at"),
         *("reason_code", "reason_message", "reason_details", "evicted_for", "parked", "gates"),
-        *("planned", "user", "planned_start", "checks", "gpus", "gpu_parts"),
+        *("planned", "user", "planned_start", "checks", "gpu_parts"),
     )
 )
 WORKLOAD_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(workloads.c)
@@ -49,13 +47,6 @@ PLACEMENT_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(placements.c)
 LEASE_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(leases.c)
 OUTBOX_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(outbox.c)
 HISTORY_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(c for c in history.c if c.name != "id")
-
-
-GPU_PARTS: Final = case(
-    ((workloads.c.gpu_parts + PARTS - 1) / PARTS == workloads.c.gpus, workloads.c.gpu_parts),
-    else_=workloads.c.gpus * PARTS,
-)
-"""The size of a gang in parts, as :func:`gpus_from` reads it."""
 
 
 def workload_row(entry: Entry) -> Row:
@@ -74,15 +65,8 @@ def workload_row(entry: Entry) -> Row:
     row["user"] = storable(entry.user)
     row["planned_start"] = entry.planned_start
     row["checks"] = entry.checks if entry.checks != NO_CHECKS else None
-    row["gpus"] = ceil(entry.gpus)
     row["gpu_parts"] = entry.gpu_parts
     return row
-
-
-def gpus_from(whole: int, parts: int | None) -> Fraction:
-    """The size of a gang. The release before writes it rounded up, and leaves the parts as they were."""
-    exact = of_parts(parts) if parts is not None else None
-    return exact if exact is not None and ceil(exact) == whole else Fraction(whole)
 
 
 def placement_rows(entry: Entry) -> list[Row]:
@@ -183,7 +167,7 @@ def entry_from(
     """One workload from its ENTRY_COLUMNS and side tables. A new leader reads tens of thousands."""
     values = dict(zip(_PLAIN, row, strict=False))
     state, excluded, preempted_at, code, message, details, *more = row[len(_PLAIN) :]
-    why, parked, gates, planned, user, start, checks, gpus, parts = more
+    why, parked, gates, planned, user, start, checks, gpu_parts = more
     uid = row[0]
     return Entry(
         **values,
@@ -200,7 +184,7 @@ def entry_from(
         planned=decode_json(Planned, planned) if planned is not None else None,
         user=user,
         planned_start=decode_json(PlannedStart, start) if start is not None else None,
-        gpus=gpus_from(gpus, parts),
+        gpus=of_parts(gpu_parts),
         checks=decode_json(Checks, checks) if checks is not None else NO_CHECKS,
     )
 

@@ -16,7 +16,7 @@ from queuectl.db import commands as command_rows
 from queuectl.db import documents, pastuse, reads, usage
 from queuectl.db.connections import Connections
 from queuectl.db.engine import DatabaseSettings
-from queuectl.db.migrate import known_revisions
+from queuectl.db.migrate import check_schema, known_revisions
 from queuectl.db.replicas import Registration
 
 P = ParamSpec("P")
@@ -64,14 +64,17 @@ class Database:
 
     @classmethod
     async def connect(cls, settings: DatabaseSettings) -> Self:
-        """Open the pool and check the version of the server.
+        """Open the pool, and check the version of the server and the schema.
 
         Raises:
             BadInput: the URL is wrong or the server too old.
+            UnusableSchema: this release cannot use the schema.
         """
         connections = Connections(settings)
         try:
             await connections.check()
+            async with connections.transaction("reading the schema") as connection:
+                await connection.run_sync(check_schema)
         except BaseException:
             await connections.close()
             raise

@@ -46,7 +46,7 @@ workloads: Final = Table(
     words("queue"),
     words("cluster_queue"),
     integer("priority"),
-    integer("gpus"),  # rounded up, for the release before
+    integer("gpu_parts"),
     integer("pods"),
     integer("attempt"),
     seconds("queued_at"),
@@ -57,7 +57,7 @@ workloads: Final = Table(
     seconds("finished_at", nullable=True),
     integer("failures"),
     integer("evictions"),
-    json("preempted_at", default="[]"),
+    json("preempted_at"),
     integer("budget"),
     json("excluded"),
     words("reason_code"),
@@ -65,19 +65,18 @@ workloads: Final = Table(
     json("reason_details"),
     seconds("requeued_at", nullable=True),
     seconds("unready_since", nullable=True),
-    Column("past_seconds", Double, nullable=False, server_default=text("0")),
+    seconds("past_seconds"),
     seconds("stop_at", nullable=True),
     Column("evicted_for", Text),
     json("parked", nullable=True),
-    json("gates", default="[]"),
+    json("gates"),
     Column("priority_set", BigInteger),
     seconds("priority_until", nullable=True),
     Column("queue_set", Text),
     json("planned", nullable=True),
     json("planned_start", nullable=True),
     json("checks", nullable=True),
-    Column("user", Text(collation="C"), nullable=False, server_default=text("''")),
-    Column("gpu_parts", BigInteger),
+    key("user"),
     postgresql_with={
         "fillfactor": 70
     },  # room for the next version of a row on its page: HOT updates
@@ -195,8 +194,8 @@ commands: Final = Table(
     Column("outcome", Text, comment="null until the leader has executed the command"),
     seconds("until", nullable=True),
     Column("queue", Text),
-    Column("why", Text, nullable=False, server_default=text("''")),
-    Column("admin", Boolean, nullable=False, server_default=text("false")),
+    words("why"),
+    Column("admin", Boolean, nullable=False),
     json("report", nullable=True),
     comment="commands on workloads: the API writes them, the leader executes them",
 )
@@ -327,7 +326,7 @@ leadership: Final = single_row(
     integer("epoch"),
     words("holder"),
     Column("taken_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-    json("suspects", default="[]"),
+    json("suspects"),
     seconds("tried_at", nullable=True),
     comment="a commit must name this epoch; suspects are units of input that ended a process",
 )
@@ -336,9 +335,8 @@ findings: Final = single_row(
     "findings",
     seconds("at"),
     json("uses"),
-    json("starts"),  # of the release before: an upgrade drops it later
-    json("unhealthy", default="{}"),
-    json("expected_starts", default="{}"),
+    json("unhealthy"),
+    json("expected_starts"),
     comment="the last GPU utilization that the leader has measured, and its estimated starts",
 )
 
@@ -369,5 +367,5 @@ process_runs: Final = Table(
 schema_requirement: Final = single_row(
     "schema_requirement",
     words("revision"),
-    comment="the last post revision; a release that does not know it cannot use the schema",
+    comment="the last post revision, or the first revision; a release that does not know it cannot use the schema",
 )

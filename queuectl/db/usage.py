@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
-from fractions import Fraction
 from typing import Any, Final
 from uuid import UUID
 
@@ -51,7 +50,7 @@ from queuectl.domain.accounting import (
 from queuectl.domain.budgets import Budget, SpentUnits
 from queuectl.domain.errors import StaleSnapshot
 from queuectl.domain.folding import Fold
-from queuectl.domain.gpus import in_parts, of_parts
+from queuectl.domain.gpus import PARTS, in_parts, of_parts
 from queuectl.domain.past_jobs import RecordedWorkload, Run, Work
 from queuectl.domain.usage_reports import Grouping, Period, Report, UsageHours
 
@@ -176,7 +175,8 @@ def runs_before(most: int) -> Select[Any]:
     w = workloads.c
     return (
         select(
-            *(w.cluster_queue, w.namespace, w.queue, w.user, w.name, w.pods, w.gpus),
+            *(w.cluster_queue, w.namespace, w.queue, w.user, w.name, w.pods),
+            (w.gpu_parts + PARTS - 1) // PARTS,  # rounded up
             w.past_seconds,
         )
         .where(w.finished_at.is_not(None), w.attempt > 0)
@@ -292,19 +292,19 @@ def _mark_row(mark: Mark) -> Row:
     held = _held_document(mark.held) if mark.held is not None else None
     subject = _subject_document(mark.subject) if mark.subject is not None else None
     loss = [mark.loss.reason, mark.loss.gpu_seconds] if mark.loss is not None else None
-    doing = (mark.phase.value, mark.attempt, float(mark.gpus))
+    doing = (mark.phase.value, mark.attempt, in_parts(mark.gpus))
     return {"uid": mark.uid, "mark": [mark.at, mark.seen, *doing, held, subject, loss]}
 
 
 def _mark(uid: str, document: Sequence[Any]) -> Mark:
-    at, seen, phase, attempt, gpus, held, subject, loss = document
+    at, seen, phase, attempt, parts, held, subject, loss = document
     return Mark(
         uid,
         at,
         seen,
         Phase(phase),
         attempt,
-        _gpus(gpus),
+        of_parts(parts),
         _held(held) if held is not None else None,
         _subject(uid, subject) if subject is not None else None,
         LostWork(*loss) if loss is not None else None,
@@ -312,27 +312,22 @@ def _mark(uid: str, document: Sequence[Any]) -> Mark:
 
 
 def _meter_row(uid: str, meter: Meter) -> Row:
-    doing = (meter.phase.value, meter.attempt, float(meter.gpus))
+    doing = (meter.phase.value, meter.attempt, in_parts(meter.gpus))
     held, subject = _held_document(meter.held), _subject_document(meter.subject)
     return {"uid": uid, "meter": [*doing, held, subject]}
 
 
 def _meter(uid: str, document: Sequence[Any]) -> Meter:
-    phase, attempt, gpus, held, subject = document
-    return Meter(Phase(phase), attempt, _gpus(gpus), _held(held), _subject(uid, subject))
-
-
-def _gpus(number: float) -> Fraction:
-    """A size that was written as the nearest double precision number, as earlier releases write and read it."""
-    return of_parts(in_parts(number))
+    phase, attempt, parts, held, subject = document
+    return Meter(Phase(phase), attempt, of_parts(parts), _held(held), _subject(uid, subject))
 
 
 def _held_document(held: Iterable[FlavorGpus]) -> list[Any]:
-    return [[one.flavor, one.price, float(one.gpus)] for one in held]
+    return [[one.flavor, one.price, in_parts(one.gpus)] for one in held]
 
 
 def _held(document: Iterable[Sequence[Any]]) -> tuple[FlavorGpus, ...]:
-    return tuple(FlavorGpus(flavor, price, _gpus(gpus)) for flavor, price, gpus in document)
+    return tuple(FlavorGpus(flavor, price, of_parts(parts)) for flavor, price, parts in document)
 
 
 def _subject_document(subject: Subject) -> list[Any]:

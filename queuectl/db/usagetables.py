@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import BigInteger, Column, Double, Identity, Index, Table, Uuid, text
+from sqlalchemy import BigInteger, Column, Identity, Index, Table, Uuid
 
 from queuectl.db.columns import amount, integer, json, key, metadata, seconds, single_row, words
 from queuectl.domain.accounting import MILLISECONDS, UNITS
@@ -51,8 +51,7 @@ _GPU_SECONDS: Final = ("allocated", "used", "idle", "stuck", "unknown", "waited"
 WHOLE: Final = {"waiting": float(MILLISECONDS), **dict.fromkeys(_GPU_SECONDS, float(UNITS))}
 """Amounts that are whole numbers when they are multiplied by this. A row has the nearest double precision number.
 
-Rounding gives the whole number again, up to 2**51 units: 6,200 GPU-hours of one workload in one hour. Earlier releases
-read and write the same columns.
+Rounding gives the whole number again, up to 2**51 units: 6,200 GPU-hours of one workload in one hour.
 """
 
 usage_hours: Final = Table(
@@ -90,8 +89,7 @@ usage_fleet: Final = Table(
     metadata,
     Column("hour", BigInteger, primary_key=True, autoincrement=False),
     key("flavor", primary=True),
-    *map(amount, ("seconds", "capacity", "free", "fragmented", "stranded")),
-    Column("inside", Double, nullable=False, server_default=text("0")),
+    *map(amount, ("seconds", "capacity", "free", "fragmented", "stranded", "inside")),
     comment="GPU-seconds of nodes: capacity, free, and unusable for any gang; seconds that were observed",
 )
 

@@ -72,6 +72,10 @@ class StoreUnavailable(StoreError):
     """No answer from the database; whether the transaction happened is unknown."""
 
 
+class UnusableSchema(StoreError):
+    """This release cannot use the schema of the database."""
+
+
 class Fenced(StoreError):
     """Another leader has taken over; nothing was written."""
 
@@ -134,5 +138,11 @@ class WriteRefused(ClusterError):
     """The server refuses this write (400, 403, 413, 422, a PodDisruptionBudget, ...). It had no effect."""
 
 
-NEVER_CONTAINED: Final = (LeadershipLost, Fenced, StaleSnapshot, StoreUnavailable)
+NEVER_CONTAINED: Final = (
+    LeadershipLost,
+    Fenced,
+    StaleSnapshot,
+    StoreUnavailable,
+    UnusableSchema,
+)
 """Errors that concern the whole process, and no unit of its input (:mod:`queuectl.domain.containment`)."""

@@ -315,19 +315,16 @@ class Position:
             raise BadInput(
                 f"cursor {cursor!r} is not one this server gave out for a list sorted by {order}"
             )
-        return cls(order, tuple(parts[1:] if order != BY_NAME else parts))
+        return cls(order, tuple(parts[1:]))
 
     @property
     def cursor(self) -> str:
-        """The position as an opaque token for a URL. In the order of names it is as in earlier releases."""
-        parts = list(self.key) if self.order == BY_NAME else [str(self.order), *self.key]
-        text = json.dumps(parts, separators=(",", ":"))
+        """The position as an opaque token for a URL."""
+        text = json.dumps([str(self.order), *self.key], separators=(",", ":"))
         return base64.urlsafe_b64encode(text.encode()).decode()
 
 
 def _fits(parts: list[Any], order: WorkloadOrder) -> bool:
-    if order == BY_NAME:
-        return len(parts) == 3 and _texts(parts)
     if not parts or parts[0] != str(order):
         return False
     if order.key is SortKey.NAME:

@@ -70,6 +70,22 @@ async def register(url: str) -> None:
     await connection.close()
 
 
+@pytest.mark.parametrize("command", ["upgrade", "upgrade --pre", "current", "status"])
+def test_a_schema_of_another_program_is_refused_in_one_line(empty_url: str, command: str):
+    statement = "CREATE TABLE alembic_version AS SELECT '4a1f0c2d9b7e' AS version_num"
+    asyncio.run(execute(empty_url, statement))
+    code, output = run(*command.split(), QUEUECTL_DATABASE_URL=empty_url)
+    assert code == 1
+    assert output.startswith("error: the schema (4a1f0c2d9b7e) belongs to an earlier commit")
+    assert len(output.splitlines()) == 1
+
+
+async def execute(url: str, statement: str) -> None:
+    connection = await asyncpg.connect(url)
+    await connection.execute(statement)
+    await connection.close()
+
+
 def test_the_pre_phase_can_be_run_alone(empty_url: str):
     assert run("upgrade", "--pre", QUEUECTL_DATABASE_URL=empty_url)[0] == 0
 

@@ -174,10 +174,8 @@ async def test_a_missing_server_is_unavailable():
 
 async def test_a_database_without_schema_names_the_remedy(postgres: TestPostgres):
     name = await postgres.empty()
-    store = await PostgresStore.connect(DatabaseSettings(postgres.server.url(name)))
-    with pytest.raises(StoreError, match="queuectl db upgrade"):
-        await store.load()
-    await store.close()
+    with pytest.raises(StoreError, match="the database has no schema: run `queuectl db upgrade`"):
+        await PostgresStore.connect(DatabaseSettings(postgres.server.url(name)))
     await postgres.drop(name)
 
 

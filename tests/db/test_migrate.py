@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import asyncpg
@@ -14,13 +15,17 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection
 
+from queuectl.control.composition import controller
+from queuectl.control.settings import Settings
+from queuectl.db.api_store import PostgresApiStore
 from queuectl.db.engine import DatabaseSettings, make_engine
+from queuectl.db.leader_store import PostgresLeaderStore
 from queuectl.db.migrate import SchemaState, current, migrations_directory, upgrade
 from queuectl.db.schema import metadata
-from queuectl.domain.errors import StoreError
+from queuectl.domain.errors import StoreError, UnusableSchema
 from tests.support.postgres import TestPostgres
 
-HEAD = "0028_pre"
+HEAD = "0100_pre"
 REVISION = """
 from alembic import op
 
@@ -109,7 +114,7 @@ async def test_the_post_phase_of_an_earlier_release_precedes_this_one(
 async def test_the_post_phase_waits_for_the_last_replica_of_another_release(
     empty_url: str, revisions: Path, release: str
 ):
-    """Releases before 0018_pre do not register. The first of them name no version."""
+    """Its sessions belong to no registered replica."""
     await upgrade(empty_url)
     old = await asyncpg.connect(empty_url, server_settings={"application_name": release})
     with pytest.raises(StoreError, match=rf"another release are connected \({release}\)"):
@@ -144,6 +149,79 @@ async def test_a_schema_of_a_newer_release_is_not_changed(empty_url: str, revisi
     state = await upgrade(empty_url)
     assert state == SchemaState("9001_pre", HEAD, known=False)
     assert (await current(empty_url, directory=revisions)).current == "9001_pre"
+
+
+NOTHING = "SELECT"
+REQUIREMENT = (
+    "CREATE TABLE schema_requirement (revision text); INSERT INTO schema_requirement VALUES ('')"
+)
+
+
+@pytest.fixture(
+    params=[
+        (["0017_pre"], NOTHING),
+        (["0028_pre"], REQUIREMENT),
+        (["4a1f0c2d9b7e"], NOTHING),
+        (["4a1f0c2d9b7e", "8c3e5d6f7a90"], NOTHING),
+    ],
+    ids=["commit-without-replicas", "commit", "other-program", "other-program-with-two-heads"],
+)
+async def foreign(empty_url: str, request: pytest.FixtureRequest) -> tuple[str, list[str]]:
+    """The URL and the revisions of a database that no release of queuectl has made."""
+    found, further = request.param
+    connection = await asyncpg.connect(empty_url)
+    await connection.execute("CREATE TABLE alembic_version (version_num text PRIMARY KEY)")
+    await connection.executemany(
+        "INSERT INTO alembic_version VALUES ($1)", [(one,) for one in found]
+    )
+    await connection.execute(further)
+    await connection.close()
+    return empty_url, found
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        current,
+        upgrade,
+        partial(upgrade, pre_only=True),
+        lambda url: PostgresLeaderStore.connect(DatabaseSettings(url)),
+        lambda url: PostgresApiStore.connect(DatabaseSettings(url)),
+    ],
+    ids=["current", "upgrade", "pre", "leader", "api"],
+)
+async def test_a_schema_that_no_release_has_made_is_refused_with_the_next_steps(
+    foreign: tuple[str, list[str]], use: Callable[[str], Awaitable[object]]
+):
+    url, found = foreign
+    with pytest.raises(UnusableSchema) as refused:
+        await use(url)
+    message = str(refused.value)
+    assert message.startswith(
+        f"the schema ({', '.join(found)}) belongs to an earlier commit of queuectl or to another program"
+    )
+    steps = ("Create a new database", "`queuectl config export`", "`queuectl recover`")
+    assert all(step in message for step in steps)
+    connection = await asyncpg.connect(url)
+    rows = await connection.fetch("SELECT version_num FROM alembic_version ORDER BY 1")
+    tables = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+    await connection.close()
+    assert [one for (one,) in rows] == found
+    assert {name for (name,) in tables} <= {"alembic_version", "schema_requirement"}
+
+
+async def test_the_controller_does_not_start_on_a_schema_that_no_release_has_made(
+    foreign: tuple[str, list[str]], database_url: str
+):
+    """Nor if only the database of its API has such a schema."""
+    url, _ = foreign
+    for settings in (
+        Settings(database_url=url),
+        Settings(database_url=database_url, api_database_url=url),
+    ):
+        with pytest.raises(UnusableSchema, match="belongs to an earlier commit"):
+            async with controller(settings):
+                pass
 
 
 @pytest.mark.parametrize("place", ["package/_migrations", "migrations"])

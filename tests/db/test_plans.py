@@ -29,10 +29,14 @@ from tests.support.postgres import TestPostgres
 from tests.support.stores import PostgresStore
 
 FILL = """
-INSERT INTO workloads
-SELECT 'u' || n, 1, 'Job', 'team-' || n % 50, 'job-' || n,
-       CASE WHEN n % 100 = 0 THEN 'Pending' ELSE 'Finished' END, 'q', 'cq-' || n % 20, 0, 8, 1, 1, n, n,
-       NULL, NULL, NULL, CASE WHEN n % 100 = 0 THEN NULL ELSE n END, 0, 0, 0, '[]', 'Queued', '', '{}'
+INSERT INTO workloads (
+    uid, version, kind, namespace, name, state, queue, cluster_queue, priority, gpu_parts, pods, attempt, queued_at, since,
+    finished_at, failures, evictions, preempted_at, budget, excluded, reason_code, reason_message, reason_details,
+    past_seconds, gates, "user"
+)
+SELECT 'u' || n, 1, 'Job', 'team-' || n % 50, 'job-' || n, CASE WHEN n % 100 = 0 THEN 'Pending' ELSE 'Finished' END,
+       'q', 'cq-' || n % 20, 0, 8, 1, 1, n, n, CASE WHEN n % 100 = 0 THEN NULL ELSE n END, 0, 0, '[]', 0, '[]',
+       'Queued', '', '{}', 0, '[]', ''
 FROM generate_series(1, 20000) n
 """
 FILL_USERS = "UPDATE workloads SET \"user\" = 'user-' || queued_at::int % 100"
@@ -52,8 +56,8 @@ SELECT n, 1, n, 1, n, n, '{}', '{}', 'optimal', 0.1, '{}'
 FROM generate_series(1, 20000) n
 """
 FILL_COMMANDS = """
-INSERT INTO commands (uid, action, by, request_id, at)
-SELECT 'u' || n % 5000, 'hold', 'somebody', 'r' || n, n FROM generate_series(1, 20000) n
+INSERT INTO commands (uid, action, by, request_id, at, why, admin)
+SELECT 'u' || n % 5000, 'hold', 'somebody', 'r' || n, n, '', false FROM generate_series(1, 20000) n
 """
 AFTER = Position(BY_NAME, ("team-7", "job-1057", "u1057"))
 

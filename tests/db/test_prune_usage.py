@@ -35,7 +35,7 @@ FROM (VALUES ('ended', 90, 95), ('goes-on', 95, 104), ('waits', 97, 97), ('noted
      life(uid, first, last), generate_series(first, last) h;
 INSERT INTO usage_losses
 SELECT 3600 * h, md5('goes-on')::uuid, 'h100', 'Preempted', 7, 1 FROM generate_series(97, 102) h;
-INSERT INTO usage_fleet SELECT 3600 * h, 'h100', 3600, 64, 8, 4, 2 FROM generate_series(90, 104) h;
+INSERT INTO usage_fleet SELECT 3600 * h, 'h100', 3600, 64, 8, 4, 2, 0 FROM generate_series(90, 104) h;
 INSERT INTO usage_meters VALUES ('waits', '{}');
 INSERT INTO usage_marks (uid, mark) VALUES ('noted', '[]');
 """

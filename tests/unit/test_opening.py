@@ -11,7 +11,7 @@ import pytest
 from queuectl.control import composition
 from queuectl.control.composition import _TRIES, controller
 from queuectl.control.settings import Settings
-from queuectl.domain.errors import StoreError, StoreUnavailable
+from queuectl.domain.errors import StoreError, StoreUnavailable, UnusableSchema
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from queuectl.domain.errors import StoreError, StoreUnavailable
         (0, StoreUnavailable, 1),
         (_TRIES - 1, StoreUnavailable, _TRIES),
         (_TRIES, StoreUnavailable, _TRIES),  # it ends with the error
-        (1, StoreError, 1),  # a schema that this release cannot use: another try does not help
+        (1, UnusableSchema, 1),  # a schema that this release cannot use: another try does not help
     ],
 )
 async def test_connections_are_opened_again_after_a_lost_one(

@@ -99,10 +99,10 @@ class Deployed:
         status, printed = self.shell.type(f"{KUBECTL} exec {pod} -c queuectl -- queuectl {command}")
         return status, printed.strip()
 
-    def log(self, pod: str) -> str:
-        """The log of a pod, also of its last container."""
-        _, printed = self.shell.type(f"{KUBECTL} logs {pod} -c queuectl")
-        _, before = self.shell.type(f"{KUBECTL} logs {pod} -c queuectl --previous")
+    def log_of_migration(self, pod: str) -> str:
+        """The log of the init container of a pod, also of its last run."""
+        _, printed = self.shell.type(f"{KUBECTL} logs {pod} -c migrate")
+        _, before = self.shell.type(f"{KUBECTL} logs {pod} -c migrate --previous")
         return before + printed
 
     def rest(self, release: Release) -> ApiConnection:

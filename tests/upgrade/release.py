@@ -10,19 +10,20 @@ from typing import Any, Final
 import yaml
 
 from queuectl.demo.manifests import Document
+from tests.db.test_migrate import REVISION
 from tests.image.archive import Archive
 
-POST: Final = "9001_post"
-"""A test-only revision. It removes the default value on which releases before 0017_pre depend."""
-_REVISION: Final = f"""
-from alembic import op
+PRE: Final = "9001_pre"
+POST: Final = "9002_post"
+"""Two test-only revisions. The first adds a column, the second removes it."""
+_VERSION: Final = "9001.0.0"
+_NO_REGISTRATION: Final = b"""
 
-revision = "{POST}"
-down_revision = %r
+async def _nothing(*_):
+    pass
 
 
-def upgrade() -> None:
-    op.execute('ALTER TABLE workloads ALTER COLUMN "user" DROP DEFAULT')
+Registration._register = Registration._leave = Registration.beat = _nothing
 """
 
 
@@ -37,6 +38,12 @@ class Release:
         """The name of the image in a pod."""
         return self.archive.name
 
+    @property
+    def version(self) -> str:
+        """The version of queuectl in the image."""
+        [line] = [line for line in self._metadata()[1].splitlines() if line.startswith("Version: ")]
+        return line.removeprefix("Version: ")
+
     def manifests(self) -> list[Document]:
         """The documents of its deploy folder, in their order, without opt-ins."""
         files = self.archive.find("*/queuectl/_deploy/[0-9]*.yaml")
@@ -49,14 +56,32 @@ class Release:
             order = [f"{dirname(path)}/{name}" for name in kustomization["resources"]]
         return [one for path in order for one in read[path] if one]
 
-    def with_post_revision(self, folder: Path) -> Release:
-        """This release with one more revision, which is the second half of a change."""
-        migrations = self.archive.find("*/queuectl/_migrations/versions/*.py")
-        newest = max(migrations)
+    def newer(self, folder: Path) -> Release:
+        """This release with a newer version, and with the two halves of a change of the schema."""
+        newest = max(self.archive.find("*/queuectl/_migrations/versions/*.py"))
         head = "_".join(newest.rpartition("/")[2].split("_")[:2])
-        added = {f"{dirname(newest)}/{POST}_test.py": (_REVISION % head).encode()}
-        name = f"{self.image}-post"
-        return Release(self.archive.with_files(added, name, folder / "post.tar"))
+        path, metadata = self._metadata()
+        added = {path: metadata.replace(f"Version: {self.version}\n", f"Version: {_VERSION}\n", 1)}
+        for revision, down, change in ((PRE, head, "ADD extra text"), (POST, PRE, "DROP extra")):
+            added[f"{dirname(newest)}/{revision}_test.py"] = REVISION.format(
+                revision=revision, down=down, statement=f"ALTER TABLE workloads {change}"
+            )
+        files = {path: text.encode() for path, text in added.items()}
+        return self._with_files(files, "newer", folder)
+
+    def without_registration(self, folder: Path) -> Release:
+        """This release with replicas that do not register."""
+        [(path, module)] = self.archive.find("*/queuectl/db/replicas.py").items()
+        return self._with_files({path: module + _NO_REGISTRATION}, "unregistered", folder)
+
+    def _metadata(self) -> tuple[str, str]:
+        """The path and the text of the metadata of the package."""
+        [(path, text)] = self.archive.find("*/queuectl-*.dist-info/METADATA").items()
+        return path, text.decode()
+
+    def _with_files(self, files: dict[str, bytes], suffix: str, folder: Path) -> Release:
+        target = folder / f"{suffix}.tar"
+        return Release(self.archive.with_files(files, f"{self.image}-{suffix}", target))
 
 
 def deployment_on(node: str, release: Release, replicas: int) -> list[Document]:

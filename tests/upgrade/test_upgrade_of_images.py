@@ -1,8 +1,9 @@
-"""An upgrade from the image of an earlier commit, and back, while 100 gangs run and others are submitted.
+"""An upgrade between two images of this tree, and back, while 100 gangs run and others are submitted.
 
-    make image REF=e36aec6 && make image && make e2e-real TESTS=tests/upgrade
+    make image && make e2e-real TESTS=tests/upgrade
 
-It writes its timeline to `build/upgrade/timeline.md`.
+The second image has a newer version and two more revisions: a pre half and a post half. It writes its timeline to
+`build/upgrade/timeline.md`.
 """
 
 from __future__ import annotations
@@ -27,31 +28,23 @@ from tests.upgrade.timeline import Timeline
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
 
-EARLIER: Final = ARCHIVE.with_name(f"{ARCHIVE.stem}-e36aec6.tar")
-"""Its replicas do not register."""
 REPORT: Final = IMAGES.parent / "upgrade" / "timeline.md"
-CONNECTED: Final = "replicas of another release are connected (queuectl)"
+REGISTERED: Final = f"{POST} removes what replicas of an earlier release need"
 REFUSED: Final = f"the schema has {POST}, the second half of the upgrade to a newer release"
 
 
 @pytest.fixture(scope="module")
 def old() -> Release:
-    return _release(EARLIER, "make image REF=e36aec6")
+    if sandbox.home() is None:
+        pytest.skip("real nodes exist in the sandbox of `make e2e-real` only")
+    if not ARCHIVE.exists():
+        pytest.skip(f"no image: run make image to write {ARCHIVE}")
+    return Release(Archive(ARCHIVE))
 
 
 @pytest.fixture(scope="module")
-def new(tmp_path_factory: pytest.TempPathFactory) -> Release:
-    """This release with a test-only post revision."""
-    made = _release(ARCHIVE, "make image")
-    return made.with_post_revision(tmp_path_factory.mktemp("images"))
-
-
-def _release(archive: Path, command: str) -> Release:
-    if sandbox.home() is None:
-        pytest.skip("real nodes exist in the sandbox of `make e2e-real` only")
-    if not archive.exists():
-        pytest.skip(f"no image: run {command} to write {archive}")
-    return Release(Archive(archive))
+def new(old: Release, tmp_path_factory: pytest.TempPathFactory) -> Release:
+    return old.newer(tmp_path_factory.mktemp("images"))
 
 
 def test_an_upgrade_and_a_rollback_lose_no_gang(old: Release, new: Release) -> None:
@@ -71,6 +64,31 @@ def test_an_upgrade_and_a_rollback_lose_no_gang(old: Release, new: Release) -> N
         recorder.settle()
         report(timeline, load, recorder.recording())
         assert states == [("Running", 1)] * STEADY
+
+
+def test_the_post_half_waits_for_replicas_that_do_not_register(
+    old: Release, new: Release, tmp_path: Path
+) -> None:
+    """Their sessions show that they run. After the post half, they do not start."""
+    unregistered = old.without_registration(tmp_path)
+    with deployed(unregistered, new) as home:
+        home.apply(new)
+        wait_until(lambda: bool(home.ready(new)), "a new replica", SECONDS)
+        home.pause(paused=True)
+        running = home.ready(unregistered)
+        _, registered = home.run(new, "db status")
+        assert running
+        assert not [pod for pod in running if pod in registered]
+        connected = f"replicas of another release are connected (queuectl {old.version})"
+        refuse_post_half(home, new, connected)
+        home.pause(paused=False)
+        home.roll_out()
+        home.until_leader_of(new)
+        assert home.run(new, "db upgrade") == (0, f"{POST}: up to date")
+        home.apply(unregistered)
+        wait_until(lambda: refusals(home, unregistered) != [], "a refusal", SECONDS)
+        assert home.ready(unregistered) == []
+        assert home.leader() in home.pods(new)
 
 
 def report(timeline: Timeline, load: Load, recording: Recording) -> None:
@@ -114,8 +132,7 @@ def upgrade_and_roll_back(timeline: Timeline, home: Deployed, old: Release, new:
         step.result = f"ready: {len(home.ready(old))} old, {len(home.ready(new))} new"
         assert home.ready(old)
     with timeline.step("`queuectl db upgrade` beside an old replica") as step:
-        status, printed = home.run(new, "db upgrade")
-        assert (status, CONNECTED in printed) == (1, True), printed
+        refuse_post_half(home, new, REGISTERED)
         step.result = "refused"
     with timeline.step("rollout of the new release") as step:
         home.pause(paused=False)
@@ -153,16 +170,13 @@ def upgrade_and_run_the_post_half(
 
 
 def fail_to_roll_back(timeline: Timeline, home: Deployed, old: Release, new: Release) -> None:
-    """The first pod of the earlier release ends with the reason, so the rollout does not replace the new replicas.
-
-    They lead, but they are not ready: the manifests of the earlier release do not have all of their admission policies.
-    """
+    """The first pod of the earlier release does not start, so the rollout does not replace the new replicas."""
     with timeline.step("rollback to the earlier image after the post half") as step:
         home.apply(old)
         wait_until(lambda: refusals(home, old) != [], "a refusal", SECONDS)
         hold(30)
         assert home.ready(old) == []
-        assert len(home.pods(new)) == REPLICAS
+        assert len(home.ready(new)) == REPLICAS
         step.result = f"refused; leader: {release_of_leader(home, old, new)}"
         print(refusals(home, old)[0])
     with timeline.step("manifests of the new release again") as step:
@@ -175,9 +189,14 @@ def fail_to_roll_back(timeline: Timeline, home: Deployed, old: Release, new: Rel
         step.result = f"leader: {release_of_leader(home, old, new)}"
 
 
+def refuse_post_half(home: Deployed, new: Release, reason: str) -> None:
+    status, printed = home.run(new, "db upgrade")
+    assert (status, reason in printed) == (1, True), printed
+
+
 def refusals(home: Deployed, old: Release) -> list[str]:
     """The lines with the reason in the logs of the pods of the earlier release."""
-    lines = (line for pod in home.pods(old) for line in home.log(pod).splitlines())
+    lines = (line for pod in home.pods(old) for line in home.log_of_migration(pod).splitlines())
     return [line for line in lines if REFUSED in line]
 
 

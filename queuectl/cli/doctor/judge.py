@@ -336,8 +336,7 @@ def replicas(found: Sequence[tuple[str, str, bool]], ours: str) -> list[Finding]
     """
     running = [(text, theirs) for text, theirs, expired in found if not expired]
     if not running:
-        message = "no replica is registered: none runs, or its release is older than this one"
-        return [Finding("database", Level.WARNING, message, "start queuectl")]
+        return [Finding("database", Level.WARNING, "no replica is registered", "start queuectl")]
     others = [
         Finding(
             "database",
