@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from fastapi import Depends, Request
 
 from queuectl.api.kinds import CONFIG_KINDS
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.domain.identity import Caller, Right
 
 ANONYMOUS: Final = Caller("unauthenticated caller")
@@ -78,7 +78,7 @@ async def still_valid(request: Request) -> bool:
 
 
 class Guard:
-    """Checks rights of requests; raises Problem if one is missing."""
+    """Checks rights of requests; raises ApiProblem if one is missing."""
 
     def __init__(self, rights: Rights | None = None) -> None:
         """``rights``: None = each caller has all rights."""
@@ -88,7 +88,7 @@ class Guard:
         """Raise a FORBIDDEN problem unless the caller has this right."""
         if not await self.may(request, right):
             detail = f"{caller_of(request).name} may not {right}"
-            raise Problem(ProblemType.FORBIDDEN, detail)
+            raise ApiProblem(ProblemType.FORBIDDEN, detail)
 
     async def require_all(self, request: Request, rights: Collection[Right]) -> None:
         """The same of many rights. One to all objects of a kind, or to all of a namespace, settles many of them.
@@ -111,7 +111,7 @@ class Guard:
             ):
                 if wider not in answers:
                     if len(answers) == MOST_REVIEWS:
-                        raise Problem(ProblemType.FORBIDDEN, _TOO_MANY)
+                        raise ApiProblem(ProblemType.FORBIDDEN, _TOO_MANY)
                     answers[wider] = await self.may(request, wider)
                 if answers[wider]:
                     settled.add(wide)

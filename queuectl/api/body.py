@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from queuectl.api import reading
-from queuectl.api.problems import RETRY_SECONDS, Problem, ProblemType, wrong_members
+from queuectl.api.problems import RETRY_SECONDS, ApiProblem, ProblemType, wrong_members
 from queuectl.api.reading import MAX_VALUES, malformed, read_json, read_yaml
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.domain.errors import TookTooLong
@@ -50,7 +50,7 @@ async def read_small(request: Request, model: type[_Model]) -> _Model | None:
     return None if value is None else _modelled(value, model)
 
 
-def missing() -> Problem:
+def missing() -> ApiProblem:
     """A small JSON body that is required, as this model."""
     return wrong_members([{"field": "", "reason": "a body is required"}])
 
@@ -114,7 +114,7 @@ class Bodies:
                 return await self._throttle.work_out(lambda _: work(), _PATIENCE)
         except TookTooLong as error:
             retry = {"Retry-After": str(RETRY_SECONDS)}
-            raise Problem(ProblemType.TOOK_TOO_LONG, str(error), retry) from error
+            raise ApiProblem(ProblemType.TOOK_TOO_LONG, str(error), retry) from error
 
     async def _document(
         self,
@@ -153,9 +153,9 @@ async def read_bytes(request: Request, most: int) -> bytes:
     return b"".join(parts)
 
 
-def _too_large(most: int) -> Problem:
+def _too_large(most: int) -> ApiProblem:
     detail = f"the body has more than {most} bytes"
-    return Problem(ProblemType.BODY_TOO_LARGE, detail, {"Connection": "close"})
+    return ApiProblem(ProblemType.BODY_TOO_LARGE, detail, {"Connection": "close"})
 
 
 def _media(
@@ -168,7 +168,7 @@ def _media(
     media = request.headers.get("content-type", default).partition(";")[0].strip().lower()
     if media not in accepted:
         detail = f"{media!r} is not understood; send {' or '.join(accepted)}"
-        raise Problem(ProblemType.UNSUPPORTED_MEDIA_TYPE, detail, {header: ", ".join(accepted)})
+        raise ApiProblem(ProblemType.UNSUPPORTED_MEDIA_TYPE, detail, {header: ", ".join(accepted)})
     return media
 
 

@@ -13,7 +13,7 @@ from queuectl.api.access import caller_of
 from queuectl.api.auth.audit import record_change
 from queuectl.api.kinds import API_VERSION
 from queuectl.api.ports import ApiStore
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.api.schemas import View, maybe, moment
 from queuectl.domain.budgets import BudgetScope, TopUp, WhenSpent, gpu_hours
 from queuectl.domain.errors import Conflict
@@ -100,7 +100,7 @@ async def top_up(request: Request, store: ApiStore, key: DocumentKey, body: TopU
     """
     stored = await store.get_config(key)
     if stored is None:
-        raise Problem(P.NOT_FOUND, f"{key} does not exist")
+        raise ApiProblem(P.NOT_FOUND, f"{key} does not exist")
     budget = read(stored.document).value
     month = body.month or budget.month(time.time()).name
     for number in range(1, _TRIES + await _known(store, key.name, month)):
@@ -126,7 +126,7 @@ async def top_up(request: Request, store: ApiStore, key: DocumentKey, body: TopU
             continue  # the name is taken
         record_change(request, f"created {name}: {body.gpu_hours} GPU-hours; reason: {body.reason}")
         return top_up_view(read(document).value)
-    raise Problem(P.PRECONDITION_FAILED, f"{key} is topped up by others; try again")
+    raise ApiProblem(P.PRECONDITION_FAILED, f"{key} is topped up by others; try again")
 
 
 async def _known(store: ApiStore, budget: str, month: str) -> int:

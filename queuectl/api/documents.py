@@ -17,7 +17,7 @@ from queuectl.api.dry_run import applied, changes_of, dry_run_documents, excess_
 from queuectl.api.kinds import API_VERSION, BY_KIND, ONLY_NAME, ConfigKind
 from queuectl.api.ports import ApiStore, Diagnoser
 from queuectl.api.preconditions import check_write, etag, unchanged
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.api.reading import merged
 from queuectl.api.reservation_status import with_status
 from queuectl.domain.errors import Conflict, NotFound
@@ -74,7 +74,7 @@ class Documents:
     async def read(self, key: DocumentKey, if_none_match: str | None) -> Response:
         stored = await self._store.get_config(key)
         if stored is None:
-            raise Problem(P.NOT_FOUND, f"{key} does not exist")
+            raise ApiProblem(P.NOT_FOUND, f"{key} does not exist")
         headers = {"ETag": etag(stored.version)}
         # The status of a Reservation changes without a new version.
         if self._kind.kind != "Reservation" and unchanged(stored.version, if_none_match):
@@ -117,11 +117,11 @@ class Documents:
         """Change the version that the caller has read, not a later one."""
         if if_match is None:
             detail = "a PATCH needs If-Match: the ETag of what you have read, or *"
-            raise Problem(P.PRECONDITION_REQUIRED, detail)
+            raise ApiProblem(P.PRECONDITION_REQUIRED, detail)
         patch = await self._bodies.patch(request)
         stored = await self._store.get_config(key)
         if stored is None:
-            raise Problem(P.NOT_FOUND, f"{key} does not exist")
+            raise ApiProblem(P.NOT_FOUND, f"{key} does not exist")
         check_write(stored.version, if_match, None)
         given = _addressed(merged(stored.document, patch), key)
         if dry_run:
@@ -156,7 +156,7 @@ class Documents:
         try:
             version = await self._store.put_config(document, before if conditional else None)
         except Conflict as error:
-            raise Problem(P.PRECONDITION_FAILED, str(error)) from error
+            raise ApiProblem(P.PRECONDITION_FAILED, str(error)) from error
         result = "unchanged" if version == before else "configured" if before else "created"
         warnings = (*warnings, *await self._dangling(key, document))
         shown = _shown(ConfigDocument(document, version))
@@ -216,9 +216,9 @@ class Documents:
         try:
             await self._store.delete_config(key, before)
         except NotFound as error:
-            raise Problem(P.NOT_FOUND, f"{key} does not exist") from error
+            raise ApiProblem(P.NOT_FOUND, f"{key} does not exist") from error
         except Conflict as error:
-            raise Problem(P.PRECONDITION_FAILED, str(error)) from error
+            raise ApiProblem(P.PRECONDITION_FAILED, str(error)) from error
         return Response(status_code=204)
 
     async def _parents(self, cohort: dict[str, Any]) -> dict[str, str | None]:
@@ -266,7 +266,7 @@ def _addressed(document: dict[str, Any], key: DocumentKey) -> dict[str, Any]:
     ]
     if errors:
         detail = "; ".join(f"{error['field']} {error['reason']}" for error in errors)
-        raise Problem(P.INVALID_DOCUMENT, detail, errors=errors)
+        raise ApiProblem(P.INVALID_DOCUMENT, detail, errors=errors)
     return {**document, "metadata": metadata}
 
 

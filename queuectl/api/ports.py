@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from queuectl.domain.audit import AuditFilter, AuditLine, Outcome
+from queuectl.domain.audit import AuditFilter, AuditLine, RequestOutcome
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.commands import Action, Command, CommandFilter
 from queuectl.domain.decisions import RefusedPlan, StoredDecision
@@ -67,7 +67,7 @@ class AuditStore(Protocol):
     async def begin(self, line: AuditLine) -> int:
         """Write a line without an outcome. This method assigns its id."""
 
-    async def end(self, number: int, outcome: Outcome) -> None:
+    async def end(self, number: int, outcome: RequestOutcome) -> None:
         """Complete a line."""
 
     async def lines(self, wanted: AuditFilter, limit: int) -> tuple[AuditLine, ...]:
@@ -312,7 +312,7 @@ class Diagnoser(Protocol):
         """The expected starts of pending gangs, by the leader's last estimate."""
 
 
-class Health(Protocol):
+class HealthChecks(Protocol):
     """The health of the process. Each sentence names one fault, as ``watch: pods not listed yet``; none = healthy."""
 
     async def live(self) -> Sequence[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from queuectl.api.problems import Problem, ProblemType, wrong_parameter
+from queuectl.api.problems import ApiProblem, ProblemType, wrong_parameter
 
 _TAG: Final = re.compile(r'(W/)?"([^"]*)"')
 _LIST: Final = re.compile(r'\s*(?:W/)?"[^"]*"\s*(?:,\s*(?:W/)?"[^"]*"\s*)*')
@@ -36,9 +36,9 @@ def check_write(version: int | None, if_match: str | None, if_none_match: str | 
     """
     current = etag(version) if version is not None else None
     if if_match is not None and not _matches(current, "If-Match", if_match, weak=False):
-        raise Problem(ProblemType.PRECONDITION_FAILED, _stale(current, if_match))
+        raise ApiProblem(ProblemType.PRECONDITION_FAILED, _stale(current, if_match))
     if if_none_match is not None and _matches(current, "If-None-Match", if_none_match, weak=True):
-        raise Problem(
+        raise ApiProblem(
             ProblemType.PRECONDITION_FAILED, f"the object exists, with entity tag {current}"
         )
 

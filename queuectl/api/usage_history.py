@@ -94,16 +94,16 @@ class HistoryItem(View):
     )
 
 
-class HistoryView(View):
+class UsageHistoryView(View):
     as_of: datetime | None = Field(
         description="Usage up to this time is included; null = none yet."
     )
     items: list[HistoryItem] = Field(description="The points, oldest first.")
 
 
-def history_view(found: tuple[HistoryPoint, ...]) -> HistoryView:
+def history_view(found: tuple[HistoryPoint, ...]) -> UsageHistoryView:
     """The points as the API answers them."""
-    return HistoryView(
+    return UsageHistoryView(
         as_of=maybe(found[-1].until if found else None),
         items=[
             HistoryItem(

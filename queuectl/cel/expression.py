@@ -24,7 +24,7 @@ class EvaluationError(QueuectlError):
     """The value of an expression is an error, for example because a field is missing."""
 
 
-class Expression:
+class CompiledExpression:
     """One compiled expression."""
 
     def __init__(self, compiled: cel.Expression) -> None:

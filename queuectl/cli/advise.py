@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from queuectl.simulate.setting import Setting
 
 
-class Output(StrEnum):
+class AdviceFormat(StrEnum):
     TABLE = "table"
     JSON = "json"
     HTML = "html"
@@ -68,11 +68,11 @@ def advise_command(
     events: Events = None,
     utilization: UtilizationFile = None,
     output: Annotated[
-        Output,
+        AdviceFormat,
         typer.Option(
             "-o", "--output", help="Format of the output. yaml: only the objects to apply."
         ),
-    ] = Output.TABLE,
+    ] = AdviceFormat.TABLE,
     seed: Annotated[
         int, typer.Option(metavar="NUMBER", min=0, help="Seed of the random numbers.")
     ] = 0,
@@ -128,18 +128,18 @@ def _runner(durations: DurationsOption) -> Run:
     return run
 
 
-def _emit(output: Output, found: Advice) -> None:
+def _emit(output: AdviceFormat, found: Advice) -> None:
     from queuectl.simulate.advice import texts
 
     best = found.recommended
     match output:
-        case Output.JSON:
+        case AdviceFormat.JSON:
             emit_json(texts.document(found))
-        case Output.HTML:
+        case AdviceFormat.HTML:
             sys.stdout.write(texts.html(found))
-        case Output.YAML:
+        case AdviceFormat.YAML:
             sys.stdout.write(texts.instructions(best) if best is not None else "")
-        case Output.TABLE:
+        case AdviceFormat.TABLE:
             from queuectl.cli.simulate import print_tables
 
             print_tables([texts.ranking(found)])

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from queuectl.api.kinds import PREFIX
-from queuectl.cli.client import DEFAULT_SERVER, Client, Json, Namespace, Server, connect
+from queuectl.cli.client import DEFAULT_SERVER, Json, Namespace, Server, ServerClient, connect
 from queuectl.cli.client import workload_path as path_of
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.explain import Kind
@@ -210,12 +210,12 @@ def check_command(
         ask(client, Action.CHECK, found, by, why, wait, **body)
 
 
-def _found(client: Client, workload: str, namespace: str | None, kind: str | None) -> Json:
+def _found(client: ServerClient, workload: str, namespace: str | None, kind: str | None) -> Json:
     return client.get(path_of(workload, namespace), kind=kind)
 
 
 def ask(
-    client: Client,
+    client: ServerClient,
     action: Action,
     found: Json,
     by: str | None,
@@ -248,7 +248,7 @@ def _what(kept: Json) -> str:
     return f"priority {kept['priority']}" + (f" until {kept['until']}" if kept["until"] else "")
 
 
-def _follow(client: Client, kept: Json, named: str, seconds: float) -> None:
+def _follow(client: ServerClient, kept: Json, named: str, seconds: float) -> None:
     """Wait until the leader has executed or refused the command."""
     deadline = time.monotonic() + seconds
     while kept["state"] == "Waiting":
@@ -261,7 +261,7 @@ def _follow(client: Client, kept: Json, named: str, seconds: float) -> None:
     typer.echo(f"{named}: done")
 
 
-def _preview(client: Client, action: Action, found: Json) -> None:
+def _preview(client: ServerClient, action: Action, found: Json) -> None:
     answer = client.post(f"{PREFIX}/workloads/{found['uid']}/{action}?dry_run=true", {})
     named = f"{found['kind'].lower()}/{answer['workload']}"
     if not answer["evicts"]:

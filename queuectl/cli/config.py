@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from queuectl.api.kinds import BY_KIND, CONFIG_KINDS, ONLY_NAME, PREFIX
-from queuectl.cli.client import DEFAULT_SERVER, Client, Json, Server, connect
+from queuectl.cli.client import DEFAULT_SERVER, Json, Server, ServerClient, connect
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.opencost import read_prices
@@ -101,7 +101,7 @@ def prices(
     typer.echo(as_yaml(document), nl=False)
 
 
-def _configuration(client: Client) -> Json:
+def _configuration(client: ServerClient) -> Json:
     """The Configuration of the server, or an empty one."""
     kind = BY_KIND["Configuration"]
     for item in client.get(kind.collection())["items"]:
@@ -113,7 +113,7 @@ def _configuration(client: Client) -> Json:
     }
 
 
-def stored(client: Client) -> list[Json]:
+def stored(client: ServerClient) -> list[Json]:
     """All objects of the server, in an order for `apply`."""
     kinds = sorted(CONFIG_KINDS, key=lambda kind: ORDER.index(kind.kind))
     return [_bare(item) for kind in kinds for item in client.get(kind.collection())["items"]]

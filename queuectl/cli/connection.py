@@ -16,7 +16,7 @@ import typer
 from typer.main import get_command
 
 from queuectl.cli import credentials
-from queuectl.cli.credentials import Context
+from queuectl.cli.credentials import KubeconfigContext
 from queuectl.cli.errors import CommandFailed, Exit
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def _options(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Context of the kubeconfig. Default: the current context.",
+            help="KubeconfigContext of the kubeconfig. Default: the current context.",
             callback=_keeper("context"),
             expose_value=False,
         ),
@@ -136,7 +136,7 @@ def given() -> ConnectionOptions:
     return _given.get()
 
 
-def context() -> Context | None:
+def context() -> KubeconfigContext | None:
     """The kubeconfig's context in use, or None without a kubeconfig. Raises CommandFailed."""
     chosen = given()
     return credentials.current_context(chosen.kubeconfig, chosen.context)

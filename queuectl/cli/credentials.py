@@ -28,7 +28,7 @@ _DEFAULT: Final = Path("~/.kube/config")
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class KubeconfigContext:
     """A context, with its user and its cluster.
 
     Attributes:
@@ -50,7 +50,9 @@ class Context:
     cluster_file: Path
 
 
-def current_context(files: str | None = None, context: str | None = None) -> Context | None:
+def current_context(
+    files: str | None = None, context: str | None = None
+) -> KubeconfigContext | None:
     """The current context; None without a kubeconfig.
 
     Args:
@@ -76,7 +78,7 @@ def current_context(files: str | None = None, context: str | None = None) -> Con
     login, user_file = _entry(found, "users", "user", user)
     cluster, cluster_file = _entry(found, "clusters", "cluster", str(entry.get("cluster") or ""))
     namespace = entry.get("namespace")
-    return Context(
+    return KubeconfigContext(
         name=wanted,
         namespace=str(namespace) if namespace else None,
         user=user,
@@ -187,7 +189,7 @@ def from_file(path: Path) -> str:
     return checked_token(content, f"token file {path}")
 
 
-def of_context(context: Context | None) -> str:
+def of_context(context: KubeconfigContext | None) -> str:
     """The token of the kubeconfig's user.
 
     Raises:
@@ -231,7 +233,7 @@ def checked_token(text: str, source: str) -> str:
 # ---- exec plugins (client.authentication.k8s.io)
 
 
-def of_plugin(context: Context) -> Mapping[str, Any]:
+def of_plugin(context: KubeconfigContext) -> Mapping[str, Any]:
     """Credentials from the exec plugin: ``token``, or ``clientCertificateData`` with ``clientKeyData``, as PEM.
 
     The plugin's questions and errors are shown on the terminal, as with kubectl. Empty where the user has no plugin.
@@ -272,7 +274,7 @@ def of_plugin(context: Context) -> Mapping[str, Any]:
 
 
 def _environment(
-    plugin: Mapping[str, Any], context: Context, version: str, *, interactive: bool
+    plugin: Mapping[str, Any], context: KubeconfigContext, version: str, *, interactive: bool
 ) -> dict[str, str]:
     given = {str(one["name"]): str(one["value"]) for one in plugin.get("env") or ()}
     spec: dict[str, Any] = {"interactive": interactive}

@@ -33,7 +33,7 @@ Kind = Annotated[
 ]
 
 
-class Form(StrEnum):
+class ExplanationFormat(StrEnum):
     TEXT = "text"
     JSON = "json"
     YAML = "yaml"
@@ -46,19 +46,19 @@ def explain_command(
     namespace: Namespace = None,
     kind: Kind = None,
     output: Annotated[
-        Form, typer.Option("--output", "-o", help="Format of the output.")
-    ] = Form.TEXT,
+        ExplanationFormat, typer.Option("--output", "-o", help="Format of the output.")
+    ] = ExplanationFormat.TEXT,
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """Show why a workload is pending, with suggested fixes, or where it runs."""
     with connect(server) as client:
         body = client.get(f"{workload_path(workload, namespace)}/explain", kind=kind)
     match output:
-        case Form.JSON:
+        case ExplanationFormat.JSON:
             emit_json(body)
-        case Form.YAML:
+        case ExplanationFormat.YAML:
             emit_yaml(body)
-        case Form.TEXT:
+        case ExplanationFormat.TEXT:
             typer.echo("\n".join(folded(explain_lines(body))))
 
 

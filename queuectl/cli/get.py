@@ -10,7 +10,7 @@ from queuectl.cli import program
 from queuectl.cli.client import DEFAULT_SERVER, Namespace, Server, config_kind, connect
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.listings import OTHERS, Form, ListingOptions, configuration
-from queuectl.cli.render import Output
+from queuectl.cli.render import ListFormat
 
 _PLURALS: Final = {
     name: plural
@@ -66,7 +66,7 @@ def get_command(
     ] = None,
     namespace: Namespace = None,
     everywhere: Everywhere = False,
-    output: Form = Output.TABLE,
+    output: Form = ListFormat.TABLE,
     queue: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only workloads of this LocalQueue.")
     ] = None,

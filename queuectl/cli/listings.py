@@ -12,7 +12,7 @@ import typer
 
 from queuectl.api.kinds import PREFIX, ConfigKind
 from queuectl.cli import events
-from queuectl.cli.client import Client, Json, config_path, workload_path
+from queuectl.cli.client import Json, ServerClient, config_path, workload_path
 from queuectl.cli.columns import (
     COMMAND_COLUMNS,
     DECISION_COLUMNS,
@@ -25,9 +25,9 @@ from queuectl.cli.columns import (
     WORKLOAD_COLUMNS,
     config_columns,
 )
-from queuectl.cli.render import Column, Output, emit_json, emit_table, emit_yaml
+from queuectl.cli.render import Column, ListFormat, emit_json, emit_table, emit_yaml
 
-Form = Annotated[Output, typer.Option("--output", "-o", help="Format of the output.")]
+Form = Annotated[ListFormat, typer.Option("--output", "-o", help="Format of the output.")]
 Name = Callable[[Json], str]
 
 
@@ -45,30 +45,30 @@ class ListingOptions:
 
     name: str | None
     namespace: str | None
-    output: Output
+    output: ListFormat
     filters: Mapping[str, Any]
     watch: bool = False
     last: int = 100
 
 
 def show(
-    body: Json, items: list[Json], output: Output, columns: tuple[Column, ...], named: Name
+    body: Json, items: list[Json], output: ListFormat, columns: tuple[Column, ...], named: Name
 ) -> None:
     """Print an answer: ``body`` unchanged for programs, its items as a table for people."""
     match output:
-        case Output.JSON:
+        case ListFormat.JSON:
             emit_json(body)
-        case Output.YAML:
+        case ListFormat.YAML:
             emit_yaml(body)
-        case Output.NAME:
+        case ListFormat.NAME:
             sys.stdout.writelines(named(item) + "\n" for item in items)
-        case Output.TABLE | Output.WIDE if items:
-            emit_table(columns, items, wide=output is Output.WIDE)
-        case Output.TABLE | Output.WIDE:
+        case ListFormat.TABLE | ListFormat.WIDE if items:
+            emit_table(columns, items, wide=output is ListFormat.WIDE)
+        case ListFormat.TABLE | ListFormat.WIDE:
             typer.echo("no objects found", err=True)
 
 
-def configuration(client: Client, kind: ConfigKind, wanted: ListingOptions) -> None:
+def configuration(client: ServerClient, kind: ConfigKind, wanted: ListingOptions) -> None:
     """Objects of a configuration kind."""
     if wanted.name is not None:
         body = client.get(config_path(kind, wanted.name, wanted.namespace))
@@ -81,7 +81,7 @@ def configuration(client: Client, kind: ConfigKind, wanted: ListingOptions) -> N
     show(body, items, wanted.output, columns, lambda o: f"{kind.singular}/{o['metadata']['name']}")
 
 
-def _workloads(client: Client, wanted: ListingOptions) -> None:
+def _workloads(client: ServerClient, wanted: ListingOptions) -> None:
     def named(item: Json) -> str:
         return f"{item['kind'].lower()}/{item['namespace']}/{item['name']}"
 
@@ -99,7 +99,7 @@ def _workloads(client: Client, wanted: ListingOptions) -> None:
         show({"items": items, "nextCursor": None}, items, wanted.output, columns, named)
 
 
-def _events(client: Client, wanted: ListingOptions) -> None:
+def _events(client: ServerClient, wanted: ListingOptions) -> None:
     columns, named = EVENT_COLUMNS, _numbered("event")
     scope = {"namespace": wanted.namespace, **wanted.filters}
     after = max(events.newest(client) - wanted.last, 0)
@@ -112,7 +112,7 @@ def _events(client: Client, wanted: ListingOptions) -> None:
         show({"items": items}, items, wanted.output, columns, named)
 
 
-def _nodes(client: Client, wanted: ListingOptions) -> None:
+def _nodes(client: ServerClient, wanted: ListingOptions) -> None:
     def named(item: Json) -> str:
         return f"node/{item['name']}"
 
@@ -125,7 +125,7 @@ def _nodes(client: Client, wanted: ListingOptions) -> None:
         show({"items": items, "nextCursor": None}, items, wanted.output, NODE_COLUMNS, named)
 
 
-def _domains(client: Client, wanted: ListingOptions) -> None:
+def _domains(client: ServerClient, wanted: ListingOptions) -> None:
     """Domains of all Topologies, or of the Topology that is named: a domain has no unique name."""
 
     def named(item: Json) -> str:
@@ -140,7 +140,7 @@ def _domains(client: Client, wanted: ListingOptions) -> None:
     show(body, rows, wanted.output, DOMAIN_COLUMNS, named)
 
 
-def _decisions(client: Client, wanted: ListingOptions) -> None:
+def _decisions(client: ServerClient, wanted: ListingOptions) -> None:
     path, named = f"{PREFIX}/decisions", _numbered("decision")
     if wanted.name is not None:
         body = client.get(f"{path}/{quote(wanted.name, safe='')}")
@@ -150,7 +150,7 @@ def _decisions(client: Client, wanted: ListingOptions) -> None:
         show({"items": items}, items, wanted.output, DECISION_COLUMNS, named)
 
 
-def _commands(client: Client, wanted: ListingOptions) -> None:
+def _commands(client: ServerClient, wanted: ListingOptions) -> None:
     """One command by its ID, the commands of a workload, or the newest of all. A workload with digits only needs its namespace."""
     name, named, every = wanted.name, _numbered("command"), f"{PREFIX}/commands"
     if name is None:
@@ -169,7 +169,7 @@ def _commands(client: Client, wanted: ListingOptions) -> None:
     show(body, items, wanted.output, COMMAND_COLUMNS, named)
 
 
-def _past_use(client: Client, wanted: ListingOptions) -> None:
+def _past_use(client: ServerClient, wanted: ListingOptions) -> None:
     def named(item: Json) -> str:
         return "/".join(filter(None, ("pastuse", item["scope"], item["namespace"], item["name"])))
 
@@ -177,7 +177,7 @@ def _past_use(client: Client, wanted: ListingOptions) -> None:
     show(body, body["items"], wanted.output, PAST_USE_COLUMNS, named)
 
 
-def _unmanaged(client: Client, wanted: ListingOptions) -> None:
+def _unmanaged(client: ServerClient, wanted: ListingOptions) -> None:
     """Unmanaged pods with GPUs; a table begins with the sums by namespace."""
 
     def named(item: Json) -> str:
@@ -186,7 +186,7 @@ def _unmanaged(client: Client, wanted: ListingOptions) -> None:
     pages = list(client.answers(f"{PREFIX}/reports/unmanaged", namespace=wanted.namespace))
     items = [item for page in pages for item in page["items"]]
     sums = {one["namespace"]: one for page in pages for one in page["namespaces"]}
-    if sums and wanted.output in (Output.TABLE, Output.WIDE):
+    if sums and wanted.output in (ListFormat.TABLE, ListFormat.WIDE):
         emit_table(UNMANAGED_SUM_COLUMNS, sums.values(), wide=False)
         typer.echo("")
     body = {"items": items, "namespaces": list(sums.values()), "nextCursor": None}
@@ -197,7 +197,7 @@ def _numbered(singular: str) -> Name:
     return lambda item: f"{singular}/{item['id']}"
 
 
-OTHERS: Final[Mapping[str, Callable[[Client, ListingOptions], None]]] = {
+OTHERS: Final[Mapping[str, Callable[[ServerClient, ListingOptions], None]]] = {
     "workloads": _workloads,
     "nodes": _nodes,
     "domains": _domains,

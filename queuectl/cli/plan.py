@@ -27,7 +27,7 @@ from queuectl.domain.snapshot import MakeRoom
 from queuectl.objects.configuration.queue_config import is_single
 from queuectl.objects.documents import Document
 from queuectl.objects.files.plans import plan_document
-from queuectl.objects.files.refused_plans import Refused, same_plan, unpack
+from queuectl.objects.files.refused_plans import RefusedPlanFile, same_plan, unpack
 from queuectl.objects.times import parse_time
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ BAD_INPUT = 2
 DEFECT = 1
 
 
-class Output(StrEnum):
+class PlanFormat(StrEnum):
     JSON = "json"
     TABLE = "table"
 
@@ -192,8 +192,8 @@ def plan_command(
         ),
     ] = None,
     output: Annotated[
-        Output, typer.Option("-o", "--output", help="Format of the output.")
-    ] = Output.TABLE,
+        PlanFormat, typer.Option("-o", "--output", help="Format of the output.")
+    ] = PlanFormat.TABLE,
     now: Annotated[
         str | None,
         typer.Option(
@@ -275,7 +275,7 @@ def plan_command(
         _fail(BAD_INPUT, str(error))
     checked = _checked(given) if refused is None else _planned_again(refused)
     if explain is None:
-        explain = EXPLAINED if output is Output.JSON else 0
+        explain = EXPLAINED if output is PlanFormat.JSON else 0
     diagnoses = _diagnoses(checked, explain)
     document = plan_document(
         checked.given,
@@ -287,7 +287,7 @@ def plan_command(
         _reconfigurations(checked) if mig else None,
         given.account.counts,
     )
-    if output is Output.JSON:
+    if output is PlanFormat.JSON:
         sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     else:
         print_tables(document)
@@ -331,13 +331,13 @@ def _given(
     return read_snapshot([*documents, *_settings(config)], _clock(now), declared_kinds(kinds))
 
 
-def _alone(refused: Refused) -> SnapshotInput:
+def _alone(refused: RefusedPlanFile) -> SnapshotInput:
     from queuectl.offline.inputs import SnapshotInput
 
     return SnapshotInput(refused.snapshot)
 
 
-def _planned_again(refused: Refused) -> CheckedPlan:
+def _planned_again(refused: RefusedPlanFile) -> CheckedPlan:
     """The plan for the snapshot of a refused plan; the comparison of the two is printed on stderr."""
     from queuectl.control.checked_plan import planned_again
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from queuectl.api.kinds import PREFIX
-from queuectl.cli.client import Client, Json
+from queuectl.cli.client import Json, ServerClient
 
 _JOBS: Final = (
     *("job_id", "submit_s", "duration_s", "nodes_or_pods", "gpus_per_pod"),
@@ -70,7 +70,7 @@ class RecordedTrace:
         )
 
 
-def recorded_trace(client: Client, since: str, until: str | None) -> RecordedTrace:
+def recorded_trace(client: ServerClient, since: str, until: str | None) -> RecordedTrace:
     """All jobs of a period, page by page. ``since``, ``until``: a time, or how long ago."""
     pages = list(client.answers(f"{PREFIX}/reports/jobs", since=hours(since), until=until))
     begin, end = pages[0]["since"], max(page["until"] for page in pages)

@@ -35,7 +35,7 @@ _LEAST: Final = 16  # characters of a shortened text
 _READABLE: Final = 40  # characters that a shortened text keeps while other columns can be omitted
 
 
-class Output(StrEnum):
+class ListFormat(StrEnum):
     """Formats of a list."""
 
     TABLE = "table"

@@ -26,7 +26,7 @@ Json = dict[str, Any]
 _NONE: Final = "(none)"
 
 
-class Form(StrEnum):
+class ReportFormat(StrEnum):
     """Formats of a report."""
 
     TABLE = "table"
@@ -54,8 +54,8 @@ def report_command(
         str | None, typer.Option(metavar="WHEN", help="End, in the same form. Default: now.")
     ] = None,
     output: Annotated[
-        Form, typer.Option("--output", "-o", help="Format of the output.")
-    ] = Form.TABLE,
+        ReportFormat, typer.Option("--output", "-o", help="Format of the output.")
+    ] = ReportFormat.TABLE,
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """Report sums over full hours, the efficiency of the cluster now, or the Budgets in the present month.
@@ -71,15 +71,15 @@ def report_command(
     with connect(server) as client:
         body = client.get(f"{PREFIX}/reports/{kind}", by=by, since=since, until=until)
     match output:
-        case Form.JSON:
+        case ReportFormat.JSON:
             emit_json(body)
-        case Form.CSV:
+        case ReportFormat.CSV:
             _emit_csv(body)
-        case Form.TABLE if kind is ReportKind.BUDGETS:
+        case ReportFormat.TABLE if kind is ReportKind.BUDGETS:
             _emit_budgets(body)
-        case Form.TABLE if grouping is None:
+        case ReportFormat.TABLE if grouping is None:
             _emit_efficiency(body)
-        case Form.TABLE:
+        case ReportFormat.TABLE:
             _emit_tables(kind, grouping, body)
 
 

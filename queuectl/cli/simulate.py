@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 # ---- The command
 
 
-class Output(StrEnum):
+class SimulationFormat(StrEnum):
     TABLE = "table"
     JSON = "json"
     CSV = "csv"
@@ -86,8 +86,8 @@ def simulate_command(
     events: Events = None,
     utilization: UtilizationFile = None,
     output: Annotated[
-        Output, typer.Option("-o", "--output", help="Format of the output.")
-    ] = Output.TABLE,
+        SimulationFormat, typer.Option("-o", "--output", help="Format of the output.")
+    ] = SimulationFormat.TABLE,
     seed: Annotated[
         int,
         typer.Option(
@@ -142,26 +142,26 @@ def _warn(setting: Setting, outcomes: list[Outcome], placement: PlacementOption)
         sys.stderr.write(f"warning: {warning}\n")
 
 
-def _emit(output: Output, outcomes: list[Outcome]) -> None:
+def _emit(output: SimulationFormat, outcomes: list[Outcome]) -> None:
     match output:
-        case Output.JSON:
+        case SimulationFormat.JSON:
             from queuectl.simulate.documents import document
 
             documents = {found.policy: document(found) for found in outcomes}
             emit_json(documents if len(outcomes) > 1 else documents[outcomes[0].policy])
-        case Output.CSV:
+        case SimulationFormat.CSV:
             from queuectl.simulate.documents import figures_csv
 
             sys.stdout.write(figures_csv(outcomes))
-        case Output.CSV_OVER_TIME:
+        case SimulationFormat.CSV_OVER_TIME:
             from queuectl.simulate.documents import over_time_csv
 
             sys.stdout.write(over_time_csv(outcomes))
-        case Output.HTML:
+        case SimulationFormat.HTML:
             from queuectl.simulate.report import report
 
             sys.stdout.write(report(outcomes))
-        case Output.TABLE:
+        case SimulationFormat.TABLE:
             from queuectl.cli.simulate import print_outcomes
 
             print_outcomes(outcomes)

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from queuectl.api.kinds import PREFIX
 from queuectl.cli import events
-from queuectl.cli.client import Client, Json, Refused
+from queuectl.cli.client import Json, RequestRefused, ServerClient
 from queuectl.cli.errors import Exit
-from queuectl.cli.render import Column, GrowingTable, Output, emit_yaml
+from queuectl.cli.render import Column, GrowingTable, ListFormat, emit_yaml
 
 ONE_BY_ONE: Final = 25
 """If more workloads change at once, the client requests the whole list."""
@@ -19,17 +19,17 @@ ONE_BY_ONE: Final = 25
 Printer = Callable[[Iterable[Json]], None]
 
 
-def printer(output: Output, columns: Sequence[Column], named: Callable[[Json], str]) -> Printer:
+def printer(output: ListFormat, columns: Sequence[Column], named: Callable[[Json], str]) -> Printer:
     """A function that prints objects in this format: JSON as a line each, YAML as documents."""
     match output:
-        case Output.JSON:
+        case ListFormat.JSON:
             return lambda items: _write(json.dumps(i, ensure_ascii=False) + "\n" for i in items)
-        case Output.YAML:
+        case ListFormat.YAML:
             return _yaml
-        case Output.NAME:
+        case ListFormat.NAME:
             return lambda items: _write(named(item) + "\n" for item in items)
         case _:
-            return GrowingTable(columns, wide=output is Output.WIDE).add
+            return GrowingTable(columns, wide=output is ListFormat.WIDE).add
 
 
 def _write(lines: Iterable[str]) -> None:
@@ -44,14 +44,14 @@ def _yaml(items: Iterable[Json]) -> None:
     sys.stdout.flush()
 
 
-def watch_events(client: Client, show: Printer, after: int, **filters: Any) -> None:
+def watch_events(client: ServerClient, show: Printer, after: int, **filters: Any) -> None:
     """Print the events above an id, as they arrive."""
     for batch in events.gathered(events.follow(client, after, **filters)):
         show([block.data for block in batch if block.event == "step"])
 
 
 def watch_workloads(
-    client: Client,
+    client: ServerClient,
     show: Printer,
     namespace: str | None = None,
     cluster_queue: str | None = None,
@@ -71,13 +71,13 @@ def watch_workloads(
             show(_still(client, uids, filters))
 
 
-def _still(client: Client, uids: Iterable[str], filters: dict[str, Any]) -> list[Json]:
+def _still(client: ServerClient, uids: Iterable[str], filters: dict[str, Any]) -> list[Json]:
     """The workloads that still exist and match the filters."""
     found = []
     for uid in uids:
         try:
             item = client.get(f"{PREFIX}/workloads/{uid}")
-        except Refused as refused:
+        except RequestRefused as refused:
             if refused.code in (Exit.NOT_FOUND, Exit.NOT_ALLOWED):
                 continue
             raise

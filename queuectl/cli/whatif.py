@@ -13,7 +13,7 @@ import typer
 
 from queuectl.api.kinds import PREFIX
 from queuectl.cli.apply import excess_line
-from queuectl.cli.client import DEFAULT_SERVER, Client, Json, Server, connect
+from queuectl.cli.client import DEFAULT_SERVER, Json, Server, ServerClient, connect
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.explain import folded, obstacle_lines, placement_lines
@@ -27,7 +27,7 @@ TIMEOUT_SECONDS: Final = 300.0  # the server answers one question at a time, wit
 _STARTS: Final = ("starts", "reserves")
 
 
-class Form(StrEnum):
+class WhatIfFormat(StrEnum):
     TABLE = "table"
     JSON = "json"
     YAML = "yaml"
@@ -74,8 +74,8 @@ def whatif_command(
         ),
     ] = None,
     output: Annotated[
-        Form, typer.Option("--output", "-o", help="Format of the output.")
-    ] = Form.TABLE,
+        WhatIfFormat, typer.Option("--output", "-o", help="Format of the output.")
+    ] = WhatIfFormat.TABLE,
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """Show which gangs would start, wait or be evicted after all given changes together. Nothing is changed.
@@ -96,17 +96,17 @@ def whatif_command(
     with connect(server) as client:
         body = tried(client, **asked)
     match output:
-        case Form.JSON:
+        case WhatIfFormat.JSON:
             emit_json(body)
-        case Form.YAML:
+        case WhatIfFormat.YAML:
             emit_yaml(body)
-        case Form.TABLE:
+        case WhatIfFormat.TABLE:
             _show(body)
     waits = [each for each in gangs(body) if each["submitted"] and each["outcome"] not in _STARTS]
     raise typer.Exit(Exit.CONFLICT if waits else Exit.OK)
 
 
-def tried(client: Client, **asked: Any) -> Json:
+def tried(client: ServerClient, **asked: Any) -> Json:
     """The answer of the server to ``POST plans``."""
     return client.post(f"{PREFIX}/plans", asked, TIMEOUT_SECONDS)
 

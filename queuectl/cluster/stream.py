@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from queuectl.cluster.client import Expired, failure
-from queuectl.cluster.identity import Identity, identify
+from queuectl.cluster.identity import ObjectIdentity, identify
 from queuectl.cluster.nesting import LEVELS, decoded
 from queuectl.cluster.resources import Resource
 from queuectl.domain.containment import Boundary, Containment, entering
@@ -97,7 +97,7 @@ class WatchBatch:
 
 
 @dataclass(slots=True)
-class Feed:
+class ResourceFeed:
     """State of one resource's stream.
 
     Attributes:
@@ -193,10 +193,10 @@ class Feed:
         self._keep_unreadable(key, found, deltas)
         return True
 
-    def _ref(self, found: Identity) -> str:
+    def _ref(self, found: ObjectIdentity) -> str:
         return _unreadable(self.resource.name, "", found).ref
 
-    def _keep_unreadable(self, key: str, found: Identity, deltas: list[Delta]) -> Unreadable:
+    def _keep_unreadable(self, key: str, found: ObjectIdentity, deltas: list[Delta]) -> Unreadable:
         self.version = found.resource_version or self.version
         self.keys.add(key)
         unreadable = _unreadable(self.resource.name, key, found)
@@ -232,7 +232,7 @@ def _meta(raw: msgspec.Raw) -> _Meta:
     return decoded(_object, raw, LEVELS).metadata
 
 
-def _unreadable(resource: str, key: str, found: Identity) -> Unreadable:
+def _unreadable(resource: str, key: str, found: ObjectIdentity) -> Unreadable:
     return Unreadable(
         resource,
         key,

@@ -65,7 +65,7 @@ RunChild = Callable[[Sequence[Suspect]], Awaitable[ChildEnd]]
 
 
 @dataclass(frozen=True, slots=True)
-class Child:
+class ChildProcess:
     """A spawned process with limits.
 
     Attributes:

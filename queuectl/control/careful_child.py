@@ -19,7 +19,7 @@ from typing import Any
 
 from queuectl.control.breadcrumb import Breadcrumb
 from queuectl.control.careful import NO_MEMORY
-from queuectl.control.checked_plan import CheckedPlan, Step, checked_plan
+from queuectl.control.checked_plan import CheckedPlan, PlanStep, checked_plan
 from queuectl.control.contained_plan import contained_plan
 from queuectl.control.device_rows import DeviceRows
 from queuectl.control.kueue import KueueDetector
@@ -36,7 +36,7 @@ from queuectl.state.mirror import Mirror
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ChildArguments:
     """The values that the parent gives to its child.
 
     Attributes:
@@ -54,7 +54,7 @@ class Given:
     memory: int
 
     @classmethod
-    def read(cls, document: Mapping[str, Any]) -> Given:
+    def read(cls, document: Mapping[str, Any]) -> ChildArguments:
         """From the document on standard input."""
         suspects = tuple(
             Suspect(**{**row, "boundary": Boundary(row["boundary"])})
@@ -80,7 +80,7 @@ class _Units:
         self._crumb.entered(boundary, key, ref, namespace)
 
 
-def begin(given: Given, clock: Clock) -> Containment:
+def begin(given: ChildArguments, clock: Clock) -> Containment:
     """Limit this process, and report its units. Returns its record, with the suspects."""
     faulthandler.enable()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -166,7 +166,7 @@ def _plan(snapshot: Snapshot) -> None:
     cache, stop = PlannerCache(), StopSignal()
     _evaluate_claims(snapshot, DeviceRows.of(cache).lowered)
 
-    def within(step: Step) -> AbstractContextManager[None]:
+    def within(step: PlanStep) -> AbstractContextManager[None]:
         entering(Boundary.TASK, step.value)
         return nullcontext()
 
@@ -197,9 +197,9 @@ def _evaluate_claims(snapshot: Snapshot, lower: Callable[[Snapshot], object]) ->
         lower(replace(snapshot, pending=pending, admitted=admitted))
 
 
-def run(main: Callable[[Given], Coroutine[Any, Any, None]]) -> None:
+def run(main: Callable[[ChildArguments], Coroutine[Any, Any, None]]) -> None:
     """Read what the parent gives, and work with it."""
     try:
-        asyncio.run(main(Given.read(json.load(sys.stdin))))
+        asyncio.run(main(ChildArguments.read(json.load(sys.stdin))))
     except* MemoryError:
         os._exit(NO_MEMORY)

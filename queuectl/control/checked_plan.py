@@ -19,10 +19,10 @@ from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.verify import Violation, verify
+from queuectl.planner.verify import PlanViolation, verify
 
 
-class Step(StrEnum):
+class PlanStep(StrEnum):
     """The steps of a plan, in order."""
 
     PLAN = "plan"
@@ -46,7 +46,7 @@ class CheckedPlan:
     snapshot: Snapshot
     decided: Plan
     plan: Plan
-    violations: tuple[Violation, ...]
+    violations: tuple[PlanViolation, ...]
     selects: Selects | None = None
 
     @property
@@ -59,7 +59,7 @@ def checked_plan(
     given: Snapshot,
     stop: StopSignal | None = None,
     cache: PlannerCache | None = None,
-    within: Callable[[Step], AbstractContextManager[object]] = nullcontext,
+    within: Callable[[PlanStep], AbstractContextManager[object]] = nullcontext,
 ) -> CheckedPlan:
     """Plan a snapshot.
 
@@ -70,10 +70,10 @@ def checked_plan(
         within: the context of each step.
     """
     cache = cache if cache is not None else PlannerCache()
-    with within(Step.PLAN):
+    with within(PlanStep.PLAN):
         snapshot, selects = DeviceRows.of(cache).lowered(with_reasons(given))
         decided = plan(snapshot, stop, cache)
-    with within(Step.VERIFY):
+    with within(PlanStep.VERIFY):
         violations = verify(snapshot, decided, selects)
         known = without_claim_podsets(decided)
         return CheckedPlan(given, snapshot, decided, known, violations, selects)

@@ -14,12 +14,12 @@ from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.budgets import Budget, SpentUnits
 from queuectl.domain.commands import Answer, Command
 from queuectl.domain.containment import Suspect
-from queuectl.domain.decisions import Decision, RefusedPlan
+from queuectl.domain.decisions import CycleDecision, RefusedPlan
 from queuectl.domain.folding import Fold
 from queuectl.domain.jobs import JobRecord, PriorAdmission
 from queuectl.domain.ledger import Document, Entry, EntryChange, Loaded
 from queuectl.domain.node_health import GpuClock, GpuFault, NodeHealthRules
-from queuectl.domain.past_jobs import Run
+from queuectl.domain.past_jobs import FinishedRun
 from queuectl.domain.pastuse import Used
 from queuectl.domain.process_runs import ProcessEnd
 from queuectl.domain.queries import ConfigChanges, ConfigDocument, DocumentKey, Tolerance
@@ -27,7 +27,7 @@ from queuectl.domain.records import Delta, LeaderRecord
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
 from queuectl.domain.set_aside_objects import SetAsideObject
-from queuectl.domain.utilization import PodKey, Sample
+from queuectl.domain.utilization import PodKey, UtilizationSample
 
 Sink = Callable[[Sequence[Delta]], None]
 
@@ -74,7 +74,7 @@ class UsageStore(Protocol):
     async def spent(self, budgets: Iterable[Budget], at: float) -> SpentUnits:
         """The use of budgets in the month of ``at`` (unix seconds)."""
 
-    async def past_runs(self, most: int) -> tuple[Run, ...]:
+    async def past_runs(self, most: int) -> tuple[FinishedRun, ...]:
         """The run times of the workloads that have finished last, at most so many, oldest first."""
 
     async def prune(self, before: float, *, epoch: int) -> int:
@@ -115,7 +115,9 @@ class UseSource(Protocol):
 
     trusts: str
 
-    async def sample(self, window: float, at: float, known: Collection[PodKey]) -> Sample:
+    async def sample(
+        self, window: float, at: float, known: Collection[PodKey]
+    ) -> UtilizationSample:
         """The samples of all pods over the ``window`` seconds before ``at``.
 
         ``known``: pods that hold GPUs, from which a source can derive the labels that name pods.
@@ -184,7 +186,7 @@ class Store(Protocol):
         revision: int | None,
         cycle: int,
         answers: Sequence[Answer] = (),
-        decision: Decision | None = None,
+        decision: CycleDecision | None = None,
         tolerance: Tolerance | None = None,
         reserved: Sequence[ReservationState] | None = None,
     ) -> None:

@@ -26,7 +26,7 @@ def longest_step(wall_seconds: float) -> float:
     return max(LONGEST_STEP, 3 * wall_seconds)
 
 
-class Progress:
+class LoopProgress:
     """Of the loop of one leader. Any thread can mark a step."""
 
     def __init__(self, longest_step: float = LONGEST_STEP) -> None:

@@ -46,7 +46,7 @@ from queuectl.domain.utilization import GangUse
 from queuectl.objects.kinds import JobKinds
 from queuectl.planner.cache import PlannerCache
 from queuectl.state.mirror import Mirror
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 
 log = structlog.get_logger()
 
@@ -62,7 +62,7 @@ class Supervisor:
         *,
         store: Store,
         cluster: Cluster,
-        metrics: Metrics,
+        metrics: MetricsRecorder,
         settings: Settings,
         clock: SteadyClock,
         kinds: JobKinds,

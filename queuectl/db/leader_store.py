@@ -28,7 +28,7 @@ from queuectl.db.tables import leadership
 from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.commands import Answer
 from queuectl.domain.containment import Suspect
-from queuectl.domain.decisions import Decision, RefusedPlan
+from queuectl.domain.decisions import CycleDecision, RefusedPlan
 from queuectl.domain.ledger import EntryChange, Loaded
 from queuectl.domain.pastuse import Used
 from queuectl.domain.process_runs import ProcessEnd
@@ -135,7 +135,7 @@ class LeaderStore(Database):
         revision: int | None,
         cycle: int,
         answers: Sequence[Answer] = (),
-        decision: Decision | None = None,
+        decision: CycleDecision | None = None,
         tolerance: Tolerance | None = None,
         reserved: Sequence[ReservationState] | None = None,
     ) -> None:

@@ -22,7 +22,7 @@ from queuectl.domain.quantity import Resources
 from queuectl.domain.queries import HistoryLine
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease, PlannedStart
-from queuectl.domain.workload import FlavorShare, Placement, Planned, PodSetPlacement
+from queuectl.domain.workload import DecidedRequest, FlavorShare, Placement, PodSetPlacement
 
 # Fields of an Entry that are stored as they are, under the same name.
 _PLAIN: Final = (
@@ -104,16 +104,16 @@ def gpus_from(whole: int, parts: int | None) -> Fraction:
     return exact if exact is not None and ceil(exact) == whole else Fraction(whole)
 
 
-def _planned_document(planned: Planned) -> dict[str, Any]:
+def _planned_document(planned: DecidedRequest) -> dict[str, Any]:
     """Amounts in the units of :mod:`queuectl.domain.quantity`."""
     requests = {podset: dict(asked) for podset, asked in planned.requests.items()}
     return {"requests": requests, "digest": planned.digest, "limit": planned.limit}
 
 
-def _planned_from(document: Mapping[str, Any]) -> Planned:
+def _planned_from(document: Mapping[str, Any]) -> DecidedRequest:
     requests = {podset: Resources(asked) for podset, asked in document["requests"].items()}
     limit = document.get("limit")  # absent in rows of earlier releases
-    return Planned(requests, document["digest"], limit)
+    return DecidedRequest(requests, document["digest"], limit)
 
 
 def _reason_document(reason: Reason) -> dict[str, Any]:

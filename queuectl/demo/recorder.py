@@ -23,7 +23,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from queuectl.demo.watch import ListCompleted, Server, WatchedObject
+from queuectl.demo.watch import KubeconfigServer, ListEnd, WatchedObject
 from queuectl.domain.fleet import Node
 from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.records import NodeRecord
@@ -78,7 +78,7 @@ class Recorder:
     """
 
     def __init__(self, kubeconfig: Path, kinds: JobKinds = KINDS) -> None:
-        self._server = Server(kubeconfig)
+        self._server = KubeconfigServer(kubeconfig)
         self._paths: dict[str, Callable[[msgspec.Raw], Fact | None]] = {
             "/api/v1/nodes": _reader(WireNode, read_node),
             leaderworkerset.PATH: _job_reader(leaderworkerset.WireSet, leaderworkerset.read_set),
@@ -147,7 +147,7 @@ class Recorder:
             fresh = future.result(seconds)
             self._wait(partial(self._covers, collection, fresh), collection, seconds)
 
-    def _covers(self, collection: str, fresh: ListCompleted) -> bool:
+    def _covers(self, collection: str, fresh: ListEnd) -> bool:
         with self._lock:
             seen = self._versions[collection]
             gone = self._known[collection].keys() - fresh.versions.keys()
@@ -196,7 +196,7 @@ class Recorder:
     async def _follow(self, collection: str) -> None:
         async for seen in self._server.follow(collection):
             with self._lock:
-                if isinstance(seen, ListCompleted):
+                if isinstance(seen, ListEnd):
                     self._relist(collection, seen)
                 else:
                     self._take(collection, seen)
@@ -218,7 +218,7 @@ class Recorder:
         known[seen.uid] = fact
         self._events.append(Event(seen.version, time.time(), seen.uid, fact))
 
-    def _relist(self, collection: str, relisted: ListCompleted) -> None:
+    def _relist(self, collection: str, relisted: ListEnd) -> None:
         for uid in self._known[collection].keys() - relisted.versions.keys():
             self._drop(collection, uid, relisted.version)
         self._gaps += not relisted.first

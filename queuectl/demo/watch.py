@@ -63,7 +63,7 @@ class WatchedObject:
 
 
 @dataclass(frozen=True, slots=True)
-class ListCompleted:
+class ListEnd:
     """A list is complete: an object that is not in ``versions`` (uid to resourceVersion) is deleted.
 
     ``first`` is False after an expired watch: revisions in between can be missing.
@@ -74,7 +74,7 @@ class ListCompleted:
     first: bool
 
 
-class Server:
+class KubeconfigServer:
     """The API server of a kubeconfig, with a client certificate or a token."""
 
     def __init__(self, kubeconfig: Path) -> None:
@@ -94,11 +94,11 @@ class Server:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def list(self, path: str) -> ListCompleted:
+    async def list(self, path: str) -> ListEnd:
         """The present objects of a collection."""
         return (await self._read(path, first=True))[1]
 
-    async def follow(self, path: str) -> AsyncIterator[WatchedObject | ListCompleted]:
+    async def follow(self, path: str) -> AsyncIterator[WatchedObject | ListEnd]:
         """The present objects of a collection, then all its events, until the task is cancelled."""
         first = True
         while True:
@@ -127,9 +127,7 @@ class Server:
             except _Expired:
                 return
 
-    async def _read(
-        self, path: str, *, first: bool
-    ) -> tuple[tuple[WatchedObject, ...], ListCompleted]:
+    async def _read(self, path: str, *, first: bool) -> tuple[tuple[WatchedObject, ...], ListEnd]:
         seen = []
         query = {"limit": _PAGE}
         while True:
@@ -137,7 +135,7 @@ class Server:
             if (
                 answer.status_code == 404
             ):  # the kind is not installed, so there are no objects; the watch tries again
-                return (), ListCompleted(0, {}, first)
+                return (), ListEnd(0, {}, first)
             answer.raise_for_status()
             page = decoded(_list, answer.content, LEVELS + 2)
             seen += [_seen(raw, gone=False) for raw in page.items]
@@ -145,7 +143,7 @@ class Server:
                 break
             query["continue"] = page.metadata.next
         version = int(page.metadata.resource_version)
-        return tuple(seen), ListCompleted(version, {one.uid: one.version for one in seen}, first)
+        return tuple(seen), ListEnd(version, {one.uid: one.version for one in seen}, first)
 
     async def _watch(self, path: str, version: int) -> AsyncIterator[WatchedObject]:
         query = {

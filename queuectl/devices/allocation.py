@@ -11,7 +11,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from queuectl.devices.needs import ABSENT, Choice, Need, NodeNeeds, Partial, State, Stock, bits_of
+from queuectl.devices.needs import (
+    ABSENT,
+    Choice,
+    DeviceState,
+    Need,
+    NodeNeeds,
+    Partial,
+    Stock,
+    bits_of,
+)
 from queuectl.devices.symmetry import Symmetry
 
 
@@ -29,28 +38,28 @@ class Allocator:
     node: NodeNeeds
     steps: int
     _possible: dict[tuple[Any, ...], bool] = field(default_factory=dict)
-    _results: dict[tuple[Any, int], tuple[State, ...]] = field(default_factory=dict)
+    _results: dict[tuple[Any, int], tuple[DeviceState, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.stock = Stock(self.node)
         self._symmetry = Symmetry(self.node, self.stock)
         self._key = self._symmetry.key
 
-    def key(self, state: State) -> Any:
+    def key(self, state: DeviceState) -> Any:
         """Equal for states that differ only in which of several interchangeable devices are in use."""
         return self._key(Partial(state))
 
     @property
-    def start(self) -> State:
+    def start(self) -> DeviceState:
         """No device in use."""
-        return State(0, self.node.left)
+        return DeviceState(0, self.node.left)
 
-    def results(self, state: State, atom: int) -> tuple[State, ...]:
+    def results(self, state: DeviceState, atom: int) -> tuple[DeviceState, ...]:
         """The states that an allocation of an atom can lead to; empty if none is sure to exist."""
         key = (self.key(state), atom)
         known = self._results.get(key)
         if known is None:
-            found: dict[Any, State] = {}
+            found: dict[Any, DeviceState] = {}
             need = self.node.needs[atom]
             if isinstance(need, Need):
                 begin = Partial(state, 0, (frozenset(),) * len(need.constraints))
@@ -62,7 +71,7 @@ class Allocator:
     # The search.
 
     def _collect(
-        self, atom: int, need: Need, at: int, partial: Partial, found: dict[Any, State]
+        self, atom: int, need: Need, at: int, partial: Partial, found: dict[Any, DeviceState]
     ) -> None:
         """All results that the allocator can choose."""
         if at == len(need.requests):
@@ -155,7 +164,7 @@ class Allocator:
         if seen is None:
             return None
         picked = partial.picked | bit if share is not None else partial.picked
-        return Partial(State(state.used | bit, left), picked, seen)
+        return Partial(DeviceState(state.used | bit, left), picked, seen)
 
     def _seen(
         self,

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from queuectl.devices.matching import Matching, NotMatched
-from queuectl.devices.requests import Classes, lowered_shape
+from queuectl.devices.requests import DeviceClasses, lowered_shape
 from queuectl.devices.shared import ClaimKey, with_shared_claims
 from queuectl.domain.devices import DeviceClass, DeviceInventory, DeviceOption, NodeDevices
 from queuectl.domain.fleet import Node
@@ -17,14 +17,14 @@ from queuectl.domain.workload import PodSet, Workload
 # ---- The charges of one gang
 
 
-def with_charges(workload: Workload, classes: Classes) -> Workload:
+def with_charges(workload: Workload, classes: DeviceClasses) -> Workload:
     """The gang with the resources that are charged for its devices among its requests."""
     podsets = tuple(_charged(podset, classes) for podset in workload.podsets)
     return replace(workload, podsets=podsets) if podsets != workload.podsets else workload
 
 
 def charged_gang(
-    gang: Admitted, given: Snapshot, classes: Classes, elsewhere: Collection[ClaimKey] = ()
+    gang: Admitted, given: Snapshot, classes: DeviceClasses, elsewhere: Collection[ClaimKey] = ()
 ) -> Admitted:
     """The same for a gang that holds capacity, with podsets for the claims that its pods share.
 
@@ -39,7 +39,7 @@ def charged_gang(
     return replace(gang, workload=with_charges(gang.workload, classes))
 
 
-def _charged(podset: PodSet, classes: Classes) -> PodSet:
+def _charged(podset: PodSet, classes: DeviceClasses) -> PodSet:
     request = classes.request_of(podset.shape)
     if request is None:
         return podset
@@ -59,7 +59,7 @@ def device_resources(
         mapped: DeviceClass and the resource that the Configuration charges for its devices.
         nodes: of the cluster.
     """
-    of_devices = Classes(classes, mapped).every_resource
+    of_devices = DeviceClasses(classes, mapped).every_resource
     if not of_devices:
         return of_devices
     return of_devices - {
@@ -75,7 +75,7 @@ def offers(inventory: DeviceInventory) -> dict[str, dict[str, int]]:
 
     A device that a taint takes out of use does not count.
     """
-    classes, matching = Classes(inventory.classes, ()), Matching(inventory.classes)
+    classes, matching = DeviceClasses(inventory.classes, ()), Matching(inventory.classes)
     found: dict[str, dict[str, int]] = {}
     for name, node in inventory.nodes.items():
         at: dict[str, set[int]] = {}

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from queuectl.devices.device_gpus import DeviceGpus
 from queuectl.devices.matching import Matching
-from queuectl.devices.requests import Classes
+from queuectl.devices.requests import DeviceClasses
 from queuectl.domain.devices import (
     AllocatedDevice,
     Claim,
@@ -61,7 +61,7 @@ class GpuSizes:
         self._config = config
         self._matching = matching
         self._weights = config.rules.accounting.gpus
-        self.classes = Classes(inventory.classes, config.rules.device_classes)
+        self.classes = DeviceClasses(inventory.classes, config.rules.device_classes)
         self.devices = DeviceGpus(self.classes, self._weights, matching)
         self._kinds: dict[str, list[Node]] = {}
         self._units: dict[str, Mapping[str, float]] = {}

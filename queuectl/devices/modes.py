@@ -10,10 +10,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from queuectl.devices.rows import Group
-from queuectl.devices.table import Kind, Mode
+from queuectl.devices.rows import AtomGroup
+from queuectl.devices.table import Mode, NodeKind
 
-Modes: TypeAlias = Mapping[Kind, Mapping[Mode, Sequence[str]]]
+Modes: TypeAlias = Mapping[NodeKind, Mapping[Mode, Sequence[str]]]
 """Per kind of node, the names of the nodes in each mode."""
 
 
@@ -30,7 +30,7 @@ def places_of(nodes: Sequence[str], held: Mapping[str, frozenset[int]]) -> Place
 
 
 def modes_of(
-    kind: Kind,
+    kind: NodeKind,
     nodes: Sequence[str],
     places: Places,
     demand: Mapping[frozenset[int], Mapping[int, int]],
@@ -51,7 +51,7 @@ def modes_of(
 
 
 def _of_group(
-    group: Group,
+    group: AtomGroup,
     held: Places,
     size: int,
     demand: Mapping[frozenset[int], Mapping[int, int]],
@@ -91,7 +91,7 @@ def _share(wanted: Mapping[int | None, int], atom: int, nodes: int) -> int:
 
 
 def _wanted(
-    group: Group, demand: Mapping[frozenset[int], Mapping[int, int]]
+    group: AtomGroup, demand: Mapping[frozenset[int], Mapping[int, int]]
 ) -> dict[int | None, int]:
     """First atom of each need to the number of nodes that its pending pods need; None for pods with several needs."""
     alone = dict(zip(group.atoms, group.alone, strict=True))

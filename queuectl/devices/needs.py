@@ -99,7 +99,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Constraint:
+class AttributeConstraint:
     """``attribute``: a row of ``NodeNeeds.values``. ``loose``: kube-scheduler can accept equal values in spite of ``distinct``."""
 
     attribute: int
@@ -112,7 +112,7 @@ class Need:
     """An atom on the node: of each request one choice."""
 
     requests: tuple[tuple[Choice, ...], ...]
-    constraints: tuple[Constraint, ...] = ()
+    constraints: tuple[AttributeConstraint, ...] = ()
 
     @property
     def devices(self) -> int:
@@ -166,7 +166,7 @@ Shares: TypeAlias = tuple[tuple[Any, ...] | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class DeviceState:
     """Devices of a node in use: ``used`` as bits, and per device what is left of a shared one."""
 
     used: int
@@ -177,7 +177,7 @@ class State:
 class Partial:
     """A state in the middle of an atom: the devices of the request so far, and the values that constraints have seen."""
 
-    state: State
+    state: DeviceState
     picked: int = 0
     seen: tuple[frozenset[int], ...] = ()
 

@@ -133,7 +133,7 @@ class FoundOn:
         )
 
 
-class Pool:
+class DevicePool:
     """One pool."""
 
     def __init__(
@@ -293,10 +293,10 @@ def node_devices(slices: Iterable[PoolSlice], fleet: Fleet) -> dict[str, NodeDev
         slices: all ResourceSlices of the cluster.
         fleet: all nodes of the cluster, for devices that nodes select by labels.
     """
-    return Pools().nodes(slices, fleet)
+    return DevicePools().nodes(slices, fleet)
 
 
-class Pools:
+class DevicePools:
     """The devices of the nodes, from one revision to the next: unchanged nodes keep the same objects."""
 
     def __init__(self) -> None:
@@ -368,7 +368,7 @@ def _found(
     name: tuple[str, str], slices: Sequence[PoolSlice], nodes: NodesOf
 ) -> dict[str, NodeDevices]:
     found: dict[str, FoundOn] = defaultdict(FoundOn)
-    Pool(name, slices, nodes, found).add()
+    DevicePool(name, slices, nodes, found).add()
     return {node: found[node].frozen() for node in sorted(found)}
 
 

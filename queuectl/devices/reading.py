@@ -13,8 +13,8 @@ from queuectl.devices.matching import NotMatched
 from queuectl.devices.needs import (
     ABSENT,
     Atom,
+    AttributeConstraint,
     Choice,
-    Constraint,
     Need,
     NodeNeeds,
     Share,
@@ -194,10 +194,10 @@ class _Reader:
         self._judge_constraints(atom, need)
         return need
 
-    def _constraint(self, constraint: DeviceConstraint, atom: Atom) -> Constraint:
+    def _constraint(self, constraint: DeviceConstraint, atom: Atom) -> AttributeConstraint:
         row = self.attributes.setdefault(constraint.attribute, len(self.attributes))
         loose = constraint.distinct and any(option.count != 1 for option in atom.options)
-        return Constraint(row, constraint.distinct, loose)
+        return AttributeConstraint(row, constraint.distinct, loose)
 
     def _choice(self, atom: Atom, option: DeviceOption, covering: tuple[int, ...]) -> Choice:
         found = self._found(option)

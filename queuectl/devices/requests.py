@@ -22,7 +22,7 @@ from queuectl.domain.workload import PodShape
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PodRequest:
-    """The request of one pod for devices. :class:`Classes` makes each request once, so it is compared by identity.
+    """The request of one pod for devices. :class:`DeviceClasses` makes each request once, so it is compared by identity.
 
     Attributes:
         devices: its claims.
@@ -55,7 +55,7 @@ class Asked:
     refusal: str | None = None
 
 
-class Classes:
+class DeviceClasses:
     """DeviceClasses by the resources that request them and that are charged for them."""
 
     def __init__(

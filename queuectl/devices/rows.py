@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from queuectl.devices.allocation import Allocator, TooMuchWork
-from queuectl.devices.needs import ABSENT, Need, NodeNeeds, Share, State
+from queuectl.devices.needs import ABSENT, DeviceState, Need, NodeNeeds, Share
 
 # ---- Robust capacity
 #
@@ -114,7 +114,7 @@ def _grow(node: NodeNeeds, steps: int) -> tuple[set[Counts], bool]:
     """Robust vectors, smallest sums first, and whether they are all."""
     allocator = Allocator(node, steps)
     zero = (0,) * len(node.needs)
-    level: dict[Counts, dict[Any, State]] = {
+    level: dict[Counts, dict[Any, DeviceState]] = {
         zero: {allocator.key(allocator.start): allocator.start}
     }
     points = {zero}
@@ -131,13 +131,13 @@ def _grow(node: NodeNeeds, steps: int) -> tuple[set[Counts], bool]:
 
 def _next(
     allocator: Allocator,
-    level: dict[Counts, dict[Any, State]],
-) -> Iterator[tuple[Counts, dict[Any, State]]]:
+    level: dict[Counts, dict[Any, DeviceState]],
+) -> Iterator[tuple[Counts, dict[Any, DeviceState]]]:
     """Robust vectors with one atom more, each with the states that its allocations can lead to."""
     atoms = range(len(allocator.node.needs))
     larger = sorted({_plus(point, atom) for point in level for atom in atoms})
     for point in larger:
-        states: dict[Any, State] = {}
+        states: dict[Any, DeviceState] = {}
         for atom in (a for a in atoms if point[a]):
             before = level.get(_plus(point, atom, -1))
             if before is None or not _all_fit(allocator, before, atom, states):
@@ -149,7 +149,7 @@ def _next(
 
 
 def _all_fit(
-    allocator: Allocator, before: dict[Any, State], atom: int, states: dict[Any, State]
+    allocator: Allocator, before: dict[Any, DeviceState], atom: int, states: dict[Any, DeviceState]
 ) -> bool:
     """Whether an atom fits each of these states; adds the states that follow."""
     for state in before.values():
@@ -174,7 +174,7 @@ MOST_WEIGHTS: Final = 5_000  # weight vectors that are tried for one group of at
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class AtomGroup:
     """Atoms of a node that compete for the same devices or counters, with their rows.
 
     Attributes:
@@ -211,7 +211,7 @@ class Group:
         return [other for other, first in self.first_of.items() if first == atom]
 
 
-def groups_of(node: NodeNeeds) -> tuple[Group, ...]:
+def groups_of(node: NodeNeeds) -> tuple[AtomGroup, ...]:
     """The groups of atoms that a node can serve. An atom of administration is in none: it takes nothing."""
     return tuple(_group(node, atoms) for atoms in _competing(node))
 
@@ -235,7 +235,7 @@ def _competing(node: NodeNeeds) -> Iterator[tuple[int, ...]]:
         yield tuple(sorted(atoms))
 
 
-def _group(node: NodeNeeds, atoms: tuple[int, ...]) -> Group:
+def _group(node: NodeNeeds, atoms: tuple[int, ...]) -> AtomGroup:
     """Atoms with equal needs have equal weights."""
     alike: dict[Need | str, list[int]] = {}
     for atom in atoms:
@@ -260,7 +260,7 @@ def _group(node: NodeNeeds, atoms: tuple[int, ...]) -> Group:
         for weights, limit in found
     )
     first = {atom: same[0] for same in alike.values() for atom in same}
-    return Group(
+    return AtomGroup(
         atoms,
         limits,
         tuple(alone[atom] for atom in atoms),

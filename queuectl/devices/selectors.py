@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 from queuectl.cel import checked
 from queuectl.cel.comparisons import evaluation, same
 from queuectl.cel.cost import Costs, Size
-from queuectl.cel.expression import EvaluationError, Expression, compiled
+from queuectl.cel.expression import CompiledExpression, EvaluationError, compiled
 from queuectl.cel.functions import Function, declared, implemented
 from queuectl.cel.kubernetes import KUBERNETES
 from queuectl.cel.values import POOL, QUANTITY, published, quantity, semver
@@ -101,7 +101,7 @@ class Selector:
         if self.operations > MOST_OPERATIONS:
             text = f"an evaluation can take {self.operations} operations, and at most {MOST_OPERATIONS} are supported"
             raise BadInput(f"CEL: {text}: {source if len(source) < 100 else f'{source[:100]}…'}")
-        self._expression = Expression(_EVALUATING.deserialize(checked.serialize(tree)))
+        self._expression = CompiledExpression(_EVALUATING.deserialize(checked.serialize(tree)))
 
     def matches(self, kind: DeviceKind) -> bool:
         """Whether devices of this kind fulfil it.

@@ -20,7 +20,7 @@ from queuectl.domain.gpus import PARTS, Gpus, GpuWeights
 HOUR: Final = 3600
 
 
-class Phase(StrEnum):
+class UsagePhase(StrEnum):
     """The use that a workload is charged for."""
 
     WAITS = "Waits"  # queued, or in back-off
@@ -136,7 +136,7 @@ class Mark:
     uid: str
     at: float
     seen: float
-    phase: Phase
+    phase: UsagePhase
     attempt: int
     gpus: Gpus
     held: tuple[FlavorGpus, ...] | None = ()
@@ -148,7 +148,7 @@ class Mark:
 class Meter:
     """The use of a workload since its last mark, as far as marks are folded."""
 
-    phase: Phase
+    phase: UsagePhase
     attempt: int
     gpus: Gpus
     held: tuple[FlavorGpus, ...]

@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Final
 
-from queuectl.domain.jobs import ArrayIndex, ArrayStatus, JobRecord, Outcome, PodPhase, PodRecord
+from queuectl.domain.jobs import ArrayIndex, ArrayStatus, JobOutcome, JobRecord, PodPhase, PodRecord
 from queuectl.domain.workload import Growth
 
 LARGEST: Final = 1_000
@@ -120,15 +120,15 @@ def without_pod(number: int) -> str:
     return f"its controller has not created the pod of index {number}"
 
 
-def _outcome(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> Outcome | None:
+def _outcome(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> JobOutcome | None:
     assert job.array is not None
     # The status of the Job follows its pods later. The controller of another kind can create a pod again that succeeded.
     known = list(pods)
     succeeded = any(pod.phase is PodPhase.SUCCEEDED for pod in known)
     final = not job.array.podset and succeeded and not any(map(_lives, known))
     if final or number in job.array.succeeded:
-        return Outcome.SUCCEEDED
-    return Outcome.FAILED if number in job.array.failed else job.outcome
+        return JobOutcome.SUCCEEDED
+    return JobOutcome.FAILED if number in job.array.failed else job.outcome
 
 
 def _lives(pod: PodRecord) -> bool:

@@ -35,14 +35,14 @@ from queuectl.domain.workload import (
 )
 
 
-class Change(Protocol):
+class SuggestedChange(Protocol):
     """One thing that could be done."""
 
     def apply(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot after it was done."""
 
 
-def apply_all(changes: Iterable[Change], snapshot: Snapshot) -> Snapshot:
+def apply_all(changes: Iterable[SuggestedChange], snapshot: Snapshot) -> Snapshot:
     """The snapshot after all of them, in order."""
     for change in changes:
         snapshot = change.apply(snapshot)

@@ -86,7 +86,7 @@ class NodeOccupancy:
 
 
 @dataclass(frozen=True, slots=True)
-class Domain:
+class MapDomain:
     """Nodes that share one value of a topology level.
 
     Attributes:
@@ -116,7 +116,7 @@ class TopologyLevel:
     """One level of a topology. ``of``: per node, the place of its domain in ``domains``; -1 = it is in none."""
 
     label: str
-    domains: tuple[Domain, ...]
+    domains: tuple[MapDomain, ...]
     of: tuple[int, ...]
 
 

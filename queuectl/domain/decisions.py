@@ -16,7 +16,7 @@ KEPT_SECONDS: Final = 7 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class CycleDecision:
     """One cycle.
 
     Attributes:
@@ -63,7 +63,7 @@ class StoredDecision:
     cycle: int
     after: int
     upto: int
-    decision: Decision
+    decision: CycleDecision
 
 
 # ---- Refused plans

@@ -17,7 +17,7 @@ from queuectl.domain.gates import (
     Standing,
     parsed,
 )
-from queuectl.domain.jobs import Outcome
+from queuectl.domain.jobs import JobOutcome
 
 _NAMED: Final = 10  # jobs of a cycle in a sentence
 _STEPS: Final = 1_000  # edges that are followed to name them
@@ -35,7 +35,7 @@ class JobFound:
         gates: those that still hold it.
     """
 
-    outcome: Outcome | None
+    outcome: JobOutcome | None
     gates: tuple[str, ...]
 
 

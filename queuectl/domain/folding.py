@@ -28,8 +28,8 @@ from queuectl.domain.accounting import (
     LostWorkSum,
     Mark,
     Meter,
-    Phase,
     Subject,
+    UsagePhase,
     by_hour,
     hour_of,
 )
@@ -152,13 +152,13 @@ class Fold:
             self.meters[uid] = meter
 
     def _accrue(self, meter: Meter, start: float, end: float, samples: Sequence[GangUse]) -> None:
-        if meter.phase is Phase.WAITS:
+        if meter.phase is UsagePhase.WAITS:
             parts = in_parts(meter.gpus)
             for hour, span in by_hour(start, end):
                 row = self._row(meter, hour, "", "")
                 row.waiting += span
                 row.waited += span * parts
-        elif meter.phase is Phase.HOLDS:
+        elif meter.phase is UsagePhase.HOLDS:
             for begins, ends, sample in pieces(start, end, samples, meter.attempt, self._since):
                 for hour, span in by_hour(begins, ends):
                     self._hold(meter, hour, span, sample)
@@ -193,7 +193,7 @@ class Fold:
 
 def _next(meter: Meter | None, mark: Mark) -> Meter | None:
     subject = mark.subject or (meter.subject if meter is not None else None)
-    if mark.phase is Phase.GONE or subject is None:
+    if mark.phase is UsagePhase.GONE or subject is None:
         return None
     held = mark.held
     if held is None:

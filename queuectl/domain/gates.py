@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final, NamedTuple, Self
 
-from queuectl.domain.jobs import Outcome
+from queuectl.domain.jobs import JobOutcome
 from queuectl.domain.reasons import Code, Reason
 
 MOST_DEPENDENCIES: Final = 100
@@ -75,8 +75,8 @@ class Standing:
 
 
 ENDED: Final = {
-    Outcome.SUCCEEDED: DependencyStatus.SUCCEEDED,
-    Outcome.FAILED: DependencyStatus.FAILED,
+    JobOutcome.SUCCEEDED: DependencyStatus.SUCCEEDED,
+    JobOutcome.FAILED: DependencyStatus.FAILED,
 }
 """The status of a job that has ended."""
 

@@ -28,7 +28,7 @@ class OwnerKey(NamedTuple):
     uid: str
 
 
-class Outcome(StrEnum):
+class JobOutcome(StrEnum):
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
 
@@ -200,7 +200,7 @@ class JobRecord:
     suspended: bool = True
     drained: bool = False
     attempt: int = 0
-    outcome: Outcome | None = None
+    outcome: JobOutcome | None = None
     utilization: float | None = None
     checkpoint_at: float | None = None
     status: str = ""
@@ -393,7 +393,7 @@ class PodPhase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class PodGroupMember:
     """The request of a pod with a queue label of its own.
 
     Attributes:
@@ -476,7 +476,7 @@ class PodRecord:
     preempt_requested: str = ""
     preempt_ready: bool = False
     workload: str = ""
-    member: Member | None = field(default=None, repr=False)
+    member: PodGroupMember | None = field(default=None, repr=False)
 
     @property
     def owned_by(self) -> OwnerKey:

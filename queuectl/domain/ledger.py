@@ -18,7 +18,7 @@ from queuectl.domain.reasons import FAILED_START, Code, Reason
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.snapshot import CapacityLease, PlannedStart
 from queuectl.domain.words import counted
-from queuectl.domain.workload import Placement, Planned
+from queuectl.domain.workload import DecidedRequest, Placement
 
 # ---- Entries
 
@@ -147,7 +147,7 @@ class Entry:
     priority_set: int | None = None
     priority_until: float | None = None
     queue_set: str | None = None
-    planned: Planned | None = None
+    planned: DecidedRequest | None = None
     user: str = ""
     planned_start: PlannedStart | None = None
     checks: Checks = NO_CHECKS
@@ -368,7 +368,7 @@ class Invariant(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Violation:
+class InvariantViolation:
     """An invariant that does not hold.
 
     Attributes:
@@ -402,4 +402,4 @@ class Checked:
     workloads: int
     pods: int
     nodes: int
-    violations: tuple[Violation, ...] = ()
+    violations: tuple[InvariantViolation, ...] = ()

@@ -12,7 +12,7 @@ from queuectl.domain.ledger import Entry
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class GangProfile:
     """The properties by which gangs are similar. An empty text or 0 = not known.
 
     Attributes:
@@ -35,10 +35,10 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class FinishedRun:
     """A finished gang, and the seconds for which it held its nodes, all attempts together."""
 
-    work: Work
+    work: GangProfile
     seconds: float
 
 

@@ -281,7 +281,7 @@ BY_NAME: Final = WorkloadOrder()
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class PagePosition:
     """Where a page ended.
 
     Attributes:
@@ -293,7 +293,7 @@ class Position:
     key: tuple[Any, ...]
 
     @classmethod
-    def of(cls, entry: Entry, order: WorkloadOrder = BY_NAME) -> Position:
+    def of(cls, entry: Entry, order: WorkloadOrder = BY_NAME) -> PagePosition:
         name = (entry.namespace, entry.name, entry.uid)
         if order.key is SortKey.NAME:
             return cls(order, name)
@@ -301,7 +301,7 @@ class Position:
         return cls(order, (str(value) if order.key in _TEXTS else value, *name))
 
     @classmethod
-    def parse(cls, cursor: str, order: WorkloadOrder = BY_NAME) -> Position:
+    def parse(cls, cursor: str, order: WorkloadOrder = BY_NAME) -> PagePosition:
         """Read what :attr:`cursor` wrote.
 
         Raises:

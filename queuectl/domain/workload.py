@@ -268,7 +268,7 @@ def fraction_of(podsets: Iterable[PodSet]) -> GpuFraction | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class DecidedRequest:
     """The request of a gang when its start was decided: it starts with that or not at all.
 
     Attributes:

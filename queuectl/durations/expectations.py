@@ -10,9 +10,9 @@ from math import floor, inf, log
 from typing import Final, TypeAlias
 
 from queuectl.domain.estimates import RunTimeSource
-from queuectl.domain.past_jobs import Work
+from queuectl.domain.past_jobs import GangProfile
 from queuectl.domain.workload import Duration
-from queuectl.durations.estimator import Estimator, doubled
+from queuectl.durations.estimator import RunTimeEstimator, doubled
 
 # ---- Expected run times
 
@@ -58,7 +58,7 @@ class Expectation:
 
 
 def planned(
-    work: Work, stated: Stated, elapsed: float, part: float, estimator: Estimator
+    work: GangProfile, stated: Stated, elapsed: float, part: float, estimator: RunTimeEstimator
 ) -> Expectation | None:
     """The run time that planning assumes: the limit, else the time that the gang does not exceed with probability ``part``.
 
@@ -74,7 +74,9 @@ def planned(
     return _soft(work, stated.expected, elapsed, part, estimator)
 
 
-def typical(work: Work, stated: Stated, elapsed: float, estimator: Estimator) -> Expectation | None:
+def typical(
+    work: GangProfile, stated: Stated, elapsed: float, estimator: RunTimeEstimator
+) -> Expectation | None:
     """The run time for people: the expectation or the median, at most the limit; the limit if nothing else is known."""
     soft = _soft(work, stated.expected, elapsed, MEDIAN, estimator)
     if stated.limit is not None and (soft is None or soft.seconds > stated.limit):
@@ -83,7 +85,11 @@ def typical(work: Work, stated: Stated, elapsed: float, estimator: Estimator) ->
 
 
 def _soft(
-    work: Work, expected: float | None, elapsed: float, part: float, estimator: Estimator
+    work: GangProfile,
+    expected: float | None,
+    elapsed: float,
+    part: float,
+    estimator: RunTimeEstimator,
 ) -> Expectation | None:
     """It is estimated again at steps of the elapsed time, so that it changes seldom, and when it is over."""
     if expected is not None and elapsed < expected:
@@ -154,7 +160,11 @@ class RunTimes:
 
 
 def possible_runs(
-    work: Work, stated: Stated, elapsed: float, estimator: Estimator, submitted: float = 0.0
+    work: GangProfile,
+    stated: Stated,
+    elapsed: float,
+    estimator: RunTimeEstimator,
+    submitted: float = 0.0,
 ) -> RunTimes | None:
     """The possible run times of a gang that has run for ``elapsed`` seconds; None = nothing is known.
 

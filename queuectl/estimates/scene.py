@@ -19,7 +19,7 @@ from queuectl.domain.reservations import Occurrence
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.order.limits import Limits
+from queuectl.planner.order.limits import GangLimits
 from queuectl.planner.order.lines import Lines, lines_of
 from queuectl.planner.order.pending_gangs import class_key, length_of
 from queuectl.planner.order.queue_order import Place as QueuePlace
@@ -156,7 +156,7 @@ def scene_of(
 
 def _in_order(snapshot: Snapshot) -> Iterator[Pending]:
     """The gangs that planning considers, and those that will queue again."""
-    limits = Limits(snapshot)
+    limits = GangLimits(snapshot)
     for pending in _queued(snapshot):
         if not any(limits.over_budgets(pending.workload)):
             yield pending

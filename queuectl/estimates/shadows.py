@@ -15,7 +15,7 @@ import numpy as np
 
 from queuectl.estimates.scene import Holding, Waiting
 from queuectl.planner.capacity.node_counts import NodeCounts, add_at, take
-from queuectl.planner.order.lines import Line, Lines
+from queuectl.planner.order.lines import Lines, PlannedStartQueue
 from queuectl.planner.placement import several
 from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import GangRequest
@@ -53,7 +53,7 @@ class Shadow:
     """
 
     uid: str
-    line: Line
+    line: PlannedStartQueue
     at: float
     free: Ints
 

@@ -18,7 +18,7 @@ from queuectl.domain.reasons import (
     Code,
     Reason,
 )
-from queuectl.domain.rules import PodsReady, Rules
+from queuectl.domain.rules import PodsReadyRules, Rules
 from queuectl.domain.snapshot import CapacityLease
 
 
@@ -106,7 +106,7 @@ def _preemptions(entry: Entry, code: Code, now: float) -> tuple[float, ...]:
     return tuple(at for at in times if at > now - DAY)
 
 
-def drained(entry: Entry, now: float, policy: PodsReady) -> EntryChange:
+def drained(entry: Entry, now: float, policy: PodsReadyRules) -> EntryChange:
     """The state after all its pods have terminated. It follows from the reason of the eviction."""
     cleared: dict[str, Any] = {
         "placement": None,
@@ -134,7 +134,9 @@ def drained(entry: Entry, now: float, policy: PodsReady) -> EntryChange:
     return rejoin(entry, now, reason, lease=None, **cleared)
 
 
-def _failed(entry: Entry, now: float, policy: PodsReady, cleared: dict[str, Any]) -> EntryChange:
+def _failed(
+    entry: Entry, now: float, policy: PodsReadyRules, cleared: dict[str, Any]
+) -> EntryChange:
     explains = entry.reason.code in (Code.START_REFUSED, Code.PODS_LARGER_THAN_ASKED)
     why = f": {entry.reason.message}" if explains else ""
     failed = f"start {entry.attempt} failed ({entry.reason.code}{why})"
@@ -151,7 +153,7 @@ def _failed(entry: Entry, now: float, policy: PodsReady, cleared: dict[str, Any]
     return move(entry, State.BACKOFF, now, reason, requeue_at=now + wait, lease=None, **cleared)
 
 
-def pause(policy: PodsReady, entry: Entry) -> float:
+def pause(policy: PodsReadyRules, entry: Entry) -> float:
     """Seconds until a gang is retried after a failed start.
 
     The jitter depends on uid and attempt. Thus gangs that fail together do not retry together, and the same history gives the

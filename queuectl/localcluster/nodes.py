@@ -36,7 +36,7 @@ _FIELDS = {
 
 
 @dataclass(frozen=True)
-class Taint:
+class NodeTaint:
     """A taint; `effect` is NoSchedule, PreferNoSchedule or NoExecute."""
 
     key: str
@@ -76,7 +76,7 @@ class NodeSpec:
     prefix: str = ""
     cliques_per_rack: int = 1
     labels: tuple[tuple[str, str], ...] = ()
-    taints: tuple[Taint, ...] = ()
+    taints: tuple[NodeTaint, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("blocks", "racks_per_block", "hosts_per_rack", "pods"):

@@ -11,10 +11,10 @@ from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.workload import Placement, Planned
+from queuectl.domain.workload import DecidedRequest, Placement
 from queuectl.objects.files.workloads import KIND as WORKLOAD
 from queuectl.objects.times import format_time
-from queuectl.offline.gangs import Given
+from queuectl.offline.gangs import DocumentedGang
 from queuectl.offline.slots import Warn
 
 SYSTEM_CLASSES: Final = frozenset({"system-cluster-critical", "system-node-critical"})
@@ -55,7 +55,7 @@ class Ledgers:
     statuses: Statuses
     warn: Warn
 
-    def waiting(self, gang: Given, job: JobRecord, queued_at: float) -> Entry:
+    def waiting(self, gang: DocumentedGang, job: JobRecord, queued_at: float) -> Entry:
         """Of a gang that waits. ``queued_at``: unix seconds."""
         entry, workload = self._entry(gang, job, queued_at), gang.workload
         if job.gates and remaining(job.gates, statuses := self.statuses(job, job.gates)):
@@ -69,7 +69,7 @@ class Ledgers:
             return replace(entry, state=State.BACKOFF, requeue_at=again, reason=why)
         return entry
 
-    def running(self, gang: Given, job: JobRecord, placement: Placement) -> Entry:
+    def running(self, gang: DocumentedGang, job: JobRecord, placement: Placement) -> Entry:
         """Of a gang that holds capacity."""
         entry, workload = self._entry(gang, job, gang.created_at or 0.0), gang.workload
         stated = workload.started_at if workload is not None else None
@@ -82,7 +82,7 @@ class Ledgers:
             since=started,
             started_at=started,
             placement=placement,
-            planned=Planned({}, "", limit),
+            planned=DecidedRequest({}, "", limit),
             reason=Reason(Code.QUEUED),
         )
         if workload is None or not workload.leaves:
@@ -91,7 +91,7 @@ class Ledgers:
         parked = None if workload.active else _INACTIVE
         return replace(entry, state=State.EVICTING, reason=reason, parked=parked)
 
-    def _entry(self, gang: Given, job: JobRecord, queued_at: float) -> Entry:
+    def _entry(self, gang: DocumentedGang, job: JobRecord, queued_at: float) -> Entry:
         """The entry of a gang that waits for nothing but its queue."""
         queue = self.config.cluster_queue_of(job.namespace, job.queue)
         stated = self._priority(gang, job)
@@ -113,7 +113,7 @@ class Ledgers:
             reason=_WAITED,
         )
 
-    def _priority(self, gang: Given, job: JobRecord) -> int:
+    def _priority(self, gang: DocumentedGang, job: JobRecord) -> int:
         """The number of its Workload, else that of its classes. The class of a Workload is fixed when its job is created."""
         if gang.workload is not None and gang.workload.priority is not None:
             return gang.workload.priority

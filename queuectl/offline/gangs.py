@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from queuectl.domain.admission import Admission, created
+from queuectl.domain.admission import PodAdmission, created
 from queuectl.domain.arrays import has_begun
 from queuectl.domain.jobs import JobRecord
 from queuectl.domain.needs import ContainerNeeds
@@ -30,7 +30,7 @@ Key = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class DocumentedGang:
     """A gang, or an array, as its documents have it.
 
     Attributes:
@@ -104,11 +104,11 @@ def as_uid(text: str) -> str:
     return text.replace(".", "~")
 
 
-def given(document: Document, position: int, record: JobRecord) -> Given:
+def given(document: Document, position: int, record: JobRecord) -> DocumentedGang:
     """The gang of a record. Without a uid, it gets one of its names."""
     meta = document.body.get("metadata") or {}
     uid = as_uid(record.uid or f"{record.kind}/{record.namespace}/{record.name}")
-    return Given(
+    return DocumentedGang(
         document=document,
         position=position,
         record=replace(record, uid=uid),
@@ -119,7 +119,7 @@ def given(document: Document, position: int, record: JobRecord) -> Given:
 
 def read_job(
     document: Document, position: int, kinds: JobKinds, children: Children
-) -> Given | None:
+) -> DocumentedGang | None:
     """A job of any kind.
 
     A RayService that does not exist yet is the cluster that KubeRay would create for it, under the name of the service. Of one that
@@ -147,13 +147,13 @@ def read_job(
     return given(document, position, children.completed(document, record))
 
 
-def of_workload(document: Document, position: int, workload: GivenWorkload) -> Given:
+def of_workload(document: Document, position: int, workload: GivenWorkload) -> DocumentedGang:
     """A Workload as a gang of its own."""
     found = replace(given(document, position, workload.record), draft=False)
     return replace(found, created_at=workload.created_at, workload=workload)
 
 
-def defaulted(found: Given, config: QueueConfig) -> Given:
+def defaulted(found: DocumentedGang, config: QueueConfig) -> DocumentedGang:
     """In the LocalQueue ``default`` of its namespace, if the job has no queue label and was not created yet.
 
     A job with an owner is left to its owner.
@@ -168,14 +168,14 @@ def defaulted(found: Given, config: QueueConfig) -> Given:
 
 
 def joined(
-    jobs: Iterable[Given], workloads: Iterable[Given]
-) -> tuple[list[Given], dict[tuple[str, str], str]]:
+    jobs: Iterable[DocumentedGang], workloads: Iterable[DocumentedGang]
+) -> tuple[list[DocumentedGang], dict[tuple[str, str], str]]:
     """Each gang once, and the uid of the gang of each Workload by namespace and name.
 
     Raises:
         DocumentError: two gangs have the same uid.
     """
-    given_jobs, alone = list(jobs), list[Given]()
+    given_jobs, alone = list(jobs), list[DocumentedGang]()
     found = {job.key: job for job in given_jobs}
     names: dict[tuple[str, str], str] = {}
     for one in workloads:
@@ -186,7 +186,7 @@ def joined(
             alone.append(one)
         else:
             found[job.key] = _merged(job, one.workload)
-    uids: dict[str, Given] = {}
+    uids: dict[str, DocumentedGang] = {}
     for gang in sorted((*given_jobs, *alone), key=lambda one: one.position):
         other = uids.setdefault(gang.record.uid, gang)
         if other is not gang:
@@ -196,7 +196,9 @@ def joined(
     return sorted((*found.values(), *alone), key=lambda one: one.position), names
 
 
-def _owner(workload: GivenWorkload, namespace: str, jobs: Mapping[Key, Given]) -> Given | None:
+def _owner(
+    workload: GivenWorkload, namespace: str, jobs: Mapping[Key, DocumentedGang]
+) -> DocumentedGang | None:
     """The job in the input to which a Workload belongs. An array has none: its indexes have."""
     for owner in workload.owners:
         job = jobs.get((owner.kind, namespace, owner.name))
@@ -207,7 +209,7 @@ def _owner(workload: GivenWorkload, namespace: str, jobs: Mapping[Key, Given]) -
     return None
 
 
-def _merged(job: Given, workload: GivenWorkload) -> Given:
+def _merged(job: DocumentedGang, workload: GivenWorkload) -> DocumentedGang:
     """A job with its Workload: the job's name and request, the Workload's place in the queue."""
     own, its = job.record, workload.record
     stated = its.priority_class or own.priority_class
@@ -233,7 +235,9 @@ def _merged(job: Given, workload: GivenWorkload) -> Given:
     return replace(job, record=record, created_at=created, workload=workload, draft=False)
 
 
-def as_admitted(found: Given, config: QueueConfig, offered: Collection[str]) -> Given:
+def as_admitted(
+    found: DocumentedGang, config: QueueConfig, offered: Collection[str]
+) -> DocumentedGang:
     """The gang as admission and its ClusterQueue have made it. ``offered``: the resources that the nodes have."""
     record = found.record
     queue = _charged(found, config)
@@ -249,7 +253,7 @@ def as_admitted(found: Given, config: QueueConfig, offered: Collection[str]) -> 
     return replace(found, record=record)
 
 
-def _charged(found: Given, config: QueueConfig) -> str | None:
+def _charged(found: DocumentedGang, config: QueueConfig) -> str | None:
     """Its LocalQueue. A gang that runs is in one of the ClusterQueue of its admission, which a LocalQueue can have left since.
 
     The planner finds ClusterQueues through LocalQueues, so one is made up if the namespace has none: see :func:`made_up`.
@@ -268,7 +272,7 @@ def _charged(found: Given, config: QueueConfig) -> str | None:
 _MADE_UP = "clusterqueue/"  # in no name of an object
 
 
-def with_made_up(config: QueueConfig, gangs: Iterable[Given]) -> QueueConfig:
+def with_made_up(config: QueueConfig, gangs: Iterable[DocumentedGang]) -> QueueConfig:
     """The queues with the LocalQueues that were made up for the admissions of these gangs."""
     made = {
         (one.namespace, one.queue): LocalQueue(
@@ -305,4 +309,4 @@ def without_unoffered(podset: PodSet, offered: Collection[str]) -> PodSet:
         containers=tuple(map(less, podset.needs.containers)),
         init=tuple(map(less, podset.needs.init)),
     )
-    return created(replace(podset, needs=needs), Admission())
+    return created(replace(podset, needs=needs), PodAdmission())

@@ -52,7 +52,7 @@ from queuectl.objects.kinds import KINDS, JobKinds, index_labels
 from queuectl.objects.kubernetes.nodes import assumed_slots, lacks_hostname, with_hostnames
 from queuectl.objects.kubernetes.past_use import read_used
 from queuectl.objects.times import time_or_none
-from queuectl.offline.account import Account, accounted
+from queuectl.offline.account import DocumentUses, accounted
 from queuectl.offline.assembly import Assembly, Parts
 from queuectl.offline.device_warnings import left_out, strangers
 from queuectl.offline.draining import drained, leaving
@@ -73,7 +73,7 @@ class SnapshotInput:
     """
 
     snapshot: Snapshot
-    account: Account = field(default_factory=Account)
+    account: DocumentUses = field(default_factory=DocumentUses)
     warnings: tuple[str, ...] = ()
     evicted: tuple[Eviction, ...] = ()
 

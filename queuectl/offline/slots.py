@@ -12,14 +12,14 @@ from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement
 from queuectl.lifecycle.adoption import charged_flavors
-from queuectl.offline.gangs import Given
+from queuectl.offline.gangs import DocumentedGang
 from queuectl.offline.owners import Slot, ranked
 from queuectl.offline.room import FreeCapacity
 from queuectl.state.readiness import needed, still_needed
 from queuectl.state.usage import node_of
 
 NOWHERE: Final = "(unknown node)"
-Warn = Callable[[Given, str], None]
+Warn = Callable[[DocumentedGang, str], None]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Place:
         return bool(self.fleet.nodes) and any(flavor and flavor.topology for flavor in known)
 
 
-def stated_slots(gang: Given, place: Place, *, with_pods: bool) -> dict[Slot, int] | None:
+def stated_slots(gang: DocumentedGang, place: Place, *, with_pods: bool) -> dict[Slot, int] | None:
     """The slots that the admission of a gang states; None if its pods show them.
 
     ``with_pods``: the input has pods. They show the slots that a gang still holds while it is evicted.
@@ -89,7 +89,7 @@ class RunningGang:
         podsets: in the order of its request.
     """
 
-    given: Given
+    given: DocumentedGang
     job: JobRecord
     pods: list[PodRecord]
     place: Place

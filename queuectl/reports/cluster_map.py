@@ -10,9 +10,9 @@ from queuectl.devices.gpu_sizes import GpuSizes
 from queuectl.devices.pools import effective, out_of_placement
 from queuectl.domain.cluster_map import (
     ClusterMap,
-    Domain,
     GangOnMap,
     GangOnNode,
+    MapDomain,
     NodeOccupancy,
     TopologyLayout,
     TopologyLevel,
@@ -146,12 +146,12 @@ def _levels(
 
 def _domain(
     path: tuple[str, ...], node_counts: Sequence[NodeOccupancy], gangs: Sequence[GangOnMap]
-) -> Domain:
+) -> MapDomain:
     """The sums over its nodes."""
     takes = [occupancy for occupancy in node_counts if occupancy.open]
     most = max(takes, key=lambda occupancy: occupancy.free_gpus, default=None)
     tenants = [tenant for occupancy in node_counts for tenant in occupancy.tenants]
-    return Domain(
+    return MapDomain(
         path=path,
         nodes=len(node_counts),
         open=len(takes),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
-from queuectl.devices.pools import Pools, TaintedSlices, out_of_placement
+from queuectl.devices.pools import DevicePools, TaintedSlices, out_of_placement
 from queuectl.domain.devices import (
     IMPLICIT_RESOURCE,
     NO_DEVICES,
@@ -85,7 +85,7 @@ class DeviceMirror:
         self._template_names: dict[tuple[str, str], ClaimTemplateRecord] = {}
         self._named: dict[tuple[str, str], ClaimRecord] = {}  # those that users made
         self._by_holder: dict[str, dict[str, ClaimRecord]] = {}
-        self._pools = Pools()
+        self._pools = DevicePools()
         self._tainted = TaintedSlices()
         self._out: tuple[DeviceInventory, Mapping[str, tuple[Device, ...]]] | None = None
         self._inventory: DeviceInventory | None = None

@@ -17,9 +17,9 @@ from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.queries import IN_QUEUE_ORDER, in_queue_order
 from queuectl.domain.snapshot import Snapshot
-from queuectl.durations.estimator import Estimator
+from queuectl.durations.estimator import RunTimeEstimator
 from queuectl.durations.expectations import MEDIAN, RunTimes, planned, possible_runs
-from queuectl.state.durations import Durations, stated_of, work_of
+from queuectl.state.durations import LearnedDurations, stated_of, work_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 
@@ -36,7 +36,7 @@ class EstimateInput:
 
     snapshot: Snapshot
     gangs: Mapping[str, tuple[Entry, JobRecord | None]]
-    estimator: Estimator
+    estimator: RunTimeEstimator
     errors: Mapping[str, float]
 
     def runs(self, uids: Iterable[str]) -> dict[str, RunTimes | None]:
@@ -90,7 +90,7 @@ class Estimates:
         now: the newest, of gangs that have been pending since.
     """
 
-    def __init__(self, mirror: Mirror, durations: Durations) -> None:
+    def __init__(self, mirror: Mirror, durations: LearnedDurations) -> None:
         self._mirror = mirror
         self._durations = durations
         self._first: dict[str, ExpectedStart] = {}  # the first estimate of each pending gang

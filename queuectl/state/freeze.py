@@ -34,12 +34,12 @@ from queuectl.state.arrays import (
     stalled_ranks,
 )
 from queuectl.state.claims import checkpoint_of, preempts
-from queuectl.state.durations import Durations
+from queuectl.state.durations import LearnedDurations
 from queuectl.state.holdings import allowances
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror, asked_of
 from queuectl.state.readiness import in_the_way
-from queuectl.state.usage import Usage, node_of
+from queuectl.state.usage import OtherPodUsage, node_of
 
 IdleSince = Callable[[Entry, JobRecord, QueueConfig, float], float | None]
 """The start of the idle time of a gang that can be evicted as idle at a time (unix seconds); None for each other gang."""
@@ -60,10 +60,10 @@ class SnapshotBuilder:
         self,
         mirror: Mirror,
         ledger: Ledger,
-        usage: Usage,
+        usage: OtherPodUsage,
         uses: Callable[[], Mapping[str, GangUse]] = dict,
         idle_since: IdleSince = never_idle,
-        durations: Durations | None = None,
+        durations: LearnedDurations | None = None,
         *,
         quota_free: bool = False,
     ) -> None:
@@ -80,7 +80,7 @@ class SnapshotBuilder:
                 label of the queue would have no limit.
         """
         self._quota_free = quota_free
-        self._durations = durations if durations is not None else Durations(mirror)
+        self._durations = durations if durations is not None else LearnedDurations(mirror)
         self._uses = uses
         self._idle_since = idle_since
         self._containment = mirror.containment

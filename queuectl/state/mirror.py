@@ -77,7 +77,7 @@ asked_of: Final = attrgetter(
 )
 
 
-class Owner(Protocol):
+class JobOwner(Protocol):
     """A job, or its entry in the ledger."""
 
     @property
@@ -88,7 +88,7 @@ class Owner(Protocol):
     def uid(self) -> str: ...
 
 
-def _key(owner: Owner) -> OwnerKey:
+def _key(owner: JobOwner) -> OwnerKey:
     return OwnerKey(owner.kind, owner.namespace, owner.uid)
 
 
@@ -536,7 +536,7 @@ class Mirror:
                 self.jobs[uid] = no_less(job, self.pods_of(job))
         self._found_running.clear()
 
-    def pods_of(self, owner: Owner) -> Iterable[PodRecord]:
+    def pods_of(self, owner: JobOwner) -> Iterable[PodRecord]:
         """Pods in its namespace whose controller reference has its kind and uid.
 
         A pod that waits, and that another pod created, belongs to the owner only if that one does.

@@ -40,7 +40,7 @@ class _SlotClaims:
     pods: set[str] = field(default_factory=set)
 
 
-class Usage:
+class OtherPodUsage:
     """The use of each node by pods that fill no slot, updated with each pod.
 
     Pods of evicted gangs are separate, if their placement has them: they still use their node and are about to terminate.

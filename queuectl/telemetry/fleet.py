@@ -13,7 +13,7 @@ from queuectl.domain.accounting import Free
 from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.gpus import rounded
 from queuectl.domain.usage_reports import PARTS, GpuParts
-from queuectl.reports.domains import Spread
+from queuectl.reports.domains import DomainSpread
 from queuectl.telemetry.workload_gauges import gauge_family, in_units
 
 # ---- Free, fragmented and stranded GPUs
@@ -82,7 +82,7 @@ class FleetMetrics:
         for part in PARTS:
             self._parts.labels(part).set(rounded(getattr(found, part)))
 
-    def started(self, found: Mapping[str, Spread]) -> None:
+    def started(self, found: Mapping[str, DomainSpread]) -> None:
         """Count the domains of the podsets that a commit started."""
         for level, spread in found.items():
             self._used.labels(level).inc(spread.used)

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from queuectl.domain.queues import ClusterQueue, Cohort, QueueConfig, StopPolicy
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.quota.shares import share_of
-from queuectl.planner.quota.tree import Pool, Pools, QuotaUse, pools_of, use_of
+from queuectl.planner.quota.tree import QuotaNode, QuotaTree, QuotaUse, pools_of, use_of
 from queuectl.state.holdings import Holdings, Row
 from queuectl.telemetry.fleet import nodes
 from queuectl.telemetry.workload_gauges import finished, gauge_family, in_units
@@ -155,7 +155,7 @@ def _views(
 
 
 def _cohorts(
-    config: QueueConfig, queues: Pools, held: Mapping[Row, int], kept: Mapping[Row, int]
+    config: QueueConfig, queues: QuotaTree, held: Mapping[Row, int], kept: Mapping[Row, int]
 ) -> Iterator[Metric]:
     pools = _cohort_pools(queues)
     yield gauge_family(
@@ -186,7 +186,7 @@ def _cohorts(
     )  # fmt: skip
 
 
-def _shares(config: QueueConfig, queues: Pools, held: Mapping[Row, int]) -> Iterator[Metric]:
+def _shares(config: QueueConfig, queues: QuotaTree, held: Mapping[Row, int]) -> Iterator[Metric]:
     rows: Counter[tuple[str, str, str]] = Counter()
     for row, amount in held.items():
         rows[row[2:]] += amount
@@ -206,13 +206,13 @@ def _shares(config: QueueConfig, queues: Pools, held: Mapping[Row, int]) -> Iter
     )  # fmt: skip
 
 
-def _weighted(pool: Pool, use: QuotaUse) -> float:
+def _weighted(pool: QuotaNode, use: QuotaUse) -> float:
     weighted = share_of(pool, use).weighted
     return inf if weighted is None else float(weighted)
 
 
-def _cohort_pools(queues: Pools) -> Mapping[str, Pool]:
-    pools: dict[str, Pool] = {}
+def _cohort_pools(queues: QuotaTree) -> Mapping[str, QuotaNode]:
+    pools: dict[str, QuotaNode] = {}
     for queue in queues.values():
         pool = queue.parent
         while pool is not None and pool.name not in pools:

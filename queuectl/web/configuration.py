@@ -11,7 +11,7 @@ import yaml
 
 from queuectl.api.kinds import BY_KIND, CONFIG_KINDS, ConfigKind
 from queuectl.api.params import NAME
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.domain.budgets import holder_of
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.words import counted
@@ -50,7 +50,9 @@ def key_of(part: str) -> DocumentKey:
     kind = BY_PLURAL.get(plural)
     whole = kind is not None and len(names) == 1 + kind.namespaced
     if kind is None or not whole or not all(_NAME.fullmatch(name) for name in names):
-        raise Problem(ProblemType.NOT_FOUND, f"{part} is not the address of a configuration object")
+        raise ApiProblem(
+            ProblemType.NOT_FOUND, f"{part} is not the address of a configuration object"
+        )
     namespace, name = names if kind.namespaced else ("", names[0])
     return DocumentKey(kind.kind, namespace, name)
 
@@ -68,7 +70,7 @@ def named_in(given: Mapping[str, Any]) -> DocumentKey:
         if text and not _NAME.fullmatch(text):
             reason = f"{text!r} is not a name of lower-case letters, digits, - and ."
             errors = [{"field": field, "reason": reason}]
-            raise Problem(ProblemType.INVALID_DOCUMENT, f"{field}: {reason}", errors=errors)
+            raise ApiProblem(ProblemType.INVALID_DOCUMENT, f"{field}: {reason}", errors=errors)
     return key
 
 

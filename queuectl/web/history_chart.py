@@ -17,7 +17,7 @@ _STEPS: Final = (1, 2, 2.5, 5, 10)  # of a tick, in powers of ten
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChartLine:
     """One quantity over time.
 
     Attributes:
@@ -55,7 +55,7 @@ class Panel:
 
     top: int
     height: int
-    lines: tuple[Line, ...]
+    lines: tuple[ChartLine, ...]
     amounts: tuple[Tick, ...]
 
     def y(self, tick: Tick) -> float:
@@ -81,7 +81,7 @@ class Chart:
     points: tuple[HistoryPoint, ...]
 
     @property
-    def lines(self) -> tuple[Line, ...]:
+    def lines(self) -> tuple[ChartLine, ...]:
         """Of all panels."""
         return tuple(line for panel in self.panels for line in panel.lines)
 
@@ -115,7 +115,7 @@ def _panel(
 ) -> Panel:
     highest, step = _scale(max(max(values) for _, _, values in series), height // _TICK_PIXELS)
     lines = (
-        Line(style, name, _path(spans, values, highest), values[-1], min(values), max(values))
+        ChartLine(style, name, _path(spans, values, highest), values[-1], min(values), max(values))
         for style, name, values in series
     )
     ticks = (

@@ -39,7 +39,7 @@ _END: Final = b"-----END CERTIFICATE-----\n"
 _log = structlog.get_logger(source="queuectl.webhook")
 
 
-class Keeper:
+class CertificateKeeper:
     """The certificates of one replica."""
 
     def __init__(

@@ -17,7 +17,7 @@ from queuectl.domain.mig_reconfiguration import MigGeometry, MigPhase, MigReconf
 from queuectl.domain.redaction import ANOTHER_TEAM
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.utilization import GangUse, UseState
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.api.conftest import talking_to
 from tests.api.support import FixedHealth, FixedLookout
 from tests.doubles.store import MemoryStore
@@ -50,7 +50,7 @@ class Rights:
 def app_of(cluster_map: ClusterMap | None) -> FastAPI:
     cluster_reader = FixedLookout(cluster_map)
     return create_app(
-        MemoryStore(), FixedHealth(), Metrics().registry, cluster_reader=cluster_reader
+        MemoryStore(), FixedHealth(), MetricsRecorder().registry, cluster_reader=cluster_reader
     )
 
 

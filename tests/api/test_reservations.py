@@ -18,7 +18,7 @@ from queuectl.cli.doctor.findings import Level
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.words import format_time
 from queuectl.objects.times import parse_time
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.api.conftest import talking_to
 from tests.api.support import FixedDiagnoser, FixedHealth
 from tests.doubles.store import MemoryStore
@@ -81,7 +81,7 @@ async def test_a_reservation_of_an_amount_of_devices_is_refused(
 ) -> None:
     diagnoser = FixedDiagnoser()
     diagnoser.devices = frozenset(of_devices)
-    app = create_app(MemoryStore(), FixedHealth(), Metrics().registry, diagnoser)
+    app = create_app(MemoryStore(), FixedHealth(), MetricsRecorder().registry, diagnoser)
     asked = reservation(capacity={"pods": 1, "requests": {resource: 2}})
     async with talking_to(app) as api:
         refused = await api.put(PATH, json=asked)

@@ -24,12 +24,12 @@ from queuectl.control.settings import Settings
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.usage import UsageLedger
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.domain.arrays import gang_uid
 from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.commands import Action, Answer, Command
 from queuectl.domain.containment import Suspect
-from queuectl.domain.decisions import Decision, RefusedPlan
+from queuectl.domain.decisions import CycleDecision, RefusedPlan
 from queuectl.domain.errors import Fenced, StoreUnavailable
 from queuectl.domain.folding import Fold
 from queuectl.domain.jobs import PodRecord
@@ -46,7 +46,7 @@ from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS, JobKinds
 from queuectl.planner.cache import PlannerCache
 from queuectl.state.mirror import Mirror
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.doubles.admission import replicas
 from tests.doubles.cluster import FakeCluster, Moment
 from tests.support.jobs import LEADERS, job_of
@@ -172,7 +172,7 @@ class KillingStore:
         revision: int | None,
         cycle: int,
         answers: Sequence[Answer] = (),
-        decision: Decision | None = None,
+        decision: CycleDecision | None = None,
         tolerance: Tolerance | None = None,
         reserved: Sequence[ReservationState] | None = None,
     ) -> None:
@@ -302,7 +302,7 @@ class Rig:
     look_seconds: float = (
         0.03  # between passes while nothing happens: some deadlines end by time alone
     )
-    metrics: Metrics = field(default_factory=Metrics)
+    metrics: MetricsRecorder = field(default_factory=MetricsRecorder)
     running: bool = True
     clock: Callable[[], float] = time.time
     each_turn: Callable[[], None] = lambda: None  # runs at each pass
@@ -569,7 +569,7 @@ def configuration(gpus: int, *, strategy: str = "BestEffortFIFO") -> list[Docume
 
 def gang(kind: str, name: str, pods: int, priority: str = "low", **options: Any) -> Document:
     """A gang of 8-GPU pods of any kind."""
-    shape = Pods(count=pods, gpus=8)
+    shape = PodSetManifest(count=pods, gpus=8)
     if kind == "Job":
         return m.job(
             name, "default", "research", shape, priority_class=priority, retries=6, **options

@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from queuectl.cluster.resources import watched
-from queuectl.cluster.stream import Feed
+from queuectl.cluster.stream import ResourceFeed
 from queuectl.domain.containment import Boundary
 from queuectl.domain.errors import StoreUnavailable
 from queuectl.domain.ledger import State
@@ -52,7 +52,7 @@ def unreadable(number: int = 0) -> dict[str, Any]:
 
 def received(world: Rig, *documents: dict[str, Any]) -> None:
     """Let the reader of the watch decode these objects."""
-    feed = Feed(JOBS, contained(world))
+    feed = ResourceFeed(JOBS, contained(world))
     for one in documents:
         feed.events([b'{"type":"ADDED","object":%b}' % msgspec.json.encode(one)])
 

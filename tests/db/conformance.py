@@ -13,7 +13,7 @@ import pytest
 from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.commands import Action, Answer, Command, CommandFilter, CommandState
 from queuectl.domain.containment import Boundary, Suspect
-from queuectl.domain.decisions import KEPT, KEPT_BYTES, KEPT_SECONDS, Decision, RefusedPlan
+from queuectl.domain.decisions import KEPT, KEPT_BYTES, KEPT_SECONDS, CycleDecision, RefusedPlan
 from queuectl.domain.errors import (
     BadInput,
     Conflict,
@@ -35,7 +35,7 @@ from queuectl.domain.events import (
     RetryDue,
     StartConfirmed,
 )
-from queuectl.domain.jobs import Outcome
+from queuectl.domain.jobs import JobOutcome
 from queuectl.domain.ledger import Entry, EntryChange, MigrationCost, State
 from queuectl.domain.pastuse import AccountScope, PastUseAccount, Used
 from queuectl.domain.plan import Proof
@@ -43,7 +43,7 @@ from queuectl.domain.process_runs import ProcessEnd
 from queuectl.domain.queries import (
     ConfigChanges,
     DocumentKey,
-    Position,
+    PagePosition,
     QueuePosition,
     SortKey,
     Tolerance,
@@ -93,7 +93,7 @@ FOUND = LeaderFindings(
 USER = Used(PastUseAccount(AccountScope.USER, "ann's"), 7.0, {"nvidia.com/gpu": 1e-9})
 
 
-DECISION = Decision(
+DECISION = CycleDecision(
     at=1700000000.25,
     revision=3,
     nodes=10,
@@ -160,7 +160,7 @@ class StoreConformance:
         store = await open_store()
         epoch = await leader(store)
         first = submitted("u1")
-        last = step(first.after, Ended(Outcome.SUCCEEDED))
+        last = step(first.after, Ended(JobOutcome.SUCCEEDED))
         await commit(store, epoch, first, submitted("u2"))
         await commit(store, epoch, last)
         assert set(await loaded(store)) == {"u2"}
@@ -181,7 +181,7 @@ class StoreConformance:
             await commit(store, epoch, queued)
             await commit(store, epoch, began)
             ended = 1700000100.0 - number
-            await commit(store, epoch, step(began.after, Ended(Outcome.SUCCEEDED), ended))
+            await commit(store, epoch, step(began.after, Ended(JobOutcome.SUCCEEDED), ended))
         runs = await store.usage.past_runs(2)
         assert [(run.work.queue, run.seconds) for run in runs] == [("q-b", 89.0), ("q-a", 90.0)]
         first = await store.get_workload("a")
@@ -308,7 +308,7 @@ class StoreConformance:
         epoch = await leader(store)
         first = submitted("u1")
         await commit(store, epoch, first)
-        await commit(store, epoch, step(first.after, Ended(Outcome.SUCCEEDED)))
+        await commit(store, epoch, step(first.after, Ended(JobOutcome.SUCCEEDED)))
         await commit(store, epoch, first)
         assert await loaded(store) == {"u1": first.after}
 
@@ -978,11 +978,11 @@ class StoreConformance:
         ]
         await commit(store, epoch, *(step(a.after, s) for a, s in zip(arrived, said, strict=True)))
         order = WorkloadOrder(key, descending)
-        seen: list[Position] = []
+        seen: list[PagePosition] = []
         cursor = None
         for _ in range(4):
             page = await store.list_workloads(WorkloadFilter(), cursor, 3, order)
-            seen += [Position.of(entry, order) for entry in page.entries]
+            seen += [PagePosition.of(entry, order) for entry in page.entries]
             cursor = page.cursor
         assert cursor is None
         assert len(seen) == 11

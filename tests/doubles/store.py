@@ -25,7 +25,7 @@ from queuectl.domain.decisions import (
     KEPT,
     KEPT_BYTES,
     KEPT_SECONDS,
-    Decision,
+    CycleDecision,
     RefusedPlan,
     StoredDecision,
 )
@@ -57,7 +57,7 @@ from queuectl.domain.queries import (
     ConfigDocument,
     DocumentKey,
     HistoryLine,
-    Position,
+    PagePosition,
     QueueCounts,
     QueuePosition,
     Tolerance,
@@ -226,7 +226,7 @@ class MemoryStore:
         revision: int | None,
         cycle: int,
         answers: Sequence[Answer] = (),
-        decision: Decision | None = None,
+        decision: CycleDecision | None = None,
         tolerance: Tolerance | None = None,
         reserved: Sequence[ReservationState] | None = None,
     ) -> None:
@@ -476,14 +476,14 @@ class MemoryStore:
         limit = max(1, min(limit, LONGEST_PAGE))
         rest = sorted(
             (e for e in database.entries.values() if wanted.matches(e)),
-            key=lambda e: Position.of(e, order).key,
+            key=lambda e: PagePosition.of(e, order).key,
             reverse=order.descending,
         )
         if cursor is not None:
-            ended = Position.parse(cursor, order).key
-            keys = [Position.of(e, order).key for e in rest]
+            ended = PagePosition.parse(cursor, order).key
+            keys = [PagePosition.of(e, order).key for e in rest]
             rest = rest[sum(k >= ended if order.descending else k <= ended for k in keys) :]
-        more = Position.of(rest[limit - 1], order).cursor if len(rest) > limit else None
+        more = PagePosition.of(rest[limit - 1], order).cursor if len(rest) > limit else None
         return WorkloadPage(tuple(map(_own_row, rest[:limit])), more)
 
     async def namespaces(self) -> frozenset[str]:

@@ -24,7 +24,7 @@ import structlog
 
 from queuectl.domain.reasons import NEVER_FITS
 from queuectl.planner.backfill import timeline
-from queuectl.planner.capacity.state import State
+from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.cycle.heads import HeadScheduler
 from queuectl.planner.cycle.ranking import ByShare
 from queuectl.planner.cycle.repair_precedence import Repairs
@@ -131,7 +131,7 @@ def _claims(pod: Any, node: Any, index: PlanIndex, name: str) -> Any:
 
 def _repair(repairs: Repairs) -> None:
     """It repairs gangs that the repair of another one evicts."""
-    with patch.object(State, "leaves", lambda _, gang: gang.leaving):
+    with patch.object(CycleState, "leaves", lambda _, gang: gang.leaving):
         _REPAIR(repairs)
 
 

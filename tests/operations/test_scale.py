@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.client import get_plain
 from tests.system.installation import RACK, Installation, installed, since
@@ -19,7 +19,9 @@ pytestmark = pytest.mark.operations
 @pytest.fixture(scope="module")
 def large_installation() -> Iterator[Installation]:
     """512 nodes of 8 GPUs: 4 blocks of 8 racks of 16."""
-    with installed(NodeSpec(blocks=4, racks_per_block=8, hosts_per_rack=16), operators=()) as built:
+    with installed(
+        NodeSpec(blocks=4, racks_per_block=8, hosts_per_rack=16), operators=()
+    ) as built:
         yield built
 
 
@@ -35,7 +37,7 @@ def test_a_gang_of_512_pods_starts_and_a_full_cluster_refuses_another(
 ) -> None:
     with large_installation.workspace(4096 + 80) as workspace:
         began = time.perf_counter()
-        workspace.job("gang", Pods(512, gpus=8))
+        workspace.job("gang", PodSetManifest(512, gpus=8))
         workspace.until(
             lambda: len([p for p in workspace.pods("gang") if p.node]) == 512,
             "all placed",
@@ -48,7 +50,7 @@ def test_a_gang_of_512_pods_starts_and_a_full_cluster_refuses_another(
                 f"\n512 pods: decided in {decision(large_installation)}; all placed {placed}, running {since(began)}"
             )
         began = time.perf_counter()
-        workspace.job("late", Pods(10, gpus=8, required=RACK))
+        workspace.job("late", PodSetManifest(10, gpus=8, required=RACK))
         workspace.until(
             lambda: (
                 workspace.workload("late").get("reason", {}).get("code")

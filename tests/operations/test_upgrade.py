@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from queuectl.db.embedded import EmbeddedServer
-from queuectl.demo.controller import Controller
+from queuectl.demo.controller import ControllerProcess
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.client import wait_until
 from tests.db.test_migrate import HEAD, add
@@ -33,7 +33,7 @@ class Release:
 
     folder: Path
 
-    def start(self, installation: Installation, server: EmbeddedServer) -> Controller:
+    def start(self, installation: Installation, server: EmbeddedServer) -> ControllerProcess:
         settings = QUICK | {
             "PYTHONPATH": str(self.folder),
             "QUEUECTL_DATABASE_URL": server.url(),
@@ -136,7 +136,7 @@ def ended_with_a_reason(installation: Installation) -> None:
     wait_until(lambda: reason in installation.controller.log.read_text(), "refused", SECONDS)
 
 
-def still_running(workspace: Workspace, started: Controller, pods: set[str]) -> None:
+def still_running(workspace: Workspace, started: ControllerProcess, pods: set[str]) -> None:
     started.wait_ready()
     assert {pod.uid for pod in workspace.running("train")} == pods
     assert len(workspace.running("next")) == 1

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 
-from queuectl.domain.cluster_map import ClusterMap, Domain, NodeOccupancy
+from queuectl.domain.cluster_map import ClusterMap, MapDomain, NodeOccupancy
 from queuectl.domain.gpus import rounded
 from queuectl.domain.quantity import GPU
 from queuectl.domain.snapshot import Snapshot
@@ -36,7 +36,7 @@ def occupancies(cluster_map: ClusterMap) -> dict[str, NodeOccupancy]:
     return {occupancy.node.name: occupancy for occupancy in cluster_map.occupancies}
 
 
-def racks(cluster_map: ClusterMap) -> dict[str, Domain]:
+def racks(cluster_map: ClusterMap) -> dict[str, MapDomain]:
     (layout,) = cluster_map.layouts
     return {domain.path[-1]: domain for domain in layout.levels[1].domains}
 

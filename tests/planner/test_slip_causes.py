@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from queuectl.domain.fleet import Fleet
-from queuectl.domain.plan import Plan, Planned, SlipCause
+from queuectl.domain.plan import Plan, ScheduledGang, SlipCause
 from queuectl.domain.queues import ClusterQueue, Cohort
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
@@ -57,7 +57,7 @@ def next_plan(
     return later, found
 
 
-def of(made: Plan, uid: str = "large") -> Planned:
+def of(made: Plan, uid: str = "large") -> ScheduledGang:
     (planned,) = (each for each in made.planned if each.uid == uid)
     return planned
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from queuectl.demo.controller import KUEUE_KEYS, Controller, install
+from queuectl.demo.controller import KUEUE_KEYS, ControllerProcess, install
 from queuectl.demo.rest import ApiConnection
 from queuectl.localcluster import ClusterSpec, LocalCluster
 from queuectl.localcluster.build import Assets
@@ -80,7 +80,7 @@ def real_nodes(shapes: Sequence[Shape] = NODES) -> Iterator[tuple[LocalCluster, 
 
 
 @contextmanager
-def leading(cluster: LocalCluster) -> Iterator[Controller]:
+def leading(cluster: LocalCluster) -> Iterator[ControllerProcess]:
     """queuectl as a process that leads."""
     install(cluster, KUEUE_KEYS)
     cluster.client.apply(*ENGINEER)

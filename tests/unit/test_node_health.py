@@ -30,7 +30,7 @@ from queuectl.objects.kubernetes.nodes import read_node
 from queuectl.objects.kubernetes.wire import Condition, NodeMeta, NodeStatus, WireNode
 from queuectl.state.mirror import Mirror
 from queuectl.state.nodes import Judgement, NodeHealthTracker
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from queuectl.telemetry.signal.health import HealthQueries
 from queuectl.telemetry.signal.health_names import VENDORS_HEALTH
 from queuectl.telemetry.signal.trust import NVIDIA_TRUST
@@ -214,7 +214,7 @@ async def test_the_watch_of_a_new_leader_begins_with_the_nodes_that_are_out() ->
     mirror = Mirror({})
     mirror.apply([Upserted(record("n1")), Upserted(record("n2"))])
     mirror.mark_unhealthy({"n1": "GPU 3: XID 79"})  # as the standby has read it
-    metrics: Any = Metrics().node_health
+    metrics: Any = MetricsRecorder().node_health
     down: Any = Down()
     watch = NodeHealthWatch(down, mirror, metrics, lambda: NOW, evaluation_seconds=30, timeout=1)
     for _ in range(2):

@@ -25,7 +25,7 @@ from queuectl.domain.ledger import Entry, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ClusterQueue, IdleReclaim, QueueConfig
 from queuectl.domain.snapshot import SolverLimits
-from queuectl.domain.utilization import GangUse, PodKey, PodUse, Sample, UseState
+from queuectl.domain.utilization import GangUse, PodKey, PodUse, UseState, UtilizationSample
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.gpu_holders import accelerators, held_gangs
 from queuectl.telemetry.signal.exporters import ExporterSource
@@ -156,7 +156,9 @@ class FakeSource:
         self.hangs = False
         self.untrusted: tuple[str, ...] = ()
 
-    async def sample(self, window: float, at: float, known: Collection[PodKey]) -> Sample:
+    async def sample(
+        self, window: float, at: float, known: Collection[PodKey]
+    ) -> UtilizationSample:
         if self.hangs:
             await asyncio.Event().wait()
         if self.busy is None:
@@ -166,7 +168,7 @@ class FakeSource:
             PodUse(namespace, name, 8, self.busy, self.busy, 1.0, 5.0, memory_held=0.0)
             for namespace, name in known
         )
-        return Sample(at, window, window, 16, pods, self.untrusted)
+        return UtilizationSample(at, window, window, 16, pods, self.untrusted)
 
     async def close(self) -> None:
         """Nothing to give back."""

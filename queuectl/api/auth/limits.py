@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from queuectl.api import problems
 from queuectl.api.access import ANONYMOUS, caller_of
 from queuectl.api.connections import connection_of, network_of
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.domain.rate_limit import Buckets
 
 _Found = TypeVar("_Found")
@@ -92,7 +92,7 @@ class RateLimit:
                 return
         await self._app(scope, receive, send)
 
-    def _refusal(self, request: Request) -> Problem | None:
+    def _refusal(self, request: Request) -> ApiProblem | None:
         caller = caller_of(request)
         unknown = caller is ANONYMOUS
         key = f"at {address_of(request)}" if unknown else caller.name
@@ -104,12 +104,12 @@ class RateLimit:
         return None
 
 
-def _too_often(what: str, wait: float, *, last: bool) -> Problem:
+def _too_often(what: str, wait: float, *, last: bool) -> ApiProblem:
     """``wait``: seconds. ``last``: the connection ends, so that a flood has to open new ones, which are limited."""
     headers = {"Retry-After": str(math.ceil(wait))}
     if last:
         headers["Connection"] = "close"
-    return Problem(ProblemType.TOO_MANY_REQUESTS, f"{what}; try again in {wait:.1f} s", headers)
+    return ApiProblem(ProblemType.TOO_MANY_REQUESTS, f"{what}; try again in {wait:.1f} s", headers)
 
 
 def _hash(credentials: str) -> str:

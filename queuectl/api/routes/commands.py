@@ -28,7 +28,7 @@ from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import model_body, responses
 from queuectl.api.params import NAME, WORKLOAD, After, Before, Limit, OfNamespace
 from queuectl.api.ports import ApiStore, Diagnoser
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.domain.commands import (
     EVICTING,
     Action,
@@ -158,7 +158,9 @@ def add_command_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None
         namespace, name = (entry.namespace, entry.name) if entry is not None else ("", "")
         may = await guard.may(request, Right("get", "workloads", namespace, name))
         if command is None or not may:
-            raise Problem(P.NOT_FOUND, f"there is no command {number}; results are kept for a day")
+            raise ApiProblem(
+                P.NOT_FOUND, f"there is no command {number}; results are kept for a day"
+            )
         return command_view(command, entry.ref if entry is not None else None)
 
 

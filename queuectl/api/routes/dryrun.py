@@ -16,7 +16,7 @@ from queuectl.api.dry_run import DryRun, applied, dry_run_documents, excess_view
 from queuectl.api.kinds import BY_KIND, CONFIG_KINDS, PREFIX
 from queuectl.api.openapi import LIST_BODY, responses
 from queuectl.api.ports import ApiStore, Diagnoser
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.api.schemas import DryRunView
 from queuectl.domain.diagnosis import Excess
 from queuectl.domain.identity import Right
@@ -86,5 +86,5 @@ def _items(body: dict[str, Any]) -> list[dict[str, Any]]:
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         detail = "items: must be a list of documents"
         errors = [{"field": "items", "reason": "must be a list of documents"}]
-        raise Problem(P.INVALID_DOCUMENT, detail, errors=errors)
+        raise ApiProblem(P.INVALID_DOCUMENT, detail, errors=errors)
     return items

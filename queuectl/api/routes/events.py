@@ -16,12 +16,12 @@ from starlette.types import Receive, Scope, Send
 from queuectl.api import events
 from queuectl.api.access import ANONYMOUS, Guard, caller_of, still_valid
 from queuectl.api.events import EventView
-from queuectl.api.feed import RETRY_SECONDS, Feed, FeedLine, feed_line
+from queuectl.api.feed import RETRY_SECONDS, EventFeed, FeedLine, feed_line
 from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.params import UID, OfClusterQueue, OfNamespace
 from queuectl.api.ports import ApiStore
-from queuectl.api.problems import OUTAGES, Problem, ProblemType
+from queuectl.api.problems import OUTAGES, ApiProblem, ProblemType
 from queuectl.api.redaction import redactor_for
 from queuectl.domain.identity import Caller, Right
 from queuectl.domain.queries import HistoryLine
@@ -105,9 +105,9 @@ class StreamLimit:
             self._open -= Counter((caller.name,))  # drops callers without a stream
 
 
-def _too_many(detail: str) -> Problem:
+def _too_many(detail: str) -> ApiProblem:
     headers = {"Retry-After": str(STREAM_RETRY_SECONDS)}
-    return Problem(ProblemType.TOO_MANY_REQUESTS, f"{detail} already", headers)
+    return ApiProblem(ProblemType.TOO_MANY_REQUESTS, f"{detail} already", headers)
 
 
 class EventStream(StreamingResponse):
@@ -207,10 +207,10 @@ def _data(sent: FeedLine, redactor: Redactor) -> str:
 
 
 @dataclass(frozen=True)
-class Stream:
+class ClientStream:
     """The stream of one client. ``until``: id of the last line; None = it does not end."""
 
-    feed: Feed
+    feed: EventFeed
     wanted: StreamFilter
     scope: EventScope
     after: int
@@ -256,7 +256,7 @@ class Stream:
 
 
 def add_routes(
-    routes: APIRouter, guard: Guard, store: ApiStore, feed: Feed, limit: StreamLimit
+    routes: APIRouter, guard: Guard, store: ApiStore, feed: EventFeed, limit: StreamLimit
 ) -> None:
     """Offer the path."""
 
@@ -290,7 +290,7 @@ def add_routes(
         if uid is not None:
             entry = await store.get_workload(uid)
             if entry is None:
-                raise Problem(ProblemType.NOT_FOUND, f"there is no workload with uid {uid}")
+                raise ApiProblem(ProblemType.NOT_FOUND, f"there is no workload with uid {uid}")
             await guard.require(request, Right("watch", "workloads", entry.namespace, entry.name))
         if namespace is None and uid is None:
             await _require_some(guard, request, store)
@@ -301,7 +301,9 @@ def add_routes(
         position = newest if start is None else start
         until = None if follow else newest
         scope = EventScope(guard, request, store)
-        stream = Stream(feed, StreamFilter(namespace, cluster_queue, uid), scope, position, until)
+        stream = ClientStream(
+            feed, StreamFilter(namespace, cluster_queue, uid), scope, position, until
+        )
         return EventStream(stream.chunks(), limit)
 
 

@@ -28,7 +28,7 @@ from queuectl.api.openapi import responses
 from queuectl.api.params import Cursor, IfNoneMatch, Limit, Name, cursor_after, name_before
 from queuectl.api.ports import ClusterReader
 from queuectl.api.preconditions import etag, unchanged
-from queuectl.api.problems import Problem, ProblemType, not_known_yet
+from queuectl.api.problems import ApiProblem, ProblemType, not_known_yet
 from queuectl.domain.cluster_map import ClusterMap, NodeOccupancy, TopologyLayout
 
 P = ProblemType
@@ -171,7 +171,7 @@ def _nodes(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader | None
             None,
         )
         if occupancy is None:
-            raise Problem(P.NOT_FOUND, f"there is no node {name}")
+            raise ApiProblem(P.NOT_FOUND, f"there is no node {name}")
         return node_view(occupancy, cluster_map, await visible_in(guard, request, cluster_map))
 
 
@@ -208,7 +208,7 @@ def _domains(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader | No
         cluster_map = await known(cluster_reader)
         wanted = [layout for layout in cluster_map.layouts if topology in (None, layout.name)]
         if topology is not None and not wanted:
-            raise Problem(P.NOT_FOUND, f"there is no Topology {topology}")
+            raise ApiProblem(P.NOT_FOUND, f"there is no Topology {topology}")
         content = kept.made(cluster_map, topology, partial(body, wanted))
         return Response(content, media_type="application/json")
 

@@ -15,7 +15,7 @@ from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import Responses, responses
 from queuectl.api.params import Number
 from queuectl.api.ports import ApiStore
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.api.schemas import View, moment
 from queuectl.domain.set_aside_objects import KEPT, SetAsideObject
 
@@ -74,7 +74,7 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
         content = await store.set_aside_object(number)
         if content is None:
             text = f"no stored object has the id {number}: the newest {KEPT} are kept"
-            raise Problem(P.NOT_FOUND, text)
+            raise ApiProblem(P.NOT_FOUND, text)
         file = f'attachment; filename="set-aside-{number}.json"'
         return Response(content, media_type=MEDIA_TYPE, headers={"Content-Disposition": file})
 

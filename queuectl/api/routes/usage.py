@@ -29,7 +29,7 @@ from queuectl.api.reports import (
     waits_report,
     waste_report,
 )
-from queuectl.api.usage_history import LONGEST, HistoryView, UsageHistory, history_view
+from queuectl.api.usage_history import LONGEST, UsageHistory, UsageHistoryView, history_view
 from queuectl.domain.errors import BadInput
 from queuectl.domain.usage_reports import Grouping, Period, QueueHour, Report
 from queuectl.objects.durations import read_duration
@@ -144,7 +144,7 @@ def _add_history(routes: APIRouter, guard: Guard, store: ApiStore, history: Usag
         namespace: OfNamespace = None,
         queue: OfQueue = None,
         cluster_queue: OfClusterQueue = None,
-    ) -> HistoryView:
+    ) -> UsageHistoryView:
         seen = await guard.visible(request, "get", "reports", store.namespaces)
         if seen is not None and not seen:
             return history_view(())

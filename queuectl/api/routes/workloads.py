@@ -27,7 +27,7 @@ from queuectl.api.params import (
 )
 from queuectl.api.ports import ApiStore, ClusterReader, Diagnoser
 from queuectl.api.presenter import WorkloadPresenter
-from queuectl.api.problems import Problem, ProblemType, wrong_parameter
+from queuectl.api.problems import ApiProblem, ProblemType, wrong_parameter
 from queuectl.api.routes import commands, pods
 from queuectl.api.schemas import ExplainView, HistoryPage, WorkloadPageView, WorkloadView
 from queuectl.api.views import history_view
@@ -65,7 +65,7 @@ def add_routes(
         entry = await store.get_workload(uid)
         # A uid does not show its namespace, so the response must not reveal that the workload exists.
         if entry is None or not await guard.may(request, _reading(entry.namespace, entry.name)):
-            raise Problem(P.NOT_FOUND, f"there is no workload with uid {uid}")
+            raise ApiProblem(P.NOT_FOUND, f"there is no workload with uid {uid}")
         return entry
 
     async def by_name(
@@ -202,9 +202,9 @@ async def _named(store: ApiStore, namespace: str, name: str, kind: str | None) -
         found = list(await store.find_workloads(namespace, name))
     found = [e for e in found if e.state is not State.FINISHED] or found
     if not found:
-        raise Problem(P.NOT_FOUND, f"there is no workload {namespace}/{name}")
+        raise ApiProblem(P.NOT_FOUND, f"there is no workload {namespace}/{name}")
     if len(found) > 1:
         listed = " or ".join(f"kind={e.kind}" for e in found)
         detail = f"{namespace}/{name} is the name of several workloads: give {listed}"
-        raise Problem(P.AMBIGUOUS, detail, kinds=[e.kind for e in found])
+        raise ApiProblem(P.AMBIGUOUS, detail, kinds=[e.kind for e in found])
     return found[0]

@@ -36,7 +36,7 @@ _PLURALS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ServerObjects:
     """Answers of the server.
 
     Attributes:
@@ -49,7 +49,7 @@ class Known:
     not_aligned: Sequence[str] = ()
 
 
-async def examine(namespace: str, known: Known) -> list[Finding]:
+async def examine(namespace: str, known: ServerObjects) -> list[Finding]:
     """All findings about the cluster."""
     try:
         api = await Api.connect(cluster_connection())
@@ -67,7 +67,9 @@ async def examine(namespace: str, known: Known) -> list[Finding]:
         await api.close()
 
 
-async def _examined(api: Api, server: Server, namespace: str, known: Known) -> list[Finding]:
+async def _examined(
+    api: Api, server: Server, namespace: str, known: ServerObjects
+) -> list[Finding]:
     documents = manifests if server.has_mutating_policies else older_manifests
     deployed = documents(controller=False)
 
@@ -151,7 +153,7 @@ def _unreachable(error: Exception) -> Finding:
     return Finding("cluster", Level.PROBLEM, f"no answer: {error}", fix)
 
 
-def _node(node: Document) -> judge.Node:
+def _node(node: Document) -> judge.CheckedNode:
     meta, status = node["metadata"], node.get("status") or {}
     amounts = (status.get("allocatable") or {}).items()
     gpus = sum(int(amount) for name, amount in amounts if name.rpartition("/")[2] == "gpu")
@@ -159,7 +161,7 @@ def _node(node: Document) -> judge.Node:
         condition["type"] == "Ready" and condition["status"] == "True"
         for condition in status.get("conditions") or ()
     )
-    return judge.Node(meta["name"], meta.get("labels") or {}, gpus, ready)
+    return judge.CheckedNode(meta["name"], meta.get("labels") or {}, gpus, ready)
 
 
 async def missing(api: Api, deployed: Sequence[Document]) -> list[str]:

@@ -30,7 +30,7 @@ _ADVICE: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class CheckedNode:
     """A node. ``gpus``: the devices that it offers."""
 
     name: str
@@ -140,7 +140,7 @@ def _images(deployment: Document) -> list[str]:
     return [str(container.get("image")) for container in spec.get("containers") or ()]
 
 
-def nodes(found: Sequence[Node]) -> list[Finding]:
+def nodes(found: Sequence[CheckedNode]) -> list[Finding]:
     """Findings on GPUs, and on nodes with GPUs that are not ready."""
     with_gpus = [node for node in found if node.gpus]
     if not with_gpus:
@@ -159,7 +159,7 @@ def nodes(found: Sequence[Node]) -> list[Finding]:
 
 
 def labels(
-    found: Sequence[Node], flavors: Sequence[Document], topologies: Sequence[Document]
+    found: Sequence[CheckedNode], flavors: Sequence[Document], topologies: Sequence[Document]
 ) -> list[Finding]:
     """Findings on the node labels that ResourceFlavors and Topologies name."""
     levels = {
@@ -193,7 +193,7 @@ def labels(
 
 
 def _flavor(
-    name: str, wanted: Mapping[str, str], mine: Sequence[Node], levels: Sequence[str]
+    name: str, wanted: Mapping[str, str], mine: Sequence[CheckedNode], levels: Sequence[str]
 ) -> list[Finding]:
     """Findings on one flavor: its nodes, and the labels of its Topology."""
     if not mine:

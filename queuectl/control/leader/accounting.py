@@ -15,7 +15,7 @@ import structlog
 
 from queuectl.control.device_rows import DeviceRows
 from queuectl.control.ports import Clock, UsageStore
-from queuectl.domain.accounting import AccountingTerms, ClusterGpus, Free, Mark, Meter, Phase
+from queuectl.domain.accounting import AccountingTerms, ClusterGpus, Free, Mark, Meter, UsagePhase
 from queuectl.domain.errors import StaleSnapshot, StoreUnavailable
 from queuectl.domain.folding import Accounts, Fold
 from queuectl.domain.ledger import Entry
@@ -205,7 +205,7 @@ class Accountant:
         by_uid = {**of, **dict.fromkeys(meters, ())} if whole else of
         for number, uid in enumerate(by_uid):
             mine, meter = of.get(uid, ()), meters.get(uid)
-            holds = mine or (meter is not None and meter.phase is Phase.HOLDS)
+            holds = mine or (meter is not None and meter.phase is UsagePhase.HOLDS)
             samples = self._facts.samples(uid) if holds else ()
             fold.workload(meter, mine, samples, known=uid in known)
             if number % TURN == TURN - 1:

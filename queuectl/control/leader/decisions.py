@@ -21,10 +21,10 @@ from queuectl.domain.plan import (
     Cost,
     Move,
     Plan,
-    Planned,
     Preemption,
     PreemptionReason,
     Refusal,
+    ScheduledGang,
 )
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
@@ -241,7 +241,7 @@ class Decider:
         )
 
     def _news(
-        self, refusals: Iterable[Refusal], planned: Mapping[str, Planned], now: float
+        self, refusals: Iterable[Refusal], planned: Mapping[str, ScheduledGang], now: float
     ) -> Iterator[Refusal]:
         """Whether the reason of a gang is new: most gangs have the same recent reason, and hold no lease."""
         entry_of, refreshed, since = self._ledger.get, self._refreshed.get, now - self._rest
@@ -378,7 +378,9 @@ def _admission(admission: Admission, workload: Workload | None, config: QueueCon
     return Admit(admission.placement, details=queue.shown_prices if queue is not None else {})
 
 
-def _refusal(refusal: Refusal, planned: Planned | None, config: QueueConfig, now: float) -> Event:
+def _refusal(
+    refusal: Refusal, planned: ScheduledGang | None, config: QueueConfig, now: float
+) -> Event:
     first, *more = refusal.reasons
     details = dict(first.details)
     if more:

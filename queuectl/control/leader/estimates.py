@@ -42,7 +42,7 @@ _AT_ONCE: Final = 100  # runs between two pauses: learning blocks the event loop
 _PLANNING_SECONDS: Final = 1.0  # between two checks whether an estimate is to stop
 
 
-class Estimator:
+class StartEstimator:
     """Of one leadership."""
 
     def __init__(

@@ -16,10 +16,10 @@ import structlog
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.ports import Clock, Cluster, Store
 from queuectl.domain.errors import ClusterError, StoreUnavailable
-from queuectl.domain.ledger import VIOLATED, Checked, Entry, Invariant, Violation
+from queuectl.domain.ledger import VIOLATED, Checked, Entry, Invariant, InvariantViolation
 from queuectl.state.checks import HighWaterMarks, of_gang, of_row, over_nodes, violation
 from queuectl.state.mirror import Mirror
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 
 log = structlog.get_logger()
 
@@ -42,7 +42,7 @@ class InvariantChecker:
         mirror: Mirror,
         store: Store,
         cluster: Cluster,
-        metrics: Metrics,
+        metrics: MetricsRecorder,
         clock: Clock,
     ) -> None:
         self._leader_state = leader_state
@@ -77,7 +77,7 @@ class InvariantChecker:
             counts = len(self._leader_state.ledger), len(mirror.pods), len(mirror.nodes)
             return Checked(self._clock(), *counts, tuple(found))
 
-    async def _violations(self) -> list[Violation]:
+    async def _violations(self) -> list[InvariantViolation]:
         """The violations that this check and the last one found."""
         began = time.thread_time()
         ledger = self._leader_state.ledger
@@ -94,13 +94,13 @@ class InvariantChecker:
         self._suspected = {one.key for one in found}
         return confirmed
 
-    def _of_gangs(self, entries: Iterable[Entry]) -> list[Violation]:
+    def _of_gangs(self, entries: Iterable[Entry]) -> list[InvariantViolation]:
         names = self._leader_state.names
         return [one for entry in entries for one in of_gang(entry, self._mirror, names)]
 
-    async def _of_rows(self, entries: Iterable[Entry]) -> list[Violation]:
+    async def _of_rows(self, entries: Iterable[Entry]) -> list[InvariantViolation]:
         """Workloads whose row differs from the entry in memory, without a change in progress."""
-        found: list[Violation] = []
+        found: list[InvariantViolation] = []
         for entry in entries:
             if not self._settled(entry):
                 continue
@@ -118,8 +118,8 @@ class InvariantChecker:
             leader_state.ledger.get(entry.uid) is entry and entry.uid not in leader_state.unwritten
         )
 
-    async def _all(self) -> list[Violation]:
-        found: list[Violation] = []
+    async def _all(self) -> list[InvariantViolation]:
+        found: list[InvariantViolation] = []
         all_entries = list(self._leader_state.ledger)
         for first in range(0, len(all_entries), AT_ONCE):
             entries = all_entries[first : first + AT_ONCE]
@@ -137,7 +137,7 @@ class InvariantChecker:
                 found.append(violation(Invariant.DATABASE, entry, text))
         return found
 
-    async def _report(self, found: Iterable[Violation]) -> None:
+    async def _report(self, found: Iterable[InvariantViolation]) -> None:
         """Log, count, and raise an Event for each that is new."""
         events = EVENTS
         for one in found:

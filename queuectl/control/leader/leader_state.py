@@ -34,7 +34,7 @@ from queuectl.lifecycle.user_commands import move_refusal
 from queuectl.objects.configuration.admissibility import closed
 from queuectl.objects.configuration.catalog import Catalog, concerned
 from queuectl.state.budgets import MigrationBudget
-from queuectl.state.durations import Durations
+from queuectl.state.durations import LearnedDurations
 from queuectl.state.estimates import Estimates
 from queuectl.state.gpu_holders import SampleLog
 from queuectl.state.history import HistoryLimit
@@ -84,7 +84,7 @@ class LeaderState:
         self.unwritten: Collection[str] = frozenset()
         self.tally = PastUseSums(mirror)
         self.holdings = Holdings(mirror)
-        self.durations = Durations(mirror)
+        self.durations = LearnedDurations(mirror)
         self.estimates = Estimates(mirror, self.durations)
         self.refusals = Refusals()
         self.stragglers = Stragglers(max_age_seconds)

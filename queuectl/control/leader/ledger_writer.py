@@ -18,7 +18,7 @@ from queuectl.control.leader.wakeup import Wakeup
 from queuectl.control.ports import Store
 from queuectl.domain.commands import Answer
 from queuectl.domain.containment import Boundary, never_contained
-from queuectl.domain.decisions import KEPT_BYTES, Decision, RefusedPlan
+from queuectl.domain.decisions import KEPT_BYTES, CycleDecision, RefusedPlan
 from queuectl.domain.errors import StaleSnapshot, StoreUnavailable
 from queuectl.domain.ledger import EntryChange, Intent, State
 from queuectl.domain.plan import Plan
@@ -27,7 +27,7 @@ from queuectl.domain.reservations import ReservationState
 from queuectl.domain.snapshot import Snapshot
 from queuectl.objects.files.refused_plans import BrokenRule, pack
 from queuectl.state.mirror import Mirror
-from queuectl.telemetry.metrics import Metrics, Stage
+from queuectl.telemetry.metrics import CycleStage, MetricsRecorder
 
 log = structlog.get_logger()
 
@@ -49,7 +49,7 @@ class LedgerWriter:
         store: Store,
         leader_state: LeaderState,
         mirror: Mirror,
-        metrics: Metrics,
+        metrics: MetricsRecorder,
         actuator: Actuator,
         presenter: EventRecorder,
         wakeup: Wakeup,
@@ -93,7 +93,7 @@ class LedgerWriter:
         changes: list[EntryChange],
         revision: int | None,
         answers: Sequence[Answer] = (),
-        record: Decision | None = None,
+        record: CycleDecision | None = None,
         tolerance: Tolerance | None = None,
         reserved: tuple[ReservationState, ...] | None = None,
     ) -> None:
@@ -166,12 +166,12 @@ class LedgerWriter:
         changes: list[EntryChange],
         revision: int | None,
         answers: Sequence[Answer] = (),
-        record: Decision | None = None,
+        record: CycleDecision | None = None,
         tolerance: Tolerance | None = None,
         reserved: tuple[ReservationState, ...] | None = None,
     ) -> None:
         self._step()
-        with self._metrics.stage(Stage.COMMIT):
+        with self._metrics.stage(CycleStage.COMMIT):
             try:
                 await self._store.commit(
                     changes,
@@ -248,7 +248,7 @@ class LedgerWriter:
                 self._actuator.forget(change.after.uid)
             before = change.before
             if before is not None and before.intent in _OF_A_STATE and not change.after.intent:
-                self._metrics.stage_took(Stage.ACTUATE, change.at - before.since)
+                self._metrics.stage_took(CycleStage.ACTUATE, change.at - before.since)
         self._metrics.committed(changes, self._leader_state.priority_class)
         self._presenter.add(changes)
         self._actuator.poke(change.after.uid for change in changes)

@@ -15,7 +15,7 @@ import structlog
 
 from queuectl.control.leader.actuator import Actuator
 from queuectl.control.leader.commands import carry_out
-from queuectl.control.leader.estimates import Estimator
+from queuectl.control.leader.estimates import StartEstimator
 from queuectl.control.leader.events import EventRecorder
 from queuectl.control.leader.invariants import InvariantChecker
 from queuectl.control.leader.leader_state import LeaderState
@@ -29,8 +29,8 @@ from queuectl.control.leader.stored_state import StoredState
 from queuectl.control.leader.supervised import Job, supervised
 from queuectl.control.leader.wakeup import Wakeup
 from queuectl.control.ports import Clock, Cluster, Store
-from queuectl.control.progress import Progress, longest_step
-from queuectl.control.questions.diagnosis import Diagnoser
+from queuectl.control.progress import LoopProgress, longest_step
+from queuectl.control.questions.diagnosis import LeaderDiagnoser
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.settings import Settings
 from queuectl.domain.backoff import doubling
@@ -44,7 +44,7 @@ from queuectl.planner import StopSignal
 from queuectl.planner.cache import PlannerCache
 from queuectl.state.mirror import Mirror
 from queuectl.telemetry.logs import cycle_context
-from queuectl.telemetry.metrics import DiscardReason, Metrics, Stage
+from queuectl.telemetry.metrics import CycleStage, DiscardReason, MetricsRecorder
 
 log = structlog.get_logger()
 
@@ -73,7 +73,7 @@ class Loop:
         store: Store,
         cluster: Cluster,
         mirror: Mirror,
-        metrics: Metrics,
+        metrics: MetricsRecorder,
         settings: Settings,
         clock: Clock,
         cache: PlannerCache,
@@ -90,7 +90,7 @@ class Loop:
         self._cache = cache
         self.loaded = False
         self.caught_up = asyncio.Event()
-        self.progress = Progress(longest_step(settings.solver.wall_seconds))
+        self.progress = LoopProgress(longest_step(settings.solver.wall_seconds))
         self.leader_state = LeaderState(
             mirror,
             settings.solver.limits,
@@ -100,7 +100,7 @@ class Loop:
         )
         self._wakeup = Wakeup()
         self._stop = StopSignal()
-        self._diagnoser = Diagnoser(throttle, cache)
+        self._diagnoser = LeaderDiagnoser(throttle, cache)
         self._plan_at = 0.0  # on the event loop's clock; no cycle before it
         self._summary = NOTHING_TO_PLAN
         self._inbox = True  # there can be commands in the database
@@ -287,7 +287,7 @@ class Loop:
             self._cache,
         )
         maintenance.start(group, epoch, self._stored.follower(), self._containment)
-        estimator = Estimator(
+        estimator = StartEstimator(
             self.leader_state,
             self._store.usage,
             self._metrics.estimates,
@@ -351,7 +351,7 @@ class Loop:
             self._mirror.trust_running()
             await self._reload()
         wakeup, observer = self._wakeup, self.leader_state.observer
-        with self._metrics.stage(Stage.OBSERVE):
+        with self._metrics.stage(CycleStage.OBSERVE):
             seen = observer.observe(self.leader_state.config, self._clock(), MOST_OBSERVED)
         if observer.damaged:
             await self._reload()

@@ -28,7 +28,7 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.rules import Rules
 from queuectl.domain.spending import BudgetReport, report
 from queuectl.domain.usage_reports import GpuParts
-from queuectl.domain.utilization import GangUse, PodKey, Sample, SourceFault, UseState
+from queuectl.domain.utilization import GangUse, PodKey, SourceFault, UseState, UtilizationSample
 from queuectl.objects.keys import DEFAULT_QUEUE_LABEL
 from queuectl.planner.cache import PlannerCache
 from queuectl.reports.efficiency import all_parts
@@ -39,7 +39,7 @@ from queuectl.state.mirror import Mirror
 from queuectl.state.nodes import Judgement, NodeHealthTracker
 from queuectl.state.stragglers import WINDOW, find_stragglers
 from queuectl.state.utilization import UseTracker, present_uses, source_faults
-from queuectl.telemetry.metrics import Metrics, NodeHealthMetrics
+from queuectl.telemetry.metrics import MetricsRecorder, NodeHealthMetrics
 from queuectl.telemetry.utilization import UseGauges, UseMetrics
 
 # ---- Metrics of budgets
@@ -135,7 +135,7 @@ class Maintenance:
     cluster: Cluster
     mirror: Mirror
     leader_state: LeaderState
-    metrics: Metrics
+    metrics: MetricsRecorder
     settings: Settings
     clock: Clock
     cache: PlannerCache
@@ -284,7 +284,7 @@ class UseWatch:
 
     async def _ask(
         self, gangs: Sequence[HeldGang], at: float, known: Collection[PodKey]
-    ) -> tuple[Sample, dict[float, Sample]]:
+    ) -> tuple[UtilizationSample, dict[float, UtilizationSample]]:
         """The recent samples; over longer windows only if a gang can be idle or stuck."""
         recent = await self._source.sample(self._window, at, known)
         windows = self._tracker.windows(gangs, recent)

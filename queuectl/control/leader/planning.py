@@ -17,7 +17,7 @@ from typing import Final
 
 import structlog
 
-from queuectl.control.checked_plan import CheckedPlan, Step, checked_plan
+from queuectl.control.checked_plan import CheckedPlan, PlanStep, checked_plan
 from queuectl.control.contained_plan import ContainedPlan, contained_plan
 from queuectl.control.leader.decisions import sentence, with_relocations
 from queuectl.control.leader.gangs_set_aside import GangsSetAside
@@ -27,9 +27,9 @@ from queuectl.control.leader.mig_reconfiguration import MigReconfigurer
 from queuectl.control.leader.mig_search import MigFound, MigSearch, search
 from queuectl.control.leader.wakeup import Wakeup
 from queuectl.control.ports import Clock
-from queuectl.control.questions.diagnosis import Diagnoser
+from queuectl.control.questions.diagnosis import LeaderDiagnoser
 from queuectl.domain.containment import Boundary, Containment, place_of
-from queuectl.domain.decisions import Decision
+from queuectl.domain.decisions import CycleDecision
 from queuectl.domain.errors import StaleConfiguration
 from queuectl.domain.gpus import summed
 from queuectl.domain.ledger import EntryChange, State
@@ -47,17 +47,17 @@ from queuectl.planner.backfill.timeline import next_expected_end
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.order.pending_gangs import pending_gangs
 from queuectl.planner.preempt.protections import next_plan_due
-from queuectl.planner.verify import Violation
+from queuectl.planner.verify import PlanViolation
 from queuectl.reports.domains import spreads
 from queuectl.state.pending_window import PendingWindow
-from queuectl.telemetry.metrics import DiscardReason, Metrics, Stage
+from queuectl.telemetry.metrics import CycleStage, DiscardReason, MetricsRecorder
 
 # ---- The record of a cycle
 
 
 def record_of(
     snapshot: Snapshot, plan: Plan, changes: Iterable[EntryChange], seconds: float
-) -> Decision | None:
+) -> CycleDecision | None:
     """The record of one cycle; None if no decision has a line of history.
 
     Args:
@@ -79,7 +79,7 @@ def record_of(
     ]
     leaving = [entry.reason.code for entry in noted.values() if entry.state is State.EVICTING]
     moved = leaving.count(Code.DEFRAGMENTED)
-    return Decision(
+    return CycleDecision(
         at=snapshot.now,
         revision=snapshot.config.revision,
         nodes=len(snapshot.fleet.nodes),
@@ -143,9 +143,9 @@ class Planning:
         leader_state: LeaderState,
         writer: LedgerWriter,
         wakeup: Wakeup,
-        metrics: Metrics,
+        metrics: MetricsRecorder,
         clock: Clock,
-        diagnoser: Diagnoser,
+        diagnoser: LeaderDiagnoser,
         cache: PlannerCache,
         stop: StopSignal,
         mig: MigReconfigurer,
@@ -185,7 +185,7 @@ class Planning:
         if not self._leader_state.anything_to_plan():
             return NOTHING_TO_PLAN
         documents, worked = self._leader_state.documents, time.thread_time()
-        with self._metrics.stage(Stage.FREEZE):
+        with self._metrics.stage(CycleStage.FREEZE):
             snapshot = self._leader_state.snapshot(seek_room=self._clock() >= self._seek_at)
             within, beyond = considered(snapshot, self._gangs.without_snapshot())
             given = self._window.applied(within)
@@ -375,8 +375,8 @@ class Planning:
         if self._new((rule,)):
             await self._writer.keep_refused(snapshot, Plan(), [rule])
 
-    def _stage(self, step: Step) -> AbstractContextManager[object]:
-        return self._metrics.stage(Stage(step.value))
+    def _stage(self, step: PlanStep) -> AbstractContextManager[object]:
+        return self._metrics.stage(CycleStage(step.value))
 
     async def _discard(self, checked: CheckedPlan) -> str:
         self._metrics.discarded(_why(checked))
@@ -389,7 +389,7 @@ class Planning:
         return "plan discarded: " + ("cut by the wall clock" if cut else "verification")
 
     async def _keep(
-        self, snapshot: Snapshot, decision: Plan, violations: Sequence[Violation]
+        self, snapshot: Snapshot, decision: Plan, violations: Sequence[PlanViolation]
     ) -> None:
         """Save it, unless a plan with the same violations is saved: plans are made every second."""
         broken = [BrokenRule(v.rule.value, v.subject, v.message) for v in violations]

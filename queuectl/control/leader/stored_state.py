@@ -12,7 +12,7 @@ from queuectl.control.leader.ledger_writer import LedgerWriter
 from queuectl.control.ports import Clock, Store
 from queuectl.domain.budgets import SpentUnits
 from queuectl.domain.errors import StoreUnavailable
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 
 log = structlog.get_logger()
 
@@ -21,7 +21,7 @@ class StoredState:
     """Of one leader. Each read can raise StoreUnavailable."""
 
     def __init__(
-        self, store: Store, leader_state: LeaderState, metrics: Metrics, clock: Clock
+        self, store: Store, leader_state: LeaderState, metrics: MetricsRecorder, clock: Clock
     ) -> None:
         self._store = store
         self._leader_state = leader_state

@@ -20,7 +20,7 @@ from queuectl.control.contained_plan import planned_around
 from queuectl.control.device_rows import DeviceRows
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.ports import Clock, Store
-from queuectl.control.questions.diagnosis import TIMEOUT_SECONDS, Diagnoser, excesses
+from queuectl.control.questions.diagnosis import TIMEOUT_SECONDS, LeaderDiagnoser, excesses
 from queuectl.control.questions.standby import Standby
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.devices.charges import device_resources
@@ -107,7 +107,7 @@ class Viewer:
         self._cluster_map: tuple[ClusterView, ClusterMap] | None = None
         self._with_rows: tuple[ClusterView, Snapshot] | None = None
         self._throttle = throttle
-        self._diagnoser = Diagnoser(throttle, cache)
+        self._diagnoser = LeaderDiagnoser(throttle, cache)
         self._consulted: float | None = None
         self._devices = DeviceRows.of(cache)
 

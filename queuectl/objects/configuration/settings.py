@@ -18,7 +18,7 @@ from queuectl.domain.rules import (
     MAX_PENDING,
     FairStrategy,
     KueueKeys,
-    PodsReady,
+    PodsReadyRules,
     Retention,
     Rules,
     Transformation,
@@ -362,17 +362,17 @@ def _read_one(asked: wire.ResourceTransformation, path: str) -> Transformation:
 # ---- life cycle
 
 
-def _read_pods_ready(waits: wire.WaitForPodsReady | None, own: wire.OwnSettings) -> PodsReady:
-    default = PodsReady()
+def _read_pods_ready(waits: wire.WaitForPodsReady | None, own: wire.OwnSettings) -> PodsReadyRules:
+    default = PodsReadyRules()
     jitter = default.backoff_jitter if own.backoff_jitter is None else own.backoff_jitter
     if waits is None or waits.enable is False:
-        return PodsReady(backoff_jitter=jitter)
+        return PodsReadyRules(backoff_jitter=jitter)
     path = "waitForPodsReady"
     requeuing = waits.requeuing_strategy or wire.RequeuingStrategy()
     timeout = _optional(waits.timeout, f"{path}.timeout") or default.timeout
     recovery = _optional(waits.recovery_timeout, f"{path}.recoveryTimeout")
     base, ceiling = requeuing.backoff_base_seconds, requeuing.backoff_max_seconds
-    return PodsReady(
+    return PodsReadyRules(
         timeout=timeout,
         recovery_timeout=timeout if recovery is None else recovery or None,
         requeue_by_eviction=requeuing.timestamp != "Creation",
@@ -409,7 +409,7 @@ def warn_configuration(document: wire.ConfigurationDocument) -> Iterator[Warned]
     """Fields that affect decisions in Kueue and have no effect here. Fields about the process of a manager are ignored."""
     waits = document.wait_for_pods_ready or wire.WaitForPodsReady()
     if waits.enable is False:
-        default = PodsReady().timeout
+        default = PodsReadyRules().timeout
         yield Warned(
             "waitForPodsReady.enable",
             f"false is not supported: a gang that is not ready {default / 60:g} minutes after its start is requeued",

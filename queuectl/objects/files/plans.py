@@ -12,7 +12,7 @@ from typing import Any
 from queuectl.domain.diagnosis import Diagnosis, Obstacle, SuggestedFix
 from queuectl.domain.gpus import as_number
 from queuectl.domain.ignored import Ignored
-from queuectl.domain.plan import Cost, Eviction, Plan, Planned, Preemption, Proof, Refusal
+from queuectl.domain.plan import Cost, Eviction, Plan, Preemption, Proof, Refusal, ScheduledGang
 from queuectl.domain.reasons import Reason
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.words import format_time
@@ -205,7 +205,7 @@ def _pending(
     return written
 
 
-def _planned_start(planned: Planned | None) -> dict[str, Any]:
+def _planned_start(planned: ScheduledGang | None) -> dict[str, Any]:
     """The planned start of a pending gang, if it has one."""
     if planned is None or planned.start.promised is None:
         return {}

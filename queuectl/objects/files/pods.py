@@ -22,7 +22,7 @@ from queuectl.objects.kinds.pods import MOST_PODS, WireMember, read_member, take
 from queuectl.objects.kubernetes.pods import read_pod
 from queuectl.objects.kubernetes.wire import (
     Meta,
-    Owner,
+    OwnerReference,
     PodMeta,
     PodNotes,
     Template,
@@ -72,7 +72,7 @@ class GivenPod:
 
     record: PodRecord
     labels: Mapping[str, str]
-    owners: tuple[Owner, ...]
+    owners: tuple[OwnerReference, ...]
     workload: str | None
 
 

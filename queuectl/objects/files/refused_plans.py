@@ -38,7 +38,7 @@ class BrokenRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedPlanFile:
     """A file.
 
     Attributes:
@@ -74,7 +74,7 @@ def _made(kind: type, value: Any) -> object:
 
 
 _encode: Final = msgspec.msgpack.Encoder(enc_hook=_plain).encode
-_decode: Final = msgspec.msgpack.Decoder(Refused, dec_hook=_made).decode
+_decode: Final = msgspec.msgpack.Decoder(RefusedPlanFile, dec_hook=_made).decode
 _plan_from: Final = msgspec.msgpack.Decoder(Plan, dec_hook=_made).decode
 
 
@@ -90,11 +90,13 @@ def read_plan(content: bytes) -> Plan:
 
 def pack(snapshot: Snapshot, plan: Plan, broken: Iterable[BrokenRule]) -> bytes:
     """A file with all names."""
-    refused = Refused(FORMAT, version("queuectl"), False, tuple(broken), snapshot, plan_bytes(plan))
+    refused = RefusedPlanFile(
+        FORMAT, version("queuectl"), False, tuple(broken), snapshot, plan_bytes(plan)
+    )
     return gzip.compress(_encode(refused), mtime=0)
 
 
-def unpack(content: bytes, name: str) -> Refused:
+def unpack(content: bytes, name: str) -> RefusedPlanFile:
     """Read a file.
 
     Raises:
@@ -118,7 +120,7 @@ def _unzipped(content: bytes) -> bytes:
     return unzipped
 
 
-def same_plan(refused: Refused, plan: Plan) -> bool:
+def same_plan(refused: RefusedPlanFile, plan: Plan) -> bool:
     """Whether a plan made from the file's snapshot is, byte for byte, the one in the file."""
     if not refused.redacted:
         return plan_bytes(plan) == refused.plan

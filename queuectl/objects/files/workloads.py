@@ -35,7 +35,7 @@ from queuectl.objects.kubernetes.templates import (
     read_podset,
     topology_request,
 )
-from queuectl.objects.kubernetes.wire import Condition, Meta, Owner, Template, Wire
+from queuectl.objects.kubernetes.wire import Condition, Meta, OwnerReference, Template, Wire
 from queuectl.objects.times import time_or_none
 
 KIND: Final = "Workload"
@@ -145,7 +145,7 @@ class GivenWorkload:
     evicted: str | None = None
     finished: bool = False
     requeue_at: float | None = None
-    owners: tuple[Owner, ...] = ()
+    owners: tuple[OwnerReference, ...] = ()
     evictions: tuple[float, ...] = ()
     unhealthy: tuple[str, ...] = ()
     past_seconds: float = 0.0

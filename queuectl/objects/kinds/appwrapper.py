@@ -26,7 +26,7 @@ from queuectl.objects.kinds.description import (
     RAY_CLUSTER,
     Description,
     Manager,
-    Phase,
+    StatusPhase,
     nested,
 )
 from queuectl.objects.kinds.job import BatchJob
@@ -298,7 +298,7 @@ DESCRIPTION: Final = Description(
     plural="appwrappers",
     suspend="spec.suspend",
     podsets=(),
-    phase=Phase(
+    phase=StatusPhase(
         path="status.phase",
         succeeded=("Succeeded",),
         failed=("Failed",),

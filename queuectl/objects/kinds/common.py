@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from queuectl.domain.gates import MOST_DEPENDENCIES, Dependency, distinct_gates
-from queuectl.domain.jobs import ArrayStatus, JobRecord, Outcome, Parallelism
+from queuectl.domain.jobs import ArrayStatus, JobOutcome, JobRecord, Parallelism
 from queuectl.domain.needs import ContainerNeeds, PodNeeds, incidental, limited, requested
 from queuectl.domain.words import shortened
 from queuectl.domain.workload import PodSet
@@ -64,7 +64,7 @@ def read_job(
     *,
     suspended: bool,
     drained: bool,
-    outcome: Outcome | None,
+    outcome: JobOutcome | None,
     own_priority_class: str | None,
     ask: Callable[[], SpecFields],
     kueue: bool,

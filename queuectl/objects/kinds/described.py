@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from queuectl.domain.jobs import JobRecord, Outcome
+from queuectl.domain.jobs import JobOutcome, JobRecord
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
@@ -32,7 +32,7 @@ from queuectl.objects.kinds.description import (
     nested,
 )
 from queuectl.objects.kinds.elastic import KEY, elastic_fields
-from queuectl.objects.kinds.places import Entry, check, entries, refuse
+from queuectl.objects.kinds.places import PodSetPlace, check, entries, refuse
 from queuectl.objects.kinds.wires import CONDITIONS, field, wire
 from queuectl.objects.kubernetes.templates import check_groups, read_podset
 from queuectl.objects.kubernetes.wire import Condition, Meta, Template
@@ -108,14 +108,14 @@ class DescribedKind:
     def read(self, document: Any, *, kueue: bool = True, strict: bool = False) -> JobRecord:
         one = self.description
         succeeded, failed, drained = self.status(document)
-        outcome = Outcome.FAILED if failed else None
+        outcome = JobOutcome.FAILED if failed else None
         return read_job(
             self.kind,
             document.metadata,
             self.written(document),
             suspended=bool(field(document, one.suspend)),
             drained=drained,
-            outcome=Outcome.SUCCEEDED if succeeded else outcome,
+            outcome=JobOutcome.SUCCEEDED if succeeded else outcome,
             own_priority_class=field(document, one.priority_class) if one.priority_class else None,
             ask=lambda: self._ask(document, kueue),
             kueue=kueue,
@@ -161,7 +161,7 @@ class DescribedKind:
         """The templates in which queuectl writes, in podset order."""
         return [entry.template for entry in self._asking(document)]
 
-    def template_of(self, document: Any, entry: Entry) -> Template | None:  # noqa: ARG002 - for subclasses
+    def template_of(self, document: Any, entry: PodSetPlace) -> Template | None:  # noqa: ARG002 - for subclasses
         """The pod template of an entry. Raises RequestError."""
         return entry.template
 
@@ -173,14 +173,14 @@ class DescribedKind:
         """The request, with what only this kind has."""
         return fields
 
-    def can_grow(self, document: Any, entry: Entry) -> bool:  # noqa: ARG002 - for subclasses
+    def can_grow(self, document: Any, entry: PodSetPlace) -> bool:  # noqa: ARG002 - for subclasses
         """See :class:`queuectl.objects.kinds.elastic.Growing`."""
         raise RequestError(f"{KEY}: a {self.kind} cannot be elastic", unsupported=True)
 
-    def check_growth(self, document: Any, entry: Entry, base: int) -> None:
+    def check_growth(self, document: Any, entry: PodSetPlace, base: int) -> None:
         """See :class:`queuectl.objects.kinds.elastic.Growing`."""
 
-    def stated_least(self, document: Any, entry: Entry) -> int | None:  # noqa: ARG002 - for subclasses
+    def stated_least(self, document: Any, entry: PodSetPlace) -> int | None:  # noqa: ARG002 - for subclasses
         """See :class:`queuectl.objects.kinds.elastic.Growing`."""
         return None
 
@@ -214,7 +214,7 @@ class DescribedKind:
     def notice_patch(self, record: JobRecord, status: str, deadline: str) -> dict[str, Any]:
         return notice(record, status, deadline)
 
-    def _asking(self, document: Any) -> Iterator[Entry]:
+    def _asking(self, document: Any) -> Iterator[PodSetPlace]:
         """The entries with pods. An entry of a list can have none."""
         for entry in entries(self.description.podsets, document):
             if entry.index is None or not entry.is_empty:
@@ -321,7 +321,7 @@ class DescribedKind:
             if not field(document, required.path):
                 raise RequestError(f"{required.path}: {required.reason}", unsupported=True)
 
-    def _missing(self, document: Any, asking: Iterable[tuple[Entry, int]]) -> Iterator[str]:
+    def _missing(self, document: Any, asking: Iterable[tuple[PodSetPlace, int]]) -> Iterator[str]:
         """Maps that patches write to and the object does not have."""
         meta: Meta = document.metadata
         yield from (

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Final, NamedTuple, cast
 
 from queuectl.domain.gates import MOST_DEPENDENCIES, distinct_gates
-from queuectl.domain.jobs import JobRecord, Outcome, PodPhase, PodRecord
+from queuectl.domain.jobs import JobOutcome, JobRecord, PodPhase, PodRecord
 from queuectl.domain.ledger import Entry
 from queuectl.domain.words import counted
 from queuectl.domain.workload import PodSet, PodShape
@@ -44,7 +44,7 @@ def key_of(pod: PodRecord) -> GroupKey:
 
 
 @dataclass(slots=True)
-class Group:
+class PodGroup:
     """One workload.
 
     Attributes:
@@ -213,11 +213,11 @@ class Group:
             gone = self.total - self.entry.pods - done.total()
             self.vanished = Counter({"": max(0, gone)})
 
-    def _outcome(self, pods: Roster, done: Counter[str]) -> Outcome | None:
+    def _outcome(self, pods: Roster, done: Counter[str]) -> JobOutcome | None:
         if done.total() + self.vanished.total() >= self.total:
-            return Outcome.SUCCEEDED
+            return JobOutcome.SUCCEEDED
         ended = pods.count(Fact.ENDED) == len(pods)
-        return Outcome.FAILED if ended and pods.count(Fact.FINAL) else None
+        return JobOutcome.FAILED if ended and pods.count(Fact.FINAL) else None
 
     def _gates(self, pods: Roster) -> tuple[tuple[str, ...], str | None]:
         """The gates of all pods, and the error if they are too many: any pod of a group can name what the group waits for."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace as replace_fields
 
-from queuectl.domain.jobs import JobRecord, Outcome, Parallelism
+from queuectl.domain.jobs import JobOutcome, JobRecord, Parallelism
 from queuectl.objects import keys
 from queuectl.objects.errors import MalformedError, RequestError
 from queuectl.objects.kinds.common import (
@@ -160,10 +160,10 @@ def _as_asked(parallelism: Parallelism | None, patch: dict[str, Any]) -> dict[st
     return patch
 
 
-def _outcome(conditions: list[Condition]) -> Outcome | None:
+def _outcome(conditions: list[Condition]) -> JobOutcome | None:
     if holds(conditions, "Complete"):
-        return Outcome.SUCCEEDED
-    return Outcome.FAILED if holds(conditions, "Failed") else None
+        return JobOutcome.SUCCEEDED
+    return JobOutcome.FAILED if holds(conditions, "Failed") else None
 
 
 def _ask(spec: JobSpec, status: JobStatus, meta: Meta, kueue: bool) -> SpecFields:

@@ -32,7 +32,7 @@ from queuectl.objects.kinds.job_indexes import (
     check_disruption,
     ends_with,
 )
-from queuectl.objects.kinds.places import Entry, entries
+from queuectl.objects.kinds.places import PodSetPlace, entries
 from queuectl.objects.kinds.wires import field
 from queuectl.objects.kubernetes.wire import Wire
 
@@ -85,10 +85,10 @@ class JobSet(DescribedKind):
         _SUCCESS: SuccessPolicy | None,
     }
 
-    def can_grow(self, document: Any, entry: Entry) -> bool:  # noqa: ARG002 - of Growing
+    def can_grow(self, document: Any, entry: PodSetPlace) -> bool:  # noqa: ARG002 - of Growing
         return bool(field(entry.content, "replicas") in (None, 1))
 
-    def check_growth(self, document: Any, entry: Entry, base: int) -> None:
+    def check_growth(self, document: Any, entry: PodSetPlace, base: int) -> None:
         parallelism, completions = (field(entry.content, path) for path in _AT_ONCE)
         parallelism = 1 if parallelism is None else parallelism
         if completions is not None and completions != parallelism:
@@ -117,7 +117,7 @@ class JobSet(DescribedKind):
                 "complete while it has fewer pods"
             )
 
-    def _is_awaited(self, document: Any, entry: Entry) -> bool:
+    def _is_awaited(self, document: Any, entry: PodSetPlace) -> bool:
         """Whether other Jobs come only when all pods of this entry are ready."""
         found = entries(self.description.podsets, document)
         awaited = (one for other in found for one in field(other.content, _DEPENDS) or ())
@@ -143,7 +143,7 @@ class JobSet(DescribedKind):
         )
 
 
-def _without_ended(document: Any, found: Iterable[Entry], fields: SpecFields) -> SpecFields:
+def _without_ended(document: Any, found: Iterable[PodSetPlace], fields: SpecFields) -> SpecFields:
     """The request without the pods of Jobs that have succeeded: the operator keeps these Jobs."""
     succeeded = {one.name.lower(): one.succeeded or 0 for one in field(document, _STATUSES) or ()}
     jobs = {one.podset: max(1, field(one.content, "replicas") or 1) for one in found}
@@ -190,7 +190,7 @@ def _left(
     return tuple(one for one in reduced if one.count), ()
 
 
-def _queues_pods(entry: Entry) -> bool:
+def _queues_pods(entry: PodSetPlace) -> bool:
     """Whether its Jobs have more completions than pods at once."""
     at_once, completions = (field(entry.content, path) for path in _AT_ONCE)
     return completions is not None and completions > (1 if at_once is None else at_once)

@@ -13,7 +13,7 @@ from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds.common import SpecFields
 from queuectl.objects.kinds.described import DescribedKind
 from queuectl.objects.kinds.description import BATCH_JOB, Description, Manager, PodSets
-from queuectl.objects.kinds.places import Entry, entries
+from queuectl.objects.kinds.places import PodSetPlace, entries
 from queuectl.objects.kinds.wires import field
 
 _LAUNCHER: Final = "launcher"
@@ -49,7 +49,7 @@ class MPIJob(DescribedKind):
         )
 
 
-def _check(found: dict[str, Entry]) -> None:
+def _check(found: dict[str, PodSetPlace]) -> None:
     """Check what the operator checks only after the creation. Raises RequestError."""
     launcher, worker = found.get(_LAUNCHER), found.get(_WORKER)
     if launcher is None:

@@ -15,7 +15,7 @@ from queuectl.objects.kubernetes.wire import Template
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PodSetPlace:
     """One podset.
 
     Attributes:
@@ -84,7 +84,7 @@ class Entry:
                 check_count(value, f"{self.path}.{path}")
 
 
-def entries(places: Iterable[PodSets], document: Any) -> Iterator[Entry]:
+def entries(places: Iterable[PodSets], document: Any) -> Iterator[PodSetPlace]:
     """All entries of an object, in podset order. ``document``: a struct or a document."""
     for where in places:
         found = field(document, where.path)
@@ -92,15 +92,15 @@ def entries(places: Iterable[PodSets], document: Any) -> Iterator[Entry]:
             continue
         if where.name:
             if found is not None or where.default is not None:
-                yield Entry(where, where.name, where.path, found)
+                yield PodSetPlace(where, where.name, where.path, found)
         elif where.key:
             for index, content in enumerate(found or ()):
                 name = (field(content, where.key) or "").lower()
-                yield Entry(where, name, f"{where.path}[{index}]", content, index)
+                yield PodSetPlace(where, name, f"{where.path}[{index}]", content, index)
         else:
             for key in where.types:
                 if key in (found or {}):
-                    yield Entry(where, key.lower(), f"{where.path}.{key}", found[key])
+                    yield PodSetPlace(where, key.lower(), f"{where.path}.{key}", found[key])
 
 
 def _counts(only: Only, document: Any) -> bool:

@@ -29,12 +29,12 @@ from queuectl.objects.kinds.description import (
     Description,
     Manager,
     Only,
-    Phase,
     PodSets,
     Required,
+    StatusPhase,
     Unsupported,
 )
-from queuectl.objects.kinds.places import Entry
+from queuectl.objects.kinds.places import PodSetPlace
 from queuectl.objects.kinds.wires import field
 
 _GROUP, _VERSION = "ray.io", "v1"
@@ -121,12 +121,12 @@ class RayKind(DescribedKind):
 class RayCluster(RayKind):
     """Adds elastic clusters. KubeRay regards a RayJob, which has such a cluster, as not started while a pod of it waits."""
 
-    def can_grow(self, document: Any, entry: Entry) -> bool:  # noqa: ARG002 - of Growing
+    def can_grow(self, document: Any, entry: PodSetPlace) -> bool:  # noqa: ARG002 - of Growing
         hosts = field(entry.content, _HOSTS) if entry.index is not None else None
         # KubeRay replaces all pods of a replica with several hosts together.
         return entry.index is not None and (hosts or 1) == 1
 
-    def stated_least(self, document: Any, entry: Entry) -> int | None:  # noqa: ARG002 - of Growing
+    def stated_least(self, document: Any, entry: PodSetPlace) -> int | None:  # noqa: ARG002 - of Growing
         return field(entry.content, _LEAST) or None
 
 
@@ -206,7 +206,7 @@ RAYJOB: Final = RayJob(
             ),
         ),
         # On its RayCluster. Its pods have only the name of the RayCluster, and the labels of queuectl.
-        phase=Phase(
+        phase=StatusPhase(
             path="status.jobDeploymentStatus",
             succeeded=("Complete",),
             failed=("Failed",),

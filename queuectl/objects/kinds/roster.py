@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from enum import Enum, auto
 
-from queuectl.domain.jobs import Member, PodPhase, PodRecord
+from queuectl.domain.jobs import PodGroupMember, PodPhase, PodRecord
 
 Value = str | int | tuple[str, ...]
 Place = tuple[float, str, str]
@@ -44,7 +44,7 @@ _IN_ORDER = frozenset(
 """The facts of which the first pod is asked for."""
 
 
-def member_of(pod: PodRecord) -> Member:
+def member_of(pod: PodRecord) -> PodGroupMember:
     """The request of a pod of a workload."""
     assert pod.member is not None
     return pod.member

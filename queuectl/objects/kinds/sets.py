@@ -13,13 +13,13 @@ from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.ledger import Entry, Intent
 from queuectl.domain.words import counted
 from queuectl.domain.workload import PodSet
-from queuectl.objects.kinds.groups import Group, GroupKey, common
+from queuectl.objects.kinds.groups import GroupKey, PodGroup, common
 from queuectl.objects.kinds.leaderworkerset import KIND, LEADER, WORKER, set_name
 from queuectl.objects.kinds.roster import member_of
 
 
 @dataclass(slots=True)
-class SetGroup(Group):
+class SetGroup(PodGroup):
     """One group.
 
     Attributes:
@@ -129,10 +129,10 @@ class SetGroup(Group):
         return names[-1]
 
 
-def new_group(key: GroupKey, sets: Mapping[tuple[str, str], JobRecord]) -> Group:
+def new_group(key: GroupKey, sets: Mapping[tuple[str, str], JobRecord]) -> PodGroup:
     """A group without pods. ``sets``: by namespace and name."""
     if key.kind != KIND:
-        return Group(key)
+        return PodGroup(key)
     return SetGroup(key, parent=sets.get(set_key(key)))
 
 

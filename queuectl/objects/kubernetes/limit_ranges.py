@@ -7,7 +7,7 @@ from sys import intern
 
 import msgspec
 
-from queuectl.domain.limits import Bound, Kind, LimitRange
+from queuectl.domain.limits import BoundKind, LimitRange, LimitRangeBound
 from queuectl.domain.records import LimitRangeRecord
 from queuectl.objects.errors import under
 from queuectl.objects.kubernetes.nodes import version_of
@@ -42,7 +42,7 @@ def read_limit_range(wire: WireLimitRange) -> LimitRangeRecord:
     meta = wire.metadata
     requests: dict[str, int] = {}
     limits: dict[str, int] = {}
-    bounds: list[Bound] = []
+    bounds: list[LimitRangeBound] = []
     for i, item in enumerate((wire.spec or LimitRangeSpec()).limits or ()):
         path = f"spec.limits[{i}]"
         least, most = _amounts(item.min, f"{path}.min"), _amounts(item.max, f"{path}.max")
@@ -55,8 +55,14 @@ def read_limit_range(wire: WireLimitRange) -> LimitRangeRecord:
             limits |= {**most, **default}
             requests |= {**least, **most, **default, **request}
         whole = item.type == "Pod"
-        for kind, values in ((Kind.MIN, least), (Kind.MAX, most), (Kind.RATIO, ratios)):
-            bounds += [Bound(kind, intern(r), Fraction(v), whole) for r, v in values.items()]
+        for kind, values in (
+            (BoundKind.MIN, least),
+            (BoundKind.MAX, most),
+            (BoundKind.RATIO, ratios),
+        ):
+            bounds += [
+                LimitRangeBound(kind, intern(r), Fraction(v), whole) for r, v in values.items()
+            ]
     return LimitRangeRecord(
         namespace=intern(meta.namespace or "default"),
         uid=meta.uid,

@@ -29,12 +29,12 @@ from queuectl.objects.kubernetes.nodes import version_of
 from queuectl.objects.kubernetes.requests import read_factor
 from queuectl.objects.kubernetes.resource_wire import (
     Attribute,
-    Capacity,
     Counter,
     RequestPolicy,
     SliceSpec,
-    Taint,
+    WireCapacity,
     WireDevice,
+    WireDeviceTaint,
     WireResourceSlice,
 )
 from queuectl.objects.kubernetes.templates import read_term
@@ -198,7 +198,7 @@ def _pair(name: str, value: AttributeValue) -> tuple[str, AttributeValue]:
     return (name, value) if isinstance(value, tuple) else _kept_pair(name, value)
 
 
-def read_taint(taint: Taint, rule: str = "") -> DeviceTaint:
+def read_taint(taint: WireDeviceTaint, rule: str = "") -> DeviceTaint:
     """A taint. An unknown effect has no effect, as in kube-scheduler. ``rule``: the name of its DeviceTaintRule."""
     effect = _EFFECTS.get(taint.effect, DeviceEffect.NONE)
     return DeviceTaint(taint.key, effect, taint.value or "", rule)
@@ -241,7 +241,7 @@ def _version(text: str, path: str) -> Version:
 
 
 def _capacity(
-    capacity: Mapping[str, Capacity], path: str
+    capacity: Mapping[str, WireCapacity], path: str
 ) -> tuple[Amounts, tuple[tuple[str, CapacityPolicy], ...]]:
     amounts, policies = [], []
     for name, given in sorted(capacity.items()):

@@ -30,7 +30,7 @@ from queuectl.objects.kubernetes.requests import LARGEST, pod_requests, read_nee
 from queuectl.objects.kubernetes.slices import annotated_slices, check_below
 from queuectl.objects.kubernetes.wire import (
     Affinity,
-    Expression,
+    SelectorRequirement,
     Template,
     TemplateSpec,
     Term,
@@ -333,7 +333,7 @@ def read_term(term: Term, path: str) -> SelectorTerm:
 
 
 def read_requirements(
-    expressions: Sequence[Expression], path: str, *, field: bool = False
+    expressions: Sequence[SelectorRequirement], path: str, *, field: bool = False
 ) -> tuple[Requirement, ...]:
     """Expressions of a node selector term or of a label selector.
 
@@ -360,7 +360,7 @@ def read_requirements(
     return tuple(read)
 
 
-def _check_field(expression: Expression, path: str) -> None:
+def _check_field(expression: SelectorRequirement, path: str) -> None:
     if expression.key != "metadata.name":
         raise MalformedError(f"{path}.key: {expression.key!r} is not metadata.name")
     if expression.operator not in ("In", "NotIn") or len(expression.values or ()) != 1:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import yaml
 
 from queuectl.domain.words import counted
-from queuectl.objects.proposal.configuration import Entry, Proposal
+from queuectl.objects.proposal.configuration import Proposal, ProposedObject
 
 _WIDTH: Final = 110
 _MAP: Final = "tag:yaml.org,2002:map"
@@ -60,7 +60,7 @@ def _head(proposal: Proposal, source: str) -> Iterator[str]:
     yield ""
 
 
-def _entry(entry: Entry) -> str:
+def _entry(entry: ProposedObject) -> str:
     comments = "".join(f"{line}\n" for reason in entry.reasons for line in _comment(reason))
     body = yaml.dump(
         _rows(entry.body), Dumper=_Dumper, sort_keys=False, width=_WIDTH, allow_unicode=True

@@ -18,9 +18,9 @@ from queuectl.domain.queues import WithinClusterQueue
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner.capacity.node_counts import TentativeAdmission, add_at, give_back
-from queuectl.planner.capacity.state import State
+from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.problem.problem import Shape
-from queuectl.planner.problem.request import GangRequest, Pods, PodSetGroup
+from queuectl.planner.problem.request import GangRequest, PodSetGroup, ShapePods
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.quota.tree import QuotaRow, QuotaUse
 
@@ -64,7 +64,7 @@ class Timeline:
             expected end count as if they were still there, unless that gang can evict them.
     """
 
-    state: State
+    state: CycleState
     guarded: dict[float, list[Workload]] = field(default_factory=dict)
     _ends: _Ends | None = None
     _of: int = -1  # departures of the state
@@ -223,7 +223,7 @@ class Moments:
         bundle = self._pods(group.bundle, present) if group.bundle is not None else None
         return replace(group, pods=pods, bundle=bundle)
 
-    def _pods(self, pods: Pods, present: Present) -> Pods:
+    def _pods(self, pods: ShapePods, present: Present) -> ShapePods:
         return replace(pods, shape=self._shape(pods.shape, present))
 
     def _shape(self, shape: Shape, present: Present) -> Shape:

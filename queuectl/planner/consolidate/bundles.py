@@ -15,7 +15,7 @@ from queuectl.planner.capacity.node_counts import NodeCounts
 from queuectl.planner.placement.measure import PlacedPodSetGroup, domain_counts
 from queuectl.planner.placement.several import levels_to_try
 from queuectl.planner.problem.problem import Problem
-from queuectl.planner.problem.request import ANYWHERE, Pods, PodSetGroup, as_one_pod
+from queuectl.planner.problem.request import ANYWHERE, PodSetGroup, ShapePods, as_one_pod
 from queuectl.planner.problem.topology import Ints
 
 Content: TypeAlias = tuple[int, ...]  # pods of each podset of the podset group in one bundle
@@ -97,7 +97,7 @@ def bundle(problem: Problem, number: int, placed: PlacedPodSetGroup) -> Bundles:
         shape = as_one_pod(problem, [(p.shape, count) for p, count in inside if count])
         if used[-2:-1] > (1,):
             shape = replace(shape, key=_OWN_KEYS + (number << 16) + at)
-        pods.append(Pods(at, len(nodes), shape))
+        pods.append(ShapePods(at, len(nodes), shape))
         where.append((np.array(nodes, dtype=np.int64), np.ones(len(nodes), dtype=np.int64)))
     bundled = PodSetGroup(podset_group.tree, tuple(pods), level, podset_group.preferred)
     return Bundles(bundled, tuple(sorted(nodes_with, reverse=True)), tuple(where), used)

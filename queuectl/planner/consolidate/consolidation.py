@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission, give_back, take
-from queuectl.planner.capacity.state import State
+from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.consolidate.bundles import bundle, keeps_shape
 from queuectl.planner.consolidate.consolidation_model import ConsolidationModel
 from queuectl.planner.consolidate.rounds import Placements, Round, rounds
@@ -36,7 +36,7 @@ _ROUNDS: Final = 2
 LIMIT: Final = 0.0015  # deterministic time of one
 
 
-def consolidate(state: State, starting: Sequence[TentativeAdmission], solver: Solver) -> int:
+def consolidate(state: CycleState, starting: Sequence[TentativeAdmission], solver: Solver) -> int:
     """Place some of the gangs that start elsewhere where that is tidier; returns how many.
 
     Args:
@@ -69,7 +69,7 @@ def may_move(admission: TentativeAdmission) -> bool:
 
 
 def _move(
-    state: State, movable: Sequence[TentativeAdmission], placed: Sequence[PlacedPodSetGroup]
+    state: CycleState, movable: Sequence[TentativeAdmission], placed: Sequence[PlacedPodSetGroup]
 ) -> int:
     """Place the gangs in the state where they are now; returns how many are elsewhere."""
     left = iter(placed)

@@ -10,7 +10,7 @@ import numpy as np
 
 from queuectl.planner.capacity.node_counts import give_back
 from queuectl.planner.consolidate.bundles import Bundles, bundle
-from queuectl.planner.model.counts import Counts
+from queuectl.planner.model.counts import ShapeCounts
 from queuectl.planner.placement.measure import PlacedPodSetGroup, Wholes, device_columns, devices
 from queuectl.planner.problem.problem import Problem, caps
 from queuectl.planner.problem.request import ANYWHERE
@@ -78,7 +78,7 @@ def _gather(work: Placements) -> Iterator[Round]:
         if not work.bundles[number].scattered:
             continue
         tree, used = group.tree, work.bundles[number].used
-        counts = [Counts(tree, caps(free, p.shape)) for p in group.pods]
+        counts = [ShapeCounts(tree, caps(free, p.shape)) for p in group.pods]
         bounds = [c.fewest(ANYWHERE, p.count) for c, p in zip(counts, group.pods, strict=True)]
         if used[:-1] == tuple(map(max, zip(*bounds, strict=True)))[1:-1]:
             continue

@@ -23,7 +23,7 @@ from queuectl.domain.queues import ClusterQueue, QueueingStrategy
 from queuectl.domain.reasons import NEVER_FITS, Code
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.cycle.cycle import AdmissionCycle
-from queuectl.planner.cycle.positions import Position, all_of
+from queuectl.planner.cycle.positions import UndecidedGangs, all_of
 from queuectl.planner.cycle.ranking import ByBorrowing, ByShare, Ranking
 from queuectl.planner.cycle.refutations import Refutations
 from queuectl.planner.order.pending_gangs import EqualGangs, PendingGangs, length_of
@@ -44,8 +44,8 @@ class QueueHeads:
     name: str | None
     queue: ClusterQueue | None
     order: QueueOrder
-    waiting: list[tuple[Rank, Position]]
-    deferred: list[tuple[Position, Refusal]] = field(default_factory=list)
+    waiting: list[tuple[Rank, UndecidedGangs]]
+    deferred: list[tuple[UndecidedGangs, Refusal]] = field(default_factory=list)
     considered: int = 0
 
     @property
@@ -60,11 +60,11 @@ class QueueHeads:
             heappush(self.waiting, (now, position))
         return None
 
-    def take(self) -> Position:
+    def take(self) -> UndecidedGangs:
         """The equal gangs of the head; they are out of the order until they are put back."""
         return heappop(self.waiting)[1]
 
-    def put(self, position: Position) -> None:
+    def put(self, position: UndecidedGangs) -> None:
         """Put equal gangs into the order by the first that is not decided, if there is one."""
         if self.name in self.order.shortest:
             position.sort(self.order.snapshot.now)
@@ -224,7 +224,7 @@ class HeadScheduler:
             self._refuse_equal(heads, position, refusal)
         heads.put(position)
 
-    def _refuse_equal(self, heads: QueueHeads, position: Position, refusal: Refusal) -> None:
+    def _refuse_equal(self, heads: QueueHeads, position: UndecidedGangs, refusal: Refusal) -> None:
         """Refuse the first gang and all equal ones for which its answer holds, too; the others are left."""
         pending = position.first
         least = self._holds_from(pending, heads.queue)

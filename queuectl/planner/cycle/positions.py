@@ -15,7 +15,7 @@ from queuectl.planner.problem.topology import Ints
 
 
 @dataclass(eq=False, slots=True)
-class Position:
+class UndecidedGangs:
     """The gangs of a group that are not decided. They differ in name, age, priority, and in length where there are planned starts.
 
     Attributes:
@@ -49,15 +49,15 @@ class Position:
         self.left = np.delete(self.left, here) if here else self.left[1:]
         self._find_first()
 
-    def take_longer(self, seconds: float) -> Position:
+    def take_longer(self, seconds: float) -> UndecidedGangs:
         """Take out those that run for at least so many seconds, or for an unknown time."""
         if seconds <= 0.0:
-            taken = Position(self.gangs, self.left, self._at, self._now)
+            taken = UndecidedGangs(self.gangs, self.left, self._at, self._now)
             self.left = ()
             return taken
         left = np.asarray(self.left)
         long = self.gangs.lengths[left] >= seconds
-        taken = Position(self.gangs, self.left if long.all() else left[long], _now=self._now)
+        taken = UndecidedGangs(self.gangs, self.left if long.all() else left[long], _now=self._now)
         taken._find_first()
         self.left = left[~long]
         self._find_first()
@@ -81,6 +81,6 @@ class Position:
         self._at = int(np.argmax(np.where(level == level.max(), stretched, -np.inf)))
 
 
-def all_of(gangs: EqualGangs) -> Position:
+def all_of(gangs: EqualGangs) -> UndecidedGangs:
     """A group of which none is decided."""
-    return Position(gangs, range(len(gangs.gangs)))
+    return UndecidedGangs(gangs, range(len(gangs.gangs)))

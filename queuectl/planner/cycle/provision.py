@@ -16,7 +16,7 @@ from queuectl.domain.reasons import NEVER_FITS, Code, Reason
 from queuectl.domain.snapshot import NO_END, CapacityLease, Pending
 from queuectl.domain.words import format_time
 from queuectl.domain.workload import Placement, PodSetPlacement, Workload
-from queuectl.planner.capacity.state import State
+from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.problem.request import GangRequest, quota_only
 from queuectl.planner.reasons.refusals import short_of_quota
 from queuectl.planner.search.node_templates import never_fits_templates
@@ -31,7 +31,7 @@ def makes_nodes(queue: ClusterQueue | None) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Awaiting:
+class AwaitedNodes:
     """Nodes are made for a gang: the request whose quota is to be reserved, and the answer for the gang."""
 
     request: GangRequest
@@ -46,13 +46,13 @@ class NotMade:
 
 
 def awaiting_nodes(
-    state: State,
+    state: CycleState,
     pending: Pending,
     queue: ClusterQueue,
     requests: Iterable[GangRequest],
     why: tuple[Reason, ...],
     solver: Solver,
-) -> Awaiting | NotMade:
+) -> AwaitedNodes | NotMade:
     """Quota for a gang, under the first choice of flavors for which a check makes nodes and quota is left.
 
     Args:
@@ -86,7 +86,7 @@ def awaiting_nodes(
         reason = reason or short_of_quota(state, request)
         if reason is None:
             answer = _answer(state, pending, queue, placement, needed, asked, why)
-            return Awaiting(quota_only(request), answer)
+            return AwaitedNodes(quota_only(request), answer)
         never.append(reason)
     return NotMade(tuple(sorted(never, key=lambda reason: reason.code in NEVER_FITS)))
 
@@ -100,7 +100,7 @@ def _claims(workload: Workload) -> Reason | None:
     return Reason(Code.SHAPE_NEVER_FITS, text, {"podSets": claiming})
 
 
-def _unasked(state: State, pending: Pending, made: frozenset[str]) -> Reason | None:
+def _unasked(state: CycleState, pending: Pending, made: frozenset[str]) -> Reason | None:
     """Why no nodes of these flavors are requested now."""
     now = state.problem.snapshot.now
     closed = {flavor: at for flavor, at in pending.unasked if flavor in made and at > now}
@@ -119,7 +119,7 @@ def _made(queue: ClusterQueue, request: GangRequest) -> frozenset[str]:
     return frozenset(name for name in names if any(rule.applies((name,)) for rule in rules))
 
 
-def _without_nodes(state: State, pending: Pending, request: GangRequest) -> Placement:
+def _without_nodes(state: CycleState, pending: Pending, request: GangRequest) -> Placement:
     known = state.problem.snapshot.config.flavors
     placed = []
     for podset, flavors in zip(pending.workload.podsets, request.flavors, strict=True):
@@ -133,7 +133,7 @@ def _without_nodes(state: State, pending: Pending, request: GangRequest) -> Plac
 
 
 def _answer(
-    state: State,
+    state: CycleState,
     pending: Pending,
     queue: ClusterQueue,
     placement: Placement,

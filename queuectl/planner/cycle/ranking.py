@@ -26,13 +26,13 @@ from queuectl.planner.order.queue_order import Rank, place
 from queuectl.planner.preempt.shortage import Heights, borrows
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.quota.shares import passed_up, share_of
-from queuectl.planner.quota.tree import FlavorResource, Pool
+from queuectl.planner.quota.tree import FlavorResource, QuotaNode
 
 _LEASED: Final = -1  # its quota is taken off already: it borrows nothing more
 _NO_CHARGES: Final[Mapping[FlavorResource, int]] = {}
 
 
-class Ranked(Protocol):
+class RankedQueue(Protocol):
     """The ranked item: the pending gangs of one ClusterQueue, None for those without one."""
 
     @property
@@ -45,7 +45,7 @@ class Ranked(Protocol):
     def head(self) -> Pending | None: ...
 
 
-R = TypeVar("R", bound=Ranked)
+R = TypeVar("R", bound=RankedQueue)
 
 
 class Ranking(Protocol[R]):
@@ -73,7 +73,7 @@ class _Heads:
         self.order = cycle.heads.order
         self.use = cycle.state.later.quota
 
-    def asks(self, ranked: Ranked) -> tuple[GangRequest | None, int]:
+    def asks(self, ranked: RankedQueue) -> tuple[GangRequest | None, int]:
         """The flavors its head would get first, and how far up its cohorts it would borrow with them."""
         queue, head = ranked.queue, ranked.head
         if queue is None or queue.cohort is None or head is None or head.blocked is not None:
@@ -181,7 +181,7 @@ class _Entrant(Generic[R]):
         entries: those of its members; some are out of date.
     """
 
-    pool: Pool | None
+    pool: QuotaNode | None
     parent: _Entrant[R] | None
     ranked: R | None = None
     place: Rank = ()
@@ -198,7 +198,7 @@ class ByShare(Generic[R]):
     def __init__(self, cycle: AdmissionCycle) -> None:
         self._heads = _Heads(cycle)
         self._top: _Entrant[R] = _Entrant(None, None)
-        self._cohorts: dict[Pool, _Entrant[R]] = {}
+        self._cohorts: dict[QuotaNode, _Entrant[R]] = {}
         self._queues: dict[str | None, _Entrant[R]] = {}
         self._numbers = 0
 
@@ -231,7 +231,7 @@ class ByShare(Generic[R]):
         for each in self._heads.sharing(queues, [r for r in ranked if r is not None]):
             self.put(each)
 
-    def _above(self, pool: Pool | None) -> _Entrant[R]:
+    def _above(self, pool: QuotaNode | None) -> _Entrant[R]:
         """The tournament that a pool enters."""
         if pool is None or pool.parent is None:
             return self._top

@@ -14,7 +14,7 @@ from queuectl.domain.plan import Eviction, Proof
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.preempt.candidates import may_evict
 from queuectl.planner.preempt.rules import evictable
-from queuectl.planner.repair.repair import Awaiting, Repaired, repair, repair_order
+from queuectl.planner.repair.repair import AwaitingRepair, Repaired, repair, repair_order
 from queuectl.planner.search.flavor_choice import Fit, FitsAfterEviction, Outcome, Refuted, Unknown
 from queuectl.planner.search.gang_classes import Candidate
 
@@ -29,7 +29,7 @@ class Repairs:
     def __init__(self, cycle: AdmissionCycle) -> None:
         """Repair every broken gang; from here on the cycle can undo repairs."""
         self._cycle = cycle
-        self._done: dict[str, Repaired | Awaiting] = {}
+        self._done: dict[str, Repaired | AwaitingRepair] = {}
         self._undone = False
         self._repair()
         if self._done:
@@ -59,9 +59,9 @@ class Repairs:
             else:
                 self._record(gang.workload.uid, done)
 
-    def _record(self, uid: str, done: Repaired | Awaiting) -> None:
+    def _record(self, uid: str, done: Repaired | AwaitingRepair) -> None:
         self._done[uid] = done
-        if isinstance(done, Awaiting):
+        if isinstance(done, AwaitingRepair):
             self._cycle.preempted.extend(done.victims)
             self._cycle.unproved |= done.proof is not Proof.OPTIMAL
             self._cycle.waiting_repairs.append(done.refusal(self._cycle.problem))
@@ -98,7 +98,7 @@ class Repairs:
         found = [uid for uid in uids if needed.isdisjoint(self._done[uid].evicts)]
         return found if len(found) == len(uids) else self._undoable(found)
 
-    def _forget(self, undone: dict[str, Repaired | Awaiting]) -> None:
+    def _forget(self, undone: dict[str, Repaired | AwaitingRepair]) -> None:
         cycle = self._cycle
         cycle.preempted[:] = [p for p in cycle.preempted if p.preemptor not in undone]
         cycle.waiting_repairs[:] = [

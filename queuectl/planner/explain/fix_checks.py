@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from queuectl.domain.changes import Change, apply_all
+from queuectl.domain.changes import SuggestedChange, apply_all
 from queuectl.domain.diagnosis import SuggestedFix
 from queuectl.domain.plan import Proof
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.cycle.cycle import AdmissionCycle
-from queuectl.planner.explain.known import Known, know
+from queuectl.planner.explain.known import KnownAnswers, know
 from queuectl.planner.order.lines import lines_of
 from queuectl.planner.plan_cycle import begin, decide_up_to
 from queuectl.planner.preempt.candidates import may_evict
@@ -45,22 +45,22 @@ class FixChecks:
     uid: str
     stop: StopSignal
     cache: PlannerCache
-    known: Known = field(default_factory=Known)
+    known: KnownAnswers = field(default_factory=KnownAnswers)
     turns: int = _TURNS
-    passed_with: list[tuple[Change, ...]] = field(default_factory=list)
+    passed_with: list[tuple[SuggestedChange, ...]] = field(default_factory=list)
 
     @property
     def over(self) -> bool:
         """Whether no further fix is checked."""
         return self.turns <= 0 or self.stop.stopped
 
-    def decided(self, changes: Sequence[Change]) -> AdmissionCycle | None:
+    def decided(self, changes: Sequence[SuggestedChange]) -> AdmissionCycle | None:
         """The cycle on the changed snapshot, as soon as the gang is decided; None where no further fix is checked."""
         if self.over:
             return None
         changed = apply_all(changes, self.snapshot)
         prepared = begin(survey(changed, self.cache.fork()), self.stop)
-        know(prepared, self.known if self._any_place(prepared.cycle.problem) else Known())
+        know(prepared, self.known if self._any_place(prepared.cycle.problem) else KnownAnswers())
         self.turns -= max(1, decide_up_to(prepared, self.uid))
         if self.stop.stopped:
             return None
@@ -84,14 +84,14 @@ class FixChecks:
         lease = refusal.lease if refusal is not None else None
         return lease is not None and not lease.victims
 
-    def starts(self, changes: Sequence[Change]) -> bool:
+    def starts(self, changes: Sequence[SuggestedChange]) -> bool:
         """Whether these changes are enough."""
         if tuple(changes) in self.passed_with:
             return True
         cycle = self.decided(changes)
         return cycle is not None and self.helped(cycle)
 
-    def refuses(self, changes: Sequence[Change]) -> bool:
+    def refuses(self, changes: Sequence[SuggestedChange]) -> bool:
         """Whether it is proved that these changes are not enough."""
         cycle = self.decided(changes)
         if cycle is None or self.helped(cycle):
@@ -108,7 +108,7 @@ class FixChecks:
             elif self.over:
                 return
 
-    def _with_less(self, changes: Sequence[Change]) -> bool:
+    def _with_less(self, changes: Sequence[SuggestedChange]) -> bool:
         """Whether the gang is known to start with a part of these changes."""
         return any(
             len(enough) < len(changes) and all(change in changes for change in enough)

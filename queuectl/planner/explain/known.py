@@ -17,7 +17,7 @@ from queuectl.domain.workload import Placement
 from queuectl.planner.capacity.node_counts import NodeCounts, fits
 from queuectl.planner.capacity.placements import node_counts_of
 from queuectl.planner.cycle.look_ahead import LookAhead
-from queuectl.planner.placement.feasible import Decision
+from queuectl.planner.placement.feasible import Feasibility
 from queuectl.planner.plan_cycle import Prepared
 from queuectl.planner.preempt.shortage import borrows
 from queuectl.planner.problem.parts import shrinks
@@ -27,7 +27,7 @@ from queuectl.planner.solver.solver import Status
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownAnswers:
     """Known results for pending gangs, by uid.
 
     Attributes:
@@ -40,13 +40,13 @@ class Known:
     reserved: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
     refused: Mapping[str, Refusal] = field(default_factory=dict)
 
-    def of_others(self, uid: str) -> Known:
+    def of_others(self, uid: str) -> KnownAnswers:
         """The results for other gangs than one that hold for other snapshots too."""
         placed = {known: at for known, at in self.placed.items() if known != uid}
-        return Known(placed, self.reserved)
+        return KnownAnswers(placed, self.reserved)
 
 
-def of_plan(plan: Plan) -> Known:
+def of_plan(plan: Plan) -> KnownAnswers:
     """All results of a plan for its own snapshot."""
     refused = {
         r.uid: r
@@ -57,10 +57,10 @@ def of_plan(plan: Plan) -> Known:
     }
     held = {r.uid: r.lease.placement for r in plan.pending if r.lease and not r.lease.victims}
     reserved = {state.name: state.nodes for state in plan.reserved}
-    return Known(held | {a.uid: a.placement for a in plan.admitted}, reserved, refused)
+    return KnownAnswers(held | {a.uid: a.placement for a in plan.admitted}, reserved, refused)
 
 
-def know(prepared: Prepared, known: Known) -> None:
+def know(prepared: Prepared, known: KnownAnswers) -> None:
     """Let a cycle that has not begun use what is known."""
     cycle = prepared.cycle
     cycle.sizing.chooser = _KnownFirst(
@@ -78,7 +78,7 @@ def know(prepared: Prepared, known: Known) -> None:
 class _KnownFirst(LookAhead):
     """A chooser that looks up before it searches."""
 
-    known: Known = field(kw_only=True)
+    known: KnownAnswers = field(kw_only=True)
 
     def choose(
         self,
@@ -98,7 +98,7 @@ class _KnownFirst(LookAhead):
         holds = node_counts is not None and fits(state.free(), request.pods, node_counts)
         if node_counts is None or not holds or not state.quota.fits(request):
             return super().fit(request)
-        found = Fit(request, Decision(Status.FOUND, node_counts), borrows(state, request))
+        found = Fit(request, Feasibility(Status.FOUND, node_counts), borrows(state, request))
         return self.beside_planned(found)
 
     def _node_counts(self, request: GangRequest) -> NodeCounts | None:

@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from queuectl.planner.model.classes import Classes, GroupClass
+from queuectl.planner.model.classes import GroupClass, PlacementClasses
 from queuectl.planner.model.exits import STAYS, Exits, Terms, add_blocked, add_terms
 from queuectl.planner.model.patterns import Exact, add_exact
 from queuectl.planner.problem.request import ANYWHERE
@@ -75,7 +75,7 @@ class ModelBuilder:
 
     def __init__(
         self,
-        classes: Classes,
+        classes: PlacementClasses,
         exact: Collection[int] = (),
         *,
         tight: bool = True,

@@ -24,7 +24,7 @@ from queuectl.domain.plan import Cost
 from queuectl.domain.queues import ClusterQueue, ReclaimMode
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.workload import Workload
-from queuectl.planner.capacity.state import State
+from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.preempt.cost import Ages, ages_of, cost_of
 from queuectl.planner.preempt.protections import opts_out, protected_until
 from queuectl.planner.preempt.sizes import Sizes, sizes_of
@@ -256,7 +256,7 @@ class CandidateTable:
         return chosen
 
 
-def staying(state: State, running: RunningGangs) -> Mask:
+def staying(state: CycleState, running: RunningGangs) -> Mask:
     """The running gangs that this plan has not evicted or repaired. Shape (C,)."""
     gone = state.evicted | state.repairing
     if not gone:

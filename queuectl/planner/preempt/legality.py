@@ -24,13 +24,13 @@ from queuectl.planner.preempt.candidates import CandidateTable
 from queuectl.planner.preempt.model import VictimModel
 from queuectl.planner.preempt.returning import Returning
 from queuectl.planner.preempt.shortage import CommonPool, Deficits, QuotaShortfall
-from queuectl.planner.quota.tree import FlavorResource, Pool, QuotaUse
+from queuectl.planner.quota.tree import FlavorResource, QuotaNode, QuotaUse
 
 # Of the gangs that leave, the sum of coefficients is at most the bound: what every legal set obeys.
 Cut: TypeAlias = tuple[dict[int, int], int]
 
 
-class Order(Protocol):
+class CandidateOrder(Protocol):
     """A rule about which candidates can be evicted together.
 
     Attributes:
@@ -122,16 +122,16 @@ class OtherQueues:
 
     def by_top(self, gangs: Iterable[int]) -> list[tuple[CommonPool, list[int]]]:
         """Some gangs by the member of the common pool they are in, the lowest common pool first."""
-        found: dict[Pool, tuple[CommonPool, list[int]]] = {}
+        found: dict[QuotaNode, tuple[CommonPool, list[int]]] = {}
         for gang in sorted(gangs):
             if gang in self.owner:
                 common_pool = self.common_pool(gang)
                 found.setdefault(common_pool.top, (common_pool, []))[1].append(gang)
         return sorted(found.values(), key=lambda pair: pair[0].level)
 
-    def below(self, pool: Pool, gangs: Iterable[int]) -> dict[Pool, list[int]]:
+    def below(self, pool: QuotaNode, gangs: Iterable[int]) -> dict[QuotaNode, list[int]]:
         """Gangs somewhere below a pool, by the member of it that they are in; none for a ClusterQueue."""
-        found: dict[Pool, list[int]] = {}
+        found: dict[QuotaNode, list[int]] = {}
         for gang in gangs:
             chain = self.common_pool(gang).below
             at = chain.index(pool)
@@ -168,7 +168,7 @@ class OtherQueues:
         use: QuotaUse,
         gone: Collection[int],
         victim: int,
-        pools: Iterable[Pool],
+        pools: Iterable[QuotaNode],
         *,
         alone: bool = False,
     ) -> bool:
@@ -191,9 +191,9 @@ class OtherQueues:
     def lasts(
         self,
         use: QuotaUse,
-        pool: Pool,
+        pool: QuotaNode,
         victims: Sequence[int],
-        over: Callable[[Pool], bool],
+        over: Callable[[QuotaNode], bool],
         final: Collection[int] = (),
     ) -> list[int]:
         """Which of some victims below a pool may leave it last; empty = they may not all leave.
@@ -252,7 +252,7 @@ class EvictionConstraints:
     table: CandidateTable
     deficits: Deficits
     shortfall: QuotaShortfall | None = None
-    order: Order | None = None
+    order: CandidateOrder | None = None
     cuts: list[Cut] = field(default_factory=list)
     beyond: dict[int, int] = field(init=False)
 

@@ -30,19 +30,19 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from queuectl.domain.rules import FairStrategy
-from queuectl.planner.preempt.legality import Cut, Order, OtherQueues
+from queuectl.planner.preempt.legality import CandidateOrder, Cut, OtherQueues
 from queuectl.planner.preempt.model import VictimModel
 from queuectl.planner.preempt.returning import Settled
 from queuectl.planner.preempt.shortage import CommonPool
 from queuectl.planner.quota.shares import share_of
-from queuectl.planner.quota.tree import Pool, QuotaUse
+from queuectl.planner.quota.tree import QuotaNode, QuotaUse
 
 Rank: TypeAlias = tuple[bool, Fraction]
 _SPLITS: Final = 512  # sets of victims that could leave by the second strategy
 
 
 @dataclass(eq=False)
-class Reclaim(Order):
+class Reclaim(CandidateOrder):
     """Kueue's classic rule: a queue is over while it uses more than its own of a row that the preemptor contends for.
 
     Attributes:
@@ -56,7 +56,7 @@ class Reclaim(Order):
     others: OtherQueues
     unordered: frozenset[int] = frozenset()
     must_stay_out: frozenset[int] = frozenset()
-    _settled: dict[Pool, Settled] = field(default_factory=dict)
+    _settled: dict[QuotaNode, Settled] = field(default_factory=dict)
 
     def allows(
         self, common_pool: CommonPool, theirs: Sequence[int], _gone: Collection[int], /
@@ -78,7 +78,7 @@ class Reclaim(Order):
                 if v in self.must_stay_out
             )
 
-    def _settled_in(self, queue: Pool) -> Settled:
+    def _settled_in(self, queue: QuotaNode) -> Settled:
         if queue not in self._settled:
             self._settled[queue] = Settled(
                 self.others.shortfall,
@@ -89,7 +89,7 @@ class Reclaim(Order):
             )
         return self._settled[queue]
 
-    def _stay_over(self, top: Pool, victims: list[int]) -> bool:
+    def _stay_over(self, top: QuotaNode, victims: list[int]) -> bool:
         """Whether a member, and all pools in it, use more than their own until their last victims leave."""
         shortfall, quota = self.others.shortfall, self.others.table.quota
         if top.members:
@@ -122,7 +122,7 @@ class Reclaim(Order):
 
 
 @dataclass(eq=False)
-class Fair(Order):
+class Fair(CandidateOrder):
     """The strategies in force, first to last.
 
     Attributes:
@@ -224,7 +224,7 @@ class Fair(Order):
                 if others.returning.threatens(others.table.gangs[victim])
             )
 
-    def _stay_out(self, top: Pool, theirs: list[int], ours: Rank) -> bool:
+    def _stay_out(self, top: QuotaNode, theirs: list[int], ours: Rank) -> bool:
         """Whether none of them that could displace the preemptor would have the smaller share if it returned."""
         use, others = self.use, self.others
         with others.without(use, theirs):
@@ -261,7 +261,7 @@ class Fair(Order):
                     yield list(split)
 
     def _passes(
-        self, top: Pool, theirs: list[int], last: list[int], first: Rank, second: Rank
+        self, top: QuotaNode, theirs: list[int], last: list[int], first: Rank, second: Rank
     ) -> bool:
         """Whether all may leave, ``last`` by their share before, the others by the one after."""
         use, others = self.use, self.others
@@ -279,7 +279,7 @@ class Fair(Order):
                         return True
         return not last
 
-    def _borrows(self, pool: Pool) -> bool:
+    def _borrows(self, pool: QuotaNode) -> bool:
         return bool(share_of(pool, self.use).borrowed)
 
     # Cuts of an illegal set.

@@ -30,14 +30,14 @@ from numpy.typing import NDArray
 from queuectl.domain.queues import ClusterQueue, ReclaimWithinCohort, WithinClusterQueue
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.workload import Workload
-from queuectl.planner.capacity.state import State
+from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.preempt.candidates import CandidateTable
 from queuectl.planner.preempt.model import VictimModel
 from queuectl.planner.preempt.protections import opts_out
 from queuectl.planner.preempt.shortage import QuotaShortfall
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.topology import Ints, Mask
-from queuectl.planner.quota.tree import FlavorResource, Pool, QuotaRow
+from queuectl.planner.quota.tree import FlavorResource, QuotaNode, QuotaRow
 
 # Priority, and the time queued, negated: the lowest yields first.
 Place: TypeAlias = tuple[int, float]
@@ -66,7 +66,7 @@ class Returning:
         uphill: whether any other queue of the preemptor's tree reclaims whatever the priority.
     """
 
-    state: State
+    state: CycleState
     preemptor: Workload
     uphill: bool
     _bounds: dict[int, Place | None] = field(default_factory=dict)
@@ -231,7 +231,7 @@ class Settled:
     shortfall: QuotaShortfall
     table: CandidateTable
     returning: Returning
-    pool: Pool
+    pool: QuotaNode
     must_stay_out: frozenset[int]
     _over: list[FlavorResource] = field(init=False)
     _spare: dict[int, dict[FlavorResource, int]] = field(default_factory=dict)

@@ -25,7 +25,7 @@ ANYWHERE = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Pods:
+class ShapePods:
     """``count`` pods of one shape, of podset number ``podset`` of the gang.
 
     Attributes:
@@ -62,10 +62,10 @@ class PodSetGroup:
     """
 
     tree: Tree
-    pods: tuple[Pods, ...]
+    pods: tuple[ShapePods, ...]
     required: int = ANYWHERE
     preferred: int = ANYWHERE
-    bundle: Pods | None = None
+    bundle: ShapePods | None = None
 
     @property
     def on_one_node(self) -> bool:
@@ -73,7 +73,7 @@ class PodSetGroup:
         return self.bundle is not None and self.required == self.tree.depth
 
     @property
-    def items(self) -> tuple[Pods, ...]:
+    def items(self) -> tuple[ShapePods, ...]:
         """The items that are placed for it: its pods, or all of them as one where they share a node."""
         return (self.bundle,) if self.on_one_node and self.bundle is not None else self.pods
 
@@ -117,7 +117,7 @@ class GangRequest:
         return tuple(name for name in self.checks if name not in self.pending.ready_checks)
 
     @property
-    def pods(self) -> tuple[Pods, ...]:
+    def pods(self) -> tuple[ShapePods, ...]:
         """Of all podset groups, in order."""
         return tuple(p for podset_group in self.podset_groups for p in podset_group.pods)
 
@@ -197,7 +197,7 @@ def on_nodes(request: GangRequest, nodes: Ints) -> GangRequest:
     """A gang of one topology as if there were no other nodes than these, in topology order: number i is node i of the result."""
     tree = request.podset_groups[0].tree.within(nodes)
 
-    def there(pods: Pods) -> Pods:
+    def there(pods: ShapePods) -> ShapePods:
         shape = pods.shape
         spared = None if shape.spared is None else shape.spared.within(nodes)
         return replace(pods, shape=replace(shape, eligible=shape.eligible[nodes], spared=spared))
@@ -276,7 +276,7 @@ class _PodSetGroups:
                 return topology.levels
         return (HOSTNAME,)
 
-    def _pods(self, number: int, visible: Mask | None, tree: Tree, required: int) -> Pods:
+    def _pods(self, number: int, visible: Mask | None, tree: Tree, required: int) -> ShapePods:
         podset = self.workload.podsets[number]
         rules = podset.shape.rules
         for flavor in self._chosen((number,)):
@@ -294,7 +294,7 @@ class _PodSetGroups:
             requests, rules, self.excluded, visible, lasting=self.lasting, slices=slices
         )
         balanced = podset.topology is not None and podset.topology.balanced
-        return Pods(number, podset.count // size, shape, size, balanced)
+        return ShapePods(number, podset.count // size, shape, size, balanced)
 
 
 def _sliced(tree: Tree, request: TopologyRequest | None, required: int) -> tuple[int, Slices]:
@@ -326,9 +326,9 @@ def _finest(tree: Tree, podsets: Sequence[PodSet], mode: TopologyMode) -> int:
     return max((level for level in asked if level is not None), default=ANYWHERE)
 
 
-def _bundle(pods: tuple[Pods, ...], problem: Problem) -> Pods:
+def _bundle(pods: tuple[ShapePods, ...], problem: Problem) -> ShapePods:
     """All pods of a podset group as one pod: what a podset group on a single node asks of it."""
-    return Pods(-1, 1, as_one_pod(problem, [(p.shape, p.count) for p in pods]))
+    return ShapePods(-1, 1, as_one_pod(problem, [(p.shape, p.count) for p in pods]))
 
 
 def as_one_pod(problem: Problem, pods: Sequence[tuple[Shape, int]]) -> Shape:

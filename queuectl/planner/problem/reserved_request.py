@@ -9,7 +9,7 @@ from math import inf
 from queuectl.domain.quantity import Resources
 from queuectl.domain.reservations import Occurrence
 from queuectl.planner.problem.problem import Problem
-from queuectl.planner.problem.request import GangRequest, Pods, PodSetGroup
+from queuectl.planner.problem.request import GangRequest, PodSetGroup, ShapePods
 from queuectl.planner.problem.reserved_rows import (
     beside,
     plain,
@@ -51,7 +51,7 @@ def _group(problem: Problem, group: PodSetGroup, these: tuple[Occurrence, ...]) 
     return replace(group, pods=pods, bundle=bundle)
 
 
-def _pods(problem: Problem, pods: Pods, these: tuple[Occurrence, ...]) -> Pods:
+def _pods(problem: Problem, pods: ShapePods, these: tuple[Occurrence, ...]) -> ShapePods:
     shape = pods.shape
     alone: Resources = plain(shape.requests)
     made = problem.shape(

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from queuectl.planner.model.builder import ModelBuilder
-from queuectl.planner.model.classes import Classes
+from queuectl.planner.model.classes import PlacementClasses
 from queuectl.planner.model.exits import STAYS, Exits
 from queuectl.planner.problem.request import ANYWHERE, GangRequest
 from queuectl.planner.problem.topology import Ints
@@ -53,7 +53,7 @@ class MoveModel:
         ]
         marks = np.zeros(free.shape[1], dtype=np.int64)
         marks[rows.node] = rows.node + 1  # a node that a gang may leave is a class of its own
-        classes = Classes(
+        classes = PlacementClasses(
             [podset_group for request in requests for podset_group in request.podset_groups],
             free,
             emptied=free + candidates.table.freed(free.shape[1], chosen),

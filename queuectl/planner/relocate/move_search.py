@@ -24,7 +24,7 @@ import numpy as np
 from queuectl.domain.plan import Cost, Proof
 from queuectl.domain.snapshot import Admitted
 from queuectl.planner.capacity.node_counts import NodeCounts, take
-from queuectl.planner.capacity.state import State
+from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.model.builder import stages
 from queuectl.planner.placement.feasible import refuted_by_sums
 from queuectl.planner.placement.joint import arrange
@@ -74,7 +74,7 @@ class MoveSolution:
 
 
 def find_moves(
-    state: State, request: GangRequest, candidates: MoveCandidates, solver: Solver
+    state: CycleState, request: GangRequest, candidates: MoveCandidates, solver: Solver
 ) -> MoveSolution | None:
     """The cheapest moves after which ``request`` fits; None = proved that no moves help.
 
@@ -94,7 +94,7 @@ def find_moves(
     return MoveSearch(request, candidates, free, solver).run()
 
 
-def _more_than_free(state: State, request: GangRequest) -> bool:
+def _more_than_free(state: CycleState, request: GangRequest) -> bool:
     """Whether the gang asks more of a resource than is free in all: moving others changes nothing about that."""
     ready = state.problem.index.ready
     free = np.maximum(state.later.free[:, ready], 0).sum(axis=1)

@@ -23,9 +23,9 @@ from queuectl.planner.capacity import reservations
 from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission
 from queuectl.planner.capacity.placements import placement_of
 from queuectl.planner.capacity.reservations import lease_end, waits_for_victims
-from queuectl.planner.capacity.state import State
+from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.placement import several
-from queuectl.planner.placement.feasible import Decision, decide, place
+from queuectl.planner.placement.feasible import Feasibility, decide, place
 from queuectl.planner.preempt.find import Victims, find_victims
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import ANYWHERE, GangRequest
@@ -52,12 +52,12 @@ class Repaired:
         """Uids of the gangs that are evicted for it."""
         return frozenset()
 
-    def apply(self, state: State) -> None:
+    def apply(self, state: CycleState) -> None:
         """Take the room for its lost pods."""
         state.admit(self.replacement)
         state.repair(self.gang)
 
-    def undo(self, state: State) -> None:
+    def undo(self, state: CycleState) -> None:
         """Give the room back."""
         state.withdraw(self.replacement)
         state.undo_repair(self.gang)
@@ -71,7 +71,7 @@ class Repaired:
 
 
 @dataclass(frozen=True, slots=True)
-class Awaiting:
+class AwaitingRepair:
     """A gang whose lost pods will have a place once ``victims``, or those leaving already, have left."""
 
     placement: Placement
@@ -86,7 +86,7 @@ class Awaiting:
         """Uids of the gangs that are evicted for it."""
         return frozenset(p.victim for p in self.victims)
 
-    def apply(self, state: State) -> None:
+    def apply(self, state: CycleState) -> None:
         """Count its victims as leaving, and hold the room that there will be."""
         for victim in self._leaving(state):
             state.evict(victim)
@@ -95,14 +95,14 @@ class Awaiting:
         )
         state.repair(self.gang)
 
-    def undo(self, state: State) -> None:
+    def undo(self, state: CycleState) -> None:
         """Let its victims stay, and the room go."""
         reservations.release(state, self.replacement.request, self.replacement.node_counts)
         for victim in self._leaving(state):
             state.undo_evict(victim)
         state.undo_repair(self.gang)
 
-    def _leaving(self, state: State) -> list[Admitted]:
+    def _leaving(self, state: CycleState) -> list[Admitted]:
         return state.problem.snapshot.admitted_of(self.evicts)
 
     def refusal(self, problem: Problem) -> Refusal:
@@ -125,8 +125,8 @@ def repair_order(gangs: Sequence[Admitted]) -> list[Admitted]:
 
 
 def repair(
-    problem: Problem, state: State, gang: Admitted, solver: Solver
-) -> Repaired | Awaiting | Eviction | None:
+    problem: Problem, state: CycleState, gang: Admitted, solver: Solver
+) -> Repaired | AwaitingRepair | Eviction | None:
     """Place a gang's lost pods again, now or later; None when the search ended open."""
     broken = Broken(problem, gang)
     if not broken.known:
@@ -145,9 +145,9 @@ def repair(
     return _wait(problem, state, broken, request, room)
 
 
-def _decided(state: State, request: GangRequest, solver: Solver) -> Decision:
+def _decided(state: CycleState, request: GangRequest, solver: Solver) -> Feasibility:
     """Now, beside all that starts so far; asked again with a larger limit before it is left open."""
-    decision = Decision(Status.UNKNOWN)
+    decision = Feasibility(Status.UNKNOWN)
     for budget in _BUDGETS:
         decision = decide(state, _with(request, budget), solver)
         if decision.status is not Status.UNKNOWN:
@@ -159,7 +159,9 @@ def _with(request: GangRequest, budget: int) -> GangRequest:
     return replace(request, pending=replace(request.pending, budget=budget))
 
 
-def _placed(state: State, broken: Broken, request: GangRequest, decision: Decision) -> Repaired:
+def _placed(
+    state: CycleState, broken: Broken, request: GangRequest, decision: Feasibility
+) -> Repaired:
     for admission, node_counts in decision.moved:
         state.move(admission, node_counts)
     repaired = Repaired(broken, TentativeAdmission(request, decision.node_counts))
@@ -167,7 +169,9 @@ def _placed(state: State, broken: Broken, request: GangRequest, decision: Decisi
     return repaired
 
 
-def _later(state: State, broken: Broken, request: GangRequest, solver: Solver) -> Victims | None:
+def _later(
+    state: CycleState, broken: Broken, request: GangRequest, solver: Solver
+) -> Victims | None:
     """Room once those leaving have left, else once the least victims have; None = proved that there is none."""
     queue = state.problem.snapshot.queue_of(broken.gang.workload)
     if queue is None:
@@ -180,7 +184,7 @@ def _later(state: State, broken: Broken, request: GangRequest, solver: Solver) -
     return room
 
 
-def _left(decision: Decision) -> Victims | None:
+def _left(decision: Feasibility) -> Victims | None:
     """Room that those leaving make for a gang without a queue, which may evict no other."""
     if decision.status is Status.REFUTED:
         return None
@@ -189,13 +193,13 @@ def _left(decision: Decision) -> Victims | None:
 
 
 def _wait(
-    problem: Problem, state: State, broken: Broken, request: GangRequest, room: Victims
-) -> Awaiting:
+    problem: Problem, state: CycleState, broken: Broken, request: GangRequest, room: Victims
+) -> AwaitingRepair:
     placement = _whole(problem, broken, request, room.node_counts)
     admission = TentativeAdmission(request, room.node_counts)
     victims = problem.snapshot.admitted_of({p.victim for p in room.victims})
     awaited = reservations.awaited(state, request, room.node_counts, victims)
-    awaiting = Awaiting(placement, broken.gang, room.victims, room.proof, admission, awaited)
+    awaiting = AwaitingRepair(placement, broken.gang, room.victims, room.proof, admission, awaited)
     awaiting.apply(state)
     return awaiting
 
@@ -206,7 +210,7 @@ def _whole(
     return placement_of(problem, request, node_counts, broken.staying, broken.gang.placement)
 
 
-def _give_up(state: State, gang: Admitted, why: str) -> Eviction:
+def _give_up(state: CycleState, gang: Admitted, why: str) -> Eviction:
     state.evict(gang)
     text = f"{_lost(gang)} are lost and cannot be placed again: {why}"
     return Eviction(gang.workload.uid, Code.NODE_FAILURES, text)
@@ -216,7 +220,7 @@ def _lost(gang: Admitted) -> str:
     return f"its pods on {', '.join(sorted({node for _, node, _ in gang.lost}))}"
 
 
-def _near(state: State, broken: Broken, request: GangRequest) -> Decision | None:
+def _near(state: CycleState, broken: Broken, request: GangRequest) -> Feasibility | None:
     """A placement on the healthy pods' own nodes, or in the finest domains they hold, widening level by level.
 
     Each time on as few nodes as can be that no healthy pod of the gang is on. None when there is none.
@@ -230,5 +234,5 @@ def _near(state: State, broken: Broken, request: GangRequest) -> Decision | None
         ]
         node_counts = several.find_near(request, state.free(), state.caps, within, near)
         if node_counts is not None:
-            return Decision(Status.FOUND, node_counts)
+            return Feasibility(Status.FOUND, node_counts)
     return None

@@ -17,7 +17,7 @@ from queuectl.domain.plan import Preemption
 from queuectl.domain.queues import ClusterQueue, ReclaimWithinCohort, WithinClusterQueue
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.workload import Placement, Workload
-from queuectl.planner.verify.cohorts import Member, Row
+from queuectl.planner.verify.cohorts import CohortMember, Row
 from queuectl.planner.verify.plan_index import PlanIndex
 from queuectl.planner.verify.quota import charges
 
@@ -45,11 +45,11 @@ class Case:
         return (self.index.pending.get(self.uid) or self.index.running[self.uid]).workload
 
     @cached_property
-    def own(self) -> Member:
+    def own(self) -> CohortMember:
         return self.index.members[self.queue.name]
 
     @cached_property
-    def path(self) -> list[Member]:
+    def path(self) -> list[CohortMember]:
         return list(self.own.up())
 
     @cached_property
@@ -57,7 +57,7 @@ class Case:
         return {p.victim: p for p in self.index.plan.preempted if p.preemptor == self.uid}
 
     @cached_property
-    def foreign(self) -> dict[str, Member]:
+    def foreign(self) -> dict[str, CohortMember]:
         """Victims of other queues that share a cohort, with the member each is charged to."""
         found = {}
         for uid in self.victims:
@@ -69,7 +69,7 @@ class Case:
                     found[uid] = member
         return found
 
-    def below(self, member: Member) -> list[Member]:
+    def below(self, member: CohortMember) -> list[CohortMember]:
         """From a member up to below the lowest one shared with the preemptor."""
         return [m for m in member.up() if m not in self.path]
 
@@ -142,11 +142,11 @@ class Case:
             self.own.uses(use, *row) > self.own.quota(*row) for row, n in self.charges.items() if n
         )
 
-    def over(self, member: Member, use: Use) -> bool:
+    def over(self, member: CohortMember, use: Use) -> bool:
         return any(member.uses(use, *row) > member.quota(*row) for row in self.charges)
 
     def stays_out(
-        self, uid: str, theirs: list[str], pools: Iterable[Member], *, alone: bool = False
+        self, uid: str, theirs: list[str], pools: Iterable[CohortMember], *, alone: bool = False
     ) -> bool:
         """Whether a victim's pools would have to borrow, of what it asks and the gang contends for, to have it back.
 
@@ -198,10 +198,10 @@ class Case:
 
     def lasts(
         self,
-        member: Member,
+        member: CohortMember,
         theirs: list[str],
         late: Sequence[str],
-        over: Callable[[Member, Use], bool],
+        over: Callable[[CohortMember, Use], bool],
     ) -> list[str]:
         """Those of them that can be the last to leave below a member; empty = not all of them are permitted to leave."""
         able: list[str] = []
@@ -230,7 +230,7 @@ def _add(use: Use, rows: Iterable[tuple[Row, int]], sign: int = 1) -> None:
         use[row] = use.get(row, 0) + sign * amount
 
 
-def _stated(member: Member) -> Iterator[Key]:
+def _stated(member: CohortMember) -> Iterator[Key]:
     for group in member.groups:
         for quotas in group.flavors:
             for resource in group.covered:

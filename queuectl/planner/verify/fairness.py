@@ -7,13 +7,13 @@ from fractions import Fraction
 from itertools import islice, product
 
 from queuectl.domain.rules import FairStrategy
-from queuectl.planner.verify.cohorts import Member, excesses
+from queuectl.planner.verify.cohorts import CohortMember, excesses
 from queuectl.planner.verify.exits import Case, Key, Use
 
 _SPLITS = 512  # splits between the two strategies that are tried; beyond it the plan is accepted
 
 
-def _share(case: Case, member: Member, use: Use) -> tuple[bool, Fraction]:
+def _share(case: Case, member: CohortMember, use: Use) -> tuple[bool, Fraction]:
     """Kueue's dominant resource share; endless ones last."""
     assert member.parent is not None
     borrowed: dict[str, int] = {}
@@ -32,12 +32,12 @@ def _share(case: Case, member: Member, use: Use) -> tuple[bool, Fraction]:
     return False, part / member.weight
 
 
-def _borrows_any(case: Case, member: Member, use: Use) -> bool:
+def _borrows_any(case: Case, member: CohortMember, use: Use) -> bool:
     """Whether a member uses more than its own of anything, contended for or not."""
     return any(member.uses(use, *row) > member.quota(*row) for row in case.rows)
 
 
-def unfair(case: Case, top: Member, theirs: list[str]) -> str | None:
+def unfair(case: Case, top: CohortMember, theirs: list[str]) -> str | None:
     """Why the victims below one member of a pool shared with the preemptor may not all leave."""
     return _by_shares(case, top, theirs) or _return_within_nominal(case, theirs)
 
@@ -54,7 +54,7 @@ def _return_within_nominal(case: Case, theirs: list[str]) -> str | None:
     return f"{back} could come back within their own" if back else None
 
 
-def _by_shares(case: Case, top: Member, theirs: list[str]) -> str | None:
+def _by_shares(case: Case, top: CohortMember, theirs: list[str]) -> str | None:
     near = [v for v in case.victims if v not in case.foreign or not _farther(case, v, top)]
     mine = case.with_request(case.without(case.low, near))
     within = all(
@@ -79,7 +79,7 @@ def _by_shares(case: Case, top: Member, theirs: list[str]) -> str | None:
 
 
 def _behind(
-    case: Case, uid: str, theirs: list[str], top: Member, ours: tuple[bool, Fraction]
+    case: Case, uid: str, theirs: list[str], top: CohortMember, ours: tuple[bool, Fraction]
 ) -> bool:
     """Whether a victim that is back would be on the side with the smaller share."""
     return _share(case, top, case.with_back(uid, theirs)) < ours
@@ -94,7 +94,7 @@ def _contended(case: Case, row: Key) -> bool:
     return any(excesses(case.index.members, case.low, more, [(case.queue.name, *row)]))
 
 
-def _farther(case: Case, uid: str, top: Member) -> bool:
+def _farther(case: Case, uid: str, top: CohortMember) -> bool:
     """Whether a victim meets the preemptor no lower than those below ``top`` do."""
     meets = case.below(case.foreign[uid])[-1].parent
     assert meets is not None
@@ -121,7 +121,7 @@ def _splits(case: Case, theirs: list[str]) -> Iterator[tuple[str, ...]]:
 
 def _passes(
     case: Case,
-    top: Member,
+    top: CohortMember,
     theirs: list[str],
     late: tuple[str, ...],
     able: list[str],

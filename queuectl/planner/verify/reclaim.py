@@ -8,13 +8,13 @@ from typing import TypeAlias
 from queuectl.domain.plan import Preemption, PreemptionReason
 from queuectl.domain.queues import ReclaimWithinCohort
 from queuectl.domain.workload import Placement, Workload
-from queuectl.planner.verify.cohorts import Member
+from queuectl.planner.verify.cohorts import CohortMember
 from queuectl.planner.verify.exits import Case, Key
 from queuectl.planner.verify.fairness import unfair
 from queuectl.planner.verify.plan_index import PlanIndex
 from queuectl.planner.verify.quota import charges
 
-_Rule: TypeAlias = Callable[[Case, Member, list[str]], str | None]
+_Rule: TypeAlias = Callable[[Case, CohortMember, list[str]], str | None]
 
 
 def against_cohort_policy(
@@ -84,7 +84,7 @@ def _refusal(case: Case) -> str | None:
 
 def _by_policy(case: Case, why: _Rule) -> str | None:
     """The objections to the victims below each member of a pool shared with the preemptor."""
-    tops: dict[Member, list[str]] = {}
+    tops: dict[CohortMember, list[str]] = {}
     for uid, member in case.foreign.items():
         if case.victims[uid].reason not in _WHATEVER_IS_USED:
             tops.setdefault(case.below(member)[-1], []).append(uid)
@@ -115,7 +115,7 @@ def _reclaims(case: Case, uid: str) -> bool:
     return queue is not None and queue.reclaim_within_cohort is not ReclaimWithinCohort.NEVER
 
 
-def _not_reclaimable(case: Case, top: Member, theirs: list[str]) -> str | None:
+def _not_reclaimable(case: Case, top: CohortMember, theirs: list[str]) -> str | None:
     if not case.lasts(top, theirs, (), case.over):
         return f"{sorted(theirs)} cannot all leave while {top.name} uses more than its own"
     borrows = case.borrows() and not _advantage(case, top)
@@ -146,7 +146,7 @@ def _while_borrowing(case: Case, uid: str) -> bool:
     return case.queue.preempts_to_borrow and low
 
 
-def _advantage(case: Case, top: Member) -> bool:
+def _advantage(case: Case, top: CohortMember) -> bool:
     """Whether the preemptor's queue, or a cohort of it that the victims are outside of, has quota for all it asks."""
     use = case.low
     asked = {row: 0 if case.repaired else n for row, n in case.charges.items() if n}

@@ -15,10 +15,17 @@ import msgspec
 
 from queuectl.domain.errors import SourceUnavailable
 from queuectl.domain.node_health import GpuClock, GpuFault, NodeHealthRules
-from queuectl.domain.utilization import PodKey, PodUse, Sample
+from queuectl.domain.utilization import PodKey, PodUse, UtilizationSample
 from queuectl.telemetry.signal.health import HealthQueries
 from queuectl.telemetry.signal.health_names import NVIDIA_HEALTH, HealthNames
-from queuectl.telemetry.signal.names import HONORED, NVIDIA, RENAMED, UID, ExporterNames, PodLabels
+from queuectl.telemetry.signal.names import (
+    HONORED,
+    NVIDIA,
+    RENAMED,
+    UID,
+    ExporterNames,
+    PodLabelNames,
+)
 from queuectl.telemetry.signal.queries import Dialect, Query, Raw, Recorded, Value
 from queuectl.telemetry.signal.trust import NVIDIA_TRUST, Trust
 
@@ -59,7 +66,7 @@ class PrometheusSource:
         names: ExporterNames = NVIDIA,
         trust: Trust = NVIDIA_TRUST,
         scrape_seconds: float = 30.0,
-        labels: PodLabels | None = None,
+        labels: PodLabelNames | None = None,
         recorded: Recorded | None = None,
         rules: bool | None = None,
         trust_slices: bool = False,
@@ -109,7 +116,9 @@ class PrometheusSource:
         """Close the connections."""
         await self._http.aclose()
 
-    async def sample(self, window: float, at: float, known: Collection[PodKey]) -> Sample:
+    async def sample(
+        self, window: float, at: float, known: Collection[PodKey]
+    ) -> UtilizationSample:
         """The samples of the ``window`` seconds before ``at`` (unix seconds).
 
         Args:
@@ -132,7 +141,7 @@ class PrometheusSource:
                 self._labels, rows, coarse = other, others, coarse_others
         gpus = [_number(sample) for sample in await self._ask(dialect.gpus(window), at)]
         untrusted = await self._ask(self._raw.untrusted(), at)
-        return Sample(
+        return UtilizationSample(
             at=at,
             window=window,
             reach=window + dialect.smear,
@@ -173,7 +182,7 @@ class PrometheusSource:
     async def _coarse(
         self,
         dialect: Dialect,
-        labels: PodLabels,
+        labels: PodLabelNames,
         window: float,
         at: float,
         rows: Rows,
@@ -189,7 +198,7 @@ class PrometheusSource:
             return {}
         return await self._rows(dialect.coarse(labels, window), labels, at)
 
-    async def _rows(self, queries: Mapping[Value, Query], labels: PodLabels, at: float) -> Rows:
+    async def _rows(self, queries: Mapping[Value, Query], labels: PodLabelNames, at: float) -> Rows:
         rows: Rows = {}
         answers = await asyncio.gather(*(self._ask(query, at) for query in queries.values()))
         for (value, query), samples in zip(queries.items(), answers, strict=True):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from queuectl.telemetry.signal.names import SLICE, UID, ExporterNames, Gauge, PodLabels
+from queuectl.telemetry.signal.names import SLICE, UID, ExporterNames, Gauge, PodLabelNames
 from queuectl.telemetry.signal.trust import NVIDIA_TRUST, Trust
 
 BUSY_QUANTILE: Final = 0.9
@@ -54,7 +54,7 @@ class Raw:
         self._names = names
         self._trust = trust
 
-    def pods(self, labels: PodLabels, window: float) -> Mapping[Value, Query]:
+    def pods(self, labels: PodLabelNames, window: float) -> Mapping[Value, Query]:
         """The queries of all values of all pods, over the window that ends now."""
         names, by = self._names, _by(labels)
         queries = self._measured(names.busy, labels, window)
@@ -65,7 +65,7 @@ class Raw:
                 queries[value] = self._busiest(gauge, labels, window)
         return queries
 
-    def coarse(self, labels: PodLabels, window: float) -> Mapping[Value, Query]:
+    def coarse(self, labels: PodLabelNames, window: float) -> Mapping[Value, Query]:
         """The same queries with the coarse metric."""
         if self._names.coarse is None:
             return {}
@@ -87,14 +87,14 @@ class Raw:
         gauges = (self._names.busy, self._names.coarse)
         return f'__name__=~"{"|".join(gauge.name for gauge in gauges if gauge is not None)}"'
 
-    def _series(self, metric: str, labels: PodLabels) -> str:
+    def _series(self, metric: str, labels: PodLabelNames) -> str:
         return f'{metric}{{{self._trust.selector},{labels.pod}!=""{self._whole()}}}'
 
     def _whole(self) -> str:
         """Matchers for series of whole GPUs, or of instances of one."""
         return "".join(f',{label}=""' for label in self._names.parts)
 
-    def _memory_held(self, by: str, labels: PodLabels) -> Query:
+    def _memory_held(self, by: str, labels: PodLabelNames) -> Query:
         gauge = self._names.memory_held
         if gauge is not None:
             return Query(f"max by ({by}) ({self._series(gauge.name, labels)})", gauge.full)
@@ -102,11 +102,11 @@ class Raw:
         held, free = (self._series(m, labels) for m in (names.memory_used, names.memory_free))
         return Query(f"max by ({by}) ({held} / ({held} + {free}))")
 
-    def _busiest(self, gauge: Gauge, labels: PodLabels, window: float) -> Query:
+    def _busiest(self, gauge: Gauge, labels: PodLabelNames, window: float) -> Query:
         series = self._series(gauge.name, labels)
         return Query(f"max by ({_by(labels)}) ({_quantile(series, window)})", gauge.full)
 
-    def _measured(self, gauge: Gauge, labels: PodLabels, window: float) -> dict[Value, Query]:
+    def _measured(self, gauge: Gauge, labels: PodLabelNames, window: float) -> dict[Value, Query]:
         by, series = _by(labels), self._series(gauge.name, labels)
         samples = f"{series}[{duration(window)}]"
         # If a GPU has two series (its exporter was restarted, or is scraped twice), the one with more samples counts: two
@@ -122,7 +122,7 @@ class Raw:
             Value.AGE: Query(f"max by ({by}) (time() - timestamp({series}))"),
         }
 
-    def _shared(self, gauge: Gauge, labels: PodLabels) -> Query:
+    def _shared(self, gauge: Gauge, labels: PodLabelNames) -> Query:
         by, device = _by(labels), ",".join(self._names.device)
         series = self._series(gauge.name, labels)
         holders = f"group by ({by},{device}) ({series})"
@@ -150,7 +150,7 @@ class Recorded:
         self.smear: Final = over
         self._trusted = f'instance="",{trust.selector}'
 
-    def pods(self, labels: PodLabels, window: float) -> Mapping[Value, Query]:
+    def pods(self, labels: PodLabelNames, window: float) -> Mapping[Value, Query]:
         """The queries of all values of all pods, over the window that ends now."""
         queries = self._measured("profiling", labels, window)
         by = _by(labels)
@@ -162,7 +162,7 @@ class Recorded:
         queries[Value.SHARED] = Query(f"group by ({by}) ({shared})")
         return queries
 
-    def coarse(self, labels: PodLabels, window: float) -> Mapping[Value, Query]:
+    def coarse(self, labels: PodLabelNames, window: float) -> Mapping[Value, Query]:
         """The same queries with the coarse metric."""
         return self._measured("coarse", labels, window)
 
@@ -175,11 +175,11 @@ class Recorded:
         """A query with a result if the rules record."""
         return Query(f"count(queuectl:gpu_busy:2m{{{self._trusted}}})")
 
-    def _series(self, name: str, labels: PodLabels, signal: str = "") -> str:
+    def _series(self, name: str, labels: PodLabelNames, signal: str = "") -> str:
         of = f'signal="{signal}",' if signal else ""
         return f'queuectl:{name}{{{of}{self._trusted},{labels.pod}!=""}}'
 
-    def _measured(self, signal: str, labels: PodLabels, window: float) -> dict[Value, Query]:
+    def _measured(self, signal: str, labels: PodLabelNames, window: float) -> dict[Value, Query]:
         by, span = _by(labels), duration(window)
         busy, mean, samples, gpus = (
             self._series(f"gpu_{name}:2m", labels, signal)
@@ -204,7 +204,7 @@ class Recorded:
 Dialect = Raw | Recorded
 
 
-def _by(labels: PodLabels) -> str:
+def _by(labels: PodLabelNames) -> str:
     return f"{labels.namespace},{labels.pod},{UID}"
 
 

@@ -18,7 +18,7 @@ BUSY, COARSE, TENSOR, MEMORY_BUSY, USED, FREE, HELD = range(METRICS)
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class GpuHolder:
     """The holder of a GPU: pod, uid and device labels; ``slice`` for a time-sliced GPU."""
 
     namespace: str
@@ -33,12 +33,12 @@ class RingBuffer:
 
     def __init__(self, slots: int) -> None:
         self.times = np.full(slots, -np.inf)
-        self.rows: dict[Holder, int] = {}
+        self.rows: dict[GpuHolder, int] = {}
         self.values: Floats = np.empty((0, METRICS, slots), np.float32)
         self._seen = np.empty(0)
         self._next = 0
 
-    def add(self, at: float, scraped: Mapping[Holder, Mapping[int, float]]) -> None:
+    def add(self, at: float, scraped: Mapping[GpuHolder, Mapping[int, float]]) -> None:
         """Add a scrape and remove the oldest. Holders without samples are removed."""
         slot, self._next = self._next, (self._next + 1) % len(self.times)
         self.times[slot] = at
@@ -50,7 +50,7 @@ class RingBuffer:
             for metric, value in measured.items():
                 self.values[row, metric, slot] = value
 
-    def _make_room(self, new: Collection[Holder]) -> None:
+    def _make_room(self, new: Collection[GpuHolder]) -> None:
         kept = [row for row in self.rows.values() if self._seen[row] >= self.times.min()]
         if not new and len(kept) == len(self.rows):
             return

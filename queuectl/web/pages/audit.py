@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from queuectl.api.kinds import PREFIX as API
-from queuectl.api.problems import Problem
+from queuectl.api.problems import ApiProblem
 from queuectl.domain.audit import AuditFilter
 from queuectl.domain.identity import Right
 from queuectl.web.configuration import HOME, address_of, key_of
@@ -64,5 +64,5 @@ def _object_page(path: str) -> str | None:
     part = f"{local[2]}/{local[1]}/{local[3]}" if local else path.removeprefix(f"{API}/")
     try:
         return address_of(key_of(part.removeprefix(f"{HOME}/")))
-    except Problem:
+    except ApiProblem:
         return None

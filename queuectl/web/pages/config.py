@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from queuectl.api.auth.layers import CHECK
 from queuectl.api.kinds import CONFIG_KINDS, ConfigKind
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import ConfigDocument, DocumentKey
 from queuectl.objects.configuration.links import references
@@ -106,17 +106,17 @@ def routes(site: Site) -> list[Route]:
 
 
 def addressed(request: Request) -> DocumentKey:
-    """The object of a path. Raises Problem when the path identifies none."""
+    """The object of a path. Raises ApiProblem when the path identifies none."""
     path = request.path_params
     parts = (path["plural"], path.get("namespace", ""), path["name"])
     return key_of("/".join(part for part in parts if part))
 
 
 async def stored_as(site: Site, key: DocumentKey) -> ConfigDocument:
-    """The object. Raises Problem when there is none."""
+    """The object. Raises ApiProblem when there is none."""
     stored = await site.store.get_config(key)
     if stored is None:
-        raise Problem(ProblemType.NOT_FOUND, f"{key} does not exist")
+        raise ApiProblem(ProblemType.NOT_FOUND, f"{key} does not exist")
     return stored
 
 
@@ -249,8 +249,8 @@ def _row(stored: ConfigDocument) -> ObjectRow:
 
 
 def _kind(plural: str) -> ConfigKind:
-    """Raises Problem when there is no such kind."""
+    """Raises ApiProblem when there is no such kind."""
     kind = BY_PLURAL.get(plural)
     if kind is None:
-        raise Problem(ProblemType.NOT_FOUND, f"{plural!r} is not a kind of configuration")
+        raise ApiProblem(ProblemType.NOT_FOUND, f"{plural!r} is not a kind of configuration")
     return kind

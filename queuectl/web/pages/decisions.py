@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.domain.decisions import StoredDecision
 from queuectl.domain.identity import Right
 from queuectl.web.ports import PageStore
@@ -60,7 +60,7 @@ def routes(site: Site) -> list[Route]:
         found = await _deciding(site.store, line)
         if found is None:
             detail = f"no decision is stored for step {line}; decisions are stored for 7 days"
-            raise Problem(ProblemType.NOT_FOUND, detail)
+            raise ApiProblem(ProblemType.NOT_FOUND, detail)
         return RedirectResponse(f"{PREFIX}/decisions/{found.id}", 303)
 
     return [
@@ -87,13 +87,13 @@ async def _deciding(store: PageStore, line: int) -> StoredDecision | None:
 
 
 async def _asked_for(site: Site, request: Request) -> StoredDecision:
-    """The decision of the path. Raises Problem when there is none."""
+    """The decision of the path. Raises ApiProblem when there is none."""
     text = request.path_params["number"]
     number = int(text) if text.isdecimal() and len(text) < 19 else 0
     decided = await site.store.get_decision(number)
     if decided is None:
         detail = f"there is no decision {text}; decisions are stored for 7 days"
-        raise Problem(ProblemType.NOT_FOUND, detail)
+        raise ApiProblem(ProblemType.NOT_FOUND, detail)
     return decided
 
 

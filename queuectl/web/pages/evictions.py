@@ -17,7 +17,7 @@ PAGE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Eviction:
+class EvictionLine:
     """A line of the log.
 
     Attributes:
@@ -45,7 +45,7 @@ async def eviction_rows(
     *,
     before: int | None = None,
     limit: int = PAGE,
-) -> list[Eviction]:
+) -> list[EvictionLine]:
     """The latest evictions of visible workloads, newest first."""
     lines = await site.store.evictions(access.namespaces, before=before, limit=limit)
     favoured = {uid for line in lines if (uid := _favoured(line)) is not None}
@@ -65,11 +65,11 @@ def _favoured(line: HistoryLine) -> str | None:
 
 def _eviction(
     line: HistoryLine, uid: str | None, name: str | None, access: AccessScope
-) -> Eviction:
+) -> EvictionLine:
     details = line.reason.details
     visible = name is not None and access.sees(name.partition("/")[0])
     price, gpus = details.get("lostGpuSeconds"), details.get("gpus")
-    return Eviction(
+    return EvictionLine(
         line,
         float(price) if isinstance(price, int | float) else None,
         gpus if isinstance(gpus, int | float) else None,

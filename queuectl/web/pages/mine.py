@@ -15,7 +15,7 @@ from queuectl.web.access_scope import AccessScope
 from queuectl.web.advice import next_step
 from queuectl.web.pages.workloads import order_of, page_of
 from queuectl.web.site import PREFIX, Site, text
-from queuectl.web.words import Column, address, headings
+from queuectl.web.words import TableColumn, address, headings
 
 _MOST: Final = 50
 _FINISHED: Final = 10
@@ -23,13 +23,13 @@ _NEWEST: Final = WorkloadOrder(SortKey.QUEUED_AT, descending=True)
 _LATEST: Final = WorkloadOrder(SortKey.SINCE, descending=True)
 _UNFINISHED: Final = frozenset(State) - {State.FINISHED}
 _COLUMNS: Final = (
-    Column("State", SortKey.STATE),
-    Column("Job", SortKey.NAME),
-    Column("GPUs", SortKey.GPUS, numeric=True),
-    Column("Why"),
-    Column("Start"),
-    Column("What to do"),
-    Column("Queued", SortKey.QUEUED_AT, numeric=True, elapsed=True),
+    TableColumn("State", SortKey.STATE),
+    TableColumn("Job", SortKey.NAME),
+    TableColumn("GPUs", SortKey.GPUS, numeric=True),
+    TableColumn("Why"),
+    TableColumn("Start"),
+    TableColumn("What to do"),
+    TableColumn("Queued", SortKey.QUEUED_AT, numeric=True, elapsed=True),
 )
 
 

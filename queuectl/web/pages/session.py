@@ -12,14 +12,14 @@ from starlette.routing import Route
 
 from queuectl.api.oidc.browser import BrowserLogins
 from queuectl.api.oidc.login import CALLBACK, LoginRefused
-from queuectl.api.problems import Problem
+from queuectl.api.problems import ApiProblem
 from queuectl.domain.errors import BadInput, IssuerUnavailable, StoreUnavailable
 from queuectl.web.site import PREFIX, Site
 
 _log = structlog.get_logger(source="queuectl.web")
 _SIGN_IN: Final = "/signin"
 _DONE: Final = "/signin/done"
-_REFUSALS: Final = (LoginRefused, IssuerUnavailable, StoreUnavailable, Problem)
+_REFUSALS: Final = (LoginRefused, IssuerUnavailable, StoreUnavailable, ApiProblem)
 
 
 def routes(site: Site, logins: BrowserLogins | None) -> list[Route]:

@@ -50,7 +50,7 @@ _NO_NAME: Final = "(none)"
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class UsageRow:
     """A row of the table. ``address``: of a page about it; empty where there is none."""
 
     name: str
@@ -91,7 +91,7 @@ def routes(site: Site) -> list[Route]:
 
 
 async def _report(site: Site, request: Request, asked: dict[str, str]) -> Report:
-    """Raises Problem when a parameter is wrong, or the caller may get no report."""
+    """Raises ApiProblem when a parameter is wrong, or the caller may get no report."""
     seen = await site.guard.visible(request, "get", "reports", site.store.namespaces)
     if seen is not None and not seen:
         await site.guard.require(request, Right("get", "reports"))
@@ -107,7 +107,7 @@ async def _report(site: Site, request: Request, asked: dict[str, str]) -> Report
 
 
 def _period(asked: dict[str, str], now: float) -> Period:
-    """Raises Problem."""
+    """Raises ApiProblem."""
     if asked["span"] != _DAYS:
         return period_of(asked["span"], None, now)
     for name in ("from", "to"):
@@ -130,11 +130,11 @@ async def _context(site: Site, access: AccessScope, report: Report) -> dict[str,
     shown, others = rows[:SHOWN], rows[SHOWN:]
     addresses = await _addresses(site, access, report.grouping.by, shown)
     groups = [
-        Group(_name(row), address, row) for row, address in zip(shown, addresses, strict=True)
+        UsageRow(_name(row), address, row) for row, address in zip(shown, addresses, strict=True)
     ]
     if others:
         rest = total_of(replace(report, rows=tuple(others)))
-        groups.append(Group(f"{len(others)} others", "", rest))
+        groups.append(UsageRow(f"{len(others)} others", "", rest))
     waste = waste_report(replace(report, rows=(total,)))
     return {
         "total": total,

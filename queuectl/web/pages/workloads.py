@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.domain.decisions import KEPT_SECONDS
 from queuectl.domain.errors import BadInput
 from queuectl.domain.identity import Right
@@ -32,7 +32,7 @@ from queuectl.web.pods import PodTable, pod_table
 from queuectl.web.ranks import ranks_of
 from queuectl.web.recent_commands import asked_of
 from queuectl.web.site import PREFIX, Site, text, whole
-from queuectl.web.words import Column, address, headings
+from queuectl.web.words import TableColumn, address, headings
 
 PAGE: Final = 100
 _FILTERS: Final = ("q", "namespace", "queue", "localqueue", "user", "state", "reason")
@@ -40,16 +40,16 @@ _STEPS: Final = 200  # of a history, the latest
 _PLACED: Final = (State.RESERVED, State.STARTING)
 _UID: Final = re.compile(r"[0-9A-Za-z._-]{1,128}")
 _COLUMNS: Final = (
-    Column("Workload", SortKey.NAME),
-    Column("Kind"),
-    Column("State", SortKey.STATE),
-    Column("ClusterQueue", SortKey.CLUSTER_QUEUE),
-    Column("User", SortKey.USER),
-    Column("Position", numeric=True),
-    Column("GPUs", SortKey.GPUS, numeric=True),
-    Column("Priority", SortKey.PRIORITY, numeric=True),
-    Column("In state for", SortKey.SINCE, numeric=True, elapsed=True),
-    Column("Reason"),
+    TableColumn("Workload", SortKey.NAME),
+    TableColumn("Kind"),
+    TableColumn("State", SortKey.STATE),
+    TableColumn("ClusterQueue", SortKey.CLUSTER_QUEUE),
+    TableColumn("User", SortKey.USER),
+    TableColumn("Position", numeric=True),
+    TableColumn("GPUs", SortKey.GPUS, numeric=True),
+    TableColumn("Priority", SortKey.PRIORITY, numeric=True),
+    TableColumn("In state for", SortKey.SINCE, numeric=True, elapsed=True),
+    TableColumn("Reason"),
 )
 
 
@@ -93,23 +93,23 @@ def routes(site: Site) -> list[Route]:
 
 
 def order_of(request: Request, default: WorkloadOrder = BY_NAME) -> WorkloadOrder:
-    """The order that the address names. Raises Problem."""
+    """The order that the address names. Raises ApiProblem."""
     given = text(request, "sort")
     try:
         return WorkloadOrder.parse(given) if given else default
     except BadInput as error:
-        raise Problem(ProblemType.INVALID_PARAMETER, str(error)) from error
+        raise ApiProblem(ProblemType.INVALID_PARAMETER, str(error)) from error
 
 
 async def page_of(
     site: Site, request: Request, wanted: WorkloadFilter, order: WorkloadOrder, limit: int = PAGE
 ) -> WorkloadPage:
-    """The page of a list that the address names by its cursor. Raises Problem."""
+    """The page of a list that the address names by its cursor. Raises ApiProblem."""
     cursor = request.query_params.get("cursor")
     try:
         return await site.store.list_workloads(wanted, cursor, limit, order)
     except BadInput as error:
-        raise Problem(ProblemType.INVALID_PARAMETER, str(error)) from error
+        raise ApiProblem(ProblemType.INVALID_PARAMETER, str(error)) from error
 
 
 async def _list(site: Site, request: Request) -> Response:
@@ -171,7 +171,7 @@ async def _seen(site: Site, request: Request) -> tuple[Entry, AccessScope]:
     """
     uid = request.path_params["uid"]
     entry = await site.store.get_workload(uid) if _UID.fullmatch(uid) else None
-    none = Problem(ProblemType.NOT_FOUND, f"there is no workload with uid {uid}")
+    none = ApiProblem(ProblemType.NOT_FOUND, f"there is no workload with uid {uid}")
     if entry is None:
         raise none
     right = Right("get", "workloads", entry.namespace, entry.name)
