@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from queuectl.objects.documents import Document
     from queuectl.simulate.advice.advice import Advice, MakeSetting, Run
     from queuectl.simulate.advice.changes import Change
-    from queuectl.simulate.results import Outcome
+    from queuectl.simulate.results import PolicyOutcome
     from queuectl.simulate.setting import Setting
 
 
@@ -121,7 +121,7 @@ def _runner(durations: DurationsOption) -> Run:
 
     numbers = count(1)
 
-    def run(setting: Setting, name: str) -> Outcome:
+    def run(setting: Setting, name: str) -> PolicyOutcome:
         with progress_bar(f"{next(numbers)}: {name}", len(setting.jobs)) as progress:
             return simulate(setting, policy, progress)
 

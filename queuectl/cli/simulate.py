@@ -36,7 +36,7 @@ from queuectl.simulate.amounts import over_time_table, tables
 if TYPE_CHECKING:
     from queuectl.simulate.amounts import Table as Titled
     from queuectl.simulate.policy import Policy
-    from queuectl.simulate.results import Outcome
+    from queuectl.simulate.results import PolicyOutcome
     from queuectl.simulate.setting import Setting
 
 
@@ -115,23 +115,23 @@ def simulate_command(
 def _policies(
     strategies: list[Strategy], durations: DurationsOption, placement: PlacementOption
 ) -> list[Policy]:
-    from queuectl.simulate.policy import Durations, Order, Placement, Policy
+    from queuectl.simulate.policy import Durations, Order, PlacementRule, Policy
 
     if Strategy.SJF in strategies and durations is not DurationsOption.DECLARED:
         raise BadInput("--strategy SJF: needs the run times of jobs; use --durations declared")
     orders = [Order(strategy) for strategy in dict.fromkeys(strategies)]
     listed: list[Order | None] = [*orders] or [None]
-    return [Policy(Placement(placement), order, Durations(durations)) for order in listed]
+    return [Policy(PlacementRule(placement), order, Durations(durations)) for order in listed]
 
 
-def _simulated(setting: Setting, policy: Policy) -> Outcome:
+def _simulated(setting: Setting, policy: Policy) -> PolicyOutcome:
     from queuectl.simulate.report import simulate  # the solver is slow to import
 
     with progress_bar(policy.name, len(setting.jobs)) as progress:
         return simulate(setting, policy, progress)
 
 
-def _warn(setting: Setting, outcomes: list[Outcome], placement: PlacementOption) -> None:
+def _warn(setting: Setting, outcomes: list[PolicyOutcome], placement: PlacementOption) -> None:
     from queuectl.simulate.results import warnings
 
     found = [*setting.warnings(), *warnings(outcomes[0], setting.trace)]
@@ -142,7 +142,7 @@ def _warn(setting: Setting, outcomes: list[Outcome], placement: PlacementOption)
         sys.stderr.write(f"warning: {warning}\n")
 
 
-def _emit(output: SimulationFormat, outcomes: list[Outcome]) -> None:
+def _emit(output: SimulationFormat, outcomes: list[PolicyOutcome]) -> None:
     match output:
         case SimulationFormat.JSON:
             from queuectl.simulate.documents import document
@@ -170,7 +170,7 @@ def _emit(output: SimulationFormat, outcomes: list[Outcome]) -> None:
 # ---- Tables
 
 
-def print_outcomes(outcomes: list[Outcome]) -> None:
+def print_outcomes(outcomes: list[PolicyOutcome]) -> None:
     """Print the policies, the queues and the sizes of jobs, and of one policy the state over time."""
     listed = tables(outcomes)
     if len(outcomes) == 1:

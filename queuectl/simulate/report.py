@@ -10,8 +10,8 @@ from typing import Final
 from queuectl.simulate.amounts import Table, tables
 from queuectl.simulate.best_fit import BestFit
 from queuectl.simulate.planned import Planned
-from queuectl.simulate.policy import Placement, Policy
-from queuectl.simulate.results import Outcome, outcome, series
+from queuectl.simulate.policy import PlacementRule, Policy
+from queuectl.simulate.results import PolicyOutcome, outcome, series
 from queuectl.simulate.run import Run
 from queuectl.simulate.setting import Setting
 from queuectl.simulate.simulation import Sample, Scheduler, World
@@ -46,7 +46,7 @@ svg .line { fill: none; stroke-width: 1.5; }
 _Curve = list[tuple[float, float]]
 
 
-def report(outcomes: Sequence[Outcome]) -> str:
+def report(outcomes: Sequence[PolicyOutcome]) -> str:
     """The page. The same outcomes give the same bytes."""
     return page("Simulation", "".join([*map(html_table, tables(outcomes)), *_plots(outcomes)]))
 
@@ -68,8 +68,8 @@ def html_table(table: Table) -> str:
     return f'<h2>{escape(title)}</h2>\n<div class="wide"><table><tr>{head}</tr>\n{body}</table></div>\n'
 
 
-def _plots(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    plots: tuple[tuple[str, Callable[[Sample], float], Callable[[Outcome], bool]], ...] = (
+def _plots(outcomes: Sequence[PolicyOutcome]) -> Iterator[str]:
+    plots: tuple[tuple[str, Callable[[Sample], float], Callable[[PolicyOutcome], bool]], ...] = (
         ("Allocated GPUs", lambda sample: sample.held, lambda _: True),
         ("Used GPUs", lambda sample: sample.used, lambda o: o.utilization is not None),
         (
@@ -142,7 +142,7 @@ def _scale(most: float) -> tuple[float, float]:
 
 def simulate(
     setting: Setting, policy: Policy, progress: Callable[[World], None] = lambda _: None
-) -> Outcome:
+) -> PolicyOutcome:
     """Run all jobs of the setting under a policy. The same input gives the same outcome.
 
     ``progress``: is called after each instant.
@@ -160,6 +160,6 @@ def simulate(
 
 
 def _scheduler(setting: Setting, policy: Policy, world: World) -> Scheduler:
-    if policy.placement is Placement.BEST_FIT:
+    if policy.placement is PlacementRule.BEST_FIT:
         return BestFit(setting, policy.order, world)
     return Planned(setting, policy, world)

@@ -19,9 +19,7 @@ pytestmark = pytest.mark.operations
 @pytest.fixture(scope="module")
 def large_installation() -> Iterator[Installation]:
     """512 nodes of 8 GPUs: 4 blocks of 8 racks of 16."""
-    with installed(
-        NodeSpec(blocks=4, racks_per_block=8, hosts_per_rack=16), operators=()
-    ) as built:
+    with installed(NodeSpec(blocks=4, racks_per_block=8, hosts_per_rack=16), operators=()) as built:
         yield built
 
 
