@@ -34,7 +34,7 @@ from queuectl.planner.verify.quota import check_quota
 from queuectl.planner.verify.starts import check_planned, check_reserved
 from queuectl.planner.verify.victims import check_spared, check_victims
 
-__all__ = ["Rule", "Violation", "verify"]
+__all__ = ["PlanRule", "PlanViolation", "verify"]
 
 
 def verify(
