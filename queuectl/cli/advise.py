@@ -128,22 +128,22 @@ def _runner(durations: DurationsOption) -> Run:
     return run
 
 
-def _emit(output: AdviceFormat, found: Advice) -> None:
+def _emit(output: AdviceFormat, advice: Advice) -> None:
     from queuectl.simulate.advice import texts
 
-    best = found.recommended
+    best = advice.recommended
     match output:
         case AdviceFormat.JSON:
-            emit_json(texts.document(found))
+            emit_json(texts.document(advice))
         case AdviceFormat.HTML:
-            sys.stdout.write(texts.html(found))
+            sys.stdout.write(texts.html(advice))
         case AdviceFormat.YAML:
             sys.stdout.write(texts.instructions(best) if best is not None else "")
         case AdviceFormat.TABLE:
             from queuectl.cli.simulate import print_tables
 
-            print_tables([texts.ranking(found)])
-            for line in texts.summary(found):
+            print_tables([texts.ranking(advice)])
+            for line in texts.summary(advice):
                 typer.echo(line)
             if best is not None:
                 typer.echo(

@@ -209,12 +209,15 @@ def connect(server: str) -> Iterator[ServerClient]:
         verify=connection.trusted(secure=address.scheme == "https"),
         trust_env=not own,  # a proxy of the environment is not for this machine
     ) as http:
-        yield ServerClient(http, connection.given().tls_server_name)
+        yield ServerClient(http, connection.connection_options().tls_server_name)
 
 
 def _token() -> str:
     """The token of the user. Raises CommandFailed when there is none."""
-    path, account = connection.given().token_file, connection.given().service_account
+    path, account = (
+        connection.connection_options().token_file,
+        connection.connection_options().service_account,
+    )
     if path and account:
         message = "--token-file and --as-serviceaccount exclude each other"
         raise CommandFailed(message, Exit.BAD_INPUT)
@@ -223,12 +226,12 @@ def _token() -> str:
     return credentials.from_file(path) if path else credentials.of_context(connection.context())
 
 
-def config_kind(word: str, others: Iterable[str] = ()) -> ConfigKind | None:
+def config_kind(word: str, other_words: Iterable[str] = ()) -> ConfigKind | None:
     """The configuration kind of a word such as ``ClusterQueue``, ``clusterqueues`` or ``cq``; None for a workload.
 
     Args:
         word: the kind as the user typed it.
-        others: other kinds of the command, for the message.
+        other_words: other kinds of the command, for the message.
 
     Raises:
         CommandFailed: there is no such kind.
@@ -239,7 +242,7 @@ def config_kind(word: str, others: Iterable[str] = ()) -> ConfigKind | None:
     for kind in CONFIG_KINDS:
         if lowered in (kind.singular, kind.plural, *kind.aliases):
             return kind
-    known = ", ".join(["workloads", *others, *(kind.plural for kind in CONFIG_KINDS)])
+    known = ", ".join(["workloads", *other_words, *(kind.plural for kind in CONFIG_KINDS)])
     raise CommandFailed(f"unknown kind {word!r}; the kinds are {known}", Exit.BAD_INPUT)
 
 

@@ -51,7 +51,7 @@ def diff(
         answered = client.post(
             f"{PREFIX}/dryrun", {"items": [addressed(d, scope) for d in documents]}
         )
-        known = {Target.of(body, "") for body in stored(client)}
+        on_server = {Target.of(body, "") for body in stored(client)}
     targets = [Target.of(document.body, scope) for document in documents]
     differ = False
     for target, answer in zip(targets, answered["objects"], strict=True):
@@ -63,7 +63,7 @@ def diff(
         for change in answer["changes"]:
             line = Difference(change["field"], change["before"], change["after"])
             typer.echo(f"    {line}")
-    extra = known - set(targets)
+    extra = on_server - set(targets)
     for target in sorted(extra, key=lambda each: (each.kind.kind, each.namespace, each.name)):
         typer.echo(f"{target} is in no file")
     if differ or extra:
@@ -119,8 +119,8 @@ def stored(client: ServerClient) -> list[Json]:
     return [_bare(item) for kind in kinds for item in client.get(kind.collection())["items"]]
 
 
-def _bare(item: Json) -> Json:
+def _bare(document: Json) -> Json:
     metadata = {
-        k: v for k, v in item["metadata"].items() if k != "resourceVersion" and v is not None
+        k: v for k, v in document["metadata"].items() if k != "resourceVersion" and v is not None
     }
-    return {**item, "metadata": metadata}
+    return {**document, "metadata": metadata}

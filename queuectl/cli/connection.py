@@ -48,9 +48,9 @@ _given: ContextVar[ConnectionOptions] = ContextVar("given", default=ConnectionOp
 
 
 def _keeper(field: str) -> Callable[[Any], Any]:
-    def keep(value: Any) -> Any:
-        _given.set(replace(_given.get(), **{field: value}))
-        return value
+    def keep(option: Any) -> Any:
+        _given.set(replace(_given.get(), **{field: option}))
+        return option
 
     return keep
 
@@ -131,14 +131,14 @@ def connected(command: TyperCommand | TyperGroup) -> None:
     command.params += [each for each in get_command(program).params if each.name != "help"]
 
 
-def given() -> ConnectionOptions:
+def connection_options() -> ConnectionOptions:
     """The options of the command that runs."""
     return _given.get()
 
 
 def context() -> KubeconfigContext | None:
     """The kubeconfig's context in use, or None without a kubeconfig. Raises CommandFailed."""
-    chosen = given()
+    chosen = connection_options()
     return credentials.current_context(chosen.kubeconfig, chosen.context)
 
 
@@ -156,7 +156,7 @@ def trusted(*, secure: bool) -> ssl.SSLContext | bool:
     Raises:
         CommandFailed: the file holds no certificate.
     """
-    path = given().ca_file
+    path = connection_options().ca_file
     if path is None:
         return secure
     try:

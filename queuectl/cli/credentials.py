@@ -63,29 +63,35 @@ def current_context(
         CommandFailed: a file cannot be read, or has no such context.
     """
     named = files or os.environ.get("KUBECONFIG") or str(_DEFAULT)
-    found = [(path, _read(path)) for path in _existing(named)]
-    if not found:
+    kubeconfigs = [(path, _read(path)) for path in _existing(named)]
+    if not kubeconfigs:
         if files is None and context is None:
             return None
         raise CommandFailed(f"kubeconfig {named}: not found", Exit.BAD_INPUT)
-    wanted = context or next((str(c) for _, d in found if (c := d.get("current-context"))), None)
-    if wanted is None:
+    context_name = context or next(
+        (str(c) for _, d in kubeconfigs if (c := d.get("current-context"))), None
+    )
+    if context_name is None:
         return None
-    entry, _ = _entry(found, "contexts", "context", wanted)
+    entry, _ = _entry(kubeconfigs, "contexts", "context", context_name)
     if entry is None:
-        raise CommandFailed(f"kubeconfig {named}: context {wanted!r} not found", Exit.BAD_INPUT)
+        raise CommandFailed(
+            f"kubeconfig {named}: context {context_name!r} not found", Exit.BAD_INPUT
+        )
     user = str(entry.get("user") or "")
-    login, user_file = _entry(found, "users", "user", user)
-    cluster, cluster_file = _entry(found, "clusters", "cluster", str(entry.get("cluster") or ""))
+    login, user_file = _entry(kubeconfigs, "users", "user", user)
+    cluster, cluster_file = _entry(
+        kubeconfigs, "clusters", "cluster", str(entry.get("cluster") or "")
+    )
     namespace = entry.get("namespace")
     return KubeconfigContext(
-        name=wanted,
+        name=context_name,
         namespace=str(namespace) if namespace else None,
         user=user,
         login=login or {},
         cluster=cluster or {},
-        folder=(user_file or found[0][0]).parent,
-        cluster_file=cluster_file or found[0][0],
+        folder=(user_file or kubeconfigs[0][0]).parent,
+        cluster_file=cluster_file or kubeconfigs[0][0],
     )
 
 
@@ -112,10 +118,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _entry(
-    found: list[tuple[Path, dict[str, Any]]], plural: str, singular: str, name: str
+    kubeconfigs: list[tuple[Path, dict[str, Any]]], plural: str, singular: str, name: str
 ) -> tuple[Mapping[str, Any] | None, Path | None]:
     """The first entry of this name in the files, as kubectl merges them, and its file."""
-    for path, document in found:
+    for path, document in kubeconfigs:
         for item in document.get(plural) or ():
             if isinstance(item, dict) and item.get("name") == name:
                 body = item.get(singular)
@@ -253,7 +259,7 @@ def of_plugin(context: KubeconfigContext) -> Mapping[str, Any]:
         program = str(context.folder / program)
     interactive = plugin.get("interactiveMode") != "Never" and os.isatty(0)
     try:
-        done = subprocess.run(  # noqa: S603 - the kubeconfig is the user's own
+        process = subprocess.run(  # noqa: S603 - the kubeconfig is the user's own
             [program, *(str(part) for part in plugin.get("args") or ())],
             env=_environment(plugin, context, version, interactive=interactive),
             stdin=None if interactive else subprocess.DEVNULL,
@@ -268,9 +274,9 @@ def of_plugin(context: KubeconfigContext) -> Mapping[str, Any]:
         raise CommandFailed(
             f"{program}: {error.strerror}" + (f"\n{hint}" if hint else "")
         ) from error
-    if done.returncode:
-        raise CommandFailed(f"{program} failed with exit code {done.returncode}")
-    return _status_in(done.stdout, program, version)
+    if process.returncode:
+        raise CommandFailed(f"{program} failed with exit code {process.returncode}")
+    return _status_in(process.stdout, program, version)
 
 
 def _environment(

@@ -152,10 +152,10 @@ def _ago(moment: str | None) -> str:
     return f"{moment} ({age(moment)} ago)" if moment else ""
 
 
-def _line(item: dict[str, Any]) -> str:
-    before = f"{item['fromState']} > " if item["fromState"] else ""
-    message = item["reason"]["message"]
-    return f"{item['at']}  {item['event']:<20} {before}{item['toState']}  {message}".rstrip()
+def _line(step: dict[str, Any]) -> str:
+    before = f"{step['fromState']} > " if step["fromState"] else ""
+    message = step["reason"]["message"]
+    return f"{step['at']}  {step['event']:<20} {before}{step['toState']}  {message}".rstrip()
 
 
 def _priority(body: dict[str, Any]) -> str:

@@ -171,7 +171,7 @@ def _holders(client: ServerClient, names: set[str]) -> dict[str, DrainedGang] | 
     Raises:
         CommandFailed: a node takes pods again, or the server refuses the request.
     """
-    found: dict[str, DrainedGang] = {}
+    gangs: dict[str, DrainedGang] = {}
     try:
         cordoned = _cordoned(client)
         for name in sorted(names - cordoned.keys()):
@@ -184,8 +184,8 @@ def _holders(client: ServerClient, names: set[str]) -> dict[str, DrainedGang] | 
         return None
     for name in sorted(names):
         for tenant in cordoned[name]["tenants"]:
-            _add(found, tenant)
-    return found
+            _add(gangs, tenant)
+    return gangs
 
 
 def _check_deleted(client: ServerClient, name: str) -> None:
@@ -199,10 +199,10 @@ def _check_deleted(client: ServerClient, name: str) -> None:
         raise CommandFailed(f"{name} was uncordoned", Exit.CONFLICT)
 
 
-def _add(found: dict[str, DrainedGang], tenant: Json) -> None:
+def _add(gangs: dict[str, DrainedGang], tenant: Json) -> None:
     uid, kind = tenant["uid"] or "", tenant["kind"] or ""
-    gpus = tenant["gpus"] + (found[uid].gpus if uid in found else 0.0)
-    found[uid] = DrainedGang(uid, tenant["workload"], kind, gpus, tenant["leaving"])
+    gpus = tenant["gpus"] + (gangs[uid].gpus if uid in gangs else 0.0)
+    gangs[uid] = DrainedGang(uid, tenant["workload"], kind, gpus, tenant["leaving"])
 
 
 def _list(holders: Mapping[str, DrainedGang]) -> str:

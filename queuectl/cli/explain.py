@@ -105,10 +105,10 @@ def explain_lines(body: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _price(one: dict[str, Any]) -> str:
+def _price(flavor: dict[str, Any]) -> str:
     """A flavor with the price of a GPU hour."""
-    price = "no price" if one["gpuHour"] is None else f"{one['gpuHour']:g} for a GPU hour"
-    return f"{one['flavor']} ({price})"
+    price = "no price" if flavor["gpuHour"] is None else f"{flavor['gpuHour']:g} for a GPU hour"
+    return f"{flavor['flavor']} ({price})"
 
 
 def obstacle_lines(body: dict[str, Any]) -> list[str]:

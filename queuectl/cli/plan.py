@@ -266,26 +266,26 @@ def plan_command(
             )
             _require_alone(alone=alone)
             refused = unpack(read_bytes(str(snapshot)), str(snapshot))
-            given = _alone(refused)
+            snapshot_input = _alone(refused)
         else:
-            given = _given(file or [], config, now, kinds)
+            snapshot_input = _given(file or [], config, now, kinds)
         if defrag or gang is not None:
-            given = _asking_for_room(given, defrag=defrag, gang=gang)
+            snapshot_input = _asking_for_room(snapshot_input, defrag=defrag, gang=gang)
     except BadInput as error:
         _fail(BAD_INPUT, str(error))
-    checked = _checked(given) if refused is None else _planned_again(refused)
+    checked = _checked(snapshot_input) if refused is None else _planned_again(refused)
     if explain is None:
         explain = EXPLAINED if output is PlanFormat.JSON else 0
     diagnoses = _diagnoses(checked, explain)
     document = plan_document(
         checked.given,
         checked.plan,
-        given.account.ignored,
-        given.warnings,
+        snapshot_input.account.ignored,
+        snapshot_input.warnings,
         diagnoses,
-        given.evicted,
+        snapshot_input.evicted,
         _reconfigurations(checked) if mig else None,
-        given.account.counts,
+        snapshot_input.account.counts,
     )
     if output is PlanFormat.JSON:
         sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
@@ -298,21 +298,25 @@ def _fail(code: int, message: str) -> NoReturn:
     raise typer.Exit(code)
 
 
-def _asking_for_room(given: SnapshotInput, *, defrag: bool, gang: str | None) -> SnapshotInput:
+def _asking_for_room(
+    snapshot_input: SnapshotInput, *, defrag: bool, gang: str | None
+) -> SnapshotInput:
     """The same snapshot, with a request to find gangs to migrate."""
     if not defrag:
         raise BadInput(f"{gang}: unexpected argument; a gang is an argument of --defrag")
     uid = None
     if gang is not None:
         named = gang if "/" in gang else f"default/{gang}"
-        pending = [p.workload for p in given.snapshot.pending if p.workload.ref == named]
+        pending = [p.workload for p in snapshot_input.snapshot.pending if p.workload.ref == named]
         if not pending:
             raise BadInput(f"--defrag {gang}: no pending workload has this name")
         if len(pending) > 1:
             kinds = ", ".join(sorted(workload.kind for workload in pending))
             raise BadInput(f"--defrag {gang}: several pending workloads have this name ({kinds})")
         uid = pending[0].uid
-    return replace(given, snapshot=replace(given.snapshot, make_room=MakeRoom(uid)))
+    return replace(
+        snapshot_input, snapshot=replace(snapshot_input.snapshot, make_room=MakeRoom(uid))
+    )
 
 
 def _require_alone(*, alone: bool) -> None:
@@ -354,12 +358,12 @@ def _planned_again(refused: RefusedPlanFile) -> CheckedPlan:
     return checked
 
 
-def _checked(given: SnapshotInput) -> CheckedPlan:
+def _checked(snapshot_input: SnapshotInput) -> CheckedPlan:
     """The plan of the input."""
     from queuectl.control.checked_plan import checked_plan  # the solver is slow to import
     from queuectl.devices.gpu_sizes import with_sizes
 
-    checked = checked_plan(with_sizes(given.snapshot))
+    checked = checked_plan(with_sizes(snapshot_input.snapshot))
     if checked.decided.cut:
         _fail(DEFECT, "the planning time limit was reached; the plan is incomplete")
     if checked.violations:

@@ -175,5 +175,5 @@ async def _authenticated(
             per_second=settings.requests_per_second,
             burst=settings.request_burst,
             open_paths=OpenPaths(OPEN, SIGN_IN),
-            seen=metrics.callers.seen,
+            note_caller=metrics.callers.note,
         )

@@ -182,13 +182,13 @@ def _print(queues: Sequence[QueueSums], holding: Sequence[Json], waiting: Sequen
 
 
 def screen(
-    seen: tuple[Sequence[QueueSums], Sequence[Json], Sequence[Json]],
+    work: tuple[Sequence[QueueSums], Sequence[Json], Sequence[Json]],
     width: int,
     height: int,
     foot: str,
 ) -> Group:
     """One screen: the queues, and as many admitted and pending gangs as fit below."""
-    queues, holding, waiting = seen
+    queues, holding, waiting = work
     room = max(height - _CHROME, 3)
     first = min(len(queues), max(room // 3, 1))
     rest = max(room - first, 2)

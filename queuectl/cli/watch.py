@@ -37,8 +37,8 @@ def _write(lines: Iterable[str]) -> None:
     sys.stdout.flush()
 
 
-def _yaml(items: Iterable[Json]) -> None:
-    for item in items:
+def _yaml(workloads: Iterable[Json]) -> None:
+    for item in workloads:
         sys.stdout.write("---\n")
         emit_yaml(item)
     sys.stdout.flush()
@@ -73,7 +73,7 @@ def watch_workloads(
 
 def _still(client: ServerClient, uids: Iterable[str], filters: dict[str, Any]) -> list[Json]:
     """The workloads that still exist and match the filters."""
-    found = []
+    matching = []
     for uid in uids:
         try:
             item = client.get(f"{PREFIX}/workloads/{uid}")
@@ -84,5 +84,5 @@ def _still(client: ServerClient, uids: Iterable[str], filters: dict[str, Any]) -
         states = filters.get("state")
         same = all(filters.get(name) in (None, item[name]) for name in ("queue", "kind", "user"))
         if same and (not states or item["state"] in states):
-            found.append(item)
-    return found
+            matching.append(item)
+    return matching

@@ -106,9 +106,9 @@ def whatif_command(
     raise typer.Exit(Exit.CONFLICT if waits else Exit.OK)
 
 
-def tried(client: ServerClient, **asked: Any) -> Json:
+def tried(client: ServerClient, **changes: Any) -> Json:
     """The answer of the server to ``POST plans``."""
-    return client.post(f"{PREFIX}/plans", asked, TIMEOUT_SECONDS)
+    return client.post(f"{PREFIX}/plans", changes, TIMEOUT_SECONDS)
 
 
 def gangs(body: Json) -> list[Json]:
@@ -130,21 +130,21 @@ def _submitted(documents: Iterable[Document], namespace: str) -> Json:
     return sorted_out
 
 
-def _more(given: str) -> Json:
-    like, _, count = given.rpartition("=")
+def _more(argument: str) -> Json:
+    like, _, count = argument.rpartition("=")
     if not like or not count.isdecimal():
-        message = f"--add {given!r}: not of the form NODE=COUNT, for example n7=4"
+        message = f"--add {argument!r}: not of the form NODE=COUNT, for example n7=4"
         raise CommandFailed(message, Exit.BAD_INPUT)
     return {"like": like, "count": int(count)}
 
 
-def _to_delete(given: str, namespace: str) -> Json:
-    word, _, rest = given.partition("/")
+def _to_delete(argument: str, namespace: str) -> Json:
+    word, _, rest = argument.partition("/")
     where, _, name = rest.rpartition("/")
     kind = target_kind(word, "use `queuectl preempt --dry-run`")
     if not name or (where and not kind.namespaced):
         form = f"{word}/NAMESPACE/NAME" if kind.namespaced else f"{word}/NAME"
-        raise CommandFailed(f"--delete {given!r}: not of the form {form}", Exit.BAD_INPUT)
+        raise CommandFailed(f"--delete {argument!r}: not of the form {form}", Exit.BAD_INPUT)
     return Target(kind, name, (where or namespace) if kind.namespaced else "").key
 
 

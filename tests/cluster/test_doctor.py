@@ -31,7 +31,7 @@ async def examined(
     """The findings for a caller with all rights."""
     chosen = ConnectionOptions(kubeconfig=str(plane.cluster.kubeconfig))
     monkeypatch.setattr(reads, "given", lambda: chosen)
-    assert connection.given() != chosen
+    assert connection.connection_options() != chosen
     return await cluster.examine(SYSTEM_NAMESPACE, known)
 
 

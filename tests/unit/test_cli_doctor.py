@@ -298,7 +298,7 @@ def test_the_trusted_sources_of_gpu_metrics_are_shown(pods: float) -> None:
 def test_the_schema_must_have_the_revision_of_the_release(
     current: str | None, known: bool, level: Level
 ) -> None:
-    assert levels(judge.schema(current, "0010", known=known)) == [level]
+    assert levels(judge.schema(current, "0010", migrated=known)) == [level]
 
 
 @pytest.mark.parametrize(
