@@ -57,14 +57,14 @@ def key_of(part: str) -> DocumentKey:
     return DocumentKey(kind.kind, namespace, name)
 
 
-def named_in(given: Mapping[str, Any]) -> DocumentKey:
+def named_in(body: Mapping[str, Any]) -> DocumentKey:
     """The object that a document is about.
 
     Raises:
         DocumentError: the document is wrong.
         Problem: invalid-document: its name fits no path.
     """
-    document, _ = validate(given)
+    document, _ = validate(body)
     key = DocumentKey.of(document)
     for field, text in (("metadata.name", key.name), ("metadata.namespace", key.namespace)):
         if text and not _NAME.fullmatch(text):
@@ -79,17 +79,17 @@ def text_of(document: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True)
 
 
-def value_text(value: Any) -> str:
+def value_text(side: Any) -> str:
     """One side of a difference; empty = the field is not set."""
-    match value:
+    match side:
         case None:
             return ""
         case str():
-            return value or '""'
+            return side or '""'
         case dict() | list():
-            return yaml.safe_dump(value, sort_keys=False, allow_unicode=True).rstrip()
+            return yaml.safe_dump(side, sort_keys=False, allow_unicode=True).rstrip()
         case _:
-            return yaml.safe_dump(value).partition("\n")[0]
+            return yaml.safe_dump(side).partition("\n")[0]
 
 
 _CHECKS: Final = {
@@ -153,8 +153,8 @@ def _quotas(spec: Mapping[str, Any]) -> Iterable[str]:
             yield f"{flavor['name']}: {', '.join(amounts)}"
 
 
-def _labelled(what: str, value: str | None) -> str:
-    return f"{what} {value}" if value else ""
+def _labelled(what: str, name: str | None) -> str:
+    return f"{what} {name}" if name else ""
 
 
 def _joined(parts: Iterable[str]) -> str:

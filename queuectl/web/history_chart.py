@@ -40,7 +40,7 @@ class Tick:
     """A mark on an axis: a distance in percent of the box, from its left or its top, and what it stands for."""
 
     at: float
-    value: float
+    quantity: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +128,9 @@ def _share(at: float, since: float, until: float) -> float:
     return round(100 * (at - since) / (until - since), 2)
 
 
-def _path(spans: Sequence[tuple[float, float]], values: Sequence[float], top: float) -> str:
+def _path(spans: Sequence[tuple[float, float]], amounts: Sequence[float], top: float) -> str:
     """A horizontal stroke for each hour, joined by vertical ones."""
-    heights = [round(100 * (1 - value / top), 2) for value in values]
+    heights = [round(100 * (1 - value / top), 2) for value in amounts]
     parts = [f"M{spans[0][0]:g} {heights[0]:g}"]
     for (begin, end), height in zip(spans, heights, strict=True):
         parts += [f"L{begin:g} {height:g}", f"L{end:g} {height:g}"]

@@ -70,9 +70,9 @@ def _utc(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def number(value: float | Fraction) -> str:
+def number(amount: float | Fraction) -> str:
     """With a thin space between thousands, and at most one digit after the point."""
-    text = f"{float(value):,.1f}".removesuffix(".0")
+    text = f"{float(amount):,.1f}".removesuffix(".0")
     return text.replace(",", "\u202f")
 
 
@@ -84,9 +84,9 @@ def gpus(amount: float | Fraction) -> str:
     )
 
 
-def decimals(value: float) -> str:
+def decimals(share: float) -> str:
     """With three digits after the point, as a share has."""
-    return f"{value:.3f}"
+    return f"{share:.3f}"
 
 
 def money(amount: float) -> str:

@@ -54,13 +54,13 @@ class KindListing:
 
     Attributes:
         rows: the objects that are shown.
-        found: number of objects that match the search.
+        total: number of objects that match the search.
         may_add: the caller may create another object.
     """
 
     kind: ConfigKind
     rows: tuple[ObjectRow, ...]
-    found: int
+    total: int
     may_add: bool
 
 
@@ -94,7 +94,7 @@ def routes(site: Site) -> list[Route]:
         await site.guard.require(request, right_to("get", key))
         stored = await stored_as(site, key)
         note = _DONE.get(text(request, "done"), "")
-        return await editor(site, request, taken(key, stored), stored=stored, note=note)
+        return await editor(site, request, draft_of(key, stored), stored=stored, note=note)
 
     return [
         Route("/config", listed),
@@ -120,7 +120,7 @@ async def stored_as(site: Site, key: DocumentKey) -> ConfigDocument:
     return stored
 
 
-def taken(key: DocumentKey, stored: ConfigDocument) -> Draft:
+def draft_of(key: DocumentKey, stored: ConfigDocument) -> Draft:
     """The text of an object as the editor begins with it."""
     plain = text_of(stored.document)
     return Draft(plain, key, stored.version, plain)
@@ -185,12 +185,12 @@ async def _links(site: Site, key: DocumentKey, stored: ConfigDocument) -> list[t
 
 
 async def _list(site: Site, request: Request) -> Response:
-    asked = {name: text(request, name) for name in ("q", "kind", "done")}
-    kinds = [kind for kind in CONFIG_KINDS if asked["kind"] in ("", kind.plural)] or CONFIG_KINDS
+    query = {name: text(request, name) for name in ("q", "kind", "done")}
+    kinds = [kind for kind in CONFIG_KINDS if query["kind"] in ("", kind.plural)] or CONFIG_KINDS
     listings = [
         listing
         for kind in kinds
-        if (listing := await _listing(site, request, kind, asked["q"].lower()))
+        if (listing := await _listing(site, request, kind, query["q"].lower()))
     ]
     if not listings:
         await site.guard.require(request, Right("list", kinds[0].plural))
@@ -198,10 +198,10 @@ async def _list(site: Site, request: Request) -> Response:
         request,
         "config.html",
         await site.access(request),
-        asked=asked,
+        asked=query,
         kinds=CONFIG_KINDS,
         home=HOME,
-        listings=[listing for listing in listings if listing.found or not asked["q"]],
+        listings=[listing for listing in listings if listing.total or not query["q"]],
     )
 
 

@@ -145,18 +145,18 @@ async def _check(
     site: Site, request: Request, draft: Draft, *, note: str = "", status: int = 200
 ) -> Response:
     """The editor with the effect of the text. Raises ApiProblem and BadInput as the API's dry run."""
-    given = await site.bodies.yaml(draft.text)
-    key = draft.key or named_in(given)
+    body = await site.bodies.yaml(draft.text)
+    key = draft.key or named_in(body)
     await site.guard.require(request, right_to("update", key))
     documents = _documents(site, key)
     meanwhile = None
     try:
-        checked = await documents.dry_run_of(request, key, given, *draft.conditions)
+        checked = await documents.dry_run_of(request, key, body, *draft.conditions)
     except ApiProblem as problem:
         if problem.kind is not ProblemType.PRECONDITION_FAILED:
             raise
         record_change(request, problem.detail)
-        checked = await documents.dry_run_of(request, key, given, None, None)
+        checked = await documents.dry_run_of(request, key, body, None, None)
         present = await site.store.get_config(key)
         meanwhile = await _meanwhile(site, draft, present, checked)
         draft = _over(draft, key, present)

@@ -24,14 +24,14 @@ def routes(site: Site) -> list[Route]:
     async def listed(request: Request) -> Response:
         await site.guard.require(request, Right("list", "decisions"))
         before = whole(request, "before") or None
-        found = await site.store.decisions(before, PAGE + 1)
+        decisions = await site.store.decisions(before, PAGE + 1)
         return site.page(
             request,
             "decisions.html",
             await site.access(request),
-            decisions=found[:PAGE],
+            decisions=decisions[:PAGE],
             reasons=by_number,
-            next_before=found[PAGE - 1].id if len(found) > PAGE else None,
+            next_before=decisions[PAGE - 1].id if len(decisions) > PAGE else None,
             first=before is None,
         )
 
@@ -57,11 +57,11 @@ def routes(site: Site) -> list[Route]:
         """Redirects from a step of a workload's history to the cycle that decided it."""
         await site.guard.require(request, Right("get", "decisions"))
         line = whole(request, "line")
-        found = await _deciding(site.store, line)
-        if found is None:
+        decisions = await _deciding(site.store, line)
+        if decisions is None:
             detail = f"no decision is stored for step {line}; decisions are stored for 7 days"
             raise ApiProblem(ProblemType.NOT_FOUND, detail)
-        return RedirectResponse(f"{PREFIX}/decisions/{found.id}", 303)
+        return RedirectResponse(f"{PREFIX}/decisions/{decisions.id}", 303)
 
     return [
         Route("/decisions", listed),

@@ -50,11 +50,11 @@ def routes(site: Site) -> list[Route]:
 async def _list(site: Site, request: Request) -> Response:
     access = await site.access(request)
     config = await site.config()
-    wanted = text(request, "namespace")
-    found = [
+    namespace = text(request, "namespace")
+    queues = [
         queue
         for _, queue in sorted(config.local_queues.items())
-        if access.sees(queue.namespace) and wanted in ("", queue.namespace)
+        if access.sees(queue.namespace) and namespace in ("", queue.namespace)
     ]
     tallies = by_local_queue(access.tallies(await site.store.tallies()))
     rows = [
@@ -63,10 +63,10 @@ async def _list(site: Site, request: Request) -> Response:
             config.cluster_queues.get(queue.cluster_queue),
             counts_of(tallies.get((queue.namespace, queue.name), ())),
         )
-        for queue in found[:SHOWN]
+        for queue in queues[:SHOWN]
     ]
     return site.page(
-        request, "local_queues.html", access, queues=rows, found=len(found), namespace=wanted
+        request, "local_queues.html", access, queues=rows, found=len(queues), namespace=namespace
     )
 
 

@@ -49,14 +49,14 @@ def routes(site: Site) -> list[Route]:
 
 async def _mine(site: Site, request: Request) -> Response:
     access = await site.access(request)
-    asked = _asked(site, access, request)
+    query = _asked(site, access, request)
     order = order_of(request, _NEWEST)
-    chosen = bool(asked["user"] or asked["namespace"])
+    chosen = bool(query["user"] or query["namespace"])
     page, jobs, finished = None, [], []
     if chosen:
-        page = await page_of(site, request, _filter(asked, access, _UNFINISHED), order, _MOST)
+        page = await page_of(site, request, _filter(query, access, _UNFINISHED), order, _MOST)
         jobs = await site.presenter.workloads(request, page.entries)
-        ended = _filter(asked, access, frozenset([State.FINISHED]))
+        ended = _filter(query, access, frozenset([State.FINISHED]))
         last = await site.store.list_workloads(ended, None, _FINISHED, _LATEST)
         finished = await site.presenter.workloads(request, last.entries)
     cursor = page.cursor if page is not None else None
@@ -64,15 +64,15 @@ async def _mine(site: Site, request: Request) -> Response:
         request,
         "mine.html",
         access,
-        asked=asked,
+        asked=query,
         chosen=chosen,
         namespaces=sorted(await _namespaces(site, access)),
-        headings=headings(_COLUMNS, order, asked),
+        headings=headings(_COLUMNS, order, query),
         jobs=jobs,
         finished=finished,
         next_step=next_step,
-        first=address(asked, order) if "cursor" in request.query_params else None,
-        more=address(asked, order, cursor=cursor) if cursor else None,
+        first=address(query, order) if "cursor" in request.query_params else None,
+        more=address(query, order, cursor=cursor) if cursor else None,
     )
 
 
@@ -84,10 +84,10 @@ def _asked(site: Site, access: AccessScope, request: Request) -> dict[str, str]:
     return asked
 
 
-def _filter(asked: dict[str, str], access: AccessScope, states: frozenset[State]) -> WorkloadFilter:
+def _filter(query: dict[str, str], access: AccessScope, states: frozenset[State]) -> WorkloadFilter:
     return WorkloadFilter(
-        namespace=asked["namespace"] or None,
-        user=asked["user"] or None,
+        namespace=query["namespace"] or None,
+        user=query["user"] or None,
         states=states,
         namespaces=access.namespaces,
     )

@@ -38,7 +38,7 @@ class NodeRow:
         closed: why it is unschedulable; empty = it is schedulable.
         tainted: (device, taint) of each taint that takes a device out of placement.
         tenants: name, uid (empty = not visible) and GPUs of each gang on it.
-        others: GPUs of unmanaged pods.
+        unmanaged: GPUs of unmanaged pods.
     """
 
     name: str
@@ -47,7 +47,7 @@ class NodeRow:
     tainted: tuple[tuple[str, str], ...]
     gpus: float
     free: float
-    others: float
+    unmanaged: float
     tenants: tuple[tuple[str, str, float], ...]
 
 

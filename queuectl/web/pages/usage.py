@@ -58,7 +58,7 @@ class UsageRow:
     sums: ReportRow
 
     @property
-    def rest(self) -> int:
+    def unused(self) -> int:
         """Units with samples that busy gangs left unused: neither used, nor idle or stuck."""
         held = self.sums.amounts
         return max(0, held.allocated - held.used - held.idle - held.stuck - held.unknown)
@@ -90,32 +90,32 @@ def routes(site: Site) -> list[Route]:
     return [Route("/usage", usage)]
 
 
-async def _report(site: Site, request: Request, asked: dict[str, str]) -> Report:
+async def _report(site: Site, request: Request, query: dict[str, str]) -> Report:
     """Raises ApiProblem when a parameter is wrong, or the caller may get no report."""
     seen = await site.guard.visible(request, "get", "reports", site.store.namespaces)
     if seen is not None and not seen:
         await site.guard.require(request, Right("get", "reports"))
     try:
-        grouping = Grouping.parse(asked["by"])
+        grouping = Grouping.parse(query["by"])
     except BadInput as error:
         raise wrong_parameter("by", str(error)) from error
-    period = _period(asked, site.clock())
+    period = _period(query, site.clock())
     try:
         return await site.store.usage.report(period, grouping, seen)
     except BadInput as error:
         raise wrong_parameter("span", str(error)) from error
 
 
-def _period(asked: dict[str, str], now: float) -> Period:
+def _period(query: dict[str, str], now: float) -> Period:
     """Raises ApiProblem."""
-    if asked["span"] != _DAYS:
-        return period_of(asked["span"], None, now)
+    if query["span"] != _DAYS:
+        return period_of(query["span"], None, now)
     for name in ("from", "to"):
-        if not _DAY.fullmatch(asked[name]):
+        if not _DAY.fullmatch(query[name]):
             raise wrong_parameter(
-                name, f"{name}: {asked[name]!r} is not a day in the form 2026-11-20"
+                name, f"{name}: {query[name]!r} is not a day in the form 2026-11-20"
             )
-    return period_of(f"{asked['from']}T00:00:00Z", f"{asked['to']}T23:59:59Z", now)
+    return period_of(f"{query['from']}T00:00:00Z", f"{query['to']}T23:59:59Z", now)
 
 
 def _groupings(accounting: Accounting) -> dict[str, str]:

@@ -102,63 +102,63 @@ def order_of(request: Request, default: WorkloadOrder = BY_NAME) -> WorkloadOrde
 
 
 async def page_of(
-    site: Site, request: Request, wanted: WorkloadFilter, order: WorkloadOrder, limit: int = PAGE
+    site: Site, request: Request, filters: WorkloadFilter, order: WorkloadOrder, limit: int = PAGE
 ) -> WorkloadPage:
     """The page of a list that the address names by its cursor. Raises ApiProblem."""
     cursor = request.query_params.get("cursor")
     try:
-        return await site.store.list_workloads(wanted, cursor, limit, order)
+        return await site.store.list_workloads(filters, cursor, limit, order)
     except BadInput as error:
         raise ApiProblem(ProblemType.INVALID_PARAMETER, str(error)) from error
 
 
 async def _list(site: Site, request: Request) -> Response:
-    asked = {name: text(request, name) for name in _FILTERS}
+    query = {name: text(request, name) for name in _FILTERS}
     access = await site.access(request)
-    found = await _by_name(site, access, asked["q"])
-    if len(found) == 1:
-        return RedirectResponse(f"{PREFIX}/workloads/{found[0].uid}", 303)
-    states = frozenset([State(asked["state"])] if asked["state"] in set(State) else [])
-    wanted = WorkloadFilter(
-        namespace=asked["namespace"] or None,
-        cluster_queue=asked["queue"] or None,
+    named = await _by_name(site, access, query["q"])
+    if len(named) == 1:
+        return RedirectResponse(f"{PREFIX}/workloads/{named[0].uid}", 303)
+    states = frozenset([State(query["state"])] if query["state"] in set(State) else [])
+    filters = WorkloadFilter(
+        namespace=query["namespace"] or None,
+        cluster_queue=query["queue"] or None,
         states=states,
         namespaces=access.namespaces,
-        user=asked["user"] or None,
-        queue=asked["localqueue"] or None,
-        code=Code(asked["reason"]) if asked["reason"] in set(Code) else None,
+        user=query["user"] or None,
+        queue=query["localqueue"] or None,
+        code=Code(query["reason"]) if query["reason"] in set(Code) else None,
     )
     order = order_of(request)
     page = (
-        WorkloadPage(tuple(found), None) if found else await page_of(site, request, wanted, order)
+        WorkloadPage(tuple(named), None) if named else await page_of(site, request, filters, order)
     )
     return site.page(
         request,
         "workloads.html",
         access,
-        asked=asked,
-        found=found,
+        asked=query,
+        found=named,
         states=list(State),
         reasons=sorted(MEANINGS),
-        headings=headings(_COLUMNS, order, asked),
+        headings=headings(_COLUMNS, order, query),
         sort=str(order),
         workloads=await site.presenter.workloads(request, page.entries),
-        first=address(asked, order) if "cursor" in request.query_params else None,
-        more=address(asked, order, cursor=page.cursor) if page.cursor else None,
+        first=address(query, order) if "cursor" in request.query_params else None,
+        more=address(query, order, cursor=page.cursor) if page.cursor else None,
     )
 
 
-async def _by_name(site: Site, access: AccessScope, given: str) -> list[Entry]:
+async def _by_name(site: Site, access: AccessScope, reference: str) -> list[Entry]:
     """The visible workloads with this ``namespace/name`` or uid, at most one of each kind.
 
     Finished workloads are found where no other workload has the name.
     """
-    namespace, slash, name = given.partition("/")
+    namespace, slash, name = reference.partition("/")
     entries: Sequence[Entry | None]
     if slash:
         entries = await site.store.find_workloads(namespace, name)
     else:
-        entries = [await site.store.get_workload(given) if _UID.fullmatch(given) else None]
+        entries = [await site.store.get_workload(reference) if _UID.fullmatch(reference) else None]
     found = [entry for entry in entries if entry is not None and access.sees(entry.namespace)]
     return [entry for entry in found if entry.state is not State.FINISHED] or found
 
