@@ -66,9 +66,9 @@ def set_caller(scope: Any, caller: Caller) -> None:
     scope[_KEY] = caller
 
 
-def set_credential_check(scope: Any, known: Callable[[], Awaitable[bool]]) -> None:
+def set_credential_check(scope: Any, check: Callable[[], Awaitable[bool]]) -> None:
     """Keep a check of the caller's credentials, for answers that last long."""
-    scope[_KNOWN] = known
+    scope[_KNOWN] = check
 
 
 async def still_valid(request: Request) -> bool:

@@ -70,13 +70,13 @@ class Bodies:
         return await self._document(request, MAX_BYTES, MAX_VALUES, lambda document: document)
 
     async def documents(
-        self, request: Request, made: Callable[[dict[str, Any]], _Answer]
+        self, request: Request, build: Callable[[dict[str, Any]], _Answer]
     ) -> _Answer:
         """The same for a body with many documents, which has a larger limit in JSON.
 
-        ``made``: converts the body in the thread in which it is decoded. Raises the errors of ``made``, too.
+        ``build``: converts the body in the thread in which it is decoded. Raises the errors of ``build``, too.
         """
-        return await self._document(request, MAX_LIST_BYTES, _LIST_VALUES, made)
+        return await self._document(request, MAX_LIST_BYTES, _LIST_VALUES, build)
 
     async def model(self, request: Request, model: type[_Model]) -> _Model:
         """A JSON body with many documents, as this model. Raises invalid-parameter, too."""
@@ -120,15 +120,15 @@ class Bodies:
         self,
         request: Request,
         most: int,
-        values: int,
-        made: Callable[[dict[str, Any]], _Answer],
+        value_limit: int,
+        build: Callable[[dict[str, Any]], _Answer],
     ) -> _Answer:
         media = _media(request, JSON_TYPES + YAML_TYPES)
         if media in JSON_TYPES:
             body = await read_bytes(request, most)
-            return await self._read(body, lambda: made(_mapping(read_json(body, values))))
+            return await self._read(body, lambda: build(_mapping(read_json(body, value_limit))))
         body = await read_bytes(request, MAX_BYTES)
-        return await self.work(lambda: made(_mapping(read_yaml(body))))
+        return await self.work(lambda: build(_mapping(read_yaml(body))))
 
     async def _read(self, body: bytes, read: Callable[[], _Answer]) -> _Answer:
         """Decode small JSON here, because a wait would cost more."""
@@ -178,9 +178,9 @@ def _mapping(document: Any) -> dict[str, Any]:
     return document
 
 
-def _modelled(value: Any, model: type[_Model]) -> _Model:
+def _modelled(body: Any, model: type[_Model]) -> _Model:
     try:
-        return model.model_validate(value)
+        return model.model_validate(body)
     except ValidationError as error:
         raise wrong_members(
             [

@@ -54,15 +54,15 @@ class Documents:
         self._store = store
         self._diagnoser = diagnoser
 
-    async def seen(self, request: Request) -> frozenset[str] | None:
+    async def visible_namespaces(self, request: Request) -> frozenset[str] | None:
         """The namespaces whose objects the caller is allowed to list; None = all."""
         resource = self._kind.plural
         return await self._guard.visible(request, "list", resource, self._store.namespaces)
 
-    async def list(self, namespace: str | None, seen: frozenset[str] | None = None) -> Response:
+    async def list(self, namespace: str | None, visible: frozenset[str] | None = None) -> Response:
         stored = await self._store.list_config(self._kind.kind, namespace)
-        if seen is not None:
-            stored = tuple(s for s in stored if s.document["metadata"]["namespace"] in seen)
+        if visible is not None:
+            stored = tuple(s for s in stored if s.document["metadata"]["namespace"] in visible)
         return JSONResponse(
             {
                 "apiVersion": API_VERSION,
@@ -99,16 +99,16 @@ class Documents:
         self,
         request: Request,
         key: DocumentKey,
-        given: dict[str, Any],
+        body: dict[str, Any],
         if_match: str | None,
         if_none_match: str | None,
     ) -> Response:
         """Store a document that was parsed before."""
-        given = _addressed(given, key)
-        document, warnings = await self._checked(given)
+        body = _addressed(body, key)
+        document, warnings = await self._checked(body)
         stored = await self._present(key, if_match, if_none_match)
         conditional = if_match is not None or if_none_match is not None
-        await self._take_over_use(given)
+        await self._take_over_use(body)
         return await self._keep(request, key, document, warnings, stored, conditional=conditional)
 
     async def patch(
@@ -129,12 +129,12 @@ class Documents:
         document, warnings = await self._checked(given)
         return await self._keep(request, key, document, warnings, stored, conditional=True)
 
-    async def _checked(self, given: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    async def _checked(self, body: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
         """The stored form of the document, and warnings."""
-        if len(orjson.dumps(given)) <= MAX_SMALL:
-            document, warnings = validate(given)
+        if len(orjson.dumps(body)) <= MAX_SMALL:
+            document, warnings = validate(body)
         else:
-            document, warnings = await self._bodies.work(partial(validate, given))
+            document, warnings = await self._bodies.work(partial(validate, body))
         if document["kind"] == "Cohort":
             refuse_circular_cohorts([document], await self._parents(document))
         if document["kind"] == "Reservation" and self._diagnoser is not None:
@@ -157,27 +157,27 @@ class Documents:
             version = await self._store.put_config(document, before if conditional else None)
         except Conflict as error:
             raise ApiProblem(P.PRECONDITION_FAILED, str(error)) from error
-        result = "unchanged" if version == before else "configured" if before else "created"
+        change = "unchanged" if version == before else "configured" if before else "created"
         warnings = (*warnings, *await self._dangling(key, document))
         shown = _shown(ConfigDocument(document, version))
         changes = changes_of(stored.document if stored is not None else None, document)
         body = {
-            "result": result,
+            "result": change,
             "warnings": list(warnings),
             "changes": changes,
             "object": shown,
             "overQuota": None,
         }
-        created = result == "created"
+        created = change == "created"
         headers = {"ETag": etag(version)}
-        record_change(request, _summary(result, changes))
+        record_change(request, _summary(change, changes))
         if created:
             headers["Location"] = request.url.path
         return JSONResponse(body, 201 if created else 200, headers=headers)
 
-    async def _take_over_use(self, given: dict[str, Any]) -> None:
+    async def _take_over_use(self, body: dict[str, Any]) -> None:
         """Import the past use in the status of a Kueue LocalQueue, if queuectl has none for it."""
-        stated = read_used([as_document(given)])
+        stated = read_used([as_document(body)])
         own = [used for used in stated if used.account.scope is AccountScope.LOCAL_QUEUE]
         if own:
             await self._store.start_use(own)
@@ -193,12 +193,12 @@ class Documents:
         self,
         request: Request,
         key: DocumentKey,
-        given: dict[str, Any],
+        body: dict[str, Any],
         if_match: str | None,
         if_none_match: str | None,
     ) -> dict[str, Any]:
         """The same for a document that was parsed before."""
-        document = _addressed(given, key)
+        document = _addressed(body, key)
         await self._present(key, if_match, if_none_match)
         return await self._dry_run(request, document)
 
@@ -270,10 +270,10 @@ def _addressed(document: dict[str, Any], key: DocumentKey) -> dict[str, Any]:
     return {**document, "metadata": metadata}
 
 
-def _summary(result: str, changes: list[dict[str, Any]]) -> str:
+def _summary(change: str, changes: list[dict[str, Any]]) -> str:
     """The reason, for the audit log."""
     fields = (f"{c['field']}: {c['before']!r} -> {c['after']!r}" for c in changes)
-    return "; ".join([result, *fields])
+    return "; ".join([change, *fields])
 
 
 def _shown(stored: ConfigDocument) -> dict[str, Any]:

@@ -137,7 +137,7 @@ def _summary(what: str, reason: str | None) -> str:
 def _view(
     key: DocumentKey,
     policy: StopPolicy,
-    result: Literal["configured", "unchanged"],
+    change: Literal["configured", "unchanged"],
     drains: DrainCost | None = None,
 ) -> QueueStopView:
     return QueueStopView(
@@ -145,7 +145,7 @@ def _view(
         namespace=key.namespace or None,
         name=key.name,
         stop_policy=policy,
-        result=result,
+        result=change,
         drains=_drains(drains) if drains is not None else None,
     )
 

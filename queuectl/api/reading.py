@@ -103,9 +103,9 @@ def _too_many(most: int) -> ApiProblem:
     return malformed(f"more than {most} values")
 
 
-def _bounded(value: Any, most: int) -> Any:
+def _bounded(body: Any, most: int) -> Any:
     """The value, if it is neither too deep nor too large and has no characters that the database cannot keep."""
-    level = [value]
+    level = [body]
     seen = depth = 0
     while level:
         depth += 1
@@ -127,7 +127,7 @@ def _bounded(value: Any, most: int) -> Any:
                 case _:
                     pass
         level = below
-    return value
+    return body
 
 
 def _load(text: str, most: int, read: Callable[[_Loader], Any]) -> Any:

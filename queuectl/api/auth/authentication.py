@@ -229,10 +229,10 @@ class Authentication:
         app: ASGIApp,
         session_service: SessionService,
         open_paths: OpenPaths,
-        seen: Callable[[str, str], None] = lambda *_: None,
+        note_caller: Callable[[str, str], None] = lambda *_: None,
     ) -> None:
-        """``seen``: called with the name and the address of each caller."""
-        self._seen = seen
+        """``note_caller``: called with the name and the address of each caller."""
+        self._seen = note_caller
         self._app = app
         self._session_service = session_service
         self._open_paths = open_paths

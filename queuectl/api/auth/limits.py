@@ -48,25 +48,25 @@ class UnknownCallerLimit:
             Problem: too-many-requests.
         """
         address, key = address_of(request), _hash(credentials)
-        known = key in self._valid
-        if not known and (wait := self._buckets.take(address)):
+        was_valid = key in self._valid
+        if not was_valid and (wait := self._buckets.take(address)):
             raise _too_often(f"too many invalid credentials from {address}", wait, last=True)
         invalid = True
         try:
-            found = await find()
-            invalid = found is None
+            identity = await find()
+            invalid = identity is None
         except problems.OUTAGES:
             invalid = False
             raise
         finally:
-            if known and invalid:
+            if was_valid and invalid:
                 self._valid.pop(key, None)
                 self._buckets.take(address)
-            elif not known and not invalid:
+            elif not was_valid and not invalid:
                 self._buckets.give_back(address)
-        if found is not None:
+        if identity is not None:
             self.remember(credentials)
-        return found
+        return identity
 
     def remember(self, credentials: str) -> None:
         """These credentials are valid, for example because they are new."""

@@ -191,12 +191,12 @@ def _add(
     finder: Finder,
     tag: str,
 ) -> None:
-    Found = Annotated[Entry, Depends(finder)]  # noqa: N806 - a type
+    FoundEntry = Annotated[Entry, Depends(finder)]  # noqa: N806 - a type
 
     async def ask(
         request: Request,
         response: Response,
-        entry: Found,
+        entry: FoundEntry,
         request_id: RequestId = None,
     ) -> CommandView:
         return await command_service.keep(request, response, entry, action, request_id)
@@ -204,7 +204,7 @@ def _add(
     async def evict(
         request: Request,
         response: Response,
-        entry: Found,
+        entry: FoundEntry,
         request_id: RequestId = None,
         dry_run: Preview = False,
     ) -> Any:

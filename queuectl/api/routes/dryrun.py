@@ -70,11 +70,11 @@ def _encoded(checked: DryRun, over: Sequence[Excess] | None) -> bytes:
     return b'{"objects":[%b],"overQuota":%b}' % (objects, orjson.dumps(excess_views(over)))
 
 
-def _right(item: dict[str, Any]) -> Right:
+def _right(document: dict[str, Any]) -> Right:
     """The rights to write this document. The reader refuses an unknown kind, with its reason."""
-    metadata = item.get("metadata")
+    metadata = document.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
-    kind = BY_KIND.get(str(item.get("kind")))
+    kind = BY_KIND.get(str(document.get("kind")))
     if kind is None:
         return Right("update", CONFIG_KINDS[0].plural)
     namespace = str(metadata.get("namespace") or "") if kind.namespaced else ""

@@ -157,7 +157,7 @@ class EventScope:
         self._until = 0.0
         self._known_until = asyncio.get_running_loop().time() + KNOWN_SECONDS
 
-    async def known(self) -> bool:
+    async def is_valid(self) -> bool:
         """Whether the caller's credentials were good less than KNOWN_SECONDS ago. Raises as :meth:`chunks`."""
         now = asyncio.get_running_loop().time()
         if now >= self._known_until:
@@ -211,7 +211,7 @@ class ClientStream:
     """The stream of one client. ``until``: id of the last line; None = it does not end."""
 
     feed: EventFeed
-    wanted: StreamFilter
+    filters: StreamFilter
     scope: EventScope
     after: int
     until: int | None
@@ -232,7 +232,7 @@ class ClientStream:
                     return
                 try:
                     lines = await self.feed.more(position, min(HEARTBEAT_SECONDS, KNOWN_SECONDS))
-                    if not await self.scope.known():
+                    if not await self.scope.is_valid():
                         yield events.signed_out(position)
                         return
                     text = await self._shown(lines)
@@ -251,7 +251,7 @@ class ClientStream:
         return self.until is not None and position >= self.until
 
     async def _shown(self, lines: Sequence[FeedLine]) -> str:
-        matching = [chunks for chunks in lines if self.wanted.matches(chunks.line)]
+        matching = [chunks for chunks in lines if self.filters.matches(chunks.line)]
         return "".join(await self.scope.chunks(matching))
 
 

@@ -79,15 +79,15 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
         return Response(content, media_type=MEDIA_TYPE, headers={"Content-Disposition": file})
 
 
-def _view(one: SetAsideObject) -> SetAsideObjectView:
+def _view(set_aside: SetAsideObject) -> SetAsideObjectView:
     return SetAsideObjectView(
-        id=one.id,
-        at=moment(one.at),
-        epoch=one.epoch,
-        boundary=one.boundary,
-        unit=one.ref,
-        error=one.error,
-        place=one.place,
-        bytes=one.size,
-        truncated=one.truncated,
+        id=set_aside.id,
+        at=moment(set_aside.at),
+        epoch=set_aside.epoch,
+        boundary=set_aside.boundary,
+        unit=set_aside.ref,
+        error=set_aside.error,
+        place=set_aside.place,
+        bytes=set_aside.size,
+        truncated=set_aside.truncated,
     )

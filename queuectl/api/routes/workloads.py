@@ -145,7 +145,7 @@ def _one(
     tag: str,
 ) -> None:
     """Add the reads of one workload, by uid or by name."""
-    Found = Annotated[Entry, Depends(finder)]  # noqa: N806 - a type
+    FoundEntry = Annotated[Entry, Depends(finder)]  # noqa: N806 - a type
 
     @routes.get(
         path,
@@ -154,7 +154,7 @@ def _one(
         summary="Read one workload",
         responses=_ONE,
     )
-    async def get_workload(request: Request, entry: Found) -> WorkloadView:
+    async def get_workload(request: Request, entry: FoundEntry) -> WorkloadView:
         (view,) = await presenter.workloads(request, (entry,))
         return view
 
@@ -166,7 +166,7 @@ def _one(
         responses=_ONE,
     )
     async def history(
-        request: Request, entry: Found, after: After = 0, limit: Limit = 100
+        request: Request, entry: FoundEntry, after: After = 0, limit: Limit = 100
     ) -> HistoryPage:
         lines = await store.history(entry.uid, after, limit)
         return HistoryPage(
