@@ -115,12 +115,10 @@ class UseSource(Protocol):
 
     trusts: str
 
-    async def sample(
-        self, window: float, at: float, known: Collection[PodKey]
-    ) -> UtilizationSample:
+    async def sample(self, window: float, at: float, pods: Collection[PodKey]) -> UtilizationSample:
         """The samples of all pods over the ``window`` seconds before ``at``.
 
-        ``known``: pods that hold GPUs, from which a source can derive the labels that name pods.
+        ``pods``: pods that hold GPUs, from which a source can derive the labels that name pods.
 
         Raises:
             SourceUnavailable: no usable response.

@@ -155,13 +155,13 @@ class Exporters:
         with self._lock:
             self._dead.discard(node)
 
-    def fault(self, node: str, gpu: int, metric: str, value: float) -> None:
+    def fault(self, node: str, gpu: int, metric: str, reading: float) -> None:
         """Report this value of a metric for a GPU from now on; 0 = no fault.
 
         ``metric`` can have labels in braces beside those of the GPU.
         """
         with self._lock:
-            self._faults.setdefault(node, {})[metric, gpu] = value
+            self._faults.setdefault(node, {})[metric, gpu] = reading
 
     def answer(self, path: str) -> tuple[int, str, str]:
         """Status, content type and body of a request."""

@@ -115,12 +115,12 @@ def _json(_logger: Any, _method: str, event: EventDict) -> str:
     return printable(line)
 
 
-def _plain(value: object) -> object:
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, set | frozenset):
-        return sorted(value, key=str)
-    return repr(value)
+def _plain(field: object) -> object:
+    if isinstance(field, Mapping):
+        return dict(field)
+    if isinstance(field, set | frozenset):
+        return sorted(field, key=str)
+    return repr(field)
 
 
 def _source(_logger: Any, _method: str, event: EventDict) -> EventDict:

@@ -194,9 +194,9 @@ class MigMetrics:
         for result in MigResult:
             self._results.labels(result)
 
-    def ended(self, result: MigResult) -> None:
+    def ended(self, outcome: MigResult) -> None:
         """Count the end of a change of one node."""
-        self._results.labels(result).inc()
+        self._results.labels(outcome).inc()
 
     def active(self, phases: Iterable[MigPhase]) -> None:
         """Set the number of nodes in each phase."""
@@ -674,13 +674,13 @@ class MetricsRecorder:
             labels = (name, namespace, queues[namespace, name].cluster_queue)
             self._used_lately.labels(*labels).set(amount)
 
-    def wrote(self, kind: str, result: WriteResult, seconds: float) -> None:
+    def wrote(self, kind: str, outcome: WriteResult, seconds: float) -> None:
         """Count one write to the API server. ``kind`` is that of the object: Job, Pod, Event..."""
         if kind not in self._kinds:
             self._kinds.add(kind)
             for each in WriteResult:  # as above
                 self._writes.labels(kind, each)
-        self._writes.labels(kind, result).inc()
+        self._writes.labels(kind, outcome).inc()
         self._write_time.labels(kind).observe(seconds)
 
     def watched(self, kind: str, events: int, at: float) -> None:

@@ -182,7 +182,7 @@ def busy() -> MetricsRecorder:
     metrics.wrote("Job", WriteResult.OK, 0.02)
     metrics.watched("pods", 3, 1000.0)
     metrics.relisted("pods")
-    metrics.callers.seen("ana", "10.0.0.1")
+    metrics.callers.note("ana", "10.0.0.1")
     metrics.callers.closed("head")
     return metrics
 

@@ -156,19 +156,17 @@ class FakeSource:
         self.hangs = False
         self.untrusted: tuple[str, ...] = ()
 
-    async def sample(
-        self, window: float, at: float, known: Collection[PodKey]
-    ) -> UtilizationSample:
+    async def sample(self, window: float, at: float, pods: Collection[PodKey]) -> UtilizationSample:
         if self.hangs:
             await asyncio.Event().wait()
         if self.busy is None:
             raise SourceUnavailable("Prometheus: connection refused")
         self.windows.append(window)
-        pods = tuple(
+        used = tuple(
             PodUse(namespace, name, 8, self.busy, self.busy, 1.0, 5.0, memory_held=0.0)
-            for namespace, name in known
+            for namespace, name in pods
         )
-        return UtilizationSample(at, window, window, 16, pods, self.untrusted)
+        return UtilizationSample(at, window, window, 16, used, self.untrusted)
 
     async def close(self) -> None:
         """Nothing to give back."""

@@ -93,7 +93,7 @@ class ExporterSource:
         self,
         window: float,
         at: float,
-        known: Collection[PodKey],  # noqa: ARG002 - only a Prometheus has two ways to name pods
+        pods: Collection[PodKey],  # noqa: ARG002 - only a Prometheus has two ways to name pods
     ) -> UtilizationSample:
         """The samples of the ``window`` seconds before ``at`` (unix seconds). Scrapes once for each ``at``.
 
@@ -156,7 +156,7 @@ class ExporterSource:
         devices: set[tuple[str, ...]],
     ) -> None:
         holders: dict[bytes, GpuHolder | None] = {}  # the same labels follow each metric
-        for name, labels, value in _LINE.findall(text):
+        for name, labels, reading in _LINE.findall(text):
             wanted = self._wanted.get(name)
             if wanted is None:
                 continue
@@ -169,7 +169,7 @@ class ExporterSource:
             devices.add(holder.device)
             if holder.pod:
                 with contextlib.suppress(ValueError):  # a value that is no number is no measurement
-                    scraped.setdefault(holder, {})[metric] = float(value) / full
+                    scraped.setdefault(holder, {})[metric] = float(reading) / full
 
     def _sample(self, window: float, at: float) -> UtilizationSample:
         pods: dict[tuple[str, str, str], dict[tuple[str, ...], GpuWindow]] = {}

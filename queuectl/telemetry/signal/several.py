@@ -23,15 +23,13 @@ class SeveralVendors:
         for source in self._sources:
             await source.close()
 
-    async def sample(
-        self, window: float, at: float, known: Collection[PodKey]
-    ) -> UtilizationSample:
+    async def sample(self, window: float, at: float, pods: Collection[PodKey]) -> UtilizationSample:
         """The samples of the ``window`` seconds before ``at`` (unix seconds).
 
         Raises:
             SourceUnavailable: one of them does not answer, or not what was asked.
         """
-        samples = await asyncio.gather(*(s.sample(window, at, known) for s in self._sources))
+        samples = await asyncio.gather(*(s.sample(window, at, pods) for s in self._sources))
         return UtilizationSample(
             at=at,
             window=window,
