@@ -40,11 +40,11 @@ def same(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-def within(item: Any, container: Any) -> bool:
+def within(element: Any, container: Any) -> bool:
     """``in``: whether an item is in a list, or a key in a map."""
     if not isinstance(container, list | dict):
         raise no_overload()
-    return any(same(item, each) for each in container)
+    return any(same(element, each) for each in container)
 
 
 class _Evaluation(threading.local):
@@ -69,18 +69,18 @@ def evaluation() -> Iterator[None]:
         raise EvaluationError(_EVALUATION.ended_by)
 
 
-def _among(item: Any, constants: Any) -> bool:
+def _among(element: Any, constants: Any) -> bool:
     """Kubernetes keeps a list of constants as a hash table, and panics if it looks up a version."""
-    if values.kind_of(item) == SEMVER:
+    if values.kind_of(element) == SEMVER:
         _EVALUATION.ended_by = f"hash of unhashable type {SEMVER}"
         raise ValueError(_EVALUATION.ended_by)
-    return within(item, constants)
+    return within(element, constants)
 
 
-def _number(value: Any) -> Any:
-    if isinstance(value, bool):
+def _number(operand: Any) -> Any:
+    if isinstance(operand, bool):
         raise no_overload()
-    return value
+    return operand
 
 
 _ANY_TWO: Final = [(_T.BOOL, [_T.DYN, _T.DYN])]

@@ -26,11 +26,11 @@ _SUMMABLE: Final = (_T.INT, _T.UINT, _T.DOUBLE)
 # ---- quantities and semantic versions
 
 
-def _order(value: Any, kind: str) -> Any:
+def _order(operand: Any, kind: str) -> Any:
     """A value that has the order of quantities, or of versions."""
-    if values.kind_of(value) != kind:
+    if values.kind_of(operand) != kind:
         raise no_overload()
-    return values.amount(value).exact if kind == QUANTITY else values.version(value).order
+    return values.amount(operand).exact if kind == QUANTITY else values.version(operand).order
 
 
 def _compare(left: Any, right: Any) -> int:
@@ -39,25 +39,25 @@ def _compare(left: Any, right: Any) -> int:
     return int(one > other) - int(one < other)
 
 
-def _of(kind: str, value: Any) -> Message:
-    if values.kind_of(value) != kind:
+def _of(kind: str, operand: Any) -> Message:
+    if values.kind_of(operand) != kind:
         raise no_overload()
-    message: Message = value
+    message: Message = operand
     return message
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
+def _text(operand: Any) -> str:
+    if not isinstance(operand, str):
         raise no_overload()
-    return value
+    return operand
 
 
-def _amount(value: Any) -> Amount:
-    return values.amount(_of(QUANTITY, value))
+def _amount(operand: Any) -> Amount:
+    return values.amount(_of(QUANTITY, operand))
 
 
-def _integer(value: Any) -> int:
-    amount = _amount(value)
+def _integer(operand: Any) -> int:
+    amount = _amount(operand)
     if not amount.integral:
         raise ValueError("cannot convert value to integer")
     return amount.exact.numerator
@@ -70,8 +70,8 @@ def _sum_of(left: Any, right: Any, sign: int) -> Message:
     return values.quantity(values.added(_amount(left), signed))
 
 
-def _sign(value: Any) -> int:
-    exact = _amount(value).exact
+def _sign(operand: Any) -> int:
+    exact = _amount(operand).exact
     return int(exact > 0) - int(exact < 0)
 
 
@@ -127,24 +127,24 @@ _VALUES: Final = (
 
 
 def _extreme(choose: Callable[[Any], Any], name: str) -> Callable[[list[Any]], Any]:
-    def run(items: list[Any]) -> Any:
-        if not items:
+    def run(operands: list[Any]) -> Any:
+        if not operands:
             raise ValueError(f"{name} called on empty list")
-        return choose(items)
+        return choose(operands)
 
     return run
 
 
-def _positions(items: list[Any], item: Any) -> list[int]:
-    return [i for i, each in enumerate(items) if same(each, item)] or [-1]
+def _positions(elements: list[Any], element: Any) -> list[int]:
+    return [i for i, each in enumerate(elements) if same(each, element)] or [-1]
 
 
-def _contains(items: list[Any], wanted: list[Any]) -> bool:
-    return all(within(each, items) for each in wanted)
+def _contains(elements: list[Any], needed: list[Any]) -> bool:
+    return all(within(each, elements) for each in needed)
 
 
-def _intersects(items: list[Any], others: list[Any]) -> bool:
-    return any(_contains(items, [other]) for other in others)
+def _intersects(left: list[Any], right: list[Any]) -> bool:
+    return any(_contains(left, [other]) for other in right)
 
 
 _ANY_LIST: Final = _T.List(_T.DYN)

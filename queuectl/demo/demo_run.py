@@ -181,19 +181,19 @@ def _run(console: Console, stage: RunningDemo) -> list[AuditFinding]:
     console.print(scenario.INTRODUCTION, highlight=False, soft_wrap=not console.is_terminal)
     with (
         Recorder(stage.cluster.kubeconfig) as recorder,
-        ApiConnection(stage.controller.api) as rest,
+        ApiConnection(stage.controller.api) as connection,
     ):
-        demo = DemoRun(stage.cluster, rest, recorder, gangs)
+        demo = DemoRun(stage.cluster, connection, recorder, gangs)
         with ProgressTable(console) as board:
             late = demo.run(board)
         console.print()
         recorder.settle()
         explained = {
-            gang.ref: rest.explain(gang.namespace, gang.name)
+            gang.ref: connection.explain(gang.namespace, gang.name)
             for gang in gangs
             if gang.expected is Expected.NEVER_FITS
         }
-        preempted = {gang.ref: _preempted(rest, gang) for gang in gangs}
+        preempted = {gang.ref: _preempted(connection, gang) for gang in gangs}
     recording = recorder.recording()
     gaps = (f"{recording.gaps} watches expired",) if recording.gaps else ()
     return [
@@ -227,19 +227,19 @@ class DemoRun:
         Returns:
             A failed finding if the gangs did not finish in time; else nothing.
         """
-        seen: TableState | None = None
+        last: TableState | None = None
         self._submit(SubmissionPhase.FIRST)
         while True:
             workloads = self.rest.workloads()
             nodes, pods = self.recorder.now()
-            seen = moment(time.time(), self.began, self.submitted, workloads, nodes, pods, seen)
-            board.show(seen)
+            last = moment(time.time(), self.began, self.submitted, workloads, nodes, pods, last)
+            board.show(last)
             self._note(workloads)
             self._advance(workloads)
             waiting = [gang.ref for gang in self.gangs if not _over(gang, workloads)]
             if not waiting:
                 return []
-            if seen.at > _RUN_SECONDS:
+            if last.at > _RUN_SECONDS:
                 text = f"not finished after {_RUN_SECONDS:.0f} s: {', '.join(waiting)}"
                 return [AuditFinding("the demo ended in time", "", (text,))]
             time.sleep(_POLL_SECONDS)
@@ -275,9 +275,9 @@ class DemoRun:
         self.cluster.client.create(collection, gang.document)
 
 
-def _preempted(rest: ApiConnection, gang: Gang) -> list[str]:
+def _preempted(connection: ApiConnection, gang: Gang) -> list[str]:
     """The reason of each preemption of a gang."""
-    lines = rest.history(gang.namespace, gang.name)
+    lines = connection.history(gang.namespace, gang.name)
     reasons = (line["reason"] for line in lines)
     return [str(one["details"].get("why")) for one in reasons if one["code"] == Code.PREEMPTED]
 

@@ -105,7 +105,7 @@ class Groups:
             )
         return _Start(expected, step.at)
 
-    def _needed(self, key: StartKey, pod: PodRecord, there: int, done: int) -> tuple[int, int]:
+    def _needed(self, key: StartKey, pod: PodRecord, there: int, finished: int) -> tuple[int, int]:
         """The pods that must exist at the start, and those that the start is for."""
         made = self._set_of(key.group) if key.group.kind == SET else None
         if made is not None:
@@ -113,7 +113,7 @@ class Groups:
         member = member_of(pod)
         if member.total is None or member.fast:
             return 1, there  # also of a group whose LeaderWorkerSet is deleted
-        return member.total - done, member.total - done
+        return member.total - finished, member.total - finished
 
     def _set_of(self, group: GroupKey) -> JobRecord | None:
         wanted = (SET, group.namespace, set_name(group.name)[0])

@@ -197,10 +197,10 @@ def local_queue(namespace: str, name: str, cluster_queue: str) -> Document:
     return document
 
 
-def priority_class(name: str, value: int) -> Document:
+def priority_class(name: str, priority: int) -> Document:
     """A WorkloadPriorityClass."""
     document = _config("WorkloadPriorityClass", name, None)
-    return document | {"value": value}
+    return document | {"value": priority}
 
 
 def namespaces(names: Iterable[str]) -> list[Document]:

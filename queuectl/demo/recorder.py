@@ -155,9 +155,9 @@ class Recorder:
                 seen[uid] <= fresh.version for uid in gone
             )
 
-    def _wait(self, done: Callable[[], bool], what: str, seconds: float = START_SECONDS) -> None:
+    def _wait(self, ended: Callable[[], bool], what: str, seconds: float = START_SECONDS) -> None:
         deadline = time.monotonic() + seconds
-        while not done():
+        while not ended():
             if time.monotonic() > deadline or not self._thread.is_alive():
                 raise TimeoutError(f"the recorder has no answer in time: {what}")
             time.sleep(_POLL_SECONDS)
@@ -201,22 +201,22 @@ class Recorder:
                 else:
                     self._take(collection, seen)
 
-    def _take(self, collection: str, seen: WatchedObject) -> None:
-        known = self._known[collection]
-        before = known.get(seen.uid)
-        self._versions[collection][seen.uid] = seen.version
-        if seen.gone:
+    def _take(self, collection: str, watched: WatchedObject) -> None:
+        versions = self._known[collection]
+        before = versions.get(watched.uid)
+        self._versions[collection][watched.uid] = watched.version
+        if watched.gone:
             if before is not None:
-                self._drop(collection, seen.uid, seen.version)
+                self._drop(collection, watched.uid, watched.version)
             return
         try:
-            fact = self._paths[collection](seen.raw)
+            fact = self._paths[collection](watched.raw)
         except (msgspec.MsgspecError, RequestError):  # the object keeps its last readable form
             return
         if fact is None or (before is not None and _same(before, fact)):
             return
-        known[seen.uid] = fact
-        self._events.append(Event(seen.version, time.time(), seen.uid, fact))
+        versions[watched.uid] = fact
+        self._events.append(Event(watched.version, time.time(), watched.uid, fact))
 
     def _relist(self, collection: str, relisted: ListEnd) -> None:
         for uid in self._known[collection].keys() - relisted.versions.keys():

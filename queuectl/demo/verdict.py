@@ -173,14 +173,14 @@ def contained(metrics: str) -> AuditFinding:
 
 def _placed(
     gangs: Sequence[Gang],
-    found: Mapping[str, JobHistory],
+    histories: Mapping[str, JobHistory],
     labels: Mapping[str, Mapping[str, str]],
 ) -> AuditFinding:
     """Placements, compared with the scenario and not with the topology requests of the objects."""
     problems = []
     bound = [gang for gang in gangs if gang.within and gang.expected is not Expected.NEVER_FITS]
     for gang in bound:
-        for number, attempt in found[gang.ref].attempts.items():
+        for number, attempt in histories[gang.ref].attempts.items():
             domains = {labels[node].get(gang.within or "", "none") for node in attempt.nodes}
             if len(domains) != 1:
                 problems.append(f"{gang.ref}: attempt {number} was in {sorted(domains)}")
@@ -188,17 +188,17 @@ def _placed(
     return AuditFinding("gangs that require one rack or block were in one", names, tuple(problems))
 
 
-def _victim(gangs: Sequence[Gang], found: Mapping[str, JobHistory]) -> AuditFinding:
+def _victim(gangs: Sequence[Gang], histories: Mapping[str, JobHistory]) -> AuditFinding:
     [victim] = [gang for gang in gangs if gang.expected is Expected.IS_PREEMPTED]
     [urgent] = [gang for gang in gangs if gang.phase is SubmissionPhase.URGENT]
     problems = [
-        f"{gang.ref} was started {len(found[gang.ref].attempts)} times"
+        f"{gang.ref} was started {len(histories[gang.ref].attempts)} times"
         for gang in gangs
-        if len(found[gang.ref].attempts) != _starts(gang)
+        if len(histories[gang.ref].attempts) != _starts(gang)
     ]
     numbers = ""
     if not problems:
-        first, winner = found[victim.ref].attempts[1], found[urgent.ref].attempts[1]
+        first, winner = histories[victim.ref].attempts[1], histories[urgent.ref].attempts[1]
         numbers = (
             f"{victim.name} ended {winner.opened_at - first.freed_at:.1f} s before {urgent.name} started, "
             "and ran again later"
@@ -212,12 +212,12 @@ def _starts(gang: Gang) -> int:
     return {Expected.FINISHES: 1, Expected.IS_PREEMPTED: 2, Expected.NEVER_FITS: 0}[gang.expected]
 
 
-def _finished(gangs: Sequence[Gang], found: Mapping[str, JobHistory]) -> AuditFinding:
+def _finished(gangs: Sequence[Gang], histories: Mapping[str, JobHistory]) -> AuditFinding:
     expected = [gang for gang in gangs if gang.expected is not Expected.NEVER_FITS]
     problems = tuple(
-        f"{gang.ref}: {found[gang.ref].job.outcome or 'not finished'}"
+        f"{gang.ref}: {histories[gang.ref].job.outcome or 'not finished'}"
         for gang in expected
-        if found[gang.ref].job.outcome is not JobOutcome.SUCCEEDED
+        if histories[gang.ref].job.outcome is not JobOutcome.SUCCEEDED
     )
     numbers = f"{len(expected) - len(problems)} of {len(expected)} jobs succeeded"
     return AuditFinding("each gang that can run has finished", numbers, problems)
@@ -225,14 +225,14 @@ def _finished(gangs: Sequence[Gang], found: Mapping[str, JobHistory]) -> AuditFi
 
 def _never(
     gangs: Sequence[Gang],
-    found: Mapping[str, JobHistory],
+    histories: Mapping[str, JobHistory],
     explained: Mapping[str, Mapping[str, Any]],
 ) -> AuditFinding:
     problems, sentences = [], []
     for gang in (one for one in gangs if one.expected is Expected.NEVER_FITS):
         answer = explained.get(gang.ref, {})
         sentences.append(f"{gang.name}: {answer.get('code')}: {answer.get('message')}")
-        if not found[gang.ref].job.suspended or answer.get("code") != Code.SHAPE_NEVER_FITS:
+        if not histories[gang.ref].job.suspended or answer.get("code") != Code.SHAPE_NEVER_FITS:
             problems.append(f"{gang.ref} is not pending with the reason {Code.SHAPE_NEVER_FITS}")
     return AuditFinding(
         "the gang that can never fit is pending, with its reason",

@@ -128,7 +128,7 @@ class KubeconfigServer:
                 return
 
     async def _read(self, path: str, *, first: bool) -> tuple[tuple[WatchedObject, ...], ListEnd]:
-        seen = []
+        objects = []
         query = {"limit": _PAGE}
         while True:
             answer = await self._client.get(path, params=query, extensions=_interruptible())
@@ -138,12 +138,12 @@ class KubeconfigServer:
                 return (), ListEnd(0, {}, first)
             answer.raise_for_status()
             page = decoded(_list, answer.content, LEVELS + 2)
-            seen += [_seen(raw, gone=False) for raw in page.items]
+            objects += [_seen(raw, gone=False) for raw in page.items]
             if not page.metadata.next:
                 break
             query["continue"] = page.metadata.next
         version = int(page.metadata.resource_version)
-        return tuple(seen), ListEnd(version, {one.uid: one.version for one in seen}, first)
+        return tuple(objects), ListEnd(version, {one.uid: one.version for one in objects}, first)
 
     async def _watch(self, path: str, version: int) -> AsyncIterator[WatchedObject]:
         query = {
@@ -186,9 +186,9 @@ def _interruptible() -> dict[str, Any]:
     """
     opened: list[Any] = []  # streams of httpcore
 
-    async def trace(event: str, info: dict[str, Any]) -> None:
+    async def trace(event: str, details: dict[str, Any]) -> None:
         if event == "connection.connect_tcp.complete":
-            opened.append(info["return_value"])
+            opened.append(details["return_value"])
         elif event == "connection.start_tls.failed":
             await opened.pop().aclose()
 

@@ -121,8 +121,8 @@ class AlikeNodes:
         evaluated = tuple(dict.fromkeys(self._kind(kind, {}) for kind in devices.evaluated))
         rest = (tuple(map(id, left_out)), tuple(map(id, evaluated)))
         key = (tuple(parts), counters, devices.unsupported, rest)
-        known = self._nodes.get(key)
-        if known is None:
+        last = self._nodes.get(key)
+        if last is None:
             numbers = {}
             made = tuple(
                 Device(
@@ -134,9 +134,9 @@ class AlikeNodes:
                     zip(parts, devices.devices, strict=True)
                 )
             )
-            known = NodeDevices(made, counters, devices.unsupported, left_out, evaluated)
-            self._nodes[key] = known
-        return known
+            last = NodeDevices(made, counters, devices.unsupported, left_out, evaluated)
+            self._nodes[key] = last
+        return last
 
     def _kind(self, kind: DeviceKind, numbers: _Numbers) -> DeviceKind:
         """With the attributes that are read, and numbers for values that are only compared."""

@@ -71,16 +71,16 @@ class Allocator:
     # The search.
 
     def _collect(
-        self, atom: int, need: Need, at: int, partial: Partial, found: dict[Any, DeviceState]
+        self, atom: int, need: Need, at: int, partial: Partial, states: dict[Any, DeviceState]
     ) -> None:
         """All results that the allocator can choose."""
         if at == len(need.requests):
-            found.setdefault(self.key(partial.state), partial.state)
+            states.setdefault(self.key(partial.state), partial.state)
             return
         choices = need.requests[at]
         for number, choice in enumerate(choices):
             for after in self._picks(need, choice, partial, strict=False):
-                self._collect(atom, need, at + 1, after, found)
+                self._collect(atom, need, at + 1, after, states)
             later = len(choices) > number + 1
             if later and any(
                 self._exists(atom, need, at + 1, after)
@@ -170,21 +170,21 @@ class Allocator:
         self,
         need: Need,
         choice: Choice,
-        seen: tuple[frozenset[int], ...],
+        attribute_values: tuple[frozenset[int], ...],
         device: int,
         strict: bool,
     ) -> tuple[frozenset[int], ...] | None:
         """The values that constraints have seen with a device more; None where one of them forbids it."""
-        after = list(seen)
+        after = list(attribute_values)
         for number in choice.constraints:
             constraint = need.constraints[number]
             value = self.node.values[constraint.attribute][device]
             if value == ABSENT:
                 return None
             if constraint.distinct:
-                if value in seen[number] and (strict or not constraint.loose):
+                if value in attribute_values[number] and (strict or not constraint.loose):
                     return None
-            elif seen[number] and value not in seen[number]:
+            elif attribute_values[number] and value not in attribute_values[number]:
                 return None
-            after[number] = seen[number] | {value}
+            after[number] = attribute_values[number] | {value}
         return tuple(after)

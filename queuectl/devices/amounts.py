@@ -196,10 +196,10 @@ def _positive(amounts: Resources) -> Resources:
 
 
 def together(
-    used: Mapping[str, Resources], others: Iterable[tuple[str, Resources]]
+    used: Mapping[str, Resources], additions: Iterable[tuple[str, Resources]]
 ) -> Mapping[str, Resources]:
     """Amounts in use by node, with others added."""
     total = dict(used)
-    for name, amounts in others:
+    for name, amounts in additions:
         total[name] = total.get(name, NOTHING) + amounts
     return total

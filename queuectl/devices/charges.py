@@ -24,18 +24,20 @@ def with_charges(workload: Workload, classes: DeviceClasses) -> Workload:
 
 
 def charged_gang(
-    gang: Admitted, given: Snapshot, classes: DeviceClasses, elsewhere: Collection[ClaimKey] = ()
+    gang: Admitted, snapshot: Snapshot, classes: DeviceClasses, elsewhere: Collection[ClaimKey] = ()
 ) -> Admitted:
     """The same for a gang that holds capacity, with podsets for the claims that its pods share.
 
     Args:
         gang: as its users know it.
-        given: without gangs.
+        snapshot: without gangs.
         classes: of devices.
         elsewhere: claims that count for other gangs.
     """
     if any(podset.shared_claims for podset in gang.workload.podsets):
-        gang = with_shared_claims(replace(given, admitted=(gang,)), classes, elsewhere).admitted[0]
+        gang = with_shared_claims(replace(snapshot, admitted=(gang,)), classes, elsewhere).admitted[
+            0
+        ]
     return replace(gang, workload=with_charges(gang.workload, classes))
 
 
@@ -76,7 +78,7 @@ def offers(inventory: DeviceInventory) -> dict[str, dict[str, int]]:
     A device that a taint takes out of use does not count.
     """
     classes, matching = DeviceClasses(inventory.classes, ()), Matching(inventory.classes)
-    found: dict[str, dict[str, int]] = {}
+    by_node: dict[str, dict[str, int]] = {}
     for name, node in inventory.nodes.items():
         at: dict[str, set[int]] = {}
         for device_class in sorted(inventory.classes):
@@ -86,8 +88,8 @@ def offers(inventory: DeviceInventory) -> dict[str, dict[str, int]]:
                 continue
             at.setdefault(classes.charged(device_class), set()).update(positions)
         counts = {resource: _at_a_time(node, own) for resource, own in sorted(at.items())}
-        found[name] = {resource: count for resource, count in counts.items() if count}
-    return {name: own for name, own in found.items() if own}
+        by_node[name] = {resource: count for resource, count in counts.items() if count}
+    return {name: own for name, own in by_node.items() if own}
 
 
 def selected(inventory: DeviceInventory) -> dict[str, int]:

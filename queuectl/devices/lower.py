@@ -241,16 +241,16 @@ class _Lowered:
         return unsupported(why) if why is not None else None
 
     def _workload(self, workload: Workload, requests: tuple[PodRequest | None, ...]) -> Workload:
-        known = self._workloads.get(id(workload))
-        if known is None:
+        last = self._workloads.get(id(workload))
+        if last is None:
             podsets = (
                 podset
                 if request is None
                 else replace(podset, shape=self.amounts.shape(podset.shape, request))
                 for podset, request in zip(workload.podsets, requests, strict=True)
             )
-            known = self._workloads[id(workload)] = (
+            last = self._workloads[id(workload)] = (
                 workload,
                 replace(workload, podsets=tuple(podsets)),
             )
-        return known[1]
+        return last[1]

@@ -49,19 +49,21 @@ def consumed(device: Device, option: DeviceOption) -> Share | None:
     return tuple(amounts)
 
 
-def _rounded(value: Fraction, asked: Fraction | None, policy: CapacityPolicy | None) -> Fraction:
-    if asked is None:
-        return policy.default if policy is not None and policy.default is not None else value
+def _rounded(
+    amount: Fraction, requested: Fraction | None, policy: CapacityPolicy | None
+) -> Fraction:
+    if requested is None:
+        return policy.default if policy is not None and policy.default is not None else amount
     if policy is None:
-        return asked
+        return requested
     if policy.least is not None:
-        if asked <= policy.least:
+        if requested <= policy.least:
             return policy.least
         if policy.step is None:
-            return asked
+            return requested
         least, step = ceil(policy.least), ceil(policy.step)
-        return Fraction(least - (least - ceil(asked)) // step * step)
-    return next((each for each in policy.values if asked <= each), asked)
+        return Fraction(least - (least - ceil(requested)) // step * step)
+    return next((each for each in policy.values if requested <= each), requested)
 
 
 def _violates(amount: Fraction, policy: CapacityPolicy) -> bool:

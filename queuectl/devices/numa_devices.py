@@ -131,9 +131,9 @@ class NumaDevices:
         return self._kinds[key]
 
 
-def _unbound(asked: Collection[str], zones: Iterable[Resources]) -> Iterator[str]:
+def _unbound(resources: Collection[str], zones: Iterable[Resources]) -> Iterator[str]:
     published = {name for zone in zones for name in zone}
-    return (name for name in asked if "/" in name and name not in published)
+    return (name for name in resources if "/" in name and name not in published)
 
 
 def _with(own: NodeDevices, more: NodeDevices) -> NodeDevices:

@@ -149,10 +149,10 @@ class _Reader:
             frozenset(mixed_pairs(touched)),
         )
 
-    def _binding(self, asked: Sequence[int]) -> list[tuple[str, str, str, str]]:
+    def _binding(self, devices: Sequence[int]) -> list[tuple[str, str, str, str]]:
         """Counters that can be too small for all devices that are asked for."""
         most: dict[tuple[str, str, str, str], int] = {}
-        for number in asked:
+        for number in devices:
             if number not in self.taken:
                 for key, amount in self._consumes(number):
                     most[key] = most.get(key, 0) + amount

@@ -178,7 +178,7 @@ def _charged(atom: Atom) -> bool:
 
 
 def lowered_shape(
-    shape: PodShape, asked: Asked, rows: Mapping[str, int], backed: Mapping[str, str]
+    shape: PodShape, charges: Asked, rows: Mapping[str, int], backed: Mapping[str, str]
 ) -> PodShape:
     """A pod with its device rows and its charges as resources.
 
@@ -186,9 +186,9 @@ def lowered_shape(
     request of that claim has the resource as its name.
     """
     amounts = dict(shape.requests)
-    for name, amount in (*asked.charges.items(), *rows.items()):
+    for name, amount in (*charges.charges.items(), *rows.items()):
         amounts[name] = amounts.get(name, 0) + amount
-    incidental = shape.incidental.union(asked.uncharged, rows)
+    incidental = shape.incidental.union(charges.uncharged, rows)
     own = shape.devices or PodDevices()
     extended = tuple(
         ClaimSpec((DeviceRequest(name, (DeviceOption(device_class, count=shape.requests[name]),)),))

@@ -241,7 +241,7 @@ def _group(node: NodeNeeds, atoms: tuple[int, ...]) -> AtomGroup:
     for atom in atoms:
         alike.setdefault(node.needs[atom], []).append(atom)
     region = explore(only(node, [same[0] for same in alike.values()]))
-    found, exact = inner_rows(region)
+    rows, exact = inner_rows(region)
     alone = {
         atom: region.corner(number) for number, same in enumerate(alike.values()) for atom in same
     }
@@ -257,7 +257,7 @@ def _group(node: NodeNeeds, atoms: tuple[int, ...]) -> AtomGroup:
             ),
             limit,
         )
-        for weights, limit in found
+        for weights, limit in rows
     )
     first = {atom: same[0] for same in alike.values() for atom in same}
     return AtomGroup(

@@ -40,13 +40,13 @@ _VARIABLES: Final = {
 }
 
 
-def _includes(target: Any, item: Any) -> bool:
+def _includes(target: Any, element: Any) -> bool:
     values = target if isinstance(target, list) else [target]
     if len(values) > _MOST_VALUES:
         raise ValueError(
             f"'includes' function cannot be applied to lists longer than {_MOST_VALUES} values"
         )
-    return any(same(each, item) for each in values)
+    return any(same(each, element) for each in values)
 
 
 _FUNCTIONS: Final = (
@@ -170,11 +170,11 @@ def _data(kind: DeviceKind) -> Mapping[str, Any]:
     }
 
 
-def _value(value: AttributeValue) -> Any:
-    if isinstance(value, tuple):
-        return [_scalar(each) for each in value]
-    return _scalar(value)
+def _value(attribute: AttributeValue) -> Any:
+    if isinstance(attribute, tuple):
+        return [_scalar(each) for each in attribute]
+    return _scalar(attribute)
 
 
-def _scalar(value: Scalar) -> Any:
-    return semver(read_semver(value.text)) if isinstance(value, Version) else value
+def _scalar(scalar: Scalar) -> Any:
+    return semver(read_semver(scalar.text)) if isinstance(scalar, Version) else scalar

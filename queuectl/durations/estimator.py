@@ -30,10 +30,10 @@ class RunTimeSample:
     recent: tuple[float, ...] = ()
     ordered: tuple[float, ...] = ()
 
-    def with_run(self, seconds: float, kept: int = KEPT) -> RunTimeSample:
-        """The sample with one more run time; if it has ``kept`` already, without the oldest."""
+    def with_run(self, seconds: float, limit: int = KEPT) -> RunTimeSample:
+        """The sample with one more run time; if it has ``limit`` already, without the oldest."""
         recent, ordered = self.recent, self.ordered
-        if len(recent) >= kept:
+        if len(recent) >= limit:
             oldest = bisect_left(ordered, recent[0])
             recent, ordered = recent[1:], ordered[:oldest] + ordered[oldest + 1 :]
         place = bisect_left(ordered, seconds)
@@ -120,9 +120,9 @@ class RunTimeEstimator:
     The same runs in the same order always give the same estimates. One thread adds runs; others can ask meanwhile.
     """
 
-    def __init__(self, *, kept: int = KEPT, most_groups: int = _GROUPS) -> None:
+    def __init__(self, *, limit: int = KEPT, most_groups: int = _GROUPS) -> None:
         self._samples: dict[Hashable, RunTimeSample] = {}
-        self._kept = kept
+        self._kept = limit
         self._most = most_groups
 
     def __len__(self) -> int:

@@ -109,31 +109,31 @@ def pin_is_refused(refusal: WriteRefusal) -> RequiredWriteRefused:
 
 
 def refused_pods(
-    pods: Iterable[PodRecord], known: Mapping[str, float], now: float
+    pods: Iterable[PodRecord], since: Mapping[str, float], now: float
 ) -> dict[str, float]:
     """Released pods that kube-scheduler cannot schedule, by uid, with the time of the first observation (unix seconds).
 
     Args:
         pods: of one gang.
-        known: the result of the last observation.
+        since: the result of the last observation.
         now: unix seconds.
     """
     return {
-        pod.uid: known.get(pod.uid, now)
+        pod.uid: since.get(pod.uid, now)
         for pod in pods
         if pod.unschedulable and not pod.gated and pod.phase is PodPhase.PENDING
     }
 
 
 def late_pods(
-    pods: Iterable[PodRecord], attempt: int, known: Mapping[str, float], now: float
+    pods: Iterable[PodRecord], attempt: int, since: Mapping[str, float], now: float
 ) -> dict[str, float]:
     """Gated pods of attempts before ``attempt`` that do not terminate, by uid, with the time of the first observation.
 
-    ``pods``: all pods that the job controls; ``known``: the result of the last observation; ``now`` and results: unix seconds.
+    ``pods``: all pods that the job controls; ``since``: the result of the last observation; ``now`` and results: unix seconds.
     """
     return {
-        pod.uid: known.get(pod.uid, now)
+        pod.uid: since.get(pod.uid, now)
         for pod in pods
         if pod.attempt < attempt and pod.gated and not pod.terminating and not pod.terminal
     }

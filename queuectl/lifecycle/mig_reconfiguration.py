@@ -134,5 +134,5 @@ def _rolling_back(
     return None
 
 
-def _ended(change: MigReconfiguration, phase: MigPhase, result: MigResult, now: float) -> MigStep:
-    return MigStep(change.entered(phase, now), uncordon=True, result=result)
+def _ended(change: MigReconfiguration, phase: MigPhase, outcome: MigResult, now: float) -> MigStep:
+    return MigStep(change.entered(phase, now), uncordon=True, result=outcome)

@@ -206,7 +206,7 @@ def _pod_write(entry: Entry, pod: PodRecord, patch: Mapping[str, Any], purpose: 
 
 def planned_of(job: JobRecord, limit: float | None = None) -> DecidedRequest:
     """The requests and the digest of the job for which a start is decided now. ``limit``: seconds that it can run."""
-    asked = (
+    at_start = (
         job.queue,
         job.priority_class,
         job.pod_priority_class,
@@ -228,7 +228,7 @@ def planned_of(job: JobRecord, limit: float | None = None) -> DecidedRequest:
             for podset in job.podsets
         ),
     )
-    digest = blake2b(repr(asked).encode(), digest_size=16).hexdigest()
+    digest = blake2b(repr(at_start).encode(), digest_size=16).hexdigest()
     requests = {podset.name: podset.shape.requests for podset in job.podsets}
     return DecidedRequest(requests, digest, limit)
 

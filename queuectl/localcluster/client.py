@@ -155,10 +155,10 @@ class Client:
         scope = f"/namespaces/{metadata.get('namespace', 'default')}" if namespaced else ""
         return template % scope + f"/{metadata['name']}"
 
-    def each(self, work: Callable[[Any], object], items: Iterable[Any]) -> None:
+    def each(self, work: Callable[[Any], object], arguments: Iterable[Any]) -> None:
         """Do `work` for every item, several at a time. Raises the first error."""
         with ThreadPoolExecutor(_CONNECTIONS) as pool:
-            for _ in pool.map(work, items):
+            for _ in pool.map(work, arguments):
                 pass
 
     def _request(

@@ -235,8 +235,8 @@ def check_rules(*paths: Path) -> str:
     return answer.stdout
 
 
-def _load(promtool: Path, history: Path, data: Path) -> None:
-    command = ["tsdb", "create-blocks-from", "openmetrics", str(history), str(data)]
+def _load(promtool: Path, history: Path, folder: Path) -> None:
+    command = ["tsdb", "create-blocks-from", "openmetrics", str(history), str(folder)]
     answer = subprocess.run([promtool, *command], capture_output=True, text=True, check=False)
     if answer.returncode:
         raise LocalClusterError(f"promtool refuses {history}: {answer.stderr.strip()}")

@@ -74,9 +74,9 @@ class Parts:
     kinds: JobKinds = field(default_factory=lambda: KINDS)
 
 
-def _raise(found: SetAside, error: BaseException | None) -> None:
+def _raise(failure: SetAside, error: BaseException | None) -> None:
     """A plan of files sets nothing aside: it fails."""
-    del found
+    del failure
     if error is not None:
         raise error
 
@@ -188,7 +188,7 @@ class Assembly:
         offered: Collection[str],
     ) -> list[PodRecord]:
         """The records of the pods: as workloads or parts of one, as pods of their gangs, or as other pods."""
-        found: list[PodRecord] = []
+        records: list[PodRecord] = []
         owned: dict[int, tuple[GivenPod, DocumentedGang]] = {}  # by place in the list
         for document, pod, gang in pods:
             of_workload = gang is not None and gang.workload is not None
@@ -200,14 +200,14 @@ class Assembly:
                 self._documents.setdefault(member.uid, document)
                 podsets = tuple(without_unoffered(podset, offered) for podset in job.podsets)
                 whole = replace(member.member, job=replace(job, podsets=podsets))
-                found.append(replace(member, member=whole))
+                records.append(replace(member, member=whole))
                 continue
             if gang is not None:
-                owned[len(found)] = pod, gang
-            found.append(pod.record)
+                owned[len(records)] = pod, gang
+            records.append(pod.record)
         for place, record in Seats(self._stated_slots, self._place.names).owned(owned):
-            found[place] = record
-        return _distinct(self._as_left(found))
+            records[place] = record
+        return _distinct(self._as_left(records))
 
     def _as_left(self, pods: Iterable[PodRecord]) -> Iterator[PodRecord]:
         """As they are once Kubernetes has deleted those of lost nodes. A node of a cluster states since when it is not ready."""

@@ -153,18 +153,18 @@ def of_workload(document: Document, position: int, workload: GivenWorkload) -> D
     return replace(found, created_at=workload.created_at, workload=workload)
 
 
-def defaulted(found: DocumentedGang, config: QueueConfig) -> DocumentedGang:
+def defaulted(gang: DocumentedGang, config: QueueConfig) -> DocumentedGang:
     """In the LocalQueue ``default`` of its namespace, if the job has no queue label and was not created yet.
 
     A job with an owner is left to its owner.
     """
-    record = found.record
+    record = gang.record
     if record.queue is not None or (record.namespace, DEFAULT_NAME) not in config.local_queues:
-        return found
-    owned = (found.document.body.get("metadata") or {}).get("ownerReferences")
-    if owned or not unseen(found.document):
-        return found
-    return replace(found, record=replace(record, queue=DEFAULT_NAME), draft=not record.suspended)
+        return gang
+    owned = (gang.document.body.get("metadata") or {}).get("ownerReferences")
+    if owned or not unseen(gang.document):
+        return gang
+    return replace(gang, record=replace(record, queue=DEFAULT_NAME), draft=not record.suspended)
 
 
 def joined(
@@ -176,16 +176,16 @@ def joined(
         DocumentError: two gangs have the same uid.
     """
     given_jobs, alone = list(jobs), list[DocumentedGang]()
-    found = {job.key: job for job in given_jobs}
+    by_key = {job.key: job for job in given_jobs}
     names: dict[tuple[str, str], str] = {}
     for one in workloads:
         assert one.workload is not None
-        job = _owner(one.workload, one.record.namespace, found)
+        job = _owner(one.workload, one.record.namespace, by_key)
         names[one.record.namespace, one.record.name] = (job or one).record.uid
         if job is None:
             alone.append(one)
         else:
-            found[job.key] = _merged(job, one.workload)
+            by_key[job.key] = _merged(job, one.workload)
     uids: dict[str, DocumentedGang] = {}
     for gang in sorted((*given_jobs, *alone), key=lambda one: one.position):
         other = uids.setdefault(gang.record.uid, gang)
@@ -193,7 +193,7 @@ def joined(
             uid = gang.record.uid.replace("~", ".")
             text = f"{uid!r} is also that of {other.document.address}"
             raise gang.document.error("metadata.uid", text)
-    return sorted((*found.values(), *alone), key=lambda one: one.position), names
+    return sorted((*by_key.values(), *alone), key=lambda one: one.position), names
 
 
 def _owner(
@@ -236,30 +236,30 @@ def _merged(job: DocumentedGang, workload: GivenWorkload) -> DocumentedGang:
 
 
 def as_admitted(
-    found: DocumentedGang, config: QueueConfig, offered: Collection[str]
+    gang: DocumentedGang, config: QueueConfig, offered: Collection[str]
 ) -> DocumentedGang:
     """The gang as admission and its ClusterQueue have made it. ``offered``: the resources that the nodes have."""
-    record = found.record
-    queue = _charged(found, config)
+    record = gang.record
+    queue = _charged(gang, config)
     podsets = (without_unoffered(one, offered) for one in record.podsets)
-    podsets = (_as_large(one, found.assigned.get(one.name)) for one in podsets)
+    podsets = (_as_large(one, gang.assigned.get(one.name)) for one in podsets)
     # While a gang is evicted, its job is suspended at some time. A Workload without its job does not show when.
-    stops = found.leaves and (record.suspended or record.kind == WORKLOAD)
-    waits = stops or not found.runs
+    stops = gang.leaves and (record.suspended or record.kind == WORKLOAD)
+    waits = stops or not gang.runs
     record = replace(record, podsets=tuple(podsets), queue=queue, suspended=waits)
-    begun = not found.draft and record.array is not None and not record.array.base
+    begun = not gang.draft and record.array is not None and not record.array.base
     if begun and has_begun(record):
         record = replace(record, gates=())  # its first indexes have passed them
-    return replace(found, record=record)
+    return replace(gang, record=record)
 
 
-def _charged(found: DocumentedGang, config: QueueConfig) -> str | None:
+def _charged(gang: DocumentedGang, config: QueueConfig) -> str | None:
     """Its LocalQueue. A gang that runs is in one of the ClusterQueue of its admission, which a LocalQueue can have left since.
 
     The planner finds ClusterQueues through LocalQueues, so one is made up if the namespace has none: see :func:`made_up`.
     """
-    record, workload = found.record, found.workload
-    target = workload.charged_to if workload is not None and found.runs else None
+    record, workload = gang.record, gang.workload
+    target = workload.charged_to if workload is not None and gang.runs else None
     now = config.cluster_queue_of(record.namespace, record.queue)
     if target is None or target not in config.cluster_queues or (now and now.name == target):
         return record.queue
@@ -296,13 +296,13 @@ def without_unoffered(podset: PodSet, offered: Collection[str]) -> PodSet:
     if not dropped or podset.needs is None:
         return podset
 
-    def less(one: ContainerNeeds) -> ContainerNeeds:
-        if not one.incidental:
-            return one
-        asked = {name: value for name, value in one.requests if name not in dropped}
+    def less(container: ContainerNeeds) -> ContainerNeeds:
+        if not container.incidental:
+            return container
+        asked = {name: value for name, value in container.requests if name not in dropped}
         # Without a request, the limit would be the request. ResourceQuotas count the limit.
-        asked |= {name: 0 for name, _ in one.limits if name in dropped}
-        return replace(one, requests=tuple(asked.items()))
+        asked |= {name: 0 for name, _ in container.limits if name in dropped}
+        return replace(container, requests=tuple(asked.items()))
 
     needs = replace(
         podset.needs,

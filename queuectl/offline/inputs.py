@@ -143,7 +143,7 @@ def _configuration(parts: _Input) -> QueueConfig:
 
 def refuse_twice(documents: Iterable[Document], kinds: JobKinds) -> None:
     """Refuse objects without a name, and two of the same name. Raises DocumentError."""
-    seen: dict[tuple[str, str, str], Document] = {}
+    documents_by_name: dict[tuple[str, str, str], Document] = {}
     for document in documents:
         meta = document.body.get("metadata") or {}
         if not meta.get("name"):
@@ -154,9 +154,9 @@ def refuse_twice(documents: Iterable[Document], kinds: JobKinds) -> None:
         if queue_config.is_config(document):
             group = ""  # the object of Kueue and of queuectl is the same
         key = (group, document.kind, document.name)
-        if key in seen:
-            raise document.error("", f"is given twice, first as {seen[key].address}")
-        seen[key] = document
+        if key in documents_by_name:
+            raise document.error("", f"is given twice, first as {documents_by_name[key].address}")
+        documents_by_name[key] = document
 
 
 def _is_read(document: Document, kinds: JobKinds) -> bool:

@@ -34,10 +34,10 @@ class Owners:
         self,
         gangs: Iterable[DocumentedGang],
         workloads: Mapping[tuple[str, str], str],
-        made: Mapping[tuple[str, str], tuple[str, str] | None],
+        creators: Mapping[tuple[str, str], tuple[str, str] | None],
     ) -> None:
-        """``workloads``: (namespace, name of a Workload) to the uid of its gang. ``made``: of :class:`~.assembly.Parts`."""
-        self._made = made
+        """``workloads``: (namespace, name of a Workload) to the uid of its gang. ``creators``: of :class:`~.assembly.Parts`."""
+        self._made = creators
         self._names: dict[Key, DocumentedGang] = {}
         self._uids: dict[str, DocumentedGang] = {}
         self._kinds: dict[str, None] = {}  # in the order of the gangs

@@ -161,22 +161,24 @@ class RunningGang:
             return placed
         return still_needed(placed, self.job, self.pods, self.place.names)
 
-    def _placed(self, one: PodSetSlots, *, warn: bool) -> PodSetPlacement:
-        podset, config = one.podset, self.place.config
+    def _placed(self, podset_slots: PodSetSlots, *, warn: bool) -> PodSetPlacement:
+        podset, config = podset_slots.podset, self.place.config
         assigned = self.given.assigned.get(podset.name)
         if assigned is not None:
             flavors = assigned.flavors
         else:
-            node = self.place.fleet.by_name.get(next(iter(one.held), ""))
+            node = self.place.fleet.by_name.get(next(iter(podset_slots.held), ""))
             queue = config.cluster_queue_of(self.job.namespace, self.job.queue)
             flavors = charged_flavors(podset, node, queue, config, {})
-        nodes = tuple(one.held.items())
-        if one.missing > 0 and not self.given.leaves and self.place.on_nodes(flavors):
+        nodes = tuple(podset_slots.held.items())
+        if podset_slots.missing > 0 and not self.given.leaves and self.place.on_nodes(flavors):
             if warn:
-                text = f"podset {podset.name}: {one.missing} pods sit on no node of the input"
+                text = (
+                    f"podset {podset.name}: {podset_slots.missing} pods sit on no node of the input"
+                )
                 self.place.warn(self.given, text)
-            nodes = (*nodes, (NOWHERE, one.missing))
-        pods = one.count if one.count != podset.count else None
+            nodes = (*nodes, (NOWHERE, podset_slots.missing))
+        pods = podset_slots.count if podset_slots.count != podset.count else None
         return PodSetPlacement(podset.name, nodes, flavors, pods)
 
 

@@ -29,7 +29,7 @@ def over_quota(snapshot: Snapshot, config: QueueConfig) -> tuple[Excess, ...]:
     use = QuotaUse(build_pools(config))
     for charge in charges:
         use.add((charge.queue, *charge.row), charge.amount)
-    found = [
+    exceeded = [
         Excess(
             kind="ClusterQueue" if use.pools.get(pool.name) is pool else "Cohort",
             name=pool.name,
@@ -43,7 +43,7 @@ def over_quota(snapshot: Snapshot, config: QueueConfig) -> tuple[Excess, ...]:
         for row, used in rows.items()
         if (allowed := _allowed(pool, row)) is not None and used > allowed
     ]
-    return tuple(sorted(found, key=lambda e: (e.kind, e.name, e.flavor, e.resource)))
+    return tuple(sorted(exceeded, key=lambda e: (e.kind, e.name, e.flavor, e.resource)))
 
 
 def _charges(snapshot: Snapshot) -> Iterator[_Charge]:

@@ -128,8 +128,8 @@ def _over(
                 break
 
 
-def _most(one: Resources, other: Resources) -> Resources:
-    return Resources({name: max(one[name], other[name]) for name in {*one, *other}})
+def _most(left: Resources, right: Resources) -> Resources:
+    return Resources({name: max(left[name], right[name]) for name in {*left, *right}})
 
 
 def of_row(entry: Entry, stored: Entry | None) -> Iterator[InvariantViolation]:

@@ -163,18 +163,18 @@ class LearnedDurations:
     def _expectation(
         self, entry: Entry, job: JobRecord, config: QueueConfig, now: float
     ) -> Expectation | None:
-        kept = self._kept.get(entry.uid)
-        if kept is not None and now < kept.due and kept.holds(entry, job, config):
-            return kept.found
+        last = self._kept.get(entry.uid)
+        if last is not None and now < last.due and last.holds(entry, job, config):
+            return last.found
         known = _known(entry, job, config)
-        if kept is not None and now < kept.due and kept.known == known:
-            found, due = kept.found, kept.due
+        if last is not None and now < last.due and last.known == known:
+            found, due = last.found, last.due
         else:
             work, stated, part, _ = known
             found = planned(work, stated, entry.executed(now), part, self.estimator)
             due = _due(entry, found, now)
-            if kept is not None and kept.known == known and not entry.state.live:
-                found = _unless_other(kept.found, found)
+            if last is not None and last.known == known and not entry.state.live:
+                found = _unless_other(last.found, found)
         self._kept[entry.uid] = _Kept(entry, job, config, known, due, found)
         return found
 
@@ -205,12 +205,12 @@ def _unless_other(before: Expectation | None, now: Expectation | None) -> Expect
     return before if abs(now.seconds - before.seconds) <= before.seconds / 10 else now
 
 
-def _due(entry: Entry, found: Expectation | None, now: float) -> float:
-    if found is None:
+def _due(entry: Entry, expectation: Expectation | None, now: float) -> float:
+    if expectation is None:
         return now + _AGAIN
-    if found.source is RunTimeSource.LIMIT:
+    if expectation.source is RunTimeSource.LIMIT:
         return inf
-    return _began(entry) + found.until if entry.state.live else now + _AGAIN
+    return _began(entry) + expectation.until if entry.state.live else now + _AGAIN
 
 
 def _began(entry: Entry) -> float:

@@ -113,19 +113,19 @@ class Estimates:
         """Whether a gang is pending that was not at the last estimate."""
         return not self._asked.issuperset(ledger.uids(*IN_QUEUE_ORDER))
 
-    def replace(self, found: ExpectedStarts, ledger: Ledger) -> list[tuple[str, float]]:
+    def replace(self, starts: ExpectedStarts, ledger: Ledger) -> list[tuple[str, float]]:
         """Replace the estimates.
 
         Returns:
             ClusterQueue and median of each gang without an earlier estimate.
         """
         waiting = set(ledger.uids(*IN_QUEUE_ORDER))
-        self.now = replace(found, by_uid=_only(found.by_uid, waiting))
+        self.now = replace(starts, by_uid=_only(starts.by_uid, waiting))
         new = []
         for uid in self.now.by_uid.keys() - self._first.keys():
-            self._first[uid] = found.by_uid[uid]
+            self._first[uid] = starts.by_uid[uid]
             if (entry := ledger.get(uid)) is not None:
-                new.append((entry.cluster_queue, found.by_uid[uid].median))
+                new.append((entry.cluster_queue, starts.by_uid[uid].median))
         return new
 
     def forget(self, ledger: Ledger) -> None:

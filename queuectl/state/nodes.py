@@ -85,10 +85,10 @@ class NodeTable(Mapping[str, NodeRecord]):
         changed, self.ending, self._interrupted = ending != self.ending, ending, conditions
         return self._close() or changed
 
-    def mark_as(self, other: NodeTable) -> None:
+    def mark_as(self, table: NodeTable) -> None:
         """Take over the evidence of another table."""
-        self.failing, self.ending = other.failing, other.ending
-        self._interrupted = other._interrupted
+        self.failing, self.ending = table.failing, table.ending
+        self._interrupted = table._interrupted
         self._close()
 
     def _close(self) -> bool:
@@ -198,33 +198,33 @@ class NodeHealthTracker:
         self, nodes: Mapping[str, NodeRecord], rules: NodeHealthRules
     ) -> dict[str, list[_Finding]]:
         """The findings of each node."""
-        found: dict[str, list[_Finding]] = {}
+        by_node: dict[str, list[_Finding]] = {}
         for name, record in nodes.items():
             for kind, status, reason in record.conditions:
                 if (kind, status) in rules.conditions:
                     text = in_words(kind, status, reason)
-                    found.setdefault(name, []).append(_Finding(HealthSignal.CONDITION, text))
-        own = set(found)
+                    by_node.setdefault(name, []).append(_Finding(HealthSignal.CONDITION, text))
+        own = set(by_node)
         hosts = {record.node.hostname: name for name, record in nodes.items()}
         for fault in sorted(self._seen):
             place = fault.node if fault.node in nodes else hosts.get(fault.node)
             if place is not None and fault.signal in rules.signals:
                 text = f"{fault.device}: {fault.text}"
-                found.setdefault(place, []).append(_Finding(fault.signal, text, fault.device))
+                by_node.setdefault(place, []).append(_Finding(fault.signal, text, fault.device))
                 own.add(place)
         for name, text in self._earlier.items():
             if name in nodes and name not in own:
-                found[name] = [_Finding(None, text)]
-        return found
+                by_node[name] = [_Finding(None, text)]
+        return by_node
 
-    def _limited(self, found: list[str], fleet: int, rules: NodeHealthRules) -> tuple[str, ...]:
+    def _limited(self, failing: list[str], fleet: int, rules: NodeHealthRules) -> tuple[str, ...]:
         """The nodes to take out: those that are out already come first, and no more than the limit."""
         if rules.mode is not HealthMode.CORDON:
             self._out = ()
         else:
             most = max(1, int(rules.most * fleet))
-            stay = [name for name in self._out if name in found]
-            self._out = tuple([*stay, *(name for name in found if name not in stay)][:most])
+            stay = [name for name in self._out if name in failing]
+            self._out = tuple([*stay, *(name for name in failing if name not in stay)][:most])
         return self._out
 
 

@@ -144,7 +144,7 @@ class PodGroups:
             if group is None:
                 continue
             before = self._shown.pop(key, None)
-            record = group.assemble(known=self._known.get(key, "") == group.uid != "")
+            record = group.assemble(in_ledger=self._known.get(key, "") == group.uid != "")
             if not group.pods and key not in self._known:
                 self._drop(key)
                 record = None
@@ -177,9 +177,9 @@ def _same(before: PodRecord, pod: PodRecord) -> bool:
 # ---- Requests of the pods of a job
 
 
-def same_templates(one: JobRecord, other: JobRecord) -> bool:
+def same_templates(left: JobRecord, right: JobRecord) -> bool:
     """Whether the containers of two records of a job are equal in each podset."""
-    mine, theirs = ([(p.name, p.needs) for p in job.podsets] for job in (one, other))
+    mine, theirs = ([(p.name, p.needs) for p in job.podsets] for job in (left, right))
     return mine == theirs
 
 

@@ -83,7 +83,7 @@ class OtherPodUsage:
 
     def unmanaged(self, config: QueueConfig) -> tuple[UnmanagedPod, ...]:
         """Pods of no job in a queue that hold GPUs, by namespace and name."""
-        found: list[UnmanagedPod] = []
+        pods: list[UnmanagedPod] = []
         sizes, known = self._mirror.gpus(config), self._mirror.devices
         for uid, (node, requests) in self._counted.items():
             pod = self._mirror.pods.get(uid)
@@ -94,8 +94,8 @@ class OtherPodUsage:
                 gpus += sizes.allocated(claim.content.allocated or ())
             if pod is not None and gpus and self._entry_of(pod) is None:
                 held = UnmanagedPod(pod.namespace, pod.name, node, gpus, pod.started_at)
-                found.append(held)
-        return tuple(sorted(found, key=lambda held: (held.namespace, held.name)))
+                pods.append(held)
+        return tuple(sorted(pods, key=lambda held: (held.namespace, held.name)))
 
     @property
     def names(self) -> Mapping[str, str]:

@@ -89,19 +89,19 @@ class UseTracker:
     def windows(self, gangs: Sequence[HeldGang], recent: UtilizationSample) -> list[float]:
         """The longer windows (seconds) that the evaluation of these gangs needs, shortest first."""
         samples = SampleByPod(recent, self._scrape)
-        wanted: set[float] = set()
+        lengths: set[float] = set()
         for gang in gangs:
             rows = [samples.row(pod) for pod in gang.pods]
             measured = [row for row in rows if row is not None]
             if len(measured) < len(rows) or not _warm(gang, recent.at, gang.rule.window):
                 continue
             if max(row.busy for row in measured) <= gang.rule.active_above:
-                wanted.add(gang.rule.window)
+                lengths.add(gang.rule.window)
                 if _memory(measured) > gang.rule.memory_above:
-                    wanted.add(gang.rule.memory_window)
+                    lengths.add(gang.rule.memory_window)
             elif _spins(measured):
-                wanted.add(gang.rule.window)
-        return sorted(wanted)
+                lengths.add(gang.rule.window)
+        return sorted(lengths)
 
     def judge(
         self,

@@ -34,9 +34,9 @@ def _escape_key(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
-def _index_of(items: list[Any], wanted: Any) -> int:
+def _index_of(elements: list[Any], element: Any) -> int:
     """The first position in a list; -1 if it is not there."""
-    return items.index(wanted) if wanted in items else -1
+    return elements.index(element) if element in elements else -1
 
 
 def _messages() -> descriptor_pool.DescriptorPool:

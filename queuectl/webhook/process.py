@@ -51,9 +51,9 @@ async def serve(
     Raises:
         QueuectlError: the address, the credentials, the policies or the Secret cannot be used.
     """
-    known = mutations(manifests())
+    by_policy = mutations(manifests())
     if settings.policies is not None:
-        known |= read_mutations(settings.policies)
+        by_policy |= read_mutations(settings.policies)
     registry = CollectorRegistry()
     metrics = ContainmentMetrics(registry)
     containment = Containment(time.time, metrics.report)
@@ -66,7 +66,7 @@ async def serve(
             )
             await keeper.start()
             server = WebServer(
-                application(known, registry),
+                application(by_policy, registry),
                 settings.listen,
                 Certificate(keeper.chain, keeper.key),
                 limits=_LIMITS,

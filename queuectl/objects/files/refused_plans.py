@@ -58,19 +58,19 @@ class RefusedPlanFile:
     plan: bytes
 
 
-def _plain(value: object) -> object:
-    match value:
+def _plain(content: object) -> object:
+    match content:
         case Resources():
-            return dict(value)
+            return dict(content)
         case Fraction():
-            whole = value.denominator == 1
-            return value.numerator if whole else [value.numerator, value.denominator]
+            whole = content.denominator == 1
+            return content.numerator if whole else [content.numerator, content.denominator]
         case _:
-            raise NotImplementedError(f"{type(value)} has no place in a snapshot")
+            raise NotImplementedError(f"{type(content)} has no place in a snapshot")
 
 
-def _made(kind: type, value: Any) -> object:
-    return Fraction(*value) if kind is Fraction and isinstance(value, list) else kind(value)
+def _made(kind: type, content: Any) -> object:
+    return Fraction(*content) if kind is Fraction and isinstance(content, list) else kind(content)
 
 
 _encode: Final = msgspec.msgpack.Encoder(enc_hook=_plain).encode

@@ -119,30 +119,32 @@ class AppWrapper(DescribedKind):
 
     def _ask(self, document: Any, kueue: bool) -> SpecFields:
         self._check_fields(document)
-        found = list(self._components(field(document, _COMPONENTS) or (), kueue))
-        if not found:
+        components = list(self._components(field(document, _COMPONENTS) or (), kueue))
+        if not components:
             raise RequestError(f"{_COMPONENTS}: no component has pods")
         names = {
             one.index: {
-                podset.name: podset.name if len(found) == 1 else f"{podset.name}-{one.index}"
+                podset.name: podset.name if len(components) == 1 else f"{podset.name}-{one.index}"
                 for podset in one.job.podsets
             }
-            for one in found
+            for one in components
         }
         podsets = [
             replace(podset, name=names[one.index][podset.name])
-            for one in found
+            for one in components
             for podset in one.job.podsets
         ]
         check_groups(podsets)
 
         def named(part: Callable[[JobRecord], tuple[str, ...]]) -> tuple[str, ...]:
-            return tuple(names[one.index][name] for one in found for name in part(one.job))
+            return tuple(names[one.index][name] for one in components for name in part(one.job))
 
         def numbered(
             part: Callable[[JobRecord], tuple[tuple[str, int], ...]],
         ) -> tuple[tuple[str, int], ...]:
-            return tuple((names[one.index][name], n) for one in found for name, n in part(one.job))
+            return tuple(
+                (names[one.index][name], n) for one in components for name, n in part(one.job)
+            )
 
         return SpecFields(
             tuple(podsets),
@@ -155,7 +157,7 @@ class AppWrapper(DescribedKind):
             unborn=named(lambda job: job.unborn),
             items=tuple(
                 (names[one.index][podset.name], one.index)
-                for one in found
+                for one in components
                 for podset in one.job.podsets
             ),
             missing=tuple(self._missing(document, ())),

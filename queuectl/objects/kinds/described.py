@@ -267,10 +267,10 @@ class DescribedKind:
         return patch
 
     def _ask(self, document: Any, kueue: bool) -> SpecFields:
-        one = self.description
-        check(one.podsets, document)
+        description = self.description
+        check(description.podsets, document)
         self._check_fields(document)
-        if one.patches is not None:
+        if description.patches is not None:
             return self.asked(document, SpecFields())
         podsets, ranks = [], []
         asking = [(entry, entry.count()) for entry in self._asking(document)]
@@ -288,8 +288,8 @@ class DescribedKind:
                 ranks.append((entry.podset, size))
         check_groups(podsets)
         if not podsets:
-            raise RequestError(f"{one.podsets[-1].path}: no entry has pods")
-        replaces = one.replaces_finished
+            raise RequestError(f"{description.podsets[-1].path}: no entry has pods")
+        replaces = description.replaces_finished
         followed = bool(replaces) and field(document, replaces) is not None
         fields = SpecFields(
             tuple(self.complete(podsets)),
@@ -303,7 +303,7 @@ class DescribedKind:
             document,
             asking,
             self.asked(document, fields),
-            suspended=bool(field(document, one.suspend)),
+            suspended=bool(field(document, description.suspend)),
             kueue=kueue,
         )
 

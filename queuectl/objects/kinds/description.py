@@ -267,9 +267,9 @@ PYTORCH_JOB: Final = ChildKind(
 BATCH_JOB: Final = ChildKind(kind="Job", group="batch", version="v1", plural="jobs")
 
 
-def labels_pods(one: Description) -> bool:
+def labels_pods(description: Description) -> bool:
     """Whether admission gates its pods by their labels."""
-    return any(where.labels is not None for where in one.podsets)
+    return any(where.labels is not None for where in description.podsets)
 
 
 def alternatives(names: Sequence[str], no: str, neither: str) -> str:
@@ -284,10 +284,10 @@ def below(path: str, part: str) -> str:
     return f"{path}.{part}" if part else path
 
 
-def nested(path: str, value: object) -> dict[str, object]:
+def nested(path: str, leaf: object) -> dict[str, object]:
     """The document with only this value."""
     first, _, rest = path.partition(".")
-    return {first: nested(rest, value) if rest else value}
+    return {first: nested(rest, leaf) if rest else leaf}
 
 
 def merged(documents: Iterable[dict[str, object]]) -> dict[str, object]:

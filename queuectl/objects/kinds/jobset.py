@@ -125,28 +125,28 @@ class JobSet(DescribedKind):
         return field(document, _ORDER) == "InOrder" or named in awaited
 
     def asked(self, document: Any, fields: SpecFields) -> SpecFields:
-        found = list(entries(self.description.podsets, document))
-        followed = fields.followed or any(map(_queues_pods, found))
-        late = [one.podset for one in found if field(one.content, _DEPENDS)]
+        places = list(entries(self.description.podsets, document))
+        followed = fields.followed or any(map(_queues_pods, places))
+        late = [one.podset for one in places if field(one.content, _DEPENDS)]
         started = {one.name for one in field(document, _STATUSES) or () if one.has_started}
         unborn = tuple(name for name in late if name not in started)
         if field(document, _ORDER) == "InOrder":
             # The next Job starts as soon as the pods of the last one are ready, so the gang is ready when all are.
-            late, unborn = [one.podset for one in found[1:]], ()
+            late, unborn = [one.podset for one in places[1:]], ()
         fields = replace(fields, followed=followed, late=tuple(late), unborn=unborn)
         fields = replace(fields, restarts=field(document, _FAILURE_POLICY) is not None)
         # The podset that grows is one Job, and its gang only a part of that.
         return (
             fields
             if is_elastic(document.metadata, kueue=True)
-            else _without_ended(document, found, fields)
+            else _without_ended(document, places, fields)
         )
 
 
-def _without_ended(document: Any, found: Iterable[PodSetPlace], fields: SpecFields) -> SpecFields:
+def _without_ended(document: Any, places: Iterable[PodSetPlace], fields: SpecFields) -> SpecFields:
     """The request without the pods of Jobs that have succeeded: the operator keeps these Jobs."""
     succeeded = {one.name.lower(): one.succeeded or 0 for one in field(document, _STATUSES) or ()}
-    jobs = {one.podset: max(1, field(one.content, "replicas") or 1) for one in found}
+    jobs = {one.podset: max(1, field(one.content, "replicas") or 1) for one in places}
     counts = {one.name: one.count for one in fields.podsets}
     left = {
         name: count // jobs[name] * max(0, jobs[name] - max(0, succeeded.get(name, 0)))

@@ -49,9 +49,9 @@ class MPIJob(DescribedKind):
         )
 
 
-def _check(found: dict[str, PodSetPlace]) -> None:
+def _check(replicas: dict[str, PodSetPlace]) -> None:
     """Check what the operator checks only after the creation. Raises RequestError."""
-    launcher, worker = found.get(_LAUNCHER), found.get(_WORKER)
+    launcher, worker = replicas.get(_LAUNCHER), replicas.get(_WORKER)
     if launcher is None:
         raise RequestError("spec.mpiReplicaSpecs: has no Launcher")
     if (count := launcher.count()) != 1:

@@ -137,7 +137,7 @@ def read_member(
 
 def role_of(podset: PodSet) -> str:
     """The name of the podset of pods with this request in a group: equal for equal requests."""
-    asked = (
+    request = (
         sorted(podset.shape.requests.items()),
         podset.shape.rules,
         sorted(podset.shape.incidental),
@@ -149,7 +149,7 @@ def role_of(podset: PodSet) -> str:
         podset.gpu_fraction,
         podset.one_numa_node,
     )
-    return f"pods-{blake2b(repr(asked).encode(), digest_size=4).hexdigest()}"
+    return f"pods-{blake2b(repr(request).encode(), digest_size=4).hexdigest()}"
 
 
 def _unpinned(spec: TemplateSpec, gated: bool) -> TemplateSpec:

@@ -140,9 +140,9 @@ class Roster:
             return self
         return Roster(pod for pod in self if member_of(pod).workload in ("", workload))
 
-    def count(self, fact: Fact, value: Value = True) -> int:
+    def count(self, fact: Fact, fact_value: Value = True) -> int:
         """The number of pods of which this is so."""
-        return self._counts[fact][value]
+        return self._counts[fact][fact_value]
 
     def counts(self, fact: Fact) -> Counter[Value]:
         """The number of pods by value."""
@@ -152,9 +152,9 @@ class Roster:
         """The different values, in the order of the first pods that have them."""
         return sorted(self._counts[fact], key=lambda value: self._first[fact, value][0])
 
-    def first(self, fact: Fact, value: Value = True) -> PodRecord | None:
+    def first(self, fact: Fact, fact_value: Value = True) -> PodRecord | None:
         """The first pod of which this is so."""
-        places = self._first.get((fact, value))
+        places = self._first.get((fact, fact_value))
         return self._pods[places[0][2]] if places else None
 
     @property

@@ -52,16 +52,16 @@ class SetGroup(PodGroup):
         rank = pod.rank - 1 if name == WORKER and pod.rank else pod.rank
         return replace(pod, podset=name, rank=rank)
 
-    def assemble(self, *, known: bool) -> JobRecord | None:
-        roster = self._current(known)
+    def assemble(self, *, in_ledger: bool) -> JobRecord | None:
+        roster = self._current(in_ledger)
         current = [self.seated(pod) for pod in roster]
         if not self.uid or not (current or self.wanted):
             self.record = None
             return None
         alive = [pod for pod in current if not pod.terminal]
         released = [pod for pod in alive if not pod.gated]
-        kept = self.running if known and self.wanted else 0
-        runs = bool(released) or kept > 0
+        running = self.running if in_ledger and self.wanted else 0
+        runs = bool(released) or running > 0
         podsets = tuple(self._requests(alive, runs=runs))
         base = self._base(alive or current)
         error, unsupported = self._error(roster)
@@ -73,7 +73,7 @@ class SetGroup(PodGroup):
             version=max((pod.version for pod in current), default=base.version + 1),
             podsets=podsets,
             suspended=not runs,
-            attempt=max((kept, *(pod.attempt for pod in current))),
+            attempt=max((running, *(pod.attempt for pod in current))),
             status=next((s for pod in current if (s := member_of(pod).job.status)), ""),
             awaits="" if runs else self._awaits(alive, podsets),
             preempt_requested=common(pod.preempt_requested for pod in released),

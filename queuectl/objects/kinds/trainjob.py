@@ -254,22 +254,24 @@ def jobset_of(job: Mapping[str, Any], runtime: Mapping[str, Any]) -> _Document:
     }
 
 
-def _check(changes: Mapping[str, Any], known: Iterable[str], runtime: tuple[str, str]) -> None:
+def _check(
+    changes: Mapping[str, Any], replicated_jobs: Iterable[str], runtime: tuple[str, str]
+) -> None:
     for one in field(changes, "spec.replicatedJobs") or ():
-        if one.get("name") not in known:
+        if one.get("name") not in replicated_jobs:
             kind, name = runtime
             raise RequestError(
                 f"spec.runtimePatches: {kind} {name} has no replicated job {one.get('name')!r}"
             )
 
 
-def _patched(value: Any, change: Any) -> Any:
+def _patched(original: Any, change: Any) -> Any:
     """The value with a change: maps by key, some lists by the names of their entries, other values as a whole."""
-    if not isinstance(value, dict) or not isinstance(change, dict):
+    if not isinstance(original, dict) or not isinstance(change, dict):
         return deepcopy(change)
-    result = dict(value)
+    result = dict(original)
     for key, new in change.items():
-        old = value.get(key)
+        old = original.get(key)
         if key in _BY_NAME:
             result[key] = _by_name(old or [], new or [])
         elif key not in ("containers", "initContainers"):  # their patches have no requests
@@ -284,25 +286,27 @@ def _by_name(old: list[_Document], new: list[_Document]) -> list[_Document]:
     return kept + [deepcopy(one) for one in new if one["name"] not in names]
 
 
-def _adjust(one: _Document, policy: Mapping[str, Any] | None, trainer: Mapping[str, Any]) -> None:
+def _adjust(
+    replicated_job: _Document, policy: Mapping[str, Any] | None, trainer: Mapping[str, Any]
+) -> None:
     """Give a replicated job its number of pods and their requests, as the trainer does."""
-    step = field(one, "template.metadata.labels") or {}
+    step = field(replicated_job, "template.metadata.labels") or {}
     is_trainer = step.get(_STEP) == _TRAINER
     mpi = (policy or {}).get("mpi")
     leads = mpi is not None and bool(mpi.get("runLauncherAsNode"))
     if step.get(_STEP) in _SINGLE:
-        one["replicas"] = 1
-    job = one["template"].setdefault("spec", {})
+        replicated_job["replicas"] = 1
+    job = replicated_job["template"].setdefault("spec", {})
     count = job.get("parallelism", 1)
     if is_trainer and policy is not None:
         count = policy.get("numNodes", 1)
     nodes = trainer.get("numNodes")
-    if nodes is not None and (one["name"] == _NODE if mpi is not None else is_trainer):
+    if nodes is not None and (replicated_job["name"] == _NODE if mpi is not None else is_trainer):
         # The launcher is one of the nodes.
         count = max(nodes - 1, 1) if leads else nodes
     job["parallelism"] = job["completions"] = max(count, 1)
     asked = trainer.get("resourcesPerNode")
-    if asked and policy is not None and (is_trainer or (leads and one["name"] == _NODE)):
+    if asked and policy is not None and (is_trainer or (leads and replicated_job["name"] == _NODE)):
         for container in field(job, "template.spec.containers") or ():
             if container.get("name") == _NODE:
                 container["resources"] = _patched(container.get("resources") or {}, asked)

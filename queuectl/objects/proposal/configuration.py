@@ -63,23 +63,23 @@ def propose(
         left_out: sentences about other things that the objects do not cover.
     """
     listed = sorted(nodes, key=lambda node: node.name)
-    found = find_pools(listed)
-    topologies = _topologies(found.pools)
-    resources, dropped = _covered(found.pools)
+    proposed = find_pools(listed)
+    topologies = _topologies(proposed.pools)
+    resources, dropped = _covered(proposed.pools)
     entries = [
         *(_topology(name, levels, pools) for name, (levels, pools) in topologies.items()),
         *(
             _flavor(pool, name)
-            for pool in found.pools
+            for pool in proposed.pools
             for name, (_, pools) in topologies.items()
             if pool in pools
         ),
     ]
-    if found.pools:
-        entries.append(_cluster_queue(queue, found.pools, resources, namespaces))
+    if proposed.pools:
+        entries.append(_cluster_queue(queue, proposed.pools, resources, namespaces))
         entries += [_local_queue(namespace, queue) for namespace in dict.fromkeys(namespaces)]
     gpus = sum(bool(gpu_resources(node)) for node in listed)
-    reasons = (*found.left_out, *_unusable(listed), *dropped, *left_out)
+    reasons = (*proposed.left_out, *_unusable(listed), *dropped, *left_out)
     return Proposal(tuple(entries), reasons, len(listed), gpus)
 
 
@@ -138,7 +138,7 @@ def _flavor(pool: NodePool, topology: str) -> ProposedObject:
     spec: Body = {}
     if pool.labels:
         spec["nodeLabels"] = dict(pool.labels)
-    gpu_taints, others = _taints(pool)
+    gpu_taints, other_taints = _taints(pool)
     if gpu_taints:
         spec["tolerations"] = [
             {"key": taint.key, "operator": "Exists", "effect": str(taint.effect)}
@@ -153,7 +153,7 @@ def _flavor(pool: NodePool, topology: str) -> ProposedObject:
         )
     reasons += [
         f"Left out: a toleration of the taint {taint.key}={taint.value}:{taint.effect}. Jobs need it themselves."
-        for taint in others
+        for taint in other_taints
     ]
     return ProposedObject(_object("ResourceFlavor", pool.name, spec), tuple(reasons))
 
@@ -250,8 +250,8 @@ def _quotas(pool: NodePool, resources: Iterable[str]) -> list[Mapping[str, Any]]
     return [{"name": name, "nominalQuota": _amount(name, capacity[name])} for name in resources]
 
 
-def _amount(resource: str, value: int) -> int | str:
-    text = format_quantity(resource, value)
+def _amount(resource: str, amount: int) -> int | str:
+    text = format_quantity(resource, amount)
     return int(text) if text.isdecimal() else text
 
 

@@ -70,24 +70,24 @@ def find_pools(nodes: Sequence[Node]) -> NodePools:
     hidden = {node.name for node in silent}
     nodes = [node for node in nodes if node.name not in hidden]
     with_gpus: dict[_Use, list[Node]] = {}
-    unknown, others = [], []
+    unknown, without_gpus = [], []
     for node in nodes:
         gpus = gpu_resources(node)
         if not gpus:
-            others.append(node)
+            without_gpus.append(node)
         elif (product := _product(node, gpus)) is None:
             unknown.append(node)
         else:
             with_gpus.setdefault(_Use(product, gpus, _shares(node, gpus)), []).append(node)
     pools = _with_names(_separated(with_gpus, nodes))
-    if unknown and not with_gpus and not others:
+    if unknown and not with_gpus and not without_gpus:
         gpus = tuple(sorted({name for node in unknown for name in gpu_resources(node)}))
         note = "No label of the nodes names the GPU model, so the flavor selects all nodes."
         pools = [NodePool("gpu", _of_all(unknown), tuple(unknown), gpus, (note,))]
     elif unknown:
         fix = "run GPU feature discovery or the node labeller of the vendor"
         left_out.append(f"{named(unknown)}: no label names the GPU model; {fix}")
-    without, reasons = _without_gpus(others, nodes)
+    without, reasons = _without_gpus(without_gpus, nodes)
     return NodePools((*without, *pools), (*left_out, *reasons))
 
 
@@ -130,24 +130,24 @@ def _separated(uses: Mapping[_Use, list[Node]], nodes: Sequence[Node]) -> Iterat
         yield from split or [_mixed(product, tuple(same), everything)]
 
 
-def _alone(use: _Use, found: Sequence[Node], nodes: Sequence[Node]) -> NodePool | None:
+def _alone(use: _Use, members: Sequence[Node], nodes: Sequence[Node]) -> NodePool | None:
     """The pool of one use, or None if no labels select exactly its nodes."""
     vendor = vendor_of(use.gpus[0])
     keys = (*(LABELS[vendor].divisions if vendor is not None else ()), *NODE_POOLS)
-    labels = _selecting(found, nodes, use.product, keys)
-    return None if labels is None else NodePool("", labels, tuple(found), use.gpus)
+    labels = _selecting(members, nodes, use.product, keys)
+    return None if labels is None else NodePool("", labels, tuple(members), use.gpus)
 
 
 def _selecting(
-    found: Sequence[Node], nodes: Sequence[Node], first: tuple[str, str], keys: Iterable[str]
+    members: Sequence[Node], nodes: Sequence[Node], first: tuple[str, str], keys: Iterable[str]
 ) -> Labels | None:
     """The labels that select these nodes and no others: the first one, and as few of the others as are needed."""
-    own = {node.name for node in found}
+    own = {node.name for node in members}
     labels, strangers = [first], [n for n in nodes if n.name not in own and _has(n, first)]
     for key in keys:
         if not strangers:
             break
-        values = {node.labels.get(key) for node in found}
+        values = {node.labels.get(key) for node in members}
         value = next(iter(values))
         if len(values) != 1 or not value:
             continue
@@ -197,12 +197,12 @@ def _gpus(nodes: Iterable[Node]) -> tuple[str, ...]:
 
 
 def _without_gpus(
-    others: Sequence[Node], nodes: Sequence[Node]
+    candidates: Sequence[Node], nodes: Sequence[Node]
 ) -> tuple[list[NodePool], list[str]]:
     """Pools of nodes without GPUs that accept ordinary pods, and the reasons for the others."""
-    closed = [node for node in others if any(map(_keeps_pods_off, node.taints))]
+    closed = [node for node in candidates if any(map(_keeps_pods_off, node.taints))]
     names = {node.name for node in closed}
-    usable = [node for node in others if node.name not in names]
+    usable = [node for node in candidates if node.name not in names]
     reasons = []
     if closed:
         keys = ", ".join(
@@ -231,10 +231,10 @@ def _of_all(nodes: Sequence[Node]) -> Labels:
     return tuple((_SYSTEM, value) for value in values if value and len(values) == 1)
 
 
-def _cpu_pools(key: str, values: Sequence[str], usable: Sequence[Node]) -> Iterator[NodePool]:
-    for value in values:
+def _cpu_pools(key: str, families: Sequence[str], usable: Sequence[Node]) -> Iterator[NodePool]:
+    for value in families:
         members = tuple(node for node in usable if _has(node, (key, value)))
-        name = "cpu" if len(values) == 1 else f"cpu-{as_name(value)}"
+        name = "cpu" if len(families) == 1 else f"cpu-{as_name(value)}"
         yield NodePool(name, ((key, value),), members, ())
 
 
