@@ -9,18 +9,18 @@ from typing import Any, Final
 
 from cel_expr_python import cel
 
-from queuectl.cel import values
+from queuectl.cel import library_types
 from queuectl.cel.expression import EvaluationError
 from queuectl.cel.functions import Function, no_overload
-from queuectl.cel.values import SEMVER
+from queuectl.cel.library_types import SEMVER
 
 _T: Final = cel.Type
 
 
 def equal(left: Any, right: Any) -> bool:
     """``==``. In Kubernetes it is an error to compare a quantity or a version with a value of another kind, or with a sum."""
-    kind = values.kind_of(left)
-    comparable = kind is None or right is None or values.kind_of(right) == kind
+    kind = library_types.kind_of(left)
+    comparable = kind is None or right is None or library_types.kind_of(right) == kind
     if not comparable or (kind is not None and right is not None and right.computed):
         raise no_overload()
     return same(left, right)
@@ -28,9 +28,9 @@ def equal(left: Any, right: Any) -> bool:
 
 def same(left: Any, right: Any) -> bool:
     """Whether two values are equal; those of different kinds are not."""
-    kind = values.kind_of(left)
-    if kind is not None or values.kind_of(right) is not None:
-        if kind != values.kind_of(right) or right.computed:
+    kind = library_types.kind_of(left)
+    if kind is not None or library_types.kind_of(right) is not None:
+        if kind != library_types.kind_of(right) or right.computed:
             return False
         return bool(left.canonical == right.canonical)
     if isinstance(left, bool) or isinstance(right, bool):
@@ -71,7 +71,7 @@ def evaluation() -> Iterator[None]:
 
 def _among(element: Any, constants: Any) -> bool:
     """Kubernetes keeps a list of constants as a hash table, and panics if it looks up a version."""
-    if values.kind_of(element) == SEMVER:
+    if library_types.kind_of(element) == SEMVER:
         _EVALUATION.ended_by = f"hash of unhashable type {SEMVER}"
         raise ValueError(_EVALUATION.ended_by)
     return within(element, constants)

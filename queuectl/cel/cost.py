@@ -26,31 +26,33 @@ class Size:
 
     Attributes:
         length: characters of a text, or elements of a list or map; 1 for each other value.
-        item: of each element; None for a value without elements.
+        element_size: of each element; None for a value without elements.
     """
 
     length: int = 1
-    item: Size | None = None
+    element_size: Size | None = None
 
     @property
     def total(self) -> int:
         """Characters, and those of all elements."""
-        return self.length * (1 if self.item is None else self.item.total)
+        return self.length * (1 if self.element_size is None else self.element_size.total)
 
     @property
     def reading(self) -> int:
         """Operations that read it with all of its elements."""
         return (
-            1 + self.length // _CHARACTERS if self.item is None else self.length * self.item.reading
+            1 + self.length // _CHARACTERS
+            if self.element_size is None
+            else self.length * self.element_size.reading
         )
 
     @property
     def element(self) -> Size:
         """Of a list or map; of a value of unknown type, itself."""
-        return self.item or self
+        return self.element_size or self
 
     def __or__(self, other: Size) -> Size:
-        return Size(max(self.length, other.length), _either(self.item, other.item))
+        return Size(max(self.length, other.length), _either(self.element_size, other.element_size))
 
 
 def _either(left: Size | None, right: Size | None) -> Size | None:
@@ -86,7 +88,9 @@ _SIZES: Final[Mapping[str, _First]] = {
     "number": lambda one: one,
     "min": lambda items: items.element,
     "max": lambda items: items.element,
-    "_+_": lambda one, other: Size(one.length + other.length, _either(one.item, other.item)),
+    "_+_": lambda one, other: Size(
+        one.length + other.length, _either(one.element_size, other.element_size)
+    ),
     "split": lambda text, *_: Size(text.length + 1, text),
     "findAll": lambda text, *_: Size(text.length + 1, text),
     "find": lambda text, _: text,
@@ -178,7 +182,7 @@ class Costs:
         _, once = self._of(macro.loop_step, within)
         grown = first.length + items.length * max(0, once.length - first.length)
         # The library adds to a list in place.
-        result = Size(grown, _either(first.item, once.item))
+        result = Size(grown, _either(first.element_size, once.element_size))
         each = self._of(macro.loop_condition, within)[0] + self._of(macro.loop_step, within)[0]
         last, size = self._of(macro.result, {**variable_sizes, macro.accu_var: result})
         return 1 + over + begun + last + items.length * (1 + each), size

@@ -30,7 +30,7 @@ class CompiledExpression:
     def __init__(self, compiled: cel.Expression) -> None:
         self._compiled = compiled
 
-    def value(self, variables: Mapping[str, Any]) -> Any:
+    def evaluate(self, variables: Mapping[str, Any]) -> Any:
         """Its value, as a JSON value.
 
         Args:

@@ -11,10 +11,10 @@ import re2
 from cel_expr_python import cel
 from google.protobuf.message import Message
 
-from queuectl.cel import values
+from queuectl.cel import library_types
 from queuectl.cel.comparisons import same, within
 from queuectl.cel.functions import Function, no_overload
-from queuectl.cel.values import QUANTITY, SEMVER, Amount
+from queuectl.cel.library_types import QUANTITY, SEMVER, Amount
 from queuectl.domain.semver import read_semver
 
 _T: Final = cel.Type
@@ -28,19 +28,23 @@ _SUMMABLE: Final = (_T.INT, _T.UINT, _T.DOUBLE)
 
 def _order(operand: Any, kind: str) -> Any:
     """A value that has the order of quantities, or of versions."""
-    if values.kind_of(operand) != kind:
+    if library_types.kind_of(operand) != kind:
         raise no_overload()
-    return values.amount(operand).exact if kind == QUANTITY else values.version(operand).order
+    return (
+        library_types.amount(operand).exact
+        if kind == QUANTITY
+        else library_types.version(operand).order
+    )
 
 
 def _compare(left: Any, right: Any) -> int:
-    kind = values.kind_of(left) or ""
+    kind = library_types.kind_of(left) or ""
     one, other = _order(left, kind), _order(right, kind)
     return int(one > other) - int(one < other)
 
 
 def _of(kind: str, operand: Any) -> Message:
-    if values.kind_of(operand) != kind:
+    if library_types.kind_of(operand) != kind:
         raise no_overload()
     message: Message = operand
     return message
@@ -53,7 +57,7 @@ def _text(operand: Any) -> str:
 
 
 def _amount(operand: Any) -> Amount:
-    return values.amount(_of(QUANTITY, operand))
+    return library_types.amount(_of(QUANTITY, operand))
 
 
 def _integer(operand: Any) -> int:
@@ -67,7 +71,7 @@ def _sum_of(left: Any, right: Any, sign: int) -> Message:
     number = isinstance(right, int) and not isinstance(right, bool)
     other = Amount(Fraction(right), True) if number else _amount(right)
     signed = other._replace(exact=sign * other.exact)
-    return values.quantity(values.added(_amount(left), signed))
+    return library_types.quantity(library_types.added(_amount(left), signed))
 
 
 def _sign(operand: Any) -> int:
@@ -85,12 +89,12 @@ def _holds(read: Callable[..., Any], *arguments: Any) -> bool:
 
 
 def _version(text: Any, normalize: bool = False) -> Message:
-    written = values.normalized(_text(text)) if normalize else _text(text)
-    return values.semver(read_semver(written))
+    written = library_types.normalized(_text(text)) if normalize else _text(text)
+    return library_types.semver(read_semver(written))
 
 
 def _part(name: str) -> Callable[[Any], int]:
-    return lambda value: int(getattr(values.version(_of(SEMVER, value)), name))
+    return lambda value: int(getattr(library_types.version(_of(SEMVER, value)), name))
 
 
 _BOTH: Final = ((_Q, _Q), (_S, _S))
@@ -98,11 +102,14 @@ _VALUES: Final = (
     Function(
         "quantity",
         [(_Q, [_T.STRING])],
-        lambda t: values.quantity(values.read_quantity(_text(t))),
+        lambda t: library_types.quantity(library_types.read_quantity(_text(t))),
         False,
     ),
     Function(
-        "isQuantity", [(_T.BOOL, [_T.STRING])], lambda t: _holds(values.read_quantity, t), False
+        "isQuantity",
+        [(_T.BOOL, [_T.STRING])],
+        lambda t: _holds(library_types.read_quantity, t),
+        False,
     ),
     Function("isGreaterThan", [(_T.BOOL, b) for b in _BOTH], lambda a, b: _compare(a, b) > 0),
     Function("isLessThan", [(_T.BOOL, b) for b in _BOTH], lambda a, b: _compare(a, b) < 0),

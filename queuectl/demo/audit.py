@@ -55,20 +55,20 @@ def checks(
     """
     replay = Replay(recording)
     observed = replay.observed
-    wanted: list[Check] = [
+    audits: list[Check] = [
         Whole(observed),
         DomainAudit(observed),
         CapacityAudit(observed),
         Once(observed),
     ]
     if any(isinstance(one.fact, PodRecord) and one.fact.member for one in recording.events):
-        wanted.append(Groups(observed))
+        audits.append(Groups(observed))
     if limits:
-        wanted.append(Quota(observed, limits))
+        audits.append(Quota(observed, limits))
     for step in replay.steps():
-        for check in wanted:
+        for check in audits:
             check.see(step)
-    return [check.finding() for check in wanted]
+    return [check.finding() for check in audits]
 
 
 def _gang(pod: PodRecord | None, observed: ObservedState) -> JobRecord | None:
@@ -146,7 +146,7 @@ class DomainAudit:
     """See the module's docstring."""
 
     observed: ObservedState
-    seen: dict[tuple[str, int, str, str], set[str]] = field(default_factory=dict)
+    domains: dict[tuple[str, int, str, str], set[str]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
 
     def see(self, step: PodRevision) -> None:
@@ -161,18 +161,18 @@ class DomainAudit:
             return
         uid = _uid(job, pod)
         key = (uid, pod.attempt, podset.group or podset.name, level)
-        self.seen.setdefault(key, set()).add(node.labels.get(level, f"no {level}"))
+        self.domains.setdefault(key, set()).add(node.labels.get(level, f"no {level}"))
         self.names[uid] = f"{job.namespace}/{job.name}"
 
     def finding(self) -> AuditFinding:
         problems = [
             f"{self.names[uid]}: {what} of attempt {attempt} is in {len(domains)} domains of {level}: "
             + ", ".join(sorted(domains))
-            for (uid, attempt, what, level), domains in self.seen.items()
+            for (uid, attempt, what, level), domains in self.domains.items()
             if len(domains) > 1
         ]
         gangs = len(self.names)
-        numbers = f"{gangs} gangs with a required topology, {len(self.seen)} placements"
+        numbers = f"{gangs} gangs with a required topology, {len(self.domains)} placements"
         return AuditFinding("each gang is inside its required domain", numbers, tuple(problems))
 
 

@@ -16,12 +16,12 @@ from rich.console import Console
 
 from queuectl.cluster.apply import deploy_folder
 from queuectl.demo import audit, controller, explore, scenario
+from queuectl.demo.api_connection import ApiConnection
 from queuectl.demo.controller import ControllerProcess
 from queuectl.demo.findings import AuditFinding
 from queuectl.demo.manifests import namespaces
 from queuectl.demo.progress_table import ProgressTable, TableState, moment, verdicts
 from queuectl.demo.recorder import Recorder
-from queuectl.demo.rest import ApiConnection
 from queuectl.demo.scenario import Expected, Gang, SubmissionPhase
 from queuectl.demo.steps import Steps
 from queuectl.demo.verdict import contained, measured, reclaimed, scraped, verdict
@@ -146,7 +146,7 @@ def _build(stack: ExitStack, steps: Steps, name: str, *, fsync: bool) -> Running
     served.wait_ready(waiting=steps.tick)
     steps.step("Creating the queues of two teams: " + _shares())
     _create_queues(cluster, served)
-    steps.done(f"Ready after {steps.elapsed:.1f} s: {cluster.server} and {served.api}\n")
+    steps.finish(f"Ready after {steps.elapsed:.1f} s: {cluster.server} and {served.api}\n")
     return RunningDemo(cluster, prometheus, served)
 
 
@@ -213,7 +213,7 @@ class DemoRun:
     """One run: submits the gangs of each phase, and polls until all gangs are finished."""
 
     cluster: LocalCluster
-    rest: ApiConnection
+    api: ApiConnection
     recorder: Recorder
     gangs: Sequence[Gang]
     began: float = field(default_factory=time.time)
@@ -230,7 +230,7 @@ class DemoRun:
         last: TableState | None = None
         self._submit(SubmissionPhase.FIRST)
         while True:
-            workloads = self.rest.workloads()
+            workloads = self.api.workloads()
             nodes, pods = self.recorder.now()
             last = moment(time.time(), self.began, self.submitted, workloads, nodes, pods, last)
             board.show(last)

@@ -31,20 +31,24 @@ class Read:
     """The attributes that requests read.
 
     Attributes:
-        values: by selectors; names without domains, None = all.
+        selected: by selectors; names without domains, None = all.
         compared: by constraints; qualified names.
     """
 
-    values: frozenset[str] | None = frozenset()
+    selected: frozenset[str] | None = frozenset()
     compared: frozenset[str] = frozenset()
 
     def with_value(self, name: str) -> bool:
         """Whether selectors read a qualified attribute."""
-        return self.values is None or name.rpartition("/")[2] in self.values
+        return self.selected is None or name.rpartition("/")[2] in self.selected
 
     def __or__(self, other: Read) -> Read:
-        values = None if self.values is None or other.values is None else self.values | other.values
-        return Read(values, self.compared | other.compared)
+        selected = (
+            None
+            if self.selected is None or other.selected is None
+            else self.selected | other.selected
+        )
+        return Read(selected, self.compared | other.compared)
 
 
 NOTHING_READ: Final = Read()

@@ -54,7 +54,7 @@ class Allocator:
         """No device in use."""
         return DeviceState(0, self.node.left)
 
-    def results(self, state: DeviceState, atom: int) -> tuple[DeviceState, ...]:
+    def outcomes(self, state: DeviceState, atom: int) -> tuple[DeviceState, ...]:
         """The states that an allocation of an atom can lead to; empty if none is sure to exist."""
         key = (self.key(state), atom)
         known = self._results.get(key)
@@ -160,7 +160,7 @@ class Allocator:
             if any(amount < 0 for amount in rest):
                 return None
             left = (*left[:device], rest, *left[device + 1 :])
-        seen = self._seen(need, choice, partial.seen, device, strict)
+        seen = self._seen(need, choice, partial.chosen_values, device, strict)
         if seen is None:
             return None
         picked = partial.picked | bit if share is not None else partial.picked
@@ -178,7 +178,7 @@ class Allocator:
         after = list(attribute_values)
         for number in choice.constraints:
             constraint = need.constraints[number]
-            value = self.node.values[constraint.attribute][device]
+            value = self.node.attribute_values[constraint.attribute][device]
             if value == ABSENT:
                 return None
             if constraint.distinct:

@@ -188,7 +188,7 @@ class DeviceAmounts:
         amounts = self._table.of_pod(self.cluster.counts(request))
         rows = {name: amounts[row] for row, name in self.names.items() if amounts[row]}
         backed = {name: self.cluster.classes.backing[name] for name, _ in request.extended}
-        return lowered_shape(shape, self.cluster.classes.asked(request), rows, backed)
+        return lowered_shape(shape, self.cluster.classes.requested(request), rows, backed)
 
 
 def _positive(amounts: Resources) -> Resources:

@@ -45,7 +45,7 @@ def _charged(podset: PodSet, classes: DeviceClasses) -> PodSet:
     request = classes.request_of(podset.shape)
     if request is None:
         return podset
-    return replace(podset, shape=lowered_shape(podset.shape, classes.asked(request), {}, {}))
+    return replace(podset, shape=lowered_shape(podset.shape, classes.requested(request), {}, {}))
 
 
 # ---- Resources that no Reservation can keep by amount

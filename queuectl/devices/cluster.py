@@ -206,7 +206,7 @@ class FleetDevices:
         """The atoms of a pod, by number."""
         known = self._counts.get(request)
         if known is None:
-            asked = self.classes.asked(request)
+            asked = self.classes.requested(request)
             known = {self._at[atom]: number for atom, number in asked.atoms.items()}
             self._counts[request] = known
         return known
@@ -218,7 +218,7 @@ class FleetDevices:
         return self._refusals[request]
 
     def _refusal(self, request: PodRequest) -> str | None:
-        asked = self.classes.asked(request)
+        asked = self.classes.requested(request)
         if asked.refusal is not None:
             return asked.refusal
         for atom, own in zip(self.counts(request), asked.atoms, strict=True):

@@ -102,7 +102,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class AttributeConstraint:
-    """``attribute``: a row of ``NodeNeeds.values``. ``loose``: kube-scheduler can accept equal values in spite of ``distinct``."""
+    """``attribute``: a row of ``NodeNeeds.attribute_values``. ``loose``: kube-scheduler can accept equal values in spite of ``distinct``."""
 
     attribute: int
     distinct: bool
@@ -147,7 +147,7 @@ class NodeNeeds:
 
     Attributes:
         needs: per atom; a sentence where the node cannot serve it.
-        values: per attribute of a constraint and device, a number for its value; ``ABSENT`` without one.
+        attribute_values: per attribute of a constraint and device, a number for its value; ``ABSENT`` without one.
         counters: amounts that are left.
         consumes: per device, (counter, amount).
         left: per device, the amounts that are left of a shared device; None for others.
@@ -155,7 +155,7 @@ class NodeNeeds:
     """
 
     needs: tuple[Need | str, ...]
-    values: tuple[tuple[int, ...], ...] = ()
+    attribute_values: tuple[tuple[int, ...], ...] = ()
     counters: tuple[int, ...] = ()
     consumes: tuple[tuple[tuple[int, int], ...], ...] = ()
     left: tuple[Share | None, ...] = ()
@@ -181,7 +181,7 @@ class Partial:
 
     state: DeviceState
     picked: int = 0
-    seen: tuple[frozenset[int], ...] = ()
+    chosen_values: tuple[frozenset[int], ...] = ()
 
 
 @dataclass(eq=False)
@@ -199,10 +199,10 @@ class Stock:
         consumed = self.node.consumes[device]
         if not consumed:
             return True
-        rest = self.rest(used)
+        rest = self.unused(used)
         return all(rest[counter] >= amount for counter, amount in consumed)
 
-    def rest(self, used: int) -> tuple[int, ...]:
+    def unused(self, used: int) -> tuple[int, ...]:
         """Counters that these devices leave."""
         used &= self._counted
         known = self._known.get(used)

@@ -95,7 +95,7 @@ class NumaNodes:
     ) -> DeviceInventory:
         last = self._inventory
         if last is None or last[:3] != (fleet, inventory, resources):
-            if self._makes.asked != resources:
+            if self._makes.resources != resources:
                 self._makes = NumaDevices(resources)
             nodes = self._makes.nodes(fleet.by_name, inventory.nodes, inventory.zones)
             recovered = self._makes.nodes(inventory.recovered, inventory.recovered, inventory.zones)

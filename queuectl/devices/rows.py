@@ -71,7 +71,7 @@ def only(node: NodeNeeds, atoms: Sequence[int]) -> NodeNeeds:
     return NodeNeeds(
         tuple(_renumbered(need, rows) for need in needs),
         tuple(
-            tuple(v if used >> d & 1 else ABSENT for d, v in enumerate(node.values[row]))
+            tuple(v if used >> d & 1 else ABSENT for d, v in enumerate(node.attribute_values[row]))
             for row in rows
         ),
         node.counters,
@@ -153,10 +153,10 @@ def _all_fit(
 ) -> bool:
     """Whether an atom fits each of these states; adds the states that follow."""
     for state in before.values():
-        results = allocator.results(state, atom)
-        if not results:
+        outcomes = allocator.outcomes(state, atom)
+        if not outcomes:
             return False
-        for result in results:
+        for result in outcomes:
             states.setdefault(allocator.key(result), result)
     return True
 

@@ -20,7 +20,7 @@ from queuectl.cel.cost import Costs, Size
 from queuectl.cel.expression import CompiledExpression, EvaluationError, compiled
 from queuectl.cel.functions import Function, declared, implemented
 from queuectl.cel.kubernetes import KUBERNETES
-from queuectl.cel.values import POOL, QUANTITY, published, quantity, semver
+from queuectl.cel.library_types import POOL, QUANTITY, published, quantity, semver
 from queuectl.devices.adaptation import ADDED, adapted, attributes_read, refuse_presence
 from queuectl.domain.devices import MOST_SELECTOR_BYTES, AttributeValue, DeviceKind, Scalar, Version
 from queuectl.domain.errors import BadInput
@@ -110,7 +110,7 @@ class Selector:
             EvaluationError: its value is an error, or no boolean. kube-scheduler then fails the pod on this node.
         """
         with evaluation():
-            value = self._expression.value(_data(kind))
+            value = self._expression.evaluate(_data(kind))
         if not isinstance(value, bool):
             raise EvaluationError(f"the value is no boolean but {type(value).__name__}")
         return value

@@ -42,17 +42,17 @@ class Symmetry:
                 known = self._interned.setdefault(content, len(self._interned))
                 self._cell_keys[short] = known
             keys.append(known)
-        return (tuple(sorted(keys)), tuple(map(len, partial.seen)))
+        return (tuple(sorted(keys)), tuple(map(len, partial.chosen_values)))
 
     def _marks(self, cell: list[int], partial: Partial) -> tuple[tuple[int, int], ...]:
         """Values of the cell that constraints have seen: (constraint, value)."""
-        if not any(partial.seen):
+        if not any(partial.chosen_values):
             return ()
         return tuple(
             (number, value)
-            for number, seen in enumerate(partial.seen)
+            for number, seen in enumerate(partial.chosen_values)
             for value in sorted(seen)
-            if any(row[d] == value for row in self.node.values for d in cell)
+            if any(row[d] == value for row in self.node.attribute_values for d in cell)
         )
 
     def _content(self, cell: list[int], partial: Partial) -> Any:
@@ -61,7 +61,7 @@ class Symmetry:
         Devices are ordered by color refinement, so equal contents are isomorphic; isomorphic ones are nearly always equal.
         """
         state = partial.state
-        free_devices = self.stock.rest(state.used)
+        free_devices = self.stock.unused(state.used)
         open_devices, broken = list[int](), set[Any]()
         for device in cell:
             bit = 1 << device
@@ -96,7 +96,7 @@ class Symmetry:
                     for c, users in counters.items()
                 )
             ),
-            tuple(self._pattern(row, ordered, marks) for row in self.node.values),
+            tuple(self._pattern(row, ordered, marks) for row in self.node.attribute_values),
         )
         return (content, tuple(sorted(broken)))
 
@@ -134,7 +134,7 @@ class Symmetry:
                     tuple(sorted(number for number, value in marks if value == row[d])),
                     tuple(sorted(color[e] for e in devices if row[e] == row[d])),
                 )
-                for row in self.node.values
+                for row in self.node.attribute_values
             )
             refined[d] = self._rank((color[d], around, values))
         return refined
@@ -187,7 +187,9 @@ def _cells(node: NodeNeeds) -> list[list[int]]:
     for device in requested:
         links = [("counter", counter, 0) for counter, _ in node.consumes[device]]
         links += [
-            ("value", i, row[device]) for i, row in enumerate(node.values) if row[device] != ABSENT
+            ("value", i, row[device])
+            for i, row in enumerate(node.attribute_values)
+            if row[device] != ABSENT
         ]
         for link in links:
             parent[root(device)] = root(owner.setdefault(link, device))

@@ -66,7 +66,7 @@ def kind_of(node: NodeNeeds, plugin: Plugin) -> NodeKind:
     needs = tuple(
         need if served is None else "" for need, served in zip(node.needs, plugin, strict=True)
     )
-    asked = NodeNeeds(needs, node.values, node.counters, node.consumes, node.left)
+    asked = NodeNeeds(needs, node.attribute_values, node.counters, node.consumes, node.left)
     groups = list(groups_of(asked))
     alone = [0] * len(needs)
     for atom, (need, served) in enumerate(zip(needs, plugin, strict=True)):

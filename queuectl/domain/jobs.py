@@ -173,11 +173,11 @@ class JobRecord:
         groups: of a set of gangs, which is in no queue itself: the number of its gangs. ``podsets`` are those of one gang.
         index: of one index of an array or an elastic Job, as :mod:`queuectl.domain.arrays` makes it: a workload that consists of its pod.
         face: the pod with the status and the Events of a workload that consists of pods, also after its deletion; None for all others.
-        items: (podset, index of its entry) for podsets of a list.
+        list_indexes: (podset, index of its entry) for podsets of a list.
         missing: maps that its object does not have and that patches write to, as JSON pointers. Only of kinds with a list of podsets.
         ranks: (podset, size of a group) for podsets whose pods have the index of a group and an index inside it.
         first_ranks: (podset, first index) for podsets whose pods have indexes that do not begin with 0.
-        kept: podsets whose ended pods its controller keeps, and does not replace.
+        kept_podsets: podsets whose ended pods its controller keeps, and does not replace.
         late: podsets whose pods its controller creates only when the pods of others run, or have ended.
         unborn: those of which it has created none, because pods of others must run or end first.
     """
@@ -228,11 +228,11 @@ class JobRecord:
     awaits: str = ""
     absent: bool = False
     face: PodFace | None = None
-    items: tuple[tuple[str, int], ...] = ()
+    list_indexes: tuple[tuple[str, int], ...] = ()
     missing: tuple[str, ...] = ()
     ranks: tuple[tuple[str, int], ...] = ()
     first_ranks: tuple[tuple[str, int], ...] = ()
-    kept: tuple[str, ...] = ()
+    kept_podsets: tuple[str, ...] = ()
     late: tuple[str, ...] = ()
     unborn: tuple[str, ...] = ()
     array: ArrayStatus | None = None

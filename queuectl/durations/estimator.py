@@ -15,7 +15,7 @@ from queuectl.domain.past_jobs import FinishedRun, GangProfile
 
 # ---- The last run times of one group
 
-KEPT: Final = 200  # run times that a group keeps
+MOST_RUN_TIMES: Final = 200  # run times that a group keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class RunTimeSample:
     recent: tuple[float, ...] = ()
     ordered: tuple[float, ...] = ()
 
-    def with_run(self, seconds: float, limit: int = KEPT) -> RunTimeSample:
+    def with_run(self, seconds: float, limit: int = MOST_RUN_TIMES) -> RunTimeSample:
         """The sample with one more run time; if it has ``limit`` already, without the oldest."""
         recent, ordered = self.recent, self.ordered
         if len(recent) >= limit:
@@ -120,7 +120,7 @@ class RunTimeEstimator:
     The same runs in the same order always give the same estimates. One thread adds runs; others can ask meanwhile.
     """
 
-    def __init__(self, *, limit: int = KEPT, most_groups: int = _GROUPS) -> None:
+    def __init__(self, *, limit: int = MOST_RUN_TIMES, most_groups: int = _GROUPS) -> None:
         self._samples: dict[Hashable, RunTimeSample] = {}
         self._kept = limit
         self._most = most_groups

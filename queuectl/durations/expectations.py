@@ -129,14 +129,14 @@ class RunTimes:
     """The possible run times of a gang, all attempts together, in seconds.
 
     Attributes:
-        known: run times of finished gangs like it that ran longer than ``elapsed``, shortest first; never empty.
+        longer: run times of finished gangs like it that ran longer than ``elapsed``, shortest first; never empty.
         elapsed: for which it has run.
         limit: at which the controller ends it; infinite = none.
-        certain: ``known`` has one value, which is the run time.
-        group: ClusterQueue, user and time of submission. Run times of one group deviate from ``known`` together.
+        certain: ``longer`` has one value, which is the run time.
+        group: ClusterQueue, user and time of submission. Run times of one group deviate from ``longer`` together.
     """
 
-    known: tuple[float, ...]
+    longer: tuple[float, ...]
     elapsed: float = 0.0
     limit: float = inf
     certain: bool = False
@@ -149,12 +149,12 @@ class RunTimes:
         the same probability. The last interval has no end; it is taken up to twice its begin.
         """
         if self.certain:
-            total = self.known[0]
+            total = self.longer[0]
         else:
-            place = part * (len(self.known) + 1)
-            after = min(int(place), len(self.known))
-            low = self.known[after - 1] if after else self.elapsed
-            high = self.known[after] if after < len(self.known) else 2.0 * low
+            place = part * (len(self.longer) + 1)
+            after = min(int(place), len(self.longer))
+            low = self.longer[after - 1] if after else self.elapsed
+            high = self.longer[after] if after < len(self.longer) else 2.0 * low
             total = low + (high - low) * (place - after)
         return max(min(total, self.limit) - self.elapsed, 0.0)
 

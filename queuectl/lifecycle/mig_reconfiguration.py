@@ -41,13 +41,13 @@ class MigGroup:
     """All nodes of one change together.
 
     Attributes:
-        wanted: the gang still needs it, and no node of the change has failed.
+        needed: the gang still needs it, and no node of the change has failed.
         complete: each node of the change has begun.
         use: of the GPUs of its nodes.
         applied: each node whose configuration is changed has the new one.
     """
 
-    wanted: bool = True
+    needed: bool = True
     complete: bool = True
     use: GpuUse = GpuUse.FREE
     applied: bool = True
@@ -61,13 +61,13 @@ class MigStep:
         after: the new annotation.
         uncordon: whether the node takes pods again.
         config: the configuration that the MIG manager is to apply; None = as before.
-        result: how the change ended; None = it continues.
+        outcome: how the change ended; None = it continues.
     """
 
     after: MigReconfiguration
     uncordon: bool = False
     config: str | None = None
-    result: MigResult | None = None
+    outcome: MigResult | None = None
 
 
 def step(record: NodeRecord, group: MigGroup, now: float, timeout: float) -> MigStep | None:
@@ -100,7 +100,7 @@ def step(record: NodeRecord, group: MigGroup, now: float, timeout: float) -> Mig
 def _emptying(
     change: MigReconfiguration, group: MigGroup, now: float, *, late: bool
 ) -> MigStep | None:
-    if not group.wanted or (not group.complete and now - change.since > INCOMPLETE_SECONDS):
+    if not group.needed or (not group.complete and now - change.since > INCOMPLETE_SECONDS):
         return _ended(change, MigPhase.WITHDRAWN, MigResult.WITHDRAWN, now)
     if not group.complete:
         return None
@@ -135,4 +135,4 @@ def _rolling_back(
 
 
 def _ended(change: MigReconfiguration, phase: MigPhase, outcome: MigResult, now: float) -> MigStep:
-    return MigStep(change.entered(phase, now), uncordon=True, result=outcome)
+    return MigStep(change.entered(phase, now), uncordon=True, outcome=outcome)

@@ -374,7 +374,7 @@ class Stragglers:
         self._known: dict[_Rank, Straggler] = {}
         self._reported: set[_Rank] = set()
 
-    def found(self, stragglers: Sequence[Straggler], now: float) -> bool:
+    def update(self, stragglers: Sequence[Straggler], now: float) -> bool:
         """Store the result of an evaluation. Returns whether a report is due. An episode ends when the rank is not slow."""
         self._at = now
         self._known = {(one.uid, one.attempt, one.pod): one for one in stragglers}

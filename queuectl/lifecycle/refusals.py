@@ -31,7 +31,7 @@ _RELEASES: Final = (Purpose.START, Purpose.PIN)
 class WriteOutcome(Enum):
     """The effect of a write that was sent. All purposes have the same outcomes."""
 
-    DONE = "it took effect"
+    TOOK_EFFECT = "it took effect"
     OUTDATED = "no effect: the object has changed or is deleted, which the watch shows"
     REFUSED = "no effect, and none as it is: a webhook, a policy, a right or a PodDisruptionBudget denies it"
     UNAVAILABLE = "no effect: the API server did not handle the request"

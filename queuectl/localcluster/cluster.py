@@ -94,7 +94,7 @@ class LocalCluster:
         except BaseException:
             place.remove()
             raise
-        progress.done(
+        progress.finish(
             f"Cluster {place.name} is up after {time.monotonic() - began:.1f} s: {place.server}"
         )
         return cls(place, supervisor)

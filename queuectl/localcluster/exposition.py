@@ -76,7 +76,7 @@ def _rows(
         whole = max((work for _, _, work in sharing), key=lambda work: work.engine)
         shown = sharing if dialect.virtual_gpus else sharing[-1:]
         for device, load, work in shown:
-            yield device, whole, work, _labels(device, load if work.seen else None, dialect)
+            yield device, whole, work, _labels(device, load if work.pod_exported else None, dialect)
     for device in free_devices:
         yield device, IDLE, IDLE, _labels(device, None, dialect)
 

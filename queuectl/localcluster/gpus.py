@@ -26,13 +26,13 @@ _INSTANCES: Final = 7  # of a GPU in MIG mode, in this simulation
 
 @dataclass(frozen=True, slots=True)
 class GpuActivity:
-    """The work of one GPU, as parts of 1. ``seen``: the exporter has its pod."""
+    """The work of one GPU, as parts of 1. ``pod_exported``: the exporter has its pod."""
 
     engine: float = 0.0
     tensor: float = 0.0
     memory_busy: float = 0.0
     memory_held: float = 0.01
-    seen: bool = True
+    pod_exported: bool = True
     clock: float = 1.0
 
 
@@ -43,7 +43,7 @@ _WORDS: Final[Mapping[str, GpuActivity]] = {
     "held": GpuActivity(memory_held=0.8),
     "stuck": GpuActivity(engine=1.0, memory_held=0.8),
     "slow": GpuActivity(0.9, 0.5, 0.4, 0.8, clock=0.5),
-    "unseen": GpuActivity(seen=False),
+    "unseen": GpuActivity(pod_exported=False),
 }
 
 
@@ -170,18 +170,18 @@ class SimulatedGpus:
         return [SimulatedGpu(self._node, index) for index in range(self._gpus) if index not in used]
 
     def _choose(self, load: GpuPod) -> list[SimulatedGpu]:
-        taken = [(device, other) for device, other, _ in self.assignments]
-        used = {device.index for device, _ in taken}
+        in_use = [(device, other) for device, other, _ in self.assignments]
+        used = {device.index for device, _ in in_use}
         free = (index for index in count() if index not in used)
         if load.shared:
-            sliced = [device for device, other in taken if other.shared]
+            sliced = [device for device, other in in_use if other.shared]
             index = sliced[0].index if sliced else next(free)
             return [
                 SimulatedGpu(self._node, index, slice=len(sliced) + n) for n in range(load.gpus)
             ]
         if not load.mig:
             return [SimulatedGpu(self._node, next(free)) for _ in range(load.gpus)]
-        parted = [device for device, other in taken if other.mig]
+        parted = [device for device, other in in_use if other.mig]
         index = parted[-1].index if parted else next(free)
         begun = sum(device.index == index for device in parted)
         if begun + load.gpus > _INSTANCES:

@@ -24,7 +24,7 @@ from queuectl.objects import keys
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import Address
 from queuectl.objects.files.jobs import unseen
-from queuectl.objects.files.pods import GivenPod, field_of_pod, taken
+from queuectl.objects.files.pods import GivenPod, field_of_pod, workload_pod
 from queuectl.objects.files.workloads import KIND as WORKLOAD
 from queuectl.objects.kinds import KINDS, JobKinds
 from queuectl.objects.kubernetes.nodes import priority_values
@@ -34,7 +34,7 @@ from queuectl.offline.fates import Fates
 from queuectl.offline.gangs import (
     DocumentedGang,
     as_admitted,
-    given,
+    documented,
     joined,
     with_made_up,
     without_unoffered,
@@ -60,7 +60,7 @@ class Parts:
         quotas: the ResourceQuotas.
         jobs, workloads: without the relations between them.
         pods: with their documents.
-        made: kind, and namespace/name, of each child of a job, to those of its controller.
+        created: kind, and namespace/name, of each child of a job, to those of its controller.
         warnings: so far. More are added.
     """
 
@@ -69,7 +69,7 @@ class Parts:
     jobs: list[DocumentedGang] = field(default_factory=list)
     workloads: list[DocumentedGang] = field(default_factory=list)
     pods: list[tuple[Document, GivenPod]] = field(default_factory=list)
-    made: dict[tuple[str, str], tuple[str, str] | None] = field(default_factory=dict)
+    created: dict[tuple[str, str], tuple[str, str] | None] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     kinds: JobKinds = field(default_factory=lambda: KINDS)
 
@@ -113,7 +113,7 @@ class Assembly:
         for one in parts.workloads:
             uid = names[one.record.namespace, one.record.name]
             self._of_workloads.append((one.document, uid))
-        owners = Owners(gangs, names, parts.made)
+        owners = Owners(gangs, names, parts.created)
         pods = [(document, pod, owners.of(pod)) for document, pod in parts.pods]
         # A job with pods was submitted. A pod of an index can wait before that.
         submitted = {
@@ -192,7 +192,7 @@ class Assembly:
         owned: dict[int, tuple[GivenPod, DocumentedGang]] = {}  # by place in the list
         for document, pod, gang in pods:
             of_workload = gang is not None and gang.workload is not None
-            member = None if of_workload else taken(document, pod.record, self._parts.kinds)
+            member = None if of_workload else workload_pod(document, pod.record, self._parts.kinds)
             if member is not None and member.member is not None:
                 job = member.member.job
                 made = [replace(one, path=field_of_pod(document, "")) for one in job.podsets]
@@ -262,7 +262,7 @@ class Assembly:
                 continue
             face = job.face.uid if job.face is not None else ""
             first = face if face in documents else uid
-            self._gangs[uid] = given(documents[first], last + places[first], job)
+            self._gangs[uid] = documented(documents[first], last + places[first], job)
 
     def _given_of(self, job: JobRecord) -> DocumentedGang:
         return self._gangs[job.index.job_uid if job.index is not None else job.uid]
@@ -293,7 +293,7 @@ class Assembly:
         self._assume(running, ledgers, entries)
         for one in running:
             placement = one.placement()
-            entries.append(ledgers.running(one.given, one.job, placement))
+            entries.append(ledgers.running(one.gang, one.job, placement))
             self._apply(stand_ins(one, placement))
         self._apply(self._quotas(running))
         self.state.load(entries)
@@ -372,7 +372,7 @@ class Assembly:
         if not any(gang.coarse for gang in running):
             return
         known = [
-            ledgers.running(gang.given, gang.job, gang.placement(warn=False)) for gang in running
+            ledgers.running(gang.gang, gang.job, gang.placement(warn=False)) for gang in running
         ]
         self.state.load([*waiting, *known])
         use = used(running, self.state.usage.other_pods)

@@ -43,7 +43,7 @@ class Ledgers:
         config: the queues.
         now: unix seconds.
         classes: values of the PriorityClasses by name.
-        known: the names of the PriorityClasses.
+        priority_classes: the names of the PriorityClasses.
         statuses: of dependencies.
         warn: adds a warning about a gang.
     """
@@ -51,7 +51,7 @@ class Ledgers:
     config: QueueConfig
     now: float
     classes: Mapping[str, int]
-    known: frozenset[str]
+    priority_classes: frozenset[str]
     statuses: Statuses
     warn: Warn
 
@@ -123,6 +123,6 @@ class Ledgers:
         if named is not None:
             return self.config.priority_classes.get(named, 0)
         of_pods = job.pod_priority_class
-        if of_pods is not None and of_pods not in self.known:
+        if of_pods is not None and of_pods not in self.priority_classes:
             self.warn(gang, f"PriorityClass {of_pods} is not in the input: priority 0 assumed")
         return self.classes.get(of_pods or "", 0)

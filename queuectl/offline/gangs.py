@@ -104,7 +104,7 @@ def as_uid(text: str) -> str:
     return text.replace(".", "~")
 
 
-def given(document: Document, position: int, record: JobRecord) -> DocumentedGang:
+def documented(document: Document, position: int, record: JobRecord) -> DocumentedGang:
     """The gang of a record. Without a uid, it gets one of its names."""
     meta = document.body.get("metadata") or {}
     uid = as_uid(record.uid or f"{record.kind}/{record.namespace}/{record.name}")
@@ -144,12 +144,12 @@ def read_job(
         record = kind.read(document.convert(kind.wire), strict=strict)
     except RequestError as error:
         raise document.error("", str(error)) from None
-    return given(document, position, children.completed(document, record))
+    return documented(document, position, children.completed(document, record))
 
 
 def of_workload(document: Document, position: int, workload: GivenWorkload) -> DocumentedGang:
     """A Workload as a gang of its own."""
-    found = replace(given(document, position, workload.record), draft=False)
+    found = replace(documented(document, position, workload.record), draft=False)
     return replace(found, created_at=workload.created_at, workload=workload)
 
 

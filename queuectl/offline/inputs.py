@@ -183,7 +183,7 @@ def _sort(document: Document, position: int, parts: _Input) -> None:
         parts.warnings.extend(warnings)
         parts.workloads.append(of_workload(document, position, workload))
     elif is_child(document, parts.kinds):
-        parts.made[document.kind, document.name] = controller_of(document)
+        parts.created[document.kind, document.name] = controller_of(document)
     elif is_job(document, parts.kinds):
         job = read_job(document, position, parts.kinds, parts.children)
         parts.jobs += [job] if job is not None else []

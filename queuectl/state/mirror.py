@@ -896,7 +896,9 @@ class Mirror:
             self.touched.add(pod.owner)
             job = self.jobs.get(pod.owner)
             # A job that waits can start without it.
-            self.planning_changed |= job is not None and job.suspended and pod.podset in job.kept
+            self.planning_changed |= (
+                job is not None and job.suspended and pod.podset in job.kept_podsets
+            )
             if not siblings:
                 del self._by_owner[key]
                 self._savers.pop(key, None)

@@ -136,12 +136,12 @@ class Judgement(NamedTuple):
 
     Attributes:
         out: evidence against the nodes to take out of placement, by name.
-        kept: evidence against nodes that stay in placement: the mode is Report, or too many are unhealthy.
+        staying: evidence against nodes that stay in placement: the mode is Report, or too many are unhealthy.
         signals: for each signal, the number of nodes with a finding.
     """
 
     out: Mapping[str, str]
-    kept: Mapping[str, str]
+    staying: Mapping[str, str]
     signals: Mapping[HealthSignal, int]
 
 

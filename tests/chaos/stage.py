@@ -21,9 +21,9 @@ import yaml
 
 from queuectl.cluster.adapter import SYSTEM_NAMESPACE
 from queuectl.db.embedded import EmbeddedServer
+from queuectl.demo.api_connection import ApiConnection, ApiRefused
 from queuectl.demo.controller import ACCOUNT, ControllerProcess
 from queuectl.demo.recorder import Recorder
-from queuectl.demo.rest import ApiConnection, ApiRefused
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.client import Client, get_plain
 from tests.support.relay import Relay, http_relay, postgres_relay

@@ -144,7 +144,7 @@ def test_an_evaluation_that_the_library_ends_is_an_error():
     environment = cel.NewEnv(variables={"device.driver": cel.Type.STRING})
     found = CompiledExpression(compiled(environment, EXPENSIVE["nested macros"]))
     with pytest.raises(EvaluationError, match="Iteration budget exceeded"):
-        found.value({"device.driver": ""})
+        found.evaluate({"device.driver": ""})
 
 
 def test_a_selector_that_is_refused_is_compiled_once():

@@ -13,7 +13,7 @@ from queuectl.domain.past_jobs import FinishedRun, GangProfile
 from queuectl.domain.workload import Duration
 from queuectl.durations.estimator import (
     ENOUGH,
-    KEPT,
+    MOST_RUN_TIMES,
     RunTimeEstimator,
     RunTimeSample,
     doubled,
@@ -125,8 +125,8 @@ def test_of_n_and_one_runs_at_least_the_stated_part_is_within_the_quantile_of_th
         # The group of the gang has too few runs; that of all gangs has enough.
         ([(WORK, 10.0), *[(GangProfile(), 900.0)] * ENOUGH], 900.0),
         # One of all that are kept.
-        ([(WORK, 900.0), *[(WORK, 10.0)] * (KEPT - 1)], 900.0),
-        ([(WORK, 900.0), *[(WORK, 10.0)] * KEPT], 10.0),
+        ([(WORK, 900.0), *[(WORK, 10.0)] * (MOST_RUN_TIMES - 1)], 900.0),
+        ([(WORK, 900.0), *[(WORK, 10.0)] * MOST_RUN_TIMES], 10.0),
     ],
 )
 def test_the_longest_run_is_that_of_the_most_specific_group_with_enough_runs(

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from queuectl.demo.api_connection import ApiConnection
 from queuectl.demo.controller import KUEUE_KEYS, ControllerProcess, install
-from queuectl.demo.rest import ApiConnection
 from queuectl.localcluster import ClusterSpec, LocalCluster
 from queuectl.localcluster.build import Assets
 from queuectl.localcluster.client import wait_until

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from queuectl.db.embedded import EmbeddedServer
-from queuectl.demo.rest import ApiConnection
+from queuectl.demo.api_connection import ApiConnection
 from queuectl.localcluster.gpus import GpuPod, parse_profile
 from queuectl.planner.preempt.cost import RESTART_COST
 from tests.support.controllers import CheckedController

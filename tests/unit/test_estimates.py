@@ -34,7 +34,7 @@ from queuectl.domain.records import NamespaceRecord, Upserted
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
-from queuectl.durations.estimator import ENOUGH, KEPT
+from queuectl.durations.estimator import ENOUGH, MOST_RUN_TIMES
 from queuectl.estimates.expected_starts import expected_starts
 from queuectl.estimates.scene import scene_of
 from queuectl.planner.cache import PlannerCache
@@ -145,7 +145,7 @@ def test_an_execution_time_gives_the_latest_end_of_a_gang() -> None:
         runs(*[300] * 5, user="bob"),  # no run of the user: the queue's are used
         runs(*[700] * 5, user="bob") + runs(*[300] * 5),
         runs(*[300] * 5, queue="other"),  # else those of the ClusterQueue
-        runs(*[9000.0] * KEPT, *[300.0] * KEPT),  # only the last runs count
+        runs(*[9000.0] * MOST_RUN_TIMES, *[300.0] * MOST_RUN_TIMES),  # only the last runs count
     ],
 )
 def test_else_gangs_of_its_user_or_of_its_queue_did(past: list[FinishedRun]) -> None:

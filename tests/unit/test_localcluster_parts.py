@@ -334,7 +334,7 @@ def test_progress_has_the_current_step_the_next_step_and_a_progress_line() -> No
     shown = LineProgress(stream, every=0)
     shown.step("Building", "starting")
     shown.tick("package a")
-    shown.done("Done.")
+    shown.finish("Done.")
     lines = stream.getvalue().splitlines()
     assert lines[0] == "localcluster: Building (next: starting)"
     assert lines[1].startswith("localcluster: Building: 0.0 s, package a")

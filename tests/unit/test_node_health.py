@@ -225,7 +225,7 @@ async def test_the_watch_of_a_new_leader_begins_with_the_nodes_that_are_out() ->
 def test_nodes_that_an_earlier_leader_took_out_are_the_first_within_the_limit() -> None:
     tracker = NodeHealthTracker({"n7": "GPU 3: XID 79", "deleted": "GPU 3: XID 79"})
     found = tracker.judge(fleet(), [xid("n5")], NodeHealthRules(most=0.1), NOW)
-    assert (set(found.out), set(found.kept)) == ({"n7"}, {"n5"})
+    assert (set(found.out), set(found.staying)) == ({"n7"}, {"n5"})
     found = tracker.judge(fleet(), [xid("n7", 48)], NodeHealthRules(most=0.1), NOW)
     assert found.out == {"n7": "GPU 3: XID 48"}, "its own finding replaces the earlier one"
 
@@ -238,7 +238,7 @@ def test_no_more_nodes_than_the_limit_are_taken_out_and_the_first_stay_out() -> 
     assert set(tracker.judge(fleet(), [xid("n5")], rules, NOW).out) == {"n5"}
     found = tracker.judge(fleet(), [xid(f"n{number}") for number in range(10)], rules, NOW)
     assert set(found.out) == {"n0", "n5"}
-    assert len(found.kept) == 8
+    assert len(found.staying) == 8
 
 
 def test_one_node_of_a_small_cluster_can_be_taken_out() -> None:
@@ -251,7 +251,7 @@ def test_one_node_of_a_small_cluster_can_be_taken_out() -> None:
 )
 def test_the_mode_decides_the_effect(mode: HealthMode, out: int, kept: int) -> None:
     found = judged(xid("n1"), rules=replace(RULES, mode=mode))
-    assert (len(found.out), len(found.kept)) == (out, kept)
+    assert (len(found.out), len(found.staying)) == (out, kept)
 
 
 # ---- the copy of the cluster

@@ -616,7 +616,8 @@ def test_a_started_job_reads_back_as_resumed_with_the_attempt(case: Path) -> Non
         status="Starting",
         ungated=(),
         missing=(),
-        items=record.items or after.items,  # a TrainJob from before the policies gets its entry
+        list_indexes=record.list_indexes
+        or after.list_indexes,  # a TrainJob from before the policies gets its entry
     )
     assert after == started, "gated, too, whether it was before or not"
     assert patch["metadata"]["uid"] == record.uid

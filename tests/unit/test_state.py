@@ -715,7 +715,7 @@ def test_the_end_of_a_priority_does_not_hide_other_news_of_the_same_look() -> No
 
 def test_ended_pods_that_its_controller_keeps_block_a_gang_until_they_are_deleted() -> None:
     ended = [pod(name, gated=False, phase=PodPhase.FAILED) for name in ("p1", "p2")]
-    world = World(ENTRY, records=[replace(JOB, kept=("main",)), *ended])
+    world = World(ENTRY, records=[replace(JOB, kept_podsets=("main",)), *ended])
     (pending,) = world.freeze().pending
     assert pending.blocked is not None
     assert pending.blocked.code is Code.WAITING_FOR_PODS
@@ -730,7 +730,7 @@ def test_ended_pods_that_its_controller_keeps_block_a_gang_until_they_are_delete
 def test_ended_pods_of_other_podsets_block_nothing() -> None:
     ended = pod("p1", gated=False, phase=PodPhase.FAILED)
     for kept in ((), ("other",)):
-        world = World(ENTRY, records=[replace(JOB, kept=kept), ended])
+        world = World(ENTRY, records=[replace(JOB, kept_podsets=kept), ended])
         assert world.freeze().pending[0].blocked is None
 
 

@@ -113,13 +113,13 @@ def test_an_expression_that_is_not_valid_is_refused() -> None:
 def test_a_missing_field_is_an_error_and_an_optional_one_is_not() -> None:
     data: dict[str, Any] = {"object": {}, "request": {}, "variables": {}}
     with pytest.raises(EvaluationError, match="spec"):
-        expression("object.spec").value(data)
-    assert expression("object.?spec.orValue('none')").value(data) == "none"
+        expression("object.spec").evaluate(data)
+    assert expression("object.?spec.orValue('none')").evaluate(data) == "none"
 
 
 def test_a_key_is_escaped_as_part_of_a_pointer() -> None:
     data: dict[str, Any] = {"object": {}, "request": {}, "variables": {}}
-    assert expression("jsonpatch.escapeKey('a/b~c')").value(data) == "a~1b~0c"
+    assert expression("jsonpatch.escapeKey('a/b~c')").evaluate(data) == "a~1b~0c"
 
 
 # ---- answers

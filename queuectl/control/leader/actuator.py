@@ -162,7 +162,7 @@ class Actuator:
         """Send one write. Returns whether it took effect."""
         async with self._limit:
             began = time.perf_counter()
-            outcome, result = WriteOutcome.DONE, WriteResult.OK
+            outcome, result = WriteOutcome.TOOK_EFFECT, WriteResult.OK
             try:
                 version = await self._patch(write)
             except ClusterError as error:
@@ -181,7 +181,7 @@ class Actuator:
                 if write.purpose is Purpose.PIN:
                     self._placed(uid)
             self._metrics.wrote(write.resource, result, time.perf_counter() - began)
-            return outcome is WriteOutcome.DONE
+            return outcome is WriteOutcome.TOOK_EFFECT
 
     async def _patch(self, write: Write) -> int:
         """Send it. If it is denied, send it again without its optional parts. Returns the object's new version."""

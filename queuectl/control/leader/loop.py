@@ -144,7 +144,7 @@ class Loop:
 
     def compared(self, stragglers: Sequence[Straggler]) -> None:
         """Store the ranks whose GPUs run far slower than those of their peers."""
-        if self.leader_state.stragglers.found(stragglers, self._clock()):
+        if self.leader_state.stragglers.update(stragglers, self._clock()):
             self._wakeup.trigger()
 
     def _placed(self, uid: str) -> None:

@@ -208,7 +208,7 @@ class MigReconfigurer:
         if emptying and self._holders(tuple(r.node.name for r in emptying)).pods:
             use = GpuUse.STAYS if change.key in self._stuck else GpuUse.USED
         return MigGroup(
-            wanted=self._wanted(change),
+            needed=self._wanted(change),
             complete=change.complete,
             use=use,
             applied=not emptying and all(map(_applied, changed)),
@@ -232,7 +232,7 @@ class MigReconfigurer:
 
     async def _report(self, node: str, before: MigReconfiguration, following: MigStep) -> None:
         source, target = before.source.config, before.target.config
-        result, after = following.result, following.after
+        result, after = following.outcome, following.after
         if result is not None:
             good = result in (MigResult.SUCCEEDED, MigResult.WITHDRAWN)
             failures = after.failures

@@ -402,7 +402,7 @@ class NodeHealthWatch:
 
     def _log(self, judged: Judgement) -> None:
         """Log each change once."""
-        found = {**judged.kept, **judged.out}
+        found = {**judged.staying, **judged.out}
         for node, evidence in found.items():
             if self._known.get(node) != evidence:
                 log.warning("node_unhealthy", node=node, reason=evidence, out=node in judged.out)

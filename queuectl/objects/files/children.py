@@ -33,12 +33,12 @@ class Children:
 
     Attributes:
         runtimes: by kind, namespace ("" for those of the cluster) and name.
-        made: JobSets by namespace and name of their TrainJob.
+        created: JobSets by namespace and name of their TrainJob.
         jobs: Jobs by namespace and name of their JobSet.
     """
 
     runtimes: dict[tuple[str, str, str], Document] = field(default_factory=dict)
-    made: dict[tuple[str, str], Document] = field(default_factory=dict)
+    created: dict[tuple[str, str], Document] = field(default_factory=dict)
     jobs: dict[tuple[str, str], list[Document]] = field(default_factory=dict)
 
     @classmethod
@@ -52,7 +52,7 @@ class Children:
             elif document.kind == JOBSET.kind:
                 kind, parent = controller_of(document) or ("", "")
                 if kind in keys.PARENT_KINDS:
-                    children.made[namespace, parent.partition("/")[2]] = document
+                    children.created[namespace, parent.partition("/")[2]] = document
             elif document.kind == BATCH_JOB.kind:
                 kind, parent = controller_of(document) or ("", "")
                 if kind == JOBSET.kind:
@@ -71,7 +71,7 @@ class Children:
             return self._left(record)
         if record.kind not in keys.PARENT_KINDS or record.error is not None:
             return record
-        child = self.made.get((record.namespace, record.name))
+        child = self.created.get((record.namespace, record.name))
         if child is None:
             body = self._made_from_runtime(document, record)
             child = Document(document.address, body)

@@ -40,9 +40,9 @@ _OF_PLACES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Another name for each: ``places`` for nodes and values of labels, ``others`` for all else."""
+    """Another name for each: ``places`` for nodes and values of labels, ``other_names`` for all else."""
 
-    others: Mapping[str, str] = field(default_factory=dict)
+    other_names: Mapping[str, str] = field(default_factory=dict)
     places: Mapping[str, str] = field(default_factory=dict)
 
     def within(self, part: str) -> Names:
@@ -53,7 +53,7 @@ class Names:
 def renamed(content: Any, names: Names) -> Any:
     """The same value with other names, and without sentences."""
     if type(content) is str:  # not a member of an enumeration
-        return names.others.get(content, content)
+        return names.other_names.get(content, content)
     if isinstance(content, tuple | frozenset):
         return type(content)(renamed(one, names) for one in content)
     if isinstance(content, Mapping) and not isinstance(content, Resources):

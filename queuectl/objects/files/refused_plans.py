@@ -147,7 +147,7 @@ def redact(content: bytes) -> bytes:
         ),
     )
     names = new_names(refused.snapshot)
-    subjects = {**names.places, **names.others}
+    subjects = {**names.places, **names.other_names}
     redacted = replace(
         refused,
         redacted=True,

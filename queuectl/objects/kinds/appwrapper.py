@@ -152,10 +152,10 @@ class AppWrapper(DescribedKind):
             followed=True,
             ranks=numbered(lambda job: job.ranks),
             first_ranks=numbered(lambda job: job.first_ranks),
-            kept=named(lambda job: job.kept),
+            kept_podsets=named(lambda job: job.kept_podsets),
             late=named(lambda job: job.late),
             unborn=named(lambda job: job.unborn),
-            items=tuple(
+            list_indexes=tuple(
                 (names[one.index][podset.name], one.index)
                 for one in components
                 for podset in one.job.podsets
@@ -189,7 +189,7 @@ class AppWrapper(DescribedKind):
         self, record: JobRecord, template: Callable[[str], dict[str, Any]]
     ) -> dict[str, Any]:
         infos: dict[str, list[dict[str, Any]]] = {}
-        for name, index in record.items:
+        for name, index in record.list_indexes:
             labels = template(name)["metadata"]["labels"]
             info = {"labels": labels, "schedulingGates": [{"name": keys.GATE}]}
             infos.setdefault(str(index), []).append(info)

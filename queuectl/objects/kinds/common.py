@@ -48,10 +48,10 @@ class SpecFields:
     final: bool = False
     ranks: tuple[tuple[str, int], ...] = ()
     first_ranks: tuple[tuple[str, int], ...] = ()
-    kept: tuple[str, ...] = ()
+    kept_podsets: tuple[str, ...] = ()
     late: tuple[str, ...] = ()
     unborn: tuple[str, ...] = ()
-    items: tuple[tuple[str, int], ...] = ()
+    list_indexes: tuple[tuple[str, int], ...] = ()
     missing: tuple[str, ...] = ()
     array: ArrayStatus | None = None
     ended: frozenset[int] = frozenset()
@@ -139,10 +139,10 @@ def read_job(
         queue_keys=_queue_keys(meta, kueue),
         ranks=fields.ranks,
         first_ranks=fields.first_ranks,
-        kept=fields.kept,
+        kept_podsets=fields.kept_podsets,
         late=fields.late,
         unborn=fields.unborn,
-        items=fields.items,
+        list_indexes=fields.list_indexes,
         missing=fields.missing,
         parent=controller_of(meta, keys.PARENT_KINDS),
         applied=any(owner.operation == "Apply" for owner in meta.managed_fields or ()),

@@ -39,14 +39,14 @@ from queuectl.objects.kubernetes.wire import Condition, Meta, Template
 
 # ---- Patches
 #
-# A JSON merge patch replaces a list as a whole. A patch with :class:`Items` is therefore sent as a JSON patch. Both have uid and
+# A JSON merge patch replaces a list as a whole. A patch with :class:`ListPatch` is therefore sent as a JSON patch. Both have uid and
 # resourceVersion in their metadata, and apply only to that version: the list that the patch addresses by index is the list that was read.
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 JSON_PATCH: Final = "application/json-patch+json"
 
 
-class Items(dict[str, Any]):
+class ListPatch(dict[str, Any]):
     """Changes of entries of a list, by index."""
 
 
@@ -67,7 +67,7 @@ def escaped(key: str) -> str:
 
 
 def _has_items(patch: Mapping[str, Any]) -> bool:
-    return isinstance(patch, Items) or any(
+    return isinstance(patch, ListPatch) or any(
         _has_items(value) for value in patch.values() if isinstance(value, Mapping)
     )
 
@@ -169,7 +169,7 @@ class DescribedKind:
         """The podsets, with what the controller of the kind adds to their pods."""
         return podsets
 
-    def asked(self, document: Any, fields: SpecFields) -> SpecFields:  # noqa: ARG002 - for subclasses
+    def read_fields(self, document: Any, fields: SpecFields) -> SpecFields:  # noqa: ARG002 - for subclasses
         """The request, with what only this kind has."""
         return fields
 
@@ -224,7 +224,7 @@ class DescribedKind:
         self, record: JobRecord, template: Callable[[str], dict[str, Any]]
     ) -> dict[str, Any]:
         names = {podset.name for podset in record.podsets}
-        items, found = dict(record.items), []
+        items, found = dict(record.list_indexes), []
         for where in self.description.podsets:
             places = {where.name: where.path} if where.name else {}
             places |= {key.lower(): f"{where.path}.{key}" for key in where.types}
@@ -261,7 +261,7 @@ class DescribedKind:
         """The parts of a patch as one. Of a list, the keys are indexes."""
         patch = merged(parts)
         if self._list is not None:
-            patch = _replaced(patch, self._list.split("."), Items)
+            patch = _replaced(patch, self._list.split("."), ListPatch)
             for pointer in record.missing:
                 patch = _replaced(patch, pointer.split("/")[1:], Absent)
         return patch
@@ -271,7 +271,7 @@ class DescribedKind:
         check(description.podsets, document)
         self._check_fields(document)
         if description.patches is not None:
-            return self.asked(document, SpecFields())
+            return self.read_fields(document, SpecFields())
         podsets, ranks = [], []
         asking = [(entry, entry.count()) for entry in self._asking(document)]
         for entry, count in asking:
@@ -295,14 +295,14 @@ class DescribedKind:
             tuple(self.complete(podsets)),
             followed=followed,
             ranks=tuple(ranks),
-            items=tuple((e.podset, e.index) for e, _ in asking if e.index is not None),
+            list_indexes=tuple((e.podset, e.index) for e, _ in asking if e.index is not None),
             missing=tuple(self._missing(document, asking)) if self._list is not None else (),
         )
         return elastic_fields(
             self,
             document,
             asking,
-            self.asked(document, fields),
+            self.read_fields(document, fields),
             suspended=bool(field(document, description.suspend)),
             kueue=kueue,
         )

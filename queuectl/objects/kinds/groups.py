@@ -85,7 +85,7 @@ class PodGroup:
             return self._absent()
         first = member_of(current.first(Fact.ALIVE) or current.oldest)
         self.total = first.total or 1
-        succeeded = Counter({str(name): n for name, n in current.counts(Fact.DONE).items()})
+        succeeded = Counter({str(name): n for name, n in current.counts(Fact.SUCCEEDED).items()})
         released = current.count(Fact.RELEASED)
         awaits = ""
         if released:
@@ -154,14 +154,14 @@ class PodGroup:
 
     def _live(self) -> PodRecord | None:
         """The first pod of a workload that has not ended."""
-        for workload in self.pods.values(Fact.MEMBER):
+        for workload in self.pods.distinct(Fact.MEMBER):
             first = self.pods.first(Fact.MEMBER, workload)
             ended = self.pods.count(Fact.MEMBER, workload) == self.pods.count(
                 Fact.ENDED_MEMBER, workload
             )
             if first is None or workload == "":
                 continue
-            done = self.pods.count(Fact.DONE_MEMBER, workload)
+            done = self.pods.count(Fact.SUCCEEDED_MEMBER, workload)
             if not ended or done < (member_of(first).total or 1):
                 return first
         return None
@@ -221,7 +221,7 @@ class PodGroup:
 
     def _gates(self, pods: Roster) -> tuple[tuple[str, ...], str | None]:
         """The gates of all pods, and the error if they are too many: any pod of a group can name what the group waits for."""
-        lists = cast(list[tuple[str, ...]], pods.values(Fact.GATES))
+        lists = cast(list[tuple[str, ...]], pods.distinct(Fact.GATES))
         gates = distinct_gates(gate for each in lists[:MOST_DEPENDENCIES] for gate in each)
         number = max(len(gates), len(lists))
         if number <= MOST_DEPENDENCIES:
@@ -256,7 +256,7 @@ class PodGroup:
 def _waiting(pods: Roster) -> dict[str, PodSet]:
     """The podsets of the pods that wait, in the order of their first pods."""
     found: dict[str, PodSet] = {}
-    for name in pods.values(Fact.WAITING):
+    for name in pods.distinct(Fact.WAITING):
         first = pods.first(Fact.WAITING, name)
         for podset in member_of(first).job.podsets if first is not None else ():
             found[podset.name] = replace(podset, count=pods.count(Fact.WAITING, name))

@@ -124,7 +124,7 @@ class JobSet(DescribedKind):
         named = _DependsOn(entry.content.name, "Ready")
         return field(document, _ORDER) == "InOrder" or named in awaited
 
-    def asked(self, document: Any, fields: SpecFields) -> SpecFields:
+    def read_fields(self, document: Any, fields: SpecFields) -> SpecFields:
         places = list(entries(self.description.podsets, document))
         followed = fields.followed or any(map(_queues_pods, places))
         late = [one.podset for one in places if field(one.content, _DEPENDS)]

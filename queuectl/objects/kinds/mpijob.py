@@ -33,7 +33,7 @@ class MPIJob(DescribedKind):
         _CLEANING: str | None,
     }
 
-    def asked(self, document: Any, fields: SpecFields) -> SpecFields:
+    def read_fields(self, document: Any, fields: SpecFields) -> SpecFields:
         _check({one.podset: one for one in entries(self.description.podsets, document)})
         workers = any(podset.name == _WORKER for podset in fields.podsets)
         waits = field(document, _LAUNCHER_CREATION) == "WaitForWorkersReady"
@@ -45,7 +45,7 @@ class MPIJob(DescribedKind):
             # The launcher has the index 0 then, and the workers those from 1.
             first_ranks=((_WORKER, 1),) if shifted and workers else (),
             # A worker has the name of its index. With another policy, a suspension deletes also those that have ended.
-            kept=(_WORKER,) if field(document, _CLEANING) == "Running" else (),
+            kept_podsets=(_WORKER,) if field(document, _CLEANING) == "Running" else (),
         )
 
 

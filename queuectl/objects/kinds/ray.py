@@ -114,8 +114,8 @@ class RayKind(DescribedKind):
         others = (_HEAD, _SUBMITTER)
         return [one if one.name in others else with_init(one, _WAIT) for one in podsets]
 
-    def asked(self, document: Any, fields: SpecFields) -> SpecFields:
-        return replace(super().asked(document, fields), followed=True)
+    def read_fields(self, document: Any, fields: SpecFields) -> SpecFields:
+        return replace(super().read_fields(document, fields), followed=True)
 
 
 class RayCluster(RayKind):
@@ -140,7 +140,7 @@ class RayJob(RayKind):
         stopped = succeeded and field(document, _JOB_STATUS) not in (None, "", "SUCCEEDED")
         return succeeded and not stopped, failed or stopped, drained
 
-    def asked(self, document: Any, fields: SpecFields) -> SpecFields:
+    def read_fields(self, document: Any, fields: SpecFields) -> SpecFields:
         if (mode := field(document, _MODE) or _K8S_JOB) not in (_K8S_JOB, "HTTPMode", _SIDECAR):
             raise RequestError(
                 f"{_MODE}: {mode!r} is not supported: KubeRay does not suspend a RayJob that waits for its user",
@@ -148,7 +148,7 @@ class RayJob(RayKind):
             )
         podsets = tuple(self._with_submitter(one, mode) for one in fields.podsets)
         late = tuple(one.name for one in podsets if one.name == _SUBMITTER)
-        return replace(super().asked(document, fields), podsets=podsets, late=late)
+        return replace(super().read_fields(document, fields), podsets=podsets, late=late)
 
     def _with_submitter(self, podset: PodSet, mode: str) -> PodSet:
         if podset.name == _SUBMITTER:

@@ -31,7 +31,7 @@ class SetGroup(PodGroup):
     running: int = 0
 
     @property
-    def wanted(self) -> bool:
+    def requested(self) -> bool:
         """Whether the set still has this group, so that the operator creates its pods again."""
         one = self.parent
         if one is None or one.groups is None:
@@ -55,12 +55,12 @@ class SetGroup(PodGroup):
     def assemble(self, *, in_ledger: bool) -> JobRecord | None:
         roster = self._current(in_ledger)
         current = [self.seated(pod) for pod in roster]
-        if not self.uid or not (current or self.wanted):
+        if not self.uid or not (current or self.requested):
             self.record = None
             return None
         alive = [pod for pod in current if not pod.terminal]
         released = [pod for pod in alive if not pod.gated]
-        running = self.running if in_ledger and self.wanted else 0
+        running = self.running if in_ledger and self.requested else 0
         runs = bool(released) or running > 0
         podsets = tuple(self._requests(alive, runs=runs))
         base = self._base(alive or current)

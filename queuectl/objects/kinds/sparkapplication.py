@@ -121,7 +121,7 @@ class SparkApplication(DescribedKind):
             _EXECUTOR: {"instances": 1},
         }
 
-    def asked(self, document: Any, fields: SpecFields) -> SpecFields:
+    def read_fields(self, document: Any, fields: SpecFields) -> SpecFields:
         if (mode := field(document, _MODE) or "cluster") != "cluster":
             raise RequestError(
                 f"{_MODE}: {mode!r} is not supported: only in the mode 'cluster' the driver is a pod",
@@ -132,7 +132,7 @@ class SparkApplication(DescribedKind):
             if value != accepted:
                 raise RequestError(f"{_CONF}: {name}: {reason}", unsupported=True)
         # The driver creates the executors, and another one for each that ends.
-        return replace(super().asked(document, fields), late=(_EXECUTOR,), followed=True)
+        return replace(super().read_fields(document, fields), late=(_EXECUTOR,), followed=True)
 
 
 def _marked(entry: PodSetPlace) -> Template:

@@ -23,7 +23,7 @@ from queuectl.objects.kinds.common import (
     starting_template,
     withdraws,
 )
-from queuectl.objects.kinds.described import Absent, DescribedKind, Items
+from queuectl.objects.kinds.described import Absent, DescribedKind, ListPatch
 from queuectl.objects.kinds.description import (
     BATCH_JOB,
     JOB_SET,
@@ -75,7 +75,7 @@ class TrainJob(DescribedKind):
         labels = (field(one, f"{_PATCHES.changes}.metadata.labels") for one in found)
         return [Template(TemplateMeta(labels=one)) for one in labels]
 
-    def asked(self, document: Any, fields: SpecFields) -> SpecFields:
+    def read_fields(self, document: Any, fields: SpecFields) -> SpecFields:
         owners = [owner for _, owner in _entries(document)]
         own = [(name, n) for n, name in enumerate(owners) if name == keys.PATCHES_OWNER]
         meta = document.metadata
@@ -83,7 +83,7 @@ class TrainJob(DescribedKind):
         missing = [f"/metadata/{name}" for name in without]
         if not owners:
             missing.append("/" + _PATCHES.path.replace(".", "/"))
-        return replace(fields, items=tuple(own), missing=tuple(missing))
+        return replace(fields, list_indexes=tuple(own), missing=tuple(missing))
 
     def read(self, document: Any, *, kueue: bool = True, strict: bool = False) -> JobRecord:
         record = super().read(document, kueue=kueue, strict=strict)
@@ -114,12 +114,12 @@ class TrainJob(DescribedKind):
         """The patch of the entry: it replaces its changes, or adds an entry to the list, or a list."""
         changes = {_CHANGES: self._changes(record, attempt)}
         entry = {_PATCHES.owner: keys.PATCHES_OWNER, _SPEC: changes}
-        if record.items:
+        if record.list_indexes:
             [(_, index)] = record.items
-            return nested(_PATCHES.path, Items({str(index): {_SPEC: Absent(changes)}}))
+            return nested(_PATCHES.path, ListPatch({str(index): {_SPEC: Absent(changes)}}))
         if "/" + _PATCHES.path.replace(".", "/") in record.missing:
             return nested(_PATCHES.path, [entry])
-        return nested(_PATCHES.path, Items({"-": Absent(entry)}))
+        return nested(_PATCHES.path, ListPatch({"-": Absent(entry)}))
 
     def _changes(self, record: JobRecord, attempt: int) -> dict[str, Any]:
         own = {keys.KIND_LABEL: self.kind, keys.ATTEMPT_LABEL: str(attempt)}
@@ -177,7 +177,7 @@ def _entries(document: Any) -> Iterator[tuple[object, str | None]]:
 def _with_maps(record: JobRecord, *parts: dict[str, Any]) -> dict[str, Any]:
     """The parts as one patch. As a JSON patch, it adds the maps of the metadata that the object does not have."""
     patch: dict[str, Any] = merged(parts)
-    if isinstance(field(patch, _PATCHES.path), Items):
+    if isinstance(field(patch, _PATCHES.path), ListPatch):
         metadata = patch["metadata"]
         for name in ("annotations", "labels"):
             if f"/metadata/{name}" in record.missing and name in metadata:

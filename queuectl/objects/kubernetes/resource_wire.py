@@ -160,7 +160,7 @@ class WireClaimSpec(Wire):
     devices: DeviceRequests = msgspec.field(default_factory=DeviceRequests)
 
 
-class Result(Wire):
+class DeviceRequestAllocationResult(Wire):
     request: str = ""
     driver: str = ""
     pool: str = ""
@@ -170,12 +170,12 @@ class Result(Wire):
     tolerations: list[WireDeviceToleration] | None = None
 
 
-class Results(Wire):
-    results: list[Result] | None = None
+class DeviceAllocationResult(Wire):
+    results: list[DeviceRequestAllocationResult] | None = None
 
 
 class Allocation(Wire):
-    devices: Results = msgspec.field(default_factory=Results)
+    devices: DeviceAllocationResult = msgspec.field(default_factory=DeviceAllocationResult)
     node_selector: NodeSelectorTerms | None = None
 
 
