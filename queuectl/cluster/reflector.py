@@ -4,7 +4,7 @@
       ▲                                                                                     │
       └──────────────────────── 410: the version has expired on the server ─────────────────┘
 
-The reflector has no cache: the copy in state/ is the cache. A complete list ends with ``Listed``, after which the copy drops objects
+The reflector has no cache: the copy in state/ is the cache. A complete list ends with ``ListCompleted``, after which the copy drops objects
 whose deletion was missed. A connection is dead if it is silent for longer than the interval of bookmarks, about a minute.
 """
 

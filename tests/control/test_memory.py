@@ -41,7 +41,7 @@ async def test_nothing_is_kept_of_workloads_that_failed_succeeded_or_were_delete
             world.cluster.delete_job(uid)
         await world.until(lambda: not loop._mirror.arrays, "the arrays are deleted")
         assert loop._mirror._arrays._known == {}
-        assert loop._writer._presenter._last == {}
+        assert loop._writer._recorder._last == {}
         assert loop._actuator._retries._failed == loop._actuator._timers == {}
         assert loop.leader_state.refusals._unknown == {}
 

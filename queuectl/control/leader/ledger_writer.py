@@ -51,7 +51,7 @@ class LedgerWriter:
         mirror: Mirror,
         metrics: MetricsRecorder,
         actuator: Actuator,
-        presenter: EventRecorder,
+        recorder: EventRecorder,
         wakeup: Wakeup,
         epoch: int,
         step: Callable[[], None],
@@ -65,7 +65,7 @@ class LedgerWriter:
         self._mirror = mirror
         self._metrics = metrics
         self._actuator = actuator
-        self._presenter = presenter
+        self._recorder = recorder
         self._wakeup = wakeup
         self._ahead: asyncio.Task[None] | None = None  # observations that are being written
 
@@ -250,7 +250,7 @@ class LedgerWriter:
             if before is not None and before.intent in _OF_A_STATE and not change.after.intent:
                 self._metrics.stage_took(CycleStage.ACTUATE, change.at - before.since)
         self._metrics.committed(changes, self._leader_state.priority_class)
-        self._presenter.add(changes)
+        self._recorder.add(changes)
         self._actuator.poke(change.after.uid for change in changes)
         if self._mirror.touched:
             self._wakeup.trigger()

@@ -106,7 +106,7 @@ class Loop:
         self._inbox = True  # there can be commands in the database
         self._inbox_read = asyncio.Event()
         self._stored = StoredState(store, self.leader_state, metrics, clock)
-        self._auditor = InvariantChecker(
+        self._checker = InvariantChecker(
             leader_state=self.leader_state,
             mirror=mirror,
             store=store,
@@ -174,7 +174,7 @@ class Loop:
 
     async def check(self) -> Checked:
         """Check all invariants of all workloads. Can raise StoreUnavailable."""
-        return await self._auditor.check()
+        return await self._checker.check()
 
     async def run(self, epoch: int) -> None:
         """Lead under this epoch until cancelled.
@@ -182,7 +182,7 @@ class Loop:
         Raises:
             Fenced: another leader has taken over.
         """
-        presenter = self._assemble(epoch)
+        recorder = self._assemble(epoch)
         objects = SetAsideObjects(self._store, self._mirror, self.leader_state.entry, epoch)
         with self.progress.idle():
             await self._cluster.catch_up()  # the ledger must not be newer than the watch
@@ -195,10 +195,10 @@ class Loop:
         self.loaded = True
         try:
             async with asyncio.TaskGroup() as group:
-                self._report_to(presenter, objects)
+                self._report_to(recorder, objects)
                 tasks: dict[str, Job] = {
                     "actuate": self._actuator.run,
-                    "tell": presenter.run,
+                    "tell": recorder.run,
                     "tick": self._tick,
                     "store set-aside objects": objects.run,
                 }
@@ -209,7 +209,7 @@ class Loop:
         finally:
             self.loaded = False
 
-    def _report_to(self, presenter: EventRecorder, objects: SetAsideObjects) -> None:
+    def _report_to(self, recorder: EventRecorder, objects: SetAsideObjects) -> None:
         """Store each object that is set aside, and write an Event on it if its workload is not pending: a pending one shows its reason."""
 
         def told(found: SetAside, _: BaseException | None) -> None:
@@ -217,14 +217,14 @@ class Loop:
             entry = self.leader_state.entry(found.key)
             pending = entry is not None and entry.state in (State.PENDING, State.RESERVED)
             if not (pending and found.boundary in (Boundary.GANG, Boundary.SNAPSHOT)):
-                presenter.note(found.key, found.reason)
+                recorder.note(found.key, found.reason)
 
         self._containment.listener = told
 
     def _assemble(self, epoch: int) -> EventRecorder:
         """Make the parts that know the epoch or each other."""
         settings = self._settings
-        presenter = EventRecorder(
+        recorder = EventRecorder(
             self._cluster,
             self._mirror.jobs.get,
             lambda: self._actuator.idle,
@@ -240,7 +240,7 @@ class Loop:
             mirror=self._mirror,
             metrics=self._metrics,
             actuator=self._actuator,
-            presenter=presenter,
+            recorder=recorder,
             wakeup=self._wakeup,
             epoch=epoch,
             step=self.progress.step,
@@ -272,7 +272,7 @@ class Loop:
             containment=self._containment,
             step=self.progress.step,
         )
-        return presenter
+        return recorder
 
     def _start_maintenance(self, group: asyncio.TaskGroup, epoch: int) -> None:
         """Start the tasks for which no admission waits."""
@@ -296,7 +296,7 @@ class Loop:
         )
         tasks: dict[str, Job] = {
             "estimate": lambda: estimator.run(self._wakeup.plan),
-            "audit": self._auditor.run,
+            "audit": self._checker.run,
             "reconfigure MIG": self._mig.run,
             "provision": self._provisioner.run,
         }
@@ -464,7 +464,7 @@ class Loop:
             if due or self._wakeup.plan_due:
                 self._mirror.touched |= due
                 self._wakeup.trigger()
-            if self.leader_state.tally.due(now):
+            if self.leader_state.past_use_sums.due(now):
                 await self._stored.keep_past_use(now, self._writer.epoch)
                 self._wakeup.plan()  # the queue order can have changed
 
