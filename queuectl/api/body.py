@@ -47,7 +47,7 @@ async def read_small(request: Request, model: type[_Model]) -> _Model | None:
         return None
     _media(request, JSON_TYPES)
     value = read_json(body)
-    return None if value is None else _modelled(value, model)
+    return None if value is None else _modeled(value, model)
 
 
 def missing() -> ApiProblem:
@@ -84,7 +84,7 @@ class Bodies:
         body = await read_bytes(request, MAX_LIST_BYTES)
         if not body:
             raise missing()
-        return await self._read(body, lambda: _modelled(read_json(body, _LIST_VALUES), model))
+        return await self._read(body, lambda: _modeled(read_json(body, _LIST_VALUES), model))
 
     async def patch(self, request: Request) -> dict[str, Any]:
         """The body as a merge patch of a mapping. Raises as :meth:`document`."""
@@ -178,7 +178,7 @@ def _mapping(document: Any) -> dict[str, Any]:
     return document
 
 
-def _modelled(body: Any, model: type[_Model]) -> _Model:
+def _modeled(body: Any, model: type[_Model]) -> _Model:
     try:
         return model.model_validate(body)
     except ValidationError as error:

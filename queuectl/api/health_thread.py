@@ -41,7 +41,7 @@ class LoopHealth:
         self._last: tuple[float, Sequence[str]] | None = None
 
     async def beat(self) -> None:
-        """Show that the loop runs, until it is cancelled."""
+        """Show that the loop runs, until it is canceled."""
         while True:
             self._faults = await self._health.live()
             self._ran_at = self._clock()

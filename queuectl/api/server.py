@@ -116,7 +116,7 @@ class Certificate:
 
 
 class WebServer:
-    """Serves one ASGI application on one address until it is cancelled or stopped.
+    """Serves one ASGI application on one address until it is canceled or stopped.
 
     Attributes:
         address: where it listens.
@@ -175,7 +175,7 @@ class WebServer:
         self._opening: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Serve. Cancelling it finishes requests in flight first, for at most ``STOP_SECONDS``."""
+        """Serve. Canceling it finishes requests in flight first, for at most ``STOP_SECONDS``."""
         serving = asyncio.create_task(self._server.serve(sockets=[]), name=f"http {self.address}")
         renewing = asyncio.create_task(self._renew(), name=f"certificate {self.address}")
         accepting = asyncio.create_task(self._accept(), name=f"connections {self.address}")

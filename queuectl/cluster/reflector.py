@@ -118,7 +118,7 @@ class Reflector:
         self._ended = False
 
     async def run(self) -> None:
-        """Follow the resource until cancelled."""
+        """Follow the resource until canceled."""
         try:
             while True:
                 await self._until_asked_to_list(self._attempt())

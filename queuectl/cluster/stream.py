@@ -1,7 +1,7 @@
 """The bytes of a watch or a list, decoded once: the envelope first, then each object directly into its record.
 
 A watch is one JSON document per line, cut anywhere by the network; :class:`LineSplitter` keeps the tail. Objects that no reader
-takes (unlabelled jobs) are dropped here. Objects that queuectl no longer manages become ``Deleted``.
+takes (unlabeled jobs) are dropped here. Objects that queuectl no longer manages become ``Deleted``.
 
 Each object is a unit of its own: one that cannot be decoded, whatever its reader raises, becomes ``Unreadable``, and the others of its
 page or part are not affected.

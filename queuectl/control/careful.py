@@ -222,7 +222,7 @@ class CarefulStart:
         self.blocker = ""
 
     async def follow(self, released: Callable[[Sequence[SetAside]], None]) -> None:
-        """Let a child try the suspects again that are due, until cancelled. ``released``: called with those that pass."""
+        """Let a child try the suspects again that are due, until canceled. ``released``: called with those that pass."""
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             now = self._clock()

@@ -285,7 +285,7 @@ class Cluster(Protocol):
     """
 
     async def watch(self, sink: Sink, synced: Callable[[str], None], *, kueue: bool = True) -> None:
-        """Pass batches of deltas of all resources to ``sink`` until cancelled. It reconnects itself.
+        """Pass batches of deltas of all resources to ``sink`` until canceled. It reconnects itself.
 
         ``synced(resource)`` is called after the first complete list of each resource. ``kueue``: labels and annotations
         with Kueue's prefix count, too.

@@ -59,7 +59,7 @@ class LoopProgress:
 
 
 async def end_if_stalled(stalled: Callable[[], str], silence: float = LONGEST_SILENCE) -> None:
-    """End the process ``silence`` seconds after the event loop stops, or after ``stalled`` returns a reason, until cancelled."""
+    """End the process ``silence`` seconds after the event loop stops, or after ``stalled`` returns a reason, until canceled."""
     try:
         while True:
             if not stalled():

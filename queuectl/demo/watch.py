@@ -99,7 +99,7 @@ class KubeconfigServer:
         return (await self._read(path, first=True))[1]
 
     async def follow(self, path: str) -> AsyncIterator[WatchedObject | ListEnd]:
-        """The present objects of a collection, then all its events, until the task is cancelled."""
+        """The present objects of a collection, then all its events, until the task is canceled."""
         first = True
         while True:
             try:
@@ -182,7 +182,7 @@ class _Expired(Exception):
 def _interruptible() -> dict[str, Any]:
     """Extensions of a request whose cancellation closes the connection that it is opening.
 
-    Without it, httpcore leaves a connection open if the task is cancelled during the TLS handshake.
+    Without it, httpcore leaves a connection open if the task is canceled during the TLS handshake.
     """
     opened: list[Any] = []  # streams of httpcore
 

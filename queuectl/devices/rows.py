@@ -182,7 +182,7 @@ class AtomGroup:
         limits: weights, over all atoms of the node, to the largest sum.
         alone: per atom of the group, how many fit if no other atom of the group is on the node.
         first: per atom of the group, the first one with the same need on the node. Their pods can share a node without a loss.
-        exact: whether all robust numbers of pods fulfil the limits.
+        exact: whether all robust numbers of pods fulfill the limits.
     """
 
     atoms: tuple[int, ...]

@@ -104,7 +104,7 @@ class Selector:
         self._expression = CompiledExpression(_EVALUATING.deserialize(checked.serialize(tree)))
 
     def matches(self, kind: DeviceKind) -> bool:
-        """Whether devices of this kind fulfil it.
+        """Whether devices of this kind fulfill it.
 
         Raises:
             EvaluationError: its value is an error, or no boolean. kube-scheduler then fails the pod on this node.
@@ -138,7 +138,7 @@ def _compiled(source: str) -> Selector | str:
 
 @lru_cache(maxsize=1 << 17)
 def outcome(source: str, kind: DeviceKind) -> bool | str:
-    """Whether devices of this kind fulfil a selector, or the error of its evaluation. Kept per selector and kind.
+    """Whether devices of this kind fulfill a selector, or the error of its evaluation. Kept per selector and kind.
 
     Raises:
         BadInput: as :class:`Selector`.

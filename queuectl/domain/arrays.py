@@ -81,7 +81,7 @@ def index_of(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> JobRecor
         podsets=(one,),
         expected=(),
         gates=(),
-        kept=(),
+        kept_podsets=(),
         late=(),
         unborn=(),
     )

@@ -22,7 +22,7 @@ PROVISIONING: Final = "kueue.x-k8s.io/provisioning-request"
 """The controller of checks for which queuectl asks an autoscaler for nodes."""
 
 CONTROLLERS: Final = (EXTERNAL, PROVISIONING)
-"""Controllers of admission checks that queuectl honours."""
+"""Controllers of admission checks that queuectl honors."""
 
 RETRY_BASE: Final = 60.0
 """Seconds until a gang queues again after its first ``Retry`` without ``requeueAfterSeconds``; doubled with each further one."""
@@ -258,7 +258,7 @@ def updated(podsets: tuple[PodSet, ...], updates: Iterable[PodSetUpdate]) -> tup
 def update_refusal(
     updates: Iterable[PodSetUpdate], others: Iterable[PodSetUpdate], podsets: Iterable[PodSet]
 ) -> str | None:
-    """Why updates cannot be honoured; None if they can.
+    """Why updates cannot be honored; None if they can.
 
     Args:
         updates: of one check.

@@ -302,7 +302,7 @@ class DeviceClass:
     """A DeviceClass.
 
     Attributes:
-        selectors: CEL expressions; a device of the class fulfils all.
+        selectors: CEL expressions; a device of the class fulfills all.
         extended_resource: the extended resource that requests its devices; None = only the implicit one.
         created_at: unix seconds; of several classes for one extended resource the newest counts, then the first by name.
     """

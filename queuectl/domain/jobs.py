@@ -132,7 +132,7 @@ class JobRecord:
         priority_class: WorkloadPriorityClass named by label, if any.
         pod_priority_class: the user's PriorityClass of its pods (before the admission policy replaced it).
         podsets: what it asks, read from its templates. Of a suspended job, without the pods that do not run again.
-        error: why the request can never be honoured (contradictory, malformed, unsupported), or None.
+        error: why the request can never be honored (contradictory, malformed, unsupported), or None.
         suspended: ``spec.suspend``.
         drained: the controller confirms suspension (condition Suspended=True).
         attempt: ``queuectl.dev/attempt`` label of its pod templates, 0 if none.
@@ -193,9 +193,7 @@ class JobRecord:
     priority_class: str | None = None
     pod_priority_class: str | None = None
     error: str | None = None
-    unsupported: bool = (
-        False  # `error` is about a constraint placement cannot honour, not a mistake
-    )
+    unsupported: bool = False  # `error` is about a constraint placement cannot honor, not a mistake
     preemptible: bool = True
     suspended: bool = True
     drained: bool = False

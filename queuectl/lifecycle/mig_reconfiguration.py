@@ -82,10 +82,10 @@ def step(record: NodeRecord, group: MigGroup, now: float, timeout: float) -> Mig
     node, change = record.node, record.node.mig
     if change is None or not change.phase.active:
         return None
-    relabelled = node.labels.get(CONFIG, "") != change.config
-    if relabelled and record.cordoned and node.labels.get(STATE) != SUCCESS:
+    relabeled = node.labels.get(CONFIG, "") != change.config
+    if relabeled and record.cordoned and node.labels.get(STATE) != SUCCESS:
         return None
-    if relabelled or not record.cordoned:
+    if relabeled or not record.cordoned:
         return _ended(change, MigPhase.TAKEN_OVER, MigResult.TAKEN_OVER, now)
     late = now - change.since > timeout
     match change.phase:

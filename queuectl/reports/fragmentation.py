@@ -156,7 +156,7 @@ def _open_nodes(
     """Each flavor with its schedulable nodes."""
     takes = np.array([n.ready and not n.unschedulable for n in index.nodes], dtype=np.bool_)
     for name, flavor in sorted(snapshot.config.flavors.items()):
-        yield name, flavor, takes & index.labelled(flavor.node_labels)
+        yield name, flavor, takes & index.labeled(flavor.node_labels)
 
 
 def shapes_wanted(snapshot: Snapshot, resource: str) -> Mapping[PodShape, int]:

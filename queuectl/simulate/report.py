@@ -29,7 +29,7 @@ _STEPS: Final = (1, 2, 5, 10)
 _HOUR: Final = 3600.0
 _DAY: Final = 24 * _HOUR
 _LONG: Final = 3 * _DAY  # a longer axis is in days
-_COLOURS: Final = ("#0b66c3", "#c2410c", "#15803d", "#7e22ce")
+_COLORS: Final = ("#0b66c3", "#c2410c", "#15803d", "#7e22ce")
 
 _STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 96rem; padding: 0 1rem; color: #1f2937; }
@@ -108,8 +108,8 @@ def plot(title: str, curves: Sequence[tuple[str, _Curve]]) -> str:
                 f'<text x="{x:.1f}" y="{_HEIGHT + 20}" text-anchor="middle">{label}</text>'
             )
     for index, (_, curve) in enumerate(curves):
-        colour = _COLOURS[index % len(_COLOURS)]
-        parts.append(f'<path class="line" stroke="{colour}" d="{_path(curve, until, top)}"/>')
+        color = _COLORS[index % len(_COLORS)]
+        parts.append(f'<path class="line" stroke="{color}" d="{_path(curve, until, top)}"/>')
     return "".join([*parts, "</svg>", _legend([name for name, _ in curves])])
 
 
@@ -123,7 +123,7 @@ def _path(curve: _Curve, until: float, top: float) -> str:
 
 def _legend(names: Sequence[str]) -> str:
     items = (
-        f'<span style="color:{_COLOURS[n % len(_COLOURS)]}">&#9632;</span> {escape(name)} '
+        f'<span style="color:{_COLORS[n % len(_COLORS)]}">&#9632;</span> {escape(name)} '
         for n, name in enumerate(names)
     )
     return f"<p>{''.join(items)}</p>"

@@ -104,7 +104,7 @@ class NodeTable(Mapping[str, NodeRecord]):
         return True
 
     def _judged(self, record: NodeRecord) -> NodeRecord:
-        """The node as the last judgement of its health has it."""
+        """The node as the last judgment of its health has it."""
         node, evidence = record.node, self.closed.get(record.node.name, "")
         if node.unhealthy == evidence:
             return record
@@ -131,7 +131,7 @@ class _Finding(NamedTuple):
     gpu: str = ""
 
 
-class Judgement(NamedTuple):
+class Judgment(NamedTuple):
     """The result of one evaluation.
 
     Attributes:
@@ -161,7 +161,7 @@ class NodeHealthTracker:
         faults: Iterable[GpuFault] | None,
         rules: NodeHealthRules,
         now: float,
-    ) -> Judgement:
+    ) -> Judgment:
         """Judge these nodes, by name.
 
         Args:
@@ -178,7 +178,7 @@ class NodeHealthTracker:
         self._seen = {f: at for f, at in self._seen.items() if now - at <= rules.hold}
         if rules.mode is HealthMode.OFF:
             self._out = ()
-            return Judgement({}, {}, {})
+            return Judgment({}, {}, {})
         found = self._found(nodes, rules)
         evidence = {name: _evidence(findings) for name, findings in found.items()}
         signals = {
@@ -188,7 +188,7 @@ class NodeHealthTracker:
             for signal in HealthSignal
         }
         out = self._limited(sorted(evidence), len(nodes), rules)
-        return Judgement(
+        return Judgment(
             {name: evidence[name] for name in out},
             {name: text for name, text in evidence.items() if name not in out},
             signals,

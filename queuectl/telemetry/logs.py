@@ -1,4 +1,4 @@
-"""Logs: one event name per fact, values as keys; JSON for machines, colours for people.
+"""Logs: one event name per fact, values as keys; JSON for machines, colors for people.
 
 structlog writes our own lines; what libraries log through :mod:`logging` goes through the same processors to the same
 stream, so that every line of the process has one shape. Logs go to stderr: stdout belongs to what a command answers.

@@ -103,16 +103,16 @@ def line_of(document: Mapping[str, Any]) -> str:
     spec: Mapping[str, Any] = document.get("spec") or {}
     match document["kind"]:
         case "ClusterQueue":
-            return _joined([*_quotas(spec), _labelled("cohort", spec.get("cohortName"))])
+            return _joined([*_quotas(spec), _labeled("cohort", spec.get("cohortName"))])
         case "LocalQueue":
             return f"ClusterQueue {spec['clusterQueue']}"
         case "Cohort":
-            return _joined([_labelled("parent cohort", spec.get("parentName")), *_quotas(spec)])
+            return _joined([_labeled("parent cohort", spec.get("parentName")), *_quotas(spec)])
         case "ResourceFlavor":
             labels = (spec.get("nodeLabels") or {}).items()
             nodes = ", ".join(f"{key}={value}" for key, value in labels)
             return _joined(
-                [_labelled("nodes with", nodes), _labelled("Topology", spec.get("topologyName"))]
+                [_labeled("nodes with", nodes), _labeled("Topology", spec.get("topologyName"))]
             )
         case "Topology":
             return " / ".join(level["nodeLabel"] for level in spec["levels"])
@@ -129,7 +129,7 @@ def line_of(document: Mapping[str, Any]) -> str:
         case "BudgetTopUp":
             return f"{spec['gpuHours']} GPU-hours for {spec['budget']} in {spec['month']}: {spec['reason']}"
         case "Reservation":
-            what = _joined([capacity_of(spec), _labelled("for", spec.get("clusterQueue"))])
+            what = _joined([capacity_of(spec), _labeled("for", spec.get("clusterQueue"))])
             return f"{what}, {spec['from']} to {spec['until']}"
         case "WorkloadPriorityClass":
             return _joined([str(document["value"]), document.get("description") or ""])
@@ -153,7 +153,7 @@ def _quotas(spec: Mapping[str, Any]) -> Iterable[str]:
             yield f"{flavor['name']}: {', '.join(amounts)}"
 
 
-def _labelled(what: str, name: str | None) -> str:
+def _labeled(what: str, name: str | None) -> str:
     return f"{what} {name}" if name else ""
 
 

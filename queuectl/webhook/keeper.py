@@ -66,7 +66,7 @@ class CertificateKeeper:
         self.chain, self.key = folder / "tls.crt", folder / "tls.key"
 
     async def run(self) -> None:
-        """Keep them until it is cancelled. The served certificate stays in use after each error."""
+        """Keep them until it is canceled. The served certificate stays in use after each error."""
         while True:
             await asyncio.sleep(EVERY_SECONDS)
             await supervised(TASK, self._checked, self._containment)

@@ -386,7 +386,7 @@ async def test_without_a_snapshot_a_what_if_is_a_problem() -> None:
     assert answer.json()["type"].endswith("/not-known-yet")
 
 
-async def test_a_what_if_that_takes_too_long_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_what_if_that_takes_too_long_is_canceled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(what_if, "TIMEOUT_SECONDS", 0.0)
 
     def slow(snapshot: Snapshot, stop: StopSignal, cache: PlannerCache) -> object:

@@ -65,7 +65,7 @@ class Slow:
         return PlainTextResponse("done")
 
 
-@pytest.mark.parametrize("way", ["cancelled", "stopped"])
+@pytest.mark.parametrize("way", ["canceled", "stopped"])
 async def test_requests_in_flight_are_finished_when_it_ends(way: str) -> None:
     slow = Slow()
     server = WebServer(slow.app, ANY)
@@ -73,11 +73,11 @@ async def test_requests_in_flight_are_finished_when_it_ends(way: str) -> None:
     async with httpx2.AsyncClient(trust_env=False) as client:
         answer = asyncio.create_task(client.get(server.url))
         await slow.asked.wait()
-        running.cancel() if way == "cancelled" else server.stop()
+        running.cancel() if way == "canceled" else server.stop()
         slow.go.set()
         assert (await answer).text == "done"
     await asyncio.wait([running])
-    assert running.cancelled() is (way == "cancelled")
+    assert running.cancelled() is (way == "canceled")
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", server.address.port)
 

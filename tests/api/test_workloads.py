@@ -263,7 +263,7 @@ class TestExplain:
         assert (body["conflict"], body["suggestedFixes"]) == (
             [],
             [],
-        )  # no diagnoser here can analyse it
+        )  # no diagnoser here can analyze it
         assert body["details"] == {"also": [], "proof": "optimal"}
         assert body["placement"] is None
 

@@ -86,11 +86,11 @@ class ClusterConformance:
             assert len(world.view.synced) == len(RESOURCES), "it announces no list twice"
 
     async def test_a_job_without_a_queue_is_not_managed(self, world: World) -> None:
-        unlabelled = await world.submit(
-            batch_job("unlabelled", queue=None, namespace=world.namespace)
+        unlabeled = await world.submit(
+            batch_job("unlabeled", queue=None, namespace=world.namespace)
         )
         await submitted(world, batch_job("ours", namespace=world.namespace))
-        assert unlabelled not in world.view.jobs
+        assert unlabeled not in world.view.jobs
 
     async def test_a_job_that_loses_its_queue_is_forgotten(self, world: World) -> None:
         document = batch_job("left", namespace=world.namespace)
@@ -101,8 +101,8 @@ class ClusterConformance:
         await world.cluster.patch_job("Job", job.namespace, job.name, patch)
         await world.until(lambda: job.uid not in world.view.jobs, "the job to be forgotten")
 
-    async def test_a_pod_of_an_unlabelled_job_is_seen(self, world: World) -> None:
-        uid = await world.submit(batch_job("unlabelled", queue=None, namespace=world.namespace))
+    async def test_a_pod_of_an_unlabeled_job_is_seen(self, world: World) -> None:
+        uid = await world.submit(batch_job("unlabeled", queue=None, namespace=world.namespace))
         await world.until(lambda: world.view.pods_of(uid), "the pod")
         assert world.view.pods_of(uid)[0].attempt == 0
 

@@ -454,7 +454,7 @@ async def test_a_message_above_the_limit_is_shortened_and_not_refused(
     assert note.endswith("…")
 
 
-async def test_a_misspelt_field_is_an_error(world: KubernetesWorld) -> None:
+async def test_a_misspelled_field_is_an_error(world: KubernetesWorld) -> None:
     job = await submitted(world, batch_job("typo", namespace=world.namespace))
     with pytest.raises(WriteRefused, match="suspendd"):
         await patched(world, job.uid, lambda _: {"spec": {"suspendd": True}})

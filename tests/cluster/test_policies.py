@@ -235,7 +235,7 @@ ASKS = [
     (requesting({"gpu.intel.com/i915": "1"}), False),
     (requesting({"gpu.intel.com/i915_monitoring": "1"}), True),
     (requesting({"nvidia.com/gpu": "1"}, "initContainers"), False),
-    (requesting({"cpu": "1", "example.com/gpu-licence": "1"}), True),
+    (requesting({"cpu": "1", "example.com/gpu-license": "1"}), True),
     (a_pod(), True),
 ]
 

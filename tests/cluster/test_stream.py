@@ -120,7 +120,7 @@ def test_invalid_bytes_break_the_watch_after_the_valid_events(garbage: bytes) ->
     assert short(batch.deltas) == [("+", "uid-a")]
 
 
-def test_unlabelled_jobs_are_dropped_without_a_log_event() -> None:
+def test_unlabeled_jobs_are_dropped_without_a_log_event() -> None:
     one = feed("jobs")
     batch = one.events(
         [line("ADDED", job("a", 5, queue=None)), line("MODIFIED", job("a", 6, queue=None))]

@@ -25,7 +25,7 @@ ACCOUNTS = "system:serviceaccount:kube-system:"
 MANAGER = "system:kube-controller-manager"
 
 
-def labelled(labels: Document, annotations: Mapping[str, str]) -> Document:
+def labeled(labels: Document, annotations: Mapping[str, str]) -> Document:
     """A pod template."""
     made = template()
     made["spec"]["restartPolicy"] = "Always"
@@ -39,7 +39,7 @@ def maker(
     own = QUEUE if queue else {}
     app = {"app": kind.lower()}
     in_template = {} if kind == "Deployment" else own
-    spec: Document = {"template": labelled({**app, **in_template}, annotations or {})}
+    spec: Document = {"template": labeled({**app, **in_template}, annotations or {})}
     spec |= {} if kind == "DaemonSet" else {"replicas": 1}
     spec["selector"] = app if kind == "ReplicationController" else {"matchLabels": app}
     if kind == "StatefulSet":

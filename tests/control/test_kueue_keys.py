@@ -126,8 +126,8 @@ async def test_without_an_answer_of_the_api_server_nothing_changes(
 @pytest.mark.parametrize("kueue", [True, False])
 async def test_the_watch_shows_kueues_jobs_only_where_its_keys_count(kueue: bool) -> None:
     cluster = FakeCluster()
-    labelled = {"ours": "queuectl.dev", "theirs": "kueue.x-k8s.io"}
-    for name, prefix in labelled.items():
+    labeled = {"ours": "queuectl.dev", "theirs": "kueue.x-k8s.io"}
+    for name, prefix in labeled.items():
         document: dict[str, Any] = batch_job(name, queue=None)
         document["metadata"]["labels"] = {f"{prefix}/queue-name": "main"}
         cluster.submit(document)

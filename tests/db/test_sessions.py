@@ -1,4 +1,4 @@
-"""Sessions and the audit log: the real stores and their doubles fulfil the same contract."""
+"""Sessions and the audit log: the real stores and their doubles fulfill the same contract."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ SLICES = [published(driver, pool) for driver, pool in product(("a.example", "b.e
 @pytest.mark.parametrize("device", [None, "d0", "d1", "d9"])
 @pytest.mark.parametrize("pool", [None, "n0", "n9"])
 @pytest.mark.parametrize("driver", [None, "a.example", "c.example"])
-def test_a_rule_puts_its_taint_on_the_devices_that_fulfil_all_its_criteria(
+def test_a_rule_puts_its_taint_on_the_devices_that_fulfill_all_its_criteria(
     driver: str | None, pool: str | None, device: str | None
 ) -> None:
     one = DeviceTaintRule(BROKEN, driver, pool, device)

@@ -1,6 +1,6 @@
 """Objects, versions and watches in memory: the part of an API server that the protocol uses.
 
-Documents are real, and the readers of ``queuectl.objects`` decode them. A patch with a misspelt field fails here as it
+Documents are real, and the readers of ``queuectl.objects`` decode them. A patch with a misspelled field fails here as it
 fails there.
 """
 

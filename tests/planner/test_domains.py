@@ -65,11 +65,11 @@ def test_the_fewest_counts_only_open_nodes_that_it_may_use() -> None:
     assert spread({"a": 1, "c": 1}, nodes=away)["rack"] == (2, 2)
     cordoned = [replace(one, unschedulable=one.name in "bdf") for one in NODES]
     assert spread({"a": 1, "c": 1}, nodes=cordoned)["rack"] == (2, 2)
-    unlabelled = [
+    unlabeled = [
         replace(one, labels={HOSTNAME: one.name}) if one.name in "bdf" else one for one in NODES
     ]
-    assert spread({"a": 1, "c": 1}, nodes=unlabelled)[HOSTNAME] == (2, 2)
-    assert spread({"a": 1, "c": 1}, nodes=unlabelled)["rack"] == (2, 2)
+    assert spread({"a": 1, "c": 1}, nodes=unlabeled)[HOSTNAME] == (2, 2)
+    assert spread({"a": 1, "c": 1}, nodes=unlabeled)["rack"] == (2, 2)
 
 
 def test_podsets_are_counted_each_by_itself() -> None:

@@ -293,9 +293,9 @@ def test_labels_and_taints_of_the_template_decide() -> None:
     tolerates = podset(count=2, gpu=8, tolerations=[Toleration("spot", "Exists")])
     made = decided(described(tainted, PAIR, gang("spot", tolerates)))
     assert awaits(made) == ["spot"]
-    labelled = replace(template(2), labels=(("kind", "a100"),))
+    labeled = replace(template(2), labels=(("kind", "a100"),))
     selects = gang("selects", podset(count=2, gpu=8, select={"kind": "h100"}))
-    assert awaits(decided(described(labelled, selects))) == []
+    assert awaits(decided(described(labeled, selects))) == []
 
 
 def test_a_gang_that_waits_for_present_nodes_learns_that_none_are_made() -> None:

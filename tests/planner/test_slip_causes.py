@@ -211,13 +211,13 @@ def test_less_quota_is_a_change_of_the_configuration() -> None:
 def test_a_node_that_the_rules_exclude_is_not_lost() -> None:
     snapshot = at_first()
     made = plan(snapshot)
-    labelled = {"default": replace(snapshot.config.flavors["default"], node_labels=(("x", "y"),))}
+    labeled = {"default": replace(snapshot.config.flavors["default"], node_labels=(("x", "y"),))}
     fleet = Fleet(
         tuple(
             replace(each, labels={**each.labels, "x": "y"}) if each.name != "n2" else each
             for each in NODES
         )
     )
-    config = replace(snapshot.config, flavors=labelled, revision=2)
+    config = replace(snapshot.config, flavors=labeled, revision=2)
     _, later = next_plan(snapshot, made, config=config, fleet=fleet)
     assert of(later).slip is SlipCause.CONFIGURATION

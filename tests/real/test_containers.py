@@ -103,7 +103,7 @@ def test_a_restarted_container_keeps_its_pod_its_slot_and_its_attempt(
 
 
 @pytest.mark.parametrize(
-    ("misbehaviour", "limits", "why"),
+    ("misbehavior", "limits", "why"),
     [
         pytest.param(ALLOCATE.format(mib=600), {"memory": "200Mi"}, "OOMKilled", id="memory limit"),
         pytest.param(
@@ -122,7 +122,7 @@ def test_a_restarted_container_keeps_its_pod_its_slot_and_its_attempt(
     ],
 )
 def test_a_pod_that_takes_too_much_is_replaced_in_its_slot(
-    installation: RealInstallation, misbehaviour: str, limits: Mapping[str, str], why: str
+    installation: RealInstallation, misbehavior: str, limits: Mapping[str, str], why: str
 ) -> None:
     """Rank 1 takes too much once. The folder of the node shows its replacement that it did so."""
     with installation.workspace(8) as workspace:
@@ -132,7 +132,7 @@ def test_a_pod_that_takes_too_much_is_replaced_in_its_slot(
         }
         script = (
             'if test "$JOB_COMPLETION_INDEX" = 1 && ! test -e /once/done; '
-            f"then touch /once/done; {misbehaviour}; exit 1; fi; {FOREVER}"
+            f"then touch /once/done; {misbehavior}; exit 1; fi; {FOREVER}"
         )
         document = work.job(
             workspace,

@@ -72,7 +72,7 @@ ROWS: dict[str, Row] = {
     "a Job with 1 MiB of annotations": (lambda t: t.create(job("annotated", annotations=large(1024))), "Too long"),
     "a Job with as many annotations as possible": (lambda t: t.create(job("full", annotations=large(250))), None),
     "a Job with thousands of variables": (lambda t: t.create(with_environment("variables", 4000)), None),
-    "a pod with thousands of labels": (lambda t: t.create(pod("labelled", labels={f"l-{n}": "x" for n in range(5000)})), None),
+    "a pod with thousands of labels": (lambda t: t.create(pod("labeled", labels={f"l-{n}": "x" for n in range(5000)})), None),
     "a Job that another's Job owns": (lambda t: t.create(job("owned", ownerReferences=owner(t.job))), None),
     "a pod that another's Job controls": (lambda t: t.create(pod("claims", ownerReferences=owner(t.job))), None),
     "a pod with the labels of another's pod": (

@@ -163,8 +163,8 @@ def test_nodes_must_have_the_labels_of_flavors_and_topologies(
 
 
 def test_many_nodes_are_not_all_named() -> None:
-    unlabelled = [node(f"n{number}", {"gpu": "h100"}) for number in range(5)]
-    (finding,) = judge.labels(unlabelled, [FLAVOR], [TOPOLOGY])
+    unlabeled = [node(f"n{number}", {"gpu": "h100"}) for number in range(5)]
+    (finding,) = judge.labels(unlabeled, [FLAVOR], [TOPOLOGY])
     assert finding.message.endswith("n0, n1, n2 and 2 more")
     assert finding.fix == "kubectl label node n0 rack=…"
 

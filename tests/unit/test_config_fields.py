@@ -182,11 +182,11 @@ def quotas(**limits: Any) -> tuple[ResourceGroup, ...]:
     return (ResourceGroup((GPU,), (FlavorQuotas("h100", {GPU: 8}, **limits),)),)
 
 
-# ---- honoured: kind, field, value as written, what it changes in the domain's value
+# ---- honored: kind, field, value as written, what it changes in the domain's value
 
 IN_COHORT = {"spec": {"cohortName": "c"}}
 
-HONOURED: list[tuple[str, str, Any, Fields, Fields]] = [
+HONORED: list[tuple[str, str, Any, Fields, Fields]] = [
     # kind, field, value, fields that the domain's value gets, other fields of the document
     ("ClusterQueue", "spec.resourceGroups", groups(), {"groups": quotas()}, {}),
     ("ClusterQueue", "spec.resourceGroups.borrowingLimit", groups(borrowingLimit=4),
@@ -405,9 +405,9 @@ def written(field: str, value: Any) -> Fields:
 
 
 @pytest.mark.parametrize(
-    ("kind", "field", "value", "means", "beside"), HONOURED, ids=lambda v: str(v)[:60]
+    ("kind", "field", "value", "means", "beside"), HONORED, ids=lambda v: str(v)[:60]
 )
-def test_an_honoured_field_means_this_and_nothing_else(
+def test_an_honored_field_means_this_and_nothing_else(
     kind: str, field: str, value: Any, means: Fields, beside: Fields
 ) -> None:
     parts = (beside, written(field, value))
@@ -657,7 +657,7 @@ def test_a_cluster_queue_names_admission_checks_by_flavor(
 
 
 @pytest.mark.parametrize("mode", list(ReclaimMode))
-def test_each_mode_of_idle_reclaim_is_honoured_alone_or_beside_its_thresholds(
+def test_each_mode_of_idle_reclaim_is_honored_alone_or_beside_its_thresholds(
     mode: ReclaimMode,
 ) -> None:
     for field in ("spec.policy.idleReclaim", "spec.policy.idleReclaim.mode"):
@@ -692,9 +692,9 @@ def test_what_runs_a_kueue_manager_means_nothing_here(field: str, value: Any) ->
     assert read("Configuration", part) == Rules()
     if isinstance(value, dict):
         with pytest.raises(
-            DocumentError, match=rf"Configuration/default: {field}\.colour: unknown field"
+            DocumentError, match=rf"Configuration/default: {field}\.color: unknown field"
         ):
-            validate(document("Configuration", part, nested(f"{field}.colour", "red")))
+            validate(document("Configuration", part, nested(f"{field}.color", "red")))
 
 
 # ---- refused
@@ -741,7 +741,7 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("ClusterQueue", "spec.policy.quotaFromNodes.headroom", "120%", "'120%' is not between 0% and 100%"),
     ("ClusterQueue", "spec.policy.quotaFromNodes.headroom", "0.1", "'0.1' is not between 0% and 100%"),
     ("ClusterQueue", "spec.policy.quotaFromNodes.part", "1%", "unknown field"),
-    ("Configuration", "colour", "red", "unknown field"),
+    ("Configuration", "color", "red", "unknown field"),
     ("Configuration", "metadata.name", "other", "'other': the only Configuration has the name default"),
     ("Configuration", "metadata.namespace", "kueue-system", "a Configuration has no namespace"),
     ("Configuration", "fairSharing.preemptionStrategies", [INITIAL, FINAL],
@@ -1075,7 +1075,7 @@ EVERY_ROW: list[Fields] = [
     *(document("Reservation", {"spec": spec}) for spec, _ in RESERVED),
     document("Reservation", {"spec": {"nodes": ["a"], "recurrence": "FREQ=DAILY"}}),
     *(document("ClusterQueue", {"spec": spec}) for spec, *_ in CHECKS),
-    *(document(kind, beside, written(field, value)) for kind, field, value, _, beside in HONOURED),
+    *(document(kind, beside, written(field, value)) for kind, field, value, _, beside in HONORED),
     *(document(kind, nested(field, value)) for kind, field, value in WARNED),
     *(document("Configuration", nested(field, value)) for field, value in PASSED_OVER),
     *(document("Configuration", fields, version=OLD) for fields, _ in OLDER),

@@ -53,7 +53,7 @@ def test_every_gang_is_read_as_meant(gang: Gang):
 
 
 @pytest.mark.parametrize("document", configuration(), ids=lambda one: one["kind"])
-def test_configuration_is_honoured_without_a_warning(document: dict[str, object]):
+def test_configuration_is_honored_without_a_warning(document: dict[str, object]):
     _, warnings = validate(scenario.with_idle_reclaim(document))
     assert not warnings
 

@@ -1,4 +1,4 @@
-"""The judgement about the health of nodes, and its effect: the copy of the cluster, explanations, and evictions with notice."""
+"""The judgment about the health of nodes, and its effect: the copy of the cluster, explanations, and evictions with notice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from queuectl.lifecycle.nodes import requeued
 from queuectl.objects.kubernetes.nodes import read_node
 from queuectl.objects.kubernetes.wire import Condition, NodeMeta, NodeStatus, WireNode
 from queuectl.state.mirror import Mirror
-from queuectl.state.nodes import Judgement, NodeHealthTracker
+from queuectl.state.nodes import Judgment, NodeHealthTracker
 from queuectl.telemetry.metrics import MetricsRecorder
 from queuectl.telemetry.signal.health import HealthQueries
 from queuectl.telemetry.signal.health_names import VENDORS_HEALTH
@@ -65,7 +65,7 @@ def xid(node: str, number: int = 79, gpu: int = 3) -> GpuFault:
 
 def judged(
     *faults: GpuFault, rules: NodeHealthRules = RULES, nodes: dict[str, NodeRecord] | None = None
-) -> Judgement:
+) -> Judgment:
     return NodeHealthTracker().judge(nodes or fleet(), faults, rules, NOW)
 
 
@@ -177,7 +177,7 @@ def test_a_fault_counts_for_ten_minutes_after_it_was_last_observed(
 
 
 def test_no_node_is_unhealthy_without_an_answer_of_the_source() -> None:
-    assert NodeHealthTracker().judge(fleet(), None, RULES, NOW) == Judgement(
+    assert NodeHealthTracker().judge(fleet(), None, RULES, NOW) == Judgment(
         {}, {}, dict.fromkeys(HealthSignal, 0)
     )
 
@@ -266,7 +266,7 @@ def test_conditions_of_other_programs_are_read_without_heartbeats() -> None:
     assert read_node(wire).conditions == (("KernelDeadlock", "True", "DockerHung"),)
 
 
-def test_an_unhealthy_node_is_unschedulable_until_the_judgement_ends() -> None:
+def test_an_unhealthy_node_is_unschedulable_until_the_judgment_ends() -> None:
     mirror = Mirror({})
     mirror.apply([Upserted(record("n1")), Upserted(replace(record("n2"), cordoned=True))])
     assert mirror.mark_unhealthy({"n1": "GPU 3: XID 79", "n2": "GPU 0: XID 79"})

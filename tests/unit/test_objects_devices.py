@@ -386,8 +386,8 @@ def test_a_gang_whose_claims_cannot_be_planned_is_blocked_with_the_reason(bodies
 def test_a_question_about_a_job_finds_the_devices_of_its_claims():
     documents = read_documents(yaml.safe_dump_all([CLASS, template()]), "in.yaml")
     known = tuple(map(read_record, documents))
-    labelled = {"name": "job", "labels": {"queuectl.dev/queue-name": "q"}}
-    asked = WhatIf(submit=[{**job(ONE), "metadata": labelled}])
+    labeled = {"name": "job", "labels": {"queuectl.dev/queue-name": "q"}}
+    asked = WhatIf(submit=[{**job(ONE), "metadata": labeled}])
     (found,) = changed(snapshot(CLASS), (), asked, ReadingContext(known)).snapshot.pending
     devices = found.workload.podsets[0].shape.devices
     assert devices is not None

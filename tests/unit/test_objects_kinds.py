@@ -314,7 +314,7 @@ def test_a_mistake_becomes_a_sentence_that_names_field_and_value(name: str) -> N
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED)
-def test_what_a_pin_cannot_honour_is_refused_as_unsupported(name: str) -> None:
+def test_what_a_pin_cannot_honor_is_refused_as_unsupported(name: str) -> None:
     body, sentence = UNSUPPORTED[name]
     record = read(body)
     assert record.error is not None

@@ -661,7 +661,7 @@ def test_the_time_of_the_next_check(entry: Entry, job: JobRecord, at: float | No
         pytest.param(replace(JOB, priority_class="high"), CONFIG, "q", 100, id="another class"),
     ],
 )
-def test_a_waiting_job_that_is_relabelled(
+def test_a_waiting_job_that_is_relabeled(
     job: JobRecord, config: QueueConfig, queue: str, priority: int
 ) -> None:
     world = World(ENTRY, records=[job])
@@ -671,7 +671,7 @@ def test_a_waiting_job_that_is_relabelled(
     assert (after.queue, after.priority) == (queue, priority)
 
 
-def test_a_running_gang_that_is_relabelled_is_charged_where_it_was_admitted() -> None:
+def test_a_running_gang_that_is_relabeled_is_charged_where_it_was_admitted() -> None:
     world = World(RUNNING, records=[replace(RESUMED, queue="r", priority_class="high"), *READY])
     world.look()
     after = world.ledger.get("u1")
@@ -1081,7 +1081,7 @@ class TestFreeze:
         ("job", "restartable"),
         [
             (JOB, True),
-            (replace(JOB, error="asks for what placement cannot honour"), False),
+            (replace(JOB, error="asks for what placement cannot honor"), False),
             (replace(JOB, priority_class="gone"), False),
         ],
     )

@@ -216,7 +216,7 @@ class TestWatch:
         assert "connection refused" in gone.text
         assert watched.alarm("unreachable") == 2  # pods
 
-    async def test_a_query_without_an_answer_is_cancelled(self) -> None:
+    async def test_a_query_without_an_answer_is_canceled(self) -> None:
         watched = Watched()
         watched.source.hangs = True
         assert (await watched.sample()).state is UseState.UNKNOWN

@@ -61,7 +61,7 @@ JOB: dict[str, Any] = {
 
 
 def test_each_mutating_policy_can_be_evaluated() -> None:
-    of_pods = ("pods", "labelled-pods", "statefulsets", "deployments", "leaderworkersets")
+    of_pods = ("pods", "labeled-pods", "statefulsets", "deployments", "leaderworkersets")
     of_all = ("queue-labels", "submitters", "submitters-default")
     of_kinds = [kind.plural for kind in KINDS.values()]
     of_children = ["trainjobs-jobsets"]

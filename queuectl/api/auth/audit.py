@@ -124,7 +124,7 @@ class Audit:
 async def forget_old(
     audit_store: AuditStore, days: float, clock: Callable[[], float] = time.time
 ) -> None:
-    """Delete older lines until cancelled. Each process can run it."""
+    """Delete older lines until canceled. Each process can run it."""
     while True:
         deleted = 0
         try:

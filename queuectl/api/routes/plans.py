@@ -75,7 +75,7 @@ def add_routes(
 
 
 async def _while_connected(request: Request, answer: Coroutine[Any, Any, _Answer]) -> _Answer:
-    """The answer. It is cancelled if its caller disconnects, so that the questions of others begin.
+    """The answer. It is canceled if its caller disconnects, so that the questions of others begin.
 
     Raises:
         ClientDisconnect: the caller disconnected before the answer.

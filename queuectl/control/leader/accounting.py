@@ -98,7 +98,7 @@ class Accountant:
         self._checked = False
 
     async def run(self, seconds: float) -> None:
-        """Account periodically until cancelled.
+        """Account periodically until canceled.
 
         Raises:
             Fenced: another leader has taken over.

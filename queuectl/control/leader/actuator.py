@@ -100,7 +100,7 @@ class Actuator:
                 self._queue.put_nowait(uid)
 
     async def run(self) -> None:
-        """Send until cancelled."""
+        """Send until canceled."""
         async with asyncio.TaskGroup() as group:
             for number in range(self._workers):
                 group.create_task(self._work(), name=f"actuate-{number}")

@@ -62,7 +62,7 @@ class StartEstimator:
         self._throttle = PlannerThrottle(SHARE)
 
     async def run(self, learned: Callable[[], None]) -> None:
-        """Estimate until cancelled. ``learned``: called when the run times of earlier gangs are known."""
+        """Estimate until canceled. ``learned``: called when the run times of earlier gangs are known."""
         try:
             runs = await self._store.past_runs(PAST_RUNS)
         except StoreUnavailable as error:  # then it uses runs that finish from now on

@@ -99,7 +99,7 @@ class EventRecorder:
             del self._notes[next(iter(self._notes))]
 
     async def run(self) -> None:
-        """Write until cancelled."""
+        """Write until canceled."""
         while True:
             await asyncio.sleep(self._pause)
             uid = self._due() if self._quiet() else None

@@ -59,7 +59,7 @@ class InvariantChecker:
         self._asked = asyncio.Lock()
 
     async def run(self) -> None:
-        """Check some workloads periodically until cancelled."""
+        """Check some workloads periodically until canceled."""
         while True:
             await self._report(await self._violations())
             await asyncio.sleep(max(EVERY_SECONDS, self._worked / CPU_SHARE))

@@ -177,7 +177,7 @@ class Loop:
         return await self._checker.check()
 
     async def run(self, epoch: int) -> None:
-        """Lead under this epoch until cancelled.
+        """Lead under this epoch until canceled.
 
         Raises:
             Fenced: another leader has taken over.

@@ -180,7 +180,7 @@ class MigReconfigurer:
     # ---- beside the cycles
 
     async def run(self) -> None:
-        """Take the next step of each change until cancelled."""
+        """Take the next step of each change until canceled."""
         try:
             while True:
                 await self.follow()

@@ -70,7 +70,7 @@ class Provisioner:
         self._keep: dict[str, float] = {}  # by uid: when a refused deletion is sent again
 
     async def run(self) -> None:
-        """Create and delete requests until cancelled."""
+        """Create and delete requests until canceled."""
         while True:
             await self.follow()
             await asyncio.sleep(POLL_SECONDS)

@@ -55,7 +55,7 @@ class SetAsideObjects:
         self._noted.set()
 
     async def run(self) -> None:
-        """Store objects until cancelled, first those of units that were set aside before this process led.
+        """Store objects until canceled, first those of units that were set aside before this process led.
 
         Raises:
             Fenced: another leader has taken over.

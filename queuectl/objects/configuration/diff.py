@@ -25,7 +25,7 @@ class Difference:
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Difference, ...]:
-    """All fields in which two normalised documents differ, in the order of their paths. A null counts as absent."""
+    """All fields in which two normalized documents differ, in the order of their paths. A null counts as absent."""
     return tuple(_compare("", _plain(before), _plain(after)))
 
 

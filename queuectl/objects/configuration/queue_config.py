@@ -213,7 +213,7 @@ def validate(document: Document | Mapping[str, Any]) -> tuple[dict[str, Any], tu
     warnings = tuple(
         f"{given.address}: {warned.field}: {warned.reason}" for warned in kind.warn(decoded)
     )
-    return _normalise(kind, decoded), warnings
+    return _normalize(kind, decoded), warnings
 
 
 def _decode(document: Document) -> tuple[ConfigKind, Any]:
@@ -261,7 +261,7 @@ def _read(document: Document, kind: ConfigKind, decoded: Any) -> Any:
     return value
 
 
-def _normalise(kind: ConfigKind, decoded: Any) -> dict[str, Any]:
+def _normalize(kind: ConfigKind, decoded: Any) -> dict[str, Any]:
     decoded.api_version = API_VERSION
     decoded.status = None
     if not kind.namespaced:

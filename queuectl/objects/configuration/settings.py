@@ -396,7 +396,7 @@ def _read_retention(policies: wire.ObjectRetention | None) -> Retention:
 
 # ---- fields without effect
 
-_UNHONOURED: Final = (
+_UNHONORED: Final = (
     ("manageJobsWithoutQueueName", "manage_jobs_without_queue_name"),
     ("managedJobsNamespaceSelector", "managed_jobs_namespace_selector"),
     ("integrations", "integrations"),
@@ -426,7 +426,7 @@ def warn_configuration(document: wire.ConfigurationDocument) -> Iterator[Warned]
     for i, mapping in enumerate(resources.device_class_mappings or ()):
         if mapping.sources:
             yield Warned(f"resources.deviceClassMappings[{i}].sources")
-    for field, attribute in _UNHONOURED:
+    for field, attribute in _UNHONORED:
         if getattr(document, attribute):
             yield Warned(field)
 

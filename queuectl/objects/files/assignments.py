@@ -103,14 +103,14 @@ def read_admission(admission: AdmissionStatus) -> dict[str, Assigned]:
             with under(f"{path}.topologyAssignment", "."):
                 found = tuple(_domains(topology, levels))
                 hosts = None if coarse else tuple((values[-1], count) for values, count in found)
-                domains = tuple(_labelled(levels, found)) if coarse else ()
+                domains = tuple(_labeled(levels, found)) if coarse else ()
         read[assignment.name] = Assigned(
             assignment.count, assignment.flavors or {}, hosts, coarse, domains
         )
     return read
 
 
-def _labelled(
+def _labeled(
     levels: list[str], counts: Iterable[tuple[tuple[str, ...], int]]
 ) -> Iterator[tuple[Mapping[str, str], int]]:
     for values, count in counts:

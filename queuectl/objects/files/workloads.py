@@ -40,7 +40,7 @@ from queuectl.objects.times import time_or_none
 
 KIND: Final = "Workload"
 
-_UNHONOURED: Final = ("workload-slice-replacement-for", "priority-boost")  # annotations of Kueue's
+_UNHONORED: Final = ("workload-slice-replacement-for", "priority-boost")  # annotations of Kueue's
 
 
 class TopologyRequestSpec(Strict):
@@ -381,8 +381,8 @@ def _slices(request: TopologyRequestSpec, count: int) -> tuple[Slice, ...]:
 def _warnings(wire: WireWorkload) -> list[str]:
     spec = wire.spec
     annotations = wire.metadata.annotations or {}
-    unhonoured = [keys.KUEUE_PREFIX + name for name in _UNHONOURED]
-    found = {f"metadata.annotations.{key}": key in annotations for key in unhonoured} | {
+    unhonored = [keys.KUEUE_PREFIX + name for name in _UNHONORED]
+    found = {f"metadata.annotations.{key}": key in annotations for key in unhonored} | {
         "spec.preemptionGates": bool(spec.preemption_gates),
     }
     return [f"{field}: not supported" for field, asked in found.items() if asked]

@@ -415,7 +415,7 @@ def patch_frame(record: JobRecord, status: str) -> dict[str, Any]:
     return {"metadata": metadata}
 
 
-def relabelled(record: JobRecord, status: str, queue: str) -> dict[str, Any]:
+def relabeled(record: JobRecord, status: str, queue: str) -> dict[str, Any]:
     """Write only another LocalQueue. For a job without a queue label, use queuectl's key."""
     patch = patch_frame(record, status)
     patch["metadata"]["labels"] = dict.fromkeys(record.queue_keys or (keys.QUEUE_LABEL,), queue)

@@ -21,7 +21,7 @@ from queuectl.objects.kinds.common import (
     notice,
     patch_frame,
     read_job,
-    relabelled,
+    relabeled,
     start_frame,
     starting_template,
     template_patch,
@@ -128,7 +128,7 @@ class BatchJob:
         return patch_frame(record, status)
 
     def queue_patch(self, record: JobRecord, status: str, queue: str) -> dict[str, Any]:
-        return relabelled(record, status, queue)
+        return relabeled(record, status, queue)
 
     def notice_patch(self, record: JobRecord, status: str, deadline: str) -> dict[str, Any]:
         return notice(record, status, deadline)

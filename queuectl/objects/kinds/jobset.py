@@ -113,7 +113,7 @@ class JobSet(DescribedKind):
         decides = not targets or entry.content.name in targets
         if decides and base < parallelism and not ends_with(spec, base):
             raise RequestError(
-                f"{KEY}: {at}spec.successPolicy has no rule that the first {base} indexes can fulfil, so the JobSet could not "
+                f"{KEY}: {at}spec.successPolicy has no rule that the first {base} indexes can fulfill, so the JobSet could not "
                 "complete while it has fewer pods"
             )
 

@@ -71,7 +71,7 @@ class NodeStatus(Wire):
     conditions: list[Condition] | None = None
 
 
-class LabelledMeta(Wire):
+class LabeledMeta(Wire):
     """Metadata of objects without annotations, which are not needed."""
 
     name: str = ""
@@ -121,7 +121,7 @@ class WireNamespace(Wire):
 
 
 class WirePriorityClass(Wire):
-    metadata: LabelledMeta = msgspec.field(default_factory=LabelledMeta)
+    metadata: LabeledMeta = msgspec.field(default_factory=LabeledMeta)
     value: int = 0
     global_default: bool | None = None
     preemption_policy: Literal["PreemptLowerPriority", "Never"] | None = None

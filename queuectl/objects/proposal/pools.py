@@ -85,7 +85,7 @@ def find_pools(nodes: Sequence[Node]) -> NodePools:
         note = "No label of the nodes names the GPU model, so the flavor selects all nodes."
         pools = [NodePool("gpu", _of_all(unknown), tuple(unknown), gpus, (note,))]
     elif unknown:
-        fix = "run GPU feature discovery or the node labeller of the vendor"
+        fix = "run GPU feature discovery or the node labeler of the vendor"
         left_out.append(f"{named(unknown)}: no label names the GPU model; {fix}")
     without, reasons = _without_gpus(without_gpus, nodes)
     return NodePools((*without, *pools), (*left_out, *reasons))

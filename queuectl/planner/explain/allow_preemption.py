@@ -102,7 +102,7 @@ def _stronger(own: ClusterQueue, field: PolicyField, now: StrEnum) -> list[_Chan
 
 
 def _protected(ctx: GangContext) -> tuple[set[str], set[str]]:
-    """ClusterQueues whose protections shield some gang now; and uids of gangs that opt out, where their queue honours it."""
+    """ClusterQueues whose protections shield some gang now; and uids of gangs that opt out, where their queue honors it."""
     protecting, unwilling = set(), set()
     for gang in ctx.staying:
         queue = ctx.queue_of(gang)

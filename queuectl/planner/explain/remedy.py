@@ -86,10 +86,10 @@ def _follows_nodes(ctx: GangContext, flavor: str) -> bool:
 def _nodes_give_quota(ctx: GangContext, rows: Mapping[FlavorResource, int]) -> bool:
     """Whether nodes change the quota of these rows that a ClusterQueue of the cohort of the gang can lend."""
     config = ctx.snapshot.config
-    labelled = {name for name, flavor in config.flavors.items() if flavor.node_labels}
+    labeled = {name for name, flavor in config.flavors.items() if flavor.node_labels}
     following = (q for q in config.cluster_queues.values() if q.headroom is not None)
     given = {quotas.flavor for queue in following for g in queue.groups for quotas in g.flavors}
-    return any(flavor in given & labelled for flavor, _ in rows)
+    return any(flavor in given & labeled for flavor, _ in rows)
 
 
 def raised_until_it_starts(

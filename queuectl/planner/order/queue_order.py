@@ -256,5 +256,5 @@ class StrictFifoHeads:
         if a is None or b is None or a.topology is None or b.topology is None:
             return False
         index = self.problem.index
-        masks = [index.labelled(f.node_labels) for f in (a, b)]
+        masks = [index.labeled(f.node_labels) for f in (a, b)]
         return bool((masks[0] & masks[1]).any())

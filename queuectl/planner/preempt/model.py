@@ -80,7 +80,7 @@ class VictimModel:
     def set_objective(
         self, goal: Goal, most: int | None, earlier: Iterable[tuple[Goal, int]]
     ) -> None:
-        """Minimise ``goal``, at most ``most``; keep what earlier goals reached."""
+        """Minimize ``goal``, at most ``most``; keep what earlier goals reached."""
         ranked = goal.rank_weight or any(g.rank_weight for g, _ in earlier)
         highest = self._highest() if ranked else -1
         variables, coeffs = self._terms(goal, highest)

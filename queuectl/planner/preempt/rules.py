@@ -57,7 +57,7 @@ _ALLOWED: Final = "policy allows its eviction, but that alone is not enough"
 
 
 class JointCondition(Enum):
-    """The condition that the gangs that leave by one rule fulfil together, beside the quota that must come free."""
+    """The condition that the gangs that leave by one rule fulfill together, beside the quota that must come free."""
 
     NONE = auto()  # nothing
     WHILE_OVER = auto()  # each queue is over its own until its last gang leaves; or shares

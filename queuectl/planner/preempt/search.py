@@ -88,7 +88,7 @@ class Search:
         self.by_domain = len(self.parts) == 1 and self.parts[0].level != ANYWHERE
 
     def run(self, goals: Sequence[Goal]) -> Found:
-        """Minimise the goals one after the other."""
+        """Minimize the goals one after the other."""
         earlier: list[tuple[Goal, int]] = []
         for goal in goals:
             alone = 0 if earlier or self.by_domain else self._by_one_shape(goal)

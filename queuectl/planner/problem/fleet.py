@@ -117,7 +117,7 @@ class FleetIndex:
         """The index of the nodes as they can be (:attr:`queuectl.domain.fleet.Node.recovered`); itself where nothing passes."""
         return FleetIndex(self._recovered) if self._recovered is not None else self
 
-    def labelled(self, labels: tuple[tuple[str, str], ...]) -> Mask:
+    def labeled(self, labels: tuple[tuple[str, str], ...]) -> Mask:
         """Nodes that carry all these labels, whatever their taints."""
         return self.mask(NodeRules(labels, None, (Toleration(operator="Exists"),)))
 

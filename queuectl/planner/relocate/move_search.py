@@ -41,7 +41,7 @@ from queuectl.planner.solver.solver import Solver, Status
 
 _RANGE: Final = 1 << 56  # of one goal's value
 _ALL: Final = 256  # candidates up to which one model may let all of them leave
-_MODELLED: Final = 1_500  # nodes up to which it may
+_MODELED: Final = 1_500  # nodes up to which it may
 _SCOPES: Final = 6  # domains tried where it may not
 _ROUNDS: Final = 24  # suggestions of one model that may turn out to find no place
 
@@ -209,7 +209,7 @@ class MoveSearch:
 
     def _model_all(self, lower_bound: int) -> None:
         touched = len(np.unique(self.candidates.table.rows.node))
-        complete = self.candidates.size <= _ALL and touched <= _MODELLED
+        complete = self.candidates.size <= _ALL and touched <= _MODELED
         earlier: list[tuple[Goal, int]] = []
         for number, goal in enumerate(self.goals):
             for tried, (by_domain, scope) in enumerate(self._scopes(goal)):

@@ -129,7 +129,7 @@ _Domains: TypeAlias = set[tuple[str, ...] | None]
 
 
 def check_gangs(index: PlanIndex) -> Iterator[PlanViolation]:
-    """Every admission, repair and lease on its own, without its neighbours."""
+    """Every admission, repair and lease on its own, without its neighbors."""
     verdicts: dict[tuple[NodeRules, tuple[str, ...], str], str | None] = {}
     for claim in index.claims:
         yield from _whole(index, claim)

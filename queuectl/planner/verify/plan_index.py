@@ -121,10 +121,10 @@ class PlanIndex:
         return self._queues[key]
 
     def opts_out(self, workload: Workload) -> bool:
-        """Whether a gang is not preemptible, and its ClusterQueue, if it has one, honours that."""
+        """Whether a gang is not preemptible, and its ClusterQueue, if it has one, honors that."""
         queue = self.queue_of(workload)
-        honoured = queue is None or queue.preemption_opt_out is not OptOut.NEVER
-        return honoured and not workload.preemptible
+        honored = queue is None or queue.preemption_opt_out is not OptOut.NEVER
+        return honored and not workload.preemptible
 
     def flavors_of(self, placed: PodSetPlacement) -> list[ResourceFlavor]:
         known = self.snapshot.config.flavors
