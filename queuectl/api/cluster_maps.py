@@ -190,7 +190,7 @@ def node_view(occupancy: NodeOccupancy, cluster_map: ClusterMap, visible: Visibl
         fragmented_gpus=rounded(occupancy.fragmented),
         capacity=_units(node.allocatable),
         free=_units(occupancy.free),
-        others=_units(occupancy.others),
+        others=_units(occupancy.other_pods),
         tenants=[
             _tenant(
                 cluster_map.gangs[t.gang],

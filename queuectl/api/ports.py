@@ -259,7 +259,7 @@ class ClusterReader(Protocol):
     def kinds(self) -> JobKinds:
         """The job kinds that it watches."""
 
-    async def try_out(self, asked: WhatIf) -> WhatIfResult | None:
+    async def try_out(self, question: WhatIf) -> WhatIfResult | None:
         """The plans with and without the changes; None until this process has a view of the cluster.
 
         Raises:

@@ -278,7 +278,7 @@ def plan_command(
         explain = EXPLAINED if output is PlanFormat.JSON else 0
     diagnoses = _diagnoses(checked, explain)
     document = plan_document(
-        checked.given,
+        checked.original,
         checked.plan,
         snapshot_input.account.ignored,
         snapshot_input.warnings,

@@ -80,16 +80,16 @@ class _Units:
         self._crumb.entered(boundary, key, ref, namespace)
 
 
-def begin(given: ChildArguments, clock: Clock) -> Containment:
+def begin(arguments: ChildArguments, clock: Clock) -> Containment:
     """Limit this process, and report its units. Returns its record, with the suspects."""
     faulthandler.enable()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    seconds = given.processor_seconds
+    seconds = arguments.processor_seconds
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
-    resource.setrlimit(resource.RLIMIT_DATA, (given.memory, given.memory))
+    resource.setrlimit(resource.RLIMIT_DATA, (arguments.memory, arguments.memory))
     containment = Containment(clock, lambda _, error: end_without_memory(error))
-    containment.suspect(given.suspects)
-    trace(_Units(Breadcrumb(given.breadcrumb)).entered)
+    containment.suspect(arguments.suspects)
+    trace(_Units(Breadcrumb(arguments.breadcrumb)).entered)
     return containment
 
 
@@ -170,9 +170,9 @@ def _plan(snapshot: Snapshot) -> None:
         entering(Boundary.TASK, step.value)
         return nullcontext()
 
-    def plan_once(given: Snapshot) -> CheckedPlan:
+    def plan_once(snapshot: Snapshot) -> CheckedPlan:
         try:
-            return checked_plan(given, stop, cache, within)
+            return checked_plan(snapshot, stop, cache, within)
         except Exception as error:
             end_without_memory(error)
             raise

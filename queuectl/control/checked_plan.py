@@ -34,7 +34,7 @@ class CheckedPlan:
     """A plan with its input.
 
     Attributes:
-        given: the snapshot as users know it.
+        original: the snapshot as users know it.
         snapshot: the snapshot that was planned: with device rows, and with podsets for shared claims.
         decided: the decisions for ``snapshot``. Questions to the planner about it use them.
         plan: the same decisions as users know them. Everything that leaves the planner uses them.
@@ -42,7 +42,7 @@ class CheckedPlan:
         selects: the devices that requests select; None if the decisions are not verified.
     """
 
-    given: Snapshot
+    original: Snapshot
     snapshot: Snapshot
     decided: Plan
     plan: Plan
@@ -56,7 +56,7 @@ class CheckedPlan:
 
 
 def checked_plan(
-    given: Snapshot,
+    original: Snapshot,
     stop: StopSignal | None = None,
     cache: PlannerCache | None = None,
     within: Callable[[PlanStep], AbstractContextManager[object]] = nullcontext,
@@ -64,23 +64,23 @@ def checked_plan(
     """Plan a snapshot.
 
     Args:
-        given: without device rows.
+        original: without device rows.
         stop: lets another thread end the planning early.
         cache: of the process.
         within: the context of each step.
     """
     cache = cache if cache is not None else PlannerCache()
     with within(PlanStep.PLAN):
-        snapshot, selects = DeviceRows.of(cache).lowered(with_reasons(given))
+        snapshot, selects = DeviceRows.of(cache).lowered(with_reasons(original))
         decided = plan(snapshot, stop, cache)
     with within(PlanStep.VERIFY):
         violations = verify(snapshot, decided, selects)
         known = without_claim_podsets(decided)
-        return CheckedPlan(given, snapshot, decided, known, violations, selects)
+        return CheckedPlan(original, snapshot, decided, known, violations, selects)
 
 
 def planned_again(snapshot: Snapshot) -> CheckedPlan:
     """Plan the snapshot of a :class:`CheckedPlan` once more, without verification."""
     decided = plan(snapshot)
-    given = snapshot_without_claim_podsets(snapshot)
-    return CheckedPlan(given, snapshot, decided, without_claim_podsets(decided), ())
+    original = snapshot_without_claim_podsets(snapshot)
+    return CheckedPlan(original, snapshot, decided, without_claim_podsets(decided), ())

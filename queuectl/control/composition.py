@@ -150,9 +150,9 @@ class ServeComponents:
         """The job kinds, with the declared ones."""
         return self.supervisor.kinds
 
-    async def try_out(self, asked: WhatIf) -> WhatIfResult | None:
+    async def try_out(self, question: WhatIf) -> WhatIfResult | None:
         """The result of a what-if; None until this process has a snapshot."""
-        return await self.supervisor.what_if.try_out(asked)
+        return await self.supervisor.what_if.try_out(question)
 
     def gang_use(self, uid: str) -> GangUse | None:
         """The GPU utilization of a gang in the leader's last evaluation; None without a source."""
@@ -282,7 +282,7 @@ async def _connected(settings: Settings) -> AsyncIterator[ServeComponents]:
         yield ServeComponents(supervisor, command_service, metrics, registration)
 
 
-async def careful_child(given: ChildArguments) -> None:
+async def careful_child(arguments: ChildArguments) -> None:
     """Do the work of a leader up to a verified plan, in a child process. The server of the database refuses each write of it.
 
     Raises:
@@ -290,11 +290,11 @@ async def careful_child(given: ChildArguments) -> None:
         StoreError, ClusterError: no connection, or no response.
     """
     clock = SteadyClock()
-    containment = begin(given, clock)
+    containment = begin(arguments, clock)
     settings = Settings()
     kinds = job_kinds(settings)
     async with AsyncExitStack() as stack:
-        database = DatabaseSettings.from_environment(given.database_url)
+        database = DatabaseSettings.from_environment(arguments.database_url)
         store = await LeaderStore.connect(replace(database, read_only=True))
         stack.push_async_callback(store.close)
         clock.set(await store.now())
@@ -316,7 +316,7 @@ async def recovered(settings: Settings, documents: Sequence[GivenDocument]) -> R
         StoreError, ClusterError: no connection, or no response.
     """
     kinds = job_kinds(settings)
-    kept = [validate(document)[0] for document in with_names(map(named, documents))]
+    configuration = [validate(document)[0] for document in with_names(map(named, documents))]
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(provided(settings.database_url))
         await upgrade(url)
@@ -332,7 +332,7 @@ async def recovered(settings: Settings, documents: Sequence[GivenDocument]) -> R
         stack.push_async_callback(cluster.close)
 
         async def configure() -> None:
-            for document in kept:
+            for document in configuration:
                 await store.put_config(document)
 
         leadership = Leadership(

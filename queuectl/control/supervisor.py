@@ -249,12 +249,12 @@ class Supervisor:
         if touched and self._leading is not None:
             self._mirror.touched |= touched
             self._mirror.planning_changed = True
-            self._leading.seen(touched)
+            self._leading.react(touched)
 
     def _sink(self, deltas: Sequence[Delta]) -> None:
         touched = self._mirror.apply(deltas)
         if self._leading is not None:
-            self._leading.seen(touched)
+            self._leading.react(touched)
 
     def _resource_synced(self, resource: str) -> None:
         self._missing.discard(resource)

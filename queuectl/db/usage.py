@@ -295,7 +295,7 @@ def _mark_row(mark: Mark) -> Row:
     subject = _subject_document(mark.subject) if mark.subject is not None else None
     loss = [mark.loss.reason, mark.loss.gpu_seconds] if mark.loss is not None else None
     doing = (mark.phase.value, mark.attempt, float(mark.gpus))
-    return {"uid": mark.uid, "mark": [mark.at, mark.seen, *doing, held, subject, loss]}
+    return {"uid": mark.uid, "mark": [mark.at, mark.written_at, *doing, held, subject, loss]}
 
 
 def _mark(uid: str, document: Sequence[Any]) -> Mark:

@@ -95,7 +95,7 @@ class DeviceGpus:
             for name in sorted(self._matching.classes)
             if self._matching.selects(DeviceOption(name), kind)
         ]
-        given = dict(self._weights.given)
+        given = dict(self._weights.configured)
         for resource in charged:
             if resource in given:
                 return given[resource]

@@ -63,7 +63,7 @@ def _rounded(
             return requested
         least, step = ceil(policy.least), ceil(policy.step)
         return Fraction(least - (least - ceil(requested)) // step * step)
-    return next((each for each in policy.values if requested <= each), requested)
+    return next((each for each in policy.valid_values if requested <= each), requested)
 
 
 def _violates(amount: Fraction, policy: CapacityPolicy) -> bool:
@@ -73,7 +73,7 @@ def _violates(amount: Fraction, policy: CapacityPolicy) -> bool:
         return True
     if policy.step is not None:
         return (ceil(amount) - ceil(policy.least or 0)) % ceil(policy.step) != 0
-    return bool(policy.values) and amount not in policy.values
+    return bool(policy.valid_values) and amount not in policy.valid_values
 
 
 # ---- Needs of atoms on one node

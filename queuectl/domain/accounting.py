@@ -125,7 +125,7 @@ class Mark:
 
     Attributes:
         at: unix seconds from which it counts.
-        seen: when it was written; after ``at`` for a job that had been created before we saw it.
+        written_at: when it was written; after ``at`` for a job that had been created before we saw it.
         attempt: of the workload then.
         gpus: that it asks for.
         held: while it holds; None = the same as before.
@@ -135,7 +135,7 @@ class Mark:
 
     uid: str
     at: float
-    seen: float
+    written_at: float
     phase: UsagePhase
     attempt: int
     gpus: Gpus
@@ -183,10 +183,10 @@ class Amounts:
     cost: float = 0.0
     unpriced: int = 0
 
-    def add(self, other: Amounts) -> None:
+    def add(self, more: Amounts) -> None:
         """Add other amounts to these."""
         for name in self.__slots__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+            setattr(self, name, getattr(self, name) + getattr(more, name))
 
 
 @dataclass(slots=True)

@@ -51,8 +51,8 @@ def gang_uid(job: JobRecord, pod: PodRecord) -> str:
 def index_of(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> JobRecord:
     """The record of one index. ``pods``: those of the index."""
     assert job.array is not None
-    known = list(pods)
-    living = [pod for pod in known if not pod.terminal]
+    members = list(pods)
+    living = [pod for pod in members if not pod.terminal]
     released = [pod for pod in living if not pod.gated]
     grown, barred = job.array.base > 0, _barred(job, number)
     record = replace(
@@ -62,8 +62,8 @@ def index_of(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> JobRecor
         suspended=not released,
         drained=True,  # whether it has ended follows from its pods
         # The attempt of a pod that has ended is not used again.
-        attempt=max((pod.attempt for pod in known), default=0),
-        outcome=_outcome(job, number, known),
+        attempt=max((pod.attempt for pod in members), default=0),
+        outcome=_outcome(job, number, members),
         status="",
         array=None,
         ended=frozenset(),

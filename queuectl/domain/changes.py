@@ -232,9 +232,9 @@ class AddNodes:
         nodes = sorted((*fleet.nodes, *new), key=lambda n: n.name)
         return _with_fleet(snapshot, Fleet(tuple(nodes)))
 
-    def nodes(self, like: Node, taken: Iterable[str] = ()) -> list[Node]:
-        """The new nodes; none has a name in ``taken``."""
-        names = set(taken)
+    def nodes(self, like: Node, used_names: Iterable[str] = ()) -> list[Node]:
+        """The new nodes; none has a name in ``used_names``."""
+        names = set(used_names)
         made = []
         for number in range(1, self.count + 1):
             name = f"{like.name}-more-{number}"

@@ -66,7 +66,7 @@ class NodeOccupancy:
         tainted: (device, taint) for each taint that takes a device of it out of placement, in words.
         fragmented: free GPUs of it that the next pod is expected not to be able to use.
         tenants: gangs, the largest first.
-        others: held by pods that are of no gang.
+        other_pods: held by pods that are of no gang.
     """
 
     node: Node
@@ -77,7 +77,7 @@ class NodeOccupancy:
     tainted: tuple[tuple[str, str], ...]
     fragmented: Fraction
     tenants: tuple[GangOnNode, ...]
-    others: Resources
+    other_pods: Resources
 
     @property
     def open(self) -> bool:

@@ -68,7 +68,7 @@ class StoredDecision:
 
 # ---- Refused plans
 
-KEPT: Final = 20
+KEPT_DECISIONS: Final = 20
 """How many are kept: the newest."""
 KEPT_BYTES: Final = 50 * 1024 * 1024
 """Of all that are kept together. A larger one is not kept at all."""

@@ -124,7 +124,7 @@ class Fold:
         marks: Iterable[Mark] = (),
         samples: Sequence[GangUse] = (),
         *,
-        known: bool = False,
+        at_start: bool = False,
     ) -> None:
         """Account for one workload.
 
@@ -132,20 +132,20 @@ class Fold:
             meter: as it was when the span began; None for a new workload.
             marks: of this workload, in the order in which they were written.
             samples: what was measured of it, oldest first.
-            known: there are hours of an earlier life of it; those are not waited for again.
+            at_start: there are hours of an earlier life of it; those are not waited for again.
         """
         at, recreated_at = self._since, -inf
         uid = ""
         for mark in marks:
             uid = mark.uid
-            if known and meter is None:
-                recreated_at = mark.seen
+            if at_start and meter is None:
+                recreated_at = mark.written_at
             begins = max(mark.at, recreated_at)
             if meter is not None:
                 self._accrue(meter, at, begins, samples)
             if mark.loss is not None and meter is not None:
                 self._lose(meter, mark.loss, begins)
-            meter, at, known = _next(meter, mark), begins, True
+            meter, at, at_start = _next(meter, mark), begins, True
         if meter is not None:
             self._accrue(meter, at, self._until, samples)
         if uid:

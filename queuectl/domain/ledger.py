@@ -289,10 +289,10 @@ def parked_state(parked: Reason) -> State:
 
 def queues_again_at_once(entry: Entry) -> bool:
     """Of a gang that is being evicted: whether it queues again as soon as its pods have ended."""
-    return entry.parked is None and entry.reason.code not in FAILED_START and rest(entry) <= 0
+    return entry.parked is None and entry.reason.code not in FAILED_START and idle_wait(entry) <= 0
 
 
-def rest(entry: Entry) -> float:
+def idle_wait(entry: Entry) -> float:
     """Seconds for which a gang that was taken for idleness stays out of the queue.
 
     The place of an idle gang is free, so it would start at once again, and do nothing again until it is found out. An admission

@@ -38,7 +38,7 @@ class LimitRangeBound:
 
     kind: BoundKind
     resource: str
-    value: Fraction
+    amount: Fraction
     whole: bool = False
 
 
@@ -137,29 +137,29 @@ def _violations(
     bound: LimitRangeBound, who: str, requests: Mapping[str, int], limits: Mapping[str, int]
 ) -> Iterator[str]:
     name = bound.resource
-    asked, most = requests.get(name), limits.get(name)
+    requested, most = requests.get(name), limits.get(name)
     field = f"{bound.kind} of {name}"
     if bound.kind is BoundKind.RATIO:
-        if not asked or not most:
+        if not requested or not most:
             yield f"{who} must set a request and a limit for {name}, because {bound.kind} is set"
-        elif Fraction(most, asked) > bound.value:
-            ratio = f"limit {_quantity(name, most)} over request {_quantity(name, asked)}"
-            yield f"{who}: {ratio} is more than the {field} ({float(bound.value):g})"
+        elif Fraction(most, requested) > bound.amount:
+            ratio = f"limit {_quantity(name, most)} over request {_quantity(name, requested)}"
+            yield f"{who}: {ratio} is more than the {field} ({float(bound.amount):g})"
         return
-    needed = asked if bound.kind is BoundKind.MIN else most
+    needed = requested if bound.kind is BoundKind.MIN else most
     if needed is None:
         word = _REQUIRED_FIELD[bound.kind]
-        yield f"{who} must set a {word} for {name}: the {field} is {_quantity(name, bound.value)}"
+        yield f"{who} must set a {word} for {name}: the {field} is {_quantity(name, bound.amount)}"
         return
-    for word, amount in (("request", asked), ("limit", most)):
+    for word, amount in (("request", requested), ("limit", most)):
         if amount is not None and _beyond(bound, amount):
             than = "less" if bound.kind is BoundKind.MIN else "more"
             problem = f"the {word} of {_quantity(name, amount)} is {than} than the {field}"
-            yield f"{who}: {problem} ({_quantity(name, bound.value)})"
+            yield f"{who}: {problem} ({_quantity(name, bound.amount)})"
 
 
 def _beyond(bound: LimitRangeBound, amount: int) -> bool:
-    return amount < bound.value if bound.kind is BoundKind.MIN else amount > bound.value
+    return amount < bound.amount if bound.kind is BoundKind.MIN else amount > bound.value
 
 
 def _quantity(resource: str, amount: int | Fraction) -> str:

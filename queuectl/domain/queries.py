@@ -339,13 +339,13 @@ def _texts(parts: list[Any]) -> bool:
     return all(isinstance(part, str) for part in parts)
 
 
-def _is_value(value: Any, key: SortKey) -> bool:
+def _is_value(term: Any, key: SortKey) -> bool:
     if key in _TEXTS:
-        return isinstance(value, str)
-    number = isinstance(value, int | float) and not isinstance(value, bool)
+        return isinstance(term, str)
+    number = isinstance(term, int | float) and not isinstance(term, bool)
     if key in (SortKey.GPUS, SortKey.PRIORITY):
-        return number and isinstance(value, int) and -_MOST <= value < _MOST
-    return number and math.isfinite(value) and abs(value) < _MOST
+        return number and isinstance(term, int) and -_MOST <= term < _MOST
+    return number and math.isfinite(term) and abs(term) < _MOST
 
 
 # ---- GPUs held outside the queues

@@ -243,7 +243,7 @@ def _free(problem: Problem) -> Ints:
     free, snapshot = problem.now.copy(), problem.snapshot
     for each in snapshot.reservations:
         if not fixed(each, snapshot):
-            nodes, amounts = _slots(problem, each, each.kept())
+            nodes, amounts = _slots(problem, each, each.held_amounts())
             free[:, nodes] -= amounts
     return free
 
@@ -252,7 +252,7 @@ def _kept(problem: Problem) -> Iterator[Holding]:
     """The capacity that Reservations keep until their ends."""
     snapshot = problem.snapshot
     for each in snapshot.reservations:
-        amounts = fixed(each, snapshot) or each.kept()
+        amounts = fixed(each, snapshot) or each.held_amounts()
         yield Holding(each.name, _slots(problem, each, amounts), (), each.ends)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from queuectl.domain.backoff import doubling
 from queuectl.domain.durations import DAY
 from queuectl.domain.gates import held_by
-from queuectl.domain.ledger import Entry, EntryChange, Intent, Note, State, parked_state, rest
+from queuectl.domain.ledger import Entry, EntryChange, Intent, Note, State, idle_wait, parked_state
 from queuectl.domain.reasons import (
     BY_POLICY,
     COOPERATIVE,
@@ -121,7 +121,7 @@ def drained(entry: Entry, now: float, policy: PodsReadyRules) -> EntryChange:
         return rejoin(entry, now, entry.parked, lease=None, **cleared)
     if code in FAILED_START:
         return _failed(entry, now, policy, cleared)
-    if (wait := rest(entry)) > 0:
+    if (wait := idle_wait(entry)) > 0:
         why = "its GPUs were idle" if code is Code.IDLE_RECLAIMED else entry.reason.message
         reason = Reason(Code.BACKOFF, f"{why}; it queues again in {wait:.0f} s")
         return move(entry, State.BACKOFF, now, reason, requeue_at=now + wait, lease=None, **cleared)

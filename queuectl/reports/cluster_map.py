@@ -122,7 +122,7 @@ def _node_counts(
                 ),
                 fragmented=Fraction(round(lost * _MILLION), _MILLION) if lost else _NONE,
                 tenants=tuple(sorted(tenants, key=lambda t: (-t.gpus, -t.pods, t.gang))),
-                others=original.other_pods.get(node.name, NOTHING),
+                other_pods=original.other_pods.get(node.name, NOTHING),
             )
         )
     return tuple(node_counts)

@@ -137,7 +137,7 @@ class FixedLookout:
     async def pods(self, entry: Entry) -> tuple[PodRecord, ...] | None:
         return self._pods
 
-    async def try_out(self, asked: WhatIf) -> WhatIfResult | None:
+    async def try_out(self, question: WhatIf) -> WhatIfResult | None:
         raise AssertionError("no test plans a change")
 
 
@@ -167,8 +167,8 @@ class FixedClusterReader:
     async def pods(self, entry: Entry) -> tuple[PodRecord, ...] | None:
         return () if self.snapshot is not None else None
 
-    async def try_out(self, asked: WhatIf) -> WhatIfResult | None:
-        return await self._tryout.try_out(asked)
+    async def try_out(self, question: WhatIf) -> WhatIfResult | None:
+        return await self._tryout.try_out(question)
 
 
 CLUSTER_QUEUE: dict[str, Any] = {

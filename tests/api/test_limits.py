@@ -186,7 +186,7 @@ async def test_credentials_that_were_withdrawn_are_tried_once(memory: MemoryStor
 
 async def test_the_addresses_of_callers_are_counted(memory: MemoryStore) -> None:
     seen: list[tuple[str, str]] = []
-    app = signed_app(memory, people(), seen=lambda *found: seen.append(found))
+    app = signed_app(memory, people(), note_caller=lambda *found: seen.append(found))
     async with asking(app) as client:
         await client.get(COHORTS, headers=bearer(ADMIN))
         await client.get(COHORTS, headers=bearer("guess"))

@@ -204,7 +204,7 @@ async def test_a_row_can_be_one_hour_and_has_its_time(
     fold = Fold(end, end + 900.0, TERMS)
     who = subject("ann", "ann")
     again = Mark(who.uid, end, end, UsagePhase.HOLDS, 1, 8, (FlavorGpus("h100", "spot", 8),), who)
-    fold.workload(None, [again], known=True)
+    fold.workload(None, [again], at_start=True)
     epoch = await stored.take_over("test", 0)
     await stored.usage.keep(fold, over=end, until=end + 900.0, marks=(), epoch=epoch, free={})
     for by in ("workload,hour", "label:team,hour", "namespace,hour"):

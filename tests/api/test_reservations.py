@@ -120,7 +120,7 @@ def test_a_list_shows_capacity_times_and_phase(
 ) -> None:
     shown = with_status(document, states, BEGINS - 1)
     columns = [column for column in config_columns(BY_KIND["Reservation"]) if not column.wide]
-    assert [column.value(shown) for column in columns] == cells
+    assert [column.cell(shown) for column in columns] == cells
 
 
 def test_the_doctor_reports_reservations_without_a_placement() -> None:

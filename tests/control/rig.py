@@ -421,7 +421,7 @@ class Rig:
         complete = asyncio.Event()
 
         def sink(deltas: Sequence[Delta]) -> None:
-            loop.seen(mirror.apply(deltas))
+            loop.react(mirror.apply(deltas))
 
         def synced(resource: str) -> None:
             listed.add(resource)

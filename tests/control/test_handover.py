@@ -56,7 +56,7 @@ class Standby:
         return self._world.cluster.server.watchers[-1]
 
     def _sink(self, deltas: Sequence[Delta]) -> None:
-        self._loop.seen(self._mirror.apply(deltas))
+        self._loop.react(self._mirror.apply(deltas))
 
     async def lead(self) -> None:
         """The other process has ended in an orderly way."""

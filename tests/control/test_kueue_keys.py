@@ -155,11 +155,11 @@ async def test_a_job_that_another_controller_gets_runs_on_and_can_be_returned(
         assert world.loop is not None
         mirror = world.loop._mirror
         job = mirror.jobs[uid]
-        world.loop.seen(
+        world.loop.react(
             mirror.apply([Deleted("jobs", uid, job.version)])
         )  # a watch without its key
         await world.until_state(uid, State.FINISHED)
         assert len(live(world.cluster.pods_of(uid))) == 2, "it still runs"
-        world.loop.seen(mirror.apply([Upserted(world.cluster.job(uid))]))
+        world.loop.react(mirror.apply([Upserted(world.cluster.job(uid))]))
         await world.until_state(uid, State.RUNNING)
         assert len(live(world.cluster.pods_of(uid))) == 2

@@ -13,7 +13,13 @@ import pytest
 from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.commands import Action, Answer, Command, CommandFilter, CommandState
 from queuectl.domain.containment import Boundary, Suspect
-from queuectl.domain.decisions import KEPT, KEPT_BYTES, KEPT_SECONDS, CycleDecision, RefusedPlan
+from queuectl.domain.decisions import (
+    KEPT_BYTES,
+    KEPT_DECISIONS,
+    KEPT_SECONDS,
+    CycleDecision,
+    RefusedPlan,
+)
 from queuectl.domain.errors import (
     BadInput,
     Conflict,
@@ -52,8 +58,7 @@ from queuectl.domain.queries import (
 )
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import Retention
-from queuectl.domain.set_aside_objects import KEPT as KEPT_OBJECTS
-from queuectl.domain.set_aside_objects import SetAsideObject
+from queuectl.domain.set_aside_objects import KEPT_OBJECTS, SetAsideObject
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.state.durations import work_of
 from tests.db.histories import HERE, LEASE, WAITS, WHOLE_LIFE, ask, step, submitted
@@ -452,18 +457,22 @@ class StoreConformance:
         store = await open_store()
         epoch = await leader(store)
         assert await store.refused_plans() == ()
-        for n in range(KEPT + 2):
+        for n in range(KEPT_DECISIONS + 2):
             plan = RefusedPlan(0, float(n), epoch, n, ("Whole",), 3)
             await store.keep_refused(plan, b"%3d" % n)
         found = await store.refused_plans()
-        assert [one.cycle for one in found] == list(range(KEPT + 1, 1, -1))
+        assert [one.cycle for one in found] == list(range(KEPT_DECISIONS + 1, 1, -1))
         newest = replace(plan, id=found[0].id)
         assert found[0] == newest
-        assert await store.refused_plan(newest.id) == b"%3d" % (KEPT + 1)
+        assert await store.refused_plan(newest.id) == b"%3d" % (KEPT_DECISIONS + 1)
         assert await store.refused_plan(newest.id + 1) is None
         large = RefusedPlan(0, 1.0, epoch, 99, ("Order", "Whole"), KEPT_BYTES - 6)
         await store.keep_refused(large, b"large")
-        assert [one.cycle for one in await store.refused_plans()] == [99, KEPT + 1, KEPT]
+        assert [one.cycle for one in await store.refused_plans()] == [
+            99,
+            KEPT_DECISIONS + 1,
+            KEPT_DECISIONS,
+        ]
         await store.take_over("next", 0)
         with pytest.raises(Fenced):
             await store.keep_refused(large, b"late")

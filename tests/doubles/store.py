@@ -22,8 +22,8 @@ from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.commands import Answer, Command, CommandFilter
 from queuectl.domain.containment import Suspect
 from queuectl.domain.decisions import (
-    KEPT,
     KEPT_BYTES,
+    KEPT_DECISIONS,
     KEPT_SECONDS,
     CycleDecision,
     RefusedPlan,
@@ -71,8 +71,7 @@ from queuectl.domain.queries import (
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
-from queuectl.domain.set_aside_objects import KEPT as KEPT_OBJECTS
-from queuectl.domain.set_aside_objects import SetAsideObject
+from queuectl.domain.set_aside_objects import KEPT_OBJECTS, SetAsideObject
 from queuectl.objects.documents import in_order
 from tests.doubles.access import MemoryAudit, MemorySessions
 from tests.doubles.usage import MemoryUsage, MemoryUsageTables
@@ -556,7 +555,7 @@ class MemoryStore:
         database.refused.insert(0, (replace(plan, id=number), content))
         together = accumulate(one.size for one, _ in database.refused)
         kept = sum(1 for size in together if size <= KEPT_BYTES)
-        del database.refused[min(kept, KEPT) :]
+        del database.refused[min(kept, KEPT_DECISIONS) :]
 
     async def refused_plans(self) -> tuple[RefusedPlan, ...]:
         return tuple(plan for plan, _ in (await self._reach()).refused)

@@ -219,9 +219,9 @@ def test_lost_work_is_in_the_hour_of_the_eviction_by_flavor() -> None:
 
 
 def test_a_recreated_workload_does_not_count_its_earlier_wait_again() -> None:
-    back = replace(mark(T - 5000, UsagePhase.WAITS), seen=T + 50)
+    back = replace(mark(T - 5000, UsagePhase.WAITS), written_at=T + 50)
     fold = Fold(T, T + 100, TERMS)
-    fold.workload(None, [back], known=True)
+    fold.workload(None, [back], at_start=True)
     assert total(fold).waiting == 50.0
     fold = Fold(T, T + 100, TERMS)
     fold.workload(RUNS, [mark(T + 10, UsagePhase.GONE), back])

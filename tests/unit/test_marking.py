@@ -109,7 +109,12 @@ class Life:
 
 def test_a_job_waits_from_its_creation_and_the_mark_has_its_user_and_queue() -> None:
     (mark,) = Life().marks
-    assert (mark.at, mark.seen, mark.phase, mark.gpus) == (90.999, 100.0, UsagePhase.WAITS, 33)
+    assert (mark.at, mark.written_at, mark.phase, mark.gpus) == (
+        90.999,
+        100.0,
+        UsagePhase.WAITS,
+        33,
+    )
     assert mark.subject is not None
     assert (mark.subject.user, mark.subject.labels) == ("ann", (("team", "nlp"),))
     assert (mark.subject.queue, mark.subject.cluster_queue) == ("research", "gpus")

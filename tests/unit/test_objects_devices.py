@@ -182,7 +182,7 @@ def test_a_device_has_the_values_of_its_resource_slice():
         "memory": CapacityPolicy(
             Fraction(1 << 30), least=Fraction(1 << 30), step=Fraction(512 << 20)
         ),
-        "cores": CapacityPolicy(Fraction(1), values=(Fraction(1), Fraction(2))),
+        "cores": CapacityPolicy(Fraction(1), valid_values=(Fraction(1), Fraction(2))),
     }
     assert kind.shared
     assert kind.taints == (

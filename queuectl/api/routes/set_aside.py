@@ -17,7 +17,7 @@ from queuectl.api.params import Number
 from queuectl.api.ports import ApiStore
 from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.api.schemas import View, moment
-from queuectl.domain.set_aside_objects import KEPT, SetAsideObject
+from queuectl.domain.set_aside_objects import KEPT_OBJECTS, SetAsideObject
 
 P = ProblemType
 PATH: Final = f"{PREFIX}/setasideobjects"
@@ -73,7 +73,7 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
     async def get_set_aside_object(number: Number) -> Response:
         content = await store.set_aside_object(number)
         if content is None:
-            text = f"no stored object has the id {number}: the newest {KEPT} are kept"
+            text = f"no stored object has the id {number}: the newest {KEPT_OBJECTS} are kept"
             raise ApiProblem(P.NOT_FOUND, text)
         file = f'attachment; filename="set-aside-{number}.json"'
         return Response(content, media_type=MEDIA_TYPE, headers={"Content-Disposition": file})

@@ -207,7 +207,7 @@ class Accountant:
             mine, meter = of.get(uid, ()), meters.get(uid)
             holds = mine or (meter is not None and meter.phase is UsagePhase.HOLDS)
             samples = self._facts.samples(uid) if holds else ()
-            fold.workload(meter, mine, samples, known=uid in known)
+            fold.workload(meter, mine, samples, at_start=uid in known)
             if number % TURN == TURN - 1:
                 await asyncio.sleep(0)
         return fold

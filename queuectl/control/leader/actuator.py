@@ -162,11 +162,11 @@ class Actuator:
         """Send one write. Returns whether it took effect."""
         async with self._limit:
             began = time.perf_counter()
-            outcome, result = WriteOutcome.TOOK_EFFECT, WriteResult.OK
+            outcome, metric = WriteOutcome.TOOK_EFFECT, WriteResult.OK
             try:
                 version = await self._patch(write)
             except ClusterError as error:
-                outcome, result = outcome_of(error), _result_of(error)
+                outcome, metric = outcome_of(error), _result_of(error)
                 self._refusals.ended(uid, write, outcome, str(error), self._clock())
                 asked = error.retry_after if isinstance(error, ClusterUnavailable) else None
                 self._retries.failed(uid, write, outcome, asyncio.get_running_loop().time(), asked)
@@ -180,7 +180,7 @@ class Actuator:
                 self._retries.succeeded(uid, write)
                 if write.purpose is Purpose.PIN:
                     self._placed(uid)
-            self._metrics.wrote(write.resource, result, time.perf_counter() - began)
+            self._metrics.wrote(write.resource, metric, time.perf_counter() - began)
             return outcome is WriteOutcome.TOOK_EFFECT
 
     async def _patch(self, write: Write) -> int:

@@ -119,44 +119,44 @@ class InvariantChecker:
         )
 
     async def _all(self) -> list[InvariantViolation]:
-        found: list[InvariantViolation] = []
+        violations: list[InvariantViolation] = []
         all_entries = list(self._leader_state.ledger)
         for first in range(0, len(all_entries), AT_ONCE):
             entries = all_entries[first : first + AT_ONCE]
-            found += self._of_gangs(entry for entry in entries if self._settled(entry))
+            violations += self._of_gangs(entry for entry in entries if self._settled(entry))
             await asyncio.sleep(0)
-        found += over_nodes(self._leader_state.ledger, self._mirror)
+        violations += over_nodes(self._leader_state.ledger, self._mirror)
         before = [entry for entry in self._leader_state.ledger if self._settled(entry)]
         stored = {entry.uid: entry for entry in (await self._store.load()).entries}
         for entry in before:
             if self._settled(entry):
-                found += of_row(entry, stored.get(entry.uid))
+                violations += of_row(entry, stored.get(entry.uid))
         for entry in stored.values():
             if self._leader_state.ledger.get(entry.uid) is None:
                 text = "the database holds it, the leader does not"
-                found.append(violation(Invariant.DATABASE, entry, text))
-        return found
+                violations.append(violation(Invariant.DATABASE, entry, text))
+        return violations
 
-    async def _report(self, found: Iterable[InvariantViolation]) -> None:
+    async def _report(self, violations: Iterable[InvariantViolation]) -> None:
         """Log, count, and raise an Event for each that is new."""
         events = EVENTS
-        for one in found:
-            self._metrics.violated(one.invariant)
-            where = f"{one.namespace}/{one.name}"
+        for broken in violations:
+            self._metrics.violated(broken.invariant)
+            where = f"{broken.namespace}/{broken.name}"
             log.error(
                 "invariant_violated",
-                invariant=str(one.invariant),
+                invariant=str(broken.invariant),
                 workload=where,
-                message=one.message,
+                message=broken.message,
             )
-            job = self._mirror.jobs.get(one.uid)
-            if job is None or one.key in self._reported or not events:
+            job = self._mirror.jobs.get(broken.uid)
+            if job is None or broken.key in self._reported or not events:
                 continue
             events -= 1
             try:
-                text = f"{one.invariant}: {one.message}"
+                text = f"{broken.invariant}: {broken.message}"
                 await self._cluster.create_event(job, "Warning", VIOLATED, text)
-                self._reported.add(one.key)
+                self._reported.add(broken.key)
             except ClusterError as error:
                 log.info("event_not_written", workload=where, error=str(error))
-        self._reported &= {one.key for one in found} | self._suspected
+        self._reported &= {broken.key for broken in violations} | self._suspected

@@ -165,7 +165,7 @@ class Loop:
             self._planning.consider(uid)
         return found
 
-    def seen(self, touched: Iterable[str]) -> None:
+    def react(self, touched: Iterable[str]) -> None:
         """Wake up after a change of these jobs, and let the actuator send their writes at once."""
         if self.loaded:
             entries = filter(None, map(self.leader_state.ledger.get, touched))
@@ -212,12 +212,12 @@ class Loop:
     def _report_to(self, recorder: EventRecorder, objects: SetAsideObjects) -> None:
         """Store each object that is set aside, and write an Event on it if its workload is not pending: a pending one shows its reason."""
 
-        def told(found: SetAside, _: BaseException | None) -> None:
-            objects.note(found)
-            entry = self.leader_state.entry(found.key)
+        def told(failure: SetAside, _: BaseException | None) -> None:
+            objects.note(failure)
+            entry = self.leader_state.entry(failure.key)
             pending = entry is not None and entry.state in (State.PENDING, State.RESERVED)
-            if not (pending and found.boundary in (Boundary.GANG, Boundary.SNAPSHOT)):
-                recorder.note(found.key, found.reason)
+            if not (pending and failure.boundary in (Boundary.GANG, Boundary.SNAPSHOT)):
+                recorder.note(failure.key, failure.reason)
 
         self._containment.listener = told
 
@@ -352,23 +352,23 @@ class Loop:
             await self._reload()
         wakeup, observer = self._wakeup, self.leader_state.observer
         with self._metrics.stage(CycleStage.OBSERVE):
-            seen = observer.observe(self.leader_state.config, self._clock(), MOST_OBSERVED)
+            observed = observer.observe(self.leader_state.config, self._clock(), MOST_OBSERVED)
         if observer.damaged:
             await self._reload()
             return
         if self._mirror.touched:
             wakeup.trigger()  # there are more of them than one observation takes
-        wakeup.plan_due |= seen.plan_again
+        wakeup.plan_due |= observed.plan_again
         while observer.log_messages:
             log.warning("job_ignored", message=observer.log_messages.pop())
-        idle = self.leader_state.of_idle_gangs(seen.changes)
-        idle += self.leader_state.of_unhealthy_nodes([*seen.changes, *idle])
-        idle += self.leader_state.of_stragglers([*seen.changes, *idle])
+        idle = self.leader_state.of_idle_gangs(observed.changes)
+        idle += self.leader_state.of_unhealthy_nodes([*observed.changes, *idle])
+        idle += self.leader_state.of_stragglers([*observed.changes, *idle])
         wakeup.plan_due |= any(change.after.state is State.EVICTING for change in idle)
         if self._inbox:
-            await self._carry_out([*seen.changes, *idle])
+            await self._carry_out([*observed.changes, *idle])
         else:
-            self._writer.write_ahead([*seen.changes, *idle])
+            self._writer.write_ahead([*observed.changes, *idle])
         if wakeup.plan_due:
             wakeup.plan_due = False
             await self._plan()

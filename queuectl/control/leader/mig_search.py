@@ -52,18 +52,18 @@ class MigFound:
     violations: tuple[PlanViolation, ...] = ()
 
 
-def search(asked: MigSearch, checked: CheckedPlan, stop: StopSignal) -> MigFound:
+def search(question: MigSearch, checked: CheckedPlan, stop: StopSignal) -> MigFound:
     """The answer beside a plan. A stopped search finds nothing."""
     snapshot, plan = checked.snapshot, checked.decided
     moves, violations = [], list[PlanViolation]()
-    for one in asked.emptied:
+    for one in question.emptied:
         found = plan_moves(snapshot, plan, one.gang, one.nodes, stop)
         if found is not None:
             wrong = verify(snapshot, _together(plan, found), checked.selects)
             violations += wrong
             found = None if wrong else without_claim_podsets(replace(plan, moved=found)).moved
         moves.append((one, found))
-    fix = plan_mig(snapshot, plan, stop, asked.scope) if asked.scope is not None else None
+    fix = plan_mig(snapshot, plan, stop, question.scope) if question.scope is not None else None
     if stop.stopped:
         return MigFound()
     if fix is None:

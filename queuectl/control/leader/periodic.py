@@ -283,12 +283,12 @@ class UseWatch:
             containment.failed(Boundary.SERIES, gang.uid, error)
 
     async def _ask(
-        self, gangs: Sequence[HeldGang], at: float, known: Collection[PodKey]
+        self, gangs: Sequence[HeldGang], at: float, pods: Collection[PodKey]
     ) -> tuple[UtilizationSample, dict[float, UtilizationSample]]:
         """The recent samples; over longer windows only if a gang can be idle or stuck."""
-        recent = await self._source.sample(self._window, at, known)
+        recent = await self._source.sample(self._window, at, pods)
         windows = self._tracker.windows(gangs, recent)
-        return recent, {window: await self._source.sample(window, at, known) for window in windows}
+        return recent, {window: await self._source.sample(window, at, pods) for window in windows}
 
     def _log_untrusted(self, jobs: tuple[str, ...]) -> None:
         """Log once: an incomplete set-up, or a tenant that reports pods of others."""

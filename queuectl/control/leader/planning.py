@@ -188,22 +188,22 @@ class Planning:
         with self._metrics.stage(CycleStage.FREEZE):
             snapshot = self._leader_state.snapshot(seek_room=self._clock() >= self._seek_at)
             within, beyond = considered(snapshot, self._gangs.without_snapshot())
-            given = self._window.applied(within)
-        asked = self._mig.question(given)
+            planned = self._window.applied(within)
+        asked = self._mig.question(planned)
         self.worked = time.thread_time() - worked
         began = time.perf_counter()
-        out = self._gangs.left_out(given)
-        contained, answer = await asyncio.to_thread(self._decide, given, asked, out)
+        out = self._gangs.left_out(planned)
+        contained, answer = await asyncio.to_thread(self._decide, planned, asked, out)
         await self._writer.written()
         took = time.perf_counter() - began
-        refusals = self._gangs.learn(given, out, contained)
-        await self._keep_failures(given, contained)
+        refusals = self._gangs.learn(planned, out, contained)
+        await self._keep_failures(planned, contained)
         if self._window.partial:
             self._wakeup.plan_by(WINDOW_SECONDS)
         checked = contained.checked
         if checked is None:
             return self._failed(contained.error)
-        found = await self._answered(answer, given)
+        mig = await self._answered(answer, planned)
         decision = self._completed(contained, checked.plan, (*refusals, *beyond))
         self._metrics.planned(decision, took)
         lines = pending_gangs(checked.snapshot, self._cache)  # from the cache of the plan
@@ -216,7 +216,7 @@ class Planning:
             self._containment.failed(Boundary.TASK, _PLANNING, contained.error)
         else:
             self._containment.passed(Boundary.TASK, _PLANNING)
-        for violation in found.violations:
+        for violation in mig.violations:
             log.error("plan_refused", violation=str(violation))
             self._metrics.discarded(DiscardReason.VERIFIER)
         self._diagnoser.planned(checked)
@@ -228,13 +228,13 @@ class Planning:
             next_plan_due(checked.snapshot, checked.decided),
             next_expected_end(checked.snapshot, checked.decided),
         )
-        changes = await self._commit(snapshot, decision, took, documents, found)
+        changes = await self._commit(snapshot, decision, took, documents, mig)
         if beyond and decision.admitted:
             self._wakeup.plan()  # others are considered in the place of those that start
         if any(c.before is not None and c.before.awaits_checks for c in changes):
             self._wakeup.plan()  # a gang without pods has released its capacity, and no observation follows
         self._count(checked.snapshot, decision, changes)
-        await self._mig.begin(found, snapshot)
+        await self._mig.begin(mig, snapshot)
         return sentence(snapshot, decision, changes)
 
     def _completed(
@@ -250,14 +250,14 @@ class Planning:
         decision: Plan,
         took: float,
         documents: Collection[DocumentKey],
-        found: MigFound,
+        mig: MigFound,
     ) -> list[EntryChange]:
         """Write the decisions of a plan that are still valid.
 
         Users edit LocalQueues at any time: decisions for gangs of a LocalQueue that is stopped or has another ClusterQueue are
         dropped, and the rest is written. Each other change of the configuration makes the plan stale.
 
-        ``documents``: of the configuration it was made from. ``found``: migrations off nodes that are emptied, too.
+        ``documents``: of the configuration it was made from. ``mig``: migrations off nodes that are emptied, too.
         """
         dropped: frozenset[tuple[str, str]] = frozenset()
         reserved = (
@@ -266,7 +266,7 @@ class Planning:
         while True:
             changes = with_relocations(
                 self._leader_state.decider.changes(snapshot, decision, self._clock(), dropped),
-                self._mig.changes(found, snapshot),
+                self._mig.changes(mig, snapshot),
             )
             record = record_of(snapshot, decision, changes, took)
             concerned = self._queues_served(decision, changes)
@@ -310,7 +310,7 @@ class Planning:
         return True
 
     def _decide(
-        self, snapshot: Snapshot, asked: MigSearch, out: Collection[str]
+        self, snapshot: Snapshot, mig_search: MigSearch, out: Collection[str]
     ) -> tuple[ContainedPlan, MigFound | Exception]:
         """The plan without the gangs of ``out``, and the answer about MIG configurations."""
         self.between_plans.clear()
@@ -322,14 +322,14 @@ class Planning:
                 self._plan_once,
                 self._stop,
                 proven=self._gangs.proven,
-                known=self._gangs.by_place(),
+                earlier=self._gangs.by_place(),
                 last_cohort=self._last_cohort,
             )
             checked, self._last_cohort = contained.checked, contained.cohort
             if checked is None or not checked.usable:
                 return contained, MigFound()
             try:
-                return contained, search(asked, checked, self._stop)
+                return contained, search(mig_search, checked, self._stop)
             except Exception as error:  # noqa: BLE001 - contained on the event loop
                 return contained, error
         finally:
@@ -340,11 +340,11 @@ class Planning:
         self._step()
         return checked_plan(snapshot, self._stop, self._cache, self._stage)
 
-    async def _answered(self, answer: MigFound | Exception, asked: Snapshot) -> MigFound:
+    async def _answered(self, answer: MigFound | Exception, planned: Snapshot) -> MigFound:
         """The answer about MIG configurations; nothing is found by a search that fails."""
         if isinstance(answer, Exception):
             self._containment.failed(Boundary.QUESTION, _MIG_SEARCH, answer)
-            await self._keep_snapshot(asked, _MIG_SEARCH, answer)
+            await self._keep_snapshot(planned, _MIG_SEARCH, answer)
             return MigFound()
         self._containment.passed(Boundary.QUESTION, _MIG_SEARCH)
         return answer

@@ -46,15 +46,20 @@ class Retries:
         self._failed: dict[str, dict[str, _Failed]] = {}
 
     def failed(
-        self, uid: str, write: Write, outcome: WriteOutcome, now: float, asked: float | None = None
+        self,
+        uid: str,
+        write: Write,
+        outcome: WriteOutcome,
+        now: float,
+        server_delay: float | None = None,
     ) -> None:
-        """Record a failure. ``asked``: the delay in seconds that the server asks for."""
+        """Record a failure. ``server_delay``: the delay in seconds that the server asks for."""
         known = self._failed.setdefault(uid, {})
         kind, old = (write.purpose, write.attempt), known.get(write.uid)
         count = old.count + 1 if old is not None and old.kind == kind else 1
         least = REFUSED_RETRY if outcome is WriteOutcome.REFUSED else FIRST_RETRY
-        if asked is not None:
-            least = min(asked, LONGEST_WAIT)
+        if server_delay is not None:
+            least = min(server_delay, LONGEST_WAIT)
         delay = max(least, doubling(FIRST_RETRY, LAST_RETRY, count))
         # After an outage, the events of the watch show that the server answers again. A refusal does not end with an event.
         early = now + (delay if outcome is WriteOutcome.REFUSED else least)

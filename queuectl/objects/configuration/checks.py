@@ -98,8 +98,8 @@ def read_provisioning_config(
     )
 
 
-def _given(asked: int | None, default: _Number) -> _Number:
-    return default if asked is None else type(default)(asked)
+def _given(stated: int | None, default: _Number) -> _Number:
+    return default if stated is None else type(default)(stated)
 
 
 def warn_admission_check(document: wire.AdmissionCheckDocument) -> Iterator[Warned]:

@@ -258,7 +258,7 @@ def _policy(policy: RequestPolicy) -> CapacityPolicy:
         raise MalformedError("validRange: is not allowed with validValues")
     return CapacityPolicy(
         default=_optional("default", policy.default),
-        values=tuple(
+        valid_values=tuple(
             read_factor(f"validValues[{i}]", value)
             for i, value in enumerate(policy.valid_values or ())
         ),

@@ -233,7 +233,7 @@ class Advance:
         state = self.known.get(each.name)
         kept = with_placement(each, state.nodes) if state is not None else each
         rows = self._rows(each)
-        for name, _ in fixed(kept, snapshot) or kept.kept():
+        for name, _ in fixed(kept, snapshot) or kept.held_amounts():
             at = self.problem.index.position.get(name)
             if at is not None:
                 self._evict_from(each, name, at, rows)
