@@ -398,7 +398,7 @@ def _counted(
     weights: GpuWeights, amounts: Resources, label_values: tuple[str | None, ...]
 ) -> Fraction:
     labels = _labels(_label_keys(weights, amounts), label_values)
-    return sum((gpus for _, gpus in weights.configured(amounts, labels)), _NONE)
+    return sum((gpus for _, gpus in weights.by_resource(amounts, labels)), _NONE)
 
 
 @lru_cache(maxsize=16384)

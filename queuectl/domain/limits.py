@@ -159,7 +159,7 @@ def _violations(
 
 
 def _beyond(bound: LimitRangeBound, amount: int) -> bool:
-    return amount < bound.amount if bound.kind is BoundKind.MIN else amount > bound.value
+    return amount < bound.amount if bound.kind is BoundKind.MIN else amount > bound.amount
 
 
 def _quantity(resource: str, amount: int | Fraction) -> str:

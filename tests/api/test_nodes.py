@@ -125,7 +125,7 @@ async def test_a_node_has_the_last_change_of_its_mig_configuration(phase: MigPha
     }
     assert other["migReconfiguration"] is None
     (status,) = (column for column in NODE_COLUMNS if column.title == "STATUS")
-    assert status.value(body) == ("Reconfiguring" if active else "Ready")
+    assert status.cell(body) == ("Reconfiguring" if active else "Ready")
 
 
 async def test_a_node_has_its_capacity_and_its_gangs(client: httpx2.AsyncClient) -> None:

@@ -115,7 +115,7 @@ class TrainJob(DescribedKind):
         changes = {_CHANGES: self._changes(record, attempt)}
         entry = {_PATCHES.owner: keys.PATCHES_OWNER, _SPEC: changes}
         if record.list_indexes:
-            [(_, index)] = record.items
+            [(_, index)] = record.list_indexes
             return nested(_PATCHES.path, ListPatch({str(index): {_SPEC: Absent(changes)}}))
         if "/" + _PATCHES.path.replace(".", "/") in record.missing:
             return nested(_PATCHES.path, [entry])

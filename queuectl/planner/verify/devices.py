@@ -83,8 +83,8 @@ def amount_consumed(
     if asked is None:
         amount = value if policy.default is None else policy.default
         return amount if amount <= value else None
-    if policy.values:
-        larger = [each for each in policy.values if each >= asked]
+    if policy.valid_values:
+        larger = [each for each in policy.valid_values if each >= asked]
         return larger[0] if larger and larger[0] <= value else None
     amount = asked
     if policy.least is not None:
