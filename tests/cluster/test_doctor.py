@@ -30,7 +30,7 @@ async def examined(
 ) -> list[Finding]:
     """The findings for a caller with all rights."""
     chosen = ConnectionOptions(kubeconfig=str(plane.cluster.kubeconfig))
-    monkeypatch.setattr(reads, "given", lambda: chosen)
+    monkeypatch.setattr(reads, "connection_options", lambda: chosen)
     assert connection.connection_options() != chosen
     return await cluster.examine(SYSTEM_NAMESPACE, known)
 

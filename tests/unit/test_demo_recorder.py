@@ -64,7 +64,7 @@ Start = Callable[..., Recorder]
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     running: list[Recorder] = []
-    monkeypatch.setattr(module, "Server", FakeServer)
+    monkeypatch.setattr(module, "KubeconfigServer", FakeServer)
 
     def starter(
         pods: list[WatchedObject | ListEnd], **more: list[WatchedObject | ListEnd]

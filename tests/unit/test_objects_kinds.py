@@ -49,7 +49,15 @@ def described(record: JobRecord, expect: dict[str, Any]) -> dict[str, Any]:
     }
     if "expected" in expect:
         words["expected"] = dict(record.expected)
-    for field in ("late", "unborn", "items", "ranks", "first_ranks", "kept", "missing"):
+    for field in (
+        "late",
+        "unborn",
+        "list_indexes",
+        "ranks",
+        "first_ranks",
+        "kept_podsets",
+        "missing",
+    ):
         if field in expect:
             words[field] = json.loads(json.dumps(getattr(record, field)))
     words["podsets"] = [

@@ -740,7 +740,7 @@ def test_ended_pods_of_other_podsets_block_nothing() -> None:
         pytest.param(1, {"awaits": "none of its 2 pods exists"}, 20.0, 70.0, id="it has started before"),
         pytest.param(1, {"awaits": "none of its 2 pods exists"}, 70.0, None, id="its controller takes too long"),
         pytest.param(0, {"awaits": "none of its 2 pods exists"}, 20.0, None, id="it has never started"),
-        pytest.param(1, {"kept": ("main",)}, 20.0, None, id="a user must delete pods"),
+        pytest.param(1, {"kept_podsets": ("main",)}, 20.0, None, id="a user must delete pods"),
         pytest.param(1, {}, 20.0, None, id="it is not blocked"),
         pytest.param(1, {"awaits": "spec.parallelism is 1", "index": ArrayIndex(2, "train", "u", True, True)}, 20.0, None, id="it was added to an elastic gang"),
     ],
