@@ -31,12 +31,13 @@ $(VENV)/.ready: pyproject.toml uv.lock | $(UV)
 	@$(UV) sync --frozen --quiet --python $(PYTHON)
 	@touch $@
 
-lint: setup ## ruff, mypy, import contracts, prose, known vulnerabilities if the database of them answers
+lint: setup ## ruff, mypy, import contracts, prose, names, known vulnerabilities if the database of them answers
 	$(RUN)/ruff format --check .
 	$(RUN)/ruff check .
 	$(RUN)/mypy
 	$(RUN)/lint-imports --no-cache
 	$(RUN)/python -m tests.prose
+	$(RUN)/python -m tests.names
 	$(RUN)/python -m tests.support.audit
 
 audit: setup ## known vulnerabilities of the packages in uv.lock; fails if their database does not answer

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from fastapi import Depends, Request
 
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.domain.identity import Caller, Right
 from queuectl.objects.configuration.config_kinds import CONFIG_KINDS
 
@@ -66,9 +66,9 @@ def set_caller(scope: Any, caller: Caller) -> None:
     scope[_KEY] = caller
 
 
-def set_credential_check(scope: Any, known: Callable[[], Awaitable[bool]]) -> None:
+def set_credential_check(scope: Any, check: Callable[[], Awaitable[bool]]) -> None:
     """Keep a check of the caller's credentials, for answers that last long."""
-    scope[_KNOWN] = known
+    scope[_KNOWN] = check
 
 
 async def still_valid(request: Request) -> bool:
@@ -78,7 +78,7 @@ async def still_valid(request: Request) -> bool:
 
 
 class Guard:
-    """Checks rights of requests; raises Problem if one is missing."""
+    """Checks rights of requests; raises ApiProblem if one is missing."""
 
     def __init__(self, rights: Rights | None = None) -> None:
         """``rights``: None = each caller has all rights."""
@@ -88,7 +88,7 @@ class Guard:
         """Raise a FORBIDDEN problem unless the caller has this right."""
         if not await self.may(request, right):
             detail = f"{caller_of(request).name} may not {right}"
-            raise Problem(ProblemType.FORBIDDEN, detail)
+            raise ApiProblem(ProblemType.FORBIDDEN, detail)
 
     async def require_all(self, request: Request, rights: Collection[Right]) -> None:
         """The same of many rights. One to all objects of a kind, or to all of a namespace, settles many of them.
@@ -111,7 +111,7 @@ class Guard:
             ):
                 if wider not in answers:
                     if len(answers) == MOST_REVIEWS:
-                        raise Problem(ProblemType.FORBIDDEN, _TOO_MANY)
+                        raise ApiProblem(ProblemType.FORBIDDEN, _TOO_MANY)
                     answers[wider] = await self.may(request, wider)
                 if answers[wider]:
                     settled.add(wide)

@@ -22,10 +22,10 @@ from queuectl.api.auth import layers
 from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.api.body import Bodies
 from queuectl.api.current_configuration import CurrentConfiguration
-from queuectl.api.feed import Feed
+from queuectl.api.feed import EventFeed
 from queuectl.api.oidc.browser import BrowserLogins
 from queuectl.api.openapi import describe
-from queuectl.api.ports import ClusterReader, Diagnoser, Health
+from queuectl.api.ports import ClusterReader, Diagnoser, HealthChecks
 from queuectl.api.routes import (
     audit,
     budgets,
@@ -64,7 +64,7 @@ _DESCRIPTION: Final[list[bytes]] = []
 
 def create_app(
     store: ApiStore,
-    health: Health,
+    health: HealthChecks,
     registry: CollectorRegistry,
     diagnoser: Diagnoser | None = None,
     *,
@@ -106,7 +106,7 @@ def create_app(
     budgets.add_routes(app.router, guard, store, cluster_reader)
     efficiency.add_routes(app.router, guard, cluster_reader)
     recorded_jobs.add_routes(app.router, guard, store)
-    feed = app.state.feed = Feed(store)
+    feed = app.state.feed = EventFeed(store)
     events.add_routes(app.router, guard, store, feed, streams or StreamLimit())
     nodes.add_routes(app.router, guard, cluster_reader)
     plans.add_routes(app.router, guard, bodies, cluster_reader)
@@ -147,7 +147,7 @@ def create_metrics_app(registry: CollectorRegistry) -> FastAPI:
     return app
 
 
-def create_health_app(health: Health) -> FastAPI:
+def create_health_app(health: HealthChecks) -> FastAPI:
     """Health alone."""
     app = _bare("queuectl health")
     health_routes.add_health(app.router, health)

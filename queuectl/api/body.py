@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from queuectl.api import reading
-from queuectl.api.problems import RETRY_SECONDS, Problem, ProblemType, wrong_members
+from queuectl.api.problems import RETRY_SECONDS, ApiProblem, ProblemType, wrong_members
 from queuectl.api.reading import MAX_VALUES, malformed, read_json, read_yaml
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.domain.errors import TookTooLong
@@ -47,10 +47,10 @@ async def read_small(request: Request, model: type[_Model]) -> _Model | None:
         return None
     _media(request, JSON_TYPES)
     value = read_json(body)
-    return None if value is None else _modelled(value, model)
+    return None if value is None else _modeled(value, model)
 
 
-def missing() -> Problem:
+def missing() -> ApiProblem:
     """A small JSON body that is required, as this model."""
     return wrong_members([{"field": "", "reason": "a body is required"}])
 
@@ -70,13 +70,13 @@ class Bodies:
         return await self._document(request, MAX_BYTES, MAX_VALUES, lambda document: document)
 
     async def documents(
-        self, request: Request, made: Callable[[dict[str, Any]], _Answer]
+        self, request: Request, build: Callable[[dict[str, Any]], _Answer]
     ) -> _Answer:
         """The same for a body with many documents, which has a larger limit in JSON.
 
-        ``made``: converts the body in the thread in which it is decoded. Raises the errors of ``made``, too.
+        ``build``: converts the body in the thread in which it is decoded. Raises the errors of ``build``, too.
         """
-        return await self._document(request, MAX_LIST_BYTES, _LIST_VALUES, made)
+        return await self._document(request, MAX_LIST_BYTES, _LIST_VALUES, build)
 
     async def model(self, request: Request, model: type[_Model]) -> _Model:
         """A JSON body with many documents, as this model. Raises invalid-parameter, too."""
@@ -84,7 +84,7 @@ class Bodies:
         body = await read_bytes(request, MAX_LIST_BYTES)
         if not body:
             raise missing()
-        return await self._read(body, lambda: _modelled(read_json(body, _LIST_VALUES), model))
+        return await self._read(body, lambda: _modeled(read_json(body, _LIST_VALUES), model))
 
     async def patch(self, request: Request) -> dict[str, Any]:
         """The body as a merge patch of a mapping. Raises as :meth:`document`."""
@@ -114,21 +114,21 @@ class Bodies:
                 return await self._throttle.work_out(lambda _: work(), _PATIENCE)
         except TookTooLong as error:
             retry = {"Retry-After": str(RETRY_SECONDS)}
-            raise Problem(ProblemType.TOOK_TOO_LONG, str(error), retry) from error
+            raise ApiProblem(ProblemType.TOOK_TOO_LONG, str(error), retry) from error
 
     async def _document(
         self,
         request: Request,
         most: int,
-        values: int,
-        made: Callable[[dict[str, Any]], _Answer],
+        value_limit: int,
+        build: Callable[[dict[str, Any]], _Answer],
     ) -> _Answer:
         media = _media(request, JSON_TYPES + YAML_TYPES)
         if media in JSON_TYPES:
             body = await read_bytes(request, most)
-            return await self._read(body, lambda: made(_mapping(read_json(body, values))))
+            return await self._read(body, lambda: build(_mapping(read_json(body, value_limit))))
         body = await read_bytes(request, MAX_BYTES)
-        return await self.work(lambda: made(_mapping(read_yaml(body))))
+        return await self.work(lambda: build(_mapping(read_yaml(body))))
 
     async def _read(self, body: bytes, read: Callable[[], _Answer]) -> _Answer:
         """Decode small JSON here, because a wait would cost more."""
@@ -153,9 +153,9 @@ async def read_bytes(request: Request, most: int) -> bytes:
     return b"".join(parts)
 
 
-def _too_large(most: int) -> Problem:
+def _too_large(most: int) -> ApiProblem:
     detail = f"the body has more than {most} bytes"
-    return Problem(ProblemType.BODY_TOO_LARGE, detail, {"Connection": "close"})
+    return ApiProblem(ProblemType.BODY_TOO_LARGE, detail, {"Connection": "close"})
 
 
 def _media(
@@ -168,7 +168,7 @@ def _media(
     media = request.headers.get("content-type", default).partition(";")[0].strip().lower()
     if media not in accepted:
         detail = f"{media!r} is not understood; send {' or '.join(accepted)}"
-        raise Problem(ProblemType.UNSUPPORTED_MEDIA_TYPE, detail, {header: ", ".join(accepted)})
+        raise ApiProblem(ProblemType.UNSUPPORTED_MEDIA_TYPE, detail, {header: ", ".join(accepted)})
     return media
 
 
@@ -178,9 +178,9 @@ def _mapping(document: Any) -> dict[str, Any]:
     return document
 
 
-def _modelled(value: Any, model: type[_Model]) -> _Model:
+def _modeled(body: Any, model: type[_Model]) -> _Model:
     try:
-        return model.model_validate(value)
+        return model.model_validate(body)
     except ValidationError as error:
         raise wrong_members(
             [

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from queuectl.api.access import caller_of
 from queuectl.api.auth.audit import record_change
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.api.schemas import View, maybe, moment
 from queuectl.db.ports import ApiStore
 from queuectl.domain.budgets import BudgetScope, TopUp, WhenSpent, gpu_hours
@@ -82,9 +82,9 @@ class BudgetsView(View):
     items: list[BudgetStatusView] = Field(description="By name.")
 
 
-def shown(one: Forecast, namespaces: frozenset[str] | None) -> bool:
+def shown(forecast: Forecast, namespaces: frozenset[str] | None) -> bool:
     """Whether a caller who sees these namespaces (None = all) sees a budget."""
-    budget = one.balance.budget
+    budget = forecast.balance.budget
     if namespaces is None:
         return True
     inside = budget.scope in (BudgetScope.NAMESPACE, BudgetScope.LOCAL_QUEUE)
@@ -100,7 +100,7 @@ async def top_up(request: Request, store: ApiStore, key: DocumentKey, body: TopU
     """
     stored = await store.get_config(key)
     if stored is None:
-        raise Problem(P.NOT_FOUND, f"{key} does not exist")
+        raise ApiProblem(P.NOT_FOUND, f"{key} does not exist")
     budget = read(stored.document).value
     month = body.month or budget.month(time.time()).name
     for number in range(1, _TRIES + await _known(store, key.name, month)):
@@ -126,7 +126,7 @@ async def top_up(request: Request, store: ApiStore, key: DocumentKey, body: TopU
             continue  # the name is taken
         record_change(request, f"created {name}: {body.gpu_hours} GPU-hours; reason: {body.reason}")
         return top_up_view(read(document).value)
-    raise Problem(P.PRECONDITION_FAILED, f"{key} is topped up by others; try again")
+    raise ApiProblem(P.PRECONDITION_FAILED, f"{key} is topped up by others; try again")
 
 
 async def _known(store: ApiStore, budget: str, month: str) -> int:
@@ -136,22 +136,22 @@ async def _known(store: ApiStore, budget: str, month: str) -> int:
     return sum((spec["budget"], spec["month"]) == (budget, month) for spec in specs)
 
 
-def top_up_view(one: TopUp) -> TopUpView:
+def top_up_view(top_up: TopUp) -> TopUpView:
     """A top-up as the API answers it."""
     return TopUpView(
-        name=one.name,
-        budget=one.budget,
-        month=one.month,
-        gpu_hours=gpu_hours(one.amount),
-        reason=one.reason,
-        by=one.by or None,
-        at=one.at or None,
+        name=top_up.name,
+        budget=top_up.budget,
+        month=top_up.month,
+        gpu_hours=gpu_hours(top_up.amount),
+        reason=top_up.reason,
+        by=top_up.by or None,
+        at=top_up.at or None,
     )
 
 
-def status_view(one: Forecast, report: BudgetReport) -> BudgetStatusView:
+def status_view(forecast: Forecast, report: BudgetReport) -> BudgetStatusView:
     """A budget as the API answers it."""
-    balance, budget = one.balance, one.balance.budget
+    balance, budget = forecast.balance, forecast.balance.budget
     own = [t for t in report.top_ups if (t.budget, t.month) == (budget.name, balance.month.name)]
     return BudgetStatusView(
         name=budget.name,
@@ -162,13 +162,13 @@ def status_view(one: Forecast, report: BudgetReport) -> BudgetStatusView:
         month_ends=moment(balance.month.ends),
         when_spent=budget.when_spent,
         granted_gpu_hours=gpu_hours(balance.granted),
-        spent_gpu_hours=gpu_hours(one.used),
+        spent_gpu_hours=gpu_hours(forecast.used),
         ledger_gpu_hours=gpu_hours(balance.spent),
         counted_until=moment(balance.counted),
-        committed_gpu_hours=gpu_hours(one.committed),
-        left_gpu_hours=gpu_hours(one.left),
-        running_gpus=rounded(one.rate),
-        spent_at=maybe(one.spent_at),
-        pending_gpu_hours=gpu_hours(one.waiting),
+        committed_gpu_hours=gpu_hours(forecast.committed),
+        left_gpu_hours=gpu_hours(forecast.left),
+        running_gpus=rounded(forecast.rate),
+        spent_at=maybe(forecast.spent_at),
+        pending_gpu_hours=gpu_hours(forecast.waiting),
         top_ups=[top_up_view(t) for t in sorted(own, key=lambda t: t.name)],
     )

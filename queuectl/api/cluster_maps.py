@@ -13,8 +13,8 @@ from queuectl.api.access import Visible
 from queuectl.api.schemas import View, moment
 from queuectl.domain.cluster_map import (
     ClusterMap,
-    Domain,
     GangOnMap,
+    MapDomain,
     NodeOccupancy,
     TopologyLayout,
     utilization_of,
@@ -190,7 +190,7 @@ def node_view(occupancy: NodeOccupancy, cluster_map: ClusterMap, visible: Visibl
         fragmented_gpus=rounded(occupancy.fragmented),
         capacity=_units(node.allocatable),
         free=_units(occupancy.free),
-        others=_units(occupancy.others),
+        others=_units(occupancy.other_pods),
         tenants=[
             _tenant(
                 cluster_map.gangs[t.gang],
@@ -254,7 +254,7 @@ def domains_view(layouts: Sequence[TopologyLayout]) -> DomainsView:
     )
 
 
-def _domain(level: str, domain: Domain) -> DomainView:
+def _domain(level: str, domain: MapDomain) -> DomainView:
     largest = domain.largest
     return DomainView(
         level=level,

@@ -30,7 +30,7 @@ from queuectl.api.command_views import (
     starter_view,
 )
 from queuectl.api.ports import Diagnoser
-from queuectl.api.problems import Problem, ProblemType, wrong_parameter
+from queuectl.api.problems import ApiProblem, ProblemType, wrong_parameter
 from queuectl.api.redaction import redactor_of
 from queuectl.db.ports import ApiStore
 from queuectl.domain.commands import Action, Command, objection, reserved_to_admins
@@ -82,18 +82,18 @@ class CommandService:
         admin = await self._guard.may(request, Right("create", f"workloads/{action}"))
         forbidden = None if admin else reserved_to_admins(entry, action)
         if forbidden is not None:
-            raise Problem(P.FORBIDDEN, forbidden)
+            raise ApiProblem(P.FORBIDDEN, forbidden)
         own_key = key if caller is ANONYMOUS else own(caller, key)
         command = replace(_command(entry, action, body, by, own_key), admin=admin)
         try:
             await self._check(entry, command)
-        except Problem:  # a stored command always has the same answer
+        except ApiProblem:  # a stored command always has the same answer
             if await self._store.get_command(command.request_id) is None:
                 raise
         try:
             kept = await self._store.add_command(command)
         except Conflict as error:
-            raise Problem(P.REQUEST_ID_REUSED, str(error)) from error
+            raise ApiProblem(P.REQUEST_ID_REUSED, str(error)) from error
         response.headers["Location"] = f"{PREFIX}/commands/{kept.id}"
         return command_view(kept, entry.ref)
 
@@ -103,7 +103,7 @@ class CommandService:
         if why is not None:
             waiting = await self._store.commands()
             if all(earlier.uid != entry.uid for earlier in waiting):
-                raise Problem(P.NOT_IN_THIS_STATE, why, state=str(entry.state))
+                raise ApiProblem(P.NOT_IN_THIS_STATE, why, state=str(entry.state))
         if command.report is not None and entry.checks.of(command.report.check) is None:
             named = ", ".join(status.name for status in entry.checks.statuses)
             _refuse("check", f"{command.report.check} is not a check of {entry.ref} now ({named})")
@@ -121,7 +121,7 @@ class CommandService:
         """The cost and the effect of the action."""
         why = objection(entry, action)
         if why is not None:
-            raise Problem(P.NOT_IN_THIS_STATE, why, state=str(entry.state))
+            raise ApiProblem(P.NOT_IN_THIS_STATE, why, state=str(entry.state))
         preview = await self._diagnoser.preview(entry, action) if self._diagnoser else None
         starts = preview.starts if preview is not None else None
         if starts is None:

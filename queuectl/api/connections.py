@@ -85,14 +85,14 @@ def network_of(host: str) -> str:
 class _Owner:
     """An address or a caller. Of the connections that wait for their client, the first has waited longest."""
 
-    open: set[Connection] = field(default_factory=set)
-    waiting: dict[Connection, None] = field(default_factory=dict)
+    open: set[OpenConnection] = field(default_factory=set)
+    waiting: dict[OpenConnection, None] = field(default_factory=dict)
 
 
-class Connection:
+class OpenConnection:
     """One connection. ``abort`` ends it immediately; its server sets it."""
 
-    def __init__(self, connections: Connections, owner: str) -> None:
+    def __init__(self, connections: OpenConnections, owner: str) -> None:
         self.connections = connections
         self.owner = owner
         self.abort: Callable[[], object] = lambda: None
@@ -112,7 +112,7 @@ class Connection:
         self.abort()
 
 
-class Connections:
+class OpenConnections:
     """Those of one server.
 
     Attributes:
@@ -148,7 +148,7 @@ class Connections:
     def __len__(self) -> int:
         return self._open
 
-    def admit(self, host: str) -> Connection | None:
+    def admit(self, host: str) -> OpenConnection | None:
         """A new connection from this host, which waits for its client; None = close it."""
         owner, limited = network_of(host), self.limits.of_address is not None
         limited = limited and not self._trusted(host)
@@ -160,12 +160,12 @@ class Connections:
         if (full and not self._close_one(owned)) or not self._make_room():
             self.count(Closed.NO_ROOM)
             return None
-        connection = Connection(self, owner)
+        connection = OpenConnection(self, owner)
         self._add(connection, waiting=True)
         return connection
 
-    def note(self, connection: Connection, *, waiting: bool) -> None:
-        """See :meth:`Connection.waits`."""
+    def note(self, connection: OpenConnection, *, waiting: bool) -> None:
+        """See :meth:`OpenConnection.waits`."""
         owner = self._owners.get(connection.owner)
         if owner is None or connection not in owner.open:
             return
@@ -173,8 +173,8 @@ class Connections:
         if waiting:
             owner.waiting[connection] = None
 
-    def claim(self, connection: Connection, caller: str) -> bool:
-        """See :meth:`Connection.belongs_to`."""
+    def claim(self, connection: OpenConnection, caller: str) -> bool:
+        """See :meth:`OpenConnection.belongs_to`."""
         owner = f"caller {caller}"  # no address begins like this
         if connection.owner == owner or not self._has(connection):
             return True
@@ -187,7 +187,7 @@ class Connections:
         self._add(connection, waiting=waiting)
         return True
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: OpenConnection) -> None:
         """Forget a connection that has ended."""
         if not self._has(connection):
             return
@@ -215,11 +215,11 @@ class Connections:
             self._logged = self.closed.copy()
             _log.info("connections_closed", **{one.name.lower(): n for one, n in new.items()})
 
-    def _has(self, connection: Connection) -> bool:
+    def _has(self, connection: OpenConnection) -> bool:
         owner = self._owners.get(connection.owner)
         return owner is not None and connection in owner.open
 
-    def _add(self, connection: Connection, *, waiting: bool) -> None:
+    def _add(self, connection: OpenConnection, *, waiting: bool) -> None:
         owner = self._owners.setdefault(connection.owner, _Owner())
         owner.open.add(connection)
         if waiting:
@@ -243,7 +243,7 @@ class Connections:
         return True
 
 
-def connection_of(scope: Any) -> Connection | None:
+def connection_of(scope: Any) -> OpenConnection | None:
     """The connection of a request; None where no server of queuectl received it."""
-    found: Connection | None = scope.get("state", {}).get(KEY)
+    found: OpenConnection | None = scope.get("state", {}).get(KEY)
     return found

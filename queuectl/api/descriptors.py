@@ -23,6 +23,6 @@ def raise_limit() -> int:
     return wanted
 
 
-def connections_within(limit: int, wanted: int) -> int:
-    """The number of connections for which the limit of open files has room, at most ``wanted``."""
-    return min(wanted, max(limit - RESERVED, _LEAST))
+def connections_within(limit: int, most: int) -> int:
+    """The number of connections for which the limit of open files has room, at most ``most``."""
+    return min(most, max(limit - RESERVED, _LEAST))

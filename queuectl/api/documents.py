@@ -16,7 +16,7 @@ from queuectl.api.body import MAX_SMALL, Bodies
 from queuectl.api.dry_run import applied, changes_of, dry_run_documents, excess_views, seen_excesses
 from queuectl.api.ports import Diagnoser
 from queuectl.api.preconditions import check_write, etag, unchanged
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.api.reading import merged
 from queuectl.api.reservation_status import with_status
 from queuectl.db.ports import ApiStore
@@ -55,15 +55,15 @@ class Documents:
         self._store = store
         self._diagnoser = diagnoser
 
-    async def seen(self, request: Request) -> frozenset[str] | None:
+    async def visible_namespaces(self, request: Request) -> frozenset[str] | None:
         """The namespaces whose objects the caller is allowed to list; None = all."""
         resource = self._kind.plural
         return await self._guard.visible(request, "list", resource, self._store.namespaces)
 
-    async def list(self, namespace: str | None, seen: frozenset[str] | None = None) -> Response:
+    async def list(self, namespace: str | None, visible: frozenset[str] | None = None) -> Response:
         stored = await self._store.list_config(self._kind.kind, namespace)
-        if seen is not None:
-            stored = tuple(s for s in stored if s.document["metadata"]["namespace"] in seen)
+        if visible is not None:
+            stored = tuple(s for s in stored if s.document["metadata"]["namespace"] in visible)
         return JSONResponse(
             {
                 "apiVersion": API_VERSION,
@@ -75,7 +75,7 @@ class Documents:
     async def read(self, key: DocumentKey, if_none_match: str | None) -> Response:
         stored = await self._store.get_config(key)
         if stored is None:
-            raise Problem(P.NOT_FOUND, f"{key} does not exist")
+            raise ApiProblem(P.NOT_FOUND, f"{key} does not exist")
         headers = {"ETag": etag(stored.version)}
         # The status of a Reservation changes without a new version.
         if self._kind.kind != "Reservation" and unchanged(stored.version, if_none_match):
@@ -100,16 +100,16 @@ class Documents:
         self,
         request: Request,
         key: DocumentKey,
-        given: dict[str, Any],
+        body: dict[str, Any],
         if_match: str | None,
         if_none_match: str | None,
     ) -> Response:
         """Store a document that was parsed before."""
-        given = _addressed(given, key)
-        document, warnings = await self._checked(given)
+        body = _addressed(body, key)
+        document, warnings = await self._checked(body)
         stored = await self._present(key, if_match, if_none_match)
         conditional = if_match is not None or if_none_match is not None
-        await self._take_over_use(given)
+        await self._take_over_use(body)
         return await self._keep(request, key, document, warnings, stored, conditional=conditional)
 
     async def patch(
@@ -118,11 +118,11 @@ class Documents:
         """Change the version that the caller has read, not a later one."""
         if if_match is None:
             detail = "a PATCH needs If-Match: the ETag of what you have read, or *"
-            raise Problem(P.PRECONDITION_REQUIRED, detail)
+            raise ApiProblem(P.PRECONDITION_REQUIRED, detail)
         patch = await self._bodies.patch(request)
         stored = await self._store.get_config(key)
         if stored is None:
-            raise Problem(P.NOT_FOUND, f"{key} does not exist")
+            raise ApiProblem(P.NOT_FOUND, f"{key} does not exist")
         check_write(stored.version, if_match, None)
         given = _addressed(merged(stored.document, patch), key)
         if dry_run:
@@ -130,12 +130,12 @@ class Documents:
         document, warnings = await self._checked(given)
         return await self._keep(request, key, document, warnings, stored, conditional=True)
 
-    async def _checked(self, given: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    async def _checked(self, body: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
         """The stored form of the document, and warnings."""
-        if len(orjson.dumps(given)) <= MAX_SMALL:
-            document, warnings = validate(given)
+        if len(orjson.dumps(body)) <= MAX_SMALL:
+            document, warnings = validate(body)
         else:
-            document, warnings = await self._bodies.work(partial(validate, given))
+            document, warnings = await self._bodies.work(partial(validate, body))
         if document["kind"] == "Cohort":
             refuse_circular_cohorts([document], await self._parents(document))
         if document["kind"] == "Reservation" and self._diagnoser is not None:
@@ -157,28 +157,28 @@ class Documents:
         try:
             version = await self._store.put_config(document, before if conditional else None)
         except Conflict as error:
-            raise Problem(P.PRECONDITION_FAILED, str(error)) from error
-        result = "unchanged" if version == before else "configured" if before else "created"
+            raise ApiProblem(P.PRECONDITION_FAILED, str(error)) from error
+        change = "unchanged" if version == before else "configured" if before else "created"
         warnings = (*warnings, *await self._dangling(key, document))
         shown = _shown(ConfigDocument(document, version))
         changes = changes_of(stored.document if stored is not None else None, document)
         body = {
-            "result": result,
+            "result": change,
             "warnings": list(warnings),
             "changes": changes,
             "object": shown,
             "overQuota": None,
         }
-        created = result == "created"
+        created = change == "created"
         headers = {"ETag": etag(version)}
-        record_change(request, _summary(result, changes))
+        record_change(request, _summary(change, changes))
         if created:
             headers["Location"] = request.url.path
         return JSONResponse(body, 201 if created else 200, headers=headers)
 
-    async def _take_over_use(self, given: dict[str, Any]) -> None:
+    async def _take_over_use(self, body: dict[str, Any]) -> None:
         """Import the past use in the status of a Kueue LocalQueue, if queuectl has none for it."""
-        stated = read_used([as_document(given)])
+        stated = read_used([as_document(body)])
         own = [used for used in stated if used.account.scope is AccountScope.LOCAL_QUEUE]
         if own:
             await self._store.start_use(own)
@@ -194,12 +194,12 @@ class Documents:
         self,
         request: Request,
         key: DocumentKey,
-        given: dict[str, Any],
+        body: dict[str, Any],
         if_match: str | None,
         if_none_match: str | None,
     ) -> dict[str, Any]:
         """The same for a document that was parsed before."""
-        document = _addressed(given, key)
+        document = _addressed(body, key)
         await self._present(key, if_match, if_none_match)
         return await self._dry_run(request, document)
 
@@ -217,9 +217,9 @@ class Documents:
         try:
             await self._store.delete_config(key, before)
         except NotFound as error:
-            raise Problem(P.NOT_FOUND, f"{key} does not exist") from error
+            raise ApiProblem(P.NOT_FOUND, f"{key} does not exist") from error
         except Conflict as error:
-            raise Problem(P.PRECONDITION_FAILED, str(error)) from error
+            raise ApiProblem(P.PRECONDITION_FAILED, str(error)) from error
         return Response(status_code=204)
 
     async def _parents(self, cohort: dict[str, Any]) -> dict[str, str | None]:
@@ -267,14 +267,14 @@ def _addressed(document: dict[str, Any], key: DocumentKey) -> dict[str, Any]:
     ]
     if errors:
         detail = "; ".join(f"{error['field']} {error['reason']}" for error in errors)
-        raise Problem(P.INVALID_DOCUMENT, detail, errors=errors)
+        raise ApiProblem(P.INVALID_DOCUMENT, detail, errors=errors)
     return {**document, "metadata": metadata}
 
 
-def _summary(result: str, changes: list[dict[str, Any]]) -> str:
+def _summary(change: str, changes: list[dict[str, Any]]) -> str:
     """The reason, for the audit log."""
     fields = (f"{c['field']}: {c['before']!r} -> {c['after']!r}" for c in changes)
-    return "; ".join([result, *fields])
+    return "; ".join([change, *fields])
 
 
 def _shown(stored: ConfigDocument) -> dict[str, Any]:

@@ -34,7 +34,7 @@ Body = dict[str, Any]
 class DryRunObject:
     """The result for one document. ``changes``: in the form of the API."""
 
-    result: str
+    outcome: str
     warnings: tuple[str, ...]
     changes: list[Body]
     document: Body
@@ -142,17 +142,17 @@ def _object(
     document: Body, before: Mapping[str, Any] | None, warnings: tuple[str, ...]
 ) -> DryRunObject:
     unchanged = before is not None and dict(before) == document
-    result = "created" if before is None else "unchanged" if unchanged else "configured"
-    return DryRunObject(result, warnings, changes_of(before, document), document)
+    outcome = "created" if before is None else "unchanged" if unchanged else "configured"
+    return DryRunObject(outcome, warnings, changes_of(before, document), document)
 
 
-def applied(one: DryRunObject) -> Body:
+def applied(dry_run: DryRunObject) -> Body:
     """The response for one document."""
     return {
-        "result": one.result,
-        "warnings": list(one.warnings),
-        "changes": one.changes,
-        "object": one.document,
+        "result": dry_run.outcome,
+        "warnings": list(dry_run.warnings),
+        "changes": dry_run.changes,
+        "object": dry_run.document,
     }
 
 

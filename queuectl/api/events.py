@@ -43,9 +43,9 @@ def opening(position: int) -> str:
     return f"retry: {RETRY_MILLISECONDS}\nid: {position}\n\n"
 
 
-def step(number: int, data: str) -> str:
-    """One line of history; ``data`` is JSON."""
-    return f"id: {number}\nevent: step\ndata: {data}\n\n"
+def step(number: int, text: str) -> str:
+    """One line of history; ``text`` is JSON."""
+    return f"id: {number}\nevent: step\ndata: {text}\n\n"
 
 
 def heartbeat(position: int) -> str:

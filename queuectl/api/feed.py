@@ -43,7 +43,7 @@ class FeedLine:
     named: frozenset[str]
 
 
-class Feed:
+class EventFeed:
     """The lines of one process. It reads only while there is a stream.
 
     Attributes:

@@ -16,8 +16,8 @@ from typing import Final
 
 from queuectl.api.app import create_health_app
 from queuectl.api.connections import ConnectionLimits
-from queuectl.api.ports import Health
-from queuectl.api.server import Address, WebServer
+from queuectl.api.ports import HealthChecks
+from queuectl.api.server import ListenAddress, WebServer
 from queuectl.control.progress import LONGEST_SILENCE
 
 STALLED_SECONDS: Final = LONGEST_SILENCE
@@ -30,7 +30,7 @@ _LIMITS: Final = ConnectionLimits(most=64, of_address=16)
 class LoopHealth:
     """The health of a process, as a thread beside its event loop sees it. Create it on that loop."""
 
-    def __init__(self, health: Health, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, health: HealthChecks, clock: Callable[[], float] = time.monotonic) -> None:
         """``health``: answers on the loop."""
         self._health = health
         self._clock = clock
@@ -41,7 +41,7 @@ class LoopHealth:
         self._last: tuple[float, Sequence[str]] | None = None
 
     async def beat(self) -> None:
-        """Show that the loop runs, until it is cancelled."""
+        """Show that the loop runs, until it is canceled."""
         while True:
             self._faults = await self._health.live()
             self._ran_at = self._clock()
@@ -80,7 +80,7 @@ class HealthListener:
         url: where.
     """
 
-    def __init__(self, address: Address, health: Health) -> None:
+    def __init__(self, address: ListenAddress, health: HealthChecks) -> None:
         """Listen. Raises CannotListen."""
         self._health = LoopHealth(health)
         self._server = WebServer(create_health_app(self._health), address, limits=_LIMITS)

@@ -50,7 +50,7 @@ class ClusterReader(Protocol):
     def kinds(self) -> JobKinds:
         """The job kinds that it watches."""
 
-    async def try_out(self, asked: WhatIf) -> WhatIfResult | None:
+    async def try_out(self, question: WhatIf) -> WhatIfResult | None:
         """The plans with and without the changes; None until this process has a view of the cluster.
 
         Raises:
@@ -103,7 +103,7 @@ class Diagnoser(Protocol):
         """The expected starts of pending gangs, by the leader's last estimate."""
 
 
-class Health(Protocol):
+class HealthChecks(Protocol):
     """The health of the process. Each sentence names one fault, as ``watch: pods not listed yet``; none = healthy."""
 
     async def live(self) -> Sequence[str]:

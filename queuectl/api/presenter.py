@@ -66,17 +66,17 @@ class WorkloadPresenter:
             entry: its row.
             solve: also compute blocking constraints and suggested fixes, which takes seconds.
         """
-        known = Diagnosis(entry.uid)
+        answer = Diagnosis(entry.uid)
         if solve and self._diagnoser is not None and entry.state in IN_QUEUE_ORDER:
-            known = await self._diagnoser.diagnose(entry.uid) or known
+            answer = await self._diagnoser.diagnose(entry.uid) or answer
         leaving = entry.lease.victims if entry.lease is not None else ()
         names = await self._store.workload_names(leaving) if leaving else {}
         awaited = await self._awaited((entry,))
         texts: list[Explanation | str] = [
             *awaited.values(),
             entry.reason,
-            *known.conflict,
-            *known.suggested_fixes,
+            *answer.conflict,
+            *answer.suggested_fixes,
             *names.values(),
         ]
         redactor = await redactor_of(self._guard, request, self._store, texts)
@@ -85,7 +85,7 @@ class WorkloadPresenter:
             redactor.entry(entry),
             line.cluster_queue if line is not None else None,
             {uid: redactor.name(names.get(uid, uid)) for uid in leaving},
-            redactor.diagnosis(known),
+            redactor.diagnosis(answer),
             self._use(entry),
             self._start(entry),
             _names(entry, awaited, redactor),

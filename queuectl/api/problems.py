@@ -77,7 +77,7 @@ class ProblemType(Enum):
         return TYPE_BASE + self.slug
 
 
-class Problem(Exception):
+class ApiProblem(Exception):
     """Raised anywhere below a request; ``members`` are added to the body."""
 
     def __init__(
@@ -94,34 +94,34 @@ class Problem(Exception):
         self.members = members
 
 
-def not_known_yet() -> Problem:
+def not_known_yet() -> ApiProblem:
     """For a process that has not read the whole cluster yet."""
     detail = "this process has not read the whole cluster yet; try again, or ask another replica"
-    return Problem(ProblemType.NOT_KNOWN_YET, detail, {"Retry-After": str(RETRY_SECONDS)})
+    return ApiProblem(ProblemType.NOT_KNOWN_YET, detail, {"Retry-After": str(RETRY_SECONDS)})
 
 
-def wrong_parameter(field: str, reason: str, detail: str | None = None) -> Problem:
+def wrong_parameter(field: str, reason: str, detail: str | None = None) -> ApiProblem:
     """For an invalid parameter, or an invalid member of a small body. ``detail`` is the sentence, if the reason is none."""
     errors = [{"field": field, "reason": reason}]
-    return Problem(ProblemType.INVALID_PARAMETER, detail or reason, errors=errors)
+    return ApiProblem(ProblemType.INVALID_PARAMETER, detail or reason, errors=errors)
 
 
-def wrong_members(errors: list[dict[str, str]]) -> Problem:
+def wrong_members(errors: list[dict[str, str]]) -> ApiProblem:
     """For invalid parameters, or members of a small body: ``field`` and ``reason`` of each error."""
     detail = "; ".join(f"{error['field']}: {error['reason']}" for error in errors)
-    return Problem(ProblemType.INVALID_PARAMETER, detail, errors=errors)
+    return ApiProblem(ProblemType.INVALID_PARAMETER, detail, errors=errors)
 
 
-def wrong_document(error: Exception) -> Problem:
+def wrong_document(error: Exception) -> ApiProblem:
     """For an invalid document."""
     field, reason = "", str(error)
     if isinstance(error, DocumentError):
         field, reason = error.field, error.reason
     errors = [{"field": field, "reason": reason}]
-    return Problem(ProblemType.INVALID_DOCUMENT, str(error), errors=errors)
+    return ApiProblem(ProblemType.INVALID_DOCUMENT, str(error), errors=errors)
 
 
-def respond(request: Request, problem: Problem) -> JSONResponse:
+def respond(request: Request, problem: ApiProblem) -> JSONResponse:
     """The problem as a response to this request."""
     kind = problem.kind
     body = {
@@ -149,24 +149,24 @@ def outage(request: Request, error: Outage) -> JSONResponse:
     if isinstance(error, StoreUnavailable):
         _log.warning("store_unavailable", path=request.url.path, error=str(error))
         detail = "the database does not answer; running workloads are not affected; try again"
-        return respond(request, Problem(ProblemType.STORE_UNAVAILABLE, detail, retry))
+        return respond(request, ApiProblem(ProblemType.STORE_UNAVAILABLE, detail, retry))
     if isinstance(error, IssuerUnavailable):
         detail = (
             f"ID tokens cannot be verified now ({error}); try again, or send a token of the cluster"
         )
-        return respond(request, Problem(ProblemType.ISSUER_UNAVAILABLE, detail, retry))
+        return respond(request, ApiProblem(ProblemType.ISSUER_UNAVAILABLE, detail, retry))
     if isinstance(error, TooManyReviews):
         retry["Retry-After"] = str(math.ceil(error.retry_after or RETRY_SECONDS))
         detail = f"{error}; name a namespace, or try again later"
-        return respond(request, Problem(ProblemType.TOO_MANY_REQUESTS, detail, retry))
+        return respond(request, ApiProblem(ProblemType.TOO_MANY_REQUESTS, detail, retry))
     _log.warning("cluster_unavailable", path=request.url.path, error=str(error))
     detail = "the API server does not answer, so your token and rights cannot be checked; try again"
-    return respond(request, Problem(ProblemType.CLUSTER_UNAVAILABLE, detail, retry))
+    return respond(request, ApiProblem(ProblemType.CLUSTER_UNAVAILABLE, detail, retry))
 
 
 def install(app: FastAPI) -> None:
     """Make every error of the application a problem."""
-    app.add_exception_handler(Problem, _problem)
+    app.add_exception_handler(ApiProblem, _problem)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _validation)
     app.add_exception_handler(BadInput, _document)
@@ -177,7 +177,7 @@ def install(app: FastAPI) -> None:
 
 
 async def _problem(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, Problem)
+    assert isinstance(error, ApiProblem)
     return respond(request, error)
 
 
@@ -188,11 +188,11 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
         methods = _methods(request.app.routes, request)
         detail = f"{request.method} is not one of {', '.join(methods)}"
         allow = {"Allow": ", ".join(methods)}
-        return respond(request, Problem(ProblemType.METHOD_NOT_ALLOWED, detail, allow))
+        return respond(request, ApiProblem(ProblemType.METHOD_NOT_ALLOWED, detail, allow))
     if error.status_code == ProblemType.NO_SUCH_PATH.status:
         detail = f"{request.url.path} is not a path of this API; /api/v1/openapi.json lists all"
-        return respond(request, Problem(ProblemType.NO_SUCH_PATH, detail))
-    return respond(request, Problem(ProblemType.MALFORMED_BODY, str(error.detail)))
+        return respond(request, ApiProblem(ProblemType.NO_SUCH_PATH, detail))
+    return respond(request, ApiProblem(ProblemType.MALFORMED_BODY, str(error.detail)))
 
 
 def _methods(routes: Sequence[BaseRoute], request: Request) -> list[str]:
@@ -223,7 +223,7 @@ async def _cut(request: Request, error: Exception) -> JSONResponse:
     del error
     return respond(
         request,
-        Problem(ProblemType.MALFORMED_BODY, "the connection ended before the answer"),
+        ApiProblem(ProblemType.MALFORMED_BODY, "the connection ended before the answer"),
     )
 
 
@@ -237,4 +237,4 @@ async def _defect(request: Request, error: Exception) -> JSONResponse:
     request_id = request_id_of(request.scope)
     _log.error("api_defect", path=request.url.path, request_id=request_id, exc_info=error)
     headers = careful_headers(request.scope)
-    return respond(request, Problem(ProblemType.INTERNAL, "see the log of queuectl", headers))
+    return respond(request, ApiProblem(ProblemType.INTERNAL, "see the log of queuectl", headers))

@@ -15,10 +15,10 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from queuectl.api.connections import KEY, Closed, Connection
+from queuectl.api.connections import KEY, Closed, OpenConnection
 
 
-class Phase(Enum):
+class RequestPhase(Enum):
     """Where a connection is in its current request. The server waits for the client in each of them but ANSWER."""
 
     HEAD = auto()
@@ -30,11 +30,13 @@ class Phase(Enum):
 class BoundedProtocol(H11Protocol):
     """Closes a connection whose client is too slow."""
 
-    def __init__(self, config: uvicorn.Config, state: ServerState, connection: Connection) -> None:
+    def __init__(
+        self, config: uvicorn.Config, state: ServerState, connection: OpenConnection
+    ) -> None:
         super().__init__(config, state, {KEY: connection})
         self._connection = connection
         self._limits = connection.connections.limits
-        self._phase = Phase.IDLE
+        self._phase = RequestPhase.IDLE
         self._deadline: asyncio.TimerHandle | None = None
         self._reading: asyncio.TimerHandle | None = None
 
@@ -42,7 +44,7 @@ class BoundedProtocol(H11Protocol):
         """Wait for the first request."""
         super().connection_made(transport)
         self._connection.abort = transport.abort
-        self._enter(Phase.HEAD)
+        self._enter(RequestPhase.HEAD)
 
     def data_received(self, data: bytes) -> None:
         """Read a part of a request."""
@@ -68,7 +70,7 @@ class BoundedProtocol(H11Protocol):
         if self._reading is not None:
             self._reading.cancel()
             self._reading = None
-            self._connection.waits(for_client=self._phase is not Phase.ANSWER)
+            self._connection.waits(for_client=self._phase is not RequestPhase.ANSWER)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the timers."""
@@ -82,25 +84,25 @@ class BoundedProtocol(H11Protocol):
         """Compare the phase with what has been received."""
         state = self.conn.their_state
         if state is h11.SEND_BODY:
-            phase = Phase.BODY
+            phase = RequestPhase.BODY
         elif state is not h11.IDLE:
-            phase = Phase.ANSWER
-        elif self._phase is Phase.HEAD or self.conn.trailing_data[0]:
-            phase = Phase.HEAD
+            phase = RequestPhase.ANSWER
+        elif self._phase is RequestPhase.HEAD or self.conn.trailing_data[0]:
+            phase = RequestPhase.HEAD
         else:
-            phase = Phase.IDLE
+            phase = RequestPhase.IDLE
         if phase is not self._phase:
             self._enter(phase)
 
-    def _enter(self, phase: Phase) -> None:
+    def _enter(self, phase: RequestPhase) -> None:
         self._phase = phase
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
         seconds, reason = {
-            Phase.HEAD: (self._limits.head_seconds, Closed.HEAD),
-            Phase.BODY: (self._limits.body_seconds, Closed.BODY),
+            RequestPhase.HEAD: (self._limits.head_seconds, Closed.HEAD),
+            RequestPhase.BODY: (self._limits.body_seconds, Closed.BODY),
         }.get(phase, (0.0, None))
         if reason is not None:
             self._deadline = self.loop.call_later(seconds, self._connection.close, reason)
-        self._connection.waits(for_client=phase is not Phase.ANSWER)
+        self._connection.waits(for_client=phase is not RequestPhase.ANSWER)

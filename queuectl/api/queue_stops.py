@@ -14,7 +14,7 @@ from pydantic import Field
 from queuectl.api.auth.audit import record_change
 from queuectl.api.dry_run import changes_of
 from queuectl.api.ports import Diagnoser
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.api.reading import merged
 from queuectl.api.schemas import View
 from queuectl.db.ports import ApiStore
@@ -103,7 +103,7 @@ class QueueStops:
             text = "; ".join(f"{c['field']}: {c['before']!r} -> {c['after']!r}" for c in change)
             record_change(request, _summary(f"configured; {text}", reason))
             return _view(key, policy, "configured")
-        raise Problem(ProblemType.PRECONDITION_FAILED, f"{key} is changed by others; try again")
+        raise ApiProblem(ProblemType.PRECONDITION_FAILED, f"{key} is changed by others; try again")
 
     async def preview(
         self, request: Request, key: DocumentKey, policy: StopPolicy
@@ -122,7 +122,7 @@ class QueueStops:
     async def _stored(self, key: DocumentKey) -> ConfigDocument:
         stored = await self._store.get_config(key)
         if stored is None:
-            raise Problem(ProblemType.NOT_FOUND, f"{key} does not exist")
+            raise ApiProblem(ProblemType.NOT_FOUND, f"{key} does not exist")
         return stored
 
 
@@ -138,7 +138,7 @@ def _summary(what: str, reason: str | None) -> str:
 def _view(
     key: DocumentKey,
     policy: StopPolicy,
-    result: Literal["configured", "unchanged"],
+    change: Literal["configured", "unchanged"],
     drains: DrainCost | None = None,
 ) -> QueueStopView:
     return QueueStopView(
@@ -146,7 +146,7 @@ def _view(
         namespace=key.namespace or None,
         name=key.name,
         stop_policy=policy,
-        result=result,
+        result=change,
         drains=_drains(drains) if drains is not None else None,
     )
 

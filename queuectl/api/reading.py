@@ -17,7 +17,7 @@ from yaml.composer import Composer, ComposerError
 from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.objects.documents import check_keys, place_of, problem_of
 
 # ---- JSON and YAML
@@ -86,9 +86,9 @@ def _read_yaml(body: bytes, most: int, read: Callable[[_Loader], Any]) -> Any:
         raise malformed(f"YAML that is not also JSON: {error}") from error
 
 
-def malformed(detail: str) -> Problem:
+def malformed(detail: str) -> ApiProblem:
     """Of a body that cannot be read."""
-    return Problem(ProblemType.MALFORMED_BODY, detail)
+    return ApiProblem(ProblemType.MALFORMED_BODY, detail)
 
 
 def _values_of(text: bytes) -> int:
@@ -99,13 +99,13 @@ def _values_of(text: bytes) -> int:
     return max(text.count(b",") + text.count(b":"), text.count(b"[") + text.count(b"{"))
 
 
-def _too_many(most: int) -> Problem:
+def _too_many(most: int) -> ApiProblem:
     return malformed(f"more than {most} values")
 
 
-def _bounded(value: Any, most: int) -> Any:
+def _bounded(body: Any, most: int) -> Any:
     """The value, if it is neither too deep nor too large and has no characters that the database cannot keep."""
-    level = [value]
+    level = [body]
     seen = depth = 0
     while level:
         depth += 1
@@ -127,7 +127,7 @@ def _bounded(value: Any, most: int) -> Any:
                 case _:
                     pass
         level = below
-    return value
+    return body
 
 
 def _load(text: str, most: int, read: Callable[[_Loader], Any]) -> Any:

@@ -11,11 +11,13 @@ from queuectl.db.ports import ApiStore
 from queuectl.domain.redaction import Explanation, Redactor, namespaces_in
 
 
-def redactor_for(known: Iterable[str], visible: Visible, own: Collection[str] = ()) -> Redactor:
-    """The redactor for a caller that can see the gangs of some of the ``known`` namespaces. ``own``: see :class:`Redactor`."""
+def redactor_for(
+    namespaces: Iterable[str], visible: Visible, own: Collection[str] = ()
+) -> Redactor:
+    """The redactor for a caller that can see the gangs of some of the ``namespaces`` namespaces. ``own``: see :class:`Redactor`."""
     if visible is None:
         return Redactor()
-    return Redactor(frozenset(known) - frozenset(visible), drawn=True, own=own)
+    return Redactor(frozenset(namespaces) - frozenset(visible), drawn=True, own=own)
 
 
 async def redactor_of(

@@ -213,9 +213,9 @@ def _head(report: Report) -> dict[str, Any]:
     }
 
 
-def _items(report: Report, made: Callable[[ReportRow], Any]) -> dict[str, Any]:
+def _items(report: Report, view: Callable[[ReportRow], Any]) -> dict[str, Any]:
     total = total_of(report)
-    return {"items": [made(row) for row in report.rows], "total": made(total)}
+    return {"items": [view(row) for row in report.rows], "total": view(total)}
 
 
 def total_of(report: Report) -> ReportRow:

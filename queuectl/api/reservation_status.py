@@ -24,13 +24,13 @@ def with_status(
     found = occurrences([reservation], states, now)
     if not found:
         return {**document, "status": {"phase": ReservationPhase.ENDED.value}}
-    (one,) = found
-    state = next((s for s in states if (s.name, s.begins) == (one.name, one.begins)), None)
-    phase = one.phase(state, now)
+    (match,) = found
+    state = next((s for s in states if (s.name, s.begins) == (match.name, match.begins)), None)
+    phase = match.phase(state, now)
     status: dict[str, Any] = {
         "phase": phase.value,
-        "from": format_time(one.begins),
-        "until": format_time(one.ends),
+        "from": format_time(match.begins),
+        "until": format_time(match.ends),
     }
     if phase is ReservationPhase.NOT_PLACEABLE and state is not None:
         status["reason"] = state.reason
@@ -38,6 +38,6 @@ def with_status(
             status["earliest"] = format_time(state.earliest)
     elif reservation.capacity is None:
         status["nodes"] = [{"name": name} for name in reservation.nodes]
-    elif one.placed:
-        status["nodes"] = [{"name": name, "pods": pods} for name, pods in one.placed]
+    elif match.placed:
+        status["nodes"] = [{"name": name, "pods": pods} for name, pods in match.placed]
     return {**document, "status": status}

@@ -29,9 +29,9 @@ from starlette.types import ASGIApp
 from queuectl.api.connections import (
     DEFAULT_LIMITS,
     Closed,
-    Connection,
     ConnectionLimits,
-    Connections,
+    OpenConnection,
+    OpenConnections,
 )
 from queuectl.api.protocol import BoundedProtocol
 from queuectl.domain.errors import BadInput, QueuectlError
@@ -53,14 +53,14 @@ class CannotListen(QueuectlError):
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ListenAddress:
     """Where to listen; port 0 takes a free one."""
 
     host: str
     port: int
 
     @classmethod
-    def parse(cls, text: str) -> Address:
+    def parse(cls, text: str) -> ListenAddress:
         """Read ``HOST:PORT``, with an IPv6 host in brackets.
 
         Raises:
@@ -116,7 +116,7 @@ class Certificate:
 
 
 class WebServer:
-    """Serves one ASGI application on one address until it is cancelled or stopped.
+    """Serves one ASGI application on one address until it is canceled or stopped.
 
     Attributes:
         address: where it listens.
@@ -126,7 +126,7 @@ class WebServer:
     def __init__(
         self,
         app: ASGIApp,
-        address: Address,
+        address: ListenAddress,
         certificate: Certificate | None = None,
         proxies: Sequence[str] = (),
         limits: ConnectionLimits = DEFAULT_LIMITS,
@@ -150,7 +150,7 @@ class WebServer:
         self._tls = certificate.context() if certificate is not None else None
         self._taken = certificate.written() if certificate is not None else None
         self._socket = _listen(address)
-        self.address = Address(address.host, int(self._socket.getsockname()[1]))
+        self.address = ListenAddress(address.host, int(self._socket.getsockname()[1]))
         self.url = f"{'http' if certificate is None else 'https'}://{self.address}"
         self._server = _Uvicorn(
             uvicorn.Config(
@@ -166,7 +166,7 @@ class WebServer:
             )
         )
         networks = [ipaddress.ip_network(one) for one in proxies]
-        self.connections = Connections(
+        self.connections = OpenConnections(
             limits,
             time.monotonic,
             lambda host: any(_within(host, one) for one in networks),
@@ -175,7 +175,7 @@ class WebServer:
         self._opening: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Serve. Cancelling it finishes requests in flight first, for at most ``STOP_SECONDS``."""
+        """Serve. Canceling it finishes requests in flight first, for at most ``STOP_SECONDS``."""
         serving = asyncio.create_task(self._server.serve(sockets=[]), name=f"http {self.address}")
         renewing = asyncio.create_task(self._renew(), name=f"certificate {self.address}")
         accepting = asyncio.create_task(self._accept(), name=f"connections {self.address}")
@@ -233,7 +233,7 @@ class WebServer:
             await asyncio.sleep(0)
 
     def _open(
-        self, loop: asyncio.AbstractEventLoop, accepted: socket.socket, connection: Connection
+        self, loop: asyncio.AbstractEventLoop, accepted: socket.socket, connection: OpenConnection
     ) -> None:
         task = loop.create_task(self._handshake(loop, accepted, connection))
         connection.abort = task.cancel
@@ -241,7 +241,7 @@ class WebServer:
         task.add_done_callback(self._opening.discard)
 
     async def _handshake(
-        self, loop: asyncio.AbstractEventLoop, accepted: socket.socket, connection: Connection
+        self, loop: asyncio.AbstractEventLoop, accepted: socket.socket, connection: OpenConnection
     ) -> None:
         config, state = self._server.config, self._server.server_state
         encrypted = self._tls is not None
@@ -279,7 +279,7 @@ def _within(host: str, network: ipaddress.IPv4Network | ipaddress.IPv6Network) -
         return False
 
 
-def _listen(address: Address) -> socket.socket:
+def _listen(address: ListenAddress) -> socket.socket:
     try:
         family, kind, proto, _, where = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM

@@ -32,14 +32,14 @@ class UsageHistory:
         self._read_at: dict[int, float] = {}
 
     async def points(
-        self, now: float, hours: int, wanted: Callable[[QueueHour], bool], *, capacity: bool
+        self, now: float, hours: int, counts: Callable[[QueueHour], bool], *, capacity: bool
     ) -> tuple[HistoryPoint, ...]:
         """Averages of each of the last hours, the present one included. May raise StoreUnavailable.
 
         Args:
             now: unix seconds.
             hours: how many, at most :data:`LONGEST`.
-            wanted: which LocalQueues count.
+            counts: which LocalQueues count.
             capacity: whether the points show the GPUs of the nodes.
         """
         period = Period.around(now - (hours - 1) * HOUR, now + 1)
@@ -50,7 +50,7 @@ class UsageHistory:
                 self._keep(await self._store.usage.hours(Period(due[0], period.until)), due, now)
             rows = [row for hour in starts for row in self._rows.get(hour, ())]
             known = UsageHours(self._as_of, tuple(rows), self._capacity)
-        return points(known, starts, wanted, capacity=capacity)
+        return points(known, starts, counts, capacity=capacity)
 
     def _is_due(self, hour: int, now: float) -> bool:
         """Whether an hour is to be read: it never was, or it was not complete and some time has passed."""
@@ -60,22 +60,22 @@ class UsageHistory:
         complete = self._as_of is not None and hour + HOUR <= self._as_of
         return not complete and now - read_at >= _FRESH_SECONDS
 
-    def _keep(self, found: UsageHours, due: list[int], now: float) -> None:
-        if (found.as_of or 0.0) < (self._as_of or 0.0):  # the database was restored from a backup
+    def _keep(self, usage: UsageHours, due: list[int], now: float) -> None:
+        if (usage.as_of or 0.0) < (self._as_of or 0.0):  # the database was restored from a backup
             self._rows, self._capacity, self._read_at = {}, {}, {}
-        self._as_of = found.as_of
+        self._as_of = usage.as_of
         rows: dict[int, list[QueueHour]] = {hour: [] for hour in due}
-        for row in found.rows:
+        for row in usage.rows:
             if row.hour in rows:
                 rows[row.hour].append(row)
         oldest = due[-1] - LONGEST * HOUR
         self._rows = _since(oldest, self._rows | {hour: tuple(of) for hour, of in rows.items()})
-        self._capacity = _since(oldest, self._capacity | dict(found.capacity))
+        self._capacity = _since(oldest, self._capacity | dict(usage.capacity))
         self._read_at = _since(oldest, self._read_at | dict.fromkeys(due, now))
 
 
-def _since(oldest: int, kept: dict[int, _Kept]) -> dict[int, _Kept]:
-    return {hour: one for hour, one in kept.items() if hour >= oldest}
+def _since(oldest: int, by_hour: dict[int, _Kept]) -> dict[int, _Kept]:
+    return {hour: one for hour, one in by_hour.items() if hour >= oldest}
 
 
 class HistoryItem(View):
@@ -94,17 +94,17 @@ class HistoryItem(View):
     )
 
 
-class HistoryView(View):
+class UsageHistoryView(View):
     as_of: datetime | None = Field(
         description="Usage up to this time is included; null = none yet."
     )
     items: list[HistoryItem] = Field(description="The points, oldest first.")
 
 
-def history_view(found: tuple[HistoryPoint, ...]) -> HistoryView:
+def history_view(points: tuple[HistoryPoint, ...]) -> UsageHistoryView:
     """The points as the API answers them."""
-    return HistoryView(
-        as_of=maybe(found[-1].until if found else None),
+    return UsageHistoryView(
+        as_of=maybe(points[-1].until if points else None),
         items=[
             HistoryItem(
                 since=moment(point.since),
@@ -115,6 +115,6 @@ def history_view(found: tuple[HistoryPoint, ...]) -> HistoryView:
                 pending_gpus=round(point.pending, 3),
                 capacity_gpus=round(point.capacity, 3) if point.capacity is not None else None,
             )
-            for point in found
+            for point in points
         ],
     )

@@ -155,7 +155,7 @@ def explain_view(
         awaited: names of the gangs for which its planned start waits, as in ``workload_view``.
         run_time: how long it runs; None if it is unknown.
     """
-    known = diagnosis or Diagnosis(entry.uid)
+    answer = diagnosis or Diagnosis(entry.uid)
     return ExplainView(
         uid=entry.uid,
         workload=entry.ref,
@@ -165,9 +165,9 @@ def explain_view(
         code=entry.reason.code,
         message=entry.reason.message,
         details=dict(entry.reason.details),
-        under_way=list(known.under_way),
-        conflict=[obstacle_view(obstacle) for obstacle in known.conflict],
-        suggested_fixes=[suggested_fix_view(fix) for fix in known.suggested_fixes],
+        under_way=list(answer.under_way),
+        conflict=[obstacle_view(obstacle) for obstacle in answer.conflict],
+        suggested_fixes=[suggested_fix_view(fix) for fix in answer.suggested_fixes],
         position=position,
         expected_start=expected_start_view(start) if position is not None else None,
         planned_start=planned_start_view(entry, awaited or {}),

@@ -154,39 +154,39 @@ class _Inlined:
         self._last = last
         self._nodes = 0
 
-    def copy(self, expr: Any, known: Mapping[str, Any]) -> Any:
-        """A copy with new ids, in which ``known`` replaces variables."""
-        if expr.WhichOneof("kind") == "ident" and expr.ident.name in known:
-            return self.copy(known[expr.ident.name], {})
-        made = type(expr)()
-        made.CopyFrom(expr)
+    def copy(self, expr: Any, replacements: Mapping[str, Any]) -> Any:
+        """A copy with new ids, in which ``replacements`` replaces variables."""
+        if expr.WhichOneof("kind") == "ident" and expr.ident.name in replacements:
+            return self.copy(replacements[expr.ident.name], {})
+        copied = type(expr)()
+        copied.CopyFrom(expr)
         self._nodes += 1
-        made.id = self._last + self._nodes
+        copied.id = self._last + self._nodes
         if self._nodes > _MOST_NODES:
             raise BadInput(
                 "CEL: the expression is too large with its variables of cel.bind replaced"
             )
         if expr.WhichOneof("kind") == "comprehension":
-            return self._macro(made, known)
-        for child in children(made):
-            child.CopyFrom(self.copy(child, known))
-        return made
+            return self._macro(copied, replacements)
+        for child in children(copied):
+            child.CopyFrom(self.copy(child, replacements))
+        return copied
 
-    def _macro(self, made: Any, known: Mapping[str, Any]) -> Any:
-        macro = made.comprehension
-        begun = self.copy(macro.accu_init, known)
+    def _macro(self, copied: Any, replacements: Mapping[str, Any]) -> Any:
+        macro = copied.comprehension
+        begun = self.copy(macro.accu_init, replacements)
         if _is_bind(macro):
-            return self.copy(macro.result, {**known, macro.accu_var: begun})
-        own = type(made)()
-        own.ident.name = f"{macro.iter_var}_{made.id}"
-        within = {name: of for name, of in known.items() if name != macro.accu_var}
+            return self.copy(macro.result, {**replacements, macro.accu_var: begun})
+        own = type(copied)()
+        own.ident.name = f"{macro.iter_var}_{copied.id}"
+        within = {name: of for name, of in replacements.items() if name != macro.accu_var}
         within[macro.iter_var] = own
-        macro.iter_range.CopyFrom(self.copy(macro.iter_range, known))
+        macro.iter_range.CopyFrom(self.copy(macro.iter_range, replacements))
         macro.accu_init.CopyFrom(begun)
         for branch in (macro.loop_condition, macro.loop_step, macro.result):
             branch.CopyFrom(self.copy(branch, within))
         macro.iter_var = own.ident.name
-        return made
+        return copied
 
 
 def _is_bind(macro: Any) -> bool:

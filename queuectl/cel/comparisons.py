@@ -9,18 +9,18 @@ from typing import Any, Final
 
 from cel_expr_python import cel
 
-from queuectl.cel import values
+from queuectl.cel import library_types
 from queuectl.cel.expression import EvaluationError
 from queuectl.cel.functions import Function, no_overload
-from queuectl.cel.values import SEMVER
+from queuectl.cel.library_types import SEMVER
 
 _T: Final = cel.Type
 
 
 def equal(left: Any, right: Any) -> bool:
     """``==``. In Kubernetes it is an error to compare a quantity or a version with a value of another kind, or with a sum."""
-    kind = values.kind_of(left)
-    comparable = kind is None or right is None or values.kind_of(right) == kind
+    kind = library_types.kind_of(left)
+    comparable = kind is None or right is None or library_types.kind_of(right) == kind
     if not comparable or (kind is not None and right is not None and right.computed):
         raise no_overload()
     return same(left, right)
@@ -28,9 +28,9 @@ def equal(left: Any, right: Any) -> bool:
 
 def same(left: Any, right: Any) -> bool:
     """Whether two values are equal; those of different kinds are not."""
-    kind = values.kind_of(left)
-    if kind is not None or values.kind_of(right) is not None:
-        if kind != values.kind_of(right) or right.computed:
+    kind = library_types.kind_of(left)
+    if kind is not None or library_types.kind_of(right) is not None:
+        if kind != library_types.kind_of(right) or right.computed:
             return False
         return bool(left.canonical == right.canonical)
     if isinstance(left, bool) or isinstance(right, bool):
@@ -40,11 +40,11 @@ def same(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-def within(item: Any, container: Any) -> bool:
+def within(element: Any, container: Any) -> bool:
     """``in``: whether an item is in a list, or a key in a map."""
     if not isinstance(container, list | dict):
         raise no_overload()
-    return any(same(item, each) for each in container)
+    return any(same(element, each) for each in container)
 
 
 class _Evaluation(threading.local):
@@ -69,18 +69,18 @@ def evaluation() -> Iterator[None]:
         raise EvaluationError(_EVALUATION.ended_by)
 
 
-def _among(item: Any, constants: Any) -> bool:
+def _among(element: Any, constants: Any) -> bool:
     """Kubernetes keeps a list of constants as a hash table, and panics if it looks up a version."""
-    if values.kind_of(item) == SEMVER:
+    if library_types.kind_of(element) == SEMVER:
         _EVALUATION.ended_by = f"hash of unhashable type {SEMVER}"
         raise ValueError(_EVALUATION.ended_by)
-    return within(item, constants)
+    return within(element, constants)
 
 
-def _number(value: Any) -> Any:
-    if isinstance(value, bool):
+def _number(operand: Any) -> Any:
+    if isinstance(operand, bool):
         raise no_overload()
-    return value
+    return operand
 
 
 _ANY_TWO: Final = [(_T.BOOL, [_T.DYN, _T.DYN])]

@@ -26,51 +26,53 @@ class Size:
 
     Attributes:
         length: characters of a text, or elements of a list or map; 1 for each other value.
-        item: of each element; None for a value without elements.
+        element_size: of each element; None for a value without elements.
     """
 
     length: int = 1
-    item: Size | None = None
+    element_size: Size | None = None
 
     @property
     def total(self) -> int:
         """Characters, and those of all elements."""
-        return self.length * (1 if self.item is None else self.item.total)
+        return self.length * (1 if self.element_size is None else self.element_size.total)
 
     @property
     def reading(self) -> int:
         """Operations that read it with all of its elements."""
         return (
-            1 + self.length // _CHARACTERS if self.item is None else self.length * self.item.reading
+            1 + self.length // _CHARACTERS
+            if self.element_size is None
+            else self.length * self.element_size.reading
         )
 
     @property
     def element(self) -> Size:
         """Of a list or map; of a value of unknown type, itself."""
-        return self.item or self
+        return self.element_size or self
 
     def __or__(self, other: Size) -> Size:
-        return Size(max(self.length, other.length), _either(self.item, other.item))
+        return Size(max(self.length, other.length), _either(self.element_size, other.element_size))
 
 
-def _either(one: Size | None, other: Size | None) -> Size | None:
-    return one | other if one is not None and other is not None else one or other
+def _either(left: Size | None, right: Size | None) -> Size | None:
+    return left | right if left is not None and right is not None else left or right
 
 
 _ONE: Final = Size()
 _First = Callable[..., Size]
 
 
-def _joined(items: Size, separator: Size = _ONE) -> Size:
-    return Size(items.total + items.length * separator.length)
+def _joined(texts: Size, separator: Size = _ONE) -> Size:
+    return Size(texts.total + texts.length * separator.length)
 
 
 def _replaced(text: Size, _old: Size, new: Size, *_: Size) -> Size:
     return Size(text.length + (text.length + 1) * new.length)
 
 
-def _formatted(text: Size, values: Size) -> Size:
-    return Size(text.length + text.length // 2 * max(_PRECISION + _NUMBER, values.total))
+def _formatted(text: Size, arguments: Size) -> Size:
+    return Size(text.length + text.length // 2 * max(_PRECISION + _NUMBER, arguments.total))
 
 
 _SIZES: Final[Mapping[str, _First]] = {
@@ -86,7 +88,9 @@ _SIZES: Final[Mapping[str, _First]] = {
     "number": lambda one: one,
     "min": lambda items: items.element,
     "max": lambda items: items.element,
-    "_+_": lambda one, other: Size(one.length + other.length, _either(one.item, other.item)),
+    "_+_": lambda one, other: Size(
+        one.length + other.length, _either(one.element_size, other.element_size)
+    ),
     "split": lambda text, *_: Size(text.length + 1, text),
     "findAll": lambda text, *_: Size(text.length + 1, text),
     "find": lambda text, _: text,
@@ -130,14 +134,14 @@ class Costs:
         """The largest number of operations of one evaluation. ``expr``: a tree without ``cel.bind``."""
         return _CALL + self._of(expr, self._variables)[0]
 
-    def _of(self, expr: Any, known: Mapping[str, Size]) -> tuple[int, Size]:
-        """Operations, and the size of the value. ``known``: of the variables."""
+    def _of(self, expr: Any, variable_sizes: Mapping[str, Size]) -> tuple[int, Size]:
+        """Operations, and the size of the value. ``variable_sizes``: of the variables."""
         kind = expr.WhichOneof("kind")
         if kind == "ident":
-            return 1, known.get(expr.ident.name, _ONE)
+            return 1, variable_sizes.get(expr.ident.name, _ONE)
         if kind == "comprehension":
-            return self._macro(expr.comprehension, known)
-        parts = [self._of(part, known) for part in checked.children(expr)]
+            return self._macro(expr.comprehension, variable_sizes)
+        parts = [self._of(part, variable_sizes) for part in checked.children(expr)]
         cost = 1 + sum(operations for operations, _ in parts)
         sizes = [size for _, size in parts]
         match kind:
@@ -170,15 +174,15 @@ class Costs:
             cost += _CALL
         return cost, size
 
-    def _macro(self, macro: Any, known: Mapping[str, Size]) -> tuple[int, Size]:
+    def _macro(self, macro: Any, variable_sizes: Mapping[str, Size]) -> tuple[int, Size]:
         """Its body is evaluated for each element. It adds at most as much to its result each time as the first time."""
-        over, items = self._of(macro.iter_range, known)
-        begun, first = self._of(macro.accu_init, known)
-        within = {**known, macro.iter_var: items.element, macro.accu_var: first}
+        over, items = self._of(macro.iter_range, variable_sizes)
+        begun, first = self._of(macro.accu_init, variable_sizes)
+        within = {**variable_sizes, macro.iter_var: items.element, macro.accu_var: first}
         _, once = self._of(macro.loop_step, within)
         grown = first.length + items.length * max(0, once.length - first.length)
         # The library adds to a list in place.
-        result = Size(grown, _either(first.item, once.item))
+        result = Size(grown, _either(first.element_size, once.element_size))
         each = self._of(macro.loop_condition, within)[0] + self._of(macro.loop_step, within)[0]
-        last, size = self._of(macro.result, {**known, macro.accu_var: result})
+        last, size = self._of(macro.result, {**variable_sizes, macro.accu_var: result})
         return 1 + over + begun + last + items.length * (1 + each), size

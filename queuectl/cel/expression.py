@@ -24,23 +24,23 @@ class EvaluationError(QueuectlError):
     """The value of an expression is an error, for example because a field is missing."""
 
 
-class Expression:
+class CompiledExpression:
     """One compiled expression."""
 
     def __init__(self, compiled: cel.Expression) -> None:
         self._compiled = compiled
 
-    def value(self, data: Mapping[str, Any]) -> Any:
+    def evaluate(self, variables: Mapping[str, Any]) -> Any:
         """Its value, as a JSON value.
 
         Args:
-            data: a value for each variable of the environment.
+            variables: a value for each variable of the environment.
 
         Raises:
             EvaluationError: the value is an error, or the library cannot evaluate the expression.
         """
         try:
-            found = self._compiled.eval(data=dict(data))
+            found = self._compiled.eval(data=dict(variables))
         except Exception as error:  # the library has no class of its own
             raise EvaluationError(str(error)) from error
         if found.type() == cel.Type.ERROR:
@@ -67,16 +67,16 @@ def compiled(environment: cel.Env, source: str, *, types: bool = True) -> cel.Ex
         raise BadInput(f"CEL: {reason}: {shortened(source, _LONGEST_REASON)}") from error
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    return _whole(MessageToDict(value)) if hasattr(value, "DESCRIPTOR") else value
+def _plain(outcome: Any) -> Any:
+    if isinstance(outcome, list):
+        return [_plain(each) for each in outcome]
+    return _whole(MessageToDict(outcome)) if hasattr(outcome, "DESCRIPTOR") else outcome
 
 
-def _whole(value: Any) -> Any:
+def _whole(outcome: Any) -> Any:
     """The JSON value without ``.0``, which the API server does not accept in an integer. All numbers of a message are floats."""
-    if isinstance(value, dict):
-        return {key: _whole(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_whole(each) for each in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    if isinstance(outcome, dict):
+        return {key: _whole(each) for key, each in outcome.items()}
+    if isinstance(outcome, list):
+        return [_whole(each) for each in outcome]
+    return int(outcome) if isinstance(outcome, float) and outcome.is_integer() else outcome

@@ -11,10 +11,10 @@ import re2
 from cel_expr_python import cel
 from google.protobuf.message import Message
 
-from queuectl.cel import values
+from queuectl.cel import library_types
 from queuectl.cel.comparisons import same, within
 from queuectl.cel.functions import Function, no_overload
-from queuectl.cel.values import QUANTITY, SEMVER, Amount
+from queuectl.cel.library_types import QUANTITY, SEMVER, Amount
 from queuectl.domain.semver import read_semver
 
 _T: Final = cel.Type
@@ -26,38 +26,42 @@ _SUMMABLE: Final = (_T.INT, _T.UINT, _T.DOUBLE)
 # ---- quantities and semantic versions
 
 
-def _order(value: Any, kind: str) -> Any:
+def _order(operand: Any, kind: str) -> Any:
     """A value that has the order of quantities, or of versions."""
-    if values.kind_of(value) != kind:
+    if library_types.kind_of(operand) != kind:
         raise no_overload()
-    return values.amount(value).exact if kind == QUANTITY else values.version(value).order
+    return (
+        library_types.amount(operand).exact
+        if kind == QUANTITY
+        else library_types.version(operand).order
+    )
 
 
 def _compare(left: Any, right: Any) -> int:
-    kind = values.kind_of(left) or ""
+    kind = library_types.kind_of(left) or ""
     one, other = _order(left, kind), _order(right, kind)
     return int(one > other) - int(one < other)
 
 
-def _of(kind: str, value: Any) -> Message:
-    if values.kind_of(value) != kind:
+def _of(kind: str, operand: Any) -> Message:
+    if library_types.kind_of(operand) != kind:
         raise no_overload()
-    message: Message = value
+    message: Message = operand
     return message
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
+def _text(operand: Any) -> str:
+    if not isinstance(operand, str):
         raise no_overload()
-    return value
+    return operand
 
 
-def _amount(value: Any) -> Amount:
-    return values.amount(_of(QUANTITY, value))
+def _amount(operand: Any) -> Amount:
+    return library_types.amount(_of(QUANTITY, operand))
 
 
-def _integer(value: Any) -> int:
-    amount = _amount(value)
+def _integer(operand: Any) -> int:
+    amount = _amount(operand)
     if not amount.integral:
         raise ValueError("cannot convert value to integer")
     return amount.exact.numerator
@@ -67,11 +71,11 @@ def _sum_of(left: Any, right: Any, sign: int) -> Message:
     number = isinstance(right, int) and not isinstance(right, bool)
     other = Amount(Fraction(right), True) if number else _amount(right)
     signed = other._replace(exact=sign * other.exact)
-    return values.quantity(values.added(_amount(left), signed))
+    return library_types.quantity(library_types.added(_amount(left), signed))
 
 
-def _sign(value: Any) -> int:
-    exact = _amount(value).exact
+def _sign(operand: Any) -> int:
+    exact = _amount(operand).exact
     return int(exact > 0) - int(exact < 0)
 
 
@@ -85,12 +89,12 @@ def _holds(read: Callable[..., Any], *arguments: Any) -> bool:
 
 
 def _version(text: Any, normalize: bool = False) -> Message:
-    written = values.normalized(_text(text)) if normalize else _text(text)
-    return values.semver(read_semver(written))
+    written = library_types.normalized(_text(text)) if normalize else _text(text)
+    return library_types.semver(read_semver(written))
 
 
 def _part(name: str) -> Callable[[Any], int]:
-    return lambda value: int(getattr(values.version(_of(SEMVER, value)), name))
+    return lambda value: int(getattr(library_types.version(_of(SEMVER, value)), name))
 
 
 _BOTH: Final = ((_Q, _Q), (_S, _S))
@@ -98,11 +102,14 @@ _VALUES: Final = (
     Function(
         "quantity",
         [(_Q, [_T.STRING])],
-        lambda t: values.quantity(values.read_quantity(_text(t))),
+        lambda t: library_types.quantity(library_types.read_quantity(_text(t))),
         False,
     ),
     Function(
-        "isQuantity", [(_T.BOOL, [_T.STRING])], lambda t: _holds(values.read_quantity, t), False
+        "isQuantity",
+        [(_T.BOOL, [_T.STRING])],
+        lambda t: _holds(library_types.read_quantity, t),
+        False,
     ),
     Function("isGreaterThan", [(_T.BOOL, b) for b in _BOTH], lambda a, b: _compare(a, b) > 0),
     Function("isLessThan", [(_T.BOOL, b) for b in _BOTH], lambda a, b: _compare(a, b) < 0),
@@ -127,24 +134,24 @@ _VALUES: Final = (
 
 
 def _extreme(choose: Callable[[Any], Any], name: str) -> Callable[[list[Any]], Any]:
-    def run(items: list[Any]) -> Any:
-        if not items:
+    def run(operands: list[Any]) -> Any:
+        if not operands:
             raise ValueError(f"{name} called on empty list")
-        return choose(items)
+        return choose(operands)
 
     return run
 
 
-def _positions(items: list[Any], item: Any) -> list[int]:
-    return [i for i, each in enumerate(items) if same(each, item)] or [-1]
+def _positions(elements: list[Any], element: Any) -> list[int]:
+    return [i for i, each in enumerate(elements) if same(each, element)] or [-1]
 
 
-def _contains(items: list[Any], wanted: list[Any]) -> bool:
-    return all(within(each, items) for each in wanted)
+def _contains(elements: list[Any], needed: list[Any]) -> bool:
+    return all(within(each, elements) for each in needed)
 
 
-def _intersects(items: list[Any], others: list[Any]) -> bool:
-    return any(_contains(items, [other]) for other in others)
+def _intersects(left: list[Any], right: list[Any]) -> bool:
+    return any(_contains(left, [other]) for other in right)
 
 
 _ANY_LIST: Final = _T.List(_T.DYN)

@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from queuectl.objects.documents import Document
     from queuectl.simulate.advice.advice import Advice, MakeSetting, Run
     from queuectl.simulate.advice.changes import Change
-    from queuectl.simulate.results import Outcome
+    from queuectl.simulate.results import PolicyOutcome
     from queuectl.simulate.setting import Setting
 
 
-class Output(StrEnum):
+class AdviceFormat(StrEnum):
     TABLE = "table"
     JSON = "json"
     HTML = "html"
@@ -68,11 +68,11 @@ def advise_command(
     events: Events = None,
     utilization: UtilizationFile = None,
     output: Annotated[
-        Output,
+        AdviceFormat,
         typer.Option(
             "-o", "--output", help="Format of the output. yaml: only the objects to apply."
         ),
-    ] = Output.TABLE,
+    ] = AdviceFormat.TABLE,
     seed: Annotated[
         int, typer.Option(metavar="NUMBER", min=0, help="Seed of the random numbers.")
     ] = 0,
@@ -121,29 +121,29 @@ def _runner(durations: DurationsOption) -> Run:
 
     numbers = count(1)
 
-    def run(setting: Setting, name: str) -> Outcome:
+    def run(setting: Setting, name: str) -> PolicyOutcome:
         with progress_bar(f"{next(numbers)}: {name}", len(setting.jobs)) as progress:
             return simulate(setting, policy, progress)
 
     return run
 
 
-def _emit(output: Output, found: Advice) -> None:
+def _emit(output: AdviceFormat, advice: Advice) -> None:
     from queuectl.simulate.advice import texts
 
-    best = found.recommended
+    best = advice.recommended
     match output:
-        case Output.JSON:
-            emit_json(texts.document(found))
-        case Output.HTML:
-            sys.stdout.write(texts.html(found))
-        case Output.YAML:
+        case AdviceFormat.JSON:
+            emit_json(texts.document(advice))
+        case AdviceFormat.HTML:
+            sys.stdout.write(texts.html(advice))
+        case AdviceFormat.YAML:
             sys.stdout.write(texts.instructions(best) if best is not None else "")
-        case Output.TABLE:
+        case AdviceFormat.TABLE:
             from queuectl.cli.simulate import print_tables
 
-            print_tables([texts.ranking(found)])
-            for line in texts.summary(found):
+            print_tables([texts.ranking(advice)])
+            for line in texts.summary(advice):
                 typer.echo(line)
             if best is not None:
                 typer.echo(

@@ -12,7 +12,13 @@ from typing import Annotated, Any
 
 import typer
 
-from queuectl.cli.client import DEFAULT_SERVER, Client, Refused, Server, connect
+from queuectl.cli.client import (
+    DEFAULT_SERVER,
+    RequestRefused,
+    Server,
+    ServerClient,
+    connect,
+)
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import Exit
 from queuectl.cli.targets import ORDER, Files, Target, addressed, check, read
@@ -57,12 +63,12 @@ def apply_command(
     raise typer.Exit(worst)
 
 
-def _apply(client: Client, document: Document, namespace: str) -> Exit:
+def _apply(client: ServerClient, document: Document, namespace: str) -> Exit:
     """Send one document and print the result."""
     target = Target.of(document.body, namespace)
     try:
         answer = client.put(target.path, addressed(document, namespace))
-    except Refused as refusal:
+    except RequestRefused as refusal:
         for line in _messages(refusal):
             typer.echo(f"error: {document.address}: {line}", err=True)
         return refusal.code
@@ -70,7 +76,7 @@ def _apply(client: Client, document: Document, namespace: str) -> Exit:
     return Exit.OK
 
 
-def _messages(refusal: Refused) -> list[str]:
+def _messages(refusal: RequestRefused) -> list[str]:
     """A line for each wrong field, else the message of the problem."""
     return [
         ": ".join(part for part in (error["field"], error["reason"]) if part)
@@ -90,7 +96,7 @@ def _show(head: str, answer: dict[str, Any]) -> None:
 # ---- dry run
 
 
-def _dry_run(client: Client, documents: Iterable[Document], namespace: str) -> Exit:
+def _dry_run(client: ServerClient, documents: Iterable[Document], namespace: str) -> Exit:
     """Print what all documents would change together, without the invalid ones, which are reported."""
     code, sound = Exit.OK, []
     for document in documents:

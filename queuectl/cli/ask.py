@@ -12,7 +12,14 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from queuectl.cli.client import DEFAULT_SERVER, Client, Json, Namespace, Server, connect
+from queuectl.cli.client import (
+    DEFAULT_SERVER,
+    Json,
+    Namespace,
+    Server,
+    ServerClient,
+    connect,
+)
 from queuectl.cli.client import workload_path as path_of
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.explain import Kind
@@ -114,7 +121,7 @@ activate_command = _command(
 
 def priority_command(
     workload: Workload,
-    value: Annotated[
+    priority: Annotated[
         int | None,
         typer.Argument(
             min=-LARGEST_PRIORITY,
@@ -141,7 +148,7 @@ def priority_command(
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """Set the priority of a pending or running workload, in place of the priority of its classes."""
-    if (value is None) != reset:
+    if (priority is None) != reset:
         raise CommandFailed("give a priority or --reset, and not both", Exit.BAD_INPUT)
     if reset and until is not None:
         raise CommandFailed("--until and --reset exclude each other", Exit.BAD_INPUT)
@@ -152,7 +159,7 @@ def priority_command(
         ends = format_time(ahead(until, "--until"))
     with connect(server) as client:
         found = _found(client, workload, namespace, kind)
-        ask(client, Action.PRIORITY, found, by, why, wait, priority=value, until=ends)
+        ask(client, Action.PRIORITY, found, by, why, wait, priority=priority, until=ends)
 
 
 def move_command(
@@ -210,14 +217,14 @@ def check_command(
         ask(client, Action.CHECK, found, by, why, wait, **body)
 
 
-def _found(client: Client, workload: str, namespace: str | None, kind: str | None) -> Json:
+def _found(client: ServerClient, workload: str, namespace: str | None, kind: str | None) -> Json:
     return client.get(path_of(workload, namespace), kind=kind)
 
 
 def ask(
-    client: Client,
+    client: ServerClient,
     action: Action,
-    found: Json,
+    workload: Json,
     by: str | None,
     why: str | None,
     wait: float | None,
@@ -229,41 +236,43 @@ def ask(
         CommandFailed: the server or the leader refuses the command, or it has no result in time.
     """
     body = {"by": by or _user(), **({"why": why} if why else {}), **more}
-    kept = client.post(f"{PREFIX}/workloads/{found['uid']}/{action}", body)
-    named = f"{found['kind'].lower()}/{kept['workload']}"
+    kept = client.post(f"{PREFIX}/workloads/{workload['uid']}/{action}", body)
+    named = f"{workload['kind'].lower()}/{kept['workload']}"
     typer.echo(f"{named}: {_what(kept)} requested")
     if wait is not None:
         _follow(client, kept, named, wait)
 
 
-def _what(kept: Json) -> str:
-    if kept["action"] == Action.CHECK:
-        return f"check {kept['check']}: {kept['checkState']}"
-    if kept["action"] == Action.MOVE:
-        return f"move to {kept['queue']}"
-    if kept["action"] != Action.PRIORITY:
-        return str(kept["action"])
-    if kept["priority"] is None:
+def _what(command: Json) -> str:
+    if command["action"] == Action.CHECK:
+        return f"check {command['check']}: {command['checkState']}"
+    if command["action"] == Action.MOVE:
+        return f"move to {command['queue']}"
+    if command["action"] != Action.PRIORITY:
+        return str(command["action"])
+    if command["priority"] is None:
         return "reset of the priority"
-    return f"priority {kept['priority']}" + (f" until {kept['until']}" if kept["until"] else "")
+    return f"priority {command['priority']}" + (
+        f" until {command['until']}" if command["until"] else ""
+    )
 
 
-def _follow(client: Client, kept: Json, named: str, seconds: float) -> None:
+def _follow(client: ServerClient, command: Json, named: str, seconds: float) -> None:
     """Wait until the leader has executed or refused the command."""
     deadline = time.monotonic() + seconds
-    while kept["state"] == "Waiting":
+    while command["state"] == "Waiting":
         if time.monotonic() >= deadline:
-            raise CommandFailed(f"{named}: command {kept['id']} has no result yet")
+            raise CommandFailed(f"{named}: command {command['id']} has no result yet")
         time.sleep(POLL_SECONDS)
-        kept = client.get(f"{PREFIX}/commands/{kept['id']}")
-    if kept["state"] != "Done":
-        raise CommandFailed(f"{named}: refused: {kept['outcome']}", Exit.CONFLICT)
+        command = client.get(f"{PREFIX}/commands/{command['id']}")
+    if command["state"] != "Done":
+        raise CommandFailed(f"{named}: refused: {command['outcome']}", Exit.CONFLICT)
     typer.echo(f"{named}: done")
 
 
-def _preview(client: Client, action: Action, found: Json) -> None:
-    answer = client.post(f"{PREFIX}/workloads/{found['uid']}/{action}?dry_run=true", {})
-    named = f"{found['kind'].lower()}/{answer['workload']}"
+def _preview(client: ServerClient, action: Action, workload: Json) -> None:
+    answer = client.post(f"{PREFIX}/workloads/{workload['uid']}/{action}?dry_run=true", {})
+    named = f"{workload['kind'].lower()}/{answer['workload']}"
     if not answer["evicts"]:
         typer.echo(f"{named} does not run: {action} would evict no pod")
         return

@@ -9,7 +9,7 @@ import typer
 from queuectl.cli.client import DEFAULT_SERVER, Server, connect
 from queuectl.cli.columns import AUDIT_COLUMNS
 from queuectl.cli.listings import Form, show
-from queuectl.cli.render import Output
+from queuectl.cli.render import ListFormat
 from queuectl.cli.times import ago
 from queuectl.objects.configuration.config_kinds import PREFIX
 
@@ -36,7 +36,7 @@ def audit_command(
     last: Annotated[
         int, typer.Option(metavar="COUNT", min=1, max=100_000, help="Number of requests at most.")
     ] = 100,
-    output: Form = Output.TABLE,
+    output: Form = ListFormat.TABLE,
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """List requests that changed something or were refused, the newest first. You need the right to get audit."""

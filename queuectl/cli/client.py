@@ -49,7 +49,7 @@ _CODES: Final = {
 }
 
 
-class Refused(CommandFailed):
+class RequestRefused(CommandFailed):
     """The server answered with a problem.
 
     Attributes:
@@ -66,8 +66,8 @@ class Refused(CommandFailed):
         self.blockers: list[str] = list(problem.get("blockers") or [])
 
 
-class Client:
-    """A connection to the server. Methods raise Refused, or CommandFailed when the server does not answer."""
+class ServerClient:
+    """A connection to the server. Methods raise RequestRefused, or CommandFailed when the server does not answer."""
 
     def __init__(self, http: httpx2.Client, tls_server_name: str | None = None) -> None:
         """``tls_server_name``: the name in the server's certificate; None = the host of the address."""
@@ -162,10 +162,10 @@ class Client:
 
 
 def _check(response: httpx2.Response) -> None:
-    """Raise Refused for a problem."""
+    """Raise RequestRefused for a problem."""
     if response.is_error:
         response.read()
-        raise Refused(_decoded(response), response.status_code)
+        raise RequestRefused(_decoded(response), response.status_code)
 
 
 def _no_answer(where: httpx2.URL, error: httpx2.TransportError) -> CommandFailed:
@@ -195,7 +195,7 @@ def _decoded(response: httpx2.Response) -> Json:
 
 
 @contextmanager
-def connect(server: str) -> Iterator[Client]:
+def connect(server: str) -> Iterator[ServerClient]:
     """A client for the server at this address."""
     address = urlsplit(server)
     if address.scheme not in ("http", "https") or not address.netloc:
@@ -209,12 +209,15 @@ def connect(server: str) -> Iterator[Client]:
         verify=connection.trusted(secure=address.scheme == "https"),
         trust_env=not own,  # a proxy of the environment is not for this machine
     ) as http:
-        yield Client(http, connection.given().tls_server_name)
+        yield ServerClient(http, connection.connection_options().tls_server_name)
 
 
 def _token() -> str:
     """The token of the user. Raises CommandFailed when there is none."""
-    path, account = connection.given().token_file, connection.given().service_account
+    path, account = (
+        connection.connection_options().token_file,
+        connection.connection_options().service_account,
+    )
     if path and account:
         message = "--token-file and --as-serviceaccount exclude each other"
         raise CommandFailed(message, Exit.BAD_INPUT)
@@ -223,12 +226,12 @@ def _token() -> str:
     return credentials.from_file(path) if path else credentials.of_context(connection.context())
 
 
-def config_kind(word: str, others: Iterable[str] = ()) -> ConfigKind | None:
+def config_kind(word: str, other_words: Iterable[str] = ()) -> ConfigKind | None:
     """The configuration kind of a word such as ``ClusterQueue``, ``clusterqueues`` or ``cq``; None for a workload.
 
     Args:
         word: the kind as the user typed it.
-        others: other kinds of the command, for the message.
+        other_words: other kinds of the command, for the message.
 
     Raises:
         CommandFailed: there is no such kind.
@@ -239,7 +242,7 @@ def config_kind(word: str, others: Iterable[str] = ()) -> ConfigKind | None:
     for kind in CONFIG_KINDS:
         if lowered in (kind.singular, kind.plural, *kind.aliases):
             return kind
-    known = ", ".join(["workloads", *others, *(kind.plural for kind in CONFIG_KINDS)])
+    known = ", ".join(["workloads", *other_words, *(kind.plural for kind in CONFIG_KINDS)])
     raise CommandFailed(f"unknown kind {word!r}; the kinds are {known}", Exit.BAD_INPUT)
 
 

@@ -169,15 +169,15 @@ AUDIT_COLUMNS: Final = (
 # ---- configuration and workloads
 
 
-def _spec(item: Json) -> Json:
-    spec = item.get("spec")
+def _spec(document: Json) -> Json:
+    spec = document.get("spec")
     return spec if isinstance(spec, dict) else {}
 
 
-def _quotas(item: Json) -> str:
+def _quotas(document: Json) -> str:
     """Nominal quotas of a ClusterQueue, as ``flavor: 64 nvidia.com/gpu``."""
     parts = []
-    for group in _spec(item).get("resourceGroups") or []:
+    for group in _spec(document).get("resourceGroups") or []:
         for flavor in group.get("flavors") or []:
             amounts = ", ".join(
                 f"{resource.get('nominalQuota')} {resource.get('name')}"
@@ -187,18 +187,18 @@ def _quotas(item: Json) -> str:
     return "; ".join(parts)
 
 
-def override_amount(item: Json) -> str:
+def override_amount(document: Json) -> str:
     """The amount of a QuotaOverride: ``64`` replaces the nominal quota, ``+8`` or ``-8`` changes it."""
-    spec = _spec(item)
+    spec = _spec(document)
     if spec.get("nominalQuota") is not None:
         return str(spec["nominalQuota"])
     added = str(spec.get("add"))
     return added if added.startswith("-") else f"+{added}"
 
 
-def reserved_capacity(item: Json) -> str:
+def reserved_capacity(document: Json) -> str:
     """The capacity or the nodes of a Reservation: ``16 pods x 8 nvidia.com/gpu``, or ``2 nodes``."""
-    spec = _spec(item)
+    spec = _spec(document)
     capacity = spec.get("capacity")
     if not capacity:
         return counted(len(spec.get("nodes") or []), "node")
@@ -206,15 +206,15 @@ def reserved_capacity(item: Json) -> str:
     return f"{counted(capacity['pods'], 'pod')} x {asked}"
 
 
-def _reserved_nodes(item: Json) -> str:
-    status = _reservation_status(item)
+def _reserved_nodes(document: Json) -> str:
+    status = _reservation_status(document)
     names = ",".join(node["name"] for node in status.get("nodes") or [])
     later = f"; earliest {status['earliest']}" if status.get("earliest") else ""
     return names or f"{status.get('reason') or ''}{later}"
 
 
-def _reservation_status(item: Json) -> Json:
-    status: Json = item.get("status") or {}
+def _reservation_status(document: Json) -> Json:
+    status: Json = document.get("status") or {}
     return status
 
 
@@ -222,8 +222,8 @@ def _pairs(mapping: object) -> str:
     return ",".join(f"{k}={v}" for k, v in mapping.items()) if isinstance(mapping, dict) else ""
 
 
-def _strategies(item: Json) -> list[str]:
-    return (item.get("fairSharing") or {}).get("preemptionStrategies") or []
+def _strategies(document: Json) -> list[str]:
+    return (document.get("fairSharing") or {}).get("preemptionStrategies") or []
 
 
 _NAME: Final = Column("NAME", lambda o: o["metadata"]["name"])

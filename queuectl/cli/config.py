@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from queuectl.cli.client import DEFAULT_SERVER, Client, Json, Server, connect
+from queuectl.cli.client import DEFAULT_SERVER, Json, Server, ServerClient, connect
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.opencost import read_prices
@@ -51,7 +51,7 @@ def diff(
         answered = client.post(
             f"{PREFIX}/dryrun", {"items": [addressed(d, scope) for d in documents]}
         )
-        known = {Target.of(body, "") for body in stored(client)}
+        on_server = {Target.of(body, "") for body in stored(client)}
     targets = [Target.of(document.body, scope) for document in documents]
     differ = False
     for target, answer in zip(targets, answered["objects"], strict=True):
@@ -63,7 +63,7 @@ def diff(
         for change in answer["changes"]:
             line = Difference(change["field"], change["before"], change["after"])
             typer.echo(f"    {line}")
-    extra = known - set(targets)
+    extra = on_server - set(targets)
     for target in sorted(extra, key=lambda each: (each.kind.kind, each.namespace, each.name)):
         typer.echo(f"{target} is in no file")
     if differ or extra:
@@ -101,7 +101,7 @@ def prices(
     typer.echo(as_yaml(document), nl=False)
 
 
-def _configuration(client: Client) -> Json:
+def _configuration(client: ServerClient) -> Json:
     """The Configuration of the server, or an empty one."""
     kind = BY_KIND["Configuration"]
     for item in client.get(kind.collection())["items"]:
@@ -113,14 +113,14 @@ def _configuration(client: Client) -> Json:
     }
 
 
-def stored(client: Client) -> list[Json]:
+def stored(client: ServerClient) -> list[Json]:
     """All objects of the server, in an order for `apply`."""
     kinds = sorted(CONFIG_KINDS, key=lambda kind: ORDER.index(kind.kind))
     return [_bare(item) for kind in kinds for item in client.get(kind.collection())["items"]]
 
 
-def _bare(item: Json) -> Json:
+def _bare(document: Json) -> Json:
     metadata = {
-        k: v for k, v in item["metadata"].items() if k != "resourceVersion" and v is not None
+        k: v for k, v in document["metadata"].items() if k != "resourceVersion" and v is not None
     }
-    return {**item, "metadata": metadata}
+    return {**document, "metadata": metadata}

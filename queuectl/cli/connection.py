@@ -16,7 +16,7 @@ import typer
 from typer.main import get_command
 
 from queuectl.cli import credentials
-from queuectl.cli.credentials import Context
+from queuectl.cli.credentials import KubeconfigContext
 from queuectl.cli.errors import CommandFailed, Exit
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ _given: ContextVar[ConnectionOptions] = ContextVar("given", default=ConnectionOp
 
 
 def _keeper(field: str) -> Callable[[Any], Any]:
-    def keep(value: Any) -> Any:
-        _given.set(replace(_given.get(), **{field: value}))
-        return value
+    def keep(option: Any) -> Any:
+        _given.set(replace(_given.get(), **{field: option}))
+        return option
 
     return keep
 
@@ -110,7 +110,7 @@ def _options(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Context of the kubeconfig. Default: the current context.",
+            help="KubeconfigContext of the kubeconfig. Default: the current context.",
             callback=_keeper("context"),
             expose_value=False,
         ),
@@ -131,14 +131,14 @@ def connected(command: TyperCommand | TyperGroup) -> None:
     command.params += [each for each in get_command(program).params if each.name != "help"]
 
 
-def given() -> ConnectionOptions:
+def connection_options() -> ConnectionOptions:
     """The options of the command that runs."""
     return _given.get()
 
 
-def context() -> Context | None:
+def context() -> KubeconfigContext | None:
     """The kubeconfig's context in use, or None without a kubeconfig. Raises CommandFailed."""
-    chosen = given()
+    chosen = connection_options()
     return credentials.current_context(chosen.kubeconfig, chosen.context)
 
 
@@ -156,7 +156,7 @@ def trusted(*, secure: bool) -> ssl.SSLContext | bool:
     Raises:
         CommandFailed: the file holds no certificate.
     """
-    path = given().ca_file
+    path = connection_options().ca_file
     if path is None:
         return secure
     try:

@@ -28,7 +28,7 @@ _DEFAULT: Final = Path("~/.kube/config")
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class KubeconfigContext:
     """A context, with its user and its cluster.
 
     Attributes:
@@ -50,7 +50,9 @@ class Context:
     cluster_file: Path
 
 
-def current_context(files: str | None = None, context: str | None = None) -> Context | None:
+def current_context(
+    files: str | None = None, context: str | None = None
+) -> KubeconfigContext | None:
     """The current context; None without a kubeconfig.
 
     Args:
@@ -61,29 +63,35 @@ def current_context(files: str | None = None, context: str | None = None) -> Con
         CommandFailed: a file cannot be read, or has no such context.
     """
     named = files or os.environ.get("KUBECONFIG") or str(_DEFAULT)
-    found = [(path, _read(path)) for path in _existing(named)]
-    if not found:
+    kubeconfigs = [(path, _read(path)) for path in _existing(named)]
+    if not kubeconfigs:
         if files is None and context is None:
             return None
         raise CommandFailed(f"kubeconfig {named}: not found", Exit.BAD_INPUT)
-    wanted = context or next((str(c) for _, d in found if (c := d.get("current-context"))), None)
-    if wanted is None:
+    context_name = context or next(
+        (str(c) for _, d in kubeconfigs if (c := d.get("current-context"))), None
+    )
+    if context_name is None:
         return None
-    entry, _ = _entry(found, "contexts", "context", wanted)
+    entry, _ = _entry(kubeconfigs, "contexts", "context", context_name)
     if entry is None:
-        raise CommandFailed(f"kubeconfig {named}: context {wanted!r} not found", Exit.BAD_INPUT)
+        raise CommandFailed(
+            f"kubeconfig {named}: context {context_name!r} not found", Exit.BAD_INPUT
+        )
     user = str(entry.get("user") or "")
-    login, user_file = _entry(found, "users", "user", user)
-    cluster, cluster_file = _entry(found, "clusters", "cluster", str(entry.get("cluster") or ""))
+    login, user_file = _entry(kubeconfigs, "users", "user", user)
+    cluster, cluster_file = _entry(
+        kubeconfigs, "clusters", "cluster", str(entry.get("cluster") or "")
+    )
     namespace = entry.get("namespace")
-    return Context(
-        name=wanted,
+    return KubeconfigContext(
+        name=context_name,
         namespace=str(namespace) if namespace else None,
         user=user,
         login=login or {},
         cluster=cluster or {},
-        folder=(user_file or found[0][0]).parent,
-        cluster_file=cluster_file or found[0][0],
+        folder=(user_file or kubeconfigs[0][0]).parent,
+        cluster_file=cluster_file or kubeconfigs[0][0],
     )
 
 
@@ -110,10 +118,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _entry(
-    found: list[tuple[Path, dict[str, Any]]], plural: str, singular: str, name: str
+    kubeconfigs: list[tuple[Path, dict[str, Any]]], plural: str, singular: str, name: str
 ) -> tuple[Mapping[str, Any] | None, Path | None]:
     """The first entry of this name in the files, as kubectl merges them, and its file."""
-    for path, document in found:
+    for path, document in kubeconfigs:
         for item in document.get(plural) or ():
             if isinstance(item, dict) and item.get("name") == name:
                 body = item.get(singular)
@@ -187,7 +195,7 @@ def from_file(path: Path) -> str:
     return checked_token(content, f"token file {path}")
 
 
-def of_context(context: Context | None) -> str:
+def of_context(context: KubeconfigContext | None) -> str:
     """The token of the kubeconfig's user.
 
     Raises:
@@ -231,7 +239,7 @@ def checked_token(text: str, source: str) -> str:
 # ---- exec plugins (client.authentication.k8s.io)
 
 
-def of_plugin(context: Context) -> Mapping[str, Any]:
+def of_plugin(context: KubeconfigContext) -> Mapping[str, Any]:
     """Credentials from the exec plugin: ``token``, or ``clientCertificateData`` with ``clientKeyData``, as PEM.
 
     The plugin's questions and errors are shown on the terminal, as with kubectl. Empty where the user has no plugin.
@@ -251,7 +259,7 @@ def of_plugin(context: Context) -> Mapping[str, Any]:
         program = str(context.folder / program)
     interactive = plugin.get("interactiveMode") != "Never" and os.isatty(0)
     try:
-        done = subprocess.run(  # noqa: S603 - the kubeconfig is the user's own
+        process = subprocess.run(  # noqa: S603 - the kubeconfig is the user's own
             [program, *(str(part) for part in plugin.get("args") or ())],
             env=_environment(plugin, context, version, interactive=interactive),
             stdin=None if interactive else subprocess.DEVNULL,
@@ -266,13 +274,13 @@ def of_plugin(context: Context) -> Mapping[str, Any]:
         raise CommandFailed(
             f"{program}: {error.strerror}" + (f"\n{hint}" if hint else "")
         ) from error
-    if done.returncode:
-        raise CommandFailed(f"{program} failed with exit code {done.returncode}")
-    return _status_in(done.stdout, program, version)
+    if process.returncode:
+        raise CommandFailed(f"{program} failed with exit code {process.returncode}")
+    return _status_in(process.stdout, program, version)
 
 
 def _environment(
-    plugin: Mapping[str, Any], context: Context, version: str, *, interactive: bool
+    plugin: Mapping[str, Any], context: KubeconfigContext, version: str, *, interactive: bool
 ) -> dict[str, str]:
     given = {str(one["name"]): str(one["value"]) for one in plugin.get("env") or ()}
     spec: dict[str, Any] = {"interactive": interactive}

@@ -10,7 +10,14 @@ from typing import Annotated, Final
 
 import typer
 
-from queuectl.cli.client import DEFAULT_SERVER, Client, Namespace, Refused, Server, connect
+from queuectl.cli.client import (
+    DEFAULT_SERVER,
+    Namespace,
+    RequestRefused,
+    Server,
+    ServerClient,
+    connect,
+)
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.targets import ORDER, Target, check, read, target_kind
@@ -96,17 +103,19 @@ def _targets(
         yield Target(found, name, namespace if found.namespaced else "")
 
 
-def _delete(client: Client, target: Target, version: str | None, *, ignore_not_found: bool) -> Exit:
+def _delete(
+    client: ServerClient, target: Target, version: str | None, *, ignore_not_found: bool
+) -> Exit:
     """Delete one object, and print the result."""
     try:
         client.delete(target.path, version)
-    except Refused as refusal:
+    except RequestRefused as refusal:
         return _refused(target, refusal, ignore_not_found=ignore_not_found)
     typer.echo(f"{target} deleted")
     return Exit.OK
 
 
-def _refused(target: Target, refusal: Refused, *, ignore_not_found: bool) -> Exit:
+def _refused(target: Target, refusal: RequestRefused, *, ignore_not_found: bool) -> Exit:
     if refusal.code is Exit.NOT_FOUND and ignore_not_found:
         typer.echo(f"{target} not found")
         return Exit.OK
@@ -118,14 +127,14 @@ def _refused(target: Target, refusal: Refused, *, ignore_not_found: bool) -> Exi
 
 
 def _dry_run(
-    client: Client, targets: Sequence[Target], version: str | None, *, ignore_not_found: bool
+    client: ServerClient, targets: Sequence[Target], version: str | None, *, ignore_not_found: bool
 ) -> Exit:
     """Print the objects that would be deleted, and the effect of all of them together."""
     code, there = Exit.OK, []
     for target in targets:
         try:
             stored = client.get(target.path)["metadata"]["resourceVersion"]
-        except Refused as refusal:
+        except RequestRefused as refusal:
             code = max(code, _refused(target, refusal, ignore_not_found=ignore_not_found))
             continue
         if version not in (None, stored):

@@ -40,8 +40,8 @@ def demo_command(
 
 def _report(server: str) -> None:
     """Print the usage report of the last minute."""
-    from queuectl.cli.report import Form, report_command
+    from queuectl.cli.report import ReportFormat, report_command
     from queuectl.domain.usage_reports import ReportKind
 
     typer.echo("\n$ queuectl report usage --by queue")
-    report_command(ReportKind.USAGE, output=Form.TABLE, server=server)
+    report_command(ReportKind.USAGE, output=ReportFormat.TABLE, server=server)

@@ -11,10 +11,10 @@ import yaml
 
 from queuectl.cli.client import (
     DEFAULT_SERVER,
-    Client,
     Json,
     Namespace,
     Server,
+    ServerClient,
     config_kind,
     config_path,
     connect,
@@ -59,7 +59,7 @@ def describe_command(
     typer.echo("\n".join(lines))
 
 
-def _config(client: Client, kind: ConfigKind, name: str, namespace: str | None) -> list[str]:
+def _config(client: ServerClient, kind: ConfigKind, name: str, namespace: str | None) -> list[str]:
     body = client.get(config_path(kind, name, namespace))
     meta = body["metadata"]
     shown = {
@@ -80,7 +80,7 @@ def _config(client: Client, kind: ConfigKind, name: str, namespace: str | None) 
     return yaml.safe_dump(known, sort_keys=False, allow_unicode=True, width=_WIDTH).splitlines()
 
 
-def _overrides(client: Client, queue: str) -> list[str]:
+def _overrides(client: ServerClient, queue: str) -> list[str]:
     """Current and future QuotaOverrides of a ClusterQueue: ``+16 nvidia.com/gpu of h100 until ... (deadline)``."""
     path = next(kind for kind in CONFIG_KINDS if kind.kind == "QuotaOverride").collection()
     found, now = [], time.time()
@@ -95,13 +95,13 @@ def _overrides(client: Client, queue: str) -> list[str]:
     return found
 
 
-def _counts(client: Client, **filters: str) -> str:
+def _counts(client: ServerClient, **filters: str) -> str:
     """Counts of a queue's unfinished workloads by state."""
     states = Counter(w["state"] for w in client.workloads(state=_UNFINISHED, **filters))
     return ", ".join(f"{states[state]} {state}" for state in _UNFINISHED if states[state]) or "none"
 
 
-def _workload(client: Client, path: str, kind: Kind) -> list[str]:
+def _workload(client: ServerClient, path: str, kind: Kind) -> list[str]:
     body = client.get(path, kind=kind)
     found = {"kind": body["kind"]}  # the same job in all three answers
     explained = client.get(f"{path}/explain", **found)
@@ -152,10 +152,10 @@ def _ago(moment: str | None) -> str:
     return f"{moment} ({age(moment)} ago)" if moment else ""
 
 
-def _line(item: dict[str, Any]) -> str:
-    before = f"{item['fromState']} > " if item["fromState"] else ""
-    message = item["reason"]["message"]
-    return f"{item['at']}  {item['event']:<20} {before}{item['toState']}  {message}".rstrip()
+def _line(step: dict[str, Any]) -> str:
+    before = f"{step['fromState']} > " if step["fromState"] else ""
+    message = step["reason"]["message"]
+    return f"{step['at']}  {step['event']:<20} {before}{step['toState']}  {message}".rstrip()
 
 
 def _priority(body: dict[str, Any]) -> str:

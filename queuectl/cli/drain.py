@@ -14,7 +14,7 @@ from urllib.parse import quote
 import typer
 
 from queuectl.cli.ask import By, Why, ask
-from queuectl.cli.client import DEFAULT_SERVER, Client, Json, Server, connect
+from queuectl.cli.client import DEFAULT_SERVER, Json, Server, ServerClient, connect
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.times import span
 from queuectl.cli.whatif import show_other_gangs, tried
@@ -31,7 +31,7 @@ CORDON_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class DrainedGang:
     """A gang on the nodes. ``uid`` is empty for all gangs that the user is not allowed to see, together."""
 
     uid: str
@@ -101,7 +101,7 @@ def drain_command(
             _drain(client, names, requeue_at, give_up_at, by, why)
 
 
-def _nodes(client: Client, names: Sequence[str], selector: Sequence[str]) -> tuple[str, ...]:
+def _nodes(client: ServerClient, names: Sequence[str], selector: Sequence[str]) -> tuple[str, ...]:
     """The names of the nodes, each once.
 
     Raises:
@@ -117,13 +117,13 @@ def _nodes(client: Client, names: Sequence[str], selector: Sequence[str]) -> tup
     return tuple(dict.fromkeys([*names, *selected]))
 
 
-def _schedulable(client: Client, names: Sequence[str]) -> list[str]:
+def _schedulable(client: ServerClient, names: Sequence[str]) -> list[str]:
     """The nodes among these that are not cordoned."""
     cordoned = _cordoned(client) if names else {}
     return [name for name in names if name not in cordoned and _node(client, name)["schedulable"]]
 
 
-def _cordoned(client: Client, selector: Sequence[str] = ()) -> dict[str, Json]:
+def _cordoned(client: ServerClient, selector: Sequence[str] = ()) -> dict[str, Json]:
     """The cordoned nodes with these labels, by name. One request lists up to 500, and there is at most one in POLL_SECONDS."""
     found: dict[str, Json] = {}
     for page in client.answers(f"{PREFIX}/nodes", schedulable=False, domain=list(selector)):
@@ -133,12 +133,12 @@ def _cordoned(client: Client, selector: Sequence[str] = ()) -> dict[str, Json]:
     return found
 
 
-def _node(client: Client, name: str) -> Json:
+def _node(client: ServerClient, name: str) -> Json:
     return client.get(f"{PREFIX}/nodes/{quote(name, safe='')}")
 
 
 def _drain(
-    client: Client,
+    client: ServerClient,
     names: Sequence[str],
     requeue_at: float | None,
     give_up_at: float | None,
@@ -147,7 +147,7 @@ def _drain(
 ) -> None:
     """Follow the nodes until no gang holds them. Times are those of the monotonic clock."""
     left, requeued = set(names), set[str]()
-    shown: Mapping[str, Holder] = {}
+    shown: Mapping[str, DrainedGang] = {}
     while (holders := _holders(client, left)) is None or holders:
         if holders and holders.keys() != shown.keys():
             typer.echo(f"waits for {_list(holders)}")
@@ -163,7 +163,7 @@ def _drain(
     typer.echo(f"no gang holds {', '.join(names)}")
 
 
-def _holders(client: Client, names: set[str]) -> dict[str, Holder] | None:
+def _holders(client: ServerClient, names: set[str]) -> dict[str, DrainedGang] | None:
     """The gangs on the nodes, with their GPUs there, by uid; None if the server does not answer now.
 
     Nodes that were deleted are removed from ``names``.
@@ -171,7 +171,7 @@ def _holders(client: Client, names: set[str]) -> dict[str, Holder] | None:
     Raises:
         CommandFailed: a node takes pods again, or the server refuses the request.
     """
-    found: dict[str, Holder] = {}
+    gangs: dict[str, DrainedGang] = {}
     try:
         cordoned = _cordoned(client)
         for name in sorted(names - cordoned.keys()):
@@ -184,11 +184,11 @@ def _holders(client: Client, names: set[str]) -> dict[str, Holder] | None:
         return None
     for name in sorted(names):
         for tenant in cordoned[name]["tenants"]:
-            _add(found, tenant)
-    return found
+            _add(gangs, tenant)
+    return gangs
 
 
-def _check_deleted(client: Client, name: str) -> None:
+def _check_deleted(client: ServerClient, name: str) -> None:
     """Raise CommandFailed unless the node, which is not among the cordoned ones, was deleted."""
     try:
         _node(client, name)
@@ -199,17 +199,17 @@ def _check_deleted(client: Client, name: str) -> None:
         raise CommandFailed(f"{name} was uncordoned", Exit.CONFLICT)
 
 
-def _add(found: dict[str, Holder], tenant: Json) -> None:
+def _add(gangs: dict[str, DrainedGang], tenant: Json) -> None:
     uid, kind = tenant["uid"] or "", tenant["kind"] or ""
-    gpus = tenant["gpus"] + (found[uid].gpus if uid in found else 0.0)
-    found[uid] = Holder(uid, tenant["workload"], kind, gpus, tenant["leaving"])
+    gpus = tenant["gpus"] + (gangs[uid].gpus if uid in gangs else 0.0)
+    gangs[uid] = DrainedGang(uid, tenant["workload"], kind, gpus, tenant["leaving"])
 
 
-def _list(holders: Mapping[str, Holder]) -> str:
+def _list(holders: Mapping[str, DrainedGang]) -> str:
     return ", ".join(f"{one.workload} ({counted_gpus(one.gpus)})" for one in holders.values())
 
 
-def _requeue(client: Client, holder: Holder, by: str | None, why: str | None) -> None:
+def _requeue(client: ServerClient, holder: DrainedGang, by: str | None, why: str | None) -> None:
     """Ask for the eviction. A gang that leaves, or has ended meanwhile, needs none."""
     if not holder.uid:
         raise CommandFailed(_HIDDEN, Exit.NOT_ALLOWED)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from queuectl.cli.client import Client, Json, Refused
+from queuectl.cli.client import Json, RequestRefused, ServerClient
 from queuectl.cli.errors import CommandFailed
 from queuectl.objects.configuration.config_kinds import PREFIX
 
@@ -34,18 +34,18 @@ class StreamEvent:
     data: Json
 
 
-def newest(client: Client) -> int:
+def newest(client: ServerClient) -> int:
     """The id of the newest event."""
     return next(iter(_once(client, None, {"follow": False}))).id
 
 
-def so_far(client: Client, after: int, **filters: object) -> list[Json]:
+def so_far(client: ServerClient, after: int, **filters: object) -> list[Json]:
     """Steps above an id, oldest first."""
     blocks = _once(client, after, {"follow": False, **filters})
     return [block.data for block in blocks if block.event == "step"]
 
 
-def follow(client: Client, after: int, **filters: object) -> Iterator[StreamEvent]:
+def follow(client: ServerClient, after: int, **filters: object) -> Iterator[StreamEvent]:
     """Steps above an id as they arrive, without end; ``reset`` where the server's history was replaced.
 
     Raises:
@@ -58,7 +58,7 @@ def follow(client: Client, after: int, **filters: object) -> Iterator[StreamEven
                 after, answered = block.id, time.monotonic()
                 if block.event in ("step", "reset"):
                     yield block
-        except Refused:
+        except RequestRefused:
             raise
         except CommandFailed:
             if time.monotonic() - answered > TIMEOUT_SECONDS:
@@ -93,7 +93,9 @@ def gathered(stream: Iterable[StreamEvent]) -> Iterator[list[StreamEvent]]:
                 raise other
 
 
-def _once(client: Client, after: int | None, filters: dict[str, Any]) -> Iterator[StreamEvent]:
+def _once(
+    client: ServerClient, after: int | None, filters: dict[str, Any]
+) -> Iterator[StreamEvent]:
     """The blocks of one connection, until it ends."""
     with client.lines(PATH, after=after, **filters) as lines:
         fields: dict[str, str] = {}

@@ -33,7 +33,7 @@ Kind = Annotated[
 ]
 
 
-class Form(StrEnum):
+class ExplanationFormat(StrEnum):
     TEXT = "text"
     JSON = "json"
     YAML = "yaml"
@@ -46,19 +46,19 @@ def explain_command(
     namespace: Namespace = None,
     kind: Kind = None,
     output: Annotated[
-        Form, typer.Option("--output", "-o", help="Format of the output.")
-    ] = Form.TEXT,
+        ExplanationFormat, typer.Option("--output", "-o", help="Format of the output.")
+    ] = ExplanationFormat.TEXT,
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """Show why a workload is pending, with suggested fixes, or where it runs."""
     with connect(server) as client:
         body = client.get(f"{workload_path(workload, namespace)}/explain", kind=kind)
     match output:
-        case Form.JSON:
+        case ExplanationFormat.JSON:
             emit_json(body)
-        case Form.YAML:
+        case ExplanationFormat.YAML:
             emit_yaml(body)
-        case Form.TEXT:
+        case ExplanationFormat.TEXT:
             typer.echo("\n".join(folded(explain_lines(body))))
 
 
@@ -105,10 +105,10 @@ def explain_lines(body: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _price(one: dict[str, Any]) -> str:
+def _price(flavor: dict[str, Any]) -> str:
     """A flavor with the price of a GPU hour."""
-    price = "no price" if one["gpuHour"] is None else f"{one['gpuHour']:g} for a GPU hour"
-    return f"{one['flavor']} ({price})"
+    price = "no price" if flavor["gpuHour"] is None else f"{flavor['gpuHour']:g} for a GPU hour"
+    return f"{flavor['flavor']} ({price})"
 
 
 def obstacle_lines(body: dict[str, Any]) -> list[str]:

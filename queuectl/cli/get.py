@@ -9,8 +9,8 @@ import typer
 from queuectl.cli import program
 from queuectl.cli.client import DEFAULT_SERVER, Namespace, Server, config_kind, connect
 from queuectl.cli.errors import CommandFailed, Exit
-from queuectl.cli.listings import OTHERS, Form, ListingOptions, configuration
-from queuectl.cli.render import Output
+from queuectl.cli.listings import LISTINGS, Form, ListingOptions, configuration
+from queuectl.cli.render import ListFormat
 
 _PLURALS: Final = {
     name: plural
@@ -66,7 +66,7 @@ def get_command(
     ] = None,
     namespace: Namespace = None,
     everywhere: Everywhere = False,
-    output: Form = Output.TABLE,
+    output: Form = ListFormat.TABLE,
     queue: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only workloads of this LocalQueue.")
     ] = None,
@@ -163,12 +163,12 @@ def get_command(
         if config is not None:
             configuration(client, config, wanted)
         else:
-            OTHERS[plural](client, wanted)
+            LISTINGS[plural](client, wanted)
 
 
-def _check(plural: str, name: str | None, given: dict[str, Any]) -> None:
+def _check(plural: str, name: str | None, options: dict[str, Any]) -> None:
     """Refuse options without effect."""
-    for option in given:
+    for option in options:
         lists = _LISTS.get(option)
         if lists is None:
             if plural != "workloads" and (plural, name is None) != ("commands", False):

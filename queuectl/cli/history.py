@@ -11,7 +11,7 @@ from queuectl.cli.client import workload_path as path_of
 from queuectl.cli.columns import HISTORY_COLUMNS
 from queuectl.cli.explain import Kind
 from queuectl.cli.listings import Form, show
-from queuectl.cli.render import Output
+from queuectl.cli.render import ListFormat
 from queuectl.domain.words import counted
 
 _ONLY: Final = "Evicting"
@@ -26,7 +26,7 @@ def history_command(
     evictions: Annotated[
         bool, typer.Option("--evictions", help="Only evictions, with reasons.")
     ] = False,
-    output: Form = Output.TABLE,
+    output: Form = ListFormat.TABLE,
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """Show the events of a workload, the oldest first: starts, evictions with reasons, holds, and the end."""
@@ -37,7 +37,7 @@ def history_command(
     evicted = [item for item in items if item["toState"] == _ONLY and item["fromState"] != _ONLY]
     if evictions:
         items = evicted
-    if output in (Output.TABLE, Output.WIDE):
+    if output in (ListFormat.TABLE, ListFormat.WIDE):
         typer.echo(_headline(body, evicted))
     answer = {"uid": body["uid"], "items": items, "nextAfter": None}
     show(answer, items, output, HISTORY_COLUMNS, lambda item: f"event/{item['id']}")

@@ -150,63 +150,67 @@ def _of_cluster(server: str) -> _Found:
 
 
 async def _read_cluster() -> _Found:
-    from queuectl.cli.reads import cluster_connection, items
+    from queuectl.cli.reads import cluster_connection, list_items
     from queuectl.cluster.client import Api
     from queuectl.domain.errors import ObjectGone
 
     api = await Api.connect(cluster_connection())
     try:
-        found = _Found("the cluster")
-        found.nodes = [
+        cluster_objects = _Found("the cluster")
+        cluster_objects.nodes = [
             read_node(msgspec.convert(item, WireNode, strict=False)).node
-            for item in await items(api, _NODES)
+            for item in await list_items(api, _NODES)
         ]
-        found.namespaces = {item["metadata"]["name"] for item in await items(api, _NAMESPACES)}
+        cluster_objects.namespaces = {
+            item["metadata"]["name"] for item in await list_items(api, _NAMESPACES)
+        }
         try:
-            for number, item in enumerate(await items(api, _SLICES)):
-                _count_devices(_document(item, "ResourceSlice", number), found)
-            for number, item in enumerate(await items(api, _CLASSES)):
-                _add(_document(item, "DeviceClass", number), found)
+            for number, item in enumerate(await list_items(api, _SLICES)):
+                _count_devices(_document(item, "ResourceSlice", number), cluster_objects)
+            for number, item in enumerate(await list_items(api, _CLASSES)):
+                _add(_document(item, "DeviceClass", number), cluster_objects)
         except ObjectGone:
             pass  # the server has no dynamic resource allocation
-        return found
+        return cluster_objects
     finally:
         await api.close()
 
 
-def _document(item: Mapping[str, Any], kind: str, number: int) -> Document:
+def _document(listed: Mapping[str, Any], kind: str, number: int) -> Document:
     """An item of a list, which does not name its kind."""
-    body = {"apiVersion": "resource.k8s.io/v1", "kind": kind, **item}
+    body = {"apiVersion": "resource.k8s.io/v1", "kind": kind, **listed}
     return Document(Address("the cluster", number + 1, 0), body)
 
 
-def _count_devices(document: Document, found: _Found) -> None:
+def _count_devices(document: Document, cluster_objects: _Found) -> None:
     spec = document.body.get("spec") or {}
-    found.devices[str(spec.get("driver"))] += len(spec.get("devices") or ())
+    cluster_objects.devices[str(spec.get("driver"))] += len(spec.get("devices") or ())
     with suppress(DocumentError):  # it has no complete pool
-        _add(document, found)
+        _add(document, cluster_objects)
 
 
-def _add(document: Document, found: _Found) -> None:
+def _add(document: Document, cluster_objects: _Found) -> None:
     """Keep a ResourceSlice or a DeviceClass. Can raise DocumentError."""
     record = read_record(document)
     if isinstance(record, SliceRecord):
-        found.slices.append(record.content)
+        cluster_objects.slices.append(record.content)
     elif isinstance(record, DeviceClassRecord):
-        found.classes[record.name] = record.content
+        cluster_objects.classes[record.name] = record.content
 
 
 # ---- judging
 
 
-def _with_devices(found: _Found) -> tuple[list[Node], list[str]]:
+def _with_devices(cluster_objects: _Found) -> tuple[list[Node], list[str]]:
     """The nodes with the devices that a DeviceClass selects as resources, and a sentence for each driver with others."""
-    left, nodes = Counter(found.devices), found.nodes
-    if found.slices and found.classes and not extras.missing(Extra.SERVER):
+    left, nodes = Counter(cluster_objects.devices), cluster_objects.nodes
+    if cluster_objects.slices and cluster_objects.classes and not extras.missing(Extra.SERVER):
         from queuectl.devices.charges import offers, selected
 
         fleet = Fleet(tuple(sorted(nodes, key=lambda n: n.name)))
-        inventory = DeviceInventory(node_devices(found.slices, fleet), found.classes)
+        inventory = DeviceInventory(
+            node_devices(cluster_objects.slices, fleet), cluster_objects.classes
+        )
         left.subtract(selected(inventory))
         known = offers(inventory)
         nodes = [_offering(node, known.get(node.name, {})) for node in nodes]
@@ -221,15 +225,17 @@ def _offering(node: Node, devices: Mapping[str, int]) -> Node:
     return replace(node, allocatable=node.allocatable + Resources(devices)) if devices else node
 
 
-def _require_nodes(found: _Found, proposal: Proposal) -> None:
+def _require_nodes(cluster_objects: _Found, proposal: Proposal) -> None:
     """Raise CommandFailed if there is nothing to propose."""
-    if not found.nodes:
+    if not cluster_objects.nodes:
         raise CommandFailed(
-            f"{found.source}: no Node, so there is no capacity to propose", Exit.BAD_INPUT
+            f"{cluster_objects.source}: no Node, so there is no capacity to propose", Exit.BAD_INPUT
         )
     if not proposal.entries:
         reasons = "; ".join(proposal.left_out)
-        raise CommandFailed(f"{found.source}: no node can be proposed: {reasons}", Exit.BAD_INPUT)
+        raise CommandFailed(
+            f"{cluster_objects.source}: no node can be proposed: {reasons}", Exit.BAD_INPUT
+        )
 
 
 def _refuse_existing(bodies: Iterable[Json], existing: Iterable[Json]) -> None:
@@ -251,17 +257,17 @@ def _refuse_existing(bodies: Iterable[Json], existing: Iterable[Json]) -> None:
 
 
 def _warnings(
-    found: _Found, proposal: Proposal, namespaces: Sequence[str], queue: str
+    cluster_objects: _Found, proposal: Proposal, namespaces: Sequence[str], queue: str
 ) -> Iterable[str]:
     if not proposal.gpus:
         yield "no node has a GPU resource: is the device plugin installed?"
     others = sorted(
         body["metadata"]["name"]
-        for body in found.existing
+        for body in cluster_objects.existing
         if body["kind"] == "ClusterQueue" and body["metadata"]["name"] != queue
     )
     if others:
         yield f"the quota is all capacity, and these ClusterQueues exist already: {', '.join(others)}"
     for name in namespaces:
-        if found.namespaces is not None and name not in found.namespaces:
+        if cluster_objects.namespaces is not None and name not in cluster_objects.namespaces:
             yield f"namespace {name} does not exist"

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import typer
 
 from queuectl.cli import events
-from queuectl.cli.client import Client, Json, config_path, workload_path
+from queuectl.cli.client import Json, ServerClient, config_path, workload_path
 from queuectl.cli.columns import (
     COMMAND_COLUMNS,
     DECISION_COLUMNS,
@@ -24,10 +24,10 @@ from queuectl.cli.columns import (
     WORKLOAD_COLUMNS,
     config_columns,
 )
-from queuectl.cli.render import Column, Output, emit_json, emit_table, emit_yaml
+from queuectl.cli.render import Column, ListFormat, emit_json, emit_table, emit_yaml
 from queuectl.objects.configuration.config_kinds import PREFIX, ConfigKind
 
-Form = Annotated[Output, typer.Option("--output", "-o", help="Format of the output.")]
+Form = Annotated[ListFormat, typer.Option("--output", "-o", help="Format of the output.")]
 Name = Callable[[Json], str]
 
 
@@ -45,159 +45,159 @@ class ListingOptions:
 
     name: str | None
     namespace: str | None
-    output: Output
+    output: ListFormat
     filters: Mapping[str, Any]
     watch: bool = False
     last: int = 100
 
 
 def show(
-    body: Json, items: list[Json], output: Output, columns: tuple[Column, ...], named: Name
+    body: Json, rows: list[Json], output: ListFormat, columns: tuple[Column, ...], named: Name
 ) -> None:
     """Print an answer: ``body`` unchanged for programs, its items as a table for people."""
     match output:
-        case Output.JSON:
+        case ListFormat.JSON:
             emit_json(body)
-        case Output.YAML:
+        case ListFormat.YAML:
             emit_yaml(body)
-        case Output.NAME:
-            sys.stdout.writelines(named(item) + "\n" for item in items)
-        case Output.TABLE | Output.WIDE if items:
-            emit_table(columns, items, wide=output is Output.WIDE)
-        case Output.TABLE | Output.WIDE:
+        case ListFormat.NAME:
+            sys.stdout.writelines(named(item) + "\n" for item in rows)
+        case ListFormat.TABLE | ListFormat.WIDE if rows:
+            emit_table(columns, rows, wide=output is ListFormat.WIDE)
+        case ListFormat.TABLE | ListFormat.WIDE:
             typer.echo("no objects found", err=True)
 
 
-def configuration(client: Client, kind: ConfigKind, wanted: ListingOptions) -> None:
+def configuration(client: ServerClient, kind: ConfigKind, options: ListingOptions) -> None:
     """Objects of a configuration kind."""
-    if wanted.name is not None:
-        body = client.get(config_path(kind, wanted.name, wanted.namespace))
+    if options.name is not None:
+        body = client.get(config_path(kind, options.name, options.namespace))
         items = [body]
     else:
-        asked = wanted.namespace if kind.namespaced else None
+        asked = options.namespace if kind.namespaced else None
         body = client.get(kind.collection(), namespace=asked)
         items = body["items"]
     columns = config_columns(kind)
-    show(body, items, wanted.output, columns, lambda o: f"{kind.singular}/{o['metadata']['name']}")
+    show(body, items, options.output, columns, lambda o: f"{kind.singular}/{o['metadata']['name']}")
 
 
-def _workloads(client: Client, wanted: ListingOptions) -> None:
-    def named(item: Json) -> str:
-        return f"{item['kind'].lower()}/{item['namespace']}/{item['name']}"
+def _workloads(client: ServerClient, options: ListingOptions) -> None:
+    def named(row: Json) -> str:
+        return f"{row['kind'].lower()}/{row['namespace']}/{row['name']}"
 
-    columns, filters = WORKLOAD_COLUMNS, {"namespace": wanted.namespace, **wanted.filters}
-    if wanted.watch:
+    columns, filters = WORKLOAD_COLUMNS, {"namespace": options.namespace, **options.filters}
+    if options.watch:
         from queuectl.cli.watch import printer, watch_workloads
 
-        watch_workloads(client, printer(wanted.output, columns, named), **filters)
-    elif wanted.name is not None:
-        path = workload_path(wanted.name, wanted.namespace)
-        body = client.get(path, **wanted.filters)
-        show(body, [body], wanted.output, columns, named)
+        watch_workloads(client, printer(options.output, columns, named), **filters)
+    elif options.name is not None:
+        path = workload_path(options.name, options.namespace)
+        body = client.get(path, **options.filters)
+        show(body, [body], options.output, columns, named)
     else:
         items = list(client.workloads(**filters))
-        show({"items": items, "nextCursor": None}, items, wanted.output, columns, named)
+        show({"items": items, "nextCursor": None}, items, options.output, columns, named)
 
 
-def _events(client: Client, wanted: ListingOptions) -> None:
+def _events(client: ServerClient, options: ListingOptions) -> None:
     columns, named = EVENT_COLUMNS, _numbered("event")
-    scope = {"namespace": wanted.namespace, **wanted.filters}
-    after = max(events.newest(client) - wanted.last, 0)
-    if wanted.watch:
+    scope = {"namespace": options.namespace, **options.filters}
+    after = max(events.newest(client) - options.last, 0)
+    if options.watch:
         from queuectl.cli.watch import printer, watch_events
 
-        watch_events(client, printer(wanted.output, columns, named), after, **scope)
+        watch_events(client, printer(options.output, columns, named), after, **scope)
     else:
         items = events.so_far(client, after, **scope)
-        show({"items": items}, items, wanted.output, columns, named)
+        show({"items": items}, items, options.output, columns, named)
 
 
-def _nodes(client: Client, wanted: ListingOptions) -> None:
-    def named(item: Json) -> str:
-        return f"node/{item['name']}"
+def _nodes(client: ServerClient, options: ListingOptions) -> None:
+    def named(row: Json) -> str:
+        return f"node/{row['name']}"
 
     path = f"{PREFIX}/nodes"
-    if wanted.name is not None:
-        body = client.get(f"{path}/{quote(wanted.name, safe='')}")
-        show(body, [body], wanted.output, NODE_COLUMNS, named)
+    if options.name is not None:
+        body = client.get(f"{path}/{quote(options.name, safe='')}")
+        show(body, [body], options.output, NODE_COLUMNS, named)
     else:
-        items = list(client.pages(path, **wanted.filters))
-        show({"items": items, "nextCursor": None}, items, wanted.output, NODE_COLUMNS, named)
+        items = list(client.pages(path, **options.filters))
+        show({"items": items, "nextCursor": None}, items, options.output, NODE_COLUMNS, named)
 
 
-def _domains(client: Client, wanted: ListingOptions) -> None:
+def _domains(client: ServerClient, options: ListingOptions) -> None:
     """Domains of all Topologies, or of the Topology that is named: a domain has no unique name."""
 
-    def named(item: Json) -> str:
-        return "/".join(["domain", item["topology"], *item["path"]])
+    def named(row: Json) -> str:
+        return "/".join(["domain", row["topology"], *row["path"]])
 
-    body = client.get(f"{PREFIX}/domains", topology=wanted.name)
+    body = client.get(f"{PREFIX}/domains", topology=options.name)
     rows = [
         {**domain, "topology": layout["topology"]}
         for layout in body["items"]
         for domain in layout["domains"]
     ]
-    show(body, rows, wanted.output, DOMAIN_COLUMNS, named)
+    show(body, rows, options.output, DOMAIN_COLUMNS, named)
 
 
-def _decisions(client: Client, wanted: ListingOptions) -> None:
+def _decisions(client: ServerClient, options: ListingOptions) -> None:
     path, named = f"{PREFIX}/decisions", _numbered("decision")
-    if wanted.name is not None:
-        body = client.get(f"{path}/{quote(wanted.name, safe='')}")
-        show(body, [body], wanted.output, DECISION_COLUMNS, named)
+    if options.name is not None:
+        body = client.get(f"{path}/{quote(options.name, safe='')}")
+        show(body, [body], options.output, DECISION_COLUMNS, named)
     else:
-        items = list(client.newest_first(path, wanted.last))
-        show({"items": items}, items, wanted.output, DECISION_COLUMNS, named)
+        items = list(client.newest_first(path, options.last))
+        show({"items": items}, items, options.output, DECISION_COLUMNS, named)
 
 
-def _commands(client: Client, wanted: ListingOptions) -> None:
+def _commands(client: ServerClient, options: ListingOptions) -> None:
     """One command by its ID, the commands of a workload, or the newest of all. A workload with digits only needs its namespace."""
-    name, named, every = wanted.name, _numbered("command"), f"{PREFIX}/commands"
+    name, named, every = options.name, _numbered("command"), f"{PREFIX}/commands"
     if name is None:
-        filters = {"namespace": wanted.namespace, **wanted.filters}
-        items = list(client.newest_first(every, wanted.last, **filters))
-        show({"items": items}, items, wanted.output, COMMAND_COLUMNS, named)
+        filters = {"namespace": options.namespace, **options.filters}
+        commands = list(client.newest_first(every, options.last, **filters))
+        show({"items": commands}, commands, options.output, COMMAND_COLUMNS, named)
         return
     if name.isdecimal():
         body = client.get(f"{every}/{name}")
-        show(body, [body], wanted.output, COMMAND_COLUMNS, named)
+        show(body, [body], options.output, COMMAND_COLUMNS, named)
         return
-    path = workload_path(name, wanted.namespace)
-    workload = client.get(path, **wanted.filters)
-    items = list(client.following(f"{path}/commands", kind=workload["kind"]))
-    body = {"uid": workload["uid"], "items": items, "nextAfter": None}
-    show(body, items, wanted.output, COMMAND_COLUMNS, named)
+    path = workload_path(name, options.namespace)
+    workload = client.get(path, **options.filters)
+    commands = list(client.following(f"{path}/commands", kind=workload["kind"]))
+    body = {"uid": workload["uid"], "items": commands, "nextAfter": None}
+    show(body, commands, options.output, COMMAND_COLUMNS, named)
 
 
-def _past_use(client: Client, wanted: ListingOptions) -> None:
-    def named(item: Json) -> str:
-        return "/".join(filter(None, ("pastuse", item["scope"], item["namespace"], item["name"])))
+def _past_use(client: ServerClient, options: ListingOptions) -> None:
+    def named(row: Json) -> str:
+        return "/".join(filter(None, ("pastuse", row["scope"], row["namespace"], row["name"])))
 
     body = client.get(f"{PREFIX}/pastuse")
-    show(body, body["items"], wanted.output, PAST_USE_COLUMNS, named)
+    show(body, body["items"], options.output, PAST_USE_COLUMNS, named)
 
 
-def _unmanaged(client: Client, wanted: ListingOptions) -> None:
+def _unmanaged(client: ServerClient, options: ListingOptions) -> None:
     """Unmanaged pods with GPUs; a table begins with the sums by namespace."""
 
-    def named(item: Json) -> str:
-        return f"pod/{item['namespace']}/{item['name']}"
+    def named(row: Json) -> str:
+        return f"pod/{row['namespace']}/{row['name']}"
 
-    pages = list(client.answers(f"{PREFIX}/reports/unmanaged", namespace=wanted.namespace))
+    pages = list(client.answers(f"{PREFIX}/reports/unmanaged", namespace=options.namespace))
     items = [item for page in pages for item in page["items"]]
     sums = {one["namespace"]: one for page in pages for one in page["namespaces"]}
-    if sums and wanted.output in (Output.TABLE, Output.WIDE):
+    if sums and options.output in (ListFormat.TABLE, ListFormat.WIDE):
         emit_table(UNMANAGED_SUM_COLUMNS, sums.values(), wide=False)
         typer.echo("")
     body = {"items": items, "namespaces": list(sums.values()), "nextCursor": None}
-    show(body, items, wanted.output, UNMANAGED_COLUMNS, named)
+    show(body, items, options.output, UNMANAGED_COLUMNS, named)
 
 
 def _numbered(singular: str) -> Name:
     return lambda item: f"{singular}/{item['id']}"
 
 
-OTHERS: Final[Mapping[str, Callable[[Client, ListingOptions], None]]] = {
+LISTINGS: Final[Mapping[str, Callable[[ServerClient, ListingOptions], None]]] = {
     "workloads": _workloads,
     "nodes": _nodes,
     "domains": _domains,

@@ -35,18 +35,20 @@ def live_objects(server: str) -> list[Document]:
 
 
 async def _of_cluster() -> list[dict[str, Any]]:
-    from queuectl.cli.reads import cluster_connection, items
+    from queuectl.cli.reads import cluster_connection, list_items
     from queuectl.cluster.client import Api
 
     api = await Api.connect(cluster_connection())
     try:
         return [
-            _typed(kind, item) for kind, path in _PATHS.items() for item in await items(api, path)
+            _typed(kind, item)
+            for kind, path in _PATHS.items()
+            for item in await list_items(api, path)
         ]
     finally:
         await api.close()
 
 
-def _typed(kind: str, item: Mapping[str, Any]) -> dict[str, Any]:
+def _typed(kind: str, listed: Mapping[str, Any]) -> dict[str, Any]:
     """Items of a list do not name their kind."""
-    return {"apiVersion": "v1", "kind": kind, **item}
+    return {"apiVersion": "v1", "kind": kind, **listed}

@@ -83,11 +83,11 @@ def _of_csv(text: str, file: str) -> GpuPrices:
     return GpuPrices(tuple(prices.values()), tuple(warnings))
 
 
-def _amount(given: object, where: str) -> float:
+def _amount(cost: object, where: str) -> float:
     try:
-        amount = float(str(given))
+        amount = float(str(cost))
     except ValueError:
         amount = -1.0
     if not 0 <= amount < float("inf"):
-        raise BadInput(f"{where}: {given!r} is not a price")
+        raise BadInput(f"{where}: {cost!r} is not a price")
     return amount

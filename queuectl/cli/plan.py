@@ -27,7 +27,7 @@ from queuectl.domain.snapshot import MakeRoom
 from queuectl.objects.configuration.queue_config import is_single
 from queuectl.objects.documents import Document
 from queuectl.objects.files.plans import plan_document
-from queuectl.objects.files.refused_plans import Refused, same_plan, unpack
+from queuectl.objects.files.refused_plans import RefusedPlanFile, same_plan, unpack
 from queuectl.objects.times import parse_time
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ BAD_INPUT = 2
 DEFECT = 1
 
 
-class Output(StrEnum):
+class PlanFormat(StrEnum):
     JSON = "json"
     TABLE = "table"
 
@@ -192,8 +192,8 @@ def plan_command(
         ),
     ] = None,
     output: Annotated[
-        Output, typer.Option("-o", "--output", help="Format of the output.")
-    ] = Output.TABLE,
+        PlanFormat, typer.Option("-o", "--output", help="Format of the output.")
+    ] = PlanFormat.TABLE,
     now: Annotated[
         str | None,
         typer.Option(
@@ -266,28 +266,28 @@ def plan_command(
             )
             _require_alone(alone=alone)
             refused = unpack(read_bytes(str(snapshot)), str(snapshot))
-            given = _alone(refused)
+            snapshot_input = _alone(refused)
         else:
-            given = _given(file or [], config, now, kinds)
+            snapshot_input = _given(file or [], config, now, kinds)
         if defrag or gang is not None:
-            given = _asking_for_room(given, defrag=defrag, gang=gang)
+            snapshot_input = _asking_for_room(snapshot_input, defrag=defrag, gang=gang)
     except BadInput as error:
         _fail(BAD_INPUT, str(error))
-    checked = _checked(given) if refused is None else _planned_again(refused)
+    checked = _checked(snapshot_input) if refused is None else _planned_again(refused)
     if explain is None:
-        explain = EXPLAINED if output is Output.JSON else 0
+        explain = EXPLAINED if output is PlanFormat.JSON else 0
     diagnoses = _diagnoses(checked, explain)
     document = plan_document(
-        checked.given,
+        checked.original,
         checked.plan,
-        given.account.ignored,
-        given.warnings,
+        snapshot_input.account.ignored,
+        snapshot_input.warnings,
         diagnoses,
-        given.evicted,
+        snapshot_input.evicted,
         _reconfigurations(checked) if mig else None,
-        given.account.counts,
+        snapshot_input.account.counts,
     )
-    if output is Output.JSON:
+    if output is PlanFormat.JSON:
         sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     else:
         print_tables(document)
@@ -298,21 +298,25 @@ def _fail(code: int, message: str) -> NoReturn:
     raise typer.Exit(code)
 
 
-def _asking_for_room(given: SnapshotInput, *, defrag: bool, gang: str | None) -> SnapshotInput:
+def _asking_for_room(
+    snapshot_input: SnapshotInput, *, defrag: bool, gang: str | None
+) -> SnapshotInput:
     """The same snapshot, with a request to find gangs to migrate."""
     if not defrag:
         raise BadInput(f"{gang}: unexpected argument; a gang is an argument of --defrag")
     uid = None
     if gang is not None:
         named = gang if "/" in gang else f"default/{gang}"
-        pending = [p.workload for p in given.snapshot.pending if p.workload.ref == named]
+        pending = [p.workload for p in snapshot_input.snapshot.pending if p.workload.ref == named]
         if not pending:
             raise BadInput(f"--defrag {gang}: no pending workload has this name")
         if len(pending) > 1:
             kinds = ", ".join(sorted(workload.kind for workload in pending))
             raise BadInput(f"--defrag {gang}: several pending workloads have this name ({kinds})")
         uid = pending[0].uid
-    return replace(given, snapshot=replace(given.snapshot, make_room=MakeRoom(uid)))
+    return replace(
+        snapshot_input, snapshot=replace(snapshot_input.snapshot, make_room=MakeRoom(uid))
+    )
 
 
 def _require_alone(*, alone: bool) -> None:
@@ -331,13 +335,13 @@ def _given(
     return read_snapshot([*documents, *_settings(config)], _clock(now), declared_kinds(kinds))
 
 
-def _alone(refused: Refused) -> SnapshotInput:
+def _alone(refused: RefusedPlanFile) -> SnapshotInput:
     from queuectl.offline.inputs import SnapshotInput
 
     return SnapshotInput(refused.snapshot)
 
 
-def _planned_again(refused: Refused) -> CheckedPlan:
+def _planned_again(refused: RefusedPlanFile) -> CheckedPlan:
     """The plan for the snapshot of a refused plan; the comparison of the two is printed on stderr."""
     from queuectl.control.checked_plan import planned_again
 
@@ -354,12 +358,12 @@ def _planned_again(refused: Refused) -> CheckedPlan:
     return checked
 
 
-def _checked(given: SnapshotInput) -> CheckedPlan:
+def _checked(snapshot_input: SnapshotInput) -> CheckedPlan:
     """The plan of the input."""
     from queuectl.control.checked_plan import checked_plan  # the solver is slow to import
     from queuectl.devices.gpu_sizes import with_sizes
 
-    checked = checked_plan(with_sizes(given.snapshot))
+    checked = checked_plan(with_sizes(snapshot_input.snapshot))
     if checked.decided.cut:
         _fail(DEFECT, "the planning time limit was reached; the plan is incomplete")
     if checked.violations:

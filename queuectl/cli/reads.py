@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from queuectl.cli.connection import given
+from queuectl.cli.connection import connection_options
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.nesting import LEVELS, decoded
@@ -22,7 +22,7 @@ _DEFAULT: Final = Path("~/.kube/config").expanduser()
 
 def cluster_connection() -> Connection:
     """The cluster that kubectl would use; in a pod, its own cluster."""
-    chosen = given()
+    chosen = connection_options()
     path = Path(chosen.kubeconfig).expanduser() if chosen.kubeconfig else None
     named = "KUBECONFIG" in os.environ or "KUBERNETES_SERVICE_HOST" in os.environ
     if path is None and not named and _DEFAULT.exists():
@@ -30,7 +30,7 @@ def cluster_connection() -> Connection:
     return Connection(kubeconfig=path, context=chosen.context)
 
 
-async def items(api: Api, path: str) -> list[Document]:
+async def list_items(api: Api, path: str) -> list[Document]:
     """All items of a list. Raises ClusterError."""
     found: list[Document] = []
     token = ""

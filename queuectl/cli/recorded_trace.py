@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from queuectl.cli.client import Client, Json
+from queuectl.cli.client import Json, ServerClient
 from queuectl.objects.configuration.config_kinds import PREFIX
 
 _JOBS: Final = (
@@ -22,7 +22,7 @@ _UTILIZATION: Final = ("job_id", "after_s", "gpu_util_pct")
 class RecordedTrace:
     """The answer of a server. ``until``: its end, in seconds after its begin. ``begins``: unix seconds."""
 
-    items: Sequence[Json]
+    jobs: Sequence[Json]
     until: float
     begins: float
 
@@ -31,31 +31,31 @@ class RecordedTrace:
 
         ``anonymous``: users and jobs have numbers instead of names. Namespaces and queues keep their names.
         """
-        items = sorted(self.items, key=lambda item: (item["submitSeconds"], item["uid"]))
+        jobs = sorted(self.jobs, key=lambda item: (item["submitSeconds"], item["uid"]))
         users: dict[str, str] = {"": ""}
         rows = []
-        for number, item in enumerate(items):
-            user = users.setdefault(item["user"], f"user-{len(users)}")
+        for number, job in enumerate(jobs):
+            user = users.setdefault(job["user"], f"user-{len(users)}")
             rows.append(
                 (
-                    _job_id(number) if anonymous else item["uid"],
-                    f"{item['submitSeconds']:.10g}",
-                    f"{item['durationSeconds']:.10g}",
-                    item["pods"],
-                    item["gpusPerPod"],
-                    f"{item['namespace']}/{item['queue']}",
-                    _job_id(number) if anonymous else item["name"],
-                    user if anonymous else item["user"],
-                    item["priority"],
-                    _mean(item),
-                    "true" if item["finished"] else "false",
+                    _job_id(number) if anonymous else job["uid"],
+                    f"{job['submitSeconds']:.10g}",
+                    f"{job['durationSeconds']:.10g}",
+                    job["pods"],
+                    job["gpusPerPod"],
+                    f"{job['namespace']}/{job['queue']}",
+                    _job_id(number) if anonymous else job["name"],
+                    user if anonymous else job["user"],
+                    job["priority"],
+                    _mean(job),
+                    "true" if job["finished"] else "false",
                 )
             )
         return _csv(_JOBS, rows)
 
     def utilization_csv(self, *, anonymous: bool = False) -> str:
         """A line for each job and time at which its utilization changes."""
-        items = sorted(self.items, key=lambda item: (item["submitSeconds"], item["uid"]))
+        jobs = sorted(self.jobs, key=lambda item: (item["submitSeconds"], item["uid"]))
         return _csv(
             _UTILIZATION,
             (
@@ -64,13 +64,13 @@ class RecordedTrace:
                     f"{one['afterSeconds']:.10g}",
                     _percent(one["utilization"]),
                 )
-                for number, item in enumerate(items)
+                for number, item in enumerate(jobs)
                 for one in item["utilization"]
             ),
         )
 
 
-def recorded_trace(client: Client, since: str, until: str | None) -> RecordedTrace:
+def recorded_trace(client: ServerClient, since: str, until: str | None) -> RecordedTrace:
     """All jobs of a period, page by page. ``since``, ``until``: a time, or how long ago."""
     pages = list(client.answers(f"{PREFIX}/reports/jobs", since=hours(since), until=until))
     begin, end = pages[0]["since"], max(page["until"] for page in pages)
@@ -87,12 +87,12 @@ def _job_id(number: int) -> str:
     return f"job-{number + 1}"
 
 
-def _mean(item: Json) -> str:
+def _mean(job: Json) -> str:
     """Mean utilization over the work, in percent; empty if it is not known."""
-    curve = item["utilization"]
+    curve = job["utilization"]
     if not curve:
         return ""
-    ends = [one["afterSeconds"] for one in curve[1:]] + [item["durationSeconds"]]
+    ends = [one["afterSeconds"] for one in curve[1:]] + [job["durationSeconds"]]
     spans = [max(end - one["afterSeconds"], 0.0) for one, end in zip(curve, ends, strict=True)]
     total = sum(spans)
     if not total:

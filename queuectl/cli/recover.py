@@ -51,9 +51,9 @@ def _read(path: Path) -> list[Document]:
         raise BadInput(f"{path}: {error.strerror or error}") from None
 
 
-def _print(found: Recovered) -> None:
-    for state, count in found.states.items():
+def _print(recovered: Recovered) -> None:
+    for state, count in recovered.states.items():
         typer.echo(f"{state:<12}{count}")
-    typer.echo(f"{sum(found.states.values())} workloads recovered; start the controller again")
-    for sentence in found.left_alone:
+    typer.echo(f"{sum(recovered.states.values())} workloads recovered; start the controller again")
+    for sentence in recovered.left_alone:
         typer.echo(f"warning: {sentence}", err=True)

@@ -35,7 +35,7 @@ _LEAST: Final = 16  # characters of a shortened text
 _READABLE: Final = 40  # characters that a shortened text keeps while other columns can be omitted
 
 
-class Output(StrEnum):
+class ListFormat(StrEnum):
     """Formats of a list."""
 
     TABLE = "table"
@@ -51,14 +51,14 @@ class Column:
 
     Attributes:
         title: its title.
-        value: the value of an object.
+        cell: the value of an object.
         wide: only a wide table has it.
         spare: above 0, a narrow terminal omits it, those with larger values first.
         long: prose, which is shortened on a narrow terminal.
     """
 
     title: str
-    value: Callable[[Json], object]
+    cell: Callable[[Json], object]
     wide: bool = False
     spare: int = 0
     long: bool = False
@@ -81,9 +81,9 @@ def as_yaml(*documents: object) -> str:
     class Dumper(yaml.SafeDumper):
         pass
 
-    def text(dumper: Any, value: str) -> Any:
-        style = '"' if has_controls(value.replace("\n", "")) else None
-        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style)
+    def text(dumper: Any, scalar: str) -> Any:
+        style = '"' if has_controls(scalar.replace("\n", "")) else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", scalar, style)
 
     Dumper.add_representer(str, text)
     made: str = yaml.dump_all(
@@ -115,7 +115,7 @@ def laid_out(
     from rich.table import Table
     from rich.text import Text
 
-    cells = [{column.title: _text(column.value(row)) for column in columns} for row in rows]
+    cells = [{column.title: _text(column.cell(row)) for column in columns} for row in rows]
     kept = list(columns) if room is None else _fitted(columns, cells, room)
     table = Table(*(c.title for c in kept), box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
     for column in table.columns:
@@ -180,7 +180,7 @@ class GrowingTable:
         """Print more rows."""
         from rich.cells import cell_len, set_cell_size
 
-        cells = [[_text(column.value(row)) for column in self._columns] for row in rows]
+        cells = [[_text(column.cell(row)) for column in self._columns] for row in rows]
         for row in cells:
             self._widths = [max(w, cell_len(t)) for w, t in zip(self._widths, row, strict=True)]
         if not self._headed:
@@ -201,8 +201,8 @@ def natural_width(table: Table) -> int:
     return max(Measurement.get(unlimited, unlimited.options, table).maximum, 1)
 
 
-def _text(value: object) -> str:
-    return ("" if value is None else str(value)) or "-"
+def _text(cell: object) -> str:
+    return ("" if cell is None else str(cell)) or "-"
 
 
 def age(moment: str | None, now: datetime | None = None) -> str:

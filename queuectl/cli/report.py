@@ -26,7 +26,7 @@ Json = dict[str, Any]
 _NONE: Final = "(none)"
 
 
-class Form(StrEnum):
+class ReportFormat(StrEnum):
     """Formats of a report."""
 
     TABLE = "table"
@@ -54,8 +54,8 @@ def report_command(
         str | None, typer.Option(metavar="WHEN", help="End, in the same form. Default: now.")
     ] = None,
     output: Annotated[
-        Form, typer.Option("--output", "-o", help="Format of the output.")
-    ] = Form.TABLE,
+        ReportFormat, typer.Option("--output", "-o", help="Format of the output.")
+    ] = ReportFormat.TABLE,
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """Report sums over full hours, the efficiency of the cluster now, or the Budgets in the present month.
@@ -71,15 +71,15 @@ def report_command(
     with connect(server) as client:
         body = client.get(f"{PREFIX}/reports/{kind}", by=by, since=since, until=until)
     match output:
-        case Form.JSON:
+        case ReportFormat.JSON:
             emit_json(body)
-        case Form.CSV:
+        case ReportFormat.CSV:
             _emit_csv(body)
-        case Form.TABLE if kind is ReportKind.BUDGETS:
+        case ReportFormat.TABLE if kind is ReportKind.BUDGETS:
             _emit_budgets(body)
-        case Form.TABLE if grouping is None:
+        case ReportFormat.TABLE if grouping is None:
             _emit_efficiency(body)
-        case Form.TABLE:
+        case ReportFormat.TABLE:
             _emit_tables(kind, grouping, body)
 
 
@@ -90,8 +90,8 @@ def _number(name: str, digits: int = 1) -> Callable[[Json], str]:
     return lambda item: f"{item[name]:,.{digits}f}"
 
 
-def _percent(item: Json) -> str:
-    found = item["efficiency"]
+def _percent(row: Json) -> str:
+    found = row["efficiency"]
     return "-" if found is None else f"{100 * found:.0f} %"
 
 
@@ -194,11 +194,11 @@ def _emit_tables(kind: ReportKind, grouping: Grouping, body: Json) -> None:
         _emit((), _CLUSTER, [body["cluster"]], None)
 
 
-def _range(item: Json) -> str:
+def _range(row: Json) -> str:
     """The efficiency, and the highest one that the unknown GPUs leave open."""
-    if item["efficiency"] is None:
+    if row["efficiency"] is None:
         return "-"
-    least, most = (f"{100 * item[name]:.0f} %" for name in ("efficiency", "highestEfficiency"))
+    least, most = (f"{100 * row[name]:.0f} %" for name in ("efficiency", "highestEfficiency"))
     return least if least == most else f"{least} to {most}"
 
 
@@ -258,17 +258,17 @@ def _minute(moment: str) -> str:
 
 
 def _emit(
-    names: Sequence[Column], figures: Sequence[Column], items: Iterable[Json], total: Json | None
+    names: Sequence[Column], figures: Sequence[Column], rows: Iterable[Json], total: Json | None
 ) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_footer=total is not None)
     for number, column in enumerate(names):
         footer = "total" if number == 0 else ""
         table.add_column(column.title, footer=footer, no_wrap=True)
     for column in figures:
-        footer = str(column.value(total)) if total is not None else ""
+        footer = str(column.cell(total)) if total is not None else ""
         table.add_column(column.title, footer=footer, justify="right", no_wrap=True)
-    for item in items:
-        table.add_row(*(str(column.value(item)) for column in (*names, *figures)))
+    for item in rows:
+        table.add_row(*(str(column.cell(item)) for column in (*names, *figures)))
     terminal.console(width=natural_width(table)).print(table)
 
 
@@ -284,12 +284,12 @@ def _emit_csv(body: Json) -> None:
     writer.writerows(lines)
 
 
-def _flat(item: Json) -> Json:
-    group = dict(item.get("group") or {})
+def _flat(row: Json) -> Json:
+    group = dict(row.get("group") or {})
     labels = group.pop("labels", None) or {}
     line = {name: value for name, value in group.items() if value is not None}
     line |= {f"label_{key}": value for key, value in sorted(labels.items())}
-    for name, value in item.items():
+    for name, value in row.items():
         if isinstance(value, dict):
             if name != "group":
                 line |= {f"{name}_{key}": inner for key, inner in sorted(value.items())}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from queuectl.api.auth.start import Offer
     from queuectl.api.connections import ConnectionLimits
     from queuectl.control.settings import Settings
-    from queuectl.telemetry.metrics import Metrics
+    from queuectl.telemetry.metrics import MetricsRecorder
 
 
 def serve_command(log_format: FormatOption = "auto", log_level: LevelOption = "info") -> None:
@@ -69,7 +69,7 @@ async def _serve(settings: Settings) -> None:
     from queuectl.api.auth.audit import forget_old
     from queuectl.api.health_thread import HealthListener
     from queuectl.api.routes.events import StreamLimit
-    from queuectl.api.server import Address, WebServer
+    from queuectl.api.server import ListenAddress, WebServer
     from queuectl.control.composition import controller
     from queuectl.control.leader.supervised import Job, supervised
     from queuectl.control.progress import end_if_stalled
@@ -105,9 +105,9 @@ async def _serve(settings: Settings) -> None:
                 _limits(settings),
                 parts.metrics.callers.closed,
             ),
-            WebServer(create_metrics_app(registry), Address.parse(settings.metrics_listen)),
+            WebServer(create_metrics_app(registry), ListenAddress.parse(settings.metrics_listen)),
         ]
-        health = HealthListener(Address.parse(settings.health_listen), parts)
+        health = HealthListener(ListenAddress.parse(settings.health_listen), parts)
         async with health.serving(), asyncio.TaskGroup() as group:
             tasks = [group.create_task(server.run()) for server in servers]
             jobs: dict[str, Job] = {
@@ -155,7 +155,7 @@ def _offer(settings: Settings) -> Offer:
 
 @asynccontextmanager
 async def _authenticated(
-    settings: Settings, offered: Offer, metrics: Metrics
+    settings: Settings, offered: Offer, metrics: MetricsRecorder
 ) -> AsyncIterator[AuthenticationLayer | None]:
     """Authentication of callers; None = the API has none."""
     from queuectl.api.auth.authentication import OpenPaths
@@ -175,5 +175,5 @@ async def _authenticated(
             per_second=settings.requests_per_second,
             burst=settings.request_burst,
             open_paths=OpenPaths(OPEN, SIGN_IN),
-            seen=metrics.callers.seen,
+            note_caller=metrics.callers.note,
         )

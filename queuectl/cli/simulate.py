@@ -36,14 +36,14 @@ from queuectl.simulate.amounts import over_time_table, tables
 if TYPE_CHECKING:
     from queuectl.simulate.amounts import Table as Titled
     from queuectl.simulate.policy import Policy
-    from queuectl.simulate.results import Outcome
+    from queuectl.simulate.results import PolicyOutcome
     from queuectl.simulate.setting import Setting
 
 
 # ---- The command
 
 
-class Output(StrEnum):
+class SimulationFormat(StrEnum):
     TABLE = "table"
     JSON = "json"
     CSV = "csv"
@@ -86,8 +86,8 @@ def simulate_command(
     events: Events = None,
     utilization: UtilizationFile = None,
     output: Annotated[
-        Output, typer.Option("-o", "--output", help="Format of the output.")
-    ] = Output.TABLE,
+        SimulationFormat, typer.Option("-o", "--output", help="Format of the output.")
+    ] = SimulationFormat.TABLE,
     seed: Annotated[
         int,
         typer.Option(
@@ -115,23 +115,23 @@ def simulate_command(
 def _policies(
     strategies: list[Strategy], durations: DurationsOption, placement: PlacementOption
 ) -> list[Policy]:
-    from queuectl.simulate.policy import Durations, Order, Placement, Policy
+    from queuectl.simulate.policy import Durations, Order, PlacementRule, Policy
 
     if Strategy.SJF in strategies and durations is not DurationsOption.DECLARED:
         raise BadInput("--strategy SJF: needs the run times of jobs; use --durations declared")
     orders = [Order(strategy) for strategy in dict.fromkeys(strategies)]
     listed: list[Order | None] = [*orders] or [None]
-    return [Policy(Placement(placement), order, Durations(durations)) for order in listed]
+    return [Policy(PlacementRule(placement), order, Durations(durations)) for order in listed]
 
 
-def _simulated(setting: Setting, policy: Policy) -> Outcome:
+def _simulated(setting: Setting, policy: Policy) -> PolicyOutcome:
     from queuectl.simulate.report import simulate  # the solver is slow to import
 
     with progress_bar(policy.name, len(setting.jobs)) as progress:
         return simulate(setting, policy, progress)
 
 
-def _warn(setting: Setting, outcomes: list[Outcome], placement: PlacementOption) -> None:
+def _warn(setting: Setting, outcomes: list[PolicyOutcome], placement: PlacementOption) -> None:
     from queuectl.simulate.results import warnings
 
     found = [*setting.warnings(), *warnings(outcomes[0], setting.trace)]
@@ -142,26 +142,26 @@ def _warn(setting: Setting, outcomes: list[Outcome], placement: PlacementOption)
         sys.stderr.write(f"warning: {warning}\n")
 
 
-def _emit(output: Output, outcomes: list[Outcome]) -> None:
+def _emit(output: SimulationFormat, outcomes: list[PolicyOutcome]) -> None:
     match output:
-        case Output.JSON:
+        case SimulationFormat.JSON:
             from queuectl.simulate.documents import document
 
             documents = {found.policy: document(found) for found in outcomes}
             emit_json(documents if len(outcomes) > 1 else documents[outcomes[0].policy])
-        case Output.CSV:
+        case SimulationFormat.CSV:
             from queuectl.simulate.documents import figures_csv
 
             sys.stdout.write(figures_csv(outcomes))
-        case Output.CSV_OVER_TIME:
+        case SimulationFormat.CSV_OVER_TIME:
             from queuectl.simulate.documents import over_time_csv
 
             sys.stdout.write(over_time_csv(outcomes))
-        case Output.HTML:
+        case SimulationFormat.HTML:
             from queuectl.simulate.report import report
 
             sys.stdout.write(report(outcomes))
-        case Output.TABLE:
+        case SimulationFormat.TABLE:
             from queuectl.cli.simulate import print_outcomes
 
             print_outcomes(outcomes)
@@ -170,7 +170,7 @@ def _emit(output: Output, outcomes: list[Outcome]) -> None:
 # ---- Tables
 
 
-def print_outcomes(outcomes: list[Outcome]) -> None:
+def print_outcomes(outcomes: list[PolicyOutcome]) -> None:
     """Print the policies, the queues and the sizes of jobs, and of one policy the state over time."""
     listed = tables(outcomes)
     if len(outcomes) == 1:

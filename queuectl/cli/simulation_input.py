@@ -95,7 +95,7 @@ class Jobs:
                 sys.stderr.write(f"warning: {warning}\n")
         for line in ignored_lines(map(asdict, given.account.ignored)) if warn else ():
             sys.stderr.write(f"{line}\n")
-        made = make_setting(
+        jobs_setting = make_setting(
             given.snapshot,
             self.name,
             self.jobs,
@@ -105,8 +105,11 @@ class Jobs:
             self.begins,
         )
         if self.ledger is None:
-            return made
-        return replace(made, spent=self.ledger.spent(made.config.budgets.values(), made.begin))
+            return jobs_setting
+        return replace(
+            jobs_setting,
+            spent=self.ledger.spent(jobs_setting.config.budgets.values(), jobs_setting.begin),
+        )
 
 
 Start = Annotated[
@@ -175,7 +178,7 @@ def read_jobs(
             found = recorded_trace(client, history, None)
         name, text = f"history of {history}", found.jobs_csv().encode()
         begins = found.begins if begins is None else begins
-        if measured is None and any(item["utilization"] for item in found.items):
+        if measured is None and any(item["utilization"] for item in found.jobs):
             measured = found.utilization_csv().encode()
     return Jobs(
         name,

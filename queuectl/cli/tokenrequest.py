@@ -20,7 +20,7 @@ import httpx2
 
 from queuectl.cli import credentials
 from queuectl.cli.connection import lenient
-from queuectl.cli.credentials import Context
+from queuectl.cli.credentials import KubeconfigContext
 from queuectl.cli.errors import CommandFailed, Exit
 
 LASTS_SECONDS: Final = 600  # the minimum of Kubernetes; a longer command requests another token
@@ -28,7 +28,7 @@ _TIMEOUT_SECONDS: Final = 30.0
 _CODES: Final = {401: Exit.NOT_ALLOWED, 403: Exit.NOT_ALLOWED, 404: Exit.NOT_FOUND}
 
 
-def made_for(account: str, context: Context | None) -> str:
+def made_for(account: str, context: KubeconfigContext | None) -> str:
     """A new token.
 
     Args:
@@ -60,7 +60,7 @@ def made_for(account: str, context: Context | None) -> str:
     return token
 
 
-def _asked(context: Context, path: str) -> tuple[int, dict[str, Any]]:
+def _asked(context: KubeconfigContext, path: str) -> tuple[int, dict[str, Any]]:
     """Status and body of the API server's answer."""
     address = httpx2.URL(str(context.cluster["server"]))
     credentials.only_encrypted(address)
@@ -91,7 +91,7 @@ def _asked(context: Context, path: str) -> tuple[int, dict[str, Any]]:
     return response.status_code, answer if isinstance(answer, dict) else {}
 
 
-def _proxy(context: Context) -> str | None:
+def _proxy(context: KubeconfigContext) -> str | None:
     """The proxy of the cluster; None = the proxy of the environment."""
     stated = str(context.cluster.get("proxy-url") or "")
     scheme = urlsplit(stated).scheme
@@ -116,7 +116,7 @@ class _Identity:
     key: bytes = field(default=b"", repr=False)
 
 
-def _identity(context: Context) -> _Identity:
+def _identity(context: KubeconfigContext) -> _Identity:
     login = context.login
     if credentials.has_certificate(login):
         parts = (_pem(login, f"client-{part}", context.folder) for part in ("certificate", "key"))
@@ -133,7 +133,7 @@ def _identity(context: Context) -> _Identity:
     return _Identity(credentials.of_context(context))
 
 
-def _tls(context: Context, identity: _Identity) -> ssl.SSLContext:
+def _tls(context: KubeconfigContext, identity: _Identity) -> ssl.SSLContext:
     """A TLS context with the cluster's CA, and with the user's certificate if there is one."""
     authority = _pem(context.cluster, "certificate-authority", context.cluster_file.parent)
     try:

@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.text import Text
 
 from queuectl.cli import program, terminal
-from queuectl.cli.client import DEFAULT_SERVER, Client, Json, Namespace, Server, connect
+from queuectl.cli.client import DEFAULT_SERVER, Json, Namespace, Server, ServerClient, connect
 from queuectl.cli.render import Column, age, emit_table, expected, laid_out, used
 from queuectl.domain.gpus import BY_NAME
 from queuectl.domain.words import counted, gpu_count
@@ -32,7 +32,7 @@ _CHROME: Final = 8  # lines of a screen without a row: titles, blank lines, the 
 
 
 @dataclass(slots=True)
-class Queue:
+class QueueSums:
     """Sums over the gangs of one ClusterQueue, in GPUs. ``quota``: the nominal quota; None = not a fixed number."""
 
     name: str
@@ -64,7 +64,9 @@ def top_command(
             _live(client, namespace, interval)
 
 
-def current(client: Client, namespace: str | None) -> tuple[list[Queue], list[Json], list[Json]]:
+def current(
+    client: ServerClient, namespace: str | None
+) -> tuple[list[QueueSums], list[Json], list[Json]]:
     """The queues, the gangs that hold GPUs (the largest first), and the pending gangs in queue order."""
     gangs = list(client.workloads(namespace=namespace, state=[*HOLDING, *WAITING]))
     documents = client.get(BY_KIND["ClusterQueue"].collection())["items"]
@@ -78,12 +80,12 @@ def _turn(gang: Json) -> tuple[bool, int, str]:
     return place is None, place or 0, gang["queuedAt"]
 
 
-def summed(documents: Iterable[Json], gangs: Iterable[Json]) -> list[Queue]:
+def summed(documents: Iterable[Json], gangs: Iterable[Json]) -> list[QueueSums]:
     """A row for each ClusterQueue, and for each name that only gangs have."""
-    queues = {d["metadata"]["name"]: Queue(d["metadata"]["name"], _quota(d)) for d in documents}
+    queues = {d["metadata"]["name"]: QueueSums(d["metadata"]["name"], _quota(d)) for d in documents}
     for gang in gangs:
         name = gang["clusterQueue"]
-        queue = queues.setdefault(name, Queue(name or "(none)"))
+        queue = queues.setdefault(name, QueueSums(name or "(none)"))
         gpus = gang["gpus"]
         if gang["state"] in WAITING:
             queue.waiting += 1
@@ -113,7 +115,7 @@ def _quota(document: Json) -> float | None:
     return float(sum(map(int, amounts))) if amounts and all(map(str.isdecimal, amounts)) else None
 
 
-def _row(queue: Queue) -> Json:
+def _row(queue: QueueSums) -> Json:
     reason = queue.reasons.most_common(1)
     measured = queue.held - queue.unmeasured
     return {
@@ -161,7 +163,7 @@ WAITERS: Final = (
 )
 
 
-def _print(queues: Sequence[Queue], holding: Sequence[Json], waiting: Sequence[Json]) -> None:
+def _print(queues: Sequence[QueueSums], holding: Sequence[Json], waiting: Sequence[Json]) -> None:
     parts = (
         (QUEUES, [_row(queue) for queue in queues], 0),
         (HOLDERS, holding, len(holding) - SHOWN_WHEN_PIPED),
@@ -180,10 +182,13 @@ def _print(queues: Sequence[Queue], holding: Sequence[Json], waiting: Sequence[J
 
 
 def screen(
-    seen: tuple[Sequence[Queue], Sequence[Json], Sequence[Json]], width: int, height: int, foot: str
+    work: tuple[Sequence[QueueSums], Sequence[Json], Sequence[Json]],
+    width: int,
+    height: int,
+    foot: str,
 ) -> Group:
     """One screen: the queues, and as many admitted and pending gangs as fit below."""
-    queues, holding, waiting = seen
+    queues, holding, waiting = work
     room = max(height - _CHROME, 3)
     first = min(len(queues), max(room // 3, 1))
     rest = max(room - first, 2)
@@ -200,7 +205,7 @@ def screen(
     return Group(*parts, Text(foot, style="dim", no_wrap=True))
 
 
-def _live(client: Client, namespace: str | None, interval: float) -> None:
+def _live(client: ServerClient, namespace: str | None, interval: float) -> None:
     console = terminal.console()
     with _single_keys(), Live(console=console, screen=True, auto_refresh=False) as live:
         while True:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from queuectl.cli import events
-from queuectl.cli.client import Client, Json, Refused
+from queuectl.cli.client import Json, RequestRefused, ServerClient
 from queuectl.cli.errors import Exit
-from queuectl.cli.render import Column, GrowingTable, Output, emit_yaml
+from queuectl.cli.render import Column, GrowingTable, ListFormat, emit_yaml
 from queuectl.objects.configuration.config_kinds import PREFIX
 
 ONE_BY_ONE: Final = 25
@@ -19,17 +19,17 @@ ONE_BY_ONE: Final = 25
 Printer = Callable[[Iterable[Json]], None]
 
 
-def printer(output: Output, columns: Sequence[Column], named: Callable[[Json], str]) -> Printer:
+def printer(output: ListFormat, columns: Sequence[Column], named: Callable[[Json], str]) -> Printer:
     """A function that prints objects in this format: JSON as a line each, YAML as documents."""
     match output:
-        case Output.JSON:
+        case ListFormat.JSON:
             return lambda items: _write(json.dumps(i, ensure_ascii=False) + "\n" for i in items)
-        case Output.YAML:
+        case ListFormat.YAML:
             return _yaml
-        case Output.NAME:
+        case ListFormat.NAME:
             return lambda items: _write(named(item) + "\n" for item in items)
         case _:
-            return GrowingTable(columns, wide=output is Output.WIDE).add
+            return GrowingTable(columns, wide=output is ListFormat.WIDE).add
 
 
 def _write(lines: Iterable[str]) -> None:
@@ -37,21 +37,21 @@ def _write(lines: Iterable[str]) -> None:
     sys.stdout.flush()
 
 
-def _yaml(items: Iterable[Json]) -> None:
-    for item in items:
+def _yaml(workloads: Iterable[Json]) -> None:
+    for item in workloads:
         sys.stdout.write("---\n")
         emit_yaml(item)
     sys.stdout.flush()
 
 
-def watch_events(client: Client, show: Printer, after: int, **filters: Any) -> None:
+def watch_events(client: ServerClient, show: Printer, after: int, **filters: Any) -> None:
     """Print the events above an id, as they arrive."""
     for batch in events.gathered(events.follow(client, after, **filters)):
         show([block.data for block in batch if block.event == "step"])
 
 
 def watch_workloads(
-    client: Client,
+    client: ServerClient,
     show: Printer,
     namespace: str | None = None,
     cluster_queue: str | None = None,
@@ -71,18 +71,18 @@ def watch_workloads(
             show(_still(client, uids, filters))
 
 
-def _still(client: Client, uids: Iterable[str], filters: dict[str, Any]) -> list[Json]:
+def _still(client: ServerClient, uids: Iterable[str], filters: dict[str, Any]) -> list[Json]:
     """The workloads that still exist and match the filters."""
-    found = []
+    matching = []
     for uid in uids:
         try:
             item = client.get(f"{PREFIX}/workloads/{uid}")
-        except Refused as refused:
+        except RequestRefused as refused:
             if refused.code in (Exit.NOT_FOUND, Exit.NOT_ALLOWED):
                 continue
             raise
         states = filters.get("state")
         same = all(filters.get(name) in (None, item[name]) for name in ("queue", "kind", "user"))
         if same and (not states or item["state"] in states):
-            found.append(item)
-    return found
+            matching.append(item)
+    return matching

@@ -39,11 +39,11 @@ def webhook_command(
     log_level: LevelOption = "info",
 ) -> None:
     """Serve the mutating webhook that Kubernetes before 1.36 needs."""
-    from queuectl.api.server import Address
+    from queuectl.api.server import ListenAddress
     from queuectl.webhook.process import WebhookSettings
 
     configure_log(log_format, log_level)
-    settings = WebhookSettings(Address.parse(listen), namespace, host, policies)
+    settings = WebhookSettings(ListenAddress.parse(listen), namespace, host, policies)
     asyncio.run(_serve(settings))
 
 

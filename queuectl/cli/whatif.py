@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from queuectl.cli.apply import excess_line
-from queuectl.cli.client import DEFAULT_SERVER, Client, Json, Server, connect
+from queuectl.cli.client import DEFAULT_SERVER, Json, Server, ServerClient, connect
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.explain import folded, obstacle_lines, placement_lines
@@ -27,7 +27,7 @@ TIMEOUT_SECONDS: Final = 300.0  # the server answers one question at a time, wit
 _STARTS: Final = ("starts", "reserves")
 
 
-class Form(StrEnum):
+class WhatIfFormat(StrEnum):
     TABLE = "table"
     JSON = "json"
     YAML = "yaml"
@@ -74,8 +74,8 @@ def whatif_command(
         ),
     ] = None,
     output: Annotated[
-        Form, typer.Option("--output", "-o", help="Format of the output.")
-    ] = Form.TABLE,
+        WhatIfFormat, typer.Option("--output", "-o", help="Format of the output.")
+    ] = WhatIfFormat.TABLE,
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """Show which gangs would start, wait or be evicted after all given changes together. Nothing is changed.
@@ -96,19 +96,19 @@ def whatif_command(
     with connect(server) as client:
         body = tried(client, **asked)
     match output:
-        case Form.JSON:
+        case WhatIfFormat.JSON:
             emit_json(body)
-        case Form.YAML:
+        case WhatIfFormat.YAML:
             emit_yaml(body)
-        case Form.TABLE:
+        case WhatIfFormat.TABLE:
             _show(body)
     waits = [each for each in gangs(body) if each["submitted"] and each["outcome"] not in _STARTS]
     raise typer.Exit(Exit.CONFLICT if waits else Exit.OK)
 
 
-def tried(client: Client, **asked: Any) -> Json:
+def tried(client: ServerClient, **changes: Any) -> Json:
     """The answer of the server to ``POST plans``."""
-    return client.post(f"{PREFIX}/plans", asked, TIMEOUT_SECONDS)
+    return client.post(f"{PREFIX}/plans", changes, TIMEOUT_SECONDS)
 
 
 def gangs(body: Json) -> list[Json]:
@@ -130,21 +130,21 @@ def _submitted(documents: Iterable[Document], namespace: str) -> Json:
     return sorted_out
 
 
-def _more(given: str) -> Json:
-    like, _, count = given.rpartition("=")
+def _more(argument: str) -> Json:
+    like, _, count = argument.rpartition("=")
     if not like or not count.isdecimal():
-        message = f"--add {given!r}: not of the form NODE=COUNT, for example n7=4"
+        message = f"--add {argument!r}: not of the form NODE=COUNT, for example n7=4"
         raise CommandFailed(message, Exit.BAD_INPUT)
     return {"like": like, "count": int(count)}
 
 
-def _to_delete(given: str, namespace: str) -> Json:
-    word, _, rest = given.partition("/")
+def _to_delete(argument: str, namespace: str) -> Json:
+    word, _, rest = argument.partition("/")
     where, _, name = rest.rpartition("/")
     kind = target_kind(word, "use `queuectl preempt --dry-run`")
     if not name or (where and not kind.namespaced):
         form = f"{word}/NAMESPACE/NAME" if kind.namespaced else f"{word}/NAME"
-        raise CommandFailed(f"--delete {given!r}: not of the form {form}", Exit.BAD_INPUT)
+        raise CommandFailed(f"--delete {argument!r}: not of the form {form}", Exit.BAD_INPUT)
     return Target(kind, name, (where or namespace) if kind.namespaced else "").key
 
 

@@ -166,7 +166,7 @@ def _last_policies(name: str, server: Server) -> list[Document]:
     }
     head = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": name}}
     bound = {**head, "spec": {"policyName": name}}
-    mutated, found = "true", []
+    mutated, policies = "true", []
     if server.has_mutating_policies:
         mutated = f"object.metadata.?labels[?'{name}'].hasValue()"
         changed = f"Object{{metadata: Object.metadata{{labels: {{'{name}': 'x'}}}}}}"
@@ -175,11 +175,11 @@ def _last_policies(name: str, server: Server) -> list[Document]:
             "applyConfiguration": {"expression": changed},
         }
         mutating = {**spec, "mutations": [mutation], "reinvocationPolicy": "Never"}
-        found = [{**head, "kind": POLICY, "spec": mutating}, {**bound, "kind": BINDING}]
+        policies = [{**head, "kind": POLICY, "spec": mutating}, {**bound, "kind": BINDING}]
     validating = {**spec, "validations": [{"expression": f"!({mutated})"}]}
     denies = {"policyName": name, "validationActions": ["Deny"]}
     return [
-        *found,
+        *policies,
         {**head, "kind": "ValidatingAdmissionPolicy", "spec": validating},
         {**head, "kind": "ValidatingAdmissionPolicyBinding", "spec": denies},
     ]

@@ -80,7 +80,7 @@ class _Status(msgspec.Struct):
 _read_status = msgspec.json.Decoder(_Status).decode
 
 
-class Stream:
+class ResponseBody:
     """The body of one response, read in parts."""
 
     def __init__(self, response: aiohttp.ClientResponse, path: str) -> None:
@@ -154,7 +154,7 @@ class Api:
             raise ClusterUnavailable(f"{method} {path}: {_words(error)}") from error
 
     @asynccontextmanager
-    async def stream(self, path: str, query: Query) -> AsyncIterator[Stream]:
+    async def stream(self, path: str, query: Query) -> AsyncIterator[ResponseBody]:
         """GET with a streamed response. Raises the errors of :meth:`request`."""
         try:
             async with asyncio.timeout(self._timeout):
@@ -163,7 +163,7 @@ class Api:
             text = f"GET {path}: no answer in {self._timeout:.0f} s"
             raise ClusterUnavailable(text) from None
         try:
-            yield Stream(response, path)
+            yield ResponseBody(response, path)
         finally:
             # No TLS close: the rest of the stream is not needed.
             if response.connection is not None and response.connection.transport is not None:

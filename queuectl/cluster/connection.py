@@ -72,7 +72,7 @@ async def open_client(connection: Connection) -> ApiClient:
 
 
 class Sockets:
-    """The open sockets of a client, which does not track those of cancelled requests."""
+    """The open sockets of a client, which does not track those of canceled requests."""
 
     def __init__(self, client: ApiClient) -> None:
         self._open: WeakSet[socket.socket] = WeakSet()

@@ -31,7 +31,7 @@ _boolean = msgspec.json.Decoder(bool).decode
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ObjectIdentity:
     """The parts that each object has, also an unreadable one. A part that is absent or malformed is empty.
 
     Attributes:
@@ -59,7 +59,7 @@ class Identity:
     suspended: bool | None = None
 
 
-def identify(document: bytes | msgspec.Raw) -> Identity:
+def identify(document: bytes | msgspec.Raw) -> ObjectIdentity:
     """The identity of one object. Each part is read alone, so no other part can hide it, at any depth.
 
     Raises:
@@ -67,7 +67,7 @@ def identify(document: bytes | msgspec.Raw) -> Identity:
     """
     found = _object(shallow(bytes(document), _LEVELS))
     meta, spec, status = found.metadata, _part(_fields, found.spec), _part(_fields, found.status)
-    return Identity(
+    return ObjectIdentity(
         uid=_string(meta, "uid"),
         namespace=_string(meta, "namespace"),
         name=_string(meta, "name"),

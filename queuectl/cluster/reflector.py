@@ -4,7 +4,7 @@
       ▲                                                                                     │
       └──────────────────────── 410: the version has expired on the server ─────────────────┘
 
-The reflector has no cache: the copy in state/ is the cache. A complete list ends with ``Listed``, after which the copy drops objects
+The reflector has no cache: the copy in state/ is the cache. A complete list ends with ``ListCompleted``, after which the copy drops objects
 whose deletion was missed. A connection is dead if it is silent for longer than the interval of bookmarks, about a minute.
 """
 
@@ -22,7 +22,7 @@ from queuectl.cluster.client import Api, Expired, Forbidden, Query, StreamTimeou
 from queuectl.cluster.freshness import current_version
 from queuectl.cluster.resources import Resource
 from queuectl.cluster.server import confirm_absent
-from queuectl.cluster.stream import Feed, LineSplitter, WatchBatch
+from queuectl.cluster.stream import LineSplitter, ResourceFeed, WatchBatch
 from queuectl.domain.backoff import doubling
 from queuectl.domain.containment import Boundary, Containment
 from queuectl.domain.errors import ClusterError, ClusterUnavailable, ObjectGone, WriteRefused
@@ -106,7 +106,7 @@ class Reflector:
         self._hooks = hooks
         self._pace = pace
         self._sleep = sleep
-        self._feed = Feed(resource, self._containment)
+        self._feed = ResourceFeed(resource, self._containment)
         self._listed = False  # the version includes a complete list
         self._announced = False  # synced() was called
         self._watch_list = True  # until the server rejects it
@@ -118,7 +118,7 @@ class Reflector:
         self._ended = False
 
     async def run(self) -> None:
-        """Follow the resource until cancelled."""
+        """Follow the resource until canceled."""
         try:
             while True:
                 await self._until_asked_to_list(self._attempt())
@@ -317,7 +317,7 @@ class Reflector:
             return
         if not self._absent:
             self._report(error)
-            self._feed, nothing = Feed(self._resource, self._containment), WatchBatch()
+            self._feed, nothing = ResourceFeed(self._resource, self._containment), WatchBatch()
             self._feed.complete(nothing)
             self._deliver(nothing)
             self._absent = True
@@ -347,4 +347,4 @@ class Reflector:
     def _use(self, version: Resource) -> None:
         """Follow the resource in this version of its API."""
         if version is not self._resource:
-            self._resource, self._feed = version, Feed(version, self._containment)
+            self._resource, self._feed = version, ResourceFeed(version, self._containment)

@@ -52,9 +52,7 @@ class Remembered(Generic[_Key, _Answer]):
             asking = asyncio.create_task(self._ask(key, ask), name="ask the API server")
             asking.add_done_callback(_heard)
             self._asked[key] = asking
-        return await asyncio.shield(
-            asking
-        )  # other calls can wait for it when this one is cancelled
+        return await asyncio.shield(asking)  # other calls can wait for it when this one is canceled
 
     async def _ask(self, key: _Key, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
         try:
@@ -72,6 +70,6 @@ class Remembered(Generic[_Key, _Answer]):
 
 
 def _heard(asking: asyncio.Task[_Answer]) -> None:
-    """Retrieve the exception, in case all calls that waited were cancelled."""
+    """Retrieve the exception, in case all calls that waited were canceled."""
     if not asking.cancelled():
         asking.exception()

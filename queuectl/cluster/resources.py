@@ -1,7 +1,7 @@
 """The watched resources: their paths, and the readers that turn bytes into records.
 
 queuectl watches all Jobs and drops those without a queue label after decoding. Two labels count (its own and Kueue's), and label
-selectors have no OR. With two watches for a kind, a list would be complete for half of the objects only. To decode an unlabelled job
+selectors have no OR. With two watches for a kind, a list would be complete for half of the objects only. To decode an unlabeled job
 takes about 30 µs.
 """
 

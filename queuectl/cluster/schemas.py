@@ -35,41 +35,41 @@ async def mismatches(api: Api, kinds: JobKinds) -> list[str]:
     return found
 
 
-def compared(one: Declared, served: _Schema) -> Iterator[tuple[str, str]]:
+def compared(declared: Declared, served: _Schema) -> Iterator[tuple[str, str]]:
     """The fields of a declaration that do not fit the schemas of its API version, with reasons."""
     schemas = served.get("components", {}).get("schemas", {})
-    schema = next((each for each in schemas.values() if _is_of(each, one)), None)
+    schema = next((each for each in schemas.values() if _is_of(each, declared)), None)
     if schema is None:
         return  # the version has other kinds, and this one is not installed
     paths = served.get("paths", {})
-    objects = f"/apis/{one.group}/{one.version}/namespaces/{{namespace}}/{one.plural}/{{name}}"
+    objects = f"/apis/{declared.group}/{declared.version}/namespaces/{{namespace}}/{declared.plural}/{{name}}"
     if paths and objects not in paths:
-        yield "plural", f"the API server serves no {one.plural} in namespaces"
-    elif paths and one.scale is not (f"{objects}/scale" in paths):
-        has = "has no" if one.scale else "has the"
+        yield "plural", f"the API server serves no {declared.plural} in namespaces"
+    elif paths and declared.scale is not (f"{objects}/scale" in paths):
+        has = "has no" if declared.scale else "has the"
         yield "scale", f"the CustomResourceDefinition {has} subresource scale"
-    for field, path, types in _expected(one):
+    for field, path, types in _expected(declared):
         yield from _differs(schema, field, path, types, schemas)
-    for number, place in enumerate(one.podsets):
+    for number, place in enumerate(declared.podsets):
         yield from _place(schema, f"podsets[{number}]", place, schemas)
 
 
-def _is_of(schema: _Schema, one: Declared) -> bool:
-    named = {"group": one.group, "version": one.version, "kind": one.kind}
+def _is_of(schema: _Schema, declared: Declared) -> bool:
+    named = {"group": declared.group, "version": declared.version, "kind": declared.kind}
     return named in schema.get(_KINDS, ())
 
 
-def _expected(one: Declared) -> Iterator[tuple[str, str, str]]:
+def _expected(declared: Declared) -> Iterator[tuple[str, str, str]]:
     """Fields outside the podsets: the name, the path, and the type."""
-    yield "suspend", one.suspend, "boolean"
-    if one.phase is not None:
-        yield "phase.path", one.phase.path, "string"
+    yield "suspend", declared.suspend, "boolean"
+    if declared.phase is not None:
+        yield "phase.path", declared.phase.path, "string"
     else:
         yield "conditions", "status.conditions", "array"
-    if one.priority_class:
-        yield "priorityClass", one.priority_class, "string"
-    if one.manager is not None:
-        yield "manager.path", one.manager.path, "string"
+    if declared.priority_class:
+        yield "priorityClass", declared.priority_class, "string"
+    if declared.manager is not None:
+        yield "manager.path", declared.manager.path, "string"
 
 
 def _place(
@@ -90,16 +90,16 @@ def _place(
                 yield where, f"{path}: {reason}"
 
 
-def _entries(found: _Schema, place: PodSets, schemas: _Schema) -> Iterator[tuple[_Schema, str]]:
+def _entries(schema: _Schema, place: PodSets, schemas: _Schema) -> Iterator[tuple[_Schema, str]]:
     if place.name:
-        yield found, place.path
+        yield schema, place.path
     elif place.key:
-        yield _resolved(found.get("items", {_OPEN: True}), schemas), f"{place.path}[]"
-    elif "additionalProperties" in found:
-        yield _resolved(found["additionalProperties"], schemas), f"{place.path}[]"
+        yield _resolved(schema.get("items", {_OPEN: True}), schemas), f"{place.path}[]"
+    elif "additionalProperties" in schema:
+        yield _resolved(schema["additionalProperties"], schemas), f"{place.path}[]"
     else:
         for name in place.types:
-            entry = _step(found, name, schemas)
+            entry = _step(schema, name, schemas)
             yield (entry if entry is not None else {}), f"{place.path}.{name}"
 
 

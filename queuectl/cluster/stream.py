@@ -1,7 +1,7 @@
 """The bytes of a watch or a list, decoded once: the envelope first, then each object directly into its record.
 
 A watch is one JSON document per line, cut anywhere by the network; :class:`LineSplitter` keeps the tail. Objects that no reader
-takes (unlabelled jobs) are dropped here. Objects that queuectl no longer manages become ``Deleted``.
+takes (unlabeled jobs) are dropped here. Objects that queuectl no longer manages become ``Deleted``.
 
 Each object is a unit of its own: one that cannot be decoded, whatever its reader raises, becomes ``Unreadable``, and the others of its
 page or part are not affected.
@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from queuectl.cluster.client import Expired, failure
-from queuectl.cluster.identity import Identity, identify
+from queuectl.cluster.identity import ObjectIdentity, identify
 from queuectl.cluster.nesting import LEVELS, decoded
 from queuectl.cluster.resources import Resource
 from queuectl.domain.containment import Boundary, Containment, entering
@@ -97,7 +97,7 @@ class WatchBatch:
 
 
 @dataclass(slots=True)
-class Feed:
+class ResourceFeed:
     """State of one resource's stream.
 
     Attributes:
@@ -193,21 +193,23 @@ class Feed:
         self._keep_unreadable(key, found, deltas)
         return True
 
-    def _ref(self, found: Identity) -> str:
-        return _unreadable(self.resource.name, "", found).ref
+    def _ref(self, identity: ObjectIdentity) -> str:
+        return _unreadable(self.resource.name, "", identity).ref
 
-    def _keep_unreadable(self, key: str, found: Identity, deltas: list[Delta]) -> Unreadable:
-        self.version = found.resource_version or self.version
+    def _keep_unreadable(
+        self, key: str, identity: ObjectIdentity, deltas: list[Delta]
+    ) -> Unreadable:
+        self.version = identity.resource_version or self.version
         self.keys.add(key)
-        unreadable = _unreadable(self.resource.name, key, found)
+        unreadable = _unreadable(self.resource.name, key, identity)
         deltas.append(unreadable)
         return unreadable
 
     def _set_aside(self, raw: msgspec.Raw, error: Exception, deltas: list[Delta]) -> None:
         """Report an object that its reader cannot decode. Its identity is decoded in another way."""
-        found = identify(raw)
-        key = found.uid if self.resource.by_uid else found.name
-        unreadable = self._keep_unreadable(key, found, deltas)
+        identity = identify(raw)
+        key = identity.uid if self.resource.by_uid else identity.name
+        unreadable = self._keep_unreadable(key, identity, deltas)
         received = Received(self.resource.name, bytes(raw))
         self.containment.inputs.put(Boundary.OBJECT, key, received)
         self.containment.failed(
@@ -215,8 +217,8 @@ class Feed:
             key,
             error,
             unreadable.ref,
-            namespace=found.namespace,
-            version=found.resource_version,
+            namespace=identity.namespace,
+            version=identity.resource_version,
         )
 
     def _delete(self, meta: _Meta, deltas: list[Delta]) -> None:
@@ -232,17 +234,17 @@ def _meta(raw: msgspec.Raw) -> _Meta:
     return decoded(_object, raw, LEVELS).metadata
 
 
-def _unreadable(resource: str, key: str, found: Identity) -> Unreadable:
+def _unreadable(resource: str, key: str, identity: ObjectIdentity) -> Unreadable:
     return Unreadable(
         resource,
         key,
-        int(found.resource_version) if found.resource_version.isdecimal() else 0,
-        found.namespace,
-        found.name,
-        found.node_name,
-        terminal=found.phase in _ENDED,
-        terminating=bool(found.deletion_timestamp),
-        suspended=found.suspended,
+        int(identity.resource_version) if identity.resource_version.isdecimal() else 0,
+        identity.namespace,
+        identity.name,
+        identity.node_name,
+        terminal=identity.phase in _ENDED,
+        terminating=bool(identity.deletion_timestamp),
+        suspended=identity.suspended,
     )
 
 

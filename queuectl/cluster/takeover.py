@@ -57,7 +57,7 @@ async def read_admissions(api: Api) -> list[PriorAdmission]:
 
 
 async def _list(api: Api, path: str) -> list[PriorAdmission]:
-    found, token = [], ""
+    objects, token = [], ""
     while True:
         query = [("limit", str(_PAGE)), *([("continue", token)] if token else [])]
         body = await api.request("GET", path, query=query)
@@ -72,7 +72,7 @@ async def _list(api: Api, path: str) -> list[PriorAdmission]:
                 log.warning("%s: a Workload is passed over: %s", path, error)
                 continue
             if admission is not None:
-                found.append(admission)
+                objects.append(admission)
         token = page.metadata.next
         if not token:
-            return found
+            return objects

@@ -66,7 +66,7 @@ RunChild = Callable[[Sequence[Suspect]], Awaitable[ChildEnd]]
 
 
 @dataclass(frozen=True, slots=True)
-class Child:
+class ChildProcess:
     """A spawned process with limits.
 
     Attributes:
@@ -86,7 +86,7 @@ class Child:
     async def __call__(self, suspects: Sequence[Suspect]) -> ChildEnd:
         crumb = Breadcrumb()
         process = None
-        given = {
+        arguments = {
             "database_url": self.database_url,
             "suspects": [asdict(one) for one in suspects],
             "breadcrumb": crumb.descriptor,
@@ -101,7 +101,7 @@ class Child:
                 pass_fds=(crumb.descriptor,),
             )
             assert process.stdin is not None
-            process.stdin.write(json.dumps(given).encode())
+            process.stdin.write(json.dumps(arguments).encode())
             process.stdin.close()
             hung = await self._hung(process, crumb)
             assert process.returncode is not None
@@ -223,7 +223,7 @@ class CarefulStart:
         self.blocker = ""
 
     async def follow(self, released: Callable[[Sequence[SetAside]], None]) -> None:
-        """Let a child try the suspects again that are due, until cancelled. ``released``: called with those that pass."""
+        """Let a child try the suspects again that are due, until canceled. ``released``: called with those that pass."""
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             now = self._clock()
@@ -249,31 +249,31 @@ class CarefulStart:
         await self._keep()
         return released
 
-    async def _search(self, known: Sequence[Suspect]) -> tuple[list[Suspect], bool]:
+    async def _search(self, earlier: Sequence[Suspect]) -> tuple[list[Suspect], bool]:
         """Run children until one passes without the suspects that the others found. Returns these, and whether one has passed."""
         assert self._run_child is not None
-        found: list[Suspect] = []
+        failing: list[Suspect] = []
         for _ in range(MOST_CHILDREN):
-            end = await self._run_child((*known, *found))
+            end = await self._run_child((*earlier, *failing))
             if end.passed:
-                log.info("careful_start_completed", suspects=len(found))
-                return found, True
+                log.info("careful_start_completed", suspects=len(failing))
+                return failing, True
             suspect = end.suspect
             if suspect is None:
                 log.error("careful_start_inconclusive", reason=end.how)
-                return found, False
-            alike = [s for s in (*known, *found) if _at(s) == _at(suspect)]
+                return failing, False
+            alike = [s for s in (*earlier, *failing) if _at(s) == _at(suspect)]
             if suspect.namespace and len(alike) >= TOGETHER - 1:
                 suspect = replace(suspect, key="", ref=f"namespace {suspect.namespace}")
             log.error(
                 "suspect_found", boundary=str(suspect.boundary), unit=suspect.ref, how=end.how
             )
-            if suspect in known or suspect in found:
-                return found, False  # it was left out, so something else is at fault
-            found.append(suspect)
+            if suspect in earlier or suspect in failing:
+                return failing, False  # it was left out, so something else is at fault
+            failing.append(suspect)
             self._containment.suspect((suspect,))
         log.error("careful_start_inconclusive", reason=f"{MOST_CHILDREN} child processes ended")
-        return found, False
+        return failing, False
 
     def _set_aside(self, suspects: Sequence[Suspect]) -> None:
         known = self._known()

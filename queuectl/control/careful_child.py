@@ -19,7 +19,7 @@ from typing import Any
 
 from queuectl.control.breadcrumb import Breadcrumb
 from queuectl.control.careful import NO_MEMORY
-from queuectl.control.checked_plan import CheckedPlan, Step, checked_plan
+from queuectl.control.checked_plan import CheckedPlan, PlanStep, checked_plan
 from queuectl.control.contained_plan import contained_plan
 from queuectl.control.device_rows import DeviceRows
 from queuectl.control.kueue import KueueDetector
@@ -37,7 +37,7 @@ from queuectl.state.mirror import Mirror
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ChildArguments:
     """The values that the parent gives to its child.
 
     Attributes:
@@ -55,7 +55,7 @@ class Given:
     memory: int
 
     @classmethod
-    def read(cls, document: Mapping[str, Any]) -> Given:
+    def read(cls, document: Mapping[str, Any]) -> ChildArguments:
         """From the document on standard input."""
         suspects = tuple(
             Suspect(**{**row, "boundary": Boundary(row["boundary"])})
@@ -81,16 +81,16 @@ class _Units:
         self._crumb.entered(boundary, key, ref, namespace)
 
 
-def begin(given: Given, clock: Clock) -> Containment:
+def begin(arguments: ChildArguments, clock: Clock) -> Containment:
     """Limit this process, and report its units. Returns its record, with the suspects."""
     faulthandler.enable()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    seconds = given.processor_seconds
+    seconds = arguments.processor_seconds
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
-    resource.setrlimit(resource.RLIMIT_DATA, (given.memory, given.memory))
+    resource.setrlimit(resource.RLIMIT_DATA, (arguments.memory, arguments.memory))
     containment = Containment(clock, lambda _, error: end_without_memory(error))
-    containment.suspect(given.suspects)
-    trace(_Units(Breadcrumb(given.breadcrumb)).entered)
+    containment.suspect(arguments.suspects)
+    trace(_Units(Breadcrumb(arguments.breadcrumb)).entered)
     return containment
 
 
@@ -167,13 +167,13 @@ def _plan(snapshot: Snapshot) -> None:
     cache, stop = PlannerCache(), StopSignal()
     _evaluate_claims(snapshot, DeviceRows.of(cache).lowered)
 
-    def within(step: Step) -> AbstractContextManager[None]:
+    def within(step: PlanStep) -> AbstractContextManager[None]:
         entering(Boundary.TASK, step.value)
         return nullcontext()
 
-    def plan_once(given: Snapshot) -> CheckedPlan:
+    def plan_once(snapshot: Snapshot) -> CheckedPlan:
         try:
-            return checked_plan(given, stop, cache, within)
+            return checked_plan(snapshot, stop, cache, within)
         except Exception as error:
             end_without_memory(error)
             raise
@@ -198,9 +198,9 @@ def _evaluate_claims(snapshot: Snapshot, lower: Callable[[Snapshot], object]) ->
         lower(replace(snapshot, pending=pending, admitted=admitted))
 
 
-def run(main: Callable[[Given], Coroutine[Any, Any, None]]) -> None:
+def run(main: Callable[[ChildArguments], Coroutine[Any, Any, None]]) -> None:
     """Read what the parent gives, and work with it."""
     try:
-        asyncio.run(main(Given.read(json.load(sys.stdin))))
+        asyncio.run(main(ChildArguments.read(json.load(sys.stdin))))
     except* MemoryError:
         os._exit(NO_MEMORY)

@@ -19,10 +19,10 @@ from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.verify import Violation, verify
+from queuectl.planner.verify import PlanViolation, verify
 
 
-class Step(StrEnum):
+class PlanStep(StrEnum):
     """The steps of a plan, in order."""
 
     PLAN = "plan"
@@ -34,7 +34,7 @@ class CheckedPlan:
     """A plan with its input.
 
     Attributes:
-        given: the snapshot as users know it.
+        original: the snapshot as users know it.
         snapshot: the snapshot that was planned: with device rows, and with podsets for shared claims.
         decided: the decisions for ``snapshot``. Questions to the planner about it use them.
         plan: the same decisions as users know them. Everything that leaves the planner uses them.
@@ -42,11 +42,11 @@ class CheckedPlan:
         selects: the devices that requests select; None if the decisions are not verified.
     """
 
-    given: Snapshot
+    original: Snapshot
     snapshot: Snapshot
     decided: Plan
     plan: Plan
-    violations: tuple[Violation, ...]
+    violations: tuple[PlanViolation, ...]
     selects: Selects | None = None
 
     @property
@@ -56,31 +56,31 @@ class CheckedPlan:
 
 
 def checked_plan(
-    given: Snapshot,
+    original: Snapshot,
     stop: StopSignal | None = None,
     cache: PlannerCache | None = None,
-    within: Callable[[Step], AbstractContextManager[object]] = nullcontext,
+    within: Callable[[PlanStep], AbstractContextManager[object]] = nullcontext,
 ) -> CheckedPlan:
     """Plan a snapshot.
 
     Args:
-        given: without device rows.
+        original: without device rows.
         stop: lets another thread end the planning early.
         cache: of the process.
         within: the context of each step.
     """
     cache = cache if cache is not None else PlannerCache()
-    with within(Step.PLAN):
-        snapshot, selects = DeviceRows.of(cache).lowered(with_reasons(given))
+    with within(PlanStep.PLAN):
+        snapshot, selects = DeviceRows.of(cache).lowered(with_reasons(original))
         decided = plan(snapshot, stop, cache)
-    with within(Step.VERIFY):
+    with within(PlanStep.VERIFY):
         violations = verify(snapshot, decided, selects)
         known = without_claim_podsets(decided)
-        return CheckedPlan(given, snapshot, decided, known, violations, selects)
+        return CheckedPlan(original, snapshot, decided, known, violations, selects)
 
 
 def planned_again(snapshot: Snapshot) -> CheckedPlan:
     """Plan the snapshot of a :class:`CheckedPlan` once more, without verification."""
     decided = plan(snapshot)
-    given = snapshot_without_claim_podsets(snapshot)
-    return CheckedPlan(given, snapshot, decided, without_claim_podsets(decided), ())
+    original = snapshot_without_claim_podsets(snapshot)
+    return CheckedPlan(original, snapshot, decided, without_claim_podsets(decided), ())

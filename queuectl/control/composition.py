@@ -15,8 +15,8 @@ from queuectl.cluster.access import KubernetesAccess
 from queuectl.cluster.adapter import KubernetesCluster
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.resources import watched
-from queuectl.control.careful import Child
-from queuectl.control.careful_child import Given, begin, try_everything
+from queuectl.control.careful import ChildProcess
+from queuectl.control.careful_child import ChildArguments, begin, try_everything
 from queuectl.control.clock import SteadyClock
 from queuectl.control.leader.election import Leadership
 from queuectl.control.leader.recovery import Recovered, recover
@@ -51,7 +51,7 @@ from queuectl.objects.documents import with_names
 from queuectl.objects.kinds import KINDS, JobKinds, with_declared
 from queuectl.objects.kinds.declared import read_kinds
 from queuectl.planner.cache import PlannerCache
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 
 log = structlog.get_logger()
 
@@ -64,7 +64,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 4.0  # seconds; the pause doubles
 class WatchMeter:
     """The events of reflectors as metrics."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: MetricsRecorder) -> None:
         self._metrics = metrics
 
     def listed(self, resource: str, objects: int) -> None:
@@ -79,12 +79,12 @@ class WatchMeter:
 
 
 @dataclass(frozen=True)
-class Controller:
+class ServeComponents:
     """Everything ``queuectl serve`` runs, wired together. ``store``: for the API; the controller has its own."""
 
     supervisor: Supervisor
     store: PostgresApiStore
-    metrics: Metrics
+    metrics: MetricsRecorder
     registration: Registration
 
     async def live(self) -> Sequence[str]:
@@ -150,9 +150,9 @@ class Controller:
         """The job kinds, with the declared ones."""
         return self.supervisor.kinds
 
-    async def try_out(self, asked: WhatIf) -> WhatIfResult | None:
+    async def try_out(self, question: WhatIf) -> WhatIfResult | None:
         """The result of a what-if; None until this process has a snapshot."""
-        return await self.supervisor.what_if.try_out(asked)
+        return await self.supervisor.what_if.try_out(question)
 
     def gang_use(self, uid: str) -> GangUse | None:
         """The GPU utilization of a gang in the leader's last evaluation; None without a source."""
@@ -209,7 +209,7 @@ async def access(settings: Settings) -> AsyncIterator[KubernetesAccess]:
 
 
 @asynccontextmanager
-async def controller(settings: Settings) -> AsyncIterator[Controller]:
+async def controller(settings: Settings) -> AsyncIterator[ServeComponents]:
     """Open all connections, and close them at the end. If the database does not answer, this is tried again for a few seconds.
 
     Raises:
@@ -220,7 +220,7 @@ async def controller(settings: Settings) -> AsyncIterator[Controller]:
         yield await _opened(stack, settings)
 
 
-async def _opened(stack: AsyncExitStack, settings: Settings) -> Controller:
+async def _opened(stack: AsyncExitStack, settings: Settings) -> ServeComponents:
     """A database that fails over, or that closes a connection, must not end the process."""
     for failures in range(1, _TRIES):
         try:
@@ -232,8 +232,8 @@ async def _opened(stack: AsyncExitStack, settings: Settings) -> Controller:
 
 
 @asynccontextmanager
-async def _connected(settings: Settings) -> AsyncIterator[Controller]:
-    metrics, kinds = Metrics(), job_kinds(settings)
+async def _connected(settings: Settings) -> AsyncIterator[ServeComponents]:
+    metrics, kinds = MetricsRecorder(), job_kinds(settings)
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(provided(settings.database_url))
         await upgrade(url, pre_only=True)
@@ -277,12 +277,12 @@ async def _connected(settings: Settings) -> AsyncIterator[Controller]:
             containment=containment,
             use_source=source,
             health_source=health,
-            run_child=Child(url, longest_step(settings.solver.wall_seconds)),
+            run_child=ChildProcess(url, longest_step(settings.solver.wall_seconds)),
         )
-        yield Controller(supervisor, command_service, metrics, registration)
+        yield ServeComponents(supervisor, command_service, metrics, registration)
 
 
-async def careful_child(given: Given) -> None:
+async def careful_child(arguments: ChildArguments) -> None:
     """Do the work of a leader up to a verified plan, in a child process. The server of the database refuses each write of it.
 
     Raises:
@@ -290,11 +290,11 @@ async def careful_child(given: Given) -> None:
         StoreError, ClusterError: no connection, or no response.
     """
     clock = SteadyClock()
-    containment = begin(given, clock)
+    containment = begin(arguments, clock)
     settings = Settings()
     kinds = job_kinds(settings)
     async with AsyncExitStack() as stack:
-        database = DatabaseSettings.from_environment(given.database_url)
+        database = DatabaseSettings.from_environment(arguments.database_url)
         store = await PostgresLeaderStore.connect(replace(database, read_only=True))
         stack.push_async_callback(store.close)
         clock.set(await store.now())
@@ -316,7 +316,7 @@ async def recovered(settings: Settings, documents: Sequence[GivenDocument]) -> R
         StoreError, ClusterError: no connection, or no response.
     """
     kinds = job_kinds(settings)
-    kept = [validate(document)[0] for document in with_names(map(named, documents))]
+    configuration = [validate(document)[0] for document in with_names(map(named, documents))]
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(provided(settings.database_url))
         await upgrade(url)
@@ -332,7 +332,7 @@ async def recovered(settings: Settings, documents: Sequence[GivenDocument]) -> R
         stack.push_async_callback(cluster.close)
 
         async def configure() -> None:
-            for document in kept:
+            for document in configuration:
                 await store.put_config(document)
 
         leadership = Leadership(

@@ -97,7 +97,7 @@ def contained_plan(
     stop: StopSignal,
     *,
     proven: Collection[str] = (),
-    known: Mapping[tuple[str, str], int] | None = None,
+    earlier: Mapping[tuple[str, str], int] | None = None,
     last_cohort: str = "",
 ) -> ContainedPlan:
     """Plan a snapshot, whatever one gang in it does.
@@ -108,10 +108,10 @@ def contained_plan(
         plan_once: plans and verifies one snapshot.
         stop: lets another thread end it.
         proven: uids of gangs that were in a plan that passed.
-        known: how many gangs of a namespace have failed at a place, by (namespace, place).
+        earlier: how many gangs of a namespace have failed at a place, by (namespace, place).
         last_cohort: the cohort that was planned alone last.
     """
-    counts = Counter(known or {})
+    counts = Counter(earlier or {})
     search = _Search(snapshot, plan_once, stop, set(aside), frozenset(proven), counts, last_cohort)
     return search.run()
 

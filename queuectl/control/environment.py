@@ -17,7 +17,7 @@ from queuectl.control.settings import Settings
 
 PREFIX: Final = "QUEUECTL_"
 
-OTHERS: Final = MappingProxyType(
+PLAIN_VARIABLES: Final = MappingProxyType(
     {
         "QUEUECTL_API_DATABASE_PASSWORD_FILE": "queuectl.db.engine",
         "QUEUECTL_DATABASE_PASSWORD_FILE": "queuectl.db.engine",
@@ -58,11 +58,11 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     settings = settings_names()
     services = {name.removesuffix(_SERVICE) for name in environ if name.endswith(_SERVICE)}
     return [
-        _sentence(name, settings | OTHERS.keys())
+        _sentence(name, settings | PLAIN_VARIABLES.keys())
         for name in sorted(environ)
         if name.upper().startswith(PREFIX)
         and name.upper() not in settings  # pydantic ignores the case
-        and name not in OTHERS
+        and name not in PLAIN_VARIABLES
         and not _is_link(name, services)
     ]
 
@@ -73,8 +73,8 @@ def _is_link(name: str, services: set[str]) -> bool:
     )
 
 
-def _sentence(name: str, known: Iterable[str]) -> str:
-    rests = sorted(variable.removeprefix(PREFIX) for variable in known)
+def _sentence(name: str, variables: Iterable[str]) -> str:
+    rests = sorted(variable.removeprefix(PREFIX) for variable in variables)
     close = get_close_matches(name.upper().removeprefix(PREFIX), rests, n=3, cutoff=0.7)
     meant = " or ".join(PREFIX + rest for rest in close)
     hint = f"did you mean {meant}?" if meant else "see docs/reference/settings.md"

@@ -39,20 +39,20 @@ def explained(
         cache: of the process.
     """
     for found in diagnose_those(checked.snapshot, uids, stop, checked.decided, cache):
-        fix = _removed_taints(checked.given, found, stop) if not found.cut else None
+        fix = _removed_taints(checked.original, found, stop) if not found.cut else None
         yield replace(found, suggested_fixes=(fix, *found.suggested_fixes)) if fix else found
 
 
 def _removed_taints(
-    given: Snapshot, found: Diagnosis, stop: StopSignal | None
+    snapshot: Snapshot, diagnosis: Diagnosis, stop: StopSignal | None
 ) -> SuggestedFix | None:
     """The taints without which the gang starts; None if there are none."""
-    devices = tuple(_tainted(given, found))
+    devices = tuple(_tainted(snapshot, diagnosis))
     cache = PlannerCache()
 
     def starts(left: Sequence[TaintedDevice]) -> bool:
-        after = checked_plan(RemoveTaints(tuple(left)).apply(given), stop, cache)
-        return after.usable and any(one.uid == found.uid for one in after.decided.admitted)
+        after = checked_plan(RemoveTaints(tuple(left)).apply(snapshot), stop, cache)
+        return after.usable and any(one.uid == diagnosis.uid for one in after.decided.admitted)
 
     if not devices or not starts(devices):
         return None
@@ -69,11 +69,11 @@ def _removed_taints(
     return SuggestedFix(Remedy.REMOVE_TAINTS, text, {"devices": listed}, (change,))
 
 
-def _tainted(given: Snapshot, found: Diagnosis) -> Iterator[TaintedDevice]:
+def _tainted(snapshot: Snapshot, diagnosis: Diagnosis) -> Iterator[TaintedDevice]:
     """The devices that the blocking constraints name."""
-    for obstacle in found.conflict:
+    for obstacle in diagnosis.conflict:
         for one in obstacle.details.get("taintedDevices", ()):
-            for device in given.devices.nodes[one["node"]].devices:
+            for device in snapshot.devices.nodes[one["node"]].devices:
                 if str(device.id) == one["device"]:
                     taints = tuple(t for t in device.kind.taints if str(t) in one["taints"])
                     yield TaintedDevice(one["node"], device.id, taints)

@@ -65,18 +65,18 @@ class KueueDetector:
         """The admissions of a Kueue that was stopped. Retries until there is an answer."""
         while True:
             try:
-                found = await self._cluster.read_admissions()
+                admissions = await self._cluster.read_admissions()
                 break
             except ClusterError as error:
                 log.warning("kueue_workloads_not_read", error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
         unsupported = Counter(
-            admission.kind for admission in found if admission.kind not in self._kinds
+            admission.kind for admission in admissions if admission.kind not in self._kinds
         )
         for kind, count in sorted(unsupported.items()):
-            refs = [admission.ref for admission in found if admission.kind == kind]
+            refs = [admission.ref for admission in admissions if admission.kind == kind]
             log.warning("jobs_ignored", kind=kind, count=count, jobs=refs[:NAMED])
-        return [admission for admission in found if admission.kind in self._kinds]
+        return [admission for admission in admissions if admission.kind in self._kinds]
 
     async def _read_rule(self) -> None:
         """The rule from its document, which is read only after a new write, because this check repeats without end."""

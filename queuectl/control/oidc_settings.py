@@ -69,8 +69,8 @@ class OidcSettings(BaseModel):
 
     @field_validator("client_id")
     @classmethod
-    def _client_id(cls, client_id: str, given: ValidationInfo) -> str:
-        if given.data.get("issuer") and not client_id:
+    def _client_id(cls, client_id: str, validation: ValidationInfo) -> str:
+        if validation.data.get("issuer") and not client_id:
             raise ValueError("QUEUECTL_OIDC__ISSUER needs a client ID")
         return client_id
 

@@ -13,7 +13,7 @@ from queuectl.domain.jobs import JobRecord, PriorAdmission
 from queuectl.domain.ledger import Document
 from queuectl.domain.node_health import GpuClock, GpuFault, NodeHealthRules
 from queuectl.domain.records import Delta, LeaderRecord
-from queuectl.domain.utilization import PodKey, Sample
+from queuectl.domain.utilization import PodKey, UtilizationSample
 
 Sink = Callable[[Sequence[Delta]], None]
 
@@ -48,10 +48,10 @@ class UseSource(Protocol):
 
     trusts: str
 
-    async def sample(self, window: float, at: float, known: Collection[PodKey]) -> Sample:
+    async def sample(self, window: float, at: float, pods: Collection[PodKey]) -> UtilizationSample:
         """The samples of all pods over the ``window`` seconds before ``at``.
 
-        ``known``: pods that hold GPUs, from which a source can derive the labels that name pods.
+        ``pods``: pods that hold GPUs, from which a source can derive the labels that name pods.
 
         Raises:
             SourceUnavailable: no usable response.
@@ -68,7 +68,7 @@ class Cluster(Protocol):
     """
 
     async def watch(self, sink: Sink, synced: Callable[[str], None], *, kueue: bool = True) -> None:
-        """Pass batches of deltas of all resources to ``sink`` until cancelled. It reconnects itself.
+        """Pass batches of deltas of all resources to ``sink`` until canceled. It reconnects itself.
 
         ``synced(resource)`` is called after the first complete list of each resource. ``kueue``: labels and annotations
         with Kueue's prefix count, too.

@@ -26,7 +26,7 @@ def longest_step(wall_seconds: float) -> float:
     return max(LONGEST_STEP, 3 * wall_seconds)
 
 
-class Progress:
+class LoopProgress:
     """Of the loop of one leader. Any thread can mark a step."""
 
     def __init__(self, longest_step: float = LONGEST_STEP) -> None:
@@ -59,7 +59,7 @@ class Progress:
 
 
 async def end_if_stalled(stalled: Callable[[], str], silence: float = LONGEST_SILENCE) -> None:
-    """End the process ``silence`` seconds after the event loop stops, or after ``stalled`` returns a reason, until cancelled."""
+    """End the process ``silence`` seconds after the event loop stops, or after ``stalled`` returns a reason, until canceled."""
     try:
         while True:
             if not stalled():

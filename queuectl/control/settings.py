@@ -293,9 +293,9 @@ class Settings(BaseSettings):
 
     @field_validator("lease_renew")
     @classmethod
-    def _time_for_two_renewals(cls, renew: float, given: ValidationInfo) -> float:
+    def _time_for_two_renewals(cls, renew: float, validation: ValidationInfo) -> float:
         """One failed renewal must not end the leadership."""
-        duration = given.data.get("lease_duration", math.inf)
+        duration = validation.data.get("lease_duration", math.inf)
         if 3 * renew >= duration:
             raise ValueError(
                 f"{renew:g} s is not less than a third of QUEUECTL_LEASE_DURATION, {duration:g} s"

@@ -47,7 +47,7 @@ from queuectl.domain.utilization import GangUse
 from queuectl.objects.kinds import JobKinds
 from queuectl.planner.cache import PlannerCache
 from queuectl.state.mirror import Mirror
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 
 log = structlog.get_logger()
 
@@ -63,7 +63,7 @@ class Supervisor:
         *,
         store: LeaderStore,
         cluster: Cluster,
-        metrics: Metrics,
+        metrics: MetricsRecorder,
         settings: Settings,
         clock: SteadyClock,
         kinds: JobKinds,
@@ -250,12 +250,12 @@ class Supervisor:
         if touched and self._leading is not None:
             self._mirror.touched |= touched
             self._mirror.planning_changed = True
-            self._leading.seen(touched)
+            self._leading.react(touched)
 
     def _sink(self, deltas: Sequence[Delta]) -> None:
         touched = self._mirror.apply(deltas)
         if self._leading is not None:
-            self._leading.seen(touched)
+            self._leading.react(touched)
 
     def _resource_synced(self, resource: str) -> None:
         self._missing.discard(resource)

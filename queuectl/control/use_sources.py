@@ -15,35 +15,35 @@ from queuectl.telemetry.signal.several import SeveralVendors
 from queuectl.telemetry.signal.trust import JOBS, Trust, names_of
 
 
-def metric_names(asked: UtilizationSettings) -> tuple[ExporterNames, ...]:
+def metric_names(utilization: UtilizationSettings) -> tuple[ExporterNames, ...]:
     """The metric names of each vendor, with the configured replacements.
 
     Raises:
         BadInput: there are replacements, and several vendors.
     """
     known = [
-        VENDORS[vendor].prefixed(asked.amd_prefix) if vendor == "amd" else VENDORS[vendor]
-        for vendor in asked.vendors
+        VENDORS[vendor].prefixed(utilization.amd_prefix) if vendor == "amd" else VENDORS[vendor]
+        for vendor in utilization.vendors
     ]
     if len(known) == 1:
-        return (_replaced(known[0], asked.names),)
-    if asked.names != MetricNames():
+        return (_replaced(known[0], utilization.names),)
+    if utilization.names != MetricNames():
         raise BadInput(
             "QUEUECTL_UTILIZATION__NAMES needs one vendor in QUEUECTL_UTILIZATION__VENDOR"
         )
     return tuple(known)
 
 
-def _replaced(vendor: ExporterNames, given: MetricNames) -> ExporterNames:
-    device = tuple(label.strip() for label in (given.device or "").split(",") if label.strip())
+def _replaced(vendor: ExporterNames, configured: MetricNames) -> ExporterNames:
+    device = tuple(label.strip() for label in (configured.device or "").split(",") if label.strip())
     return replace(
         vendor,
-        busy=_gauge(given.busy, given.busy_full, vendor.busy) or vendor.busy,
-        coarse=_gauge(given.coarse, given.coarse_full, vendor.coarse),
-        tensor=_gauge(given.tensor, None, vendor.tensor),
-        memory_busy=_gauge(given.memory_busy, given.memory_busy_full, vendor.memory_busy),
-        memory_used=given.memory_used or vendor.memory_used,
-        memory_free=given.memory_free or vendor.memory_free,
+        busy=_gauge(configured.busy, configured.busy_full, vendor.busy) or vendor.busy,
+        coarse=_gauge(configured.coarse, configured.coarse_full, vendor.coarse),
+        tensor=_gauge(configured.tensor, None, vendor.tensor),
+        memory_busy=_gauge(configured.memory_busy, configured.memory_busy_full, vendor.memory_busy),
+        memory_used=configured.memory_used or vendor.memory_used,
+        memory_free=configured.memory_free or vendor.memory_free,
         device=device or vendor.device,
     )
 
@@ -54,20 +54,20 @@ def _gauge(name: str | None, full: float | None, vendor: Gauge | None) -> Gauge 
     return Gauge(name or vendor.name, full or vendor.full)
 
 
-def trust(asked: UtilizationSettings, vendor: str) -> Trust:
+def trust(utilization: UtilizationSettings, vendor: str) -> Trust:
     """The scrape jobs whose series count: the configured ones, or else those of the vendor's installers.
 
     Raises:
         BadInput: a name is invalid, or namespaces are configured although the namespace of the exporter is not known.
     """
     names = "QUEUECTL_UTILIZATION__TRUSTED_NAMESPACES"
-    namespaces = names_of(asked.trusted_namespaces, names)
-    if namespaces and asked.labels == "pod":
+    namespaces = names_of(utilization.trusted_namespaces, names)
+    if namespaces and utilization.labels == "pod":
         raise BadInput(
             f"{names} needs QUEUECTL_UTILIZATION__LABELS=exported_pod: where honor_labels is on, a series "
             "has the namespace of the pod that it is about, and not that of its exporter"
         )
-    jobs = names_of(asked.trusted_jobs, "QUEUECTL_UTILIZATION__TRUSTED_JOBS")
+    jobs = names_of(utilization.trusted_jobs, "QUEUECTL_UTILIZATION__TRUSTED_JOBS")
     return Trust(jobs or JOBS[vendor], namespaces)
 
 
@@ -77,8 +77,8 @@ def use_source(settings: Settings) -> UseSource | None:
     Raises:
         BadInput: two sources are configured, a URL is invalid, or a trusted name is invalid.
     """
-    asked, url = settings.utilization, settings.prometheus_url
-    exporters = [part.strip() for part in asked.exporters.split(",") if part.strip()]
+    utilization, url = settings.utilization, settings.prometheus_url
+    exporters = [part.strip() for part in utilization.exporters.split(",") if part.strip()]
     if url and exporters:
         raise BadInput(
             "QUEUECTL_PROMETHEUS_URL and QUEUECTL_UTILIZATION__EXPORTERS: set only one of the two"
@@ -90,22 +90,22 @@ def use_source(settings: Settings) -> UseSource | None:
         for one in given:
             if not one.removeprefix(DNS).startswith(("http://", "https://")):
                 raise BadInput(f"{name}: {one!r} is no http:// or https:// URL")
-    if asked.ca_file is not None and not asked.ca_file.is_file():
-        raise BadInput(f"QUEUECTL_UTILIZATION__CA_FILE: there is no file {asked.ca_file}")
-    names = metric_names(asked)
+    if utilization.ca_file is not None and not utilization.ca_file.is_file():
+        raise BadInput(f"QUEUECTL_UTILIZATION__CA_FILE: there is no file {utilization.ca_file}")
+    names = metric_names(utilization)
     if exporters:
         return ExporterSource(
             exporters,
             names=names,
-            scrape_seconds=asked.sample_seconds,
-            retention_seconds=asked.retention_seconds,
-            trust_slices=asked.trust_slices,
+            scrape_seconds=utilization.sample_seconds,
+            retention_seconds=utilization.retention_seconds,
+            trust_slices=utilization.trust_slices,
         )
     if not url:
         return None
     sources = [
-        _prometheus(url, asked, each, vendor)
-        for each, vendor in zip(names, asked.vendors, strict=True)
+        _prometheus(url, utilization, each, vendor)
+        for each, vendor in zip(names, utilization.vendors, strict=True)
     ]
     return sources[0] if len(sources) == 1 else SeveralVendors(sources)
 
@@ -124,20 +124,20 @@ def health_source(settings: Settings) -> HealthSource | None:
 
 
 def _prometheus(
-    url: str, asked: UtilizationSettings, names: ExporterNames, vendor: str
+    url: str, utilization: UtilizationSettings, names: ExporterNames, vendor: str
 ) -> PrometheusSource:
-    rules = {"auto": None, "on": True, "off": False}[asked.recording_rules]
+    rules = {"auto": None, "on": True, "off": False}[utilization.recording_rules]
     health = VENDORS_HEALTH[vendor]
     return PrometheusSource(
         url,
         names=names,
-        trust=trust(asked, vendor),
-        scrape_seconds=asked.sample_seconds,
-        labels={"auto": None, "pod": HONORED, "exported_pod": RENAMED}[asked.labels],
-        rules=rules if len(asked.vendors) == 1 or vendor == "nvidia" else False,
-        trust_slices=asked.trust_slices,
-        token_file=asked.token_file,
-        ca_file=asked.ca_file,
-        timeout=asked.timeout_seconds,
-        health=health.prefixed(asked.amd_prefix) if vendor == "amd" else health,
+        trust=trust(utilization, vendor),
+        scrape_seconds=utilization.sample_seconds,
+        labels={"auto": None, "pod": HONORED, "exported_pod": RENAMED}[utilization.labels],
+        rules=rules if len(utilization.vendors) == 1 or vendor == "nvidia" else False,
+        trust_slices=utilization.trust_slices,
+        token_file=utilization.token_file,
+        ca_file=utilization.ca_file,
+        timeout=utilization.timeout_seconds,
+        health=health.prefixed(utilization.amd_prefix) if vendor == "amd" else health,
     )

@@ -9,7 +9,7 @@ from sqlalchemy import CursorResult, Select, delete, insert, select, update
 from queuectl.db.engine import storable
 from queuectl.db.tables import audit
 from queuectl.db.usage import Transaction
-from queuectl.domain.audit import AuditFilter, AuditLine, Outcome
+from queuectl.domain.audit import AuditFilter, AuditLine, RequestOutcome
 
 _BATCH: Final = 5000
 
@@ -38,7 +38,7 @@ class AuditLog:
         async with self._statement("writing the audit log") as connection:
             return int((await connection.scalars(written)).one())
 
-    async def end(self, number: int, outcome: Outcome) -> None:
+    async def end(self, number: int, outcome: RequestOutcome) -> None:
         """Complete a line."""
         values = {
             "operation": outcome.operation,

@@ -8,7 +8,7 @@ from sqlalchemy import CursorResult, Result, Row, Select, delete, func, insert, 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from queuectl.db.tables import decisions, history
-from queuectl.domain.decisions import KEPT_SECONDS, Decision, StoredDecision
+from queuectl.domain.decisions import KEPT_SECONDS, CycleDecision, StoredDecision
 from queuectl.domain.gpus import as_number, in_parts, of_parts
 from queuectl.domain.plan import Proof
 from queuectl.domain.queries import LONGEST_PAGE
@@ -18,7 +18,7 @@ _COUNTS: Final = ("nodes", "pending", "running", "started", "gpus", "evicted", "
 
 
 async def add(
-    connection: AsyncConnection, decision: Decision, *, epoch: int, cycle: int, lines: int
+    connection: AsyncConnection, decision: CycleDecision, *, epoch: int, cycle: int, lines: int
 ) -> None:
     """Write a record. The last lines of history belong to it, because commits are serial."""
     newest = select(history.c.id).order_by(history.c.id.desc()).limit(lines + 1).subquery()
@@ -81,7 +81,7 @@ def _decided(row: Row[Any]) -> StoredDecision:
         cycle=row.cycle,
         after=row.history_after,
         upto=row.history_upto,
-        decision=Decision(
+        decision=CycleDecision(
             at=row.at,
             revision=row.revision,
             reasons=row.reasons,

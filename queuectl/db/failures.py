@@ -17,7 +17,7 @@ from queuectl.domain.errors import BadInput, StoreError, StoreUnavailable
 _CLASSES: Final = (
     "08",  # connection exceptions
     "53",  # out of disk, memory, connections
-    "57",  # shutdown, starting up, cancelled by statement_timeout
+    "57",  # shutdown, starting up, canceled by statement_timeout
     "58",  # I/O errors of the server
 )
 _CODES: Final = {

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from queuectl.domain.accounting import Free, Mark, UsageProgress
-from queuectl.domain.audit import AuditFilter, AuditLine, Outcome
+from queuectl.domain.audit import AuditFilter, AuditLine, RequestOutcome
 from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.budgets import Budget, SpentUnits
 from queuectl.domain.commands import Answer, Command, CommandFilter
 from queuectl.domain.containment import Suspect
-from queuectl.domain.decisions import Decision, RefusedPlan, StoredDecision
+from queuectl.domain.decisions import CycleDecision, RefusedPlan, StoredDecision
 from queuectl.domain.folding import Fold
 from queuectl.domain.identity import Session
 from queuectl.domain.ledger import Document, Entry, EntryChange, Loaded
-from queuectl.domain.past_jobs import RecordedWorkload, Run
+from queuectl.domain.past_jobs import FinishedRun, RecordedWorkload
 from queuectl.domain.pastuse import Used
 from queuectl.domain.process_runs import ProcessEnd
 from queuectl.domain.queries import (
@@ -59,7 +59,7 @@ class Commit:
     changes: Sequence[EntryChange]
     revision: int | None = None
     answers: Sequence[Answer] = ()
-    decision: Decision | None = None
+    decision: CycleDecision | None = None
     tolerance: Tolerance | None = None
     reserved: tuple[ReservationState, ...] | None = None
 
@@ -131,7 +131,7 @@ class UsageStore(Protocol):
     async def spent(self, budgets: Iterable[Budget], at: float) -> SpentUnits:
         """The use of budgets in the month of ``at`` (unix seconds)."""
 
-    async def past_runs(self, most: int) -> tuple[Run, ...]:
+    async def past_runs(self, most: int) -> tuple[FinishedRun, ...]:
         """The run times of the workloads that have finished last, at most so many, oldest first."""
 
     async def prune(self, before: float, *, epoch: int) -> int:
@@ -284,7 +284,7 @@ class AuditStore(Protocol):
     async def begin(self, line: AuditLine) -> int:
         """Write a line without an outcome. This method assigns its id."""
 
-    async def end(self, number: int, outcome: Outcome) -> None:
+    async def end(self, number: int, outcome: RequestOutcome) -> None:
         """Complete a line."""
 
     async def lines(self, wanted: AuditFilter, limit: int) -> tuple[AuditLine, ...]:

@@ -13,7 +13,7 @@ from queuectl.db.engine import decode_json
 from queuectl.db.replicas import EXPIRY_SECONDS
 from queuectl.db.tables import leadership, process_runs, replicas
 from queuectl.domain.containment import Boundary, Suspect
-from queuectl.domain.process_runs import KEPT, ProcessEnd
+from queuectl.domain.process_runs import KEPT_RUNS, ProcessEnd
 
 _NOW: Final = func.extract("epoch", func.clock_timestamp())
 _c: Final = process_runs.c
@@ -29,7 +29,7 @@ async def begin(connection: AsyncConnection, holder: str) -> None:
     )
     await _ended(connection, (_c.name == holder) | ~alive)
     await connection.execute(insert(process_runs).values(_row(holder, None)))
-    newest = select(_c.id).order_by(_c.id.desc()).limit(KEPT)
+    newest = select(_c.id).order_by(_c.id.desc()).limit(KEPT_RUNS)
     await connection.execute(delete(process_runs).where(_c.id.not_in(newest)))
 
 

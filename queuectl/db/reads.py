@@ -37,7 +37,7 @@ from queuectl.domain.queries import (
     IN_QUEUE_ORDER,
     LONGEST_PAGE,
     HistoryLine,
-    Position,
+    PagePosition,
     QueuePosition,
     SortKey,
     WorkloadFilter,
@@ -167,7 +167,7 @@ async def _one(connection: AsyncConnection, statement: Select[Any]) -> Entry | N
 
 
 def listing(
-    wanted: WorkloadFilter, after: Position | None, limit: int, order: WorkloadOrder = BY_NAME
+    wanted: WorkloadFilter, after: PagePosition | None, limit: int, order: WorkloadOrder = BY_NAME
 ) -> Select[Any]:
     """The statement behind :func:`page_of`; the tests pin its plans.
 
@@ -220,10 +220,10 @@ async def page_of(
         BadInput: ``cursor`` is not one of ours, or of a list in another order.
     """
     limit = max(1, min(limit, LONGEST_PAGE))
-    after = Position.parse(cursor, order) if cursor is not None else None
+    after = PagePosition.parse(cursor, order) if cursor is not None else None
     entries = await rows_of(connection, listing(wanted, after, limit + 1, order))
     more, entries = len(entries) > limit, entries[:limit]
-    return WorkloadPage(entries, Position.of(entries[-1], order).cursor if more else None)
+    return WorkloadPage(entries, PagePosition.of(entries[-1], order).cursor if more else None)
 
 
 def lines(uids: Iterable[str]) -> Select[Any]:

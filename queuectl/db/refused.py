@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from queuectl.db.tables import refused_plans
 from queuectl.db.writes import require_epoch
-from queuectl.domain.decisions import KEPT, KEPT_BYTES, RefusedPlan
+from queuectl.domain.decisions import KEPT_BYTES, KEPT_DECISIONS, RefusedPlan
 
 _ABOUT = [column for column in refused_plans.c if column is not refused_plans.c.content]
 
@@ -36,7 +36,7 @@ async def keep(connection: AsyncConnection, plan: RefusedPlan, content: bytes) -
         func.row_number().over(order_by=newest_first).label("number"),
         func.sum(refused_plans.c.size).over(order_by=newest_first).label("together"),
     ).subquery()
-    beyond = or_(ranked.c.number > KEPT, ranked.c.together > KEPT_BYTES)
+    beyond = or_(ranked.c.number > KEPT_DECISIONS, ranked.c.together > KEPT_BYTES)
     old = select(ranked.c.id).where(beyond)
     await connection.execute(delete(refused_plans).where(refused_plans.c.id.in_(old)))
 

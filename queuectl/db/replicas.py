@@ -98,7 +98,7 @@ class Registration:
                 log.warning("heartbeat_not_written", error=str(error))
 
     async def keep(self) -> None:
-        """Write heartbeats until cancelled.
+        """Write heartbeats until canceled.
 
         Raises:
             UnusableSchema: the process was taken for stopped, and this release can no longer use the schema.

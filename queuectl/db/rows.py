@@ -19,7 +19,7 @@ from queuectl.domain.ledger import Entry, EntryChange, Intent, State
 from queuectl.domain.queries import HistoryLine
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease, PlannedStart
-from queuectl.domain.workload import FlavorShare, Placement, Planned, PodSetPlacement
+from queuectl.domain.workload import DecidedRequest, FlavorShare, Placement, PodSetPlacement
 
 # Fields of an Entry that are stored as they are, under the same name.
 _PLAIN: Final = (
@@ -181,7 +181,7 @@ def entry_from(
         evicted_for=Code(why) if why is not None else None,
         parked=decode_json(Reason, parked) if parked is not None else None,
         gates=tuple(gates),
-        planned=decode_json(Planned, planned) if planned is not None else None,
+        planned=decode_json(DecidedRequest, planned) if planned is not None else None,
         user=user,
         planned_start=decode_json(PlannedStart, start) if start is not None else None,
         gpus=of_parts(gpu_parts),

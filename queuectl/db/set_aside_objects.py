@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from queuectl.db.tables import set_aside_objects
 from queuectl.db.writes import require_epoch
-from queuectl.domain.set_aside_objects import KEPT, SetAsideObject
+from queuectl.domain.set_aside_objects import KEPT_OBJECTS, SetAsideObject
 
 _c = set_aside_objects.c
 _ABOUT = [column for column in _c if column is not _c.content]
@@ -30,7 +30,7 @@ async def keep(connection: AsyncConnection, one: SetAsideObject, content: bytes)
     row = asdict(one) | {"content": content}
     del row["id"]
     await connection.execute(insert(set_aside_objects).values(row))
-    newest = select(_c.id).order_by(_c.id.desc()).limit(KEPT)
+    newest = select(_c.id).order_by(_c.id.desc()).limit(KEPT_OBJECTS)
     await connection.execute(delete(set_aside_objects).where(_c.id.not_in(newest)))
 
 

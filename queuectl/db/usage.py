@@ -42,8 +42,8 @@ from queuectl.domain.accounting import (
     LostWork,
     Mark,
     Meter,
-    Phase,
     Subject,
+    UsagePhase,
     UsageProgress,
     by_hour,
 )
@@ -51,7 +51,7 @@ from queuectl.domain.budgets import Budget, SpentUnits
 from queuectl.domain.errors import StaleSnapshot
 from queuectl.domain.folding import Fold
 from queuectl.domain.gpus import PARTS, in_parts, of_parts
-from queuectl.domain.past_jobs import RecordedWorkload, Run, Work
+from queuectl.domain.past_jobs import FinishedRun, GangProfile, RecordedWorkload
 from queuectl.domain.usage_reports import Grouping, Period, Report, UsageHours
 
 _TEXTS: Final[ARRAY[str]] = ARRAY(Text())
@@ -133,11 +133,13 @@ class UsageLedger:
             cluster = [{"hour": hour, **asdict(row)} for hour, row in fold.cluster.items()]
             await _merge(connection, _CLUSTER, cluster)
 
-    async def past_runs(self, most: int) -> tuple[Run, ...]:
+    async def past_runs(self, most: int) -> tuple[FinishedRun, ...]:
         """The run times of the workloads that have finished last, oldest first."""
         async with self._snapshot("reading past run times") as connection:
             rows = (await connection.execute(runs_before(most))).all()
-            return tuple(Run(Work(*work), seconds) for *work, seconds in reversed(rows))
+            return tuple(
+                FinishedRun(GangProfile(*work), seconds) for *work, seconds in reversed(rows)
+            )
 
     async def prune(self, before: float, *, epoch: int) -> int:
         """Delete some hours that began before ``before``; see the Protocol."""
@@ -293,7 +295,7 @@ def _mark_row(mark: Mark) -> Row:
     subject = _subject_document(mark.subject) if mark.subject is not None else None
     loss = [mark.loss.reason, mark.loss.gpu_seconds] if mark.loss is not None else None
     doing = (mark.phase.value, mark.attempt, in_parts(mark.gpus))
-    return {"uid": mark.uid, "mark": [mark.at, mark.seen, *doing, held, subject, loss]}
+    return {"uid": mark.uid, "mark": [mark.at, mark.written_at, *doing, held, subject, loss]}
 
 
 def _mark(uid: str, document: Sequence[Any]) -> Mark:
@@ -302,7 +304,7 @@ def _mark(uid: str, document: Sequence[Any]) -> Mark:
         uid,
         at,
         seen,
-        Phase(phase),
+        UsagePhase(phase),
         attempt,
         of_parts(parts),
         _held(held) if held is not None else None,
@@ -319,7 +321,7 @@ def _meter_row(uid: str, meter: Meter) -> Row:
 
 def _meter(uid: str, document: Sequence[Any]) -> Meter:
     phase, attempt, parts, held, subject = document
-    return Meter(Phase(phase), attempt, of_parts(parts), _held(held), _subject(uid, subject))
+    return Meter(UsagePhase(phase), attempt, of_parts(parts), _held(held), _subject(uid, subject))
 
 
 def _held_document(held: Iterable[FlavorGpus]) -> list[Any]:

@@ -23,10 +23,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from queuectl.demo.findings import Finding, opens
+from queuectl.demo.findings import AuditFinding, opens
 from queuectl.demo.group_audit import Groups
 from queuectl.demo.recorder import Recording
-from queuectl.demo.replay import ObservedState, Replay, Step, place_of, podset_of
+from queuectl.demo.replay import ObservedState, PodRevision, Replay, place_of, podset_of
 from queuectl.domain.arrays import gang_uid, index_of
 from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.quantity import GPU, NOTHING, Resources, format_quantity
@@ -39,14 +39,14 @@ Queue = tuple[str, str]
 class Check(Protocol):
     """Receives every step in order, then returns its finding."""
 
-    def see(self, step: Step) -> None: ...
+    def see(self, step: PodRevision) -> None: ...
 
-    def finding(self) -> Finding: ...
+    def finding(self) -> AuditFinding: ...
 
 
 def checks(
     recording: Recording, *, limits: Mapping[Queue, Resources] | None = None
-) -> list[Finding]:
+) -> list[AuditFinding]:
     """Run every check over a recording.
 
     Args:
@@ -55,15 +55,20 @@ def checks(
     """
     replay = Replay(recording)
     observed = replay.observed
-    wanted: list[Check] = [Whole(observed), Domain(observed), Capacity(observed), Once(observed)]
+    audits: list[Check] = [
+        Whole(observed),
+        DomainAudit(observed),
+        CapacityAudit(observed),
+        Once(observed),
+    ]
     if any(isinstance(one.fact, PodRecord) and one.fact.member for one in recording.events):
-        wanted.append(Groups(observed))
+        audits.append(Groups(observed))
     if limits:
-        wanted.append(Quota(observed, limits))
+        audits.append(Quota(observed, limits))
     for step in replay.steps():
-        for check in wanted:
+        for check in audits:
             check.see(step)
-    return [check.finding() for check in wanted]
+    return [check.finding() for check in audits]
 
 
 def _gang(pod: PodRecord | None, observed: ObservedState) -> JobRecord | None:
@@ -93,7 +98,7 @@ class Whole:
     attempts: dict[tuple[str, int], _Attempt] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
-    def see(self, step: Step) -> None:
+    def see(self, step: PodRevision) -> None:
         pod = step.after
         job = _gang(pod, self.observed)
         if pod is None or job is None:
@@ -107,7 +112,7 @@ class Whole:
             if len(attempt.bound) >= attempt.expected:
                 attempt.whole_at = step.at
 
-    def _open(self, step: Step, pod: PodRecord, job: JobRecord) -> _Attempt:
+    def _open(self, step: PodRevision, pod: PodRecord, job: JobRecord) -> _Attempt:
         siblings = self.observed.of_job[pod.owner].values()
         own = [p for p in siblings if p.attempt == pod.attempt and _uid(job, p) == _uid(job, pod)]
         there = Counter(podset_of(job, p) for p in own if not p.terminal)
@@ -121,7 +126,7 @@ class Whole:
         expected = sum(gang.expects(podset) for podset in gang.podsets)
         return _Attempt(job, pod.attempt, expected, step.at)
 
-    def finding(self) -> Finding:
+    def finding(self) -> AuditFinding:
         for (_, number), attempt in self.attempts.items():
             job = self.observed.jobs.get(attempt.job.uid)
             over = job is None or job.suspended or job.outcome is not None or job.attempt != number
@@ -133,18 +138,18 @@ class Whole:
         spans = [a.whole_at - a.opened_at for a in self.attempts.values() if a.whole_at is not None]
         gangs = len({uid for uid, _ in self.attempts})
         numbers = f"{len(self.attempts)} starts of {gangs} gangs; at most {max(spans, default=0):.1f} s from the first to the last pod"
-        return Finding("all pods of each gang started together", numbers, tuple(self.problems))
+        return AuditFinding("all pods of each gang started together", numbers, tuple(self.problems))
 
 
 @dataclass(slots=True)
-class Domain:
+class DomainAudit:
     """See the module's docstring."""
 
     observed: ObservedState
-    seen: dict[tuple[str, int, str, str], set[str]] = field(default_factory=dict)
+    domains: dict[tuple[str, int, str, str], set[str]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
 
-    def see(self, step: Step) -> None:
+    def see(self, step: PodRevision) -> None:
         pod = step.after
         job = _gang(pod, self.observed)
         if pod is None or job is None or not pod.node or (step.before and step.before.node):
@@ -156,19 +161,19 @@ class Domain:
             return
         uid = _uid(job, pod)
         key = (uid, pod.attempt, podset.group or podset.name, level)
-        self.seen.setdefault(key, set()).add(node.labels.get(level, f"no {level}"))
+        self.domains.setdefault(key, set()).add(node.labels.get(level, f"no {level}"))
         self.names[uid] = f"{job.namespace}/{job.name}"
 
-    def finding(self) -> Finding:
+    def finding(self) -> AuditFinding:
         problems = [
             f"{self.names[uid]}: {what} of attempt {attempt} is in {len(domains)} domains of {level}: "
             + ", ".join(sorted(domains))
-            for (uid, attempt, what, level), domains in self.seen.items()
+            for (uid, attempt, what, level), domains in self.domains.items()
             if len(domains) > 1
         ]
         gangs = len(self.names)
-        numbers = f"{gangs} gangs with a required topology, {len(self.seen)} placements"
-        return Finding("each gang is inside its required domain", numbers, tuple(problems))
+        numbers = f"{gangs} gangs with a required topology, {len(self.domains)} placements"
+        return AuditFinding("each gang is inside its required domain", numbers, tuple(problems))
 
 
 def _required(podset: PodSet | None) -> str | None:
@@ -177,7 +182,7 @@ def _required(podset: PodSet | None) -> str | None:
 
 
 @dataclass(slots=True)
-class Capacity:
+class CapacityAudit:
     """See the module's docstring."""
 
     observed: ObservedState
@@ -185,7 +190,7 @@ class Capacity:
     revisions: int = 0
     problems: list[str] = field(default_factory=list)
 
-    def see(self, step: Step) -> None:
+    def see(self, step: PodRevision) -> None:
         self.revisions += 1
         held = self.observed.node_of(step.before) if step.before else None
         node = self.observed.node_of(step.after) if step.after else None
@@ -203,10 +208,10 @@ class Capacity:
         if over:
             self.problems.append(f"{node} at revision {step.version}: {', '.join(over)}")
 
-    def finding(self) -> Finding:
+    def finding(self) -> AuditFinding:
         total = sum(node.allocatable[GPU] for node in self.observed.nodes.values())
         numbers = f"{len(self.observed.nodes)} nodes, {self.revisions} revisions of pods; at most {self.peak} of {total} GPUs in use"
-        return Finding("no node exceeds its capacity", numbers, tuple(self.problems))
+        return AuditFinding("no node exceeds its capacity", numbers, tuple(self.problems))
 
 
 @dataclass(slots=True)
@@ -217,7 +222,7 @@ class Once:
     gangs: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
 
-    def see(self, step: Step) -> None:
+    def see(self, step: PodRevision) -> None:
         pod = step.after
         job = _gang(pod, self.observed)
         if pod is None or job is None or not opens(step):
@@ -237,9 +242,11 @@ class Once:
                 f"{job.namespace}/{job.name}: attempt {pod.attempt} at revision {step.version}: {what}"
             )
 
-    def finding(self) -> Finding:
+    def finding(self) -> AuditFinding:
         numbers = f"{len(self.gangs)} gangs"
-        return Finding("no gang has two attempts at the same time", numbers, tuple(self.problems))
+        return AuditFinding(
+            "no gang has two attempts at the same time", numbers, tuple(self.problems)
+        )
 
 
 @dataclass(slots=True)
@@ -254,7 +261,7 @@ class Quota:
     """By job, then by pod."""
     problems: list[str] = field(default_factory=list)
 
-    def see(self, step: Step) -> None:
+    def see(self, step: PodRevision) -> None:
         pod = step.after or step.before
         job = _gang(pod, self.observed)
         if pod is None:
@@ -292,9 +299,9 @@ class Quota:
                     f"{'/'.join(queue)} at revision {version}: {use[name]} of {limit[name]} {name}"
                 )
 
-    def finding(self) -> Finding:
+    def finding(self) -> AuditFinding:
         numbers = "; ".join(
             f"{'/'.join(queue)} at most {self.peaks.get(queue, 0)} of {limit[GPU]} GPUs"
             for queue, limit in self.limits.items()
         )
-        return Finding("no queue exceeds its quota", numbers, tuple(self.problems))
+        return AuditFinding("no queue exceeds its quota", numbers, tuple(self.problems))

@@ -26,7 +26,7 @@ from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.client import START_SECONDS, get_plain
 from queuectl.localcluster.keeper import remove_tree
 from queuectl.localcluster.layout import LOOPBACK, free_ports
-from queuectl.localcluster.supervisor import Supervisor
+from queuectl.localcluster.supervisor import KeeperHandle
 
 ACCOUNT: Final = "queuectl"
 _PROGRAM: Final = "queuectl"
@@ -74,7 +74,7 @@ def home_of(name: str) -> Path:
     return Path(tempfile.gettempdir()) / f"queuectl-{name}-{os.geteuid()}"
 
 
-class Controller:
+class ControllerProcess:
     """A running `queuectl serve`. It ends with this process, unless it is detached.
 
     Attributes:
@@ -84,7 +84,9 @@ class Controller:
         health: URL of /healthz and /readyz.
     """
 
-    def __init__(self, home: Path, supervisor: Supervisor, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, home: Path, supervisor: KeeperHandle, environment: Mapping[str, str]
+    ) -> None:
         self.home = home
         self._supervisor = supervisor
         self._environment = environment
@@ -99,7 +101,7 @@ class Controller:
         settings: Mapping[str, str] | None = None,
         *,
         replica: str = "",
-    ) -> Controller:
+    ) -> ControllerProcess:
         """Start it on a cluster where it is installed. :meth:`wait_ready` waits until it is ready.
 
         Args:
@@ -130,11 +132,11 @@ class Controller:
                 "QUEUECTL_METRICS_LISTEN": metrics,
                 "QUEUECTL_HEALTH_LISTEN": health,
             }
-            supervisor = Supervisor.spawn(home, remove=True)
+            supervisor = KeeperHandle.spawn(home, remove=True)
             controller = cls(home, supervisor, environment | dict(settings or {}))
             controller.restart()
         except BaseException:
-            _take_down(home, Supervisor(home))
+            _take_down(home, KeeperHandle(home))
             raise
         return controller
 
@@ -219,11 +221,11 @@ def take_down(name: str) -> bool:
     home = home_of(name)
     if not home.is_dir() or home.stat().st_uid != os.geteuid():
         return False
-    _take_down(home, Supervisor(home))
+    _take_down(home, KeeperHandle(home))
     return True
 
 
-def _take_down(home: Path, supervisor: Supervisor) -> None:
+def _take_down(home: Path, supervisor: KeeperHandle) -> None:
     if supervisor.alive():
         if _PROGRAM in supervisor.programs():
             supervisor.stop(_PROGRAM, _STOP_SECONDS)

@@ -16,13 +16,13 @@ from rich.console import Console
 
 from queuectl.cluster.apply import deploy_folder
 from queuectl.demo import audit, controller, explore, scenario
-from queuectl.demo.controller import Controller
-from queuectl.demo.findings import Finding
+from queuectl.demo.api_connection import ApiConnection
+from queuectl.demo.controller import ControllerProcess
+from queuectl.demo.findings import AuditFinding
 from queuectl.demo.manifests import namespaces
 from queuectl.demo.progress_table import ProgressTable, TableState, moment, verdicts
 from queuectl.demo.recorder import Recorder
-from queuectl.demo.rest import ApiConnection
-from queuectl.demo.scenario import Expected, Gang, Phase
+from queuectl.demo.scenario import Expected, Gang, SubmissionPhase
 from queuectl.demo.steps import Steps
 from queuectl.demo.verdict import contained, measured, reclaimed, scraped, verdict
 from queuectl.domain.errors import QueuectlError
@@ -119,12 +119,12 @@ def down(console: Console) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class RunningDemo:
     """The running components of the demo."""
 
     cluster: LocalCluster
     prometheus: Prometheus
-    controller: Controller
+    controller: ControllerProcess
 
     def leave(self, stack: ExitStack) -> None:
         """Let the components continue after this process."""
@@ -133,7 +133,7 @@ class Stage:
         stack.pop_all()
 
 
-def _build(stack: ExitStack, steps: Steps, name: str, *, fsync: bool) -> Stage:
+def _build(stack: ExitStack, steps: Steps, name: str, *, fsync: bool) -> RunningDemo:
     _ensure_programs(steps, keep=name == NAME)
     spec = ClusterSpec(nodes=(scenario.NODES,), fsync=fsync)
     cluster = LocalCluster.start(spec, name=name, progress=steps)
@@ -149,13 +149,13 @@ def _build(stack: ExitStack, steps: Steps, name: str, *, fsync: bool) -> Stage:
         "QUEUECTL_METRICS_LISTEN": own_metrics,
         "QUEUECTL_PROMETHEUS_URL": prometheus.url,
     }
-    served = Controller.start(cluster, scenario.SETTINGS | addresses)
+    served = ControllerProcess.start(cluster, scenario.SETTINGS | addresses)
     stack.callback(served.stop)
     served.wait_ready(waiting=steps.tick)
     steps.step("Creating the queues of two teams: " + _shares())
     _create_queues(cluster, served)
-    steps.done(f"Ready after {steps.elapsed:.1f} s: {cluster.server} and {served.api}\n")
-    return Stage(cluster, prometheus, served)
+    steps.finish(f"Ready after {steps.elapsed:.1f} s: {cluster.server} and {served.api}\n")
+    return RunningDemo(cluster, prometheus, served)
 
 
 def _ensure_programs(steps: Steps, *, keep: bool) -> None:
@@ -163,7 +163,7 @@ def _ensure_programs(steps: Steps, *, keep: bool) -> None:
     units = [*UNITS, PROMETHEUS, *([kubectl()] if keep else [])]
     if missing := [unit for unit in units if build.existing(unit) is None]:
         minutes = sum(unit.minutes for unit in missing)
-        steps.done(MEANWHILE.format(minutes=max(1, round(minutes))))
+        steps.finish(MEANWHILE.format(minutes=max(1, round(minutes))))
     build.ensure(steps, units=units)
 
 
@@ -183,7 +183,7 @@ def _shares() -> str:
     return ", ".join(f"{team} {quota} GPUs" for team, quota in scenario.QUOTAS.items())
 
 
-def _create_queues(cluster: LocalCluster, served: Controller) -> None:
+def _create_queues(cluster: LocalCluster, served: ControllerProcess) -> None:
     cluster.client.apply(*namespaces(scenario.QUOTAS))
     for team in scenario.QUOTAS:
         account = f"/api/v1/namespaces/{team}/serviceaccounts/default"
@@ -193,28 +193,28 @@ def _create_queues(cluster: LocalCluster, served: Controller) -> None:
         rest.apply(map(scenario.with_idle_reclaim, scenario.configuration()))
 
 
-def _run(console: Console, stage: Stage) -> list[Finding]:
+def _run(console: Console, stage: RunningDemo) -> list[AuditFinding]:
     gangs = scenario.gangs()
     console.print(scenario.INTRODUCTION, highlight=False, soft_wrap=not console.is_terminal)
     with (
         Recorder(stage.cluster.kubeconfig) as recorder,
-        ApiConnection(stage.controller.api) as rest,
+        ApiConnection(stage.controller.api) as connection,
     ):
-        demo = DemoRun(stage.cluster, rest, recorder, gangs)
+        demo = DemoRun(stage.cluster, connection, recorder, gangs)
         with ProgressTable(console) as board:
             late = demo.run(board)
         console.print()
         recorder.settle()
         explained = {
-            gang.ref: rest.explain(gang.namespace, gang.name)
+            gang.ref: connection.explain(gang.namespace, gang.name)
             for gang in gangs
             if gang.expected is Expected.NEVER_FITS
         }
-        preempted = {gang.ref: _preempted(rest, gang) for gang in gangs}
+        preempted = {gang.ref: _preempted(connection, gang) for gang in gangs}
     recording = recorder.recording()
     gaps = (f"{recording.gaps} watches expired",) if recording.gaps else ()
     return [
-        Finding("the recording is complete", f"{len(recording.events)} changes", gaps),
+        AuditFinding("the recording is complete", f"{len(recording.events)} changes", gaps),
         *audit.checks(recording, limits=scenario.LIMITS),
         *verdict(gangs, recording, explained),
         measured(gangs, demo.uses),
@@ -230,7 +230,7 @@ class DemoRun:
     """One run: submits the gangs of each phase, and polls until all gangs are finished."""
 
     cluster: LocalCluster
-    rest: ApiConnection
+    api: ApiConnection
     recorder: Recorder
     gangs: Sequence[Gang]
     began: float = field(default_factory=time.time)
@@ -238,36 +238,36 @@ class DemoRun:
     uses: dict[str, set[UseState]] = field(default_factory=dict)
     """The states of GPU use of each gang so far, by ``namespace/name``."""
 
-    def run(self, board: ProgressTable) -> list[Finding]:
+    def run(self, board: ProgressTable) -> list[AuditFinding]:
         """Run until the end.
 
         Returns:
             A failed finding if the gangs did not finish in time; else nothing.
         """
-        seen: TableState | None = None
-        self._submit(Phase.FIRST)
+        last: TableState | None = None
+        self._submit(SubmissionPhase.FIRST)
         while True:
-            workloads = self.rest.workloads()
+            workloads = self.api.workloads()
             nodes, pods = self.recorder.now()
-            seen = moment(time.time(), self.began, self.submitted, workloads, nodes, pods, seen)
-            board.show(seen)
+            last = moment(time.time(), self.began, self.submitted, workloads, nodes, pods, last)
+            board.show(last)
             self._note(workloads)
             self._advance(workloads)
             waiting = [gang.ref for gang in self.gangs if not _over(gang, workloads)]
             if not waiting:
                 return []
-            if seen.at > _RUN_SECONDS:
+            if last.at > _RUN_SECONDS:
                 text = f"not finished after {_RUN_SECONDS:.0f} s: {', '.join(waiting)}"
-                return [Finding("the demo ended in time", "", (text,))]
+                return [AuditFinding("the demo ended in time", "", (text,))]
             time.sleep(_POLL_SECONDS)
 
     def _advance(self, workloads: Mapping[str, Mapping[str, Any]]) -> None:
-        first = [gang for gang in self.gangs if gang.phase is Phase.FIRST]
+        first = [gang for gang in self.gangs if gang.phase is SubmissionPhase.FIRST]
         running = all(_state(gang, workloads) is State.RUNNING for gang in first)
         if len(self.submitted) == len(first) and running:
-            self._submit(Phase.BURST)
+            self._submit(SubmissionPhase.BURST)
         elif len(self.submitted) < len(self.gangs) and self._urgent_due(workloads):
-            self._submit(Phase.URGENT)
+            self._submit(SubmissionPhase.URGENT)
 
     def _note(self, workloads: Mapping[str, Mapping[str, Any]]) -> None:
         for ref, workload in workloads.items():
@@ -282,7 +282,7 @@ class DemoRun:
             return _state(victim, workloads) is State.FINISHED
         return time.time() - datetime.fromisoformat(use["since"]).timestamp() >= _IDLE_SECONDS
 
-    def _submit(self, phase: Phase) -> None:
+    def _submit(self, phase: SubmissionPhase) -> None:
         gangs = [gang for gang in self.gangs if gang.phase is phase]
         self.cluster.client.each(self._create, gangs)
         self.submitted += gangs
@@ -292,9 +292,9 @@ class DemoRun:
         self.cluster.client.create(collection, gang.document)
 
 
-def _preempted(rest: ApiConnection, gang: Gang) -> list[str]:
+def _preempted(connection: ApiConnection, gang: Gang) -> list[str]:
     """The reason of each preemption of a gang."""
-    lines = rest.history(gang.namespace, gang.name)
+    lines = connection.history(gang.namespace, gang.name)
     reasons = (line["reason"] for line in lines)
     return [str(one["details"].get("why")) for one in reasons if one["code"] == Code.PREEMPTED]
 
@@ -311,7 +311,7 @@ def _over(gang: Gang, workloads: Mapping[str, Mapping[str, Any]]) -> bool:
     return _state(gang, workloads) is State.FINISHED
 
 
-def _print_result(console: Console, steps: Steps, findings: Sequence[Finding]) -> bool:
+def _print_result(console: Console, steps: Steps, findings: Sequence[AuditFinding]) -> bool:
     for line in verdicts(findings):
         console.print(line, soft_wrap=not console.is_terminal)
     passed = all(finding.ok for finding in findings)

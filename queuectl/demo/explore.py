@@ -11,8 +11,8 @@ from typing import Final
 import yaml
 from rich.console import Console
 
-from queuectl.demo.controller import Controller
-from queuectl.demo.manifests import Pods, job
+from queuectl.demo.controller import ControllerProcess
+from queuectl.demo.manifests import PodSetManifest, job
 from queuectl.demo.scenario import BATCH, QUEUE
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.nodes import RACK
@@ -27,7 +27,7 @@ _DONE_BY_GPUS: Final = (
 
 
 def lines(
-    cluster: LocalCluster, prometheus: Prometheus, controller: Controller
+    cluster: LocalCluster, prometheus: Prometheus, controller: ControllerProcess
 ) -> list[tuple[str, list[str]]]:
     """Groups of shell commands, each with a heading. The first group sets up the shell."""
     gang = _example(controller)
@@ -83,7 +83,7 @@ def lines(
 
 
 def show(
-    console: Console, cluster: LocalCluster, prometheus: Prometheus, controller: Controller
+    console: Console, cluster: LocalCluster, prometheus: Prometheus, controller: ControllerProcess
 ) -> None:
     """Print the commands."""
     console.print("The demo keeps running. Commands to try:", highlight=False)
@@ -93,7 +93,7 @@ def show(
             console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _environment(cluster: LocalCluster, controller: Controller) -> list[str]:
+def _environment(cluster: LocalCluster, controller: ControllerProcess) -> list[str]:
     folders = [Path(sys.executable).parent] if shutil.which("queuectl") is None else []
     folders += [cluster.kubectl.parent] if cluster.kubectl is not None else []
     path = ":".join(shlex.quote(str(folder)) for folder in folders)
@@ -110,11 +110,15 @@ def _query(prometheus: Prometheus, expression: str) -> str:
     return f"curl -s {prometheus.url}/api/v1/query --data-urlencode {asked} | python3 -m json.tool"
 
 
-def _example(controller: Controller) -> str:
+def _example(controller: ControllerProcess) -> str:
     """The path of a file with a Job that runs until it is deleted."""
     path = controller.home / "mine.yaml"
     document = job(
-        "mine", "team-a", QUEUE, Pods(4, 8, "48", "512Gi", required=RACK), priority_class=BATCH
+        "mine",
+        "team-a",
+        QUEUE,
+        PodSetManifest(4, 8, "48", "512Gi", required=RACK),
+        priority_class=BATCH,
     )
     path.write_text(yaml.safe_dump(document, sort_keys=False))
     return shlex.quote(str(path))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from queuectl.demo.replay import Step
+from queuectl.demo.replay import PodRevision
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AuditFinding:
     """The result of one check.
 
     Attributes:
@@ -26,7 +26,7 @@ class Finding:
         return not self.problems
 
 
-def opens(step: Step) -> bool:
+def opens(step: PodRevision) -> bool:
     """Whether this step removes the gates of a pod."""
     return (
         step.after is not None

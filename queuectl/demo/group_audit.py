@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final, NamedTuple
 
-from queuectl.demo.findings import Finding, opens
-from queuectl.demo.replay import ObservedState, Step
+from queuectl.demo.findings import AuditFinding, opens
+from queuectl.demo.replay import ObservedState, PodRevision
 from queuectl.domain.jobs import JobRecord, PodPhase, PodRecord
 from queuectl.objects.kinds.groups import GroupKey, key_of
 from queuectl.objects.kinds.leaderworkerset import KIND as SET
@@ -62,7 +62,7 @@ class Groups:
     _created: dict[str, float] = field(default_factory=dict)
     """By uid of a pod: when it was first seen, unix seconds."""
 
-    def see(self, step: Step) -> None:
+    def see(self, step: PodRevision) -> None:
         pod = step.after or step.before
         if pod is None or pod.member is None or key_of(pod).kind == POD:
             return
@@ -82,7 +82,7 @@ class Groups:
         if key in self.starts and not pod.gated:
             self._follow(self.starts[key], step, pod)
 
-    def _follow(self, start: _Start, step: Step, pod: PodRecord) -> None:
+    def _follow(self, start: _Start, step: PodRevision, pod: PodRecord) -> None:
         if pod.node and start.whole_at is None:
             start.bound.add(pod.uid)
             if len(start.bound) >= start.expected:
@@ -90,7 +90,7 @@ class Groups:
         lost = step.after is None or pod.terminating or pod.phase is PodPhase.FAILED
         start.stopped |= lost and pod.phase is not PodPhase.SUCCEEDED
 
-    def _open(self, step: Step, key: StartKey, pod: PodRecord) -> _Start:
+    def _open(self, step: PodRevision, key: StartKey, pod: PodRecord) -> _Start:
         done = self._succeeded[key.group, key.workload]
         others = [one for one in self._pods[key.group].values() if one.uid not in done]
         there = sum(not (one.terminal or one.terminating) for one in others)
@@ -105,7 +105,7 @@ class Groups:
             )
         return _Start(expected, step.at)
 
-    def _needed(self, key: StartKey, pod: PodRecord, there: int, done: int) -> tuple[int, int]:
+    def _needed(self, key: StartKey, pod: PodRecord, there: int, finished: int) -> tuple[int, int]:
         """The pods that must exist at the start, and those that the start is for."""
         made = self._set_of(key.group) if key.group.kind == SET else None
         if made is not None:
@@ -113,14 +113,14 @@ class Groups:
         member = member_of(pod)
         if member.total is None or member.fast:
             return 1, there  # also of a group whose LeaderWorkerSet is deleted
-        return member.total - done, member.total - done
+        return member.total - finished, member.total - finished
 
     def _set_of(self, group: GroupKey) -> JobRecord | None:
         wanted = (SET, group.namespace, set_name(group.name)[0])
         jobs = self.observed.jobs.values()
         return next((one for one in jobs if (one.kind, one.namespace, one.name) == wanted), None)
 
-    def finding(self) -> Finding:
+    def finding(self) -> AuditFinding:
         latest = {key.group: key for key in self.starts}
         unfinished = [
             f"{key.group.namespace}/{key.group.name}: attempt {key.attempt} has {len(start.bound)} of {start.expected} pods on nodes"
@@ -130,4 +130,4 @@ class Groups:
         spans = [s.whole_at - s.opened_at for s in self.starts.values() if s.whole_at is not None]
         numbers = f"{len(self.starts)} starts of {len(latest)} groups; at most {max(spans, default=0):.1f} s from the first to the last pod"
         problems = tuple(chain(self.problems, unfinished))
-        return Finding("all pods of each group started together", numbers, problems)
+        return AuditFinding("all pods of each group started together", numbers, problems)

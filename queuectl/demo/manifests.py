@@ -24,7 +24,7 @@ _IMAGE: Final = "registry.invalid/trainer:1"
 
 
 @dataclass(frozen=True, slots=True)
-class Pods:
+class PodSetManifest:
     """One PodSet.
 
     Attributes:
@@ -77,7 +77,7 @@ def job(
     name: str,
     namespace: str,
     queue: str | None,
-    pods: Pods,
+    pods: PodSetManifest,
     *,
     seconds: float | None = None,
     priority_class: str | None = None,
@@ -102,8 +102,8 @@ def pytorchjob(
     namespace: str,
     queue: str | None,
     *,
-    master: Pods | None = None,
-    worker: Pods | None = None,
+    master: PodSetManifest | None = None,
+    worker: PodSetManifest | None = None,
     seconds: float | None = None,
     priority_class: str | None = None,
     annotations: Mapping[str, str] | None = None,
@@ -197,10 +197,10 @@ def local_queue(namespace: str, name: str, cluster_queue: str) -> Document:
     return document
 
 
-def priority_class(name: str, value: int) -> Document:
+def priority_class(name: str, priority: int) -> Document:
     """A WorkloadPriorityClass."""
     document = _config("WorkloadPriorityClass", name, None)
-    return document | {"value": value}
+    return document | {"value": priority}
 
 
 def namespaces(names: Iterable[str]) -> list[Document]:

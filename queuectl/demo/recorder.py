@@ -23,7 +23,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from queuectl.demo.watch import ListCompleted, Server, WatchedObject
+from queuectl.demo.watch import KubeconfigServer, ListEnd, WatchedObject
 from queuectl.domain.fleet import Node
 from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.records import NodeRecord
@@ -78,7 +78,7 @@ class Recorder:
     """
 
     def __init__(self, kubeconfig: Path, kinds: JobKinds = KINDS) -> None:
-        self._server = Server(kubeconfig)
+        self._server = KubeconfigServer(kubeconfig)
         self._paths: dict[str, Callable[[msgspec.Raw], Fact | None]] = {
             "/api/v1/nodes": _reader(WireNode, read_node),
             leaderworkerset.PATH: _job_reader(leaderworkerset.WireSet, leaderworkerset.read_set),
@@ -147,7 +147,7 @@ class Recorder:
             fresh = future.result(seconds)
             self._wait(partial(self._covers, collection, fresh), collection, seconds)
 
-    def _covers(self, collection: str, fresh: ListCompleted) -> bool:
+    def _covers(self, collection: str, fresh: ListEnd) -> bool:
         with self._lock:
             seen = self._versions[collection]
             gone = self._known[collection].keys() - fresh.versions.keys()
@@ -155,9 +155,9 @@ class Recorder:
                 seen[uid] <= fresh.version for uid in gone
             )
 
-    def _wait(self, done: Callable[[], bool], what: str, seconds: float = START_SECONDS) -> None:
+    def _wait(self, ended: Callable[[], bool], what: str, seconds: float = START_SECONDS) -> None:
         deadline = time.monotonic() + seconds
-        while not done():
+        while not ended():
             if time.monotonic() > deadline or not self._thread.is_alive():
                 raise TimeoutError(f"the recorder has no answer in time: {what}")
             time.sleep(_POLL_SECONDS)
@@ -196,29 +196,29 @@ class Recorder:
     async def _follow(self, collection: str) -> None:
         async for seen in self._server.follow(collection):
             with self._lock:
-                if isinstance(seen, ListCompleted):
+                if isinstance(seen, ListEnd):
                     self._relist(collection, seen)
                 else:
                     self._take(collection, seen)
 
-    def _take(self, collection: str, seen: WatchedObject) -> None:
-        known = self._known[collection]
-        before = known.get(seen.uid)
-        self._versions[collection][seen.uid] = seen.version
-        if seen.gone:
+    def _take(self, collection: str, watched: WatchedObject) -> None:
+        versions = self._known[collection]
+        before = versions.get(watched.uid)
+        self._versions[collection][watched.uid] = watched.version
+        if watched.gone:
             if before is not None:
-                self._drop(collection, seen.uid, seen.version)
+                self._drop(collection, watched.uid, watched.version)
             return
         try:
-            fact = self._paths[collection](seen.raw)
+            fact = self._paths[collection](watched.raw)
         except (msgspec.MsgspecError, RequestError):  # the object keeps its last readable form
             return
         if fact is None or (before is not None and _same(before, fact)):
             return
-        known[seen.uid] = fact
-        self._events.append(Event(seen.version, time.time(), seen.uid, fact))
+        versions[watched.uid] = fact
+        self._events.append(Event(watched.version, time.time(), watched.uid, fact))
 
-    def _relist(self, collection: str, relisted: ListCompleted) -> None:
+    def _relist(self, collection: str, relisted: ListEnd) -> None:
         for uid in self._known[collection].keys() - relisted.versions.keys():
             self._drop(collection, uid, relisted.version)
         self._gaps += not relisted.first

@@ -48,7 +48,7 @@ class ObservedState:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PodRevision:
     """One pod before and after a revision; None = it does not exist."""
 
     version: int
@@ -65,7 +65,7 @@ class Replay:
     observed: ObservedState = field(default_factory=ObservedState)
     _parents: Parents = field(default_factory=Parents)
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[PodRevision]:
         """Each change of a pod; ``observed`` is the state after it."""
         for event in self.recording.events:
             match event.fact:
@@ -103,7 +103,7 @@ class Replay:
         if changed is not None:
             self.observed.jobs[changed.uid] = changed
 
-    def _pod(self, event: Event, pod: PodRecord) -> Step:
+    def _pod(self, event: Event, pod: PodRecord) -> PodRevision:
         observed = self.observed
         job = observed.jobs.get(pod.owner)
         if job is not None and pod.owned_by != OwnerKey(job.kind, job.namespace, job.uid):
@@ -120,4 +120,4 @@ class Replay:
             node = observed.node_of(one) if one is not None else None
             if one is not None and node is not None:
                 observed.use[node] = observed.use.get(node, NOTHING) + one.requests * sign
-        return Step(event.version, event.at, before, after)
+        return PodRevision(event.version, event.at, before, after)

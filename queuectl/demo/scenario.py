@@ -18,7 +18,7 @@ from typing import Final
 from queuectl.demo.manifests import (
     TERMINATE_SECONDS,
     Document,
-    Pods,
+    PodSetManifest,
     cluster_queue,
     flavor,
     job,
@@ -68,7 +68,7 @@ it stays pending, with a reason. Each of the other gangs starts with all its pod
 """
 
 
-class Phase(IntEnum):
+class SubmissionPhase(IntEnum):
     """When a gang is submitted."""
 
     FIRST = 1
@@ -90,7 +90,7 @@ class Gang:
 
     document: Document
     gpus: int
-    phase: Phase = Phase.BURST
+    phase: SubmissionPhase = SubmissionPhase.BURST
     expected: Expected = Expected.FINISHES
     within: str | None = None
 
@@ -160,7 +160,9 @@ def _first() -> Iterable[Gang]:
     ):
         annotations = {TERMINATE_SECONDS: "2", PROFILE: profile}
         rack = replace(_pods(8, 8, required=RACK), annotations=annotations)
-        yield _job("team-b", name, rack, 20, phase=Phase.FIRST, expected=expected, within=RACK)
+        yield _job(
+            "team-b", name, rack, 20, phase=SubmissionPhase.FIRST, expected=expected, within=RACK
+        )
 
 
 def _burst_of_team_a() -> Iterable[Gang]:
@@ -186,23 +188,25 @@ def _burst_of_team_b() -> Iterable[Gang]:
 
 def _urgent() -> Gang:
     pods = _pods(8, 8, required=RACK)
-    return _job("team-b", "urgent-64", pods, 7, phase=Phase.URGENT, within=RACK, priority=URGENT)
+    return _job(
+        "team-b", "urgent-64", pods, 7, phase=SubmissionPhase.URGENT, within=RACK, priority=URGENT
+    )
 
 
 def _pods(
     count: int, gpus: int, *, required: str | None = None, preferred: str | None = None
-) -> Pods:
+) -> PodSetManifest:
     cpu, memory = str(gpus * CPU_PER_GPU // 2), f"{gpus * GIB_PER_GPU // 2}Gi"
-    return Pods(count, gpus, cpu, memory, required, preferred)
+    return PodSetManifest(count, gpus, cpu, memory, required, preferred)
 
 
 def _job(
     team: str,
     name: str,
-    pods: Pods,
+    pods: PodSetManifest,
     seconds: float,
     *,
-    phase: Phase = Phase.BURST,
+    phase: SubmissionPhase = SubmissionPhase.BURST,
     expected: Expected = Expected.FINISHES,
     within: str | None = None,
     priority: str = BATCH,
@@ -214,7 +218,9 @@ def _job(
     return Gang(document, pods.count * pods.gpus, phase, expected, within)
 
 
-def _pytorchjob(team: str, name: str, master: Pods, worker: Pods, seconds: float) -> Gang:
+def _pytorchjob(
+    team: str, name: str, master: PodSetManifest, worker: PodSetManifest, seconds: float
+) -> Gang:
     document = pytorchjob(
         name, team, QUEUE, master=master, worker=worker, seconds=seconds, priority_class=BATCH
     )

@@ -57,7 +57,7 @@ class Steps:
         elif self._status is not None:
             self._status.update(f"{self._what}  [dim]{passed:.0f} s  {detail}{self._coming}")
 
-    def done(self, what: str) -> None:
+    def finish(self, what: str) -> None:
         """End the current step, and print a summary."""
         self._close()
         self._console.print(what, highlight=False, soft_wrap=True)

@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from queuectl.demo.findings import Finding
+from queuectl.demo.findings import AuditFinding
 from queuectl.demo.recorder import Recording
 from queuectl.demo.replay import Replay, place_of
-from queuectl.demo.scenario import Expected, Gang, Phase
-from queuectl.domain.jobs import JobRecord, Outcome
+from queuectl.demo.scenario import Expected, Gang, SubmissionPhase
+from queuectl.domain.jobs import JobOutcome, JobRecord
 from queuectl.domain.plan import PreemptionReason
 from queuectl.domain.reasons import Code
 from queuectl.domain.utilization import UseState
@@ -74,7 +74,7 @@ def histories(
 
 def verdict(
     gangs: Sequence[Gang], recording: Recording, explained: Mapping[str, Mapping[str, Any]]
-) -> list[Finding]:
+) -> list[AuditFinding]:
     """Check the run.
 
     Args:
@@ -85,7 +85,7 @@ def verdict(
     found, labels = histories(recording)
     missing = [gang.ref for gang in gangs if gang.ref not in found]
     if missing:
-        return [Finding("every gang is in the recording", f"{len(found)}", tuple(missing))]
+        return [AuditFinding("every gang is in the recording", f"{len(found)}", tuple(missing))]
     return [
         _placed(gangs, found, labels),
         _victim(gangs, found),
@@ -94,7 +94,7 @@ def verdict(
     ]
 
 
-def measured(gangs: Sequence[Gang], uses: Mapping[str, Collection[UseState]]) -> Finding:
+def measured(gangs: Sequence[Gang], uses: Mapping[str, Collection[UseState]]) -> AuditFinding:
     """Whether the gang with idle GPUs was classified as idle, and no other gang.
 
     Args:
@@ -109,10 +109,10 @@ def measured(gangs: Sequence[Gang], uses: Mapping[str, Collection[UseState]]) ->
     )
     known = sum(not {UseState.ACTIVE, UseState.IDLE}.isdisjoint(one) for one in uses.values())
     numbers = f"{known} of {len(uses)} gangs ran long enough for a measurement"
-    return Finding("only gangs with idle GPUs were classified as idle", numbers, problems)
+    return AuditFinding("only gangs with idle GPUs were classified as idle", numbers, problems)
 
 
-def scraped(query: Callable[[str], Sequence[Mapping[str, Any]]], exporters: int) -> Finding:
+def scraped(query: Callable[[str], Sequence[Mapping[str, Any]]], exporters: int) -> AuditFinding:
     """Whether Prometheus reached the exporter of every node.
 
     Args:
@@ -132,10 +132,10 @@ def scraped(query: Callable[[str], Sequence[Mapping[str, Any]]], exporters: int)
     problems = (
         () if reached == exporters else (f"{exporters - reached} exporters were never reached",)
     )
-    return Finding("Prometheus scraped the GPU exporter of every node", numbers, problems)
+    return AuditFinding("Prometheus scraped the GPU exporter of every node", numbers, problems)
 
 
-def reclaimed(gangs: Sequence[Gang], reasons: Mapping[str, Collection[str]]) -> Finding:
+def reclaimed(gangs: Sequence[Gang], reasons: Mapping[str, Collection[str]]) -> AuditFinding:
     """Whether the victim was preempted for its idle GPUs, and no other gang was preempted.
 
     Args:
@@ -149,7 +149,7 @@ def reclaimed(gangs: Sequence[Gang], reasons: Mapping[str, Collection[str]]) -> 
         if (found := set(reasons.get(gang.ref, ()))) != wanted:
             problems.append(f"{gang.ref} was preempted for {sorted(found) or 'nothing'}")
     numbers = f"{', '.join(sorted(expected))}: {PreemptionReason.IDLE.value}"
-    return Finding("the reason of the preemption was idle GPUs", numbers, tuple(problems))
+    return AuditFinding("the reason of the preemption was idle GPUs", numbers, tuple(problems))
 
 
 def contained_errors(metrics: str) -> dict[str, int]:
@@ -157,7 +157,7 @@ def contained_errors(metrics: str) -> dict[str, int]:
     return {boundary: round(float(count)) for boundary, count in _CONTAINED.findall(metrics)}
 
 
-def contained(metrics: str) -> Finding:
+def contained(metrics: str) -> AuditFinding:
     """Whether each object was handled without an internal error of queuectl.
 
     Args:
@@ -168,73 +168,73 @@ def contained(metrics: str) -> Finding:
     if not counts:
         problems = ["the controller does not count them"]
     numbers = f"0 internal errors at {len(counts)} boundaries"
-    return Finding("queuectl has set no object aside", numbers, tuple(problems))
+    return AuditFinding("queuectl has set no object aside", numbers, tuple(problems))
 
 
 def _placed(
     gangs: Sequence[Gang],
-    found: Mapping[str, JobHistory],
+    histories: Mapping[str, JobHistory],
     labels: Mapping[str, Mapping[str, str]],
-) -> Finding:
+) -> AuditFinding:
     """Placements, compared with the scenario and not with the topology requests of the objects."""
     problems = []
     bound = [gang for gang in gangs if gang.within and gang.expected is not Expected.NEVER_FITS]
     for gang in bound:
-        for number, attempt in found[gang.ref].attempts.items():
+        for number, attempt in histories[gang.ref].attempts.items():
             domains = {labels[node].get(gang.within or "", "none") for node in attempt.nodes}
             if len(domains) != 1:
                 problems.append(f"{gang.ref}: attempt {number} was in {sorted(domains)}")
     names = ", ".join(gang.name for gang in bound)
-    return Finding("gangs that require one rack or block were in one", names, tuple(problems))
+    return AuditFinding("gangs that require one rack or block were in one", names, tuple(problems))
 
 
-def _victim(gangs: Sequence[Gang], found: Mapping[str, JobHistory]) -> Finding:
+def _victim(gangs: Sequence[Gang], histories: Mapping[str, JobHistory]) -> AuditFinding:
     [victim] = [gang for gang in gangs if gang.expected is Expected.IS_PREEMPTED]
-    [urgent] = [gang for gang in gangs if gang.phase is Phase.URGENT]
+    [urgent] = [gang for gang in gangs if gang.phase is SubmissionPhase.URGENT]
     problems = [
-        f"{gang.ref} was started {len(found[gang.ref].attempts)} times"
+        f"{gang.ref} was started {len(histories[gang.ref].attempts)} times"
         for gang in gangs
-        if len(found[gang.ref].attempts) != _starts(gang)
+        if len(histories[gang.ref].attempts) != _starts(gang)
     ]
     numbers = ""
     if not problems:
-        first, winner = found[victim.ref].attempts[1], found[urgent.ref].attempts[1]
+        first, winner = histories[victim.ref].attempts[1], histories[urgent.ref].attempts[1]
         numbers = (
             f"{victim.name} ended {winner.opened_at - first.freed_at:.1f} s before {urgent.name} started, "
             "and ran again later"
         )
         if first.freed >= winner.opened:
             problems = [f"{urgent.ref} started before the last pod of {victim.ref} had ended"]
-    return Finding("only the idle gang was preempted", numbers, tuple(problems))
+    return AuditFinding("only the idle gang was preempted", numbers, tuple(problems))
 
 
 def _starts(gang: Gang) -> int:
     return {Expected.FINISHES: 1, Expected.IS_PREEMPTED: 2, Expected.NEVER_FITS: 0}[gang.expected]
 
 
-def _finished(gangs: Sequence[Gang], found: Mapping[str, JobHistory]) -> Finding:
+def _finished(gangs: Sequence[Gang], histories: Mapping[str, JobHistory]) -> AuditFinding:
     expected = [gang for gang in gangs if gang.expected is not Expected.NEVER_FITS]
     problems = tuple(
-        f"{gang.ref}: {found[gang.ref].job.outcome or 'not finished'}"
+        f"{gang.ref}: {histories[gang.ref].job.outcome or 'not finished'}"
         for gang in expected
-        if found[gang.ref].job.outcome is not Outcome.SUCCEEDED
+        if histories[gang.ref].job.outcome is not JobOutcome.SUCCEEDED
     )
     numbers = f"{len(expected) - len(problems)} of {len(expected)} jobs succeeded"
-    return Finding("each gang that can run has finished", numbers, problems)
+    return AuditFinding("each gang that can run has finished", numbers, problems)
 
 
 def _never(
     gangs: Sequence[Gang],
-    found: Mapping[str, JobHistory],
+    histories: Mapping[str, JobHistory],
     explained: Mapping[str, Mapping[str, Any]],
-) -> Finding:
+) -> AuditFinding:
     problems, sentences = [], []
     for gang in (one for one in gangs if one.expected is Expected.NEVER_FITS):
         answer = explained.get(gang.ref, {})
         sentences.append(f"{gang.name}: {answer.get('code')}: {answer.get('message')}")
-        if not found[gang.ref].job.suspended or answer.get("code") != Code.SHAPE_NEVER_FITS:
+        if not histories[gang.ref].job.suspended or answer.get("code") != Code.SHAPE_NEVER_FITS:
             problems.append(f"{gang.ref} is not pending with the reason {Code.SHAPE_NEVER_FITS}")
-    return Finding(
+    return AuditFinding(
         "the gang that can never fit is pending, with its reason",
         "; ".join(sentences),
         tuple(problems),

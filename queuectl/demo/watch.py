@@ -63,7 +63,7 @@ class WatchedObject:
 
 
 @dataclass(frozen=True, slots=True)
-class ListCompleted:
+class ListEnd:
     """A list is complete: an object that is not in ``versions`` (uid to resourceVersion) is deleted.
 
     ``first`` is False after an expired watch: revisions in between can be missing.
@@ -74,7 +74,7 @@ class ListCompleted:
     first: bool
 
 
-class Server:
+class KubeconfigServer:
     """The API server of a kubeconfig, with a client certificate or a token."""
 
     def __init__(self, kubeconfig: Path) -> None:
@@ -94,12 +94,12 @@ class Server:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def list(self, path: str) -> ListCompleted:
+    async def list(self, path: str) -> ListEnd:
         """The present objects of a collection."""
         return (await self._read(path, first=True))[1]
 
-    async def follow(self, path: str) -> AsyncIterator[WatchedObject | ListCompleted]:
-        """The present objects of a collection, then all its events, until the task is cancelled."""
+    async def follow(self, path: str) -> AsyncIterator[WatchedObject | ListEnd]:
+        """The present objects of a collection, then all its events, until the task is canceled."""
         first = True
         while True:
             try:
@@ -127,25 +127,23 @@ class Server:
             except _Expired:
                 return
 
-    async def _read(
-        self, path: str, *, first: bool
-    ) -> tuple[tuple[WatchedObject, ...], ListCompleted]:
-        seen = []
+    async def _read(self, path: str, *, first: bool) -> tuple[tuple[WatchedObject, ...], ListEnd]:
+        objects = []
         query = {"limit": _PAGE}
         while True:
             answer = await self._client.get(path, params=query, extensions=_interruptible())
             if (
                 answer.status_code == 404
             ):  # the kind is not installed, so there are no objects; the watch tries again
-                return (), ListCompleted(0, {}, first)
+                return (), ListEnd(0, {}, first)
             answer.raise_for_status()
             page = decoded(_list, answer.content, LEVELS + 2)
-            seen += [_seen(raw, gone=False) for raw in page.items]
+            objects += [_seen(raw, gone=False) for raw in page.items]
             if not page.metadata.next:
                 break
             query["continue"] = page.metadata.next
         version = int(page.metadata.resource_version)
-        return tuple(seen), ListCompleted(version, {one.uid: one.version for one in seen}, first)
+        return tuple(objects), ListEnd(version, {one.uid: one.version for one in objects}, first)
 
     async def _watch(self, path: str, version: int) -> AsyncIterator[WatchedObject]:
         query = {
@@ -184,13 +182,13 @@ class _Expired(Exception):
 def _interruptible() -> dict[str, Any]:
     """Extensions of a request whose cancellation closes the connection that it is opening.
 
-    Without it, httpcore leaves a connection open if the task is cancelled during the TLS handshake.
+    Without it, httpcore leaves a connection open if the task is canceled during the TLS handshake.
     """
     opened: list[Any] = []  # streams of httpcore
 
-    async def trace(event: str, info: dict[str, Any]) -> None:
+    async def trace(event: str, details: dict[str, Any]) -> None:
         if event == "connection.connect_tcp.complete":
-            opened.append(info["return_value"])
+            opened.append(details["return_value"])
         elif event == "connection.start_tls.failed":
             await opened.pop().aclose()
 

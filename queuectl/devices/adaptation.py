@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from queuectl.cel import checked
 from queuectl.cel.comparisons import AMONG, EQUAL, NUMBER, UNEQUAL, WITHIN
-from queuectl.cel.values import QUANTITY
+from queuectl.cel.library_types import QUANTITY
 from queuectl.domain.errors import BadInput
 from queuectl.domain.words import shortened
 

@@ -31,20 +31,24 @@ class Read:
     """The attributes that requests read.
 
     Attributes:
-        values: by selectors; names without domains, None = all.
+        selected: by selectors; names without domains, None = all.
         compared: by constraints; qualified names.
     """
 
-    values: frozenset[str] | None = frozenset()
+    selected: frozenset[str] | None = frozenset()
     compared: frozenset[str] = frozenset()
 
     def with_value(self, name: str) -> bool:
         """Whether selectors read a qualified attribute."""
-        return self.values is None or name.rpartition("/")[2] in self.values
+        return self.selected is None or name.rpartition("/")[2] in self.selected
 
     def __or__(self, other: Read) -> Read:
-        values = None if self.values is None or other.values is None else self.values | other.values
-        return Read(values, self.compared | other.compared)
+        selected = (
+            None
+            if self.selected is None or other.selected is None
+            else self.selected | other.selected
+        )
+        return Read(selected, self.compared | other.compared)
 
 
 NOTHING_READ: Final = Read()
@@ -121,8 +125,8 @@ class AlikeNodes:
         evaluated = tuple(dict.fromkeys(self._kind(kind, {}) for kind in devices.evaluated))
         rest = (tuple(map(id, left_out)), tuple(map(id, evaluated)))
         key = (tuple(parts), counters, devices.unsupported, rest)
-        known = self._nodes.get(key)
-        if known is None:
+        last = self._nodes.get(key)
+        if last is None:
             numbers = {}
             made = tuple(
                 Device(
@@ -134,9 +138,9 @@ class AlikeNodes:
                     zip(parts, devices.devices, strict=True)
                 )
             )
-            known = NodeDevices(made, counters, devices.unsupported, left_out, evaluated)
-            self._nodes[key] = known
-        return known
+            last = NodeDevices(made, counters, devices.unsupported, left_out, evaluated)
+            self._nodes[key] = last
+        return last
 
     def _kind(self, kind: DeviceKind, numbers: _Numbers) -> DeviceKind:
         """With the attributes that are read, and numbers for values that are only compared."""

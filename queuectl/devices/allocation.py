@@ -11,7 +11,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from queuectl.devices.needs import ABSENT, Choice, Need, NodeNeeds, Partial, State, Stock, bits_of
+from queuectl.devices.needs import (
+    ABSENT,
+    Choice,
+    DeviceState,
+    Need,
+    NodeNeeds,
+    Partial,
+    Stock,
+    bits_of,
+)
 from queuectl.devices.symmetry import Symmetry
 
 
@@ -29,28 +38,28 @@ class Allocator:
     node: NodeNeeds
     steps: int
     _possible: dict[tuple[Any, ...], bool] = field(default_factory=dict)
-    _results: dict[tuple[Any, int], tuple[State, ...]] = field(default_factory=dict)
+    _results: dict[tuple[Any, int], tuple[DeviceState, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.stock = Stock(self.node)
         self._symmetry = Symmetry(self.node, self.stock)
         self._key = self._symmetry.key
 
-    def key(self, state: State) -> Any:
+    def key(self, state: DeviceState) -> Any:
         """Equal for states that differ only in which of several interchangeable devices are in use."""
         return self._key(Partial(state))
 
     @property
-    def start(self) -> State:
+    def start(self) -> DeviceState:
         """No device in use."""
-        return State(0, self.node.left)
+        return DeviceState(0, self.node.left)
 
-    def results(self, state: State, atom: int) -> tuple[State, ...]:
+    def outcomes(self, state: DeviceState, atom: int) -> tuple[DeviceState, ...]:
         """The states that an allocation of an atom can lead to; empty if none is sure to exist."""
         key = (self.key(state), atom)
         known = self._results.get(key)
         if known is None:
-            found: dict[Any, State] = {}
+            found: dict[Any, DeviceState] = {}
             need = self.node.needs[atom]
             if isinstance(need, Need):
                 begin = Partial(state, 0, (frozenset(),) * len(need.constraints))
@@ -62,16 +71,16 @@ class Allocator:
     # The search.
 
     def _collect(
-        self, atom: int, need: Need, at: int, partial: Partial, found: dict[Any, State]
+        self, atom: int, need: Need, at: int, partial: Partial, states: dict[Any, DeviceState]
     ) -> None:
         """All results that the allocator can choose."""
         if at == len(need.requests):
-            found.setdefault(self.key(partial.state), partial.state)
+            states.setdefault(self.key(partial.state), partial.state)
             return
         choices = need.requests[at]
         for number, choice in enumerate(choices):
             for after in self._picks(need, choice, partial, strict=False):
-                self._collect(atom, need, at + 1, after, found)
+                self._collect(atom, need, at + 1, after, states)
             later = len(choices) > number + 1
             if later and any(
                 self._exists(atom, need, at + 1, after)
@@ -151,31 +160,31 @@ class Allocator:
             if any(amount < 0 for amount in rest):
                 return None
             left = (*left[:device], rest, *left[device + 1 :])
-        seen = self._seen(need, choice, partial.seen, device, strict)
+        seen = self._seen(need, choice, partial.chosen_values, device, strict)
         if seen is None:
             return None
         picked = partial.picked | bit if share is not None else partial.picked
-        return Partial(State(state.used | bit, left), picked, seen)
+        return Partial(DeviceState(state.used | bit, left), picked, seen)
 
     def _seen(
         self,
         need: Need,
         choice: Choice,
-        seen: tuple[frozenset[int], ...],
+        attribute_values: tuple[frozenset[int], ...],
         device: int,
         strict: bool,
     ) -> tuple[frozenset[int], ...] | None:
         """The values that constraints have seen with a device more; None where one of them forbids it."""
-        after = list(seen)
+        after = list(attribute_values)
         for number in choice.constraints:
             constraint = need.constraints[number]
-            value = self.node.values[constraint.attribute][device]
+            value = self.node.attribute_values[constraint.attribute][device]
             if value == ABSENT:
                 return None
             if constraint.distinct:
-                if value in seen[number] and (strict or not constraint.loose):
+                if value in attribute_values[number] and (strict or not constraint.loose):
                     return None
-            elif seen[number] and value not in seen[number]:
+            elif attribute_values[number] and value not in attribute_values[number]:
                 return None
-            after[number] = seen[number] | {value}
+            after[number] = attribute_values[number] | {value}
         return tuple(after)

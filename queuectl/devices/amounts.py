@@ -14,10 +14,10 @@ from itertools import chain, product
 from operator import le
 from typing import Final, TypeAlias
 
-from queuectl.devices.cluster import Cluster, OnNode
+from queuectl.devices.cluster import FleetDevices, OnNode
 from queuectl.devices.modes import Modes
 from queuectl.devices.requests import PodRequest, lowered_shape
-from queuectl.devices.table import Kind, Mode, table_of
+from queuectl.devices.table import Mode, NodeKind, table_of
 from queuectl.domain.devices import DEVICE_ROW, not_sure
 from queuectl.domain.fleet import HOSTNAME, Fleet, Node
 from queuectl.domain.quantity import NOTHING, Resources
@@ -29,17 +29,17 @@ _OfNode: TypeAlias = tuple[Node, OnNode, tuple[int, ...]]
 """With the amount of each charged resource that devices add to it."""
 
 
-def modes_of_kind(kind: Kind) -> Iterator[Mode]:
+def modes_of_kind(kind: NodeKind) -> Iterator[Mode]:
     """All modes of a kind of node: each group for all its atoms, or for one that loses by sharing."""
     choices = [(None, *sorted(group.lost)) for group in kind.groups]
     for mode, _ in zip(product(*choices), range(MOST_MODES), strict=False):
         yield mode
 
 
-class Amounts:
+class DeviceAmounts:
     """The amounts of a cluster. ``names``: row of the table to its resource."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: FleetDevices) -> None:
         self.cluster = cluster
         modes = {kind: tuple(modes_of_kind(kind)) for kind in cluster.kinds}
         self._table = table_of(modes, cluster.present)
@@ -70,7 +70,7 @@ class Amounts:
             for devices, resource in zip(node.devices, self.cluster.charged, strict=True)
         )
 
-    def _beyond(self, kind: Kind, mode: Mode, resource: str) -> int:
+    def _beyond(self, kind: NodeKind, mode: Mode, resource: str) -> int:
         """The charges on a node that its devices do not bound: of shared devices, alternatives and device plugins."""
         cluster, alone = self.cluster, self._table.alone[kind, mode]
         return sum(
@@ -128,7 +128,9 @@ class Amounts:
             nodes.append(node if same else replace(node, allocatable=amounts, occupied=occupied))
         return Fleet(tuple(nodes))
 
-    def _with_rows(self, allocatable: Resources, kind: Kind, column: tuple[int, ...]) -> Resources:
+    def _with_rows(
+        self, allocatable: Resources, kind: NodeKind, column: tuple[int, ...]
+    ) -> Resources:
         more = dict(zip(self.cluster.charged, column, strict=True))
         more |= {name: self._largest[kind][row] for row, name in self.names.items()}
         return allocatable + Resources(more) if any(more.values()) else allocatable
@@ -145,7 +147,7 @@ class Amounts:
                     used |= dict.fromkeys(names, less)
         return used
 
-    def _less(self, kind: Kind, mode: Mode) -> Resources:
+    def _less(self, kind: NodeKind, mode: Mode) -> Resources:
         amounts = self._table.amounts[kind, mode]
         return Resources(
             {name: self._largest[kind][row] - amounts[row] for row, name in self.names.items()}
@@ -186,7 +188,7 @@ class Amounts:
         amounts = self._table.of_pod(self.cluster.counts(request))
         rows = {name: amounts[row] for row, name in self.names.items() if amounts[row]}
         backed = {name: self.cluster.classes.backing[name] for name, _ in request.extended}
-        return lowered_shape(shape, self.cluster.classes.asked(request), rows, backed)
+        return lowered_shape(shape, self.cluster.classes.requested(request), rows, backed)
 
 
 def _positive(amounts: Resources) -> Resources:
@@ -194,10 +196,10 @@ def _positive(amounts: Resources) -> Resources:
 
 
 def together(
-    used: Mapping[str, Resources], others: Iterable[tuple[str, Resources]]
+    used: Mapping[str, Resources], additions: Iterable[tuple[str, Resources]]
 ) -> Mapping[str, Resources]:
     """Amounts in use by node, with others added."""
     total = dict(used)
-    for name, amounts in others:
+    for name, amounts in additions:
         total[name] = total.get(name, NOTHING) + amounts
     return total

@@ -42,9 +42,9 @@ class ChangedGangs:
 
 
 def _changed(
-    gangs: Sequence[Gang], known: dict[int, tuple[Gang, Gang]], change: _Change
+    gangs: Sequence[Gang], lowered: dict[int, tuple[Gang, Gang]], change: _Change
 ) -> tuple[Gang, ...]:
     for gang in gangs:
-        if id(gang) not in known:
-            known[id(gang)] = gang, change(gang)
-    return tuple([known[id(gang)][1] for gang in gangs])
+        if id(gang) not in lowered:
+            lowered[id(gang)] = gang, change(gang)
+    return tuple([lowered[id(gang)][1] for gang in gangs])

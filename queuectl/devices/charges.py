@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from queuectl.devices.matching import Matching, NotMatched
-from queuectl.devices.requests import Classes, lowered_shape
+from queuectl.devices.requests import DeviceClasses, lowered_shape
 from queuectl.devices.shared import ClaimKey, with_shared_claims
 from queuectl.domain.devices import DeviceClass, DeviceInventory, DeviceOption, NodeDevices
 from queuectl.domain.fleet import Node
@@ -17,33 +17,35 @@ from queuectl.domain.workload import PodSet, Workload
 # ---- The charges of one gang
 
 
-def with_charges(workload: Workload, classes: Classes) -> Workload:
+def with_charges(workload: Workload, classes: DeviceClasses) -> Workload:
     """The gang with the resources that are charged for its devices among its requests."""
     podsets = tuple(_charged(podset, classes) for podset in workload.podsets)
     return replace(workload, podsets=podsets) if podsets != workload.podsets else workload
 
 
 def charged_gang(
-    gang: Admitted, given: Snapshot, classes: Classes, elsewhere: Collection[ClaimKey] = ()
+    gang: Admitted, snapshot: Snapshot, classes: DeviceClasses, elsewhere: Collection[ClaimKey] = ()
 ) -> Admitted:
     """The same for a gang that holds capacity, with podsets for the claims that its pods share.
 
     Args:
         gang: as its users know it.
-        given: without gangs.
+        snapshot: without gangs.
         classes: of devices.
         elsewhere: claims that count for other gangs.
     """
     if any(podset.shared_claims for podset in gang.workload.podsets):
-        gang = with_shared_claims(replace(given, admitted=(gang,)), classes, elsewhere).admitted[0]
+        gang = with_shared_claims(replace(snapshot, admitted=(gang,)), classes, elsewhere).admitted[
+            0
+        ]
     return replace(gang, workload=with_charges(gang.workload, classes))
 
 
-def _charged(podset: PodSet, classes: Classes) -> PodSet:
+def _charged(podset: PodSet, classes: DeviceClasses) -> PodSet:
     request = classes.request_of(podset.shape)
     if request is None:
         return podset
-    return replace(podset, shape=lowered_shape(podset.shape, classes.asked(request), {}, {}))
+    return replace(podset, shape=lowered_shape(podset.shape, classes.requested(request), {}, {}))
 
 
 # ---- Resources that no Reservation can keep by amount
@@ -59,7 +61,7 @@ def device_resources(
         mapped: DeviceClass and the resource that the Configuration charges for its devices.
         nodes: of the cluster.
     """
-    of_devices = Classes(classes, mapped).every_resource
+    of_devices = DeviceClasses(classes, mapped).every_resource
     if not of_devices:
         return of_devices
     return of_devices - {
@@ -75,8 +77,8 @@ def offers(inventory: DeviceInventory) -> dict[str, dict[str, int]]:
 
     A device that a taint takes out of use does not count.
     """
-    classes, matching = Classes(inventory.classes, ()), Matching(inventory.classes)
-    found: dict[str, dict[str, int]] = {}
+    classes, matching = DeviceClasses(inventory.classes, ()), Matching(inventory.classes)
+    by_node: dict[str, dict[str, int]] = {}
     for name, node in inventory.nodes.items():
         at: dict[str, set[int]] = {}
         for device_class in sorted(inventory.classes):
@@ -86,8 +88,8 @@ def offers(inventory: DeviceInventory) -> dict[str, dict[str, int]]:
                 continue
             at.setdefault(classes.charged(device_class), set()).update(positions)
         counts = {resource: _at_a_time(node, own) for resource, own in sorted(at.items())}
-        found[name] = {resource: count for resource, count in counts.items() if count}
-    return {name: own for name, own in found.items() if own}
+        by_node[name] = {resource: count for resource, count in counts.items() if count}
+    return {name: own for name, own in by_node.items() if own}
 
 
 def selected(inventory: DeviceInventory) -> dict[str, int]:

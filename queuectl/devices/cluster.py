@@ -14,9 +14,9 @@ from queuectl.devices.matching import Matching, NotMatched
 from queuectl.devices.needs import Atom, NodeNeeds
 from queuectl.devices.pools import without_taints
 from queuectl.devices.reading import needs_of
-from queuectl.devices.requests import Classes, PodRequest
+from queuectl.devices.requests import DeviceClasses, PodRequest
 from queuectl.devices.shared import MIXED_IN_POD
-from queuectl.devices.table import Kind, Plugin, kind_of
+from queuectl.devices.table import NodeKind, Plugin, kind_of
 from queuectl.domain.devices import (
     AllocatedDevice,
     DeviceInventory,
@@ -39,7 +39,7 @@ _MIXED_VENDORS: Final = (
 class OnNode:
     """A node for some atoms. ``devices``: per charged resource, the number of its devices that are not held."""
 
-    kind: Kind
+    kind: NodeKind
     devices: tuple[int, ...]
 
 
@@ -58,7 +58,7 @@ class NodeCache:
         self._atoms: tuple[Atom, ...] = ()
         self._classes: tuple[tuple[str, ...], ...] = ()
         self._made: dict[tuple[object, ...], tuple[NodeDevices, OnNode]] = {}
-        self._kinds: dict[tuple[NodeNeeds, Plugin], Kind] = {}
+        self._kinds: dict[tuple[NodeNeeds, Plugin], NodeKind] = {}
         self._gpus: tuple[DeviceInventory, tuple[DeviceKind, ...]] | None = None
         self._untainted: dict[int, tuple[NodeDevices, NodeDevices]] = {}
 
@@ -101,7 +101,7 @@ class NodeCache:
             known = self._untainted[id(devices)] = devices, without_taints(devices)
         return known[1]
 
-    def keep(self, nodes: Collection[NodeDevices], kinds: Collection[Kind]) -> None:
+    def keep(self, nodes: Collection[NodeDevices], kinds: Collection[NodeKind]) -> None:
         """Forget other nodes, and kinds that no node has."""
         alive = {id(devices) for devices in nodes}
         self._untainted = {key: known for key, known in self._untainted.items() if key in alive}
@@ -130,7 +130,7 @@ class NodeCache:
             return ()
 
 
-class Cluster:
+class FleetDevices:
     """The nodes of a fleet for some requests.
 
     Attributes:
@@ -151,7 +151,7 @@ class Cluster:
         fleet: Fleet,
         inventory: DeviceInventory,
         held: Mapping[str, tuple[AllocatedDevice, ...]],
-        classes: Classes,
+        classes: DeviceClasses,
         atoms: tuple[Atom, ...],
         cache: NodeCache,
     ) -> None:
@@ -184,7 +184,7 @@ class Cluster:
         ]
         self.kinds = tuple(dict.fromkeys(on.kind for on in (*self.nodes, *self.recovered)))
         cache.keep((*inventory.nodes.values(), *inventory.recovered.values()), set(self.kinds))
-        names: dict[Kind, list[str]] = {kind: [] for kind in self.kinds}
+        names: dict[NodeKind, list[str]] = {kind: [] for kind in self.kinds}
         for node, on_node in zip(fleet.nodes, self.nodes, strict=True):
             names[on_node.kind].append(node.name)
         self.present = frozenset(kind for kind, own in names.items() if own)
@@ -192,7 +192,7 @@ class Cluster:
             k: names[k] for k in self.kinds if k in self.present and any(g.lost for g in k.groups)
         }
 
-    def _charge(self, classes: Classes, atom: Atom) -> dict[str, int]:
+    def _charge(self, classes: DeviceClasses, atom: Atom) -> dict[str, int]:
         return {**classes.charges(atom), **({atom.resource: 1} if atom.resource else {})}
 
     def _plugin(self, node: Node) -> Plugin:
@@ -206,7 +206,7 @@ class Cluster:
         """The atoms of a pod, by number."""
         known = self._counts.get(request)
         if known is None:
-            asked = self.classes.asked(request)
+            asked = self.classes.requested(request)
             known = {self._at[atom]: number for atom, number in asked.atoms.items()}
             self._counts[request] = known
         return known
@@ -218,7 +218,7 @@ class Cluster:
         return self._refusals[request]
 
     def _refusal(self, request: PodRequest) -> str | None:
-        asked = self.classes.asked(request)
+        asked = self.classes.requested(request)
         if asked.refusal is not None:
             return asked.refusal
         for atom, own in zip(self.counts(request), asked.atoms, strict=True):

@@ -11,7 +11,7 @@ from typing import Final
 
 from queuectl.devices.matching import Matching, NotMatched
 from queuectl.devices.needs import consumed
-from queuectl.devices.requests import Classes
+from queuectl.devices.requests import DeviceClasses
 from queuectl.domain.devices import Device, DeviceKind, DeviceOption, NodeDevices
 from queuectl.domain.gpus import GpuWeights, amd_part, mig_part
 
@@ -23,7 +23,7 @@ _AMD: Final = "gpu.amd.com"
 class DeviceGpus:
     """The GPUs of devices and of requests for devices, on the nodes that publish them."""
 
-    def __init__(self, classes: Classes, weights: GpuWeights, matching: Matching) -> None:
+    def __init__(self, classes: DeviceClasses, weights: GpuWeights, matching: Matching) -> None:
         self._classes = classes
         self._weights = weights
         self._matching = matching
@@ -95,7 +95,7 @@ class DeviceGpus:
             for name in sorted(self._matching.classes)
             if self._matching.selects(DeviceOption(name), kind)
         ]
-        given = dict(self._weights.given)
+        given = dict(self._weights.configured)
         for resource in charged:
             if resource in given:
                 return given[resource]

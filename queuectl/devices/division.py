@@ -8,10 +8,10 @@ from operator import is_
 from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
-from queuectl.devices.cluster import Cluster
+from queuectl.devices.cluster import FleetDevices
 from queuectl.devices.modes import Modes, Places, modes_of, places_of
 from queuectl.devices.requests import PodRequest
-from queuectl.devices.table import Kind
+from queuectl.devices.table import NodeKind
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
 
@@ -25,22 +25,22 @@ Holders: TypeAlias = Mapping[str, frozenset[int]]
 class Division:
     """Kept for each cluster: clusters come and go with the requests of the pending gangs."""
 
-    _modes: tuple[Cluster, Snapshot, Modes] | None = None
-    _holders: WeakKeyDictionary[Cluster, tuple[tuple[Admitted, ...], Holders]] = field(
+    _modes: tuple[FleetDevices, Snapshot, Modes] | None = None
+    _holders: WeakKeyDictionary[FleetDevices, tuple[tuple[Admitted, ...], Holders]] = field(
         default_factory=WeakKeyDictionary
     )
-    _places: WeakKeyDictionary[Cluster, tuple[Holders, Mapping[Kind, Places]]] = field(
+    _places: WeakKeyDictionary[FleetDevices, tuple[Holders, Mapping[NodeKind, Places]]] = field(
         default_factory=WeakKeyDictionary
     )
 
-    def modes(self, snapshot: Snapshot, cluster: Cluster, requests: Requests) -> Modes:
+    def modes(self, snapshot: Snapshot, cluster: FleetDevices, requests: Requests) -> Modes:
         """The nodes that are kept for one kind of request."""
         last = self._modes
         if last is None or last[0] is not cluster or not same_gangs(last[1], snapshot):
             last = self._modes = cluster, snapshot, self._divided(snapshot, cluster, requests)
         return last[2]
 
-    def holders(self, snapshot: Snapshot, cluster: Cluster, requests: Requests) -> Holders:
+    def holders(self, snapshot: Snapshot, cluster: FleetDevices, requests: Requests) -> Holders:
         """The users of the nodes; the same object if no gang has a reservation, and the same gangs run."""
         last = self._holders.get(cluster)
         if last is None or not same(last[0], snapshot.admitted):
@@ -54,7 +54,7 @@ class Division:
             held[node] = held.get(node, atoms) | atoms
         return held
 
-    def _divided(self, snapshot: Snapshot, cluster: Cluster, requests: Requests) -> Modes:
+    def _divided(self, snapshot: Snapshot, cluster: FleetDevices, requests: Requests) -> Modes:
         if not cluster.divided:
             return {}
         demand = _demand(snapshot.pending, cluster, requests)
@@ -77,7 +77,7 @@ def same(last: Sequence[object], now: Sequence[object]) -> bool:
 
 
 def _demand(
-    gangs: Iterable[Pending], cluster: Cluster, requests: Requests
+    gangs: Iterable[Pending], cluster: FleetDevices, requests: Requests
 ) -> dict[frozenset[int], dict[int, int]]:
     """Atoms of one pod to the number of each in all pending pods of this sort."""
     demand: dict[frozenset[int], dict[int, int]] = {}
@@ -94,7 +94,7 @@ def _demand(
 
 
 def _holders(
-    gangs: Iterable[Pending | Admitted], cluster: Cluster, requests: Requests
+    gangs: Iterable[Pending | Admitted], cluster: FleetDevices, requests: Requests
 ) -> dict[str, frozenset[int]]:
     held: dict[str, frozenset[int]] = {}
     for gang in gangs:

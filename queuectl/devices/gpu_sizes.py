@@ -15,7 +15,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from queuectl.devices.device_gpus import DeviceGpus
 from queuectl.devices.matching import Matching
-from queuectl.devices.requests import Classes
+from queuectl.devices.requests import DeviceClasses
 from queuectl.domain.devices import (
     AllocatedDevice,
     Claim,
@@ -61,7 +61,7 @@ class GpuSizes:
         self._config = config
         self._matching = matching
         self._weights = config.rules.accounting.gpus
-        self.classes = Classes(inventory.classes, config.rules.device_classes)
+        self.classes = DeviceClasses(inventory.classes, config.rules.device_classes)
         self.devices = DeviceGpus(self.classes, self._weights, matching)
         self._kinds: dict[str, list[Node]] = {}
         self._units: dict[str, Mapping[str, float]] = {}
@@ -153,7 +153,7 @@ class GpuSizes:
     def _of_resource(self, resource: str, flavors: Sequence[_Labels]) -> Fraction:
         """A unit on the nodes with the labels of one of the flavors, if it is the same on all; without nodes, on such a node."""
         nodes = self._kinds_with(resource)
-        found = {
+        units = {
             self._weights.of(resource, node.labels)
             for wanted in flavors
             for node in nodes
@@ -164,12 +164,12 @@ class GpuSizes:
             option = DeviceOption(backing)
             devices = map(self._devices_of, self._nodes(flavors))
             sizes = (self.devices.requested(option, each) for each in devices)
-            found |= {size for size in sizes if size is not None}
-            if not found:
+            units |= {size for size in sizes if size is not None}
+            if not units:
                 return self.devices.by_name(option)
-        if not found:
-            found = {self._weights.of(resource, wanted) for wanted in flavors}
-        return found.pop() if len(found) == 1 else self._weights.of(resource)
+        if not units:
+            units = {self._weights.of(resource, wanted) for wanted in flavors}
+        return units.pop() if len(units) == 1 else self._weights.of(resource)
 
     # -- on a node
 
@@ -288,12 +288,12 @@ class GpuSizes:
         """The number of allocated devices that are GPUs or parts of GPUs. Exporters report each separately."""
         return sum(not one.admin and self._allocated(one) > 0 for one in devices)
 
-    def _allocated(self, one: AllocatedDevice) -> Fraction:
-        device = self._by_id.get(one.id)
+    def _allocated(self, allocated: AllocatedDevice) -> Fraction:
+        device = self._by_id.get(allocated.id)
         if device is None:
             return _NONE
         totals = dict(device.kind.capacity)
-        parts = [amount / totals[name] for name, amount in one.share if totals.get(name)]
+        parts = [amount / totals[name] for name, amount in allocated.share if totals.get(name)]
         return self.devices.of(device) * max(parts, default=Fraction(1))
 
     # -- the nodes

@@ -10,15 +10,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from queuectl.devices.amounts import Amounts, together
+from queuectl.devices.amounts import DeviceAmounts, together
 from queuectl.devices.changed_gangs import ChangedGangs, Gang
-from queuectl.devices.cluster import Cluster, NodeCache
+from queuectl.devices.cluster import FleetDevices, NodeCache
 from queuectl.devices.division import Division, same, same_gangs
 from queuectl.devices.matching import Matching
 from queuectl.devices.modes import Modes, modes_of, places_of
 from queuectl.devices.numa import NumaNodes
 from queuectl.devices.reading import Selects
-from queuectl.devices.requests import Classes, PodRequest
+from queuectl.devices.requests import DeviceClasses, PodRequest
 from queuectl.devices.shared import unsupported, with_shared_claims
 from queuectl.domain.devices import NO_DEVICES, AllocatedDevice
 from queuectl.domain.quantity import Resources
@@ -38,12 +38,12 @@ class DeviceCache:
     ``numa``: for gangs whose pods request one NUMA node.
     """
 
-    _classes: tuple[tuple[object, ...], Classes] | None = None
+    _classes: tuple[tuple[object, ...], DeviceClasses] | None = None
     _asked: dict[int, tuple[Workload, tuple[PodRequest | None, ...]]] = field(default_factory=dict)
     _nodes: NodeCache = field(default_factory=lambda: NodeCache(Matching({})))
     _lowered: list[tuple[tuple[object, ...], _Lowered]] = field(default_factory=list)
     _shared: tuple[Snapshot, Snapshot] | None = None
-    _running: tuple[Classes, tuple[Admitted, ...], frozenset[PodRequest]] | None = None
+    _running: tuple[DeviceClasses, tuple[Admitted, ...], frozenset[PodRequest]] | None = None
     division: Division = field(default_factory=Division)
     numa: NumaNodes = field(default_factory=NumaNodes)
 
@@ -52,16 +52,16 @@ class DeviceCache:
         """The devices that an option selects, for the DeviceClasses of the last snapshot."""
         return self._nodes.alike.selects
 
-    def classes(self, snapshot: Snapshot) -> Classes:
+    def classes(self, snapshot: Snapshot) -> DeviceClasses:
         """The DeviceClasses of a snapshot."""
         key = (snapshot.devices.classes, snapshot.config.rules.device_classes)
         if self._classes is None or self._classes[0] != key:
-            self._classes = key, Classes(*key)
+            self._classes = key, DeviceClasses(*key)
             self._asked = {}
             self._nodes = NodeCache(Matching(snapshot.devices.classes))
         return self._classes[1]
 
-    def requests(self, snapshot: Snapshot, classes: Classes) -> frozenset[PodRequest]:
+    def requests(self, snapshot: Snapshot, classes: DeviceClasses) -> frozenset[PodRequest]:
         """The distinct requests for devices of all gangs."""
         last = self._running
         if last is None or last[0] is not classes or not same(last[1], snapshot.admitted):
@@ -74,7 +74,7 @@ class DeviceCache:
         return found
 
     def _distinct(
-        self, gangs: Iterable[Pending | Admitted], classes: Classes
+        self, gangs: Iterable[Pending | Admitted], classes: DeviceClasses
     ) -> frozenset[PodRequest]:
         workloads = {id(gang.workload): gang.workload for gang in gangs}
         for key in workloads.keys() - self._asked.keys():
@@ -83,7 +83,7 @@ class DeviceCache:
         distinct = {self._asked[key][1] for key in workloads}
         return frozenset(request for each in distinct for request in each if request is not None)
 
-    def shared(self, snapshot: Snapshot, classes: Classes) -> Snapshot:
+    def shared(self, snapshot: Snapshot, classes: DeviceClasses) -> Snapshot:
         """The snapshot with podsets for the claims that pods share."""
         last = self._shared
         if (
@@ -109,7 +109,7 @@ class DeviceCache:
         made = next((lowered for known, lowered in self._lowered if known == key), None)
         if made is None:
             of = (snapshot.fleet, snapshot.devices, held, classes, atoms, self._nodes)
-            made = _Lowered(Cluster(*of))
+            made = _Lowered(FleetDevices(*of))
         present: list[tuple[tuple[object, ...], _Lowered]] = [(key, made)]
         past: list[tuple[tuple[object, ...], _Lowered]] = []
         for known in self._lowered:
@@ -192,9 +192,9 @@ def _held(snapshot: Snapshot, cache: DeviceCache) -> dict[str, tuple[AllocatedDe
 class _Lowered:
     """Nodes and gangs with their rows."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: FleetDevices) -> None:
         self.cluster = cluster
-        self.amounts = Amounts(cluster)
+        self.amounts = DeviceAmounts(cluster)
         self.fleet = self.amounts.fleet
         self._gangs = ChangedGangs()
         self._workloads: dict[int, tuple[Workload, Workload]] = {}
@@ -241,16 +241,16 @@ class _Lowered:
         return unsupported(why) if why is not None else None
 
     def _workload(self, workload: Workload, requests: tuple[PodRequest | None, ...]) -> Workload:
-        known = self._workloads.get(id(workload))
-        if known is None:
+        last = self._workloads.get(id(workload))
+        if last is None:
             podsets = (
                 podset
                 if request is None
                 else replace(podset, shape=self.amounts.shape(podset.shape, request))
                 for podset, request in zip(workload.podsets, requests, strict=True)
             )
-            known = self._workloads[id(workload)] = (
+            last = self._workloads[id(workload)] = (
                 workload,
                 replace(workload, podsets=tuple(podsets)),
             )
-        return known[1]
+        return last[1]

@@ -10,10 +10,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from queuectl.devices.rows import Group
-from queuectl.devices.table import Kind, Mode
+from queuectl.devices.rows import AtomGroup
+from queuectl.devices.table import Mode, NodeKind
 
-Modes: TypeAlias = Mapping[Kind, Mapping[Mode, Sequence[str]]]
+Modes: TypeAlias = Mapping[NodeKind, Mapping[Mode, Sequence[str]]]
 """Per kind of node, the names of the nodes in each mode."""
 
 
@@ -30,7 +30,7 @@ def places_of(nodes: Sequence[str], held: Mapping[str, frozenset[int]]) -> Place
 
 
 def modes_of(
-    kind: Kind,
+    kind: NodeKind,
     nodes: Sequence[str],
     places: Places,
     demand: Mapping[frozenset[int], Mapping[int, int]],
@@ -51,47 +51,47 @@ def modes_of(
 
 
 def _of_group(
-    group: Group,
+    group: AtomGroup,
     held: Places,
     size: int,
     demand: Mapping[frozenset[int], Mapping[int, int]],
 ) -> list[int | None]:
     """Per node, of which there are ``size``, the first of the atoms with one need that it is kept for; None = for all of the group."""
     lost = group.lost
-    kept: list[int | None] = [None] * size
+    firsts: list[int | None] = [None] * size
     if not lost:
-        return kept
+        return firsts
     first = group.first_of
     places: dict[frozenset[int], list[int]] = defaultdict(list)  # atoms of the group to nodes
     for atoms, numbers in held.items():
         places[frozenset(first[a] for a in atoms or () if a in first)] += numbers
     for found in places.values():
         found.sort()
-    wanted = _wanted(group, demand)
+    needs = _wanted(group, demand)
     for own, nodes in places.items():
         if len(own) == 1 and (atom := next(iter(own))) in lost:
             # Where others are pending too, they can preempt on the rest.
-            alone = wanted.keys() <= {atom}
-            number = len(nodes) if alone else _share(wanted, atom, len(nodes))
+            alone = needs.keys() <= {atom}
+            number = len(nodes) if alone else _share(needs, atom, len(nodes))
             for i in nodes[len(nodes) - number :]:
-                kept[i] = atom
+                firsts[i] = atom
     free = places[frozenset()]
     total = len(free)
-    for atom in sorted(a for a in wanted if a in lost and a is not None):
-        number = total if len(wanted) == 1 else _share(wanted, atom, total)
+    for atom in sorted(a for a in needs if a in lost and a is not None):
+        number = total if len(needs) == 1 else _share(needs, atom, total)
         for _ in range(number):
-            kept[free.pop()] = atom
-    return kept
+            firsts[free.pop()] = atom
+    return firsts
 
 
-def _share(wanted: Mapping[int | None, int], atom: int, nodes: int) -> int:
+def _share(needs: Mapping[int | None, int], atom: int, nodes: int) -> int:
     """The part of some nodes that an atom gets: what it needs, or else in proportion to what all need."""
-    need, total = wanted.get(atom, 0), sum(wanted.values())
+    need, total = needs.get(atom, 0), sum(needs.values())
     return need if total <= nodes else need * nodes // total
 
 
 def _wanted(
-    group: Group, demand: Mapping[frozenset[int], Mapping[int, int]]
+    group: AtomGroup, demand: Mapping[frozenset[int], Mapping[int, int]]
 ) -> dict[int | None, int]:
     """First atom of each need to the number of nodes that its pending pods need; None for pods with several needs."""
     alone = dict(zip(group.atoms, group.alone, strict=True))

@@ -49,19 +49,21 @@ def consumed(device: Device, option: DeviceOption) -> Share | None:
     return tuple(amounts)
 
 
-def _rounded(value: Fraction, asked: Fraction | None, policy: CapacityPolicy | None) -> Fraction:
-    if asked is None:
-        return policy.default if policy is not None and policy.default is not None else value
+def _rounded(
+    amount: Fraction, requested: Fraction | None, policy: CapacityPolicy | None
+) -> Fraction:
+    if requested is None:
+        return policy.default if policy is not None and policy.default is not None else amount
     if policy is None:
-        return asked
+        return requested
     if policy.least is not None:
-        if asked <= policy.least:
+        if requested <= policy.least:
             return policy.least
         if policy.step is None:
-            return asked
+            return requested
         least, step = ceil(policy.least), ceil(policy.step)
-        return Fraction(least - (least - ceil(asked)) // step * step)
-    return next((each for each in policy.values if asked <= each), asked)
+        return Fraction(least - (least - ceil(requested)) // step * step)
+    return next((each for each in policy.valid_values if requested <= each), requested)
 
 
 def _violates(amount: Fraction, policy: CapacityPolicy) -> bool:
@@ -71,7 +73,7 @@ def _violates(amount: Fraction, policy: CapacityPolicy) -> bool:
         return True
     if policy.step is not None:
         return (ceil(amount) - ceil(policy.least or 0)) % ceil(policy.step) != 0
-    return bool(policy.values) and amount not in policy.values
+    return bool(policy.valid_values) and amount not in policy.valid_values
 
 
 # ---- Needs of atoms on one node
@@ -99,8 +101,8 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Constraint:
-    """``attribute``: a row of ``NodeNeeds.values``. ``loose``: kube-scheduler can accept equal values in spite of ``distinct``."""
+class AttributeConstraint:
+    """``attribute``: a row of ``NodeNeeds.attribute_values``. ``loose``: kube-scheduler can accept equal values in spite of ``distinct``."""
 
     attribute: int
     distinct: bool
@@ -112,7 +114,7 @@ class Need:
     """An atom on the node: of each request one choice."""
 
     requests: tuple[tuple[Choice, ...], ...]
-    constraints: tuple[Constraint, ...] = ()
+    constraints: tuple[AttributeConstraint, ...] = ()
 
     @property
     def devices(self) -> int:
@@ -145,7 +147,7 @@ class NodeNeeds:
 
     Attributes:
         needs: per atom; a sentence where the node cannot serve it.
-        values: per attribute of a constraint and device, a number for its value; ``ABSENT`` without one.
+        attribute_values: per attribute of a constraint and device, a number for its value; ``ABSENT`` without one.
         counters: amounts that are left.
         consumes: per device, (counter, amount).
         left: per device, the amounts that are left of a shared device; None for others.
@@ -153,7 +155,7 @@ class NodeNeeds:
     """
 
     needs: tuple[Need | str, ...]
-    values: tuple[tuple[int, ...], ...] = ()
+    attribute_values: tuple[tuple[int, ...], ...] = ()
     counters: tuple[int, ...] = ()
     consumes: tuple[tuple[tuple[int, int], ...], ...] = ()
     left: tuple[Share | None, ...] = ()
@@ -166,7 +168,7 @@ Shares: TypeAlias = tuple[tuple[Any, ...] | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class DeviceState:
     """Devices of a node in use: ``used`` as bits, and per device what is left of a shared one."""
 
     used: int
@@ -177,9 +179,9 @@ class State:
 class Partial:
     """A state in the middle of an atom: the devices of the request so far, and the values that constraints have seen."""
 
-    state: State
+    state: DeviceState
     picked: int = 0
-    seen: tuple[frozenset[int], ...] = ()
+    chosen_values: tuple[frozenset[int], ...] = ()
 
 
 @dataclass(eq=False)
@@ -197,10 +199,10 @@ class Stock:
         consumed = self.node.consumes[device]
         if not consumed:
             return True
-        rest = self.rest(used)
+        rest = self.unused(used)
         return all(rest[counter] >= amount for counter, amount in consumed)
 
-    def rest(self, used: int) -> tuple[int, ...]:
+    def unused(self, used: int) -> tuple[int, ...]:
         """Counters that these devices leave."""
         used &= self._counted
         known = self._known.get(used)

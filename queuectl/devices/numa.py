@@ -91,16 +91,16 @@ class NumaNodes:
         )
 
     def _devices(
-        self, fleet: Fleet, given: DeviceInventory, asked: frozenset[str]
+        self, fleet: Fleet, inventory: DeviceInventory, resources: frozenset[str]
     ) -> DeviceInventory:
         last = self._inventory
-        if last is None or last[:3] != (fleet, given, asked):
-            if self._makes.asked != asked:
-                self._makes = NumaDevices(asked)
-            nodes = self._makes.nodes(fleet.by_name, given.nodes, given.zones)
-            recovered = self._makes.nodes(given.recovered, given.recovered, given.zones)
-            made = replace(given, nodes=nodes, recovered=recovered)
-            last = self._inventory = fleet, given, asked, made
+        if last is None or last[:3] != (fleet, inventory, resources):
+            if self._makes.resources != resources:
+                self._makes = NumaDevices(resources)
+            nodes = self._makes.nodes(fleet.by_name, inventory.nodes, inventory.zones)
+            recovered = self._makes.nodes(inventory.recovered, inventory.recovered, inventory.zones)
+            made = replace(inventory, nodes=nodes, recovered=recovered)
+            last = self._inventory = fleet, inventory, resources, made
         return last[3]
 
 

@@ -84,10 +84,10 @@ def claim_of(needs: PodNeeds) -> ClaimSpec:
 class NumaDevices:
     """Makes the devices; equal kinds are one object.
 
-    ``asked``: the resources that pods request from one NUMA node.
+    ``resources``: the resources that pods request from one NUMA node.
     """
 
-    asked: frozenset[str]
+    resources: frozenset[str]
     _kinds: dict[tuple[Resources, str, frozenset[str]], DeviceKind] = field(default_factory=dict)
 
     def nodes(
@@ -114,10 +114,10 @@ class NumaDevices:
 
     def _kind(self, zone: Resources, zones: NodeZones) -> DeviceKind:
         """A resource that no NUMA node of a node has is not bound to any: the kubelet takes it from the node."""
-        free = frozenset(_unbound(self.asked, zones.zones))
+        free = frozenset(_unbound(self.resources, zones.zones))
         key = (zone, zones.scope, free)
         if key not in self._kinds:
-            amounts = {name: Fraction(zone[name]) for name in self.asked - free}
+            amounts = {name: Fraction(zone[name]) for name in self.resources - free}
             amounts |= dict.fromkeys(free, _UNLIMITED)
             capacity = tuple(sorted(amounts.items()))
             served = (_ANY_SCOPE, _POD_SCOPE) if zones.scope == POD else (_ANY_SCOPE,)
@@ -131,9 +131,9 @@ class NumaDevices:
         return self._kinds[key]
 
 
-def _unbound(asked: Collection[str], zones: Iterable[Resources]) -> Iterator[str]:
+def _unbound(resources: Collection[str], zones: Iterable[Resources]) -> Iterator[str]:
     published = {name for zone in zones for name in zone}
-    return (name for name in asked if "/" in name and name not in published)
+    return (name for name in resources if "/" in name and name not in published)
 
 
 def _with(own: NodeDevices, more: NodeDevices) -> NodeDevices:

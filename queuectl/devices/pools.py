@@ -80,8 +80,8 @@ def defect(slices: Sequence[PoolSlice]) -> str | None:
     return None
 
 
-def _counter_sets(one: PoolSlice) -> set[str]:
-    return {name for (name, _), _ in one.counters}
+def _counter_sets(pool_slice: PoolSlice) -> set[str]:
+    return {name for (name, _), _ in pool_slice.counters}
 
 
 def _repeated(names: Iterable[str]) -> str | None:
@@ -133,7 +133,7 @@ class FoundOn:
         )
 
 
-class Pool:
+class DevicePool:
     """One pool."""
 
     def __init__(
@@ -141,13 +141,13 @@ class Pool:
         name: tuple[str, str],
         slices: Sequence[PoolSlice],
         nodes: NodesOf,
-        found: dict[str, FoundOn],
+        places: dict[str, FoundOn],
     ) -> None:
         self._driver, self._name = name
         self._slices = newest(slices)
         self._older = [one for one in slices if one.generation < self._slices[0].generation]
         self._nodes = nodes
-        self._found = found
+        self._found = places
 
     def add(self) -> None:
         """Add its devices to their nodes."""
@@ -171,13 +171,13 @@ class Pool:
         self._place(published, usable)
         self._report(published, refused)
 
-    def _reached(self, one: PoolSlice) -> Collection[str]:
+    def _reached(self, pool_slice: PoolSlice) -> Collection[str]:
         """The nodes for which kube-scheduler reads a ResourceSlice: each node if it has counters and names no node."""
-        if one.counters and (one.access is None or one.access.node is None):
+        if pool_slice.counters and (pool_slice.access is None or pool_slice.access.node is None):
             return self._nodes.of(NodeAccess())
-        if one.access is not None:
-            return self._nodes.of(one.access)
-        own = (device.access for device in one.devices if device.access is not None)
+        if pool_slice.access is not None:
+            return self._nodes.of(pool_slice.access)
+        own = (device.access for device in pool_slice.devices if device.access is not None)
         return {node for access in own for node in self._nodes.of(access)}
 
     def _add_defective(self, why: str) -> None:
@@ -293,10 +293,10 @@ def node_devices(slices: Iterable[PoolSlice], fleet: Fleet) -> dict[str, NodeDev
         slices: all ResourceSlices of the cluster.
         fleet: all nodes of the cluster, for devices that nodes select by labels.
     """
-    return Pools().nodes(slices, fleet)
+    return DevicePools().nodes(slices, fleet)
 
 
-class Pools:
+class DevicePools:
     """The devices of the nodes, from one revision to the next: unchanged nodes keep the same objects."""
 
     def __init__(self) -> None:
@@ -368,7 +368,7 @@ def _found(
     name: tuple[str, str], slices: Sequence[PoolSlice], nodes: NodesOf
 ) -> dict[str, NodeDevices]:
     found: dict[str, FoundOn] = defaultdict(FoundOn)
-    Pool(name, slices, nodes, found).add()
+    DevicePool(name, slices, nodes, found).add()
     return {node: found[node].frozen() for node in sorted(found)}
 
 
@@ -383,9 +383,9 @@ def _joined(
     return {node: _join(parts[node], last.get(node)) for node in sorted(nodes)}
 
 
-def _join(parts: list[NodeDevices], known: _Joined | None) -> _Joined:
-    if known is not None and len(known[0]) == len(parts) and all(map(is_, known[0], parts)):
-        return known
+def _join(parts: list[NodeDevices], last: _Joined | None) -> _Joined:
+    if last is not None and len(last[0]) == len(parts) and all(map(is_, last[0], parts)):
+        return last
     if len(parts) == 1:
         return parts, parts[0]
     joined = NodeDevices(
@@ -398,10 +398,14 @@ def _join(parts: list[NodeDevices], known: _Joined | None) -> _Joined:
     return parts, joined
 
 
-def _needs_labels(one: PoolSlice) -> bool:
+def _needs_labels(pool_slice: PoolSlice) -> bool:
     """Whether the nodes that can use its devices follow from all nodes of the cluster."""
-    accesses = [one.access] if one.access is not None else [d.access for d in one.devices]
-    return (bool(one.counters) and one.access is None) or any(
+    accesses = (
+        [pool_slice.access]
+        if pool_slice.access is not None
+        else [d.access for d in pool_slice.devices]
+    )
+    return (bool(pool_slice.counters) and pool_slice.access is None) or any(
         access is not None and access.node is None for access in accesses
     )
 
@@ -426,7 +430,7 @@ class TaintedSlices:
             slices: as published.
             rules: of the cluster, in a fixed order.
         """
-        made = {}
+        tainted = {}
         for one in slices:
             own = [rule for rule in rules if _reaches(rule, one)]
             if not own:
@@ -436,13 +440,13 @@ class TaintedSlices:
             if known is None or len(known[0]) != len(key) or not all(map(is_, known[0], key)):
                 devices = tuple(_tainted(device, own) for device in one.devices)
                 known = key, replace(one, devices=devices)
-            made[one.name] = known
+            tainted[one.name] = known
             yield known[1]
-        self._made = made
+        self._made = tainted
 
 
-def _reaches(rule: DeviceTaintRule, one: PoolSlice) -> bool:
-    return rule.driver in (None, one.driver) and rule.pool in (None, one.pool)
+def _reaches(rule: DeviceTaintRule, pool_slice: PoolSlice) -> bool:
+    return rule.driver in (None, pool_slice.driver) and rule.pool in (None, pool_slice.pool)
 
 
 def _tainted(device: PublishedDevice, rules: Iterable[DeviceTaintRule]) -> PublishedDevice:

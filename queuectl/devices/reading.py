@@ -13,8 +13,8 @@ from queuectl.devices.matching import NotMatched
 from queuectl.devices.needs import (
     ABSENT,
     Atom,
+    AttributeConstraint,
     Choice,
-    Constraint,
     Need,
     NodeNeeds,
     Share,
@@ -149,10 +149,10 @@ class _Reader:
             frozenset(mixed_pairs(touched)),
         )
 
-    def _binding(self, asked: Sequence[int]) -> list[tuple[str, str, str, str]]:
+    def _binding(self, devices: Sequence[int]) -> list[tuple[str, str, str, str]]:
         """Counters that can be too small for all devices that are asked for."""
         most: dict[tuple[str, str, str, str], int] = {}
-        for number in asked:
+        for number in devices:
             if number not in self.taken:
                 for key, amount in self._consumes(number):
                     most[key] = most.get(key, 0) + amount
@@ -194,10 +194,10 @@ class _Reader:
         self._judge_constraints(atom, need)
         return need
 
-    def _constraint(self, constraint: DeviceConstraint, atom: Atom) -> Constraint:
+    def _constraint(self, constraint: DeviceConstraint, atom: Atom) -> AttributeConstraint:
         row = self.attributes.setdefault(constraint.attribute, len(self.attributes))
         loose = constraint.distinct and any(option.count != 1 for option in atom.options)
-        return Constraint(row, constraint.distinct, loose)
+        return AttributeConstraint(row, constraint.distinct, loose)
 
     def _choice(self, atom: Atom, option: DeviceOption, covering: tuple[int, ...]) -> Choice:
         found = self._found(option)

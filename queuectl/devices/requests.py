@@ -22,7 +22,7 @@ from queuectl.domain.workload import PodShape
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PodRequest:
-    """The request of one pod for devices. :class:`Classes` makes each request once, so it is compared by identity.
+    """The request of one pod for devices. :class:`DeviceClasses` makes each request once, so it is compared by identity.
 
     Attributes:
         devices: its claims.
@@ -39,7 +39,7 @@ class PodRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestedDevices:
     """The devices that one pod requests.
 
     Attributes:
@@ -55,7 +55,7 @@ class Asked:
     refusal: str | None = None
 
 
-class Classes:
+class DeviceClasses:
     """DeviceClasses by the resources that request them and that are charged for them."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Classes:
         self._mapped = dict(mapped)
         self._by_name = classes
         self._requests: dict[tuple[PodDevices | None, tuple[tuple[str, int], ...]], PodRequest] = {}
-        self._asked: dict[PodRequest, Asked] = {}
+        self._asked: dict[PodRequest, RequestedDevices] = {}
         self._last: tuple[frozenset[PodRequest], tuple[Atom, ...]] | None = None
         self.backing: dict[str, str] = {}
         newest = sorted(classes.values(), key=lambda c: (-c.created_at, c.name))
@@ -116,24 +116,24 @@ class Classes:
             self._requests[key] = PodRequest(*key)
         return self._requests[key]
 
-    def asked(self, request: PodRequest) -> Asked:
+    def requested(self, request: PodRequest) -> RequestedDevices:
         """The atoms and charges of a request."""
         known = self._asked.get(request)
         if known is None:
             known = self._asked[request] = self._read(request)
         return known
 
-    def _read(self, request: PodRequest) -> Asked:
+    def _read(self, request: PodRequest) -> RequestedDevices:
         devices, extended = request.devices, request.extended
         counts: Counter[Atom] = Counter()
         charges: Counter[str] = Counter()
         if devices is not None:
             if devices.shared:
                 names = ", ".join(devices.shared)
-                return Asked({}, refusal=f"its pods share a ResourceClaim ({names})")
+                return RequestedDevices({}, refusal=f"its pods share a ResourceClaim ({names})")
             own = atoms_of(devices)
             if own.refusal is not None:
-                return Asked({}, refusal=own.refusal)
+                return RequestedDevices({}, refusal=own.refusal)
             counts.update(own.counts)
             for atom, number in own.counts.items():
                 for name, amount in self.charges(atom).items():
@@ -146,7 +146,7 @@ class Classes:
             if name != resource:
                 charges[name] += amount
                 uncharged.add(resource)
-        return Asked(counts, charges, frozenset(uncharged))
+        return RequestedDevices(counts, charges, frozenset(uncharged))
 
     def resources(self, atom: Atom) -> Iterator[tuple[str, str]]:
         """Each resource that stands for devices of an atom, with the class of the devices."""
@@ -167,7 +167,7 @@ class Classes:
     def _atoms(self, requests: Iterable[PodRequest]) -> tuple[Atom, ...]:
         found: set[Atom] = set()
         for request in requests:
-            found.update(self.asked(request).atoms)
+            found.update(self.requested(request).atoms)
         found |= {replace(a, several=not a.several) for a in found if a.single and not a.admin}
         return tuple(sorted(found, key=repr))
 
@@ -178,7 +178,7 @@ def _charged(atom: Atom) -> bool:
 
 
 def lowered_shape(
-    shape: PodShape, asked: Asked, rows: Mapping[str, int], backed: Mapping[str, str]
+    shape: PodShape, charges: RequestedDevices, rows: Mapping[str, int], backed: Mapping[str, str]
 ) -> PodShape:
     """A pod with its device rows and its charges as resources.
 
@@ -186,9 +186,9 @@ def lowered_shape(
     request of that claim has the resource as its name.
     """
     amounts = dict(shape.requests)
-    for name, amount in (*asked.charges.items(), *rows.items()):
+    for name, amount in (*charges.charges.items(), *rows.items()):
         amounts[name] = amounts.get(name, 0) + amount
-    incidental = shape.incidental.union(asked.uncharged, rows)
+    incidental = shape.incidental.union(charges.uncharged, rows)
     own = shape.devices or PodDevices()
     extended = tuple(
         ClaimSpec((DeviceRequest(name, (DeviceOption(device_class, count=shape.requests[name]),)),))

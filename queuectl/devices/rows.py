@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from queuectl.devices.allocation import Allocator, TooMuchWork
-from queuectl.devices.needs import ABSENT, Need, NodeNeeds, Share, State
+from queuectl.devices.needs import ABSENT, DeviceState, Need, NodeNeeds, Share
 
 # ---- Robust capacity
 #
@@ -71,7 +71,7 @@ def only(node: NodeNeeds, atoms: Sequence[int]) -> NodeNeeds:
     return NodeNeeds(
         tuple(_renumbered(need, rows) for need in needs),
         tuple(
-            tuple(v if used >> d & 1 else ABSENT for d, v in enumerate(node.values[row]))
+            tuple(v if used >> d & 1 else ABSENT for d, v in enumerate(node.attribute_values[row]))
             for row in rows
         ),
         node.counters,
@@ -114,7 +114,7 @@ def _grow(node: NodeNeeds, steps: int) -> tuple[set[Counts], bool]:
     """Robust vectors, smallest sums first, and whether they are all."""
     allocator = Allocator(node, steps)
     zero = (0,) * len(node.needs)
-    level: dict[Counts, dict[Any, State]] = {
+    level: dict[Counts, dict[Any, DeviceState]] = {
         zero: {allocator.key(allocator.start): allocator.start}
     }
     points = {zero}
@@ -131,13 +131,13 @@ def _grow(node: NodeNeeds, steps: int) -> tuple[set[Counts], bool]:
 
 def _next(
     allocator: Allocator,
-    level: dict[Counts, dict[Any, State]],
-) -> Iterator[tuple[Counts, dict[Any, State]]]:
+    level: dict[Counts, dict[Any, DeviceState]],
+) -> Iterator[tuple[Counts, dict[Any, DeviceState]]]:
     """Robust vectors with one atom more, each with the states that its allocations can lead to."""
     atoms = range(len(allocator.node.needs))
     larger = sorted({_plus(point, atom) for point in level for atom in atoms})
     for point in larger:
-        states: dict[Any, State] = {}
+        states: dict[Any, DeviceState] = {}
         for atom in (a for a in atoms if point[a]):
             before = level.get(_plus(point, atom, -1))
             if before is None or not _all_fit(allocator, before, atom, states):
@@ -149,14 +149,14 @@ def _next(
 
 
 def _all_fit(
-    allocator: Allocator, before: dict[Any, State], atom: int, states: dict[Any, State]
+    allocator: Allocator, before: dict[Any, DeviceState], atom: int, states: dict[Any, DeviceState]
 ) -> bool:
     """Whether an atom fits each of these states; adds the states that follow."""
     for state in before.values():
-        results = allocator.results(state, atom)
-        if not results:
+        outcomes = allocator.outcomes(state, atom)
+        if not outcomes:
             return False
-        for result in results:
+        for result in outcomes:
             states.setdefault(allocator.key(result), result)
     return True
 
@@ -174,7 +174,7 @@ MOST_WEIGHTS: Final = 5_000  # weight vectors that are tried for one group of at
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class AtomGroup:
     """Atoms of a node that compete for the same devices or counters, with their rows.
 
     Attributes:
@@ -182,7 +182,7 @@ class Group:
         limits: weights, over all atoms of the node, to the largest sum.
         alone: per atom of the group, how many fit if no other atom of the group is on the node.
         first: per atom of the group, the first one with the same need on the node. Their pods can share a node without a loss.
-        exact: whether all robust numbers of pods fulfil the limits.
+        exact: whether all robust numbers of pods fulfill the limits.
     """
 
     atoms: tuple[int, ...]
@@ -211,7 +211,7 @@ class Group:
         return [other for other, first in self.first_of.items() if first == atom]
 
 
-def groups_of(node: NodeNeeds) -> tuple[Group, ...]:
+def groups_of(node: NodeNeeds) -> tuple[AtomGroup, ...]:
     """The groups of atoms that a node can serve. An atom of administration is in none: it takes nothing."""
     return tuple(_group(node, atoms) for atoms in _competing(node))
 
@@ -235,13 +235,13 @@ def _competing(node: NodeNeeds) -> Iterator[tuple[int, ...]]:
         yield tuple(sorted(atoms))
 
 
-def _group(node: NodeNeeds, atoms: tuple[int, ...]) -> Group:
+def _group(node: NodeNeeds, atoms: tuple[int, ...]) -> AtomGroup:
     """Atoms with equal needs have equal weights."""
     alike: dict[Need | str, list[int]] = {}
     for atom in atoms:
         alike.setdefault(node.needs[atom], []).append(atom)
     region = explore(only(node, [same[0] for same in alike.values()]))
-    found, exact = inner_rows(region)
+    rows, exact = inner_rows(region)
     alone = {
         atom: region.corner(number) for number, same in enumerate(alike.values()) for atom in same
     }
@@ -257,10 +257,10 @@ def _group(node: NodeNeeds, atoms: tuple[int, ...]) -> Group:
             ),
             limit,
         )
-        for weights, limit in found
+        for weights, limit in rows
     )
     first = {atom: same[0] for same in alike.values() for atom in same}
-    return Group(
+    return AtomGroup(
         atoms,
         limits,
         tuple(alone[atom] for atom in atoms),

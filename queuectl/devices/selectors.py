@@ -17,10 +17,10 @@ from google.protobuf.message import Message
 from queuectl.cel import checked
 from queuectl.cel.comparisons import evaluation, same
 from queuectl.cel.cost import Costs, Size
-from queuectl.cel.expression import EvaluationError, Expression, compiled
+from queuectl.cel.expression import CompiledExpression, EvaluationError, compiled
 from queuectl.cel.functions import Function, declared, implemented
 from queuectl.cel.kubernetes import KUBERNETES
-from queuectl.cel.values import POOL, QUANTITY, published, quantity, semver
+from queuectl.cel.library_types import POOL, QUANTITY, published, quantity, semver
 from queuectl.devices.adaptation import ADDED, adapted, attributes_read, refuse_presence
 from queuectl.domain.devices import MOST_SELECTOR_BYTES, AttributeValue, DeviceKind, Scalar, Version
 from queuectl.domain.errors import BadInput
@@ -40,13 +40,13 @@ _VARIABLES: Final = {
 }
 
 
-def _includes(target: Any, item: Any) -> bool:
+def _includes(target: Any, element: Any) -> bool:
     values = target if isinstance(target, list) else [target]
     if len(values) > _MOST_VALUES:
         raise ValueError(
             f"'includes' function cannot be applied to lists longer than {_MOST_VALUES} values"
         )
-    return any(same(each, item) for each in values)
+    return any(same(each, element) for each in values)
 
 
 _FUNCTIONS: Final = (
@@ -101,16 +101,16 @@ class Selector:
         if self.operations > MOST_OPERATIONS:
             text = f"an evaluation can take {self.operations} operations, and at most {MOST_OPERATIONS} are supported"
             raise BadInput(f"CEL: {text}: {source if len(source) < 100 else f'{source[:100]}…'}")
-        self._expression = Expression(_EVALUATING.deserialize(checked.serialize(tree)))
+        self._expression = CompiledExpression(_EVALUATING.deserialize(checked.serialize(tree)))
 
     def matches(self, kind: DeviceKind) -> bool:
-        """Whether devices of this kind fulfil it.
+        """Whether devices of this kind fulfill it.
 
         Raises:
             EvaluationError: its value is an error, or no boolean. kube-scheduler then fails the pod on this node.
         """
         with evaluation():
-            value = self._expression.value(_data(kind))
+            value = self._expression.evaluate(_data(kind))
         if not isinstance(value, bool):
             raise EvaluationError(f"the value is no boolean but {type(value).__name__}")
         return value
@@ -138,7 +138,7 @@ def _compiled(source: str) -> Selector | str:
 
 @lru_cache(maxsize=1 << 17)
 def outcome(source: str, kind: DeviceKind) -> bool | str:
-    """Whether devices of this kind fulfil a selector, or the error of its evaluation. Kept per selector and kind.
+    """Whether devices of this kind fulfill a selector, or the error of its evaluation. Kept per selector and kind.
 
     Raises:
         BadInput: as :class:`Selector`.
@@ -170,11 +170,11 @@ def _data(kind: DeviceKind) -> Mapping[str, Any]:
     }
 
 
-def _value(value: AttributeValue) -> Any:
-    if isinstance(value, tuple):
-        return [_scalar(each) for each in value]
-    return _scalar(value)
+def _value(attribute: AttributeValue) -> Any:
+    if isinstance(attribute, tuple):
+        return [_scalar(each) for each in attribute]
+    return _scalar(attribute)
 
 
-def _scalar(value: Scalar) -> Any:
-    return semver(read_semver(value.text)) if isinstance(value, Version) else value
+def _scalar(scalar: Scalar) -> Any:
+    return semver(read_semver(scalar.text)) if isinstance(scalar, Version) else scalar

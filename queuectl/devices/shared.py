@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Final, TypeAlias, TypeVar
 
-from queuectl.devices.requests import Classes
+from queuectl.devices.requests import DeviceClasses
 from queuectl.domain.devices import CLAIM_PODSET, Claim, NodeDevices, PodDevices, stands_for_claims
 from queuectl.domain.fleet import HOSTNAME, NodeRules, SelectorTerm
 from queuectl.domain.plan import Admission, Move, Plan
@@ -70,7 +70,7 @@ def charged_gangs(gangs: Iterable[Admitted]) -> dict[ClaimKey, str]:
 
 
 def with_shared_claims(
-    snapshot: Snapshot, classes: Classes, elsewhere: Collection[ClaimKey] = ()
+    snapshot: Snapshot, classes: DeviceClasses, elsewhere: Collection[ClaimKey] = ()
 ) -> Snapshot:
     """The snapshot with podsets for the claims that pods share. ``elsewhere``: claims that count for gangs that it does not have."""
     shared = _Shared(snapshot, classes, elsewhere)
@@ -120,7 +120,7 @@ class _Shared:
     """The claims of one snapshot."""
 
     def __init__(
-        self, snapshot: Snapshot, classes: Classes, elsewhere: Collection[ClaimKey]
+        self, snapshot: Snapshot, classes: DeviceClasses, elsewhere: Collection[ClaimKey]
     ) -> None:
         self.snapshot = snapshot
         self.classes = classes

@@ -42,17 +42,17 @@ class Symmetry:
                 known = self._interned.setdefault(content, len(self._interned))
                 self._cell_keys[short] = known
             keys.append(known)
-        return (tuple(sorted(keys)), tuple(map(len, partial.seen)))
+        return (tuple(sorted(keys)), tuple(map(len, partial.chosen_values)))
 
     def _marks(self, cell: list[int], partial: Partial) -> tuple[tuple[int, int], ...]:
         """Values of the cell that constraints have seen: (constraint, value)."""
-        if not any(partial.seen):
+        if not any(partial.chosen_values):
             return ()
         return tuple(
             (number, value)
-            for number, seen in enumerate(partial.seen)
+            for number, seen in enumerate(partial.chosen_values)
             for value in sorted(seen)
-            if any(row[d] == value for row in self.node.values for d in cell)
+            if any(row[d] == value for row in self.node.attribute_values for d in cell)
         )
 
     def _content(self, cell: list[int], partial: Partial) -> Any:
@@ -61,7 +61,7 @@ class Symmetry:
         Devices are ordered by color refinement, so equal contents are isomorphic; isomorphic ones are nearly always equal.
         """
         state = partial.state
-        rest = self.stock.rest(state.used)
+        free_devices = self.stock.unused(state.used)
         open_devices, broken = list[int](), set[Any]()
         for device in cell:
             bit = 1 << device
@@ -72,7 +72,7 @@ class Symmetry:
                 broken.update(self._signatures[device][1])
             else:
                 open_devices.append(device)
-        counters = self._tight(open_devices, state.used, rest)
+        counters = self._tight(open_devices, state.used, free_devices)
         color: dict[int, Any] = {
             d: self._rank(
                 (
@@ -86,22 +86,22 @@ class Symmetry:
         }
         marks = set(self._marks(cell, partial))
         for _ in range(3):
-            color = self._refined(open_devices, color, counters, rest, marks)
+            color = self._refined(open_devices, color, counters, free_devices, marks)
         ordered = sorted(open_devices, key=lambda d: (color[d], d))
         content = (
             tuple(color[d] for d in ordered),
             tuple(
                 sorted(
-                    (rest[c], tuple(users.get(d, 0) for d in ordered))
+                    (free_devices[c], tuple(users.get(d, 0) for d in ordered))
                     for c, users in counters.items()
                 )
             ),
-            tuple(self._pattern(row, ordered, marks) for row in self.node.values),
+            tuple(self._pattern(row, ordered, marks) for row in self.node.attribute_values),
         )
         return (content, tuple(sorted(broken)))
 
     def _tight(
-        self, devices: list[int], used: int, rest: tuple[int, ...]
+        self, devices: list[int], used: int, free_devices: tuple[int, ...]
     ) -> dict[int, dict[int, int]]:
         """Counters that can be too small for the open devices, with what each consumes."""
         counters: dict[int, dict[int, int]] = {}
@@ -109,18 +109,18 @@ class Symmetry:
             if not used >> device & 1:
                 for counter, amount in self.node.consumes[device]:
                     counters.setdefault(counter, {})[device] = amount
-        return {c: users for c, users in counters.items() if sum(users.values()) > rest[c]}
+        return {c: users for c, users in counters.items() if sum(users.values()) > free_devices[c]}
 
     def _refined(
         self,
         devices: list[int],
         color: dict[int, int],
         counters: dict[int, dict[int, int]],
-        rest: tuple[int, ...],
+        free_devices: tuple[int, ...],
         marks: set[tuple[int, int]],
     ) -> dict[int, int]:
         of_counter = {
-            c: self._rank((rest[c], tuple(sorted((color[d], a) for d, a in users.items()))))
+            c: self._rank((free_devices[c], tuple(sorted((color[d], a) for d, a in users.items()))))
             for c, users in counters.items()
         }
         refined = {}
@@ -134,7 +134,7 @@ class Symmetry:
                     tuple(sorted(number for number, value in marks if value == row[d])),
                     tuple(sorted(color[e] for e in devices if row[e] == row[d])),
                 )
-                for row in self.node.values
+                for row in self.node.attribute_values
             )
             refined[d] = self._rank((color[d], around, values))
         return refined
@@ -175,8 +175,8 @@ class Symmetry:
 
 def _cells(node: NodeNeeds) -> list[list[int]]:
     """Devices that share counters or values of attributes, together; each other device alone."""
-    asked = [number for number in range(len(node.left)) if _asked(node, number)]
-    parent = {device: device for device in asked}
+    requested = [number for number in range(len(node.left)) if _asked(node, number)]
+    parent = {device: device for device in requested}
 
     def root(device: int) -> int:
         while parent[device] != device:
@@ -184,15 +184,17 @@ def _cells(node: NodeNeeds) -> list[list[int]]:
         return device
 
     owner: dict[tuple[str, int, int], int] = {}
-    for device in asked:
+    for device in requested:
         links = [("counter", counter, 0) for counter, _ in node.consumes[device]]
         links += [
-            ("value", i, row[device]) for i, row in enumerate(node.values) if row[device] != ABSENT
+            ("value", i, row[device])
+            for i, row in enumerate(node.attribute_values)
+            if row[device] != ABSENT
         ]
         for link in links:
             parent[root(device)] = root(owner.setdefault(link, device))
     cells: dict[int, list[int]] = {}
-    for device in asked:
+    for device in requested:
         cells.setdefault(root(device), []).append(device)
     return list(cells.values())
 

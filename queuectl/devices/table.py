@@ -11,20 +11,20 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from queuectl.devices.needs import Need, NodeNeeds
-from queuectl.devices.rows import MOST_ATOMS, Group, Weights, groups_of
+from queuectl.devices.rows import MOST_ATOMS, AtomGroup, Weights, groups_of
 
 MOST_ROWS: Final = 128
 """Of several atoms. Rows of one atom are as few as the requests."""
 TOO_MANY: Final = "the cluster has too many kinds of nodes with devices"
 
 Mode: TypeAlias = tuple[int | None, ...]  # per group, the atom that a node is kept for
-_Limits: TypeAlias = "dict[tuple[Kind, Mode], dict[Weights, int]]"
-_Alone: TypeAlias = "dict[tuple[Kind, Mode], tuple[int, ...]]"
+_Limits: TypeAlias = "dict[tuple[NodeKind, Mode], dict[Weights, int]]"
+_Alone: TypeAlias = "dict[tuple[NodeKind, Mode], tuple[int, ...]]"
 Plugin: TypeAlias = tuple[int | None, ...]  # per atom, the amount that a device plugin publishes
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Kind:
+class NodeKind:
     """Nodes with equal rows.
 
     Attributes:
@@ -36,7 +36,7 @@ class Kind:
         mixed: two atoms that one pod cannot have.
     """
 
-    groups: tuple[Group, ...]
+    groups: tuple[AtomGroup, ...]
     alone: tuple[int, ...]
     why: tuple[str | None, ...]
     counted: tuple[bool, ...]
@@ -61,17 +61,17 @@ class Kind:
         return limits, tuple(alone)
 
 
-def kind_of(node: NodeNeeds, plugin: Plugin) -> Kind:
+def kind_of(node: NodeNeeds, plugin: Plugin) -> NodeKind:
     """The kind of a node."""
     needs = tuple(
         need if served is None else "" for need, served in zip(node.needs, plugin, strict=True)
     )
-    asked = NodeNeeds(needs, node.values, node.counters, node.consumes, node.left)
+    asked = NodeNeeds(needs, node.attribute_values, node.counters, node.consumes, node.left)
     groups = list(groups_of(asked))
     alone = [0] * len(needs)
     for atom, (need, served) in enumerate(zip(needs, plugin, strict=True)):
         if served is not None:
-            groups.append(Group((atom,), ((((atom, 1),), served),), (served,), (atom,)))
+            groups.append(AtomGroup((atom,), ((((atom, 1),), served),), (served,), (atom,)))
         elif isinstance(need, Need) and not need.requests:
             alone[atom] = MOST_ATOMS
     for group in groups:
@@ -84,7 +84,7 @@ def kind_of(node: NodeNeeds, plugin: Plugin) -> Kind:
     )
     served_by = tuple(served is not None for served in plugin)
     mixed = frozenset((i, j) for i, j in node.mixed if not (served_by[i] or served_by[j]))
-    return Kind(tuple(groups), tuple(alone), why, counted, served_by, mixed)
+    return NodeKind(tuple(groups), tuple(alone), why, counted, served_by, mixed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +98,17 @@ class Table:
         alone: per kind and mode, per atom how many fit without others.
     """
 
-    modes: Mapping[Kind, tuple[Mode, ...]]
+    modes: Mapping[NodeKind, tuple[Mode, ...]]
     rows: tuple[Weights, ...]
-    amounts: Mapping[tuple[Kind, Mode], tuple[int, ...]]
-    alone: Mapping[tuple[Kind, Mode], tuple[int, ...]]
+    amounts: Mapping[tuple[NodeKind, Mode], tuple[int, ...]]
+    alone: Mapping[tuple[NodeKind, Mode], tuple[int, ...]]
 
     def of_pod(self, counts: Mapping[int, int]) -> tuple[int, ...]:
         """The amount of each row that a pod with these atoms uses."""
         return tuple(sum(w * counts.get(atom, 0) for atom, w in weights) for weights in self.rows)
 
 
-def table_of(modes: Mapping[Kind, tuple[Mode, ...]], present: Collection[Kind]) -> Table:
+def table_of(modes: Mapping[NodeKind, tuple[Mode, ...]], present: Collection[NodeKind]) -> Table:
     """The table of the kinds of nodes in these modes; each in its first mode alone where the rows of all are too many.
 
     Rows that only other kinds than ``present`` need are left out first. Those kinds have too large amounts then.
@@ -142,7 +142,7 @@ def _number(rows: Iterable[Weights]) -> int:
     return sum(len(weights) > 1 for weights in rows)
 
 
-def _limits(modes: Mapping[Kind, tuple[Mode, ...]]) -> tuple[_Limits, _Alone]:
+def _limits(modes: Mapping[NodeKind, tuple[Mode, ...]]) -> tuple[_Limits, _Alone]:
     found = {(kind, mode): kind.limits(mode) for kind, each in modes.items() for mode in each}
     return (
         {variant: rows for variant, (rows, _) in found.items()},
@@ -179,7 +179,7 @@ def _without_one_kind(limits: _Limits, alone: _Alone) -> tuple[_Limits, _Alone]:
     """The same, but the kind that has most rows of its own, or else most rows, serves no atom."""
     uses = Counter(weights for own in limits.values() for weights in own)
 
-    def load(variant: tuple[Kind, Mode]) -> tuple[int, int]:
+    def load(variant: tuple[NodeKind, Mode]) -> tuple[int, int]:
         own = limits[variant]
         return sum(uses[weights] == 1 for weights in own), len(own)
 

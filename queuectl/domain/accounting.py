@@ -20,7 +20,7 @@ from queuectl.domain.gpus import PARTS, Gpus, GpuWeights
 HOUR: Final = 3600
 
 
-class Phase(StrEnum):
+class UsagePhase(StrEnum):
     """The use that a workload is charged for."""
 
     WAITS = "Waits"  # queued, or in back-off
@@ -125,7 +125,7 @@ class Mark:
 
     Attributes:
         at: unix seconds from which it counts.
-        seen: when it was written; after ``at`` for a job that had been created before we saw it.
+        written_at: when it was written; after ``at`` for a job that had been created before we saw it.
         attempt: of the workload then.
         gpus: that it asks for.
         held: while it holds; None = the same as before.
@@ -135,8 +135,8 @@ class Mark:
 
     uid: str
     at: float
-    seen: float
-    phase: Phase
+    written_at: float
+    phase: UsagePhase
     attempt: int
     gpus: Gpus
     held: tuple[FlavorGpus, ...] | None = ()
@@ -148,7 +148,7 @@ class Mark:
 class Meter:
     """The use of a workload since its last mark, as far as marks are folded."""
 
-    phase: Phase
+    phase: UsagePhase
     attempt: int
     gpus: Gpus
     held: tuple[FlavorGpus, ...]
@@ -183,10 +183,10 @@ class Amounts:
     cost: float = 0.0
     unpriced: int = 0
 
-    def add(self, other: Amounts) -> None:
+    def add(self, more: Amounts) -> None:
         """Add other amounts to these."""
         for name in self.__slots__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+            setattr(self, name, getattr(self, name) + getattr(more, name))
 
 
 @dataclass(slots=True)

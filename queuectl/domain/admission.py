@@ -36,7 +36,7 @@ class RuntimeClass:
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class PodAdmission:
     """The changes of the new pods of one namespace.
 
     Attributes:
@@ -68,12 +68,12 @@ class AdmissionObjects:
     selectors: Mapping[str, NodeSelectors] = field(default_factory=dict)
     plugins: frozenset[AdmissionPlugin] = frozenset()
 
-    def of(self, namespace: str) -> Admission:
+    def of(self, namespace: str) -> PodAdmission:
         """The changes of the new pods of this namespace."""
         selected: dict[str, str] = {}
         for plugin, labels in self.selectors.get(namespace, ()):
             selected |= dict(labels) if plugin in self.plugins else {}
-        return Admission(
+        return PodAdmission(
             self.ranges.get(namespace, ()),
             self.runtime_classes,
             tuple(sorted(selected.items())),
@@ -81,7 +81,7 @@ class AdmissionObjects:
         )
 
 
-def created(podset: PodSet, around: Admission) -> PodSet:
+def created(podset: PodSet, around: PodAdmission) -> PodSet:
     """The podset with the requests and the node rules of its pods, instead of earlier ones."""
     if podset.needs is None:
         return podset
@@ -95,7 +95,7 @@ def created(podset: PodSet, around: Admission) -> PodSet:
     return replace(podset, shape=shape, limits=limits)
 
 
-def _pod(podset: PodSet, needs: PodNeeds, around: Admission) -> tuple[PodNeeds, NodeRules]:
+def _pod(podset: PodSet, needs: PodNeeds, around: PodAdmission) -> tuple[PodNeeds, NodeRules]:
     needs = filled(needs, around.ranges)
     tolerated = _extended(needs) if around.tolerates else ()
     rules = podset.rules.joined(around.selector, tolerated)
@@ -119,7 +119,7 @@ def _extended(needs: PodNeeds) -> list[Toleration]:
 def refusal(
     podsets: Iterable[PodSet],
     namespace: str,
-    around: Admission,
+    around: PodAdmission,
     *,
     exist: bool = False,
     accepted: bool = False,
@@ -143,7 +143,7 @@ def refusal(
 
 
 def wrong_requests(
-    podsets: Iterable[PodSet], namespace: str, around: Admission, *, accepted: bool = False
+    podsets: Iterable[PodSet], namespace: str, around: PodAdmission, *, accepted: bool = False
 ) -> Reason | None:
     """The first request that the API server refuses, whatever other objects say; None if there is none. Arguments as in :func:`refusal`."""
     for podset in podsets:
@@ -161,7 +161,7 @@ def _misconfigured(podset: PodSet, namespace: str, name: str, why: str) -> Reaso
 
 
 def _by_runtime_class(
-    podset: PodSet, around: Admission, *, exist: bool
+    podset: PodSet, around: PodAdmission, *, exist: bool
 ) -> Iterable[tuple[str, str]]:
     """Field and reason of each refusal by the plugin RuntimeClass."""
     needs = podset.needs or PodNeeds()

@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Final
 
-from queuectl.domain.jobs import ArrayIndex, ArrayStatus, JobRecord, Outcome, PodPhase, PodRecord
+from queuectl.domain.jobs import ArrayIndex, ArrayStatus, JobOutcome, JobRecord, PodPhase, PodRecord
 from queuectl.domain.workload import Growth
 
 LARGEST: Final = 1_000
@@ -51,8 +51,8 @@ def gang_uid(job: JobRecord, pod: PodRecord) -> str:
 def index_of(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> JobRecord:
     """The record of one index. ``pods``: those of the index."""
     assert job.array is not None
-    known = list(pods)
-    living = [pod for pod in known if not pod.terminal]
+    members = list(pods)
+    living = [pod for pod in members if not pod.terminal]
     released = [pod for pod in living if not pod.gated]
     grown, barred = job.array.base > 0, _barred(job, number)
     record = replace(
@@ -62,8 +62,8 @@ def index_of(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> JobRecor
         suspended=not released,
         drained=True,  # whether it has ended follows from its pods
         # The attempt of a pod that has ended is not used again.
-        attempt=max((pod.attempt for pod in known), default=0),
-        outcome=_outcome(job, number, known),
+        attempt=max((pod.attempt for pod in members), default=0),
+        outcome=_outcome(job, number, members),
         status="",
         array=None,
         ended=frozenset(),
@@ -81,7 +81,7 @@ def index_of(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> JobRecor
         podsets=(one,),
         expected=(),
         gates=(),
-        kept=(),
+        kept_podsets=(),
         late=(),
         unborn=(),
     )
@@ -120,15 +120,15 @@ def without_pod(number: int) -> str:
     return f"its controller has not created the pod of index {number}"
 
 
-def _outcome(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> Outcome | None:
+def _outcome(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> JobOutcome | None:
     assert job.array is not None
     # The status of the Job follows its pods later. The controller of another kind can create a pod again that succeeded.
     known = list(pods)
     succeeded = any(pod.phase is PodPhase.SUCCEEDED for pod in known)
     final = not job.array.podset and succeeded and not any(map(_lives, known))
     if final or number in job.array.succeeded:
-        return Outcome.SUCCEEDED
-    return Outcome.FAILED if number in job.array.failed else job.outcome
+        return JobOutcome.SUCCEEDED
+    return JobOutcome.FAILED if number in job.array.failed else job.outcome
 
 
 def _lives(pod: PodRecord) -> bool:

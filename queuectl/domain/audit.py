@@ -38,7 +38,7 @@ class AuditLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RequestOutcome:
     """The outcome of a request; see :class:`AuditLine`."""
 
     operation: str

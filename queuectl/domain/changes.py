@@ -35,14 +35,14 @@ from queuectl.domain.workload import (
 )
 
 
-class Change(Protocol):
+class SuggestedChange(Protocol):
     """One thing that could be done."""
 
     def apply(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot after it was done."""
 
 
-def apply_all(changes: Iterable[Change], snapshot: Snapshot) -> Snapshot:
+def apply_all(changes: Iterable[SuggestedChange], snapshot: Snapshot) -> Snapshot:
     """The snapshot after all of them, in order."""
     for change in changes:
         snapshot = change.apply(snapshot)
@@ -232,9 +232,9 @@ class AddNodes:
         nodes = sorted((*fleet.nodes, *new), key=lambda n: n.name)
         return _with_fleet(snapshot, Fleet(tuple(nodes)))
 
-    def nodes(self, like: Node, taken: Iterable[str] = ()) -> list[Node]:
-        """The new nodes; none has a name in ``taken``."""
-        names = set(taken)
+    def nodes(self, like: Node, used_names: Iterable[str] = ()) -> list[Node]:
+        """The new nodes; none has a name in ``used_names``."""
+        names = set(used_names)
         made = []
         for number in range(1, self.count + 1):
             name = f"{like.name}-more-{number}"

@@ -22,7 +22,7 @@ PROVISIONING: Final = "kueue.x-k8s.io/provisioning-request"
 """The controller of checks for which queuectl asks an autoscaler for nodes."""
 
 CONTROLLERS: Final = (EXTERNAL, PROVISIONING)
-"""Controllers of admission checks that queuectl honours."""
+"""Controllers of admission checks that queuectl honors."""
 
 RETRY_BASE: Final = 60.0
 """Seconds until a gang queues again after its first ``Retry`` without ``requeueAfterSeconds``; doubled with each further one."""
@@ -226,21 +226,23 @@ class CheckRule:
         return not self.on_flavors or not self.on_flavors.isdisjoint(flavors)
 
 
-def inactive(rules: Iterable[CheckRule], known: Mapping[str, AdmissionCheck]) -> dict[str, str]:
+def inactive(rules: Iterable[CheckRule], checks: Mapping[str, AdmissionCheck]) -> dict[str, str]:
     """The checks that no controller answers, with the cause."""
-    found = {}
+    causes = {}
     for rule in rules:
-        check = known.get(rule.name)
+        check = checks.get(rule.name)
         if check is None:
-            found[rule.name] = "does not exist"
+            causes[rule.name] = "does not exist"
         elif check.controller not in CONTROLLERS:
-            found[rule.name] = f"has controller {check.controller}, which queuectl does not support"
+            causes[rule.name] = (
+                f"has controller {check.controller}, which queuectl does not support"
+            )
         elif check.controller == PROVISIONING and check.provisioning is None:
             named = f"ProvisioningRequestConfig {check.settings}, which does not exist"
-            found[rule.name] = (
+            causes[rule.name] = (
                 f"names {named if check.settings else 'no ProvisioningRequestConfig'}"
             )
-    return found
+    return causes
 
 
 def updated(podsets: tuple[PodSet, ...], updates: Iterable[PodSetUpdate]) -> tuple[PodSet, ...]:
@@ -256,17 +258,19 @@ def updated(podsets: tuple[PodSet, ...], updates: Iterable[PodSetUpdate]) -> tup
 
 
 def update_refusal(
-    updates: Iterable[PodSetUpdate], others: Iterable[PodSetUpdate], podsets: Iterable[PodSet]
+    updates: Iterable[PodSetUpdate],
+    earlier_updates: Iterable[PodSetUpdate],
+    podsets: Iterable[PodSet],
 ) -> str | None:
-    """Why updates cannot be honoured; None if they can.
+    """Why updates cannot be honored; None if they can.
 
     Args:
         updates: of one check.
-        others: of the other checks of the workload.
+        earlier_updates: of the other checks of the workload.
         podsets: of the workload.
     """
     known = {podset.name: podset for podset in podsets}
-    earlier = list(others)
+    earlier = list(earlier_updates)
     for update in updates:
         podset = known.get(update.podset)
         if podset is None:

@@ -66,7 +66,7 @@ class NodeOccupancy:
         tainted: (device, taint) for each taint that takes a device of it out of placement, in words.
         fragmented: free GPUs of it that the next pod is expected not to be able to use.
         tenants: gangs, the largest first.
-        others: held by pods that are of no gang.
+        other_pods: held by pods that are of no gang.
     """
 
     node: Node
@@ -77,7 +77,7 @@ class NodeOccupancy:
     tainted: tuple[tuple[str, str], ...]
     fragmented: Fraction
     tenants: tuple[GangOnNode, ...]
-    others: Resources
+    other_pods: Resources
 
     @property
     def open(self) -> bool:
@@ -86,7 +86,7 @@ class NodeOccupancy:
 
 
 @dataclass(frozen=True, slots=True)
-class Domain:
+class MapDomain:
     """Nodes that share one value of a topology level.
 
     Attributes:
@@ -116,7 +116,7 @@ class TopologyLevel:
     """One level of a topology. ``of``: per node, the place of its domain in ``domains``; -1 = it is in none."""
 
     label: str
-    domains: tuple[Domain, ...]
+    domains: tuple[MapDomain, ...]
     of: tuple[int, ...]
 
 

@@ -289,12 +289,12 @@ class Containment:
         return found
 
     def set_aside_with(
-        self, found: SetAside, units: Iterable[tuple[str, str, object]]
+        self, failure: SetAside, units: Iterable[tuple[str, str, object]]
     ) -> list[SetAside]:
         """Set other units of its namespace aside without a try, as (key, ref, version), until its own back-off ends."""
         added = []
         for key, ref, version in units:
-            one = self._put(found.boundary, key, ref, found.namespace, found.place, version)
+            one = self._put(failure.boundary, key, ref, failure.namespace, failure.place, version)
             self._tell(one, None)
             added.append(one)
         return added
@@ -338,20 +338,20 @@ class Containment:
         A unit is tried when its back-off ends. A change of its object allows one try before that, unless its namespace has used up
         its tries. This process never tries a suspect, or a unit of a namespace whose units are suspects.
         """
-        found = self.get(boundary, key, namespace)
-        if found is None:
+        record = self.get(boundary, key, namespace)
+        if record is None:
             return None
         now = self.clock()
-        if found.suspect is not None:
-            return self._seen(found, version, now)
-        budget = self._namespaces.get((boundary, found.namespace))
+        if record.suspect is not None:
+            return self._seen(record, version, now)
+        budget = self._namespaces.get((boundary, record.namespace))
         if budget is not None and budget.until > now:
-            return found
-        if found.until <= now:
+            return record
+        if record.until <= now:
             return None
-        if found.version != version and not found.tried_early:
+        if record.version != version and not record.tried_early:
             return None
-        return found
+        return record
 
     def due(self, boundaries: Collection[Boundary]) -> bool:
         """Whether the back-off of any unit of these boundaries has ended, so that it is to be tried."""
@@ -368,25 +368,25 @@ class Containment:
 
     def suspect(self, suspects: Iterable[Suspect]) -> None:
         """Set these units aside until a child process has handled them. The first try is after the longest back-off."""
-        for one in suspects:
-            key, now = one.key or _all_of(one.namespace), self.clock()
-            known = self.get(one.boundary, key)
-            found = SetAside(
-                boundary=one.boundary,
+        for unit in suspects:
+            key, now = unit.key or _all_of(unit.namespace), self.clock()
+            known = self.get(unit.boundary, key)
+            record = SetAside(
+                boundary=unit.boundary,
                 key=key,
-                ref=one.ref,
-                namespace=one.namespace,
-                place=one.how,
+                ref=unit.ref,
+                namespace=unit.namespace,
+                place=unit.how,
                 version=None,
                 since=known.since if known is not None else now,
                 failures=known.failures + 1 if known is not None else 1,
                 until=now + LONGEST_SECONDS,
-                suspect=one,
+                suspect=unit,
             )
-            self._units[one.boundary, key] = found
-            self._guarded |= {one.boundary}
+            self._units[unit.boundary, key] = record
+            self._guarded |= {unit.boundary}
             self.revision += 1
-            self._tell(found, None)
+            self._tell(record, None)
 
     def suspects(self) -> tuple[SetAside, ...]:
         """The units that ended a process."""
@@ -396,22 +396,22 @@ class Containment:
         """Whether a unit of this boundary can be a suspect, so that its key is needed before it is handled."""
         return _entered is not None or boundary in self._guarded
 
-    def _seen(self, found: SetAside, version: object, now: float) -> SetAside:
+    def _seen(self, record: SetAside, version: object, now: float) -> SetAside:
         """A suspect at a version of its object: another one than the first allows one try before the end of the back-off."""
-        every = found.suspect is not None and not found.suspect.key
-        if every or version is None or version == found.version or found.tried_early:
-            return found
-        if found.version is None:
-            found = replace(found, version=version)
+        every = record.suspect is not None and not record.suspect.key
+        if every or version is None or version == record.version or record.tried_early:
+            return record
+        if record.version is None:
+            record = replace(record, version=version)
         else:
-            found = replace(found, version=version, until=now, tried_early=True)
-        self._units[found.boundary, found.key] = found
-        return found
+            record = replace(record, version=version, until=now, tried_early=True)
+        self._units[record.boundary, record.key] = record
+        return record
 
-    def together(self, found: SetAside) -> bool:
+    def together(self, record: SetAside) -> bool:
         """Whether so many units of its namespace fail at its place that further ones are not tried one by one."""
-        at = (found.boundary, found.namespace, found.place)
-        return bool(found.namespace) and self._by_place.get(at, 0) >= TOGETHER
+        at = (record.boundary, record.namespace, record.place)
+        return bool(record.namespace) and self._by_place.get(at, 0) >= TOGETHER
 
     def held(self, boundary: Boundary) -> Mapping[str, SetAside]:
         """The namespaces with many units that fail at one place, until their next try: one of these units for each."""
@@ -430,31 +430,31 @@ class Containment:
             counted[found.boundary] += 1
         return counted
 
-    def _tell(self, found: SetAside, error: BaseException | None) -> None:
-        self.report(found, error)
-        self.listener(found, error)
+    def _tell(self, record: SetAside, error: BaseException | None) -> None:
+        self.report(record, error)
+        self.listener(record, error)
 
     def _put(
         self, boundary: Boundary, key: str, ref: str, namespace: str, place: str, version: object
     ) -> SetAside:
-        now, known = self.clock(), self._units.pop((boundary, key), None)
-        failures = known.failures + 1 if known is not None else 1
-        early = known is not None and now < known.until
+        now, earlier = self.clock(), self._units.pop((boundary, key), None)
+        failures = earlier.failures + 1 if earlier is not None else 1
+        early = earlier is not None and now < earlier.until
         pause = _pause(failures)
-        found = SetAside(
+        record = SetAside(
             boundary=boundary,
             key=key,
-            ref=ref or (known.ref if known is not None else key),
+            ref=ref or (earlier.ref if earlier is not None else key),
             namespace=namespace,
             place=place,
             version=version,
-            since=known.since if known is not None else now,
+            since=earlier.since if earlier is not None else now,
             failures=failures,
             until=now + pause,
             tried_early=early,
         )
-        self._units[boundary, key] = found
-        if namespace and (known is not None or self.together(found)):
+        self._units[boundary, key] = record
+        if namespace and (earlier is not None or self.together(record)):
             budget = self._namespaces.setdefault((boundary, namespace), _Namespace())
             if budget.until <= now:
                 quiet = now - budget.until > _pause(budget.failures + 1)
@@ -464,7 +464,7 @@ class Containment:
             oldest = next(key for key, one in self._units.items() if one.suspect is None)
             self.passed(*oldest)
         self.revision += 1
-        return found
+        return record
 
 
 def _pause(failures: int) -> float:

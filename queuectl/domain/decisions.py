@@ -16,7 +16,7 @@ KEPT_SECONDS: Final = 7 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class CycleDecision:
     """One cycle.
 
     Attributes:
@@ -63,12 +63,12 @@ class StoredDecision:
     cycle: int
     after: int
     upto: int
-    decision: Decision
+    decision: CycleDecision
 
 
 # ---- Refused plans
 
-KEPT: Final = 20
+KEPT_DECISIONS: Final = 20
 """How many are kept: the newest."""
 KEPT_BYTES: Final = 50 * 1024 * 1024
 """Of all that are kept together. A larger one is not kept at all."""

@@ -17,7 +17,7 @@ from queuectl.domain.gates import (
     Standing,
     parsed,
 )
-from queuectl.domain.jobs import Outcome
+from queuectl.domain.jobs import JobOutcome
 
 _NAMED: Final = 10  # jobs of a cycle in a sentence
 _STEPS: Final = 1_000  # edges that are followed to name them
@@ -35,7 +35,7 @@ class JobFound:
         gates: those that still hold it.
     """
 
-    outcome: Outcome | None
+    outcome: JobOutcome | None
     gates: tuple[str, ...]
 
 
@@ -81,22 +81,22 @@ class DependencyGraph:
         """The states of all jobs that a job depends on, by gate. ``gates``: of this job."""
         cycle = self._cycles.get(job, frozenset())
         named: tuple[str, ...] | None = None  # the cycle of its first dependency that is in one
-        found = {}
+        by_gate = {}
         for gate, one in parsed(gates).items():
             other = JobName.of(one.kind, job.namespace, one.name)
             known = self._jobs.get(other)
             if known is None:
-                found[gate] = _MISSING
+                by_gate[gate] = _MISSING
             elif known.outcome is not None:
-                found[gate] = Standing(ENDED[known.outcome])
+                by_gate[gate] = Standing(ENDED[known.outcome])
             elif other not in cycle:
-                found[gate] = _UNFINISHED
+                by_gate[gate] = _UNFINISHED
             elif named is None:
                 named = self._way(other, one.job, job, cycle)
-                found[gate] = Standing(DependencyStatus.CYCLE, named)
+                by_gate[gate] = Standing(DependencyStatus.CYCLE, named)
             else:
-                found[gate] = _CYCLE
-        return found
+                by_gate[gate] = _CYCLE
+        return by_gate
 
     def _keep(self, name: JobName, job: JobFound | None) -> None:
         gates = job.gates if job is not None and job.outcome is None else ()

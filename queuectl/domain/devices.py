@@ -113,9 +113,9 @@ CLAIM_PODSET: Final = "~claims/"
 """Prefix of the podsets that stand for shared claims, and of their groups; no podset of a user has such a name."""
 
 
-def not_sure(asked: Iterable[str]) -> str:
+def not_sure(devices: Iterable[str]) -> str:
     """The reason for which pods that request these devices fit by the amounts alone."""
-    names = tuple(asked)
+    names = tuple(devices)
     for begin, why in ((ONE_NUMA_NODE, _NO_NUMA_NODE), (OTHER_PODS, _OF_ONE_SORT)):
         if any(name.startswith(begin) for name in names):
             return why
@@ -205,12 +205,12 @@ class CapacityPolicy:
 
     Attributes:
         default: if the request names no amount; None = the whole capacity.
-        values: the amounts that can be allocated, ascending; a request is rounded up to the next one. Empty = no such list.
+        valid_values: the amounts that can be allocated, ascending; a request is rounded up to the next one. Empty = no such list.
         least, most, step: the range of amounts; a request is rounded up to the range. None = no such bound.
     """
 
     default: Fraction | None = None
-    values: tuple[Fraction, ...] = ()
+    valid_values: tuple[Fraction, ...] = ()
     least: Fraction | None = None
     most: Fraction | None = None
     step: Fraction | None = None
@@ -302,7 +302,7 @@ class DeviceClass:
     """A DeviceClass.
 
     Attributes:
-        selectors: CEL expressions; a device of the class fulfils all.
+        selectors: CEL expressions; a device of the class fulfills all.
         extended_resource: the extended resource that requests its devices; None = only the implicit one.
         created_at: unix seconds; of several classes for one extended resource the newest counts, then the first by name.
     """

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from queuectl.domain.changes import Change
+from queuectl.domain.changes import SuggestedChange
 from queuectl.domain.plan import Proof
 
 
@@ -78,7 +78,7 @@ class SuggestedFix:
     remedy: Remedy
     message: str
     details: Mapping[str, Any]
-    changes: tuple[Change, ...]
+    changes: tuple[SuggestedChange, ...]
     least: bool = False
 
 

@@ -2,7 +2,7 @@
 
 QueuectlError
 ├── BadInput                   what a user wrote is wrong; the message names document and field
-├── TookTooLong                a question to the planner was cancelled; nothing was changed
+├── TookTooLong                a question to the planner was canceled; nothing was changed
 ├── SourceUnavailable          the source of GPU utilization gave no answer that can be used
 ├── IssuerUnavailable          the OpenID Connect issuer gave no answer that can be used
 ├── LeadershipLost             the lease has expired, or another process holds it
@@ -49,7 +49,7 @@ class BadInput(QueuectlError):
 
 
 class TookTooLong(QueuectlError):
-    """A question to the planner was cancelled before it was answered."""
+    """A question to the planner was canceled before it was answered."""
 
 
 class SourceUnavailable(QueuectlError):

@@ -10,12 +10,12 @@ from queuectl.domain.checks import CheckReport, CheckStatus
 from queuectl.domain.commands import Command
 from queuectl.domain.gates import Standing
 from queuectl.domain.gpus import Gpus
-from queuectl.domain.jobs import JobRecord, Outcome
+from queuectl.domain.jobs import JobOutcome, JobRecord
 from queuectl.domain.ledger import Purpose
 from queuectl.domain.plan import SlipCause
 from queuectl.domain.reasons import Reason
 from queuectl.domain.snapshot import CapacityLease, PlannedStart
-from queuectl.domain.workload import Placement, Planned
+from queuectl.domain.workload import DecidedRequest, Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Admit:
 
     placement: Placement
     details: Mapping[str, Any] = field(default_factory=dict)
-    planned: Planned | None = None
+    planned: DecidedRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class MoveRefused:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteRefused:
+class RequiredWriteRefused:
     """The API server refuses a write that must still be made; ``text`` states the effect and what a person can do."""
 
     purpose: Purpose
@@ -241,7 +241,7 @@ class FlavorsDue:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    outcome: Outcome
+    outcome: JobOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,7 @@ Event = (
     | Repair
     | StartConfirmed
     | MoveRefused
-    | WriteRefused
+    | RequiredWriteRefused
     | WriteAccepted
     | PodsReady
     | PodsLost

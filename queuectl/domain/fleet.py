@@ -148,25 +148,25 @@ class Requirement:
             node.name if self.field and self.key == FIELD_NAME else node.labels.get(self.key)
         )
 
-    def holds(self, value: str | None) -> bool:
+    def holds(self, label: str | None) -> bool:
         """Whether a label with this value (None = absent) satisfies the expression."""
         match self.operator:
             case "In":
-                return value is not None and value in self.values
+                return label is not None and label in self.values
             case "NotIn":
-                return value is None or value not in self.values
+                return label is None or label not in self.values
             case "Exists":
-                return value is not None
+                return label is not None
             case "DoesNotExist":
-                return value is None
+                return label is None
             case "Gt" | "Lt":
-                return _compares(value, self.operator, self.values)
+                return _compares(label, self.operator, self.values)
             case _:
                 return False
 
 
-def _compares(value: str | None, operator: str, bounds: tuple[str, ...]) -> bool:
-    numbers = [int(text) for text in (value or "", *bounds[:1]) if _INTEGER.fullmatch(text)]
+def _compares(label: str | None, operator: str, bounds: tuple[str, ...]) -> bool:
+    numbers = [int(text) for text in (label or "", *bounds[:1]) if _INTEGER.fullmatch(text)]
     if len(numbers) < 2:
         return False
     left, right = numbers

@@ -28,8 +28,8 @@ from queuectl.domain.accounting import (
     LostWorkSum,
     Mark,
     Meter,
-    Phase,
     Subject,
+    UsagePhase,
     by_hour,
     hour_of,
 )
@@ -124,7 +124,7 @@ class Fold:
         marks: Iterable[Mark] = (),
         samples: Sequence[GangUse] = (),
         *,
-        known: bool = False,
+        at_start: bool = False,
     ) -> None:
         """Account for one workload.
 
@@ -132,33 +132,33 @@ class Fold:
             meter: as it was when the span began; None for a new workload.
             marks: of this workload, in the order in which they were written.
             samples: what was measured of it, oldest first.
-            known: there are hours of an earlier life of it; those are not waited for again.
+            at_start: there are hours of an earlier life of it; those are not waited for again.
         """
         at, recreated_at = self._since, -inf
         uid = ""
         for mark in marks:
             uid = mark.uid
-            if known and meter is None:
-                recreated_at = mark.seen
+            if at_start and meter is None:
+                recreated_at = mark.written_at
             begins = max(mark.at, recreated_at)
             if meter is not None:
                 self._accrue(meter, at, begins, samples)
             if mark.loss is not None and meter is not None:
                 self._lose(meter, mark.loss, begins)
-            meter, at, known = _next(meter, mark), begins, True
+            meter, at, at_start = _next(meter, mark), begins, True
         if meter is not None:
             self._accrue(meter, at, self._until, samples)
         if uid:
             self.meters[uid] = meter
 
     def _accrue(self, meter: Meter, start: float, end: float, samples: Sequence[GangUse]) -> None:
-        if meter.phase is Phase.WAITS:
+        if meter.phase is UsagePhase.WAITS:
             parts = in_parts(meter.gpus)
             for hour, span in by_hour(start, end):
                 row = self._row(meter, hour, "", "")
                 row.waiting += span
                 row.waited += span * parts
-        elif meter.phase is Phase.HOLDS:
+        elif meter.phase is UsagePhase.HOLDS:
             for begins, ends, sample in pieces(start, end, samples, meter.attempt, self._since):
                 for hour, span in by_hour(begins, ends):
                     self._hold(meter, hour, span, sample)
@@ -193,7 +193,7 @@ class Fold:
 
 def _next(meter: Meter | None, mark: Mark) -> Meter | None:
     subject = mark.subject or (meter.subject if meter is not None else None)
-    if mark.phase is Phase.GONE or subject is None:
+    if mark.phase is UsagePhase.GONE or subject is None:
         return None
     held = mark.held
     if held is None:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final, NamedTuple, Self
 
-from queuectl.domain.jobs import Outcome
+from queuectl.domain.jobs import JobOutcome
 from queuectl.domain.reasons import Code, Reason
 
 MOST_DEPENDENCIES: Final = 100
@@ -75,8 +75,8 @@ class Standing:
 
 
 ENDED: Final = {
-    Outcome.SUCCEEDED: DependencyStatus.SUCCEEDED,
-    Outcome.FAILED: DependencyStatus.FAILED,
+    JobOutcome.SUCCEEDED: DependencyStatus.SUCCEEDED,
+    JobOutcome.FAILED: DependencyStatus.FAILED,
 }
 """The status of a job that has ended."""
 
@@ -193,9 +193,9 @@ def remaining(gates: tuple[str, ...], statuses: Mapping[str, Standing]) -> tuple
     return tuple(kept)
 
 
-def same_gates(gates: Iterable[str], others: Iterable[str]) -> tuple[str, ...]:
+def same_gates(gates: Iterable[str], compared: Iterable[str]) -> tuple[str, ...]:
     """The gates that are among the others, too. Kinds are equal without regard to case."""
-    known = {_key(gate) for gate in others}
+    known = {_key(gate) for gate in compared}
     return tuple(gate for gate in gates if _key(gate) in known)
 
 
@@ -227,12 +227,12 @@ def held_by(
         error: why the gang cannot start without its gates either.
     """
     names, jobs, known = admission_gates(gates), parsed(gates), statuses or {}
-    found = {gate: known.get(gate, _UNFINISHED) for gate in jobs}
-    never = {gate for gate in jobs if jobs[gate].never_satisfied(found[gate].status)}
+    states = {gate: known.get(gate, _UNFINISHED) for gate in jobs}
+    never = {gate for gate in jobs if jobs[gate].never_satisfied(states[gate].status)}
     first = sorted(jobs, key=lambda gate: gate not in never) if len(jobs) > _NAMED else [*jobs]
     more = len(first[_NAMED:])
     parts = [f"these admission gates are removed: {', '.join(names)}"] if names else []
-    parts += [jobs[gate].explained(found[gate]) for gate in first[:_NAMED]]
+    parts += [jobs[gate].explained(states[gate]) for gate in first[:_NAMED]]
     parts += [f"{more} other jobs end as it requires"] if more else []
     if never:
         code = Code.DEPENDENCY_NEVER_SATISFIED
@@ -240,7 +240,7 @@ def held_by(
         code = Code.ADMISSION_GATED if names else Code.DEPENDENCY
     details: dict[str, object] = {"gates": names} if names else {}
     if jobs:
-        details["after"] = {str(jobs[gate]): str(found[gate].status) for gate in first[:_NAMED]}
+        details["after"] = {str(jobs[gate]): str(states[gate].status) for gate in first[:_NAMED]}
     if more:
         details["moreAfter"] = more
     but = f"; it cannot start then either: {error}" if error is not None else ""

@@ -255,9 +255,9 @@ _DIGITS: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class GpuWeights:
-    """``given``: GPUs that a unit of a resource counts as, on each node, before all rules. 0 = it is no GPU."""
+    """``configured``: GPUs that a unit of a resource counts as, on each node, before all rules. 0 = it is no GPU."""
 
-    given: tuple[tuple[str, Fraction], ...] = ()
+    configured: tuple[tuple[str, Fraction], ...] = ()
 
     def of(self, resource: str, labels: Mapping[str, str] = NO_LABELS) -> Fraction:
         """GPUs that one unit of it counts as on a node with these labels; 0 for what is none."""
@@ -297,9 +297,9 @@ class SharedGpus(StrEnum):
     ONE_PER_NODE = "OnePerNode"  # one pod of the gang on each such node, with one replica
     ANY = "Any"  # also pods and replicas that can get the same GPU
 
-    def unless(self, asked: SharedGpus | None) -> SharedGpus:
-        """The rule for a podset that asks for ``asked``, where this is the rule of its ClusterQueue."""
-        return self if asked is None or self is SharedGpus.NEVER else asked
+    def unless(self, stated: SharedGpus | None) -> SharedGpus:
+        """The rule for a podset that asks for ``stated``, where this is the rule of its ClusterQueue."""
+        return self if stated is None or self is SharedGpus.NEVER else stated
 
 
 BY_NAME: Final = GpuWeights()
@@ -365,37 +365,39 @@ def as_number(gpus: Gpus) -> int | float:
     return gpus.numerator if gpus.denominator == 1 else rounded(gpus)
 
 
-def exact(given: float | str) -> Fraction:
+def exact(number: float | str) -> Fraction:
     """A number of the configuration as it is written: 0.1 is a tenth, and ``1/7`` a seventh.
 
     Raises:
         ValueError: it is no number.
         ZeroDivisionError: it is a fraction of 0.
     """
-    return Fraction(str(given))
+    return Fraction(str(number))
 
 
 @lru_cache(maxsize=4096)
-def _weight(weights: GpuWeights, resource: str, values: tuple[str | None, ...]) -> Fraction:
-    """``values``: of the labels on which a unit of the resource depends; a cluster has few different ones."""
-    given = dict(weights.given).get(resource)
+def _weight(weights: GpuWeights, resource: str, label_values: tuple[str | None, ...]) -> Fraction:
+    """``label_values``: of the labels on which a unit of the resource depends; a cluster has few different ones."""
+    given = dict(weights.configured).get(resource)
     if given is not None:
         return given
-    unit = unit_of(resource, _labels(label_keys(resource), values))
+    unit = unit_of(resource, _labels(label_keys(resource), label_values))
     return unit.gpus if unit is not None else _NONE
 
 
 @lru_cache(maxsize=4096)
-def _shared(weights: GpuWeights, resource: str, values: tuple[str | None, ...]) -> bool:
-    unit = unit_of(resource, _labels(label_keys(resource), values))
+def _shared(weights: GpuWeights, resource: str, label_values: tuple[str | None, ...]) -> bool:
+    unit = unit_of(resource, _labels(label_keys(resource), label_values))
     if unit is None:
         return False
-    return unit.shared or 0 < _weight(weights, resource, values) < unit.gpus
+    return unit.shared or 0 < _weight(weights, resource, label_values) < unit.gpus
 
 
 @lru_cache(maxsize=16384)
-def _counted(weights: GpuWeights, amounts: Resources, values: tuple[str | None, ...]) -> Fraction:
-    labels = _labels(_label_keys(weights, amounts), values)
+def _counted(
+    weights: GpuWeights, amounts: Resources, label_values: tuple[str | None, ...]
+) -> Fraction:
+    labels = _labels(_label_keys(weights, amounts), label_values)
     return sum((gpus for _, gpus in weights.by_resource(amounts, labels)), _NONE)
 
 
@@ -406,8 +408,8 @@ def _label_keys(weights: GpuWeights, amounts: Resources) -> tuple[str, ...]:
     return tuple(dict.fromkeys(keys))
 
 
-def _labels(keys: tuple[str, ...], values: tuple[str | None, ...]) -> Mapping[str, str]:
-    found = zip(keys, values, strict=True)
+def _labels(keys: tuple[str, ...], label_values: tuple[str | None, ...]) -> Mapping[str, str]:
+    found = zip(keys, label_values, strict=True)
     return {key: value for key, value in found if value is not None}
 
 
@@ -436,12 +438,12 @@ class GpuFraction:
 
     Attributes:
         field: with its path in the object.
-        value: as it is written.
+        text: as it is written.
         gpus: the fraction for one pod; None = the request names no fraction, for example an amount of memory.
     """
 
     field: str
-    value: str
+    text: str
     gpus: Fraction | None = None
 
 
@@ -478,9 +480,9 @@ def requested_fraction(requests: Mapping[str, int], path: str) -> GpuFraction | 
     return None
 
 
-def why_refused(asked: GpuFraction, fleet: Fleet, weights: GpuWeights) -> str:
+def why_refused(fraction: GpuFraction, fleet: Fleet, weights: GpuWeights) -> str:
     """The sentence for a gang with this request: the reason, and what this cluster offers instead."""
-    parts = _nearest(_parts(fleet, weights), asked.gpus)
+    parts = _nearest(_parts(fleet, weights), fraction.gpus)
     offered = " or ".join(map(str, parts[:_NAMED]))
     instead = (
         f"request {offered} instead"
@@ -488,7 +490,7 @@ def why_refused(asked: GpuFraction, fleet: Fleet, weights: GpuWeights) -> str:
         else "request whole GPUs: no node offers MIG instances or replicas"
     )
     return (
-        f"{asked.field} is {asked.value!r}: kube-scheduler does not divide a unit of a GPU "
+        f"{fraction.field} is {fraction.text!r}: kube-scheduler does not divide a unit of a GPU "
         f"resource; {instead}"
     )
 

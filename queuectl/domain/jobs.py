@@ -28,7 +28,7 @@ class OwnerKey(NamedTuple):
     uid: str
 
 
-class Outcome(StrEnum):
+class JobOutcome(StrEnum):
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
 
@@ -132,7 +132,7 @@ class JobRecord:
         priority_class: WorkloadPriorityClass named by label, if any.
         pod_priority_class: the user's PriorityClass of its pods (before the admission policy replaced it).
         podsets: what it asks, read from its templates. Of a suspended job, without the pods that do not run again.
-        error: why the request can never be honoured (contradictory, malformed, unsupported), or None.
+        error: why the request can never be honored (contradictory, malformed, unsupported), or None.
         suspended: ``spec.suspend``.
         drained: the controller confirms suspension (condition Suspended=True).
         attempt: ``queuectl.dev/attempt`` label of its pod templates, 0 if none.
@@ -173,11 +173,11 @@ class JobRecord:
         groups: of a set of gangs, which is in no queue itself: the number of its gangs. ``podsets`` are those of one gang.
         index: of one index of an array or an elastic Job, as :mod:`queuectl.domain.arrays` makes it: a workload that consists of its pod.
         face: the pod with the status and the Events of a workload that consists of pods, also after its deletion; None for all others.
-        items: (podset, index of its entry) for podsets of a list.
+        list_indexes: (podset, index of its entry) for podsets of a list.
         missing: maps that its object does not have and that patches write to, as JSON pointers. Only of kinds with a list of podsets.
         ranks: (podset, size of a group) for podsets whose pods have the index of a group and an index inside it.
         first_ranks: (podset, first index) for podsets whose pods have indexes that do not begin with 0.
-        kept: podsets whose ended pods its controller keeps, and does not replace.
+        kept_podsets: podsets whose ended pods its controller keeps, and does not replace.
         late: podsets whose pods its controller creates only when the pods of others run, or have ended.
         unborn: those of which it has created none, because pods of others must run or end first.
     """
@@ -193,14 +193,12 @@ class JobRecord:
     priority_class: str | None = None
     pod_priority_class: str | None = None
     error: str | None = None
-    unsupported: bool = (
-        False  # `error` is about a constraint placement cannot honour, not a mistake
-    )
+    unsupported: bool = False  # `error` is about a constraint placement cannot honor, not a mistake
     preemptible: bool = True
     suspended: bool = True
     drained: bool = False
     attempt: int = 0
-    outcome: Outcome | None = None
+    outcome: JobOutcome | None = None
     utilization: float | None = None
     checkpoint_at: float | None = None
     status: str = ""
@@ -228,11 +226,11 @@ class JobRecord:
     awaits: str = ""
     absent: bool = False
     face: PodFace | None = None
-    items: tuple[tuple[str, int], ...] = ()
+    list_indexes: tuple[tuple[str, int], ...] = ()
     missing: tuple[str, ...] = ()
     ranks: tuple[tuple[str, int], ...] = ()
     first_ranks: tuple[tuple[str, int], ...] = ()
-    kept: tuple[str, ...] = ()
+    kept_podsets: tuple[str, ...] = ()
     late: tuple[str, ...] = ()
     unborn: tuple[str, ...] = ()
     array: ArrayStatus | None = None
@@ -393,7 +391,7 @@ class PodPhase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class PodGroupMember:
     """The request of a pod with a queue label of its own.
 
     Attributes:
@@ -476,7 +474,7 @@ class PodRecord:
     preempt_requested: str = ""
     preempt_ready: bool = False
     workload: str = ""
-    member: Member | None = field(default=None, repr=False)
+    member: PodGroupMember | None = field(default=None, repr=False)
 
     @property
     def owned_by(self) -> OwnerKey:

@@ -18,7 +18,7 @@ from queuectl.domain.reasons import FAILED_START, Code, Reason
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.snapshot import CapacityLease, PlannedStart
 from queuectl.domain.words import counted
-from queuectl.domain.workload import Placement, Planned
+from queuectl.domain.workload import DecidedRequest, Placement
 
 # ---- Entries
 
@@ -147,7 +147,7 @@ class Entry:
     priority_set: int | None = None
     priority_until: float | None = None
     queue_set: str | None = None
-    planned: Planned | None = None
+    planned: DecidedRequest | None = None
     user: str = ""
     planned_start: PlannedStart | None = None
     checks: Checks = NO_CHECKS
@@ -289,10 +289,10 @@ def parked_state(parked: Reason) -> State:
 
 def queues_again_at_once(entry: Entry) -> bool:
     """Of a gang that is being evicted: whether it queues again as soon as its pods have ended."""
-    return entry.parked is None and entry.reason.code not in FAILED_START and rest(entry) <= 0
+    return entry.parked is None and entry.reason.code not in FAILED_START and idle_wait(entry) <= 0
 
 
-def rest(entry: Entry) -> float:
+def idle_wait(entry: Entry) -> float:
     """Seconds for which a gang that was taken for idleness stays out of the queue.
 
     The place of an idle gang is free, so it would start at once again, and do nothing again until it is found out. An admission
@@ -368,7 +368,7 @@ class Invariant(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Violation:
+class InvariantViolation:
     """An invariant that does not hold.
 
     Attributes:
@@ -402,4 +402,4 @@ class Checked:
     workloads: int
     pods: int
     nodes: int
-    violations: tuple[Violation, ...] = ()
+    violations: tuple[InvariantViolation, ...] = ()

@@ -19,7 +19,7 @@ from queuectl.domain.workload import PodSet, PodShape
 # refused must not be resumed: it would hold its nodes without running.
 
 
-class Kind(StrEnum):
+class BoundKind(StrEnum):
     """The type of objects of a bound, with the name in a LimitRange."""
 
     MIN = "min"
@@ -28,7 +28,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class LimitRangeBound:
     """One line of a LimitRange.
 
     Attributes:
@@ -36,9 +36,9 @@ class Bound:
         whole: it bounds the containers of a pod together, not each of them.
     """
 
-    kind: Kind
+    kind: BoundKind
     resource: str
-    value: Fraction
+    amount: Fraction
     whole: bool = False
 
 
@@ -49,7 +49,7 @@ class LimitRange:
     name: str
     requests: Amounts = ()
     limits: Amounts = ()
-    bounds: tuple[Bound, ...] = ()
+    bounds: tuple[LimitRangeBound, ...] = ()
 
 
 Ranges: TypeAlias = Sequence[LimitRange]
@@ -120,7 +120,7 @@ def filled(needs: PodNeeds, ranges: Ranges) -> PodNeeds:
     )
 
 
-def _broken(needs: PodNeeds, bound: Bound) -> Iterator[str]:
+def _broken(needs: PodNeeds, bound: LimitRangeBound) -> Iterator[str]:
     """Violations of a bound, by container or for the whole pod."""
     if bound.whole:
         requests = together(needs, lambda container: container.effective_requests) | dict(
@@ -134,39 +134,39 @@ def _broken(needs: PodNeeds, bound: Bound) -> Iterator[str]:
 
 
 def _violations(
-    bound: Bound, who: str, requests: Mapping[str, int], limits: Mapping[str, int]
+    bound: LimitRangeBound, who: str, requests: Mapping[str, int], limits: Mapping[str, int]
 ) -> Iterator[str]:
     name = bound.resource
-    asked, most = requests.get(name), limits.get(name)
+    requested, most = requests.get(name), limits.get(name)
     field = f"{bound.kind} of {name}"
-    if bound.kind is Kind.RATIO:
-        if not asked or not most:
+    if bound.kind is BoundKind.RATIO:
+        if not requested or not most:
             yield f"{who} must set a request and a limit for {name}, because {bound.kind} is set"
-        elif Fraction(most, asked) > bound.value:
-            ratio = f"limit {_quantity(name, most)} over request {_quantity(name, asked)}"
-            yield f"{who}: {ratio} is more than the {field} ({float(bound.value):g})"
+        elif Fraction(most, requested) > bound.amount:
+            ratio = f"limit {_quantity(name, most)} over request {_quantity(name, requested)}"
+            yield f"{who}: {ratio} is more than the {field} ({float(bound.amount):g})"
         return
-    needed = asked if bound.kind is Kind.MIN else most
+    needed = requested if bound.kind is BoundKind.MIN else most
     if needed is None:
         word = _REQUIRED_FIELD[bound.kind]
-        yield f"{who} must set a {word} for {name}: the {field} is {_quantity(name, bound.value)}"
+        yield f"{who} must set a {word} for {name}: the {field} is {_quantity(name, bound.amount)}"
         return
-    for word, amount in (("request", asked), ("limit", most)):
+    for word, amount in (("request", requested), ("limit", most)):
         if amount is not None and _beyond(bound, amount):
-            than = "less" if bound.kind is Kind.MIN else "more"
+            than = "less" if bound.kind is BoundKind.MIN else "more"
             problem = f"the {word} of {_quantity(name, amount)} is {than} than the {field}"
-            yield f"{who}: {problem} ({_quantity(name, bound.value)})"
+            yield f"{who}: {problem} ({_quantity(name, bound.amount)})"
 
 
-def _beyond(bound: Bound, amount: int) -> bool:
-    return amount < bound.value if bound.kind is Kind.MIN else amount > bound.value
+def _beyond(bound: LimitRangeBound, amount: int) -> bool:
+    return amount < bound.amount if bound.kind is BoundKind.MIN else amount > bound.amount
 
 
 def _quantity(resource: str, amount: int | Fraction) -> str:
     return format_quantity(resource, int(amount))
 
 
-_REQUIRED_FIELD: Final = {Kind.MIN: "request", Kind.MAX: "limit"}
+_REQUIRED_FIELD: Final = {BoundKind.MIN: "request", BoundKind.MAX: "limit"}
 
 
 # ---- ResourceQuotas
@@ -178,7 +178,7 @@ Coming: TypeAlias = tuple[PodSet, int]  # number of pods of a podset that are st
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class QuotaLimit:
     """One resource of a ResourceQuota; amounts as in :mod:`queuectl.domain.quantity`.
 
     Attributes:
@@ -212,7 +212,7 @@ class Allowance:
     """
 
     name: str
-    limits: tuple[Limit, ...]
+    limits: tuple[QuotaLimit, ...]
     best_effort: bool | None = None
     promised: tuple[int, ...] = ()
 

@@ -75,10 +75,10 @@ def _fading(low: float, high: float, last: GangUse | None) -> Iterator[Segment]:
         yield Segment(max(low, until), high, None)
 
 
-def _joined(found: Sequence[Segment]) -> Iterator[Segment]:
+def _joined(segments: Sequence[Segment]) -> Iterator[Segment]:
     """Pieces that one sample covers, as one."""
     kept: Segment | None = None
-    for piece in found:
+    for piece in segments:
         if kept is not None and kept.sample is piece.sample:
             kept = kept._replace(end=piece.end)
         else:

@@ -157,11 +157,11 @@ class _Shares:
         )
         return replace(queue, groups=groups, stated_groups=queue.groups)
 
-    def _flavor(self, quotas: FlavorQuotas, given: Fraction) -> FlavorQuotas:
+    def _flavor(self, quotas: FlavorQuotas, share: Fraction) -> FlavorQuotas:
         if quotas.flavor not in self._offered:
             return quotas
         nominal = {
-            resource: int(self._part((quotas.flavor, resource), stated) * given)
+            resource: int(self._part((quotas.flavor, resource), stated) * share)
             for resource, stated in quotas.nominal.items()
         }
         return replace(quotas, nominal=nominal)

@@ -12,7 +12,7 @@ from queuectl.domain.ledger import Entry
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class GangProfile:
     """The properties by which gangs are similar. An empty text or 0 = not known.
 
     Attributes:
@@ -35,10 +35,10 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class FinishedRun:
     """A finished gang, and the seconds for which it held its nodes, all attempts together."""
 
-    work: Work
+    work: GangProfile
     seconds: float
 
 
@@ -100,17 +100,17 @@ class RecordedJob:
         return ceil(self.entry.gpus / self.entry.pods) if self.entry.pods else 0
 
 
-def recorded_job(found: RecordedWorkload, since: float, until: float) -> RecordedJob:
+def recorded_job(recorded: RecordedWorkload, since: float, until: float) -> RecordedJob:
     """The part of a workload between two full hours (unix seconds)."""
-    entry, gpus = found.entry, float(found.entry.gpus)
+    entry, gpus = recorded.entry, float(recorded.entry.gpus)
     worked = entry.executed(until)
     if gpus:
-        before = sum(one.allocated for one in found.hours if one.hour < since) / gpus
-        worked -= before + found.lost / gpus
+        before = sum(one.allocated for one in recorded.hours if one.hour < since) / gpus
+        worked -= before + recorded.lost / gpus
     ended = min(entry.finished_at if entry.finished_at is not None else until, until)
     begin = max(entry.queued_at, since)
     worked = min(max(worked, 1.0), max(ended - begin, 1.0))
-    hours = [one for one in found.hours if since <= one.hour < until]
+    hours = [one for one in recorded.hours if since <= one.hour < until]
     return RecordedJob(
         entry,
         begin - since,

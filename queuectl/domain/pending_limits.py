@@ -30,8 +30,8 @@ def beyond_limits(snapshot: Snapshot, set_aside: Iterable[Entry] = ()) -> Mappin
 
     ``set_aside``: pending gangs that count and are not in the snapshot.
     """
-    config, others = snapshot.config, tuple(set_aside)
-    most = len(snapshot.pending) + len(others)
+    config, without = snapshot.config, tuple(set_aside)
+    most = len(snapshot.pending) + len(without)
     queues = config.local_queues.items()
     limits = {key: limit for key, one in queues if (limit := config.max_pending(one)) < most}
     if not limits:
@@ -42,7 +42,7 @@ def beyond_limits(snapshot: Snapshot, set_aside: Iterable[Entry] = ()) -> Mappin
         found = ages.get((one.namespace, one.queue))
         if found is not None and pending.blocked is None and one.growth is None:
             found.append((pending.lease is None, one.queued_at, one.uid))
-    for entry in others:
+    for entry in without:
         if (entry.namespace, entry.queue) in ages:
             age = (entry.lease is None, entry.queue_order_time, entry.uid)
             ages[entry.namespace, entry.queue].append(age)
@@ -51,7 +51,7 @@ def beyond_limits(snapshot: Snapshot, set_aside: Iterable[Entry] = ()) -> Mappin
         reason = _reason(queue, len(ages[queue]), limit)
         newest = sorted(ages[queue])[limit:] if len(ages[queue]) > limit else ()
         beyond |= {uid: reason for no_reservation, _, uid in newest if no_reservation}
-    for entry in others:
+    for entry in without:
         beyond.pop(entry.uid, None)
     return beyond
 

@@ -142,7 +142,7 @@ SLIPS: Final[Mapping[SlipCause, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class ScheduledGang:
     """A gang that waits, and its planned start.
 
     Attributes:
@@ -185,5 +185,5 @@ class Plan:
     alarms: tuple[str, ...] = ()  # what broke in the solver, as sentences: a defect each
     uneven: tuple[tuple[str, str], ...] = ()
     spared: tuple[Preemption, ...] = ()
-    planned: tuple[Planned, ...] = ()
+    planned: tuple[ScheduledGang, ...] = ()
     reserved: tuple[ReservationState, ...] = ()

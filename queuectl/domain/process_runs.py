@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-KEPT: Final = 100
+KEPT_RUNS: Final = 100
 """Runs that the database keeps: the newest ones."""
 
 

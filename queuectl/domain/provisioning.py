@@ -55,18 +55,18 @@ class ProvisioningConfig:
 
     def requested(self, podsets: Collection[PodSet]) -> tuple[tuple[PodSet, int], ...]:
         """The podsets of a request with their numbers of pods. A podset stands for those that are merged with it."""
-        found: list[tuple[PodSet, int]] = []
+        merged: list[tuple[PodSet, int]] = []
         for podset in podsets:
             asked = {resource for resource, amount in podset.shape.requests.items() if amount}
             if not podset.count or (self.managed and self.managed.isdisjoint(asked)):
                 continue
             # The template of a request has what decides about nodes only, so equal shapes are equal templates.
-            same = next((n for n, (p, _) in enumerate(found) if p.shape == podset.shape), None)
+            same = next((n for n, (p, _) in enumerate(merged) if p.shape == podset.shape), None)
             if self.merge is not None and same is not None:
-                found[same] = (found[same][0], found[same][1] + podset.count)
+                merged[same] = (merged[same][0], merged[same][1] + podset.count)
             else:
-                found.append((podset, podset.count))
-        return tuple(found)
+                merged.append((podset, podset.count))
+        return tuple(merged)
 
 
 class RequestState(StrEnum):

@@ -93,16 +93,16 @@ def _split(text: str) -> tuple[str, str]:
     return text, ""
 
 
-def format_quantity(resource: str, value: int) -> str:
+def format_quantity(resource: str, amount: int) -> str:
     """Write a value the way people read it: ``1500`` millicores as ``1500m``, bytes with a binary suffix when exact."""
     if resource == CPU:
-        return str(value // 1000) if value % 1000 == 0 else f"{value}m"
+        return str(amount // 1000) if amount % 1000 == 0 else f"{amount}m"
     if resource in (MEMORY, "ephemeral-storage") or resource.startswith("hugepages-"):
         for suffix in ("Ti", "Gi", "Mi", "Ki"):
             unit = int(_SUFFIXES[suffix])
-            if value and value % unit == 0:
-                return f"{value // unit}{suffix}"
-    return str(value)
+            if amount and amount % unit == 0:
+                return f"{amount // unit}{suffix}"
+    return str(amount)
 
 
 class Resources(Mapping[str, int]):
@@ -152,11 +152,11 @@ class Resources(Mapping[str, int]):
     def __mul__(self, factor: int) -> Resources:
         return Resources({name: value * factor for name, value in self._amounts.items()})
 
-    def at_least(self, other: Resources) -> Resources:
+    def at_least(self, floor: Resources) -> Resources:
         """The larger amount of each resource."""
-        if other.fits(self):
+        if floor.fits(self):
             return self
-        return Resources({name: max(self[name], other[name]) for name in (*self, *other)})
+        return Resources({name: max(self[name], floor[name]) for name in (*self, *floor)})
 
     def fits(self, free: Resources) -> bool:
         """Whether this much is available in ``free``."""

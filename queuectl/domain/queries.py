@@ -281,7 +281,7 @@ BY_NAME: Final = WorkloadOrder()
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class PagePosition:
     """Where a page ended.
 
     Attributes:
@@ -293,7 +293,7 @@ class Position:
     key: tuple[Any, ...]
 
     @classmethod
-    def of(cls, entry: Entry, order: WorkloadOrder = BY_NAME) -> Position:
+    def of(cls, entry: Entry, order: WorkloadOrder = BY_NAME) -> PagePosition:
         name = (entry.namespace, entry.name, entry.uid)
         if order.key is SortKey.NAME:
             return cls(order, name)
@@ -301,7 +301,7 @@ class Position:
         return cls(order, (str(value) if order.key in _TEXTS else value, *name))
 
     @classmethod
-    def parse(cls, cursor: str, order: WorkloadOrder = BY_NAME) -> Position:
+    def parse(cls, cursor: str, order: WorkloadOrder = BY_NAME) -> PagePosition:
         """Read what :attr:`cursor` wrote.
 
         Raises:
@@ -336,13 +336,13 @@ def _texts(parts: list[Any]) -> bool:
     return all(isinstance(part, str) for part in parts)
 
 
-def _is_value(value: Any, key: SortKey) -> bool:
+def _is_value(term: Any, key: SortKey) -> bool:
     if key in _TEXTS:
-        return isinstance(value, str)
-    number = isinstance(value, int | float) and not isinstance(value, bool)
+        return isinstance(term, str)
+    number = isinstance(term, int | float) and not isinstance(term, bool)
     if key in (SortKey.GPUS, SortKey.PRIORITY):
-        return number and isinstance(value, int) and -_MOST <= value < _MOST
-    return number and math.isfinite(value) and abs(value) < _MOST
+        return number and isinstance(term, int) and -_MOST <= term < _MOST
+    return number and math.isfinite(term) and abs(term) < _MOST
 
 
 # ---- GPUs held outside the queues

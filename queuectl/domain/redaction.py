@@ -78,26 +78,26 @@ class Redactor:
         reason = self.redacted(line.reason)
         return line if reason is line.reason else replace(line, reason=reason)
 
-    def diagnosis(self, found: Diagnosis) -> Diagnosis:
+    def diagnosis(self, diagnosis: Diagnosis) -> Diagnosis:
         """A diagnosis with all its sentences and values redacted."""
-        conflict = map(self.redacted, found.conflict)
-        fixes = map(self.redacted, found.suggested_fixes)
-        return replace(found, conflict=tuple(conflict), suggested_fixes=tuple(fixes))
+        conflict = map(self.redacted, diagnosis.conflict)
+        fixes = map(self.redacted, diagnosis.suggested_fixes)
+        return replace(diagnosis, conflict=tuple(conflict), suggested_fixes=tuple(fixes))
 
-    def _plain(self, value: Any) -> Any:
-        match value:
+    def _plain(self, content: Any) -> Any:
+        match content:
             case str():
-                return self.text(value)
+                return self.text(content)
             case list() | tuple():
-                return [self._plain(one) for one in value]
+                return [self._plain(one) for one in content]
             case Mapping():
                 return {
                     self.text(key): self._plain(one)
-                    for key, one in value.items()
+                    for key, one in content.items()
                     if key not in _UIDS
                 }
             case _:
-                return value
+                return content
 
     @cached_property
     def _hiding(self) -> re.Pattern[str]:
@@ -128,15 +128,15 @@ def namespaces_in(source: Explanation | str) -> frozenset[str]:
     return frozenset(found for text in words if "/" in text for found in _NAMESPACE.findall(text))
 
 
-def _strings(value: Any) -> Iterator[str]:
+def _strings(content: Any) -> Iterator[str]:
     """All text in plain values, keys included."""
-    match value:
+    match content:
         case str():
-            yield value
+            yield content
         case list() | tuple():
-            for one in value:
+            for one in content:
                 yield from _strings(one)
         case Mapping():
-            for key, one in value.items():
+            for key, one in content.items():
                 yield key
                 yield from _strings(one)

@@ -253,16 +253,16 @@ class Occurrence:
             return ReservationPhase.NOT_PLACEABLE if refused else ReservationPhase.PENDING
         return ReservationPhase.ACTIVE if self.active(now) else ReservationPhase.PLANNED
 
-    def kept(self) -> Iterator[tuple[str, Resources]]:
+    def held_amounts(self) -> Iterator[tuple[str, Resources]]:
         """Nodes of its placement, and what is kept for it there."""
         capacity = self.reservation.capacity
         if capacity is not None:
             for node, pods in self.placed:
                 yield node, capacity.requests * pods
 
-    def overlaps(self, other: Occurrence) -> bool:
+    def overlaps(self, second: Occurrence) -> bool:
         """Whether both last at one time."""
-        return self.begins < other.ends and other.begins < self.ends
+        return self.begins < second.ends and second.begins < self.ends
 
     def stands(self, fleet: Fleet) -> bool:
         """Whether it has a placement, on nodes that are all healthy."""
@@ -277,7 +277,7 @@ def occurrences(
 ) -> tuple[Occurrence, ...]:
     """The current or next occurrence of each Reservation, in the order of their starts. ``states``: of the last plan."""
     known = {state.name: state for state in states}
-    found = []
+    current = []
     for reservation in reservations:
         times = reservation.occurrence(now)
         if times is None:
@@ -288,8 +288,8 @@ def occurrences(
         capacity = reservation.capacity
         if capacity is not None and sum(pods for _, pods in placed) != capacity.pods:
             placed = ()  # it was edited
-        found.append(Occurrence(reservation, *times, placed))
-    return tuple(sorted(found, key=lambda each: (each.begins, each.name)))
+        current.append(Occurrence(reservation, *times, placed))
+    return tuple(sorted(current, key=lambda each: (each.begins, each.name)))
 
 
 def next_turn(
@@ -309,9 +309,9 @@ def next_turn(
     return min(turns, default=None)
 
 
-def states_of(known: Iterable[Occurrence]) -> list[ReservationState]:
+def states_of(placed: Iterable[Occurrence]) -> list[ReservationState]:
     """The placements of occurrences."""
-    return [ReservationState(each.name, each.begins, each.ends, each.placed) for each in known]
+    return [ReservationState(each.name, each.begins, each.ends, each.placed) for each in placed]
 
 
 def with_placement(occurrence: Occurrence, placed: tuple[tuple[str, int], ...]) -> Occurrence:

@@ -100,7 +100,7 @@ def _per_unit(resource: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class PodsReady:
+class PodsReadyRules:
     """The time-outs of a start and the retries of a failed one (``waitForPodsReady``). Times are in seconds.
 
     Attributes:
@@ -164,7 +164,7 @@ class Rules:
     excluded_prefixes: tuple[str, ...] = ()
     transformations: tuple[Transformation, ...] = ()
     ignore_undeclared: bool = False
-    pods_ready: PodsReady = PodsReady()
+    pods_ready: PodsReadyRules = PodsReadyRules()
     retention: Retention = Retention()
     eviction_grace: float = 0.0
     kueue_keys: KueueKeys = KueueKeys.AUTO

@@ -7,7 +7,7 @@ from typing import Final
 
 from queuectl.domain.records import Record
 
-KEPT: Final = 20
+KEPT_OBJECTS: Final = 20
 """How many are stored, and how many wait in memory: the newest."""
 KEPT_BYTES: Final = 256 * 1024
 """Of the stored text of one. A longer text is cut."""
@@ -62,12 +62,14 @@ class Inputs:
     _waiting: dict[tuple[str, str], Input] = field(default_factory=dict)
     _bytes: int = 0
 
-    def put(self, boundary: str, key: str, given: Input) -> None:
+    def put(self, boundary: str, key: str, source: Input) -> None:
         """Keep an input. The oldest ones beyond the limits are forgotten."""
         self.drop(boundary, key)
-        self._waiting[boundary, key] = given
-        self._bytes += _size(given)
-        while len(self._waiting) > 1 and (len(self._waiting) > KEPT or self._bytes > WAITING_BYTES):
+        self._waiting[boundary, key] = source
+        self._bytes += _size(source)
+        while len(self._waiting) > 1 and (
+            len(self._waiting) > KEPT_OBJECTS or self._bytes > WAITING_BYTES
+        ):
             self.drop(*next(iter(self._waiting)))
 
     def get(self, boundary: str, key: str) -> Input | None:
@@ -81,6 +83,6 @@ class Inputs:
             self._bytes -= _size(given)
 
 
-def _size(given: Input) -> int:
+def _size(source: Input) -> int:
     """Bytes that only this object holds: the copy of the cluster holds the records anyway."""
-    return len(given.content) if isinstance(given, Received) else 0
+    return len(source.content) if isinstance(source, Received) else 0

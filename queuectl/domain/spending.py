@@ -84,7 +84,7 @@ def lowered_priorities(spending: Spending) -> dict[str, int]:
 
     The rest of a budget is for its pending gangs in queue order: gangs that start in one plan do not exceed it together.
     """
-    found: dict[str, int] = {}
+    priorities: dict[str, int] = {}
     snapshot = spending.snapshot
     for balance in snapshot.budgets:
         budget = balance.budget
@@ -94,12 +94,12 @@ def lowered_priorities(spending: Spending) -> dict[str, int]:
         own = [p.workload for p in snapshot.pending if balance in spending.of(p.workload)]
         starting = {p.workload.uid for p in snapshot.pending if p.blocked is None}
         for workload in sorted(own, key=lambda w: (-w.priority, w.queued_at, w.uid)):
-            known = found.get(workload.uid, workload.priority)
+            known = priorities.get(workload.uid, workload.priority)
             if left <= 0 and budget.priority_when_spent < known:
-                found[workload.uid] = budget.priority_when_spent
+                priorities[workload.uid] = budget.priority_when_spent
             if workload.uid in starting:
                 left -= start_cost(snapshot, balance, workload)
-    return found
+    return priorities
 
 
 def with_priority(pending: Pending, priority: int | None) -> Pending:
@@ -140,7 +140,7 @@ def forecast(spending: Spending, balance: BudgetBalance) -> Forecast:
     now = snapshot.now
     since = [(gang, max(gang.started_at, balance.counted)) for gang in running]
     used = balance.used + sum(balance.cost(gang.gpus, begin, now) for gang, begin in since)
-    kept = balance.used + spending.committed(balance) - used
+    committed = balance.used + spending.committed(balance) - used
     stays = [gang for gang in running if not gang.leaving]
     waiting = sum(
         start_cost(snapshot, balance, pending.workload)
@@ -152,7 +152,7 @@ def forecast(spending: Spending, balance: BudgetBalance) -> Forecast:
     rate = sum((gang.gpus for gang in stays), Fraction())
     left = balance.granted - used
     return Forecast(
-        balance, used, max(0, kept), rate, _runs_out(balance, stays, left, now), waiting
+        balance, used, max(0, committed), rate, _runs_out(balance, stays, left, now), waiting
     )
 
 

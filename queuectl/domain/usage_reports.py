@@ -120,19 +120,19 @@ class ReportRow:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def known(self) -> int:
+    def measured(self) -> int:
         """Units that were measured."""
         return self.amounts.allocated - self.amounts.unknown
 
     @property
     def efficiency(self) -> float | None:
         """0..1; None where nothing was measured."""
-        return self.amounts.used / self.known if self.known > 0 else None
+        return self.amounts.used / self.measured if self.measured > 0 else None
 
     @property
     def wasted(self) -> int:
         """Units."""
-        return self.known - self.amounts.used
+        return self.measured - self.amounts.used
 
     @property
     def wasted_cost(self) -> float:
@@ -268,27 +268,27 @@ class HistoryPoint:
 
 
 def points(
-    found: UsageHours,
+    usage: UsageHours,
     hours: Iterable[int],
-    wanted: Callable[[QueueHour], bool],
+    counts: Callable[[QueueHour], bool],
     *,
     capacity: bool,
 ) -> tuple[HistoryPoint, ...]:
     """A point for each of these hours that is accounted for, at least in part.
 
     Args:
-        found: the ledger's hours.
+        usage: the ledger's hours.
         hours: their starts, in unix seconds.
-        wanted: which LocalQueues count.
+        counts: which LocalQueues count.
         capacity: whether the points show the GPUs of the nodes.
     """
     sums: dict[int, list[float]] = {}
-    for row in found.rows:
-        if wanted(row):
+    for row in usage.rows:
+        if counts(row):
             total = sums.setdefault(row.hour, [0.0] * 4)
             for i, amount in enumerate((row.allocated, row.used, row.unknown, row.waited)):
                 total[i] += amount
-    as_of = found.as_of if found.as_of is not None else 0.0
+    as_of = usage.as_of if usage.as_of is not None else 0.0
     made = []
     for hour in hours:
         until = min(float(hour + HOUR), as_of)
@@ -296,7 +296,7 @@ def points(
             allocated, used, unknown, waited = (
                 amount / (until - hour) for amount in sums.get(hour, [0.0] * 4)
             )
-            known = found.capacity.get(hour) if capacity else None
+            known = usage.capacity.get(hour) if capacity else None
             made.append(HistoryPoint(float(hour), until, allocated, used, unknown, waited, known))
     return tuple(made)
 
@@ -357,9 +357,9 @@ class GpuParts:
         )
 
 
-def _plus(one: Fraction, other: Fraction) -> Fraction:
+def _plus(left: Fraction, right: Fraction) -> Fraction:
     """Most parts of a node are 0, and a sum of fractions is slow."""
-    return one + other if other else one
+    return left + right if right else left
 
 
 PARTS: Final = tuple(field.name for field in fields(GpuParts))

@@ -75,7 +75,7 @@ class PodUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class UtilizationSample:
     """The data of a source about all pods, over one window.
 
     Attributes:

@@ -46,7 +46,7 @@ class WhatIfResult:
         evicted: gangs that leave because the change drains their queue.
         excesses: quotas that running gangs exceed after the change, and did not before.
         diagnoses: why submitted gangs wait, by uid, as far as these were diagnosed.
-        warnings: what was read and not honoured, and names that lead nowhere.
+        warnings: what was read and not honored, and names that lead nowhere.
         ignored: submitted documents without effect.
     """
 

@@ -13,9 +13,9 @@ _LEAST: Final = 0.005
 _DIGITS: Final = re.compile("([0-9]+)")
 
 
-def counted(number: int, thing: str) -> str:
+def counted(number: int, noun: str) -> str:
     """``1 pod``, ``2 pods``."""
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def shortened(text: str, most: int = 100) -> str:
@@ -48,10 +48,10 @@ def counted_gpus(gpus: float | Fraction) -> str:
     return f"{text} GPU" if text == "1" else f"{text} GPUs"
 
 
-def is_or_are(resource: str, value: int) -> str:
+def is_or_are(resource: str, amount: int) -> str:
     """The verb for an amount: ``8 nvidia.com/gpu are``, ``1 cpu is``, ``64Gi memory is``."""
     uncountable = any(word in resource for word in ("memory", "storage", "hugepages"))
-    return "is" if uncountable or format_quantity(resource, value) == "1" else "are"
+    return "is" if uncountable or format_quantity(resource, amount) == "1" else "are"
 
 
 def format_time(at: float) -> str:

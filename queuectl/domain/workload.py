@@ -80,7 +80,7 @@ class PodSet:
     ``seen``: the requests of pods of an earlier start that were larger than those of the template, because webhooks had changed them.
     ``claims``: the resource claims that its template names; ``shape.devices`` follows from them.
     ``shared_gpus``: None = the rule of its ClusterQueue.
-    ``gpu_fraction``: a request that no scheduler here can fulfil, so the gang does not start.
+    ``gpu_fraction``: a request that no scheduler here can fulfill, so the gang does not start.
     ``one_numa_node``: each pod gets its CPUs, memory and devices from one NUMA node of its node.
     ``sized``: the GPUs of its pods; None = as the names of its resources state.
     ``labels``, ``annotations``: of its template.
@@ -273,7 +273,7 @@ def fraction_of(podsets: Iterable[PodSet]) -> GpuFraction | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class DecidedRequest:
     """The request of a gang when its start was decided: it starts with that or not at all.
 
     Attributes:
@@ -304,7 +304,7 @@ class FlavorShare:
 class PodSetPlacement:
     """Where a podset's pods go.
 
-    ``nodes`` is ordered: rank 0 is on the first entry, and neighbouring entries are neighbours in the topology. After a
+    ``nodes`` is ordered: rank 0 is on the first entry, and neighboring entries are neighbors in the topology. After a
     repair, where ranks keep their nodes, a node may stand there more than once.
     ``flavors`` names the ResourceFlavor charged for each resource the queue covers. ``pods`` is set for a podset that
     may start with fewer pods than it asks for: with how many it starts; None = with all. ``shares`` is set where the queue

@@ -11,15 +11,15 @@ from itertools import product
 from math import ceil
 from typing import Final
 
-from queuectl.domain.past_jobs import Run, Work
+from queuectl.domain.past_jobs import FinishedRun, GangProfile
 
 # ---- The last run times of one group
 
-KEPT: Final = 200  # run times that a group keeps
+MOST_RUN_TIMES: Final = 200  # run times that a group keeps
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class RunTimeSample:
     """Run times in seconds. It is never changed in place, because estimates are made in other threads.
 
     Attributes:
@@ -30,14 +30,14 @@ class Sample:
     recent: tuple[float, ...] = ()
     ordered: tuple[float, ...] = ()
 
-    def with_run(self, seconds: float, kept: int = KEPT) -> Sample:
-        """The sample with one more run time; if it has ``kept`` already, without the oldest."""
+    def with_run(self, seconds: float, limit: int = MOST_RUN_TIMES) -> RunTimeSample:
+        """The sample with one more run time; if it has ``limit`` already, without the oldest."""
         recent, ordered = self.recent, self.ordered
-        if len(recent) >= kept:
+        if len(recent) >= limit:
             oldest = bisect_left(ordered, recent[0])
             recent, ordered = recent[1:], ordered[:oldest] + ordered[oldest + 1 :]
         place = bisect_left(ordered, seconds)
-        return Sample((*recent, seconds), (*ordered[:place], seconds, *ordered[place:]))
+        return RunTimeSample((*recent, seconds), (*ordered[:place], seconds, *ordered[place:]))
 
     def quantile(self, part: float, elapsed: float = 0.0) -> float | None:
         """Seconds after which a gang has ended with at least this probability, if it has run for ``elapsed`` seconds.
@@ -82,7 +82,7 @@ def name_pattern(name: str) -> str:
 # ---- Groups of similar work
 
 
-def groups(work: Work) -> tuple[Hashable, ...]:
+def groups(work: GangProfile) -> tuple[Hashable, ...]:
     """The keys of the groups of a gang, from the most specific to all gangs.
 
     LocalQueue, user and pattern of the name; LocalQueue and user; LocalQueue and pattern; LocalQueue; ClusterQueue; all. Each of them
@@ -114,15 +114,15 @@ _GROUPS: Final = (
 )
 
 
-class Estimator:
+class RunTimeEstimator:
     """Learns from one finished run at a time: a fixed number of groups, each with a bounded sample.
 
     The same runs in the same order always give the same estimates. One thread adds runs; others can ask meanwhile.
     """
 
-    def __init__(self, *, kept: int = KEPT, most_groups: int = _GROUPS) -> None:
-        self._samples: dict[Hashable, Sample] = {}
-        self._kept = kept
+    def __init__(self, *, limit: int = MOST_RUN_TIMES, most_groups: int = _GROUPS) -> None:
+        self._samples: dict[Hashable, RunTimeSample] = {}
+        self._kept = limit
         self._most = most_groups
 
     def __len__(self) -> int:
@@ -133,15 +133,15 @@ class Estimator:
         """Whether it knows a run of the group."""
         return group in self._samples
 
-    def add(self, run: Run) -> None:
+    def add(self, run: FinishedRun) -> None:
         """Learn from a finished run."""
         for group in groups(run.work):
-            sample = self._samples.pop(group, None) or Sample()
+            sample = self._samples.pop(group, None) or RunTimeSample()
             self._samples[group] = sample.with_run(run.seconds, self._kept)
         while len(self._samples) > self._most:
             del self._samples[next(iter(self._samples))]
 
-    def total(self, work: Work, part: float, elapsed: float = 0.0) -> float | None:
+    def total(self, work: GangProfile, part: float, elapsed: float = 0.0) -> float | None:
         """The expected run time of a gang that has run for ``elapsed`` seconds, those included; None = not known.
 
         Args:
@@ -159,11 +159,11 @@ class Estimator:
             longest = longest if longest is not None else sample.ordered[-1]
         return None if longest is None else doubled(longest, elapsed)
 
-    def longest(self, work: Work) -> float | None:
+    def longest(self, work: GangProfile) -> float | None:
         """The longest run that is kept of the most specific group with enough runs, in seconds; None = not known."""
         return next((sample.ordered[-1] for sample in self._enough(work)), None)
 
-    def longer(self, work: Work, elapsed: float = 0.0) -> tuple[float, ...]:
+    def longer(self, work: GangProfile, elapsed: float = 0.0) -> tuple[float, ...]:
         """The run times of finished gangs like this one that ran longer than ``elapsed``, shortest first; empty = none is known.
 
         They are those of the most specific group with enough of them, else those of the most specific group that has any. If no
@@ -181,15 +181,15 @@ class Estimator:
             return fewer
         return (doubled(longest, elapsed),)
 
-    def _enough(self, work: Work) -> Iterator[Sample]:
+    def _enough(self, work: GangProfile) -> Iterator[RunTimeSample]:
         """The samples of its groups that have enough runs, the most specific group first."""
         samples = (self._samples.get(group) for group in groups(work))
         return (s for s in samples if s is not None and len(s.ordered) >= ENOUGH)
 
 
-def learn(runs: Iterable[Run]) -> Estimator:
+def learn(runs: Iterable[FinishedRun]) -> RunTimeEstimator:
     """An estimator that knows these runs, oldest first."""
-    estimator = Estimator()
+    estimator = RunTimeEstimator()
     for run in runs:
         estimator.add(run)
     return estimator

@@ -10,9 +10,9 @@ from math import floor, inf, log
 from typing import Final, TypeAlias
 
 from queuectl.domain.estimates import RunTimeSource
-from queuectl.domain.past_jobs import Work
+from queuectl.domain.past_jobs import GangProfile
 from queuectl.domain.workload import Duration
-from queuectl.durations.estimator import Estimator, doubled
+from queuectl.durations.estimator import RunTimeEstimator, doubled
 
 # ---- Expected run times
 
@@ -58,7 +58,7 @@ class Expectation:
 
 
 def planned(
-    work: Work, stated: Stated, elapsed: float, part: float, estimator: Estimator
+    work: GangProfile, stated: Stated, elapsed: float, part: float, estimator: RunTimeEstimator
 ) -> Expectation | None:
     """The run time that planning assumes: the limit, else the time that the gang does not exceed with probability ``part``.
 
@@ -74,7 +74,9 @@ def planned(
     return _soft(work, stated.expected, elapsed, part, estimator)
 
 
-def typical(work: Work, stated: Stated, elapsed: float, estimator: Estimator) -> Expectation | None:
+def typical(
+    work: GangProfile, stated: Stated, elapsed: float, estimator: RunTimeEstimator
+) -> Expectation | None:
     """The run time for people: the expectation or the median, at most the limit; the limit if nothing else is known."""
     soft = _soft(work, stated.expected, elapsed, MEDIAN, estimator)
     if stated.limit is not None and (soft is None or soft.seconds > stated.limit):
@@ -83,7 +85,11 @@ def typical(work: Work, stated: Stated, elapsed: float, estimator: Estimator) ->
 
 
 def _soft(
-    work: Work, expected: float | None, elapsed: float, part: float, estimator: Estimator
+    work: GangProfile,
+    expected: float | None,
+    elapsed: float,
+    part: float,
+    estimator: RunTimeEstimator,
 ) -> Expectation | None:
     """It is estimated again at steps of the elapsed time, so that it changes seldom, and when it is over."""
     if expected is not None and elapsed < expected:
@@ -123,14 +129,14 @@ class RunTimes:
     """The possible run times of a gang, all attempts together, in seconds.
 
     Attributes:
-        known: run times of finished gangs like it that ran longer than ``elapsed``, shortest first; never empty.
+        longer: run times of finished gangs like it that ran longer than ``elapsed``, shortest first; never empty.
         elapsed: for which it has run.
         limit: at which the controller ends it; infinite = none.
-        certain: ``known`` has one value, which is the run time.
-        group: ClusterQueue, user and time of submission. Run times of one group deviate from ``known`` together.
+        certain: ``longer`` has one value, which is the run time.
+        group: ClusterQueue, user and time of submission. Run times of one group deviate from ``longer`` together.
     """
 
-    known: tuple[float, ...]
+    longer: tuple[float, ...]
     elapsed: float = 0.0
     limit: float = inf
     certain: bool = False
@@ -143,18 +149,22 @@ class RunTimes:
         the same probability. The last interval has no end; it is taken up to twice its begin.
         """
         if self.certain:
-            total = self.known[0]
+            total = self.longer[0]
         else:
-            place = part * (len(self.known) + 1)
-            after = min(int(place), len(self.known))
-            low = self.known[after - 1] if after else self.elapsed
-            high = self.known[after] if after < len(self.known) else 2.0 * low
+            place = part * (len(self.longer) + 1)
+            after = min(int(place), len(self.longer))
+            low = self.longer[after - 1] if after else self.elapsed
+            high = self.longer[after] if after < len(self.longer) else 2.0 * low
             total = low + (high - low) * (place - after)
         return max(min(total, self.limit) - self.elapsed, 0.0)
 
 
 def possible_runs(
-    work: Work, stated: Stated, elapsed: float, estimator: Estimator, submitted: float = 0.0
+    work: GangProfile,
+    stated: Stated,
+    elapsed: float,
+    estimator: RunTimeEstimator,
+    submitted: float = 0.0,
 ) -> RunTimes | None:
     """The possible run times of a gang that has run for ``elapsed`` seconds; None = nothing is known.
 

@@ -24,7 +24,7 @@ from queuectl.estimates.room import EmptyNodes, QuotaLeft, Room
 from queuectl.estimates.scene import Holding, Place, Scene, Waiting
 from queuectl.planner.backfill.timeline import Agenda, Departures, first_fit
 from queuectl.planner.capacity.node_counts import NodeCounts, add_at, take, use_of_counts
-from queuectl.planner.order.lines import Line, Lines
+from queuectl.planner.order.lines import Lines, PlannedStartQueue
 from queuectl.planner.placement import several
 from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import GangRequest
@@ -244,7 +244,7 @@ class _PlannedStart:
     """
 
     uid: str
-    line: Line
+    line: PlannedStartQueue
     at: float
     free: Ints
 

@@ -19,7 +19,7 @@ from queuectl.domain.reservations import Occurrence
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.order.limits import Limits
+from queuectl.planner.order.limits import GangLimits
 from queuectl.planner.order.lines import Lines, lines_of
 from queuectl.planner.order.pending_gangs import class_key, length_of
 from queuectl.planner.order.queue_order import Place as QueuePlace
@@ -156,7 +156,7 @@ def scene_of(
 
 def _in_order(snapshot: Snapshot) -> Iterator[Pending]:
     """The gangs that planning considers, and those that will queue again."""
-    limits = Limits(snapshot)
+    limits = GangLimits(snapshot)
     for pending in _queued(snapshot):
         if not any(limits.over_budgets(pending.workload)):
             yield pending
@@ -243,7 +243,7 @@ def _free(problem: Problem) -> Ints:
     free, snapshot = problem.now.copy(), problem.snapshot
     for each in snapshot.reservations:
         if not fixed(each, snapshot):
-            nodes, amounts = _slots(problem, each, each.kept())
+            nodes, amounts = _slots(problem, each, each.held_amounts())
             free[:, nodes] -= amounts
     return free
 
@@ -252,7 +252,7 @@ def _kept(problem: Problem) -> Iterator[Holding]:
     """The capacity that Reservations keep until their ends."""
     snapshot = problem.snapshot
     for each in snapshot.reservations:
-        amounts = fixed(each, snapshot) or each.kept()
+        amounts = fixed(each, snapshot) or each.held_amounts()
         yield Holding(each.name, _slots(problem, each, amounts), (), each.ends)
 
 

@@ -96,7 +96,7 @@ def _flavor_of(
     node: Node | None,
     config: QueueConfig,
     before: Mapping[str, str],
-    asked: Iterable[str],
+    resources: Iterable[str],
 ) -> str:
     """The flavor of a group to which the gang is charged.
 
@@ -104,7 +104,7 @@ def _flavor_of(
     because each use needs a charge.
     """
     offered = [quotas.flavor for quotas in group.flavors]
-    known = [before[resource] for resource in asked if before.get(resource) in offered]
+    known = [before[resource] for resource in resources if before.get(resource) in offered]
     if known:
         return known[0]
     for name in offered:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from queuectl.domain.events import Evict, WriteRefused
+from queuectl.domain.events import Evict, RequiredWriteRefused
 from queuectl.domain.jobs import JobRecord, PodPhase, PodRecord
 from queuectl.domain.ledger import Entry, Intent, Purpose, State
 from queuectl.domain.needs import amounts, excess
 from queuectl.domain.quantity import Resources
 from queuectl.domain.reasons import PLANNED_AGAIN, Code, Reason
-from queuectl.domain.rules import PodsReady
+from queuectl.domain.rules import PodsReadyRules
 from queuectl.domain.words import counted
 from queuectl.domain.workload import PodSet, PodSetPlacement
 from queuectl.lifecycle.outstanding_writes import as_planned
-from queuectl.lifecycle.refusals import Refusal
+from queuectl.lifecycle.refusals import WriteRefusal
 from queuectl.state.readiness import needed
 
 _MOST_TOO_LARGE: Final = 3
@@ -76,7 +76,7 @@ def _other_size(
 
 
 def start_refused(
-    entry: Entry, refusal: Refusal | None, now: float, timeout: float
+    entry: Entry, refusal: WriteRefusal | None, now: float, timeout: float
 ) -> Evict | None:
     """The API server denies the start, or has denied the release of the gang's pods for ``timeout`` seconds."""
     if refusal is None or entry.state is not State.STARTING:
@@ -88,7 +88,7 @@ def start_refused(
     return None
 
 
-def stop_is_refused(refusal: Refusal, *, resumed: bool) -> WriteRefused:
+def stop_is_refused(refusal: WriteRefusal, *, resumed: bool) -> RequiredWriteRefused:
     """The message for an evicted gang that cannot be stopped, with the possible fix."""
     if resumed:
         effect = "its pods keep their nodes until the API server accepts it"
@@ -96,44 +96,44 @@ def stop_is_refused(refusal: Refusal, *, resumed: bool) -> WriteRefused:
         effect = "its placement is kept until the object changes, because the response to its start was lost"
     advice = "remove the cause (a webhook, a policy, an object that is too large) or delete the job"
     text = f"the API server refuses to suspend the job ({refusal.why}); {effect}; {advice}"
-    return WriteRefused(refusal.purpose, text)
+    return RequiredWriteRefused(refusal.purpose, text)
 
 
-def pin_is_refused(refusal: Refusal) -> WriteRefused:
+def pin_is_refused(refusal: WriteRefusal) -> RequiredWriteRefused:
     """The message for a running gang with a pod that cannot be released to its node, with the possible fix."""
     text = (
         f"the API server refuses to place one of its pods ({refusal.why}); the pod stays gated until the API server "
         "accepts it; remove the cause (a webhook, a policy) or delete the job"
     )
-    return WriteRefused(refusal.purpose, text)
+    return RequiredWriteRefused(refusal.purpose, text)
 
 
 def refused_pods(
-    pods: Iterable[PodRecord], known: Mapping[str, float], now: float
+    pods: Iterable[PodRecord], since: Mapping[str, float], now: float
 ) -> dict[str, float]:
     """Released pods that kube-scheduler cannot schedule, by uid, with the time of the first observation (unix seconds).
 
     Args:
         pods: of one gang.
-        known: the result of the last observation.
+        since: the result of the last observation.
         now: unix seconds.
     """
     return {
-        pod.uid: known.get(pod.uid, now)
+        pod.uid: since.get(pod.uid, now)
         for pod in pods
         if pod.unschedulable and not pod.gated and pod.phase is PodPhase.PENDING
     }
 
 
 def late_pods(
-    pods: Iterable[PodRecord], attempt: int, known: Mapping[str, float], now: float
+    pods: Iterable[PodRecord], attempt: int, since: Mapping[str, float], now: float
 ) -> dict[str, float]:
     """Gated pods of attempts before ``attempt`` that do not terminate, by uid, with the time of the first observation.
 
-    ``pods``: all pods that the job controls; ``known``: the result of the last observation; ``now`` and results: unix seconds.
+    ``pods``: all pods that the job controls; ``since``: the result of the last observation; ``now`` and results: unix seconds.
     """
     return {
-        pod.uid: known.get(pod.uid, now)
+        pod.uid: since.get(pod.uid, now)
         for pod in pods
         if pod.attempt < attempt and pod.gated and not pod.terminating and not pod.terminal
     }
@@ -186,7 +186,7 @@ def pin_refused(
     return Evict(Reason(Code.PIN_UNSCHEDULABLE, text), excluded=tuple(pins))
 
 
-def start_failed(entry: Entry, now: float, rules: PodsReady, why: str) -> Evict | None:
+def start_failed(entry: Entry, now: float, rules: PodsReadyRules, why: str) -> Evict | None:
     """Not all pods were ready in time: after the start, or after the loss of a pod. ``why``: those that are not, if they are known."""
     due = ready_by(entry, rules)
     if due is None or now < due:
@@ -201,7 +201,7 @@ def start_failed(entry: Entry, now: float, rules: PodsReady, why: str) -> Evict 
     return Evict(Reason(Code.PODS_READY_TIMEOUT, text, {"cause": cause}))
 
 
-def ready_by(entry: Entry, rules: PodsReady) -> float | None:
+def ready_by(entry: Entry, rules: PodsReadyRules) -> float | None:
     """The time (unix seconds) by which all pods must be ready; None if there is no such limit."""
     if entry.state is State.STARTING and entry.started_at is not None:
         return entry.started_at + rules.timeout

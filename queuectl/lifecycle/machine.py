@@ -44,15 +44,15 @@ from queuectl.domain.events import (
     QueueMoved,
     Refuse,
     Repair,
+    RequiredWriteRefused,
     Reserve,
     RetryDue,
     StartConfirmed,
     Submitted,
     WriteAccepted,
-    WriteRefused,
 )
 from queuectl.domain.gates import held_by, remaining, same_gates
-from queuectl.domain.jobs import Outcome
+from queuectl.domain.jobs import JobOutcome
 from queuectl.domain.ledger import REFUSED_WRITE, Entry, EntryChange, Intent, Note, State
 from queuectl.domain.plan import SLIPS, SlipCause
 from queuectl.domain.queues import PRICES
@@ -116,7 +116,7 @@ def handle(  # noqa: C901 - one dispatch over all events, checked for completene
             return EntryChange(entry, next_of(entry, intent=None), now) if started else None
         case MoveRefused():
             return _not_moved(entry, event, now)
-        case WriteRefused():
+        case RequiredWriteRefused():
             return _refused(entry, event, now)
         case WriteAccepted():
             return _accepted(entry, now)
@@ -151,7 +151,7 @@ def handle(  # noqa: C901 - one dispatch over all events, checked for completene
         case FlavorsDue():
             return EntryChange(entry, next_of(entry, checks=entry.checks.asking(now)), now)
         case Ended():
-            code = Code.SUCCEEDED if event.outcome is Outcome.SUCCEEDED else Code.FAILED
+            code = Code.SUCCEEDED if event.outcome is JobOutcome.SUCCEEDED else Code.FAILED
             return _finish(entry, Reason(code), now)
         case ObjectDeleted():
             return _finish(entry, Reason(Code.DELETED, "the job was deleted"), now)
@@ -403,7 +403,7 @@ def _not_moved(entry: Entry, event: MoveRefused, now: float) -> EntryChange | No
     return EntryChange(entry, next_of(entry, queue_set=None, intent=None), now, note)
 
 
-def _refused(entry: Entry, event: WriteRefused, now: float) -> EntryChange | None:
+def _refused(entry: Entry, event: RequiredWriteRefused, now: float) -> EntryChange | None:
     """Show this beside the reason for its state. The reason continues to decide the next state."""
     if entry.refused_write is not None:
         return None

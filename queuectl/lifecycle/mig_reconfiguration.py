@@ -41,13 +41,13 @@ class MigGroup:
     """All nodes of one change together.
 
     Attributes:
-        wanted: the gang still needs it, and no node of the change has failed.
+        needed: the gang still needs it, and no node of the change has failed.
         complete: each node of the change has begun.
         use: of the GPUs of its nodes.
         applied: each node whose configuration is changed has the new one.
     """
 
-    wanted: bool = True
+    needed: bool = True
     complete: bool = True
     use: GpuUse = GpuUse.FREE
     applied: bool = True
@@ -61,13 +61,13 @@ class MigStep:
         after: the new annotation.
         uncordon: whether the node takes pods again.
         config: the configuration that the MIG manager is to apply; None = as before.
-        result: how the change ended; None = it continues.
+        outcome: how the change ended; None = it continues.
     """
 
     after: MigReconfiguration
     uncordon: bool = False
     config: str | None = None
-    result: MigResult | None = None
+    outcome: MigResult | None = None
 
 
 def step(record: NodeRecord, group: MigGroup, now: float, timeout: float) -> MigStep | None:
@@ -82,10 +82,10 @@ def step(record: NodeRecord, group: MigGroup, now: float, timeout: float) -> Mig
     node, change = record.node, record.node.mig
     if change is None or not change.phase.active:
         return None
-    relabelled = node.labels.get(CONFIG, "") != change.config
-    if relabelled and record.cordoned and node.labels.get(STATE) != SUCCESS:
+    relabeled = node.labels.get(CONFIG, "") != change.config
+    if relabeled and record.cordoned and node.labels.get(STATE) != SUCCESS:
         return None
-    if relabelled or not record.cordoned:
+    if relabeled or not record.cordoned:
         return _ended(change, MigPhase.TAKEN_OVER, MigResult.TAKEN_OVER, now)
     late = now - change.since > timeout
     match change.phase:
@@ -100,7 +100,7 @@ def step(record: NodeRecord, group: MigGroup, now: float, timeout: float) -> Mig
 def _emptying(
     change: MigReconfiguration, group: MigGroup, now: float, *, late: bool
 ) -> MigStep | None:
-    if not group.wanted or (not group.complete and now - change.since > INCOMPLETE_SECONDS):
+    if not group.needed or (not group.complete and now - change.since > INCOMPLETE_SECONDS):
         return _ended(change, MigPhase.WITHDRAWN, MigResult.WITHDRAWN, now)
     if not group.complete:
         return None
@@ -134,5 +134,5 @@ def _rolling_back(
     return None
 
 
-def _ended(change: MigReconfiguration, phase: MigPhase, result: MigResult, now: float) -> MigStep:
-    return MigStep(change.entered(phase, now), uncordon=True, result=result)
+def _ended(change: MigReconfiguration, phase: MigPhase, outcome: MigResult, now: float) -> MigStep:
+    return MigStep(change.entered(phase, now), uncordon=True, outcome=outcome)

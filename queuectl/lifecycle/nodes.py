@@ -186,7 +186,7 @@ class LostDevices:
             for request in spec.requests
         )
 
-    def _enough(self, option: DeviceOption, node: str, taken: set[DeviceId]) -> bool:
+    def _enough(self, option: DeviceOption, node: str, in_use: set[DeviceId]) -> bool:
         if option.admin:
             return True
         inventory = self._mirror.devices.inventory(self._mirror.fleet).nodes[node]
@@ -194,7 +194,7 @@ class LostDevices:
         free = [
             device
             for device in selected
-            if (device.kind.shared or device.id not in taken)
+            if (device.kind.shared or device.id not in in_use)
             and all(endures(option.tolerations, taint) for taint in effective(device))
         ]
         return len(free) >= (len(selected) if option.count is None else option.count)
@@ -374,7 +374,7 @@ class Stragglers:
         self._known: dict[_Rank, Straggler] = {}
         self._reported: set[_Rank] = set()
 
-    def found(self, stragglers: Sequence[Straggler], now: float) -> bool:
+    def update(self, stragglers: Sequence[Straggler], now: float) -> bool:
         """Store the result of an evaluation. Returns whether a report is due. An episode ends when the rank is not slow."""
         self._at = now
         self._known = {(one.uid, one.attempt, one.pod): one for one in stragglers}
@@ -395,7 +395,7 @@ class Stragglers:
         due: dict[str, list[_Rank]] = {}
         for rank in sorted(self._known.keys() - self._reported):
             due.setdefault(rank[0], []).append(rank)
-        found = []
+        changes = []
         for uid, ranks in due.items():
             entry = ledger.get(uid)
             if uid in busy or entry is None or entry.state is not State.RUNNING:
@@ -408,16 +408,16 @@ class Stragglers:
             reason = Reason(Code.STRAGGLER, "; ".join(map(str, slow)), details)
             change = handle(entry, NoteAdded(reason), now, rules)
             if change is not None:
-                found.append(change)
-        return found
+                changes.append(change)
+        return changes
 
 
-def _details(one: Straggler) -> dict[str, object]:
+def _details(straggler: Straggler) -> dict[str, object]:
     return {
-        "podSet": one.podset,
-        "rank": one.rank,
-        "pod": one.pod,
-        "node": one.node,
-        "device": one.device,
-        "partOfPeers": round(one.part, 3),
+        "podSet": straggler.podset,
+        "rank": straggler.rank,
+        "pod": straggler.pod,
+        "node": straggler.node,
+        "device": straggler.device,
+        "partOfPeers": round(straggler.part, 3),
     }

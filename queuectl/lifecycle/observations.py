@@ -44,7 +44,7 @@ from queuectl.state.claims import priority_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.marking import user_of
 from queuectl.state.mirror import Mirror, asked_of
-from queuectl.state.usage import Usage
+from queuectl.state.usage import OtherPodUsage
 
 _WAITING: Final = tuple(state for state in State if state.waiting)
 
@@ -69,7 +69,7 @@ class Observer:
         self,
         mirror: Mirror,
         ledger: Ledger,
-        usage: Usage,
+        usage: OtherPodUsage,
         unschedulable: float,
         refusals: Refusals | None = None,
     ) -> None:

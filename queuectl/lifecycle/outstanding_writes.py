@@ -32,7 +32,7 @@ from queuectl.domain.ledger import Entry, Intent, Purpose, State
 from queuectl.domain.printable import printable
 from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.redaction import redacted_for
-from queuectl.domain.workload import Planned
+from queuectl.domain.workload import DecidedRequest
 from queuectl.lifecycle.slot_assignment import assign, slot_numbers, slots_of
 from queuectl.objects.keys import STATUS_ANNOTATION
 from queuectl.objects.kinds import KINDS, JobKinds
@@ -204,9 +204,9 @@ def _pod_write(entry: Entry, pod: PodRecord, patch: Mapping[str, Any], purpose: 
     return Write(POD, *place, patch, purpose, entry.attempt)
 
 
-def planned_of(job: JobRecord, limit: float | None = None) -> Planned:
+def planned_of(job: JobRecord, limit: float | None = None) -> DecidedRequest:
     """The requests and the digest of the job for which a start is decided now. ``limit``: seconds that it can run."""
-    asked = (
+    at_start = (
         job.queue,
         job.priority_class,
         job.pod_priority_class,
@@ -228,9 +228,9 @@ def planned_of(job: JobRecord, limit: float | None = None) -> Planned:
             for podset in job.podsets
         ),
     )
-    digest = blake2b(repr(asked).encode(), digest_size=16).hexdigest()
+    digest = blake2b(repr(at_start).encode(), digest_size=16).hexdigest()
     requests = {podset.name: podset.shape.requests for podset in job.podsets}
-    return Planned(requests, digest, limit)
+    return DecidedRequest(requests, digest, limit)
 
 
 def as_planned(entry: Entry, job: JobRecord) -> bool:

@@ -28,31 +28,31 @@ _RELEASES: Final = (Purpose.START, Purpose.PIN)
 """The writes that let pods run: of a job, and of the pods of a workload that consists of pods."""
 
 
-class Outcome(Enum):
+class WriteOutcome(Enum):
     """The effect of a write that was sent. All purposes have the same outcomes."""
 
-    DONE = "it took effect"
+    TOOK_EFFECT = "it took effect"
     OUTDATED = "no effect: the object has changed or is deleted, which the watch shows"
     REFUSED = "no effect, and none as it is: a webhook, a policy, a right or a PodDisruptionBudget denies it"
     UNAVAILABLE = "no effect: the API server did not handle the request"
     UNKNOWN = "no usable response: it has taken effect, or not, or can do so later"
 
 
-def outcome_of(error: ClusterError) -> Outcome:
+def outcome_of(error: ClusterError) -> WriteOutcome:
     """The outcome of a write that ended with this error."""
     match error:
         case WriteConflict() | ObjectGone():
-            return Outcome.OUTDATED
+            return WriteOutcome.OUTDATED
         case ClusterBusy():
-            return Outcome.UNAVAILABLE
+            return WriteOutcome.UNAVAILABLE
         case ClusterUnavailable():
-            return Outcome.UNKNOWN
+            return WriteOutcome.UNKNOWN
         case _:
-            return Outcome.REFUSED
+            return WriteOutcome.REFUSED
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class WriteRefusal:
     """The final denial of a write by the API server.
 
     Attributes:
@@ -72,7 +72,7 @@ class Refusals:
     """The denied writes and the releases with an unknown outcome of one leader, by uid of the workload."""
 
     def __init__(self) -> None:
-        self._now: dict[str, Refusal] = {}
+        self._now: dict[str, WriteRefusal] = {}
         # Of each object, by its uid: the version on which the release is conditioned that is sent now, or has an unknown outcome.
         self._sent: dict[str, dict[str, int]] = {}
         self._unknown: dict[str, dict[str, int]] = {}
@@ -83,18 +83,18 @@ class Refusals:
             self._sent.setdefault(uid, {})[write.uid] = write.version
 
     def ended(
-        self, uid: str, write: Write, outcome: Outcome, why: str = "", now: float = 0.0
+        self, uid: str, write: Write, outcome: WriteOutcome, why: str = "", now: float = 0.0
     ) -> None:
         """Record the outcome of this write. ``why``: the message of a refusal. ``now``: unix seconds."""
         if write.purpose in _RELEASES:
             self._sent.get(uid, {}).pop(write.uid, None)
-            if outcome is Outcome.UNKNOWN:
+            if outcome is WriteOutcome.UNKNOWN:
                 self._can_take_effect(uid, write.uid, write.version)
-        if outcome is Outcome.REFUSED:
+        if outcome is WriteOutcome.REFUSED:
             old = self._now.get(uid)
             again = old is not None and (old.purpose, old.attempt) == (write.purpose, write.attempt)
             since = old.since if old is not None and again else now
-            self._now[uid] = Refusal(write.purpose, write.attempt, why[:LONGEST], since)
+            self._now[uid] = WriteRefusal(write.purpose, write.attempt, why[:LONGEST], since)
 
     def _can_take_effect(self, uid: str, object_uid: str, version: int) -> None:
         known = self._unknown.setdefault(uid, {})
@@ -118,7 +118,7 @@ class Refusals:
         """Record that all writes of the workload were accepted, or that it owes none."""
         self._now.pop(uid, None)
 
-    def of(self, entry: Entry) -> Refusal | None:
+    def of(self, entry: Entry) -> WriteRefusal | None:
         """The denial of a write that the current attempt owes, if there is one."""
         found = self._now.get(entry.uid)
         return found if found is not None and found.attempt == entry.attempt else None

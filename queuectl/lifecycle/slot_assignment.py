@@ -24,7 +24,7 @@ def slots_of(podset: PodSetPlacement) -> list[tuple[str | None, Mapping[str, str
 
 
 def slot_numbers(
-    placed: PodSetPlacement, asked: PodSet | None, ended: Collection[int]
+    placed: PodSetPlacement, requested: PodSet | None, ended: Collection[int]
 ) -> Callable[[int], int]:
     """The number of the slot of each rank.
 
@@ -32,9 +32,9 @@ def slot_numbers(
     their slices. Slots without a pod are freed later.
     """
     size = len(slots_of(placed))
-    if asked is not None and ended:
-        for group in (asked.slice_size, 1):
-            places = slots_left(asked.count, ended, group)
+    if requested is not None and ended:
+        for group in (requested.slice_size, 1):
+            places = slots_left(requested.count, ended, group)
             if len(places) * group == size:
                 return lambda rank: places.get(rank // group, 0) * group + rank % group
     return lambda rank: rank % size
@@ -69,19 +69,19 @@ def assign(
         ]
     names = {nodes[node].hostname: node for node, _ in podset.nodes if node in nodes}
     tolerations = ranked[0].tolerations if ranked else ()
-    taken: set[int] = set()  # slots of the pods with ranks
+    with_ranks: set[int] = set()  # slots of the pods with ranks
     held: Counter[str | None] = Counter()  # slots of the other pods, by node
     for pod in pods:
         if not pod.gated and not pod.terminal:
             node = pod.node or names.get(pod.pin or "", "")
             own = slot(pod.rank) if pod.rank is not None else -1
-            if own >= 0 and own not in taken and slots[own][0] == node:
-                taken.add(own)
+            if own >= 0 and own not in with_ranks and slots[own][0] == node:
+                with_ranks.add(own)
             else:
                 held[node] += 1
     free: set[int] = set()
     for number, (name, _) in reversed(list(enumerate(slots))):
-        if number in taken:
+        if number in with_ranks:
             continue
         if held[name] > 0:  # all slots of a node are equal
             held[name] -= 1

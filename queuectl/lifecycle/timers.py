@@ -8,7 +8,7 @@ from typing import Final
 from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.reasons import Code
-from queuectl.domain.rules import PodsReady
+from queuectl.domain.rules import PodsReadyRules
 from queuectl.lifecycle.failures import ready_by
 
 REPLACED_WITHIN: Final = 3600.0
@@ -27,7 +27,7 @@ def awaits_replacements(entry: Entry, now: float) -> bool:
     return entry.evicted_for is not None and now < entry.since + REPLACED_WITHIN
 
 
-def alarm_of(entry: Entry, job: JobRecord | None, rules: PodsReady) -> float | None:
+def alarm_of(entry: Entry, job: JobRecord | None, rules: PodsReadyRules) -> float | None:
     """The first moment (unix seconds) at which time alone changes its state, or None."""
     requeue_at = entry.requeue_at if entry.state is State.BACKOFF else None
     due = entry.checks.due if entry.awaits_checks else None

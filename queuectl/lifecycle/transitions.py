@@ -9,7 +9,7 @@ from typing import Any
 from queuectl.domain.backoff import doubling
 from queuectl.domain.durations import DAY
 from queuectl.domain.gates import held_by
-from queuectl.domain.ledger import Entry, EntryChange, Intent, Note, State, parked_state, rest
+from queuectl.domain.ledger import Entry, EntryChange, Intent, Note, State, idle_wait, parked_state
 from queuectl.domain.reasons import (
     BY_POLICY,
     COOPERATIVE,
@@ -18,7 +18,7 @@ from queuectl.domain.reasons import (
     Code,
     Reason,
 )
-from queuectl.domain.rules import PodsReady, Rules
+from queuectl.domain.rules import PodsReadyRules, Rules
 from queuectl.domain.snapshot import CapacityLease
 
 
@@ -106,7 +106,7 @@ def _preemptions(entry: Entry, code: Code, now: float) -> tuple[float, ...]:
     return tuple(at for at in times if at > now - DAY)
 
 
-def drained(entry: Entry, now: float, policy: PodsReady) -> EntryChange:
+def drained(entry: Entry, now: float, policy: PodsReadyRules) -> EntryChange:
     """The state after all its pods have terminated. It follows from the reason of the eviction."""
     cleared: dict[str, Any] = {
         "placement": None,
@@ -121,7 +121,7 @@ def drained(entry: Entry, now: float, policy: PodsReady) -> EntryChange:
         return rejoin(entry, now, entry.parked, lease=None, **cleared)
     if code in FAILED_START:
         return _failed(entry, now, policy, cleared)
-    if (wait := rest(entry)) > 0:
+    if (wait := idle_wait(entry)) > 0:
         why = "its GPUs were idle" if code is Code.IDLE_RECLAIMED else entry.reason.message
         reason = Reason(Code.BACKOFF, f"{why}; it queues again in {wait:.0f} s")
         return move(entry, State.BACKOFF, now, reason, requeue_at=now + wait, lease=None, **cleared)
@@ -134,7 +134,9 @@ def drained(entry: Entry, now: float, policy: PodsReady) -> EntryChange:
     return rejoin(entry, now, reason, lease=None, **cleared)
 
 
-def _failed(entry: Entry, now: float, policy: PodsReady, cleared: dict[str, Any]) -> EntryChange:
+def _failed(
+    entry: Entry, now: float, policy: PodsReadyRules, cleared: dict[str, Any]
+) -> EntryChange:
     explains = entry.reason.code in (Code.START_REFUSED, Code.PODS_LARGER_THAN_ASKED)
     why = f": {entry.reason.message}" if explains else ""
     failed = f"start {entry.attempt} failed ({entry.reason.code}{why})"
@@ -151,7 +153,7 @@ def _failed(entry: Entry, now: float, policy: PodsReady, cleared: dict[str, Any]
     return move(entry, State.BACKOFF, now, reason, requeue_at=now + wait, lease=None, **cleared)
 
 
-def pause(policy: PodsReady, entry: Entry) -> float:
+def pause(policy: PodsReadyRules, entry: Entry) -> float:
     """Seconds until a gang is retried after a failed start.
 
     The jitter depends on uid and attempt. Thus gangs that fail together do not retry together, and the same history gives the

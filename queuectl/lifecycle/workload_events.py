@@ -43,7 +43,7 @@ from queuectl.lifecycle.failures import (
     stop_is_refused,
     unlike_planned,
 )
-from queuectl.lifecycle.refusals import Refusal
+from queuectl.lifecycle.refusals import WriteRefusal
 from queuectl.lifecycle.timers import awaits_replacements
 from queuectl.state.readiness import all_ready, held_by_others, not_ready, still_needed
 
@@ -74,7 +74,7 @@ class ObservationRules:
     refused: Mapping[str, float] = field(default_factory=dict)
     late: Mapping[str, float] = field(default_factory=dict)
     tainted: Evict | None = None
-    refusal: Refusal | None = None
+    refusal: WriteRefusal | None = None
     may_start: bool = False
     statuses: Mapping[str, Standing] = field(default_factory=dict)
     provisioned: tuple[CheckReport, ...] = ()

@@ -41,22 +41,22 @@ On the command line: `queuectl localcluster up | status | down | build | exporte
 
 from queuectl.localcluster.cluster import LocalCluster, take_down
 from queuectl.localcluster.errors import (
+    ApiServerError,
     BuildError,
     LocalClusterError,
-    RequestError,
     UnreachableError,
 )
-from queuectl.localcluster.nodes import NodeSpec, Taint
+from queuectl.localcluster.nodes import NodeSpec, NodeTaint
 from queuectl.localcluster.spec import ClusterSpec
 
 __all__ = [
+    "ApiServerError",
     "BuildError",
     "ClusterSpec",
     "LocalCluster",
     "LocalClusterError",
     "NodeSpec",
-    "RequestError",
-    "Taint",
+    "NodeTaint",
     "UnreachableError",
     "take_down",
 ]

@@ -12,7 +12,7 @@ from queuectl.localcluster import certificates, components, installation, operat
 from queuectl.localcluster.certificates import Authority, KeyPair
 from queuectl.localcluster.client import START_SECONDS, Client, wait_until
 from queuectl.localcluster.components import Component
-from queuectl.localcluster.errors import LocalClusterError, RequestError, UnreachableError
+from queuectl.localcluster.errors import ApiServerError, LocalClusterError, UnreachableError
 from queuectl.localcluster.layout import write_kubeconfig
 from queuectl.localcluster.nodes import Nodes
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from queuectl.localcluster.layout import Layout
     from queuectl.localcluster.progress import Progress
     from queuectl.localcluster.spec import ClusterSpec
-    from queuectl.localcluster.supervisor import Supervisor
+    from queuectl.localcluster.supervisor import KeeperHandle
 
 _MANIFESTS = Path(__file__).parent / "manifests"
 
@@ -32,7 +32,7 @@ class Bootstrap:
     """The steps from an empty folder to a running cluster."""
 
     def __init__(
-        self, layout: Layout, supervisor: Supervisor, assets: Assets, spec: ClusterSpec
+        self, layout: Layout, supervisor: KeeperHandle, assets: Assets, spec: ClusterSpec
     ) -> None:
         self._layout = layout
         self._supervisor = supervisor
@@ -159,7 +159,7 @@ def admin_pair(layout: Layout) -> KeyPair:
     return KeyPair((pki / "admin.crt").read_bytes(), (pki / "admin.key").read_bytes())
 
 
-def start(layout: Layout, supervisor: Supervisor, name: str) -> None:
+def start(layout: Layout, supervisor: KeeperHandle, name: str) -> None:
     """Start one component with its recorded command line."""
     scratch = layout.home / "tmp"
     # A component inherits nothing of the environment, for example no proxy and no setting of Go.
@@ -174,7 +174,7 @@ def start(layout: Layout, supervisor: Supervisor, name: str) -> None:
     )
 
 
-def wait_healthy(layout: Layout, supervisor: Supervisor, name: str) -> None:
+def wait_healthy(layout: Layout, supervisor: KeeperHandle, name: str) -> None:
     """Wait until a component is ready.
 
     Raises:
@@ -217,7 +217,7 @@ class Probe:
         """None if the component is ready, else its problem."""
         try:
             self._client.text(self._path)
-        except (RequestError, UnreachableError) as error:
+        except (ApiServerError, UnreachableError) as error:
             return str(error)
         return None
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from queuectl.localcluster import cache
 from queuectl.localcluster.errors import BuildError
 from queuectl.localcluster.progress import NoProgress
-from queuectl.localcluster.supervisor import Supervisor
+from queuectl.localcluster.supervisor import KeeperHandle
 from queuectl.localcluster.versions import GO_MINIMUM, GO_WHEEL, UNITS, Unit
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ class _Builder:
         self._coming = coming
         self._log = cache.root() / "logs" / f"{unit.key}.log"
         self._scratch: Path
-        self._supervisor: Supervisor
+        self._supervisor: KeeperHandle
 
     @contextlib.contextmanager
     def working(self) -> Iterator[_Builder]:
@@ -264,7 +264,7 @@ class _Builder:
         self._scratch = Path(
             tempfile.mkdtemp(prefix=".building-", dir=cache.folder(self._unit).parent)
         )
-        self._supervisor = Supervisor.spawn(self._scratch, remove=True)
+        self._supervisor = KeeperHandle.spawn(self._scratch, remove=True)
         try:
             yield self
         finally:

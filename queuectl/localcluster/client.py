@@ -17,7 +17,7 @@ import httpx2
 
 from queuectl.localcluster import yaml_files
 from queuectl.localcluster.certificates import KeyPair, write_secret
-from queuectl.localcluster.errors import LocalClusterError, RequestError, UnreachableError
+from queuectl.localcluster.errors import ApiServerError, LocalClusterError, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -40,7 +40,7 @@ _CONNECTIONS = 16
 class Client:
     """Requests to one API server as one user.  Safe to use from several threads.
 
-    Paths are those of the Kubernetes API, such as `/api/v1/nodes/n0`.  Every method raises `RequestError` when the
+    Paths are those of the Kubernetes API, such as `/api/v1/nodes/n0`.  Every method raises `ApiServerError` when the
     server refuses, and `UnreachableError` when it does not answer.
     """
 
@@ -103,7 +103,7 @@ class Client:
         """
         try:
             self._send("DELETE", path, options or None, {"content-type": JSON}, {})
-        except RequestError as error:
+        except ApiServerError as error:
             if not (missing_ok and error.status == 404):
                 raise
 
@@ -111,7 +111,7 @@ class Client:
         """Whether an object exists."""
         try:
             self.get(path)
-        except RequestError as error:
+        except ApiServerError as error:
             if error.status == 404:
                 return False
             raise
@@ -155,10 +155,10 @@ class Client:
         scope = f"/namespaces/{metadata.get('namespace', 'default')}" if namespaced else ""
         return template % scope + f"/{metadata['name']}"
 
-    def each(self, work: Callable[[Any], object], items: Iterable[Any]) -> None:
+    def each(self, work: Callable[[Any], object], arguments: Iterable[Any]) -> None:
         """Do `work` for every item, several at a time. Raises the first error."""
         with ThreadPoolExecutor(_CONNECTIONS) as pool:
-            for _ in pool.map(work, items):
+            for _ in pool.map(work, arguments):
                 pass
 
     def _request(
@@ -207,7 +207,7 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float) -> None
         try:
             if condition():
                 return
-        except (RequestError, UnreachableError) as error:
+        except (ApiServerError, UnreachableError) as error:
             last = f" ({error})"
         if time.monotonic() > deadline:
             raise LocalClusterError(f"{what}: not there after {seconds:.0f} s{last}")
@@ -216,13 +216,13 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float) -> None
         pause = min(pause * 1.3, 0.25)
 
 
-def _refusal(method: str, path: str, answer: httpx2.Response) -> RequestError:
+def _refusal(method: str, path: str, answer: httpx2.Response) -> ApiServerError:
     try:
         status = answer.json()
     except ValueError:
         status = {}
     message = status.get("message") or answer.text.strip()
-    return RequestError(
+    return ApiServerError(
         answer.status_code,
         status.get("reason", ""),
         f"{method} {path}: {answer.status_code}: {message}",

@@ -27,7 +27,7 @@ from queuectl.localcluster.errors import LocalClusterError
 from queuectl.localcluster.nodes import Nodes
 from queuectl.localcluster.progress import NoProgress
 from queuectl.localcluster.spec import ClusterSpec
-from queuectl.localcluster.supervisor import Supervisor
+from queuectl.localcluster.supervisor import KeeperHandle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -50,7 +50,7 @@ class LocalCluster:
         nodes: The nodes: create, lose, restore, cordon, delete.
     """
 
-    def __init__(self, place: Layout, supervisor: Supervisor) -> None:
+    def __init__(self, place: Layout, supervisor: KeeperHandle) -> None:
         """Use `start` or `find`."""
         self._layout = place
         self._supervisor = supervisor
@@ -85,7 +85,7 @@ class LocalCluster:
         began = time.monotonic()
         place = layout.create(name)
         try:
-            supervisor = Supervisor.spawn(place.home, remove=True)
+            supervisor = KeeperHandle.spawn(place.home, remove=True)
             try:
                 place = bootstrap.Bootstrap(place, supervisor, assets, spec).run(progress)
             except BaseException:
@@ -94,7 +94,7 @@ class LocalCluster:
         except BaseException:
             place.remove()
             raise
-        progress.done(
+        progress.finish(
             f"Cluster {place.name} is up after {time.monotonic() - began:.1f} s: {place.server}"
         )
         return cls(place, supervisor)
@@ -112,7 +112,7 @@ class LocalCluster:
             raise LocalClusterError(
                 f"no cluster has the name {name}" + (f"; the clusters are {names}" if names else "")
             )
-        supervisor = Supervisor(place.home)
+        supervisor = KeeperHandle(place.home)
         if not supervisor.alive():
             raise LocalClusterError(
                 f"cluster {name} does not run any more; take it down to remove what is left of it"
@@ -143,7 +143,7 @@ class LocalCluster:
         self._supervisor.detach()
 
     @property
-    def supervisor(self) -> Supervisor:
+    def supervisor(self) -> KeeperHandle:
         """The supervisor of its programs. Other programs that it starts end with the cluster, too."""
         return self._supervisor
 
@@ -330,6 +330,6 @@ def take_down(name: str) -> bool:
     place = layout.find(name)
     if place is None:
         return False
-    Supervisor(place.home).shutdown()
+    KeeperHandle(place.home).shutdown()
     place.remove()
     return True

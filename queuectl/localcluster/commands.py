@@ -130,7 +130,7 @@ def build_programs() -> None:
         assets = build.ensure(shown, thorough=True, units=versions.ALL_UNITS)
     except LocalClusterError as error:
         _fail(str(error))
-    shown.done("All programs are built.")
+    shown.finish("All programs are built.")
     for name, path in assets.programs.items():
         Console().print(f"{name:<26} {path}", highlight=False, soft_wrap=True)
 

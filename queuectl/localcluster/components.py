@@ -59,7 +59,7 @@ _CONTROLLERS = (
 
 
 @dataclass(frozen=True)
-class Identity:
+class ComponentUser:
     """The user of a component at the API server."""
 
     user: str
@@ -67,11 +67,11 @@ class Identity:
 
 
 IDENTITIES = {
-    "admin": Identity("queuectl-localcluster-admin", ("system:masters",)),
-    CONTROLLER_MANAGER: Identity("system:kube-controller-manager"),
-    SCHEDULER: Identity("system:kube-scheduler"),
+    "admin": ComponentUser("queuectl-localcluster-admin", ("system:masters",)),
+    CONTROLLER_MANAGER: ComponentUser("system:kube-controller-manager"),
+    SCHEDULER: ComponentUser("system:kube-scheduler"),
     # The usual names of these two users, so that flow control and policies apply as in other installations.
-    KWOK: Identity(
+    KWOK: ComponentUser(
         "system:serviceaccount:kube-system:kwok-controller",
         ("system:serviceaccounts", "system:serviceaccounts:kube-system"),
     ),

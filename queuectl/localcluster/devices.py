@@ -139,10 +139,10 @@ class Driver:
         self.withdraw(old)
 
 
-def _attribute(value: bool | int | str) -> Document:
-    if isinstance(value, bool):
-        return {"bool": value}
-    return {"int": value} if isinstance(value, int) else {"string": value}
+def _attribute(scalar: bool | int | str) -> Document:
+    if isinstance(scalar, bool):
+        return {"bool": scalar}
+    return {"int": scalar} if isinstance(scalar, int) else {"string": scalar}
 
 
 def _owned_by(node: Document) -> Document:

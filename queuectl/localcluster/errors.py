@@ -11,7 +11,7 @@ class BuildError(LocalClusterError):
     """A build step failed. The message names the step and its log."""
 
 
-class RequestError(LocalClusterError):
+class ApiServerError(LocalClusterError):
     """The API server refused a request.
 
     Attributes:

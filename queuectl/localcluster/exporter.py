@@ -25,7 +25,7 @@ import httpx2
 from queuectl.localcluster.client import START_SECONDS, get_plain, wait_until
 from queuectl.localcluster.errors import LocalClusterError
 from queuectl.localcluster.exposition import Dialect, render, render_faults
-from queuectl.localcluster.gpus import Load, NodeDevices, parse_profile
+from queuectl.localcluster.gpus import GpuPod, SimulatedGpus, parse_profile
 from queuectl.localcluster.layout import LOOPBACK, clusters, free_ports
 from queuectl.localcluster.nodes import GPU
 
@@ -58,9 +58,9 @@ class Exporters:
         """Listen on this port of loopback; 0 = a free port."""
         self.dialect = dialect or Dialect()
         self.problems: dict[str, str] = {}
-        self._devices: dict[str, NodeDevices] = {}
+        self._devices: dict[str, SimulatedGpus] = {}
         self._dialects: dict[str, Dialect] = {}
-        self._loads: dict[str, Load] = {}
+        self._loads: dict[str, GpuPod] = {}
         self._dead: set[str] = set()
         self._faults: dict[str, dict[tuple[str, int], float]] = {}
         self._lock = threading.Lock()
@@ -127,11 +127,11 @@ class Exporters:
     def add_node(self, node: str, gpus: int = 8, dialect: Dialect | None = None) -> None:
         """Add the exporter of a node with free GPUs. ``dialect``: its own dialect."""
         with self._lock:
-            self._devices.setdefault(node, NodeDevices(node, gpus))
+            self._devices.setdefault(node, SimulatedGpus(node, gpus))
             if dialect is not None:
                 self._dialects[node] = dialect
 
-    def put(self, load: Load) -> None:
+    def put(self, load: GpuPod) -> None:
         """Assign GPUs to a pod."""
         self.add_node(load.node)
         with self._lock:
@@ -155,13 +155,13 @@ class Exporters:
         with self._lock:
             self._dead.discard(node)
 
-    def fault(self, node: str, gpu: int, metric: str, value: float) -> None:
+    def fault(self, node: str, gpu: int, metric: str, reading: float) -> None:
         """Report this value of a metric for a GPU from now on; 0 = no fault.
 
         ``metric`` can have labels in braces beside those of the GPU.
         """
         with self._lock:
-            self._faults.setdefault(node, {})[metric, gpu] = value
+            self._faults.setdefault(node, {})[metric, gpu] = reading
 
     def answer(self, path: str) -> tuple[int, str, str]:
         """Status, content type and body of a request."""
@@ -198,7 +198,7 @@ class Exporters:
 
     def see(self, pods: list[dict[str, Any]]) -> None:
         """Take these as all pods of the cluster. Running pods hold their GPUs."""
-        loads: dict[str, Load] = {}
+        loads: dict[str, GpuPod] = {}
         self.problems.clear()
         for pod in pods:
             try:
@@ -273,7 +273,7 @@ def _answer(urls: Iterable[str]) -> bool:
     return False
 
 
-def load_of(pod: dict[str, Any]) -> Load | None:
+def load_of(pod: dict[str, Any]) -> GpuPod | None:
     """The GPUs of a pod; None for a pod without GPUs or that does not run.
 
     Raises:
@@ -289,7 +289,7 @@ def load_of(pod: dict[str, Any]) -> Load | None:
                 annotations = meta.get("annotations") or {}
                 index = annotations.get(_INDEX, (meta.get("labels") or {}).get(_INDEX))
                 text = annotations.get(f"{PROFILE}.{index}") or annotations.get(PROFILE) or "busy"
-                return Load(
+                return GpuPod(
                     namespace=meta["namespace"],
                     pod=meta["name"],
                     uid=meta["uid"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from queuectl.localcluster.gpus import IDLE, Assignments, Device, Load, Work
+from queuectl.localcluster.gpus import IDLE, Assignments, GpuActivity, GpuPod, SimulatedGpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ class Dialect:
 
 
 def render(
-    assignments: Assignments, free_devices: Sequence[Device], dialect: Dialect, now: float
+    assignments: Assignments, free_devices: Sequence[SimulatedGpu], dialect: Dialect, now: float
 ) -> str:
     """The answer to a scrape of a node's exporter. ``spare``: devices without a pod."""
     rows = list(_rows(assignments, free_devices, dialect, now))
@@ -57,16 +57,18 @@ def render_faults(node: str, faults: Mapping[tuple[str, int], float], dialect: D
         lines += [f"# HELP {name} A fault of the GPU.", f"# TYPE {name} gauge"]
         for (of, gpu), value in sorted(faults.items()):
             if of == metric:
-                labels = ",".join(filter(None, (_labels(Device(node, gpu), None, dialect), more)))
+                labels = ",".join(
+                    filter(None, (_labels(SimulatedGpu(node, gpu), None, dialect), more))
+                )
                 lines.append(f"{name}{{{labels}}} {value:.0f}")
     return "".join(f"{line}\n" for line in lines)
 
 
 def _rows(
-    assignments: Assignments, free_devices: Sequence[Device], dialect: Dialect, now: float
-) -> Iterator[tuple[Device, Work, Work, str]]:
+    assignments: Assignments, free_devices: Sequence[SimulatedGpu], dialect: Dialect, now: float
+) -> Iterator[tuple[SimulatedGpu, GpuActivity, GpuActivity, str]]:
     """The device of each series, the work of the whole device, the work of its pod, and its labels."""
-    by_device: dict[tuple[int, int | None], list[tuple[Device, Load, Work]]] = {}
+    by_device: dict[tuple[int, int | None], list[tuple[SimulatedGpu, GpuPod, GpuActivity]]] = {}
     for device, load, number in assignments:
         key = (device.index, device.instance)
         by_device.setdefault(key, []).append((device, load, load.work(number, now)))
@@ -74,12 +76,12 @@ def _rows(
         whole = max((work for _, _, work in sharing), key=lambda work: work.engine)
         shown = sharing if dialect.virtual_gpus else sharing[-1:]
         for device, load, work in shown:
-            yield device, whole, work, _labels(device, load if work.seen else None, dialect)
+            yield device, whole, work, _labels(device, load if work.pod_exported else None, dialect)
     for device in free_devices:
         yield device, IDLE, IDLE, _labels(device, None, dialect)
 
 
-def _labels(device: Device, load: Load | None, dialect: Dialect) -> str:
+def _labels(device: SimulatedGpu, load: GpuPod | None, dialect: Dialect) -> str:
     if dialect.vendor == "intel":
         return _text(_intel_labels(device, load))
     labels = _amd_labels(device) if dialect.vendor == "amd" else _dcgm_labels(device, load)
@@ -98,7 +100,7 @@ def _text(labels: dict[str, str]) -> str:
     return ",".join(f'{name}="{value}"' for name, value in labels.items())
 
 
-def _dcgm_labels(device: Device, load: Load | None) -> dict[str, str]:
+def _dcgm_labels(device: SimulatedGpu, load: GpuPod | None) -> dict[str, str]:
     labels = {
         "gpu": str(device.index),
         "UUID": device.uuid,
@@ -112,7 +114,7 @@ def _dcgm_labels(device: Device, load: Load | None) -> dict[str, str]:
     return labels | {"Hostname": device.node, "DCGM_FI_DRIVER_VERSION": _DRIVER}
 
 
-def _amd_labels(device: Device) -> dict[str, str]:
+def _amd_labels(device: SimulatedGpu) -> dict[str, str]:
     return {
         "card_series": "AMD Instinct MI300X OAM",
         "gpu_id": str(device.index),
@@ -122,7 +124,7 @@ def _amd_labels(device: Device) -> dict[str, str]:
     }
 
 
-def _intel_labels(device: Device, load: Load | None) -> dict[str, str]:
+def _intel_labels(device: SimulatedGpu, load: GpuPod | None) -> dict[str, str]:
     labels = {
         "uuid": f"{device.node}-{device.index}",
         "dev_name": "Intel Data Center GPU Flex 170",
@@ -151,7 +153,7 @@ class _Value:
     ) -> None:
         self._of, self._scale, self._own, self._mig, self._first = of, scale, own, mig, first
 
-    def __call__(self, device: Device, whole: Work, own: Work) -> float | None:
+    def __call__(self, device: SimulatedGpu, whole: GpuActivity, own: GpuActivity) -> float | None:
         if device.instance is not None and not self._mig:
             return None  # the driver has no utilization of an instance
         if device.instance and self._first:

@@ -25,35 +25,35 @@ _INSTANCES: Final = 7  # of a GPU in MIG mode, in this simulation
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """The work of one GPU, as parts of 1. ``seen``: the exporter has its pod."""
+class GpuActivity:
+    """The work of one GPU, as parts of 1. ``pod_exported``: the exporter has its pod."""
 
     engine: float = 0.0
     tensor: float = 0.0
     memory_busy: float = 0.0
     memory_held: float = 0.01
-    seen: bool = True
+    pod_exported: bool = True
     clock: float = 1.0
 
 
-IDLE: Final = Work()
-_WORDS: Final[Mapping[str, Work]] = {
-    "busy": Work(0.9, 0.5, 0.4, 0.8),
+IDLE: Final = GpuActivity()
+_WORDS: Final[Mapping[str, GpuActivity]] = {
+    "busy": GpuActivity(0.9, 0.5, 0.4, 0.8),
     "idle": IDLE,
-    "held": Work(memory_held=0.8),
-    "stuck": Work(engine=1.0, memory_held=0.8),
-    "slow": Work(0.9, 0.5, 0.4, 0.8, clock=0.5),
-    "unseen": Work(seen=False),
+    "held": GpuActivity(memory_held=0.8),
+    "stuck": GpuActivity(engine=1.0, memory_held=0.8),
+    "slow": GpuActivity(0.9, 0.5, 0.4, 0.8, clock=0.5),
+    "unseen": GpuActivity(pod_exported=False),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    work: Work
+class ActivityStep:
+    work: GpuActivity
     seconds: float = inf
 
 
-def parse_profile(text: str) -> tuple[tuple[Step, ...], ...]:
+def parse_profile(text: str) -> tuple[tuple[ActivityStep, ...], ...]:
     """One tuple of steps for each GPU; the last is for all further GPUs.
 
     Raises:
@@ -64,21 +64,21 @@ def parse_profile(text: str) -> tuple[tuple[Step, ...], ...]:
     )
 
 
-def _parse_step(text: str) -> Step:
+def _parse_step(text: str) -> ActivityStep:
     what, _, seconds = text.partition(" for ")
     word, _, level = what.strip().partition("=")
     try:
         work = _WORDS[word]
         if level:
             part = float(level) / work.engine
-            work = Work(
+            work = GpuActivity(
                 work.engine * part,
                 work.tensor * part,
                 work.memory_busy * part,
                 work.memory_held,
                 clock=work.clock,
             )
-        return Step(work, float(seconds) if seconds else inf)
+        return ActivityStep(work, float(seconds) if seconds else inf)
     except (KeyError, ValueError, ZeroDivisionError):
         words = ", ".join(_WORDS)
         raise ValueError(
@@ -87,7 +87,7 @@ def _parse_step(text: str) -> Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class GpuPod:
     """A pod with GPUs of a node.
 
     Attributes:
@@ -102,13 +102,13 @@ class Load:
     uid: str
     node: str
     gpus: int
-    profile: tuple[tuple[Step, ...], ...]
+    profile: tuple[tuple[ActivityStep, ...], ...]
     since: float
     container: str = "main"
     mig: str = ""
     shared: bool = False
 
-    def work(self, number: int, now: float) -> Work:
+    def work(self, number: int, now: float) -> GpuActivity:
         """The work of its GPU of this number, from 0."""
         steps = self.profile[min(number, len(self.profile) - 1)]
         passed = now - self.since
@@ -120,7 +120,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class SimulatedGpu:
     """A GPU, or an instance of a GPU."""
 
     node: str
@@ -134,11 +134,11 @@ class Device:
         return f"GPU-{self.node}-{self.index}"
 
 
-Assignments = list[tuple[Device, "Load", int]]
+Assignments = list[tuple[SimulatedGpu, "GpuPod", int]]
 """Devices of a node, each with its pod and the number among the pod's devices."""
 
 
-class NodeDevices:
+class SimulatedGpus:
     """The GPUs of one node and their pods. A pod gets the lowest free GPUs until it is removed."""
 
     def __init__(self, node: str, gpus: int) -> None:
@@ -146,7 +146,7 @@ class NodeDevices:
         self._gpus = gpus
         self._assignments: dict[str, Assignments] = {}
 
-    def put(self, load: Load) -> None:
+    def put(self, load: GpuPod) -> None:
         """Assign devices to a pod, unless it has them."""
         if load.uid not in self._assignments:
             self._assignments[load.uid] = [
@@ -164,24 +164,26 @@ class NodeDevices:
         ]
 
     @property
-    def free_devices(self) -> list[Device]:
+    def free_devices(self) -> list[SimulatedGpu]:
         """The free GPUs."""
         used = {device.index for device, _, _ in self.assignments}
-        return [Device(self._node, index) for index in range(self._gpus) if index not in used]
+        return [SimulatedGpu(self._node, index) for index in range(self._gpus) if index not in used]
 
-    def _choose(self, load: Load) -> list[Device]:
-        taken = [(device, other) for device, other, _ in self.assignments]
-        used = {device.index for device, _ in taken}
+    def _choose(self, load: GpuPod) -> list[SimulatedGpu]:
+        in_use = [(device, other) for device, other, _ in self.assignments]
+        used = {device.index for device, _ in in_use}
         free = (index for index in count() if index not in used)
         if load.shared:
-            sliced = [device for device, other in taken if other.shared]
+            sliced = [device for device, other in in_use if other.shared]
             index = sliced[0].index if sliced else next(free)
-            return [Device(self._node, index, slice=len(sliced) + n) for n in range(load.gpus)]
+            return [
+                SimulatedGpu(self._node, index, slice=len(sliced) + n) for n in range(load.gpus)
+            ]
         if not load.mig:
-            return [Device(self._node, next(free)) for _ in range(load.gpus)]
-        parted = [device for device, other in taken if other.mig]
+            return [SimulatedGpu(self._node, next(free)) for _ in range(load.gpus)]
+        parted = [device for device, other in in_use if other.mig]
         index = parted[-1].index if parted else next(free)
         begun = sum(device.index == index for device in parted)
         if begun + load.gpus > _INSTANCES:
             index, begun = next(free), 0
-        return [Device(self._node, index, instance=begun + n) for n in range(load.gpus)]
+        return [SimulatedGpu(self._node, index, instance=begun + n) for n in range(load.gpus)]

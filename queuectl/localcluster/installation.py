@@ -42,13 +42,15 @@ def prepare(home: Layout, operators: Iterable[Operator]) -> Layout:
         serving.mkdir(parents=True)
         authority = Authority.load(home.pki / "ca.crt", home.pki / "ca.key")
         authority.server("operators").save(serving / "tls.crt", serving / "tls.key")
-    for one in operators:
-        home = layout.reserve(home, (one.name, one.webhook_port))
-        if one.settings is not None:
-            settings_file(home, one.name).write_text(yaml.safe_dump(dict(one.settings(home))))
-        component = one.component(home)
-        settings = [f"{name}={value}" for name, value in one.environment(home).items()]
-        program = str(build.cached(one.unit).programs[one.name])
+    for operator in operators:
+        home = layout.reserve(home, (operator.name, operator.webhook_port))
+        if operator.settings is not None:
+            settings_file(home, operator.name).write_text(
+                yaml.safe_dump(dict(operator.settings(home)))
+            )
+        component = operator.component(home)
+        settings = [f"{name}={value}" for name, value in operator.environment(home).items()]
+        program = str(build.cached(operator.unit).programs[operator.name])
         command = [
             *(["/usr/bin/env", *settings] if settings else []),
             program,
@@ -56,8 +58,8 @@ def prepare(home: Layout, operators: Iterable[Operator]) -> Layout:
         ]
         known = home.description
         home = home.write(
-            commands=known["commands"] | {one.name: command},
-            health=known["health"] | {one.name: component.health},
+            commands=known["commands"] | {operator.name: command},
+            health=known["health"] | {operator.name: component.health},
         )
     return home
 

@@ -180,13 +180,13 @@ def _taken() -> set[int]:
     return {port for layout in find_all() for port in layout.ports.values()}
 
 
-def _free_ports(names: Iterable[str], taken: set[int]) -> dict[str, int]:
+def _free_ports(names: Iterable[str], reserved: set[int]) -> dict[str, int]:
     # A random start separates machines that share a network namespace but not the folder.
     start = secrets.randbelow(len(_PORT_RANGE))
     candidates = iter(
         _PORT_RANGE[(start + step) % len(_PORT_RANGE)] for step in range(len(_PORT_RANGE))
     )
-    free = (port for port in candidates if port not in taken and _is_free(port))
+    free = (port for port in candidates if port not in reserved and _is_free(port))
     try:
         return {name: next(free) for name in names}
     except StopIteration:

@@ -36,7 +36,7 @@ _FIELDS = {
 
 
 @dataclass(frozen=True)
-class Taint:
+class NodeTaint:
     """A taint; `effect` is NoSchedule, PreferNoSchedule or NoExecute."""
 
     key: str
@@ -76,7 +76,7 @@ class NodeSpec:
     prefix: str = ""
     cliques_per_rack: int = 1
     labels: tuple[tuple[str, str], ...] = ()
-    taints: tuple[Taint, ...] = ()
+    taints: tuple[NodeTaint, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("blocks", "racks_per_block", "hosts_per_rack", "pods"):
@@ -97,7 +97,7 @@ class NodeSpec:
         Raises:
             ValueError: A name is unknown, or a value is not a number.
         """
-        values: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for part in filter(None, (part.strip() for part in text.split(","))):
             name, equals, value = part.partition("=")
             if not equals or name not in _FIELDS:
@@ -105,12 +105,12 @@ class NodeSpec:
                     f"nodes: {part!r} is not one of {', '.join(_FIELDS)} followed by =VALUE"
                 )
             if name in {"cpu", "memory", "product"}:
-                values[_FIELDS[name]] = value
+                fields[_FIELDS[name]] = value
             elif re.fullmatch(r"\d+", value):
-                values[_FIELDS[name]] = int(value)
+                fields[_FIELDS[name]] = int(value)
             else:
                 raise ValueError(f"nodes: {name} must be a whole number, not {value!r}")
-        return cls(**values)
+        return cls(**fields)
 
     @property
     def count(self) -> int:

@@ -21,7 +21,7 @@ class Progress(Protocol):
     def tick(self, detail: str = "") -> None:
         """The current step continues; `detail` is its newest detail."""
 
-    def done(self, what: str) -> None:
+    def finish(self, what: str) -> None:
         """All steps are done; `what` is a summary."""
 
 
@@ -34,7 +34,7 @@ class NoProgress:
     def tick(self, detail: str = "") -> None:
         """Nothing to show."""
 
-    def done(self, what: str) -> None:
+    def finish(self, what: str) -> None:
         """Nothing to show."""
 
 
@@ -58,7 +58,7 @@ class LineProgress:
             elapsed = time.monotonic() - self._began
             self._print(f"{self._what}: {_clock(elapsed)}" + (f", {detail}" if detail else ""))
 
-    def done(self, what: str) -> None:
+    def finish(self, what: str) -> None:
         """Print the summary."""
         self._print(what)
 
@@ -93,7 +93,7 @@ class Spinner:
             parts += [f"next: {self._coming}"] if self._coming else []
             self._status.update("  ·  ".join(parts))
 
-    def done(self, what: str) -> None:
+    def finish(self, what: str) -> None:
         """End the live line and print the summary."""
         self._close()
         self._console.print(what, highlight=False)

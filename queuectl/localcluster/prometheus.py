@@ -20,7 +20,7 @@ from queuectl.localcluster.errors import LocalClusterError
 from queuectl.localcluster.keeper import remove_tree
 from queuectl.localcluster.layout import LOOPBACK, free_ports
 from queuectl.localcluster.progress import NoProgress
-from queuectl.localcluster.supervisor import Supervisor
+from queuectl.localcluster.supervisor import KeeperHandle
 from queuectl.localcluster.versions import PROMETHEUS, PROMTOOL
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Prometheus:
         url: URL of its API.
     """
 
-    def __init__(self, home: Path, port: int, program: Path, supervisor: Supervisor) -> None:
+    def __init__(self, home: Path, port: int, program: Path, supervisor: KeeperHandle) -> None:
         """Use `start`."""
         self._home = home
         self._program = program
@@ -60,7 +60,7 @@ class Prometheus:
         rules: Sequence[Path] = (),
         history: Path | None = None,
         progress: Progress = _SILENT,
-        keeper: Supervisor | None = None,
+        keeper: KeeperHandle | None = None,
     ) -> Self:
         """Start a server and wait until it answers.
 
@@ -185,11 +185,11 @@ class Prometheus:
         return False
 
 
-def _home_of(keeper: Supervisor | None) -> tuple[Path, Supervisor]:
+def _home_of(keeper: KeeperHandle | None) -> tuple[Path, KeeperHandle]:
     """A folder that is removed with its keeper."""
     if keeper is None:
         home = Path(tempfile.mkdtemp(prefix="queuectl-prometheus-"))
-        return home, Supervisor.spawn(home, remove=True)
+        return home, KeeperHandle.spawn(home, remove=True)
     home = keeper.directory / _NAME
     home.mkdir()
     return home, keeper
@@ -234,14 +234,14 @@ def check_rules(*paths: Path) -> str:
     return answer.stdout
 
 
-def _load(history: Path, data: Path) -> None:
+def _load(history: Path, folder: Path) -> None:
     command: list[str | Path] = [
         build.program(PROMTOOL),
         "tsdb",
         "create-blocks-from",
         "openmetrics",
         str(history),
-        str(data),
+        str(folder),
     ]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     if answer.returncode:

@@ -38,14 +38,14 @@ class Program:
         return self.returncode is None
 
 
-class Supervisor:
+class KeeperHandle:
     """A handle for the keeper of a directory. Several processes can have one for the same keeper."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     @classmethod
-    def spawn(cls, directory: Path, *, remove: bool) -> Supervisor:
+    def spawn(cls, directory: Path, *, remove: bool) -> KeeperHandle:
         """Start a keeper for `directory`, owned by this process.
 
         Args:

@@ -83,13 +83,13 @@ def _with_keys(body: Any, wire: type[Any], parts: Sequence[str], message: str) -
 
 
 def _wrong_key(
-    body: Any, wire: type[Any], trail: Sequence[_Place], value: Mapping[str, Any], message: str
+    body: Any, wire: type[Any], trail: Sequence[_Place], mapping: Mapping[str, Any], message: str
 ) -> str:
     """The key of a map whose value is wrong: the decoder finds the same error with half of the entries, as long as that one is among them."""
-    keys = list(value)
+    keys = list(mapping)
     while len(keys) > 1:
         half = keys[: len(keys) // 2]
-        tried = _replaced(body, trail, {key: value[key] for key in half})
+        tried = _replaced(body, trail, {key: mapping[key] for key in half})
         keys = half if _fails(tried, wire, message) else keys[len(half) :]
     return keys[0]
 
@@ -102,9 +102,9 @@ def _fails(body: Any, wire: type[Any], message: str) -> bool:
     return False
 
 
-def _replaced(value: Any, trail: Sequence[_Place], new: Any) -> Any:
+def _replaced(container: Any, trail: Sequence[_Place], new: Any) -> Any:
     if not trail:
         return new
-    copied = value.copy()
-    copied[trail[0]] = _replaced(value[trail[0]], trail[1:], new)
+    copied = container.copy()
+    copied[trail[0]] = _replaced(container[trail[0]], trail[1:], new)
     return copied

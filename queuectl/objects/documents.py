@@ -260,44 +260,46 @@ def _plain_object(body: Any, address: Address) -> dict[str, Any]:
     return _object(body, address)
 
 
-def _check_plain(value: Any, path: str, address: Address, open_: set[int], done: set[int]) -> None:
+def _check_plain(
+    node: Any, path: str, address: Address, open_: set[int], checked: set[int]
+) -> None:
     """Text keys and JSON values only, and no value inside itself (YAML's anchors could)."""
-    if value is None or isinstance(value, (str, bool, int)):
+    if node is None or isinstance(node, (str, bool, int)):
         return
-    if isinstance(value, float):
-        if value != value or value in (float("inf"), float("-inf")):
-            raise DocumentError(address, path, f"{value} is not a number")
+    if isinstance(node, float):
+        if node != node or node in (float("inf"), float("-inf")):
+            raise DocumentError(address, path, f"{node} is not a number")
         return
-    if not isinstance(value, (dict, list)):
-        raise DocumentError(address, path, f"{type(value).__name__} is no JSON value")
-    if id(value) in open_:
+    if not isinstance(node, (dict, list)):
+        raise DocumentError(address, path, f"{type(node).__name__} is no JSON value")
+    if id(node) in open_:
         raise DocumentError(address, path, "contains itself")
-    if id(value) in done:
+    if id(node) in checked:
         return
-    open_.add(id(value))
-    for key, part in value.items() if isinstance(value, dict) else enumerate(value):
-        if isinstance(value, dict) and not isinstance(key, str):
+    open_.add(id(node))
+    for key, part in node.items() if isinstance(node, dict) else enumerate(node):
+        if isinstance(node, dict) and not isinstance(key, str):
             raise DocumentError(address, path, f"key {key!r} is not text")
-        inner = f"{path}[{key}]" if isinstance(value, list) else f"{path}.{key}".lstrip(".")
-        _check_plain(part, inner, address, open_, done)
-    open_.discard(id(value))
-    done.add(id(value))
+        inner = f"{path}[{key}]" if isinstance(node, list) else f"{path}.{key}".lstrip(".")
+        _check_plain(part, inner, address, open_, checked)
+    open_.discard(id(node))
+    checked.add(id(node))
 
 
 def _unfold(document: Document) -> Iterator[Document]:
-    items = document.body.get("items")
+    listed = document.body.get("items")
     if document.kind == "List":
-        items = [] if items is None else items
-        if not isinstance(items, list):
-            raise document.error("items", f"must be a list, not {type(items).__name__}")
-    if not document.kind.endswith("List") or not isinstance(items, list):
+        listed = [] if listed is None else listed
+        if not isinstance(listed, list):
+            raise document.error("items", f"must be a list, not {type(listed).__name__}")
+    if not document.kind.endswith("List") or not isinstance(listed, list):
         yield _named(document)
         return
     inherited: dict[str, Any] = {}
     if document.kind != "List":  # items of a typed list can omit their kind
         inherited = {"apiVersion": document.api_version, "kind": document.kind[: -len("List")]}
-    for position, item in enumerate(items, 1):
-        address = replace(document.address, item=position)
+    for position, item in enumerate(listed, 1):
+        address = replace(document.address, list_position=position)
         if not isinstance(item, dict):
             raise DocumentError(address, "", f"must be an object, not {type(item).__name__}")
         yield from _unfold(Document(address, {**inherited, **item}))
@@ -341,10 +343,10 @@ def in_order(document: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _ordered(document[key]) for key in keys}
 
 
-def _ordered(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_ordered(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    keys = sorted(value, key=lambda key: (key != "name", isinstance(value[key], (dict, list)), key))
-    return {key: _ordered(value[key]) for key in keys}
+def _ordered(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_ordered(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    keys = sorted(node, key=lambda key: (key != "name", isinstance(node[key], (dict, list)), key))
+    return {key: _ordered(node[key]) for key in keys}

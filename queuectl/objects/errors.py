@@ -74,17 +74,17 @@ class MalformedError(RequestError):
 class Address:
     """The place of a document: its file or stream, its position from 1, and its object.
 
-    ``item`` is the position inside a ``List``, from 1.
+    ``list_position`` is the position inside a ``List``, from 1.
     """
 
     source: str = ""
     number: int = 0
-    item: int = 0
+    list_position: int = 0
     name: str = ""  # Kind/name, if known
 
     def __str__(self) -> str:
         place = f"document {self.number}" if self.number else ""
-        place += f", item {self.item}" if self.item else ""
+        place += f", item {self.list_position}" if self.list_position else ""
         named = f"{place} ({self.name})" if place and self.name else place or self.name
         return ": ".join(part for part in (self.source, named) if part)
 

@@ -20,7 +20,7 @@ from queuectl.objects.files.unread import why_unread, without_queue
 from queuectl.objects.kinds import JobKinds
 
 
-class Use(StrEnum):
+class DocumentUse(StrEnum):
     """The use of a document."""
 
     PLANNED = "planned"
@@ -33,19 +33,19 @@ class Use(StrEnum):
 class Fate:
     """The use of a document. ``reason``: why it is ignored; empty for all others."""
 
-    use: Use
+    use: DocumentUse
     reason: str = ""
 
     @classmethod
     def ignored(cls, reason: str) -> Fate:
-        return cls(Use.IGNORED, reason)
+        return cls(DocumentUse.IGNORED, reason)
 
 
-STATE: Final = Fate(Use.STATE)
+STATE: Final = Fate(DocumentUse.STATE)
 
 
 @dataclass(frozen=True)
-class Account:
+class DocumentUses:
     """The uses of documents.
 
     Attributes:
@@ -62,7 +62,7 @@ def accounted(
     assembled: Mapping[Address, Fate],
     pods: Iterable[tuple[Document, GivenPod]],
     kinds: JobKinds,
-) -> Account:
+) -> DocumentUses:
     """The account of documents.
 
     Args:
@@ -74,14 +74,14 @@ def accounted(
     listed = list(documents)
     rest = _Rest(listed, [pod for _, pod in pods], kinds)
     fates = [(one, assembled.get(one.address) or rest.fate(one)) for one in listed]
-    counts: Counter[str] = Counter({use.value: 0 for use in Use})
+    counts: Counter[str] = Counter({use.value: 0 for use in DocumentUse})
     counts.update(fate.use.value for _, fate in fates)
     ignored = tuple(
         Ignored(f"{one.api_version} {one.address}", fate.reason)
         for one, fate in fates
-        if fate.use is Use.IGNORED
+        if fate.use is DocumentUse.IGNORED
     )
-    return Account(dict(counts), ignored)
+    return DocumentUses(dict(counts), ignored)
 
 
 class _Rest:

@@ -24,17 +24,17 @@ from queuectl.objects import keys
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import Address
 from queuectl.objects.files.jobs import unseen
-from queuectl.objects.files.pods import GivenPod, field_of_pod, taken
+from queuectl.objects.files.pods import GivenPod, field_of_pod, workload_pod
 from queuectl.objects.files.workloads import KIND as WORKLOAD
 from queuectl.objects.kinds import KINDS, JobKinds
 from queuectl.objects.kubernetes.nodes import priority_values
-from queuectl.offline.account import Fate, Use
+from queuectl.offline.account import DocumentUse, Fate
 from queuectl.offline.entries import SYSTEM_CLASSES, Ledgers
 from queuectl.offline.fates import Fates
 from queuectl.offline.gangs import (
-    Given,
+    DocumentedGang,
     as_admitted,
-    given,
+    documented,
     joined,
     with_made_up,
     without_unoffered,
@@ -60,23 +60,23 @@ class Parts:
         quotas: the ResourceQuotas.
         jobs, workloads: without the relations between them.
         pods: with their documents.
-        made: kind, and namespace/name, of each child of a job, to those of its controller.
+        created: kind, and namespace/name, of each child of a job, to those of its controller.
         warnings: so far. More are added.
     """
 
     records: list[Record] = field(default_factory=list)
     quotas: list[ResourceQuotaRecord] = field(default_factory=list)
-    jobs: list[Given] = field(default_factory=list)
-    workloads: list[Given] = field(default_factory=list)
+    jobs: list[DocumentedGang] = field(default_factory=list)
+    workloads: list[DocumentedGang] = field(default_factory=list)
     pods: list[tuple[Document, GivenPod]] = field(default_factory=list)
-    made: dict[tuple[str, str], tuple[str, str] | None] = field(default_factory=dict)
+    created: dict[tuple[str, str], tuple[str, str] | None] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     kinds: JobKinds = field(default_factory=lambda: KINDS)
 
 
-def _raise(found: SetAside, error: BaseException | None) -> None:
+def _raise(failure: SetAside, error: BaseException | None) -> None:
     """A plan of files sets nothing aside: it fails."""
-    del found
+    del failure
     if error is not None:
         raise error
 
@@ -92,7 +92,7 @@ class Assembly:
         self._config = config
         self.mirror = Mirror.of(parts.kinds, Containment(lambda: now, report=_raise))
         self.state = PlanningState(self.mirror, idle_since=self._idle_since, quota_free=True)
-        self._gangs: dict[str, Given] = {}  # by uid of the object, or of the gang of pods
+        self._gangs: dict[str, DocumentedGang] = {}  # by uid of the object, or of the gang of pods
         self._documents: dict[str, Document] = {}  # by uid of pods that are parts of gangs
         self._stated_slots: dict[str, dict[Slot, int]] = {}
         self._shown: frozenset[str] = frozenset()  # uids of the jobs of which the input has pods
@@ -113,7 +113,7 @@ class Assembly:
         for one in parts.workloads:
             uid = names[one.record.namespace, one.record.name]
             self._of_workloads.append((one.document, uid))
-        owners = Owners(gangs, names, parts.made)
+        owners = Owners(gangs, names, parts.created)
         pods = [(document, pod, owners.of(pod)) for document, pod in parts.pods]
         # A job with pods was submitted. A pod of an index can wait before that.
         submitted = {
@@ -151,11 +151,11 @@ class Assembly:
         known: dict[Address, Fate] = {}
         for document, fate in found:
             before = known.get(document.address)
-            if before is None or before.use is Use.IGNORED:
+            if before is None or before.use is DocumentUse.IGNORED:
                 known[document.address] = fate
         return known
 
-    def _refuse_wrong_requests(self, gangs: Iterable[Given]) -> None:
+    def _refuse_wrong_requests(self, gangs: Iterable[DocumentedGang]) -> None:
         """Raise DocumentError for a job that was not created yet and whose requests the API server refuses for each pod."""
         for gang in gangs:
             if gang.workload is None:
@@ -168,7 +168,7 @@ class Assembly:
             if wrong is not None:
                 raise document.error("", wrong.message)
 
-    def _warn_of_unknown_classes(self, gangs: Iterable[Given]) -> None:
+    def _warn_of_unknown_classes(self, gangs: Iterable[DocumentedGang]) -> None:
         """The pods of a running gang can hold more than their templates state."""
         for gang in gangs:
             names = {one.needs.runtime_class for one in gang.record.podsets if one.needs} - {""}
@@ -184,15 +184,15 @@ class Assembly:
 
     def _pods(
         self,
-        pods: Iterable[tuple[Document, GivenPod, Given | None]],
+        pods: Iterable[tuple[Document, GivenPod, DocumentedGang | None]],
         offered: Collection[str],
     ) -> list[PodRecord]:
         """The records of the pods: as workloads or parts of one, as pods of their gangs, or as other pods."""
-        found: list[PodRecord] = []
-        owned: dict[int, tuple[GivenPod, Given]] = {}  # by place in the list
+        records: list[PodRecord] = []
+        owned: dict[int, tuple[GivenPod, DocumentedGang]] = {}  # by place in the list
         for document, pod, gang in pods:
             of_workload = gang is not None and gang.workload is not None
-            member = None if of_workload else taken(document, pod.record, self._parts.kinds)
+            member = None if of_workload else workload_pod(document, pod.record, self._parts.kinds)
             if member is not None and member.member is not None:
                 job = member.member.job
                 made = [replace(one, path=field_of_pod(document, "")) for one in job.podsets]
@@ -200,14 +200,14 @@ class Assembly:
                 self._documents.setdefault(member.uid, document)
                 podsets = tuple(without_unoffered(podset, offered) for podset in job.podsets)
                 whole = replace(member.member, job=replace(job, podsets=podsets))
-                found.append(replace(member, member=whole))
+                records.append(replace(member, member=whole))
                 continue
             if gang is not None:
-                owned[len(found)] = pod, gang
-            found.append(pod.record)
+                owned[len(records)] = pod, gang
+            records.append(pod.record)
         for place, record in Seats(self._stated_slots, self._place.names).owned(owned):
-            found[place] = record
-        return _distinct(self._as_left(found))
+            records[place] = record
+        return _distinct(self._as_left(records))
 
     def _as_left(self, pods: Iterable[PodRecord]) -> Iterator[PodRecord]:
         """As they are once Kubernetes has deleted those of lost nodes. A node of a cluster states since when it is not ready."""
@@ -216,7 +216,7 @@ class Assembly:
         for pod in pods:
             yield replace(pod, terminating=True) if pod.node in lost else pod
 
-    def _keep(self, gangs: Iterable[Given], pods: Sequence[PodRecord]) -> None:
+    def _keep(self, gangs: Iterable[DocumentedGang], pods: Sequence[PodRecord]) -> None:
         """The records of jobs and pods in the mirror."""
         own = defaultdict[str, list[PodRecord]](list)
         for pod in pods:
@@ -229,7 +229,7 @@ class Assembly:
         self.mirror.trust_running()
         self._note_gangs_of_pods()
 
-    def _with_attempt(self, gang: Given, pods: Iterable[PodRecord]) -> Given:
+    def _with_attempt(self, gang: DocumentedGang, pods: Iterable[PodRecord]) -> DocumentedGang:
         """The attempt that its living pods have: files often lack the label of the templates, or that of the pods.
 
         ``pods``: of the gang.
@@ -262,14 +262,14 @@ class Assembly:
                 continue
             face = job.face.uid if job.face is not None else ""
             first = face if face in documents else uid
-            self._gangs[uid] = given(documents[first], last + places[first], job)
+            self._gangs[uid] = documented(documents[first], last + places[first], job)
 
-    def _given_of(self, job: JobRecord) -> Given:
+    def _given_of(self, job: JobRecord) -> DocumentedGang:
         return self._gangs[job.index.job_uid if job.index is not None else job.uid]
 
     # ---- entries
 
-    def _load(self, gangs: list[Given]) -> None:
+    def _load(self, gangs: list[DocumentedGang]) -> None:
         dependents = Dependents(self.mirror, Ledger())
         jobs = (*self.mirror.jobs.values(), *self.mirror.arrays.values())
         dependents.of([job.uid for job in jobs if job.kind != WORKLOAD])
@@ -293,7 +293,7 @@ class Assembly:
         self._assume(running, ledgers, entries)
         for one in running:
             placement = one.placement()
-            entries.append(ledgers.running(one.given, one.job, placement))
+            entries.append(ledgers.running(one.gang, one.job, placement))
             self._apply(stand_ins(one, placement))
         self._apply(self._quotas(running))
         self.state.load(entries)
@@ -312,7 +312,7 @@ class Assembly:
                     where = f"metadata.annotations: {keys.PREFIX}{keys.AFTER}"
                     raise gang.document.error(where, f"is {one.cycle_text}")
 
-    def _add_indexes(self, gangs: Iterable[Given], dependents: Dependents) -> None:
+    def _add_indexes(self, gangs: Iterable[DocumentedGang], dependents: Dependents) -> None:
         """The pods of indexes that the controllers of arrays and elastic Jobs would create, where the input has no pods of the Job.
 
         An array that waits is resumed with its first index. Its indexes are planned as they are then, unless gates hold it.
@@ -332,10 +332,10 @@ class Assembly:
                 self._apply([job])
             self._apply(_stand_in(job, number) for number in numbers(job))
 
-    def _sorted(self) -> tuple[list[RunningGang], list[tuple[Given, JobRecord]]]:
+    def _sorted(self) -> tuple[list[RunningGang], list[tuple[DocumentedGang, JobRecord]]]:
         """The gangs that run and those that wait, in the order of the input."""
         running: list[RunningGang] = []
-        waiting: list[tuple[Given, JobRecord]] = []
+        waiting: list[tuple[DocumentedGang, JobRecord]] = []
         jobs = [(self._given_of(job), job) for job in self.mirror.jobs.values()]
         for gang, job in sorted(jobs, key=lambda one: (one[0].position, one[1].uid)):
             if gang.finished or job.outcome is not None or _cannot_exist(gang, job):
@@ -348,7 +348,7 @@ class Assembly:
                 running.append(found)
         return running, waiting
 
-    def _running(self, gang: Given, job: JobRecord) -> RunningGang | None:
+    def _running(self, gang: DocumentedGang, job: JobRecord) -> RunningGang | None:
         """A gang that runs; None if what it holds is not known. Its pods are other pods then."""
         if job.error is not None:
             self._left[gang.record.uid] = f"its request is not valid: {job.error}"
@@ -372,7 +372,7 @@ class Assembly:
         if not any(gang.coarse for gang in running):
             return
         known = [
-            ledgers.running(gang.given, gang.job, gang.placement(warn=False)) for gang in running
+            ledgers.running(gang.gang, gang.job, gang.placement(warn=False)) for gang in running
         ]
         self.state.load([*waiting, *known])
         use = used(running, self.state.usage.other_pods)
@@ -424,7 +424,7 @@ class Assembly:
             lost += [(placed.podset, n, c) for n, c in placed.by_node.items() if n in away]
         return replace(gang, lost=tuple(lost))
 
-    def _warn(self, gang: Given, text: str) -> None:
+    def _warn(self, gang: DocumentedGang, text: str) -> None:
         warning = f"{gang.document.address}: {text}"
         if warning not in self._warned:
             self._warned.add(warning)
@@ -459,7 +459,7 @@ def _stand_in(job: JobRecord, number: int) -> PodRecord:
     )
 
 
-def _cannot_exist(gang: Given, job: JobRecord) -> bool:
+def _cannot_exist(gang: DocumentedGang, job: JobRecord) -> bool:
     """Whether it is an index that cannot exist together with the gang of its Job."""
     index, array = job.index, gang.record.array
     if index is None or not index.grown or array is None:

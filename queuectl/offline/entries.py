@@ -11,10 +11,10 @@ from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.workload import Placement, Planned
+from queuectl.domain.workload import DecidedRequest, Placement
 from queuectl.objects.files.workloads import KIND as WORKLOAD
 from queuectl.objects.times import format_time
-from queuectl.offline.gangs import Given
+from queuectl.offline.gangs import DocumentedGang
 from queuectl.offline.slots import Warn
 
 SYSTEM_CLASSES: Final = frozenset({"system-cluster-critical", "system-node-critical"})
@@ -43,7 +43,7 @@ class Ledgers:
         config: the queues.
         now: unix seconds.
         classes: values of the PriorityClasses by name.
-        known: the names of the PriorityClasses.
+        priority_classes: the names of the PriorityClasses.
         statuses: of dependencies.
         warn: adds a warning about a gang.
     """
@@ -51,11 +51,11 @@ class Ledgers:
     config: QueueConfig
     now: float
     classes: Mapping[str, int]
-    known: frozenset[str]
+    priority_classes: frozenset[str]
     statuses: Statuses
     warn: Warn
 
-    def waiting(self, gang: Given, job: JobRecord, queued_at: float) -> Entry:
+    def waiting(self, gang: DocumentedGang, job: JobRecord, queued_at: float) -> Entry:
         """Of a gang that waits. ``queued_at``: unix seconds."""
         entry, workload = self._entry(gang, job, queued_at), gang.workload
         if job.gates and remaining(job.gates, statuses := self.statuses(job, job.gates)):
@@ -69,7 +69,7 @@ class Ledgers:
             return replace(entry, state=State.BACKOFF, requeue_at=again, reason=why)
         return entry
 
-    def running(self, gang: Given, job: JobRecord, placement: Placement) -> Entry:
+    def running(self, gang: DocumentedGang, job: JobRecord, placement: Placement) -> Entry:
         """Of a gang that holds capacity."""
         entry, workload = self._entry(gang, job, gang.created_at or 0.0), gang.workload
         stated = workload.started_at if workload is not None else None
@@ -82,7 +82,7 @@ class Ledgers:
             since=started,
             started_at=started,
             placement=placement,
-            planned=Planned({}, "", limit),
+            planned=DecidedRequest({}, "", limit),
             reason=Reason(Code.QUEUED),
         )
         if workload is None or not workload.leaves:
@@ -91,7 +91,7 @@ class Ledgers:
         parked = None if workload.active else _INACTIVE
         return replace(entry, state=State.EVICTING, reason=reason, parked=parked)
 
-    def _entry(self, gang: Given, job: JobRecord, queued_at: float) -> Entry:
+    def _entry(self, gang: DocumentedGang, job: JobRecord, queued_at: float) -> Entry:
         """The entry of a gang that waits for nothing but its queue."""
         queue = self.config.cluster_queue_of(job.namespace, job.queue)
         stated = self._priority(gang, job)
@@ -113,7 +113,7 @@ class Ledgers:
             reason=_WAITED,
         )
 
-    def _priority(self, gang: Given, job: JobRecord) -> int:
+    def _priority(self, gang: DocumentedGang, job: JobRecord) -> int:
         """The number of its Workload, else that of its classes. The class of a Workload is fixed when its job is created."""
         if gang.workload is not None and gang.workload.priority is not None:
             return gang.workload.priority
@@ -123,6 +123,6 @@ class Ledgers:
         if named is not None:
             return self.config.priority_classes.get(named, 0)
         of_pods = job.pod_priority_class
-        if of_pods is not None and of_pods not in self.known:
+        if of_pods is not None and of_pods not in self.priority_classes:
             self.warn(gang, f"PriorityClass {of_pods} is not in the input: priority 0 assumed")
         return self.classes.get(of_pods or "", 0)

@@ -8,8 +8,8 @@ from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.objects.documents import Document
 from queuectl.objects.files.unread import names_queue, of_no_gang, without_queue
-from queuectl.offline.account import STATE, Fate, Use
-from queuectl.offline.gangs import Given
+from queuectl.offline.account import STATE, DocumentUse, Fate
+from queuectl.offline.gangs import DocumentedGang
 from queuectl.state.mirror import Mirror
 
 
@@ -20,7 +20,7 @@ class Fates:
         self,
         mirror: Mirror,
         snapshot: Snapshot,
-        given_of: Callable[[JobRecord], Given],
+        given_of: Callable[[JobRecord], DocumentedGang],
         shown: Collection[str],
         left: Mapping[str, str],
     ) -> None:
@@ -40,8 +40,8 @@ class Fates:
         self._nodes = {node.name for node in mirror.fleet.nodes}
         self._gangs: dict[str, Fate] = {}
         self._pods: dict[str, Fate] = {}
-        self._note(snapshot.pending, Fate(Use.PLANNED))
-        self._note(snapshot.admitted, Fate(Use.RUNNING))  # an array can be both
+        self._note(snapshot.pending, Fate(DocumentUse.PLANNED))
+        self._note(snapshot.admitted, Fate(DocumentUse.RUNNING))  # an array can be both
 
     def _note(self, gangs: Iterable[Admitted | Pending], fate: Fate) -> None:
         for gang in gangs:
@@ -49,7 +49,7 @@ class Fates:
             self._gangs[self._given_of(job).record.uid] = fate
             self._pods |= {pod.uid: fate for pod in self._mirror.pods_of(job)}
 
-    def of_gang(self, gang: Given) -> Fate:
+    def of_gang(self, gang: DocumentedGang) -> Fate:
         """Of a job, or of a Workload without one."""
         record, found = gang.record, self._gangs.get(gang.record.uid)
         if found is not None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from queuectl.domain.admission import Admission, created
+from queuectl.domain.admission import PodAdmission, created
 from queuectl.domain.arrays import has_begun
 from queuectl.domain.jobs import JobRecord
 from queuectl.domain.needs import ContainerNeeds
@@ -30,7 +30,7 @@ Key = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class DocumentedGang:
     """A gang, or an array, as its documents have it.
 
     Attributes:
@@ -104,11 +104,11 @@ def as_uid(text: str) -> str:
     return text.replace(".", "~")
 
 
-def given(document: Document, position: int, record: JobRecord) -> Given:
+def documented(document: Document, position: int, record: JobRecord) -> DocumentedGang:
     """The gang of a record. Without a uid, it gets one of its names."""
     meta = document.body.get("metadata") or {}
     uid = as_uid(record.uid or f"{record.kind}/{record.namespace}/{record.name}")
-    return Given(
+    return DocumentedGang(
         document=document,
         position=position,
         record=replace(record, uid=uid),
@@ -119,7 +119,7 @@ def given(document: Document, position: int, record: JobRecord) -> Given:
 
 def read_job(
     document: Document, position: int, kinds: JobKinds, children: Children
-) -> Given | None:
+) -> DocumentedGang | None:
     """A job of any kind.
 
     A RayService that does not exist yet is the cluster that KubeRay would create for it, under the name of the service. Of one that
@@ -144,59 +144,61 @@ def read_job(
         record = kind.read(document.convert(kind.wire), strict=strict)
     except RequestError as error:
         raise document.error("", str(error)) from None
-    return given(document, position, children.completed(document, record))
+    return documented(document, position, children.completed(document, record))
 
 
-def of_workload(document: Document, position: int, workload: GivenWorkload) -> Given:
+def of_workload(document: Document, position: int, workload: GivenWorkload) -> DocumentedGang:
     """A Workload as a gang of its own."""
-    found = replace(given(document, position, workload.record), draft=False)
+    found = replace(documented(document, position, workload.record), draft=False)
     return replace(found, created_at=workload.created_at, workload=workload)
 
 
-def defaulted(found: Given, config: QueueConfig) -> Given:
+def defaulted(gang: DocumentedGang, config: QueueConfig) -> DocumentedGang:
     """In the LocalQueue ``default`` of its namespace, if the job has no queue label and was not created yet.
 
     A job with an owner is left to its owner.
     """
-    record = found.record
+    record = gang.record
     if record.queue is not None or (record.namespace, DEFAULT_NAME) not in config.local_queues:
-        return found
-    owned = (found.document.body.get("metadata") or {}).get("ownerReferences")
-    if owned or not unseen(found.document):
-        return found
-    return replace(found, record=replace(record, queue=DEFAULT_NAME), draft=not record.suspended)
+        return gang
+    owned = (gang.document.body.get("metadata") or {}).get("ownerReferences")
+    if owned or not unseen(gang.document):
+        return gang
+    return replace(gang, record=replace(record, queue=DEFAULT_NAME), draft=not record.suspended)
 
 
 def joined(
-    jobs: Iterable[Given], workloads: Iterable[Given]
-) -> tuple[list[Given], dict[tuple[str, str], str]]:
+    jobs: Iterable[DocumentedGang], workloads: Iterable[DocumentedGang]
+) -> tuple[list[DocumentedGang], dict[tuple[str, str], str]]:
     """Each gang once, and the uid of the gang of each Workload by namespace and name.
 
     Raises:
         DocumentError: two gangs have the same uid.
     """
-    given_jobs, alone = list(jobs), list[Given]()
-    found = {job.key: job for job in given_jobs}
+    given_jobs, alone = list(jobs), list[DocumentedGang]()
+    by_key = {job.key: job for job in given_jobs}
     names: dict[tuple[str, str], str] = {}
     for one in workloads:
         assert one.workload is not None
-        job = _owner(one.workload, one.record.namespace, found)
+        job = _owner(one.workload, one.record.namespace, by_key)
         names[one.record.namespace, one.record.name] = (job or one).record.uid
         if job is None:
             alone.append(one)
         else:
-            found[job.key] = _merged(job, one.workload)
-    uids: dict[str, Given] = {}
+            by_key[job.key] = _merged(job, one.workload)
+    uids: dict[str, DocumentedGang] = {}
     for gang in sorted((*given_jobs, *alone), key=lambda one: one.position):
         other = uids.setdefault(gang.record.uid, gang)
         if other is not gang:
             uid = gang.record.uid.replace("~", ".")
             text = f"{uid!r} is also that of {other.document.address}"
             raise gang.document.error("metadata.uid", text)
-    return sorted((*found.values(), *alone), key=lambda one: one.position), names
+    return sorted((*by_key.values(), *alone), key=lambda one: one.position), names
 
 
-def _owner(workload: GivenWorkload, namespace: str, jobs: Mapping[Key, Given]) -> Given | None:
+def _owner(
+    workload: GivenWorkload, namespace: str, jobs: Mapping[Key, DocumentedGang]
+) -> DocumentedGang | None:
     """The job in the input to which a Workload belongs. An array has none: its indexes have."""
     for owner in workload.owners:
         job = jobs.get((owner.kind, namespace, owner.name))
@@ -207,7 +209,7 @@ def _owner(workload: GivenWorkload, namespace: str, jobs: Mapping[Key, Given]) -
     return None
 
 
-def _merged(job: Given, workload: GivenWorkload) -> Given:
+def _merged(job: DocumentedGang, workload: GivenWorkload) -> DocumentedGang:
     """A job with its Workload: the job's name and request, the Workload's place in the queue."""
     own, its = job.record, workload.record
     stated = its.priority_class or own.priority_class
@@ -233,29 +235,31 @@ def _merged(job: Given, workload: GivenWorkload) -> Given:
     return replace(job, record=record, created_at=created, workload=workload, draft=False)
 
 
-def as_admitted(found: Given, config: QueueConfig, offered: Collection[str]) -> Given:
+def as_admitted(
+    gang: DocumentedGang, config: QueueConfig, offered: Collection[str]
+) -> DocumentedGang:
     """The gang as admission and its ClusterQueue have made it. ``offered``: the resources that the nodes have."""
-    record = found.record
-    queue = _charged(found, config)
+    record = gang.record
+    queue = _charged(gang, config)
     podsets = (without_unoffered(one, offered) for one in record.podsets)
-    podsets = (_as_large(one, found.assigned.get(one.name)) for one in podsets)
+    podsets = (_as_large(one, gang.assigned.get(one.name)) for one in podsets)
     # While a gang is evicted, its job is suspended at some time. A Workload without its job does not show when.
-    stops = found.leaves and (record.suspended or record.kind == WORKLOAD)
-    waits = stops or not found.runs
+    stops = gang.leaves and (record.suspended or record.kind == WORKLOAD)
+    waits = stops or not gang.runs
     record = replace(record, podsets=tuple(podsets), queue=queue, suspended=waits)
-    begun = not found.draft and record.array is not None and not record.array.base
+    begun = not gang.draft and record.array is not None and not record.array.base
     if begun and has_begun(record):
         record = replace(record, gates=())  # its first indexes have passed them
-    return replace(found, record=record)
+    return replace(gang, record=record)
 
 
-def _charged(found: Given, config: QueueConfig) -> str | None:
+def _charged(gang: DocumentedGang, config: QueueConfig) -> str | None:
     """Its LocalQueue. A gang that runs is in one of the ClusterQueue of its admission, which a LocalQueue can have left since.
 
     The planner finds ClusterQueues through LocalQueues, so one is made up if the namespace has none: see :func:`made_up`.
     """
-    record, workload = found.record, found.workload
-    target = workload.charged_to if workload is not None and found.runs else None
+    record, workload = gang.record, gang.workload
+    target = workload.charged_to if workload is not None and gang.runs else None
     now = config.cluster_queue_of(record.namespace, record.queue)
     if target is None or target not in config.cluster_queues or (now and now.name == target):
         return record.queue
@@ -268,7 +272,7 @@ def _charged(found: Given, config: QueueConfig) -> str | None:
 _MADE_UP = "clusterqueue/"  # in no name of an object
 
 
-def with_made_up(config: QueueConfig, gangs: Iterable[Given]) -> QueueConfig:
+def with_made_up(config: QueueConfig, gangs: Iterable[DocumentedGang]) -> QueueConfig:
     """The queues with the LocalQueues that were made up for the admissions of these gangs."""
     made = {
         (one.namespace, one.queue): LocalQueue(
@@ -292,17 +296,17 @@ def without_unoffered(podset: PodSet, offered: Collection[str]) -> PodSet:
     if not dropped or podset.needs is None:
         return podset
 
-    def less(one: ContainerNeeds) -> ContainerNeeds:
-        if not one.incidental:
-            return one
-        asked = {name: value for name, value in one.requests if name not in dropped}
+    def less(container: ContainerNeeds) -> ContainerNeeds:
+        if not container.incidental:
+            return container
+        asked = {name: value for name, value in container.requests if name not in dropped}
         # Without a request, the limit would be the request. ResourceQuotas count the limit.
-        asked |= {name: 0 for name, _ in one.limits if name in dropped}
-        return replace(one, requests=tuple(asked.items()))
+        asked |= {name: 0 for name, _ in container.limits if name in dropped}
+        return replace(container, requests=tuple(asked.items()))
 
     needs = replace(
         podset.needs,
         containers=tuple(map(less, podset.needs.containers)),
         init=tuple(map(less, podset.needs.init)),
     )
-    return created(replace(podset, needs=needs), Admission())
+    return created(replace(podset, needs=needs), PodAdmission())

@@ -52,7 +52,7 @@ from queuectl.objects.kinds import KINDS, JobKinds, index_labels
 from queuectl.objects.kubernetes.nodes import assumed_slots, lacks_hostname, with_hostnames
 from queuectl.objects.kubernetes.past_use import read_used
 from queuectl.objects.times import time_or_none
-from queuectl.offline.account import Account, accounted
+from queuectl.offline.account import DocumentUses, accounted
 from queuectl.offline.assembly import Assembly, Parts
 from queuectl.offline.device_warnings import left_out, strangers
 from queuectl.offline.draining import drained, leaving
@@ -73,7 +73,7 @@ class SnapshotInput:
     """
 
     snapshot: Snapshot
-    account: Account = field(default_factory=Account)
+    account: DocumentUses = field(default_factory=DocumentUses)
     warnings: tuple[str, ...] = ()
     evicted: tuple[Eviction, ...] = ()
 
@@ -143,7 +143,7 @@ def _configuration(parts: _Input) -> QueueConfig:
 
 def refuse_twice(documents: Iterable[Document], kinds: JobKinds) -> None:
     """Refuse objects without a name, and two of the same name. Raises DocumentError."""
-    seen: dict[tuple[str, str, str], Document] = {}
+    documents_by_name: dict[tuple[str, str, str], Document] = {}
     for document in documents:
         meta = document.body.get("metadata") or {}
         if not meta.get("name"):
@@ -154,9 +154,9 @@ def refuse_twice(documents: Iterable[Document], kinds: JobKinds) -> None:
         if queue_config.is_config(document):
             group = ""  # the object of Kueue and of queuectl is the same
         key = (group, document.kind, document.name)
-        if key in seen:
-            raise document.error("", f"is given twice, first as {seen[key].address}")
-        seen[key] = document
+        if key in documents_by_name:
+            raise document.error("", f"is given twice, first as {documents_by_name[key].address}")
+        documents_by_name[key] = document
 
 
 def _is_read(document: Document, kinds: JobKinds) -> bool:
@@ -183,7 +183,7 @@ def _sort(document: Document, position: int, parts: _Input) -> None:
         parts.warnings.extend(warnings)
         parts.workloads.append(of_workload(document, position, workload))
     elif is_child(document, parts.kinds):
-        parts.made[document.kind, document.name] = controller_of(document)
+        parts.created[document.kind, document.name] = controller_of(document)
     elif is_job(document, parts.kinds):
         job = read_job(document, position, parts.kinds, parts.children)
         parts.jobs += [job] if job is not None else []

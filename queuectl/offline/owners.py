@@ -12,7 +12,7 @@ from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.files.pods import GivenPod
 from queuectl.objects.kinds.jobset import JOBSET
-from queuectl.offline.gangs import Given, Key, as_uid
+from queuectl.offline.gangs import DocumentedGang, Key, as_uid
 from queuectl.state.usage import node_of
 
 _JOB_LABELS = ("batch.kubernetes.io/job-name", "job-name", "training.kubeflow.org/job-name")
@@ -32,14 +32,14 @@ class Owners:
 
     def __init__(
         self,
-        gangs: Iterable[Given],
+        gangs: Iterable[DocumentedGang],
         workloads: Mapping[tuple[str, str], str],
-        made: Mapping[tuple[str, str], tuple[str, str] | None],
+        creators: Mapping[tuple[str, str], tuple[str, str] | None],
     ) -> None:
-        """``workloads``: (namespace, name of a Workload) to the uid of its gang. ``made``: of :class:`~.assembly.Parts`."""
-        self._made = made
-        self._names: dict[Key, Given] = {}
-        self._uids: dict[str, Given] = {}
+        """``workloads``: (namespace, name of a Workload) to the uid of its gang. ``creators``: of :class:`~.assembly.Parts`."""
+        self._made = creators
+        self._names: dict[Key, DocumentedGang] = {}
+        self._uids: dict[str, DocumentedGang] = {}
         self._kinds: dict[str, None] = {}  # in the order of the gangs
         for gang in gangs:
             self._kinds[gang.record.kind] = None
@@ -50,7 +50,7 @@ class Owners:
                     self._uids.setdefault(as_uid(owner.uid), gang)
         self._workloads = {key: self._uids[uid] for key, uid in workloads.items()}
 
-    def of(self, pod: GivenPod) -> Given | None:
+    def of(self, pod: GivenPod) -> DocumentedGang | None:
         """The gang, or the array of its gang; None for a pod of no gang of the input."""
         record = pod.record
         for uid in (*_named(pod), as_uid(record.owner), as_uid(record.uid)):
@@ -69,7 +69,7 @@ class Owners:
             return self._names.get((JOBSET.kind, record.namespace, name))
         return self._by_label(pod) if not pod.owners else None
 
-    def _above(self, kind: str, namespace: str, name: str) -> Given | None:
+    def _above(self, kind: str, namespace: str, name: str) -> DocumentedGang | None:
         """The gang whose controller made the object, or made the one that made it."""
         met: set[tuple[str, str]] = set()
         at: tuple[str, str] | None = (kind, f"{namespace}/{name}")
@@ -81,7 +81,7 @@ class Owners:
                     return found
         return None
 
-    def _by_label(self, pod: GivenPod) -> Given | None:
+    def _by_label(self, pod: GivenPod) -> DocumentedGang | None:
         for name in (pod.labels[label] for label in _JOB_LABELS if label in pod.labels):
             for kind in self._kinds:
                 found = self._names.get((kind, pod.record.namespace, name))
@@ -117,7 +117,9 @@ class Seats:
     names: Mapping[str, str]
     _taken: dict[str, Counter[Slot]] = field(default_factory=dict)
 
-    def owned(self, pods: Mapping[int, tuple[GivenPod, Given]]) -> Iterator[tuple[int, PodRecord]]:
+    def owned(
+        self, pods: Mapping[int, tuple[GivenPod, DocumentedGang]]
+    ) -> Iterator[tuple[int, PodRecord]]:
         """The records of pods with their gangs as owners. Pods on nodes get the first slots."""
 
         def first(place: int) -> tuple[bool, tuple[bool, int, str]]:
@@ -130,7 +132,7 @@ class Seats:
     def _node(self, pod: PodRecord) -> str | None:
         return None if pod.terminal else node_of(pod, self.names)
 
-    def _of(self, pod: GivenPod, gang: Given) -> PodRecord:
+    def _of(self, pod: GivenPod, gang: DocumentedGang) -> PodRecord:
         record = gang.record
         return replace(
             pod.record,
@@ -140,7 +142,7 @@ class Seats:
             maker="",
         )
 
-    def _podset(self, pod: GivenPod, gang: Given) -> str:
+    def _podset(self, pod: GivenPod, gang: DocumentedGang) -> str:
         """That of its label, else one with room; those of its own size first."""
         podsets = gang.record.podsets
         for label in _PODSET_LABELS:

@@ -47,19 +47,23 @@ class FreeCapacity:
                 count -= pods
         return placed
 
-    def _fill(self, asked: Resources, count: int, nodes: list[Node]) -> Iterator[tuple[str, int]]:
-        room = {node.name: self._fits(asked, node.name) for node in nodes}
+    def _fill(
+        self, requests: Resources, count: int, nodes: list[Node]
+    ) -> Iterator[tuple[str, int]]:
+        room = {node.name: self._fits(requests, node.name) for node in nodes}
         for name in sorted(room, key=lambda name: (-room[name], name)):
             pods = min(count, room[name])
             if pods <= 0:
                 return
-            self._free[name] -= asked * pods
+            self._free[name] -= requests * pods
             count -= pods
             yield name, pods
 
-    def _fits(self, asked: Resources, name: str) -> int:
+    def _fits(self, requests: Resources, name: str) -> int:
         free = self._free.get(name, NOTHING)
-        return max(0, min((free[r] // amount for r, amount in asked.items() if amount), default=0))
+        return max(
+            0, min((free[r] // amount for r, amount in requests.items() if amount), default=0)
+        )
 
 
 def _allowed(fleet: Fleet, podset: PodSet, flavors: list[ResourceFlavor]) -> Iterator[Node]:

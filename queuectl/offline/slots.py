@@ -12,14 +12,14 @@ from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement
 from queuectl.lifecycle.adoption import charged_flavors
-from queuectl.offline.gangs import Given
+from queuectl.offline.gangs import DocumentedGang
 from queuectl.offline.owners import Slot, ranked
 from queuectl.offline.room import FreeCapacity
 from queuectl.state.readiness import needed, still_needed
 from queuectl.state.usage import node_of
 
 NOWHERE: Final = "(unknown node)"
-Warn = Callable[[Given, str], None]
+Warn = Callable[[DocumentedGang, str], None]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Place:
         return bool(self.fleet.nodes) and any(flavor and flavor.topology for flavor in known)
 
 
-def stated_slots(gang: Given, place: Place, *, with_pods: bool) -> dict[Slot, int] | None:
+def stated_slots(gang: DocumentedGang, place: Place, *, with_pods: bool) -> dict[Slot, int] | None:
     """The slots that the admission of a gang states; None if its pods show them.
 
     ``with_pods``: the input has pods. They show the slots that a gang still holds while it is evicted.
@@ -89,7 +89,7 @@ class RunningGang:
         podsets: in the order of its request.
     """
 
-    given: Given
+    gang: DocumentedGang
     job: JobRecord
     pods: list[PodRecord]
     place: Place
@@ -98,7 +98,7 @@ class RunningGang:
     def seat(self, stated: Mapping[Slot, int] | None) -> None:
         """Find the slots that are stated, or that its pods show."""
         for podset in self.job.podsets:
-            assigned = self.given.assigned.get(podset.name)
+            assigned = self.gang.assigned.get(podset.name)
             count = assigned.count if assigned is not None and assigned.count else podset.count
             if stated is not None:
                 held = {node: n for (name, node), n in stated.items() if name == podset.name}
@@ -123,7 +123,7 @@ class RunningGang:
         """Whether its pods or an admission show that it runs, or no pod of it is left."""
         seated = any(one.held for one in self.podsets)
         done = not any(one.count for one in self.podsets)
-        return seated or done or bool(self.given.assigned)
+        return seated or done or bool(self.gang.assigned)
 
     @property
     def coarse(self) -> list[PodSetSlots]:
@@ -132,8 +132,8 @@ class RunningGang:
         An admission without domains uses no node, as in Kueue: its pods count if they are in the input.
         """
         found = []
-        for one in self.podsets if not self.given.leaves else ():
-            assigned = self.given.assigned.get(one.podset.name)
+        for one in self.podsets if not self.gang.leaves else ():
+            assigned = self.gang.assigned.get(one.podset.name)
             if assigned is None or assigned.hosts is not None or not assigned.domains:
                 continue
             if one.missing > 0 and self.place.on_nodes(assigned.flavors):
@@ -143,7 +143,7 @@ class RunningGang:
     def assume(self, capacity: FreeCapacity) -> None:
         """Assign nodes to the pods of :attr:`coarse`. Pods without room use no node."""
         for one in self.coarse:
-            name, assigned = one.podset.name, self.given.assigned[one.podset.name]
+            name, assigned = one.podset.name, self.gang.assigned[one.podset.name]
             known = (self.place.config.flavors.get(name) for name in assigned.flavors.values())
             flavors = {flavor.name: flavor for flavor in known if flavor is not None}
             found = capacity.place(one.podset, one.missing, assigned, flavors.values())
@@ -152,45 +152,47 @@ class RunningGang:
             if found:
                 text = f"{sum(found.values())} pods have no stated nodes"
                 names = ", ".join(sorted(found))
-                self.place.warn(self.given, f"podset {name}: {text}; assumed on {names}")
+                self.place.warn(self.gang, f"podset {name}: {text}; assumed on {names}")
 
     def placement(self, *, warn: bool = True) -> Placement:
         """Its slots. With a topology, quota is charged by slots, so a pod without a known node also gets a slot."""
         placed = Placement(tuple(self._placed(one, warn=warn) for one in self.podsets))
-        if self.given.leaves:
+        if self.gang.leaves:
             return placed
         return still_needed(placed, self.job, self.pods, self.place.names)
 
-    def _placed(self, one: PodSetSlots, *, warn: bool) -> PodSetPlacement:
-        podset, config = one.podset, self.place.config
-        assigned = self.given.assigned.get(podset.name)
+    def _placed(self, podset_slots: PodSetSlots, *, warn: bool) -> PodSetPlacement:
+        podset, config = podset_slots.podset, self.place.config
+        assigned = self.gang.assigned.get(podset.name)
         if assigned is not None:
             flavors = assigned.flavors
         else:
-            node = self.place.fleet.by_name.get(next(iter(one.held), ""))
+            node = self.place.fleet.by_name.get(next(iter(podset_slots.held), ""))
             queue = config.cluster_queue_of(self.job.namespace, self.job.queue)
             flavors = charged_flavors(podset, node, queue, config, {})
-        nodes = tuple(one.held.items())
-        if one.missing > 0 and not self.given.leaves and self.place.on_nodes(flavors):
+        nodes = tuple(podset_slots.held.items())
+        if podset_slots.missing > 0 and not self.gang.leaves and self.place.on_nodes(flavors):
             if warn:
-                text = f"podset {podset.name}: {one.missing} pods sit on no node of the input"
-                self.place.warn(self.given, text)
-            nodes = (*nodes, (NOWHERE, one.missing))
-        pods = one.count if one.count != podset.count else None
+                text = (
+                    f"podset {podset.name}: {podset_slots.missing} pods sit on no node of the input"
+                )
+                self.place.warn(self.gang, text)
+            nodes = (*nodes, (NOWHERE, podset_slots.missing))
+        pods = podset_slots.count if podset_slots.count != podset.count else None
         return PodSetPlacement(podset.name, nodes, flavors, pods)
 
 
-def stand_ins(gang: RunningGang, placement: Placement) -> Iterator[PodRecord]:
+def stand_ins(running: RunningGang, placement: Placement) -> Iterator[PodRecord]:
     """Pods that fill slots of which the input shows no pods, so that they are not lost.
 
     Slots on unknown nodes; and if the input has no pods of the gang, those on ready nodes that take no new pods: pods that run there
     continue to run.
     """
-    fleet, job = gang.place.fleet, gang.job
-    unhealthy = gang.given.workload.unhealthy if gang.given.workload is not None else ()
-    alone = all(pod.terminal for pod in gang.pods)
+    fleet, job = running.place.fleet, running.job
+    unhealthy = running.gang.workload.unhealthy if running.gang.workload is not None else ()
+    alone = all(pod.terminal for pod in running.pods)
     podsets = {podset.name: podset for podset in job.podsets}
-    for placed in placement.podsets if not gang.given.leaves else ():
+    for placed in placement.podsets if not running.gang.leaves else ():
         shape = podsets[placed.podset].shape
         for name, count in placed.by_node.items():
             node = fleet.by_name.get(name)

@@ -86,7 +86,7 @@ class ChangedSnapshot:
 def changed(
     snapshot: Snapshot,
     documents: Iterable[Mapping[str, Any]],
-    asked: WhatIf,
+    question: WhatIf,
     around: ReadingContext,
     stopped: Callable[[], bool] = lambda: False,
 ) -> ChangedSnapshot:
@@ -95,7 +95,7 @@ def changed(
     Args:
         snapshot: the present one.
         documents: its configuration.
-        asked: the changes.
+        question: the changes.
         around: further state of the cluster.
         stopped: whether the answer is no longer needed.
 
@@ -104,10 +104,12 @@ def changed(
         TookTooLong: it is stopped.
     """
     warnings: list[str] = []
-    fleet, devices = _fleet(snapshot, asked)
-    config = _config(snapshot, fleet, documents, asked, warnings)
+    fleet, devices = _fleet(snapshot, question)
+    config = _config(snapshot, fleet, documents, question, warnings)
     pending = tuple(_stands(each, snapshot, config) for each in snapshot.pending)
-    admitted = tuple(_without_pods_on(each, frozenset(asked.drain)) for each in snapshot.admitted)
+    admitted = tuple(
+        _without_pods_on(each, frozenset(question.drain)) for each in snapshot.admitted
+    )
     after = replace(
         snapshot,
         fleet=fleet,
@@ -119,7 +121,7 @@ def changed(
             config.reservations.values(), states_of(snapshot.reservations), snapshot.now
         ),
     )
-    new, ignored = _submitted(after, asked, around, warnings, stopped)
+    new, ignored = _submitted(after, question, around, warnings, stopped)
     after = replace(after, pending=(*after.pending, *new))
     evicted = tuple(drained(after))
     after = leaving(after, {eviction.uid for eviction in evicted})
@@ -127,24 +129,24 @@ def changed(
     return ChangedSnapshot(after, submitted, evicted, tuple(warnings), ignored)
 
 
-def _fleet(snapshot: Snapshot, asked: WhatIf) -> tuple[Fleet, DeviceInventory]:
+def _fleet(snapshot: Snapshot, question: WhatIf) -> tuple[Fleet, DeviceInventory]:
     """The nodes, and their devices."""
     fleet, devices = snapshot.fleet, snapshot.devices
-    known = fleet.by_name
-    for field_, names in (("drain", asked.drain), ("add", [like for like, _ in asked.add])):
+    by_name = fleet.by_name
+    for field_, names in (("drain", question.drain), ("add", [like for like, _ in question.add])):
         for name in names:
-            if name not in known:
+            if name not in by_name:
                 raise BadInput(f"{field_}: there is no node {name}")
-    if not (asked.drain or asked.add):
+    if not (question.drain or question.add):
         return fleet, devices
-    out = frozenset(asked.drain)
+    out = frozenset(question.drain)
     nodes = [
         replace(node, ready=False, unschedulable=True) if node.name in out else node
         for node in fleet.nodes
     ]
-    taken = set(known)
-    for like, count in asked.add:
-        more = AddNodes(like, count, {}).nodes(known[like], taken)
+    taken = set(by_name)
+    for like, count in question.add:
+        more = AddNodes(like, count, {}).nodes(by_name[like], taken)
         taken |= {node.name for node in more}
         nodes += more
         devices = devices.with_nodes_like(like, [node.name for node in more])
@@ -155,31 +157,31 @@ def _config(
     snapshot: Snapshot,
     fleet: Fleet,
     documents: Iterable[Mapping[str, Any]],
-    asked: WhatIf,
+    question: WhatIf,
     warnings: list[str],
 ) -> QueueConfig:
     """The configuration with the quota of the changed nodes."""
-    if not (asked.config or asked.delete) and fleet is snapshot.fleet:
+    if not (question.config or question.delete) and fleet is snapshot.fleet:
         return snapshot.config
     catalog = Catalog()
     catalog.replace(documents)
     revision = snapshot.config.revision
     before = set(dangling(catalog.config(revision)))
     known = catalog.keys
-    for key in asked.delete:
+    for key in question.delete:
         if key not in known:
             raise BadInput(f"delete: {key} does not exist")
         known.remove(key)
-    written = [_written(given, warnings) for given in asked.config]
-    catalog.follow(ConfigChanges(revision, tuple(written), frozenset(asked.delete)))
+    written = [_written(given, warnings) for given in question.config]
+    catalog.follow(ConfigChanges(revision, tuple(written), frozenset(question.delete)))
     config = catalog.config(revision)
     warnings.extend(sentence for sentence in dangling(config) if sentence not in before)
     return quota_from_nodes(in_force(config, snapshot.now), fleet)
 
 
-def _written(given: Mapping[str, Any], warnings: list[str]) -> Mapping[str, Any]:
+def _written(body: Mapping[str, Any], warnings: list[str]) -> Mapping[str, Any]:
     """A configuration object in stored form."""
-    document, warned = validate(given)
+    document, warned = validate(body)
     warnings.extend(warned)
     if document["kind"] == "WorkloadPriorityClass":
         name = document["metadata"]["name"]
@@ -217,16 +219,16 @@ def _without_pods_on(gang: Admitted, nodes: frozenset[str]) -> Admitted:
 
 def _submitted(
     snapshot: Snapshot,
-    asked: WhatIf,
+    question: WhatIf,
     around: ReadingContext,
     warnings: list[str],
     stopped: Callable[[], bool],
 ) -> tuple[tuple[Pending, ...], tuple[Ignored, ...]]:
     """The gangs in queue order, behind all gangs of the same priority, and the ignored documents."""
-    given = with_names(as_document(_as_written(body), "submit") for body in asked.submit)
-    if not given:
+    documents = with_names(as_document(_as_written(body), "submit") for body in question.submit)
+    if not documents:
         return (), ()
-    refuse_twice(given, around.kinds)
+    refuse_twice(documents, around.kinds)
     nodes = (NodeRecord(node, 1) for node in snapshot.fleet.nodes)
     known = {one.name for one in around.records if isinstance(one, NamespaceRecord)}
     spaces = (
@@ -236,14 +238,14 @@ def _submitted(
     )
     records = [*around.records, *nodes, *spaces]
     parts = Parts(records=records, warnings=warnings, kinds=around.kinds)
-    children = Children.of(given)
-    for position, document in enumerate(given):
+    children = Children.of(documents)
+    for position, document in enumerate(documents):
         if stopped():
             raise TookTooLong("the jobs were not read in time")
         _read(document, position, children, snapshot.config, parts)
     assembly = Assembly(parts, snapshot.config, snapshot.config, snapshot.now)
     after = assembly.snapshot()
-    account = accounted(given, assembly.fates(after), parts.pods, around.kinds)
+    account = accounted(documents, assembly.fates(after), parts.pods, around.kinds)
     return after.pending, account.ignored
 
 

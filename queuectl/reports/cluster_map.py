@@ -10,9 +10,9 @@ from queuectl.devices.gpu_sizes import GpuSizes
 from queuectl.devices.pools import effective, out_of_placement
 from queuectl.domain.cluster_map import (
     ClusterMap,
-    Domain,
     GangOnMap,
     GangOnNode,
+    MapDomain,
     NodeOccupancy,
     TopologyLayout,
     TopologyLevel,
@@ -35,7 +35,7 @@ _NONE: Final = Fraction()
 
 def cluster_map_of(
     snapshot: Snapshot,
-    given: Snapshot,
+    original: Snapshot,
     uses: Mapping[str, GangUse],
     cache: PlannerCache | None = None,
 ) -> ClusterMap:
@@ -43,12 +43,12 @@ def cluster_map_of(
 
     Args:
         snapshot: with device rows.
-        given: the snapshot without device rows, whose devices are counted; the same one if no rows were added.
+        original: the snapshot without device rows, whose devices are counted; the same one if no rows were added.
         uses: the known GPU utilization of gangs, by uid.
         cache: of the process.
     """
     cache = cache or PlannerCache()
-    gangs, node_counts = occupied(snapshot, given, uses, cache)
+    gangs, node_counts = occupied(snapshot, original, uses, cache)
     index = index_of(snapshot.fleet, cache)
     layouts = tuple(
         TopologyLayout(name, _levels(index.tree(topology.levels), node_counts, gangs))
@@ -58,23 +58,23 @@ def cluster_map_of(
 
 
 def occupied(
-    snapshot: Snapshot, given: Snapshot, uses: Mapping[str, GangUse], cache: PlannerCache
+    snapshot: Snapshot, original: Snapshot, uses: Mapping[str, GangUse], cache: PlannerCache
 ) -> tuple[tuple[GangOnMap, ...], tuple[NodeOccupancy, ...]]:
     """The gangs and the nodes of the cluster map."""
-    index, sizes = index_of(snapshot.fleet, cache), sizes_of(given, cache)
-    gangs, gangs_on = _gangs_by_node(given, index, uses, sizes)
-    return gangs, _node_counts(snapshot, index, gangs_on, cache, given, sizes)
+    index, sizes = index_of(snapshot.fleet, cache), sizes_of(original, cache)
+    gangs, gangs_on = _gangs_by_node(original, index, uses, sizes)
+    return gangs, _node_counts(snapshot, index, gangs_on, cache, original, sizes)
 
 
 def _gangs_by_node(
-    given: Snapshot, index: FleetIndex, uses: Mapping[str, GangUse], sizes: GpuSizes
+    original: Snapshot, index: FleetIndex, uses: Mapping[str, GangUse], sizes: GpuSizes
 ) -> tuple[tuple[GangOnMap, ...], _GangsOn]:
     gangs: list[GangOnMap] = []
-    known = HeldGpus(given, sizes)
+    known = HeldGpus(original, sizes)
     gangs_on: _GangsOn = [[] for _ in index.nodes]
-    for gang in sorted(given.admitted, key=lambda a: (a.workload.ref, a.workload.uid)):
+    for gang in sorted(original.admitted, key=lambda a: (a.workload.ref, a.workload.uid)):
         workload = gang.workload
-        queue = given.config.cluster_queue_of(workload.namespace, workload.queue)
+        queue = original.config.cluster_queue_of(workload.namespace, workload.queue)
         held = known.of(gang)
         for name, own in held.items():
             gangs_on[index.position[name]].append(GangOnNode(len(gangs), own.pods, own.gpus))
@@ -96,18 +96,18 @@ def _node_counts(
     index: FleetIndex,
     gangs_on: _GangsOn,
     cache: PlannerCache,
-    given: Snapshot,
+    original: Snapshot,
     sizes: GpuSizes,
 ) -> tuple[NodeOccupancy, ...]:
     left = left_for_shapes(snapshot, index, cache)
     fragmented = fragmented_on_nodes(snapshot, index, left, sizes).tolist()
-    tainted = out_of_placement(given.devices)
+    tainted = out_of_placement(original.devices)
     node_counts = []
     for node, plain, amounts, lost, tenants in zip(
-        index.nodes, given.fleet.nodes, left[0].T.tolist(), fragmented, gangs_on, strict=True
+        index.nodes, original.fleet.nodes, left[0].T.tolist(), fragmented, gangs_on, strict=True
     ):
         free = Resources(zip(index.resources, amounts, strict=True))
-        found = gpus_on(plain, free, summed(one.gpus for one in tenants), given, sizes)
+        found = gpus_on(plain, free, summed(one.gpus for one in tenants), original, sizes)
         node_counts.append(
             NodeOccupancy(
                 node=node,
@@ -122,7 +122,7 @@ def _node_counts(
                 ),
                 fragmented=Fraction(round(lost * _MILLION), _MILLION) if lost else _NONE,
                 tenants=tuple(sorted(tenants, key=lambda t: (-t.gpus, -t.pods, t.gang))),
-                others=given.other_pods.get(node.name, NOTHING),
+                other_pods=original.other_pods.get(node.name, NOTHING),
             )
         )
     return tuple(node_counts)
@@ -146,12 +146,12 @@ def _levels(
 
 def _domain(
     path: tuple[str, ...], node_counts: Sequence[NodeOccupancy], gangs: Sequence[GangOnMap]
-) -> Domain:
+) -> MapDomain:
     """The sums over its nodes."""
     takes = [occupancy for occupancy in node_counts if occupancy.open]
     most = max(takes, key=lambda occupancy: occupancy.free_gpus, default=None)
     tenants = [tenant for occupancy in node_counts for tenant in occupancy.tenants]
-    return Domain(
+    return MapDomain(
         path=path,
         nodes=len(node_counts),
         open=len(takes),

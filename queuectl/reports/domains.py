@@ -27,7 +27,7 @@ _Fewest: TypeAlias = tuple[int, ...]  # per level of a tree, and of nodes
 _MOST_KNOWN: Final = 4096
 
 
-class Spread(NamedTuple):
+class DomainSpread(NamedTuple):
     """Domains of one level, summed over podsets: the used number, and the lowest possible number."""
 
     used: int
@@ -36,7 +36,7 @@ class Spread(NamedTuple):
 
 def spreads(
     snapshot: Snapshot, admissions: Iterable[Admission], cache: PlannerCache | None = None
-) -> dict[str, Spread]:
+) -> dict[str, DomainSpread]:
     """The domains of all started podsets, by the label of the level.
 
     Repaired gangs are left out, because most of their pods do not move. Podsets that are split over flavors, and podsets of flavors
@@ -54,7 +54,7 @@ def spreads(
             ):
                 used[level] += here
                 least[level] += fewest
-    return {level: Spread(used[level], least[level]) for level in used}
+    return {level: DomainSpread(used[level], least[level]) for level in used}
 
 
 def _levels(

@@ -41,12 +41,12 @@ def efficiency_of(
 
 def all_parts(
     snapshot: Snapshot,
-    given: Snapshot,
+    original: Snapshot,
     uses: Mapping[str, GangUse],
     cache: PlannerCache | None = None,
 ) -> GpuParts:
     """The parts of all GPUs together; the arguments are those of the cluster map."""
-    found = efficiency_of(*occupied(snapshot, given, uses, cache or PlannerCache()))
+    found = efficiency_of(*occupied(snapshot, original, uses, cache or PlannerCache()))
     return sum(found.values(), NO_GPUS)
 
 

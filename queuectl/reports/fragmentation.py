@@ -41,7 +41,7 @@ MOST_SHAPES: Final = 64  # the most frequent ones; the jobs of a cluster have fe
 
 
 def free_gpus(
-    snapshot: Snapshot, given: Snapshot, cache: PlannerCache | None = None
+    snapshot: Snapshot, original: Snapshot, cache: PlannerCache | None = None
 ) -> Mapping[str, Free]:
     """GPUs on schedulable nodes, by the ResourceFlavor whose labels the nodes have. Flavors without GPUs are left out.
 
@@ -50,17 +50,17 @@ def free_gpus(
 
     Args:
         snapshot: with device rows.
-        given: the snapshot without device rows, whose devices are counted; the same one if no rows were added.
+        original: the snapshot without device rows, whose devices are counted; the same one if no rows were added.
         cache: of the process.
     """
     cache = cache or PlannerCache()
-    index, sizes = index_of(snapshot.fleet, cache), sizes_of(given, cache)
+    index, sizes = index_of(snapshot.fleet, cache), sizes_of(original, cache)
     kinds = _kinds(snapshot, index, sizes)
     left = left_for_shapes(snapshot, index, cache)
-    capacity, free = _gpus(kinds, left[0], index, given, sizes)
+    capacity, free = _gpus(kinds, left[0], index, original, sizes)
     if not capacity.any():
         return {}
-    found = {}
+    by_flavor = {}
     for name, flavor, nodes in _open_nodes(snapshot, index):
         lost, stranded, inside = np.zeros((3, index.size))
         for row, weights, shapes in kinds:
@@ -81,15 +81,15 @@ def free_gpus(
         )
         sums = each[:, nodes].sum(axis=1)
         if sums[0]:
-            found[name] = Free(*map(float, sums))
-    return found
+            by_flavor[name] = Free(*map(float, sums))
+    return by_flavor
 
 
 def _gpus(
     kinds: Sequence[tuple[int, Floats, Mapping[PodShape, int]]],
     left: Ints,
     index: FleetIndex,
-    given: Snapshot,
+    original: Snapshot,
     sizes: GpuSizes,
 ) -> tuple[Floats, Floats]:
     """All GPUs and the free GPUs of each node (N,)."""
@@ -98,13 +98,13 @@ def _gpus(
         capacity += index.allocatable[row] * weights
         free += left[row] * weights
     held: dict[str, Fraction] = {}
-    known = HeldGpus(given, sizes)
-    for gang in given.admitted if sizes.with_devices else ():
+    known = HeldGpus(original, sizes)
+    for gang in original.admitted if sizes.with_devices else ():
         for name, own in known.of(gang).items():
             held[name] = held.get(name, Fraction()) + own.gpus
     for node in sizes.with_devices:
         at = index.position[node.name]
-        found = gpus_on(node, NOTHING, held.get(node.name, Fraction()), given, sizes)
+        found = gpus_on(node, NOTHING, held.get(node.name, Fraction()), original, sizes)
         capacity[at], free[at] = float(found.gpus), float(found.free)
     return capacity, free
 
@@ -156,7 +156,7 @@ def _open_nodes(
     """Each flavor with its schedulable nodes."""
     takes = np.array([n.ready and not n.unschedulable for n in index.nodes], dtype=np.bool_)
     for name, flavor in sorted(snapshot.config.flavors.items()):
-        yield name, flavor, takes & index.labelled(flavor.node_labels)
+        yield name, flavor, takes & index.labeled(flavor.node_labels)
 
 
 def shapes_wanted(snapshot: Snapshot, resource: str) -> Mapping[PodShape, int]:

@@ -36,20 +36,20 @@ class GpusOnNode:
     failed: Fraction
 
 
-def sizes_of(given: Snapshot, cache: PlannerCache) -> GpuSizes:
+def sizes_of(original: Snapshot, cache: PlannerCache) -> GpuSizes:
     """The sizes of pods and nodes in a snapshot."""
     last = cache.get(cache, GpuSizes)
-    return cache.keep(cache, GpuSizes.of(given.fleet, given.devices, given.config, last))
+    return cache.keep(cache, GpuSizes.of(original.fleet, original.devices, original.config, last))
 
 
 class HeldGpus:
     """The GPUs that the gangs of a snapshot hold. A claim that several gangs share counts for the one that started first."""
 
-    def __init__(self, given: Snapshot, sizes: GpuSizes) -> None:
-        """``given``: without device rows. ``sizes``: of ``given``."""
-        self._given = given
+    def __init__(self, original: Snapshot, sizes: GpuSizes) -> None:
+        """``original``: without device rows. ``sizes``: of ``original``."""
+        self._given = original
         self._sizes = sizes
-        self._charged = charged_gangs(given.admitted) if given.claims else {}
+        self._charged = charged_gangs(original.admitted) if original.claims else {}
 
     def of(self, gang: Admitted) -> dict[str, Held]:
         """Pods and GPUs of a gang on each node that exists."""
@@ -87,60 +87,60 @@ class HeldGpus:
 
 
 def gpus_on(
-    node: Node, free: Resources, held: Fraction, given: Snapshot, sizes: GpuSizes
+    node: Node, free: Resources, held: Fraction, original: Snapshot, sizes: GpuSizes
 ) -> GpusOnNode:
     """The GPUs of a node.
 
     Args:
-        node: as in ``given``.
+        node: as in ``original``.
         free: what pods leave of it; it decides on a node without devices.
         held: GPUs of gangs on it.
-        given: the snapshot without device rows.
-        sizes: of ``given``.
+        original: the snapshot without device rows.
+        sizes: of ``original``.
     """
     own = sizes.of_node(node)
     if sizes.has_devices(node):
-        left = own.gpus - held - others_on(node, given, sizes)
+        left = own.gpus - held - others_on(node, original, sizes)
         return GpusOnNode(own.gpus, max(left, _NONE), own.failed)
     return GpusOnNode(own.gpus, sizes.plugins(free, node), own.failed)
 
 
-def others_on(node: Node, given: Snapshot, sizes: GpuSizes) -> Fraction:
+def others_on(node: Node, original: Snapshot, sizes: GpuSizes) -> Fraction:
     """GPUs of a node that pods of no gang hold."""
-    pods: Mapping[str, Resources] = given.other_pods
+    pods: Mapping[str, Resources] = original.other_pods
     plugins = sizes.plugins(pods.get(node.name, NOTHING), node)
-    return plugins + sizes.allocated(given.other_devices.get(node.name, ()))
+    return plugins + sizes.allocated(original.other_devices.get(node.name, ()))
 
 
-def cluster_gpus(given: Snapshot, cache: PlannerCache) -> ClusterGpus:
+def cluster_gpus(original: Snapshot, cache: PlannerCache) -> ClusterGpus:
     """All GPUs of the cluster. Held GPUs are looked up only on nodes where they decide what is unhealthy."""
-    sizes, nodes = sizes_of(given, cache), given.fleet.by_name
-    own = {node.name: sizes.of_node(node) for node in given.fleet.nodes}
+    sizes, nodes = sizes_of(original, cache), original.fleet.by_name
+    own = {node.name: sizes.of_node(node) for node in original.fleet.nodes}
     doubtful = {
         node.name
-        for node in given.fleet.nodes
+        for node in original.fleet.nodes
         if own[node.name].failed or not node.ready or node.unschedulable
     }
-    held_gpus = HeldGpus(given, sizes)
+    held_gpus = HeldGpus(original, sizes)
     certain = own.keys() - doubtful
     held: dict[str, Fraction] = dict.fromkeys(doubtful, _NONE)
     gone = _NONE
-    for gang in given.admitted:
+    for gang in original.admitted:
         for name, _, part in held_gpus.parts(gang, besides=certain):
             if name in nodes:
                 held[name] += part
             else:
                 gone += part
-    others = {
-        name: others_on(nodes[name], given, sizes)
-        for name in given.other_pods.keys() | given.other_devices.keys()
+    free_pods = {
+        name: others_on(nodes[name], original, sizes)
+        for name in original.other_pods.keys() | original.other_devices.keys()
         if name in nodes
     }
     unhealthy = _NONE
     for name in doubtful:
         gpus, node = own[name], nodes[name]
-        left = max(gpus.gpus + gpus.failed - held[name] - others.get(name, _NONE), _NONE)
+        left = max(gpus.gpus + gpus.failed - held[name] - free_pods.get(name, _NONE), _NONE)
         closed = not node.ready or node.unschedulable
         unhealthy += left if closed else min(left, gpus.failed)
     physical = summed(one.gpus + one.failed for one in own.values())
-    return ClusterGpus(physical + gone, summed(others.values()), unhealthy)
+    return ClusterGpus(physical + gone, summed(free_pods.values()), unhealthy)

@@ -9,7 +9,7 @@ from queuectl.domain.diagnosis import Excess
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.planner.problem.usage import charges_of
-from queuectl.planner.quota.tree import FlavorResource, Pool, QuotaUse, build_pools
+from queuectl.planner.quota.tree import FlavorResource, QuotaNode, QuotaUse, build_pools
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ def over_quota(snapshot: Snapshot, config: QueueConfig) -> tuple[Excess, ...]:
     use = QuotaUse(build_pools(config))
     for charge in charges:
         use.add((charge.queue, *charge.row), charge.amount)
-    found = [
+    exceeded = [
         Excess(
             kind="ClusterQueue" if use.pools.get(pool.name) is pool else "Cohort",
             name=pool.name,
@@ -43,7 +43,7 @@ def over_quota(snapshot: Snapshot, config: QueueConfig) -> tuple[Excess, ...]:
         for row, used in rows.items()
         if (allowed := _allowed(pool, row)) is not None and used > allowed
     ]
-    return tuple(sorted(found, key=lambda e: (e.kind, e.name, e.flavor, e.resource)))
+    return tuple(sorted(exceeded, key=lambda e: (e.kind, e.name, e.flavor, e.resource)))
 
 
 def _charges(snapshot: Snapshot) -> Iterator[_Charge]:
@@ -56,7 +56,7 @@ def _charges(snapshot: Snapshot) -> Iterator[_Charge]:
                 yield _Charge(gang, queue, (flavor, resource), amount)
 
 
-def _allowed(pool: Pool, row: FlavorResource) -> int | None:
+def _allowed(pool: QuotaNode, row: FlavorResource) -> int | None:
     """The most that it can use by its own quota and limit; None if only its parents have a limit."""
     quota = pool.subtree.get(row, 0)
     if pool.parent is None:
@@ -66,7 +66,7 @@ def _allowed(pool: Pool, row: FlavorResource) -> int | None:
 
 
 def _youngest(
-    pool: Pool, row: FlavorResource, allowed: int, use: QuotaUse, charges: list[_Charge]
+    pool: QuotaNode, row: FlavorResource, allowed: int, use: QuotaUse, charges: list[_Charge]
 ) -> Iterator[str]:
     """The newest gangs whose end removes the excess. Gangs of queues within their own quota do not count."""
     left = QuotaUse(use.pools, {p: {row: rows.get(row, 0)} for p, rows in use.used.items()})
@@ -81,8 +81,8 @@ def _youngest(
             left.add((charge.queue, *row), -charge.amount)
 
 
-def _below(queue: Pool, pool: Pool) -> bool:
-    node: Pool | None = queue
+def _below(queue: QuotaNode, pool: QuotaNode) -> bool:
+    node: QuotaNode | None = queue
     while node is not None and node is not pool:
         node = node.parent
     return node is pool

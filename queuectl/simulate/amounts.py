@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from queuectl.simulate.documents import over_time
-from queuectl.simulate.results import Figures, Outcome, Waits
+from queuectl.simulate.results import Figures, PolicyOutcome, Waits
 from queuectl.simulate.size_classes import size_name
 
 _HOUR: Final = 3600.0
@@ -28,7 +28,7 @@ _FIGURES: Final[tuple[tuple[str, Callable[[Figures], str]], ...]] = (
     ("LOST GPU-H", lambda f: f"{f.lost / _HOUR:,.1f}"),
 )
 
-_OF_CLUSTER: Final[tuple[tuple[str, Callable[[Outcome], str]], ...]] = (
+_OF_CLUSTER: Final[tuple[tuple[str, Callable[[PolicyOutcome], str]], ...]] = (
     ("USED", lambda o: _percent(o.utilization)),
     ("FRAGMENTED", lambda o: _percent(o.fragmentation)),
     ("MAKESPAN H", lambda o: f"{o.total.makespan / _HOUR:,.1f}"),
@@ -44,7 +44,7 @@ _OVER_TIME: Final = {
 _INTERVALS: Final = 10
 
 
-def tables(outcomes: Sequence[Outcome]) -> list[Table]:
+def tables(outcomes: Sequence[PolicyOutcome]) -> list[Table]:
     """The policies, then the queues and the sizes of jobs, each with all policies side by side."""
     names = tuple(outcome.policy for outcome in outcomes)
     figures = tuple(title for title, _ in _FIGURES)
@@ -68,7 +68,7 @@ def tables(outcomes: Sequence[Outcome]) -> list[Table]:
     return made
 
 
-def over_time_table(found: Outcome) -> Table:
+def over_time_table(found: PolicyOutcome) -> Table:
     """Averages over intervals of time."""
     columns = over_time(found, _INTERVALS)
     ends = columns.pop("untilSeconds")

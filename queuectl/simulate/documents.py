@@ -7,7 +7,7 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from queuectl.simulate.results import Figures, Outcome, Waits, series
+from queuectl.simulate.results import Figures, PolicyOutcome, Waits, series
 from queuectl.simulate.simulation import Sample
 from queuectl.simulate.size_classes import size_name
 
@@ -17,7 +17,7 @@ POINTS: Final = 100
 Record = dict[str, Any]
 
 
-def document(found: Outcome) -> Record:
+def document(found: PolicyOutcome) -> Record:
     """The outcome as it is printed with ``-o json``."""
     by_queue = {f"{ns}/{name}": _record(one) for (ns, name), one in found.by_queue.items()}
     by_size = {size_name(most): _waits(waits) for most, waits in found.by_size.items()}
@@ -30,12 +30,12 @@ def document(found: Outcome) -> Record:
     }
 
 
-def figures_csv(outcomes: Sequence[Outcome]) -> str:
+def figures_csv(outcomes: Sequence[PolicyOutcome]) -> str:
     """A line for each policy, then for each of its queues and sizes of jobs. Cells without a value are empty."""
     return _csv([line for found in outcomes for line in _lines(found)])
 
 
-def over_time_csv(outcomes: Sequence[Outcome]) -> str:
+def over_time_csv(outcomes: Sequence[PolicyOutcome]) -> str:
     """A line for each policy and interval of time, with averages."""
     lines: list[Record] = []
     for found in outcomes:
@@ -47,7 +47,7 @@ def over_time_csv(outcomes: Sequence[Outcome]) -> str:
     return _csv(lines)
 
 
-def over_time(found: Outcome, points: int = POINTS) -> dict[str, list[float]]:
+def over_time(found: PolicyOutcome, points: int = POINTS) -> dict[str, list[float]]:
     """Averages over equal intervals of time: a list for each quantity, and the ends of the intervals in seconds.
 
     Utilization is absent if that of no job is known, and fragmentation if the nodes of a gang are not known.
@@ -70,7 +70,7 @@ def over_time(found: Outcome, points: int = POINTS) -> dict[str, list[float]]:
     }
 
 
-def _lines(found: Outcome) -> Iterator[Record]:
+def _lines(found: PolicyOutcome) -> Iterator[Record]:
     yield _flat({"policy": found.policy, "queue": "", "gpus": "", **_record(found.total)}) | (
         _of_cluster(found)
     )
@@ -100,7 +100,7 @@ def _csv(lines: Sequence[Record]) -> str:
     return text.getvalue()
 
 
-def _of_cluster(found: Outcome) -> Record:
+def _of_cluster(found: PolicyOutcome) -> Record:
     return {
         "utilization": _rounded(found.utilization, 6),
         "fragmentation": _rounded(found.fragmentation, 6),

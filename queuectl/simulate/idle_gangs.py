@@ -13,7 +13,7 @@ from typing import Final
 from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange
 from queuectl.domain.queues import QueueConfig, ReclaimMode
-from queuectl.domain.utilization import GangUse, PodUse, Sample, UseState
+from queuectl.domain.utilization import GangUse, PodUse, UseState, UtilizationSample
 from queuectl.lifecycle.idleness import Idleness
 from queuectl.simulate.run import Run
 from queuectl.state.claims import idle_rule
@@ -133,10 +133,10 @@ class IdleGangs:
         pod = HeldPod(entry.namespace, entry.name, uid, run.job.gpus, began)
         return HeldGang(uid, entry.attempt, entry.cluster_queue, rule, began, (pod,))
 
-    def _sample(self, runs: Mapping[str, Run], now: float, window: float) -> Sample:
+    def _sample(self, runs: Mapping[str, Run], now: float, window: float) -> UtilizationSample:
         pods = tuple(self._use(uid, run, now, window) for uid, run in runs.items())
         gpus = sum(run.job.gpus for run in runs.values())
-        return Sample(now, window, window, gpus, pods)
+        return UtilizationSample(now, window, window, gpus, pods)
 
     def _use(self, uid: str, run: Run, now: float, window: float) -> PodUse:
         entry, curve = self._ledger.get(uid), run.job.curve

@@ -15,10 +15,10 @@ from queuectl.control.leader.decisions import Decider
 from queuectl.devices.shared import without_claim_podsets
 from queuectl.domain.budgets import SpentUnits
 from queuectl.domain.events import Drained, Ended, Event, PodsReady, RetryDue, Submitted
-from queuectl.domain.jobs import JobRecord, Outcome
+from queuectl.domain.jobs import JobOutcome, JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.pending_limits import considered
-from queuectl.domain.plan import Plan, Planned, Refusal
+from queuectl.domain.plan import Plan, Refusal, ScheduledGang
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code
 from queuectl.domain.records import Deleted, Delta, NamespaceRecord, NodeRecord, Upserted
@@ -34,7 +34,7 @@ from queuectl.simulate.idle_gangs import IdleGangs, reclaims
 from queuectl.simulate.parts import podset_of
 from queuectl.simulate.policy import Durations
 from queuectl.simulate.trace import TraceJob
-from queuectl.state.durations import Durations as RunTimes
+from queuectl.state.durations import LearnedDurations
 from queuectl.state.freeze import never_idle
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
@@ -85,7 +85,7 @@ class SimulatedLeader:
                 *(Upserted(NodeRecord(node, 1)) for node in given.fleet.nodes),
             ]
         )
-        self._run_times = RunTimes(self._mirror)
+        self._run_times = LearnedDurations(self._mirror)
         self._past_use = PastUseSums(self._mirror)
         self._planning = PlanningState(
             self._mirror,
@@ -165,7 +165,7 @@ class SimulatedLeader:
 
     def end(self, uid: str, now: float) -> None:
         """A job has ended; it leaves the ledger."""
-        self._apply(uid, Ended(Outcome.SUCCEEDED), now)
+        self._apply(uid, Ended(JobOutcome.SUCCEEDED), now)
         self._decider.forget(uid)
         self._blocked.forget(uid)
         self._show(Deleted("jobs", uid, 0))
@@ -270,7 +270,7 @@ class SimulatedLeader:
         ]
         return replace(snapshot, pending=tuple(map(Pending, asked)), admitted=())
 
-    def _is_news(self, refusal: Refusal, planned: Mapping[str, Planned]) -> bool:
+    def _is_news(self, refusal: Refusal, planned: Mapping[str, ScheduledGang]) -> bool:
         """Whether the ledger must know it: the leader would write new numbers of the same reason, too."""
         entry = self.ledger.get(refusal.uid)
         if entry is None or entry.state is not State.PENDING or refusal.lease is not None:

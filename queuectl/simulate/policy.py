@@ -27,7 +27,7 @@ class Durations(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Placement(StrEnum):
+class PlacementRule(StrEnum):
     """The scheduler: the planner of the controller, or the reference rule of published simulators."""
 
     PLANNER = "planner"
@@ -38,7 +38,7 @@ class Placement(StrEnum):
 class Policy:
     """``order``: of all queues; None = each ClusterQueue has its own strategy."""
 
-    placement: Placement = Placement.PLANNER
+    placement: PlacementRule = PlacementRule.PLANNER
     order: Order | None = None
     durations: Durations = Durations.DECLARED
 

@@ -10,8 +10,8 @@ from typing import Final
 from queuectl.simulate.amounts import Table, tables
 from queuectl.simulate.best_fit import BestFit
 from queuectl.simulate.planned import Planned
-from queuectl.simulate.policy import Placement, Policy
-from queuectl.simulate.results import Outcome, outcome, series
+from queuectl.simulate.policy import PlacementRule, Policy
+from queuectl.simulate.results import PolicyOutcome, outcome, series
 from queuectl.simulate.run import Run
 from queuectl.simulate.setting import Setting
 from queuectl.simulate.simulation import Sample, Scheduler, World
@@ -29,7 +29,7 @@ _STEPS: Final = (1, 2, 5, 10)
 _HOUR: Final = 3600.0
 _DAY: Final = 24 * _HOUR
 _LONG: Final = 3 * _DAY  # a longer axis is in days
-_COLOURS: Final = ("#0b66c3", "#c2410c", "#15803d", "#7e22ce")
+_COLORS: Final = ("#0b66c3", "#c2410c", "#15803d", "#7e22ce")
 
 _STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 96rem; padding: 0 1rem; color: #1f2937; }
@@ -46,7 +46,7 @@ svg .line { fill: none; stroke-width: 1.5; }
 _Curve = list[tuple[float, float]]
 
 
-def report(outcomes: Sequence[Outcome]) -> str:
+def report(outcomes: Sequence[PolicyOutcome]) -> str:
     """The page. The same outcomes give the same bytes."""
     return page("Simulation", "".join([*map(html_table, tables(outcomes)), *_plots(outcomes)]))
 
@@ -68,8 +68,8 @@ def html_table(table: Table) -> str:
     return f'<h2>{escape(title)}</h2>\n<div class="wide"><table><tr>{head}</tr>\n{body}</table></div>\n'
 
 
-def _plots(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    plots: tuple[tuple[str, Callable[[Sample], float], Callable[[Outcome], bool]], ...] = (
+def _plots(outcomes: Sequence[PolicyOutcome]) -> Iterator[str]:
+    plots: tuple[tuple[str, Callable[[Sample], float], Callable[[PolicyOutcome], bool]], ...] = (
         ("Allocated GPUs", lambda sample: sample.held, lambda _: True),
         ("Used GPUs", lambda sample: sample.used, lambda o: o.utilization is not None),
         (
@@ -108,8 +108,8 @@ def plot(title: str, curves: Sequence[tuple[str, _Curve]]) -> str:
                 f'<text x="{x:.1f}" y="{_HEIGHT + 20}" text-anchor="middle">{label}</text>'
             )
     for index, (_, curve) in enumerate(curves):
-        colour = _COLOURS[index % len(_COLOURS)]
-        parts.append(f'<path class="line" stroke="{colour}" d="{_path(curve, until, top)}"/>')
+        color = _COLORS[index % len(_COLORS)]
+        parts.append(f'<path class="line" stroke="{color}" d="{_path(curve, until, top)}"/>')
     return "".join([*parts, "</svg>", _legend([name for name, _ in curves])])
 
 
@@ -123,7 +123,7 @@ def _path(curve: _Curve, until: float, top: float) -> str:
 
 def _legend(names: Sequence[str]) -> str:
     items = (
-        f'<span style="color:{_COLOURS[n % len(_COLOURS)]}">&#9632;</span> {escape(name)} '
+        f'<span style="color:{_COLORS[n % len(_COLORS)]}">&#9632;</span> {escape(name)} '
         for n, name in enumerate(names)
     )
     return f"<p>{''.join(items)}</p>"
@@ -142,7 +142,7 @@ def _scale(most: float) -> tuple[float, float]:
 
 def simulate(
     setting: Setting, policy: Policy, progress: Callable[[World], None] = lambda _: None
-) -> Outcome:
+) -> PolicyOutcome:
     """Run all jobs of the setting under a policy. The same input gives the same outcome.
 
     ``progress``: is called after each instant.
@@ -160,6 +160,6 @@ def simulate(
 
 
 def _scheduler(setting: Setting, policy: Policy, world: World) -> Scheduler:
-    if policy.placement is Placement.BEST_FIT:
+    if policy.placement is PlacementRule.BEST_FIT:
         return BestFit(setting, policy.order, world)
     return Planned(setting, policy, world)

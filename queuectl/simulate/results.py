@@ -63,7 +63,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PolicyOutcome:
     """The result of one policy.
 
     Attributes:
@@ -96,7 +96,7 @@ class Outcome:
 
 def outcome(
     policy: str, setting: Setting, runs: Sequence[Run], never_fit: Sequence[TraceJob], world: World
-) -> Outcome:
+) -> PolicyOutcome:
     """The figures of a finished simulation. ``runs``: of all jobs that could start."""
     samples = world.samples
     until = samples[-1].time if samples else 0.0
@@ -111,7 +111,7 @@ def outcome(
     }
     total = _figures(runs, len(never_fit), len(setting.skipped), setting.gpus, until)
     measured = any(run.job.utilization is not None for run in runs)
-    return Outcome(
+    return PolicyOutcome(
         policy=policy,
         total=total,
         by_queue=by_queue,
@@ -206,7 +206,7 @@ def _jain(shares: Sequence[float]) -> float | None:
     return sum(shares) ** 2 / squares if squares else None
 
 
-def warnings(found: Outcome, trace: str) -> Iterator[str]:
+def warnings(found: PolicyOutcome, trace: str) -> Iterator[str]:
     """A line for each kind of job that never fits, and one for those that had not ended. ``trace``: name of its file."""
     kinds: dict[tuple[LocalQueueKey, int, int, str], list[int]] = {}
     for job in found.never_fit:

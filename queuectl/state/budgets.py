@@ -79,12 +79,12 @@ class BudgetSums:
                     self._spend(budget, one)
         self._ended = []
 
-    def _spend(self, budget: Budget, one: _Ended) -> None:
-        at = one.begins
-        while at < one.ends:
+    def _spend(self, budget: Budget, attempt: _Ended) -> None:
+        at = attempt.begins
+        while at < attempt.ends:
             month = budget.month(at)
             key = (budget.name, month.begins)
-            cost = BudgetBalance(budget, month, 0).cost(one.gpus, at, one.ends)
+            cost = BudgetBalance(budget, month, 0).cost(attempt.gpus, at, attempt.ends)
             self._spent[key] = self._spent.get(key, 0) + cost
             at = month.ends
 
@@ -148,8 +148,8 @@ def _spender(entry: Entry) -> Spender:
 class MigrationBudget:
     """The moves of the last day."""
 
-    def __init__(self, known: Iterable[MigrationCost] = ()) -> None:
-        self._known = list(known)
+    def __init__(self, costs: Iterable[MigrationCost] = ()) -> None:
+        self._known = list(costs)
 
     def note(self, changes: Iterable[EntryChange]) -> None:
         """Add the moves of committed changes."""

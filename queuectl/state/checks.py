@@ -10,14 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from queuectl.domain.jobs import PodRecord
-from queuectl.domain.ledger import Entry, Invariant, State, Violation, violations
+from queuectl.domain.ledger import Entry, Invariant, InvariantViolation, State, violations
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.reasons import Reason
 from queuectl.state.mirror import Mirror
 from queuectl.state.usage import node_of
 
 
-def of_gang(entry: Entry, mirror: Mirror, names: Mapping[str, str]) -> Iterator[Violation]:
+def of_gang(entry: Entry, mirror: Mirror, names: Mapping[str, str]) -> Iterator[InvariantViolation]:
     """The violated invariants of one workload. ``names``: hostname label -> node name."""
     for text in violations(entry):
         yield violation(Invariant.ENTRY, entry, f"{entry.state}: it does not hold that {text}")
@@ -38,7 +38,7 @@ def of_gang(entry: Entry, mirror: Mirror, names: Mapping[str, str]) -> Iterator[
     yield from _misplaced(entry, free, names)
 
 
-def _uncommitted(entry: Entry, attempts: Iterable[int]) -> Iterator[Violation]:
+def _uncommitted(entry: Entry, attempts: Iterable[int]) -> Iterator[InvariantViolation]:
     if entry.state is State.EVICTING:
         wrong = [attempt for attempt in attempts if attempt > entry.attempt]
     else:
@@ -50,7 +50,7 @@ def _uncommitted(entry: Entry, attempts: Iterable[int]) -> Iterator[Violation]:
 
 def _misplaced(
     entry: Entry, free: Iterable[PodRecord], names: Mapping[str, str]
-) -> Iterator[Violation]:
+) -> Iterator[InvariantViolation]:
     if not entry.state.live or entry.placement is None:
         return
     for pod in free:
@@ -72,7 +72,7 @@ class HighWaterMarks:
     def __init__(self) -> None:
         self._most: dict[str, Resources] = {}
 
-    def over(self, entries: Iterable[Entry], mirror: Mirror) -> list[Violation]:
+    def over(self, entries: Iterable[Entry], mirror: Mirror) -> list[InvariantViolation]:
         """Nodes whose committed slots exceed each capacity that they have had since the first call."""
         used = slots_used(entries, mirror)
         most = self._most
@@ -83,7 +83,7 @@ class HighWaterMarks:
         return [*_over(used, self._most)]
 
 
-def over_nodes(entries: Iterable[Entry], mirror: Mirror) -> list[Violation]:
+def over_nodes(entries: Iterable[Entry], mirror: Mirror) -> list[InvariantViolation]:
     """Nodes whose committed slots exceed their capacity now."""
     has = {node.name: node.allocatable for node in mirror.fleet.nodes}
     return [*_over(slots_used(entries, mirror), has)]
@@ -117,7 +117,7 @@ def slots_used(entries: Iterable[Entry], mirror: Mirror) -> dict[str, tuple[Reso
 
 def _over(
     used: Mapping[str, tuple[Resources, Entry]], has: Mapping[str, Resources]
-) -> Iterator[Violation]:
+) -> Iterator[InvariantViolation]:
     for node, (use, newest) in used.items():
         if node not in has:
             continue  # a lost node: its pods are replaced
@@ -128,11 +128,11 @@ def _over(
                 break
 
 
-def _most(one: Resources, other: Resources) -> Resources:
-    return Resources({name: max(one[name], other[name]) for name in {*one, *other}})
+def _most(left: Resources, right: Resources) -> Resources:
+    return Resources({name: max(left[name], right[name]) for name in {*left, *right}})
 
 
-def of_row(entry: Entry, stored: Entry | None) -> Iterator[Violation]:
+def of_row(entry: Entry, stored: Entry | None) -> Iterator[InvariantViolation]:
     """Whether the database and the leader have the same entry of a workload. ``stored``: its row, None without one."""
     if stored is None or stored.state is State.FINISHED:
         yield violation(Invariant.DATABASE, entry, "the database does not hold it")
@@ -147,6 +147,8 @@ def _plain(entry: Entry) -> Entry:
     return replace(entry, reason=Reason(entry.reason.code), parked=parked)
 
 
-def violation(invariant: Invariant, entry: Entry, message: str) -> Violation:
+def violation(invariant: Invariant, entry: Entry, message: str) -> InvariantViolation:
     """A violation of this workload."""
-    return Violation(invariant, entry.uid, entry.kind, entry.namespace, entry.name, message)
+    return InvariantViolation(
+        invariant, entry.uid, entry.kind, entry.namespace, entry.name, message
+    )

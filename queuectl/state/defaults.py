@@ -12,7 +12,7 @@ from queuectl.domain.records import NamespaceRecord
 from queuectl.objects.keys import DEFAULT_QUEUE_LABEL
 
 
-def mislabelled(
+def mislabeled(
     namespaces: Iterable[NamespaceRecord], config: QueueConfig
 ) -> Iterator[tuple[str, str | None]]:
     """Namespaces with a wrong label, each with the right value; None = without the label."""

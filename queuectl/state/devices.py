@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
-from queuectl.devices.pools import Pools, TaintedSlices, out_of_placement
+from queuectl.devices.pools import DevicePools, TaintedSlices, out_of_placement
 from queuectl.domain.devices import (
     IMPLICIT_RESOURCE,
     NO_DEVICES,
@@ -85,7 +85,7 @@ class DeviceMirror:
         self._template_names: dict[tuple[str, str], ClaimTemplateRecord] = {}
         self._named: dict[tuple[str, str], ClaimRecord] = {}  # those that users made
         self._by_holder: dict[str, dict[str, ClaimRecord]] = {}
-        self._pools = Pools()
+        self._pools = DevicePools()
         self._tainted = TaintedSlices()
         self._out: tuple[DeviceInventory, Mapping[str, tuple[Device, ...]]] | None = None
         self._inventory: DeviceInventory | None = None
@@ -259,10 +259,10 @@ class DeviceMirror:
         self.plans_differ |= record.content.allocated is not None
 
 
-def backed_resources(known: DeviceClass) -> tuple[str, ...]:
+def backed_resources(device_class: DeviceClass) -> tuple[str, ...]:
     """The extended resources for which containers get devices of the class."""
-    own = (known.extended_resource,) if known.extended_resource is not None else ()
-    return (*own, IMPLICIT_RESOURCE + known.name)
+    own = (device_class.extended_resource,) if device_class.extended_resource is not None else ()
+    return (*own, IMPLICIT_RESOURCE + device_class.name)
 
 
 def _holder(record: ClaimRecord) -> str:
@@ -355,5 +355,7 @@ def _requested(spec: ClaimSpec, slot: PodShape, classes: Mapping[str, DeviceClas
     )
 
 
-def _backs(known: DeviceClass | None, slot: PodShape) -> bool:
-    return known is not None and any(name in slot.requests for name in backed_resources(known))
+def _backs(device_class: DeviceClass | None, slot: PodShape) -> bool:
+    return device_class is not None and any(
+        name in slot.requests for name in backed_resources(device_class)
+    )

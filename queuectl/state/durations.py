@@ -13,10 +13,10 @@ from typing import Final
 from queuectl.domain.estimates import RunTimeSource
 from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
-from queuectl.domain.past_jobs import Run, Work
+from queuectl.domain.past_jobs import FinishedRun, GangProfile
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.workload import Duration
-from queuectl.durations.estimator import Estimator, Sample
+from queuectl.durations.estimator import RunTimeEstimator, RunTimeSample
 from queuectl.durations.expectations import MEDIAN, Expectation, Stated, planned
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
@@ -25,7 +25,7 @@ _AGAIN: Final = (
     600.0  # seconds after which the run time of a pending or unknown gang is estimated again
 )
 
-_Known = tuple[Work, Stated, float, float | None]
+_Known = tuple[GangProfile, Stated, float, float | None]
 """The input of an expectation: the gang, what is stated, the quantile, and of a live gang its begin."""
 
 
@@ -44,10 +44,12 @@ class RunError:
     within: bool
 
 
-def work_of(entry: Entry) -> Work:
+def work_of(entry: Entry) -> GangProfile:
     """The properties of a gang of the ledger by which gangs are similar."""
     shape = (entry.pods, ceil(entry.gpus))
-    return Work(entry.cluster_queue, entry.namespace, entry.queue, entry.user, entry.name, *shape)
+    return GangProfile(
+        entry.cluster_queue, entry.namespace, entry.queue, entry.user, entry.name, *shape
+    )
 
 
 def stated_of(entry: Entry, job: JobRecord | None, config: QueueConfig) -> Stated:
@@ -77,17 +79,17 @@ class _Kept:
         return self.entry is entry and self.job is job and self.config is config
 
 
-class Durations:
+class LearnedDurations:
     """The run times of one leader, learned from the runs that finish."""
 
     def __init__(self, mirror: Mirror) -> None:
         self._mirror = mirror
-        self.estimator = Estimator()
+        self.estimator = RunTimeEstimator()
         self._kept: dict[str, _Kept] = {}
         self._started: dict[str, tuple[Expectation, float]] = {}  # and what errors count from
-        self._errors: dict[str, Sample] = {}
+        self._errors: dict[str, RunTimeSample] = {}
 
-    def learn(self, runs: Iterable[Run]) -> None:
+    def learn(self, runs: Iterable[FinishedRun]) -> None:
         """Learn from runs that finished before this leader, oldest first. Unknown run times are estimated again."""
         for run in runs:
             self.estimator.add(run)
@@ -137,14 +139,14 @@ class Durations:
             first = self._started.pop(entry.uid, None)
             if not entry.attempt:
                 continue
-            self.estimator.add(Run(work_of(entry), entry.past_seconds))
+            self.estimator.add(FinishedRun(work_of(entry), entry.past_seconds))
             if first is not None:
                 expected, usual = first
                 within = entry.past_seconds <= expected.seconds
                 seconds = abs(entry.past_seconds - usual)
                 errors.append(RunError(expected.source, seconds, within))
                 if expected.source is RunTimeSource.LEARNED:
-                    known = self._errors.get(entry.cluster_queue, Sample())
+                    known = self._errors.get(entry.cluster_queue, RunTimeSample())
                     self._errors[entry.cluster_queue] = known.with_run(seconds)
         return errors
 
@@ -161,18 +163,18 @@ class Durations:
     def _expectation(
         self, entry: Entry, job: JobRecord, config: QueueConfig, now: float
     ) -> Expectation | None:
-        kept = self._kept.get(entry.uid)
-        if kept is not None and now < kept.due and kept.holds(entry, job, config):
-            return kept.found
+        last = self._kept.get(entry.uid)
+        if last is not None and now < last.due and last.holds(entry, job, config):
+            return last.found
         known = _known(entry, job, config)
-        if kept is not None and now < kept.due and kept.known == known:
-            found, due = kept.found, kept.due
+        if last is not None and now < last.due and last.known == known:
+            found, due = last.found, last.due
         else:
             work, stated, part, _ = known
             found = planned(work, stated, entry.executed(now), part, self.estimator)
             due = _due(entry, found, now)
-            if kept is not None and kept.known == known and not entry.state.live:
-                found = _unless_other(kept.found, found)
+            if last is not None and last.known == known and not entry.state.live:
+                found = _unless_other(last.found, found)
         self._kept[entry.uid] = _Kept(entry, job, config, known, due, found)
         return found
 
@@ -203,12 +205,12 @@ def _unless_other(before: Expectation | None, now: Expectation | None) -> Expect
     return before if abs(now.seconds - before.seconds) <= before.seconds / 10 else now
 
 
-def _due(entry: Entry, found: Expectation | None, now: float) -> float:
-    if found is None:
+def _due(entry: Entry, expectation: Expectation | None, now: float) -> float:
+    if expectation is None:
         return now + _AGAIN
-    if found.source is RunTimeSource.LIMIT:
+    if expectation.source is RunTimeSource.LIMIT:
         return inf
-    return _began(entry) + found.until if entry.state.live else now + _AGAIN
+    return _began(entry) + expectation.until if entry.state.live else now + _AGAIN
 
 
 def _began(entry: Entry) -> float:

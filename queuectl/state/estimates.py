@@ -17,9 +17,9 @@ from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.queries import IN_QUEUE_ORDER, in_queue_order
 from queuectl.domain.snapshot import Snapshot
-from queuectl.durations.estimator import Estimator
+from queuectl.durations.estimator import RunTimeEstimator
 from queuectl.durations.expectations import MEDIAN, RunTimes, planned, possible_runs
-from queuectl.state.durations import Durations, stated_of, work_of
+from queuectl.state.durations import LearnedDurations, stated_of, work_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 
@@ -36,7 +36,7 @@ class EstimateInput:
 
     snapshot: Snapshot
     gangs: Mapping[str, tuple[Entry, JobRecord | None]]
-    estimator: Estimator
+    estimator: RunTimeEstimator
     errors: Mapping[str, float]
 
     def runs(self, uids: Iterable[str]) -> dict[str, RunTimes | None]:
@@ -90,7 +90,7 @@ class Estimates:
         now: the newest, of gangs that have been pending since.
     """
 
-    def __init__(self, mirror: Mirror, durations: Durations) -> None:
+    def __init__(self, mirror: Mirror, durations: LearnedDurations) -> None:
         self._mirror = mirror
         self._durations = durations
         self._first: dict[str, ExpectedStart] = {}  # the first estimate of each pending gang
@@ -113,19 +113,19 @@ class Estimates:
         """Whether a gang is pending that was not at the last estimate."""
         return not self._asked.issuperset(ledger.uids(*IN_QUEUE_ORDER))
 
-    def replace(self, found: ExpectedStarts, ledger: Ledger) -> list[tuple[str, float]]:
+    def replace(self, starts: ExpectedStarts, ledger: Ledger) -> list[tuple[str, float]]:
         """Replace the estimates.
 
         Returns:
             ClusterQueue and median of each gang without an earlier estimate.
         """
         waiting = set(ledger.uids(*IN_QUEUE_ORDER))
-        self.now = replace(found, by_uid=_only(found.by_uid, waiting))
+        self.now = replace(starts, by_uid=_only(starts.by_uid, waiting))
         new = []
         for uid in self.now.by_uid.keys() - self._first.keys():
-            self._first[uid] = found.by_uid[uid]
+            self._first[uid] = starts.by_uid[uid]
             if (entry := ledger.get(uid)) is not None:
-                new.append((entry.cluster_queue, found.by_uid[uid].median))
+                new.append((entry.cluster_queue, starts.by_uid[uid].median))
         return new
 
     def forget(self, ledger: Ledger) -> None:

@@ -34,12 +34,12 @@ from queuectl.state.arrays import (
     stalled_ranks,
 )
 from queuectl.state.claims import checkpoint_of, preempts
-from queuectl.state.durations import Durations
+from queuectl.state.durations import LearnedDurations
 from queuectl.state.holdings import allowances
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror, asked_of
 from queuectl.state.readiness import in_the_way
-from queuectl.state.usage import Usage, node_of
+from queuectl.state.usage import OtherPodUsage, node_of
 
 IdleSince = Callable[[Entry, JobRecord, QueueConfig, float], float | None]
 """The start of the idle time of a gang that can be evicted as idle at a time (unix seconds); None for each other gang."""
@@ -60,10 +60,10 @@ class SnapshotBuilder:
         self,
         mirror: Mirror,
         ledger: Ledger,
-        usage: Usage,
+        usage: OtherPodUsage,
         uses: Callable[[], Mapping[str, GangUse]] = dict,
         idle_since: IdleSince = never_idle,
-        durations: Durations | None = None,
+        durations: LearnedDurations | None = None,
         *,
         quota_free: bool = False,
     ) -> None:
@@ -80,7 +80,7 @@ class SnapshotBuilder:
                 label of the queue would have no limit.
         """
         self._quota_free = quota_free
-        self._durations = durations if durations is not None else Durations(mirror)
+        self._durations = durations if durations is not None else LearnedDurations(mirror)
         self._uses = uses
         self._idle_since = idle_since
         self._containment = mirror.containment
@@ -109,8 +109,8 @@ class SnapshotBuilder:
         self._resized = sizes is not self._sizes
         self._sizes = sizes
         self._drop_outdated(config)
-        known = self._mirror.devices
-        devices = known.inventory(self._mirror.fleet)
+        device_mirror = self._mirror.devices
+        devices = device_mirror.inventory(self._mirror.fleet)
         admitted = tuple(self._admitted(config, now))
         pending = opened_by_one(self._pending(config, now), self._mirror.jobs, self._ledger)
         other_pods = self._usage.other_pods
@@ -127,12 +127,14 @@ class SnapshotBuilder:
             allowances=allowances(self._mirror, self._ledger),
             devices=devices,
             other_devices=with_numa_nodes_of_others(
-                self._usage.devices.by_node(devices, _shared_claims(admitted, known.named_claims)),
+                self._usage.devices.by_node(
+                    devices, _shared_claims(admitted, device_mirror.named_claims)
+                ),
                 devices,
                 other_pods,
                 self._usage.with_guaranteed,
             ),
-            claims=known.named_claims,
+            claims=device_mirror.named_claims,
         )
 
     def _drop_outdated(self, config: QueueConfig) -> None:
@@ -162,7 +164,7 @@ class SnapshotBuilder:
 
     def workload(self, entry: Entry, job: JobRecord) -> Workload:
         """The request of the gang for the planner; the same object until job or priority change."""
-        known = self._asked.get(entry.uid)
+        last = self._asked.get(entry.uid)
         rules = self._config.rules if self._config is not None else Rules()
         user = job.user(rules.user_label, rules.trusted_submitters)
         updates = entry.checks.updates
@@ -171,8 +173,8 @@ class SnapshotBuilder:
         evicts = preempts(job, self._config or QueueConfig(), self._never_preempting)
         place = (entry.priority, entry.queue, entry.queue_order_time, user, updates, gang, evicts)
         # The version of the job is not a key: the requests of its pods also change with LimitRanges.
-        if known and known[0] is job and known[1] == place and known[2] is self._sizes:
-            return known[3]
+        if last and last[0] is job and last[1] == place and last[2] is self._sizes:
+            return last[3]
         config = self._config if self._config is not None else QueueConfig()
         sizes = self._sizes if self._sizes is not None else self._mirror.gpus(config)
         claims = self._mirror.devices.named_claims
@@ -192,11 +194,11 @@ class SnapshotBuilder:
             preemptible=job.preemptible,
             preempts=evicts,
             user=user,
-            duration=known[3].duration if known is not None else None,
+            duration=last[3].duration if last is not None else None,
             growth=growth,
         )
-        if known is not None and known[3] == workload:
-            workload = known[3]
+        if last is not None and last[3] == workload:
+            workload = last[3]
         self._asked[entry.uid] = (job, place, self._sizes, workload)
         return workload
 
@@ -244,31 +246,31 @@ class SnapshotBuilder:
     ) -> Pending | None:
         """One gang; None for one that has nothing to plan."""
         uid, waiting = entry.uid, self._waiting
-        known = waiting.get(uid)
+        last = waiting.get(uid)
         if job is not None and self._held(entry, job, config):
             return None
-        changed = known is None or known[0] is not entry or known[1] is not job or self._resized
+        changed = last is None or last[0] is not entry or last[1] is not job or self._resized
         if job is not None and growth_of(job) is not None:
             changed = True  # its request depends on the placement of its gang
-        if known is None or changed:
+        if last is None or changed:
             if job is None or not job.suspended:
                 return None  # it runs without an entry: observations handle that first
             pending = self._made_pending(entry, job, config)
-            if known is not None and known[2] == pending:
-                pending = known[2]
-            known = waiting[uid] = (entry, job, pending)
-        pending = known[2]
+            if last is not None and last[2] == pending:
+                pending = last[2]
+            last = waiting[uid] = (entry, job, pending)
+        pending = last[2]
         if pending.borrows_at is not None and pending.may_borrow(now):
             pending = replace(pending, borrows_at=None)
-            waiting[uid] = (entry, known[1], pending)
+            waiting[uid] = (entry, last[1], pending)
         if pending.returns_by is not None and not pending.returns(now):
             pending = replace(pending, returns_by=None)
-            waiting[uid] = (entry, known[1], pending)
+            waiting[uid] = (entry, last[1], pending)
         if changed or self._durations.due(uid, now):
-            duration = self._durations.attempt(entry, known[1], config, now)
+            duration = self._durations.attempt(entry, last[1], config, now)
             if duration != pending.workload.duration:
                 pending = replace(pending, workload=self._lasting(pending.workload, duration))
-                waiting[uid] = (entry, known[1], pending)
+                waiting[uid] = (entry, last[1], pending)
         if pending.lease is not None and not self._comes(pending.lease, now):
             pending = replace(pending, lease=None)
         return pending

@@ -151,18 +151,18 @@ class Holdings:
         part = self._parts[entry.uid] = self._part(entry, seen)
         self._count(part, 1)
 
-    def _part(self, entry: Entry, seen: tuple[object, ...]) -> _Part:
+    def _part(self, entry: Entry, inputs: tuple[object, ...]) -> _Part:
         job = self._mirror.jobs.get(entry.uid)
         queue = self.config.cluster_queue_of(entry.namespace, entry.queue)
         if job is None or queue is None:
-            return _Part(seen)
+            return _Part(inputs)
         lease = entry.lease.placement if entry.lease is not None else None
         pending: tuple[tuple[PendingRow, int], ...] = ()
         if entry.state in _QUEUES:
             amounts = self._requests(job)
             pending = tuple(((queue.name, name), amount) for name, amount in amounts.items())
         return _Part(
-            seen, self._rows(entry, job, entry.placement), self._rows(entry, job, lease), pending
+            inputs, self._rows(entry, job, entry.placement), self._rows(entry, job, lease), pending
         )
 
     def _rows(
@@ -227,22 +227,22 @@ def charged(
 
 def allowances(mirror: Mirror, ledger: Ledger) -> dict[str, tuple[Allowance, ...]]:
     """The quotas by namespace, in the order of their names. Namespaces without a quota are absent."""
-    found: dict[str, list[Allowance]] = {}
+    by_namespace: dict[str, list[Allowance]] = {}
     for record in mirror.resource_quotas.values():
         if record.allowance.limits:
-            found.setdefault(record.namespace, []).append(record.allowance)
-    if not found:
+            by_namespace.setdefault(record.namespace, []).append(record.allowance)
+    if not by_namespace:
         return {}
     coming: dict[str, list[Coming]] = {}
     for entry in ledger.entries(State.STARTING, State.RUNNING):
-        if entry.namespace in found and not _all_there(entry):
+        if entry.namespace in by_namespace and not _all_there(entry):
             coming.setdefault(entry.namespace, []).extend(_coming(entry, mirror))
     return {
         namespace: tuple(
             with_promises(quota, coming.get(namespace, ()))
             for quota in sorted(quotas, key=lambda quota: quota.name)
         )
-        for namespace, quotas in sorted(found.items())
+        for namespace, quotas in sorted(by_namespace.items())
     }
 
 

@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Final
 
-from queuectl.domain.accounting import FlavorGpus, LostWork, Mark, Phase, Subject
+from queuectl.domain.accounting import FlavorGpus, LostWork, Mark, Subject, UsagePhase
 from queuectl.domain.fleet import Node
 from queuectl.domain.gpus import NO_LABELS, in_parts, of_parts
 from queuectl.domain.jobs import JobRecord
@@ -27,21 +27,21 @@ from queuectl.state.mirror import Mirror
 from queuectl.state.pod_claims import ClaimUsers, started
 
 _PHASES: Final = {
-    State.PENDING: Phase.WAITS,
-    State.RESERVED: Phase.WAITS,
-    State.BACKOFF: Phase.WAITS,
-    State.STARTING: Phase.HOLDS,
-    State.RUNNING: Phase.HOLDS,
-    State.EVICTING: Phase.HOLDS,
-    State.HELD: Phase.ASIDE,
-    State.DEACTIVATED: Phase.ASIDE,
-    State.FINISHED: Phase.GONE,
+    State.PENDING: UsagePhase.WAITS,
+    State.RESERVED: UsagePhase.WAITS,
+    State.BACKOFF: UsagePhase.WAITS,
+    State.STARTING: UsagePhase.HOLDS,
+    State.RUNNING: UsagePhase.HOLDS,
+    State.EVICTING: UsagePhase.HOLDS,
+    State.HELD: UsagePhase.ASIDE,
+    State.DEACTIVATED: UsagePhase.ASIDE,
+    State.FINISHED: UsagePhase.GONE,
 }
 
 
 def holds(state: State) -> bool:
     """Whether a workload in this state is charged for what it holds."""
-    return _PHASES[state] is Phase.HOLDS
+    return _PHASES[state] is UsagePhase.HOLDS
 
 
 class Marker:
@@ -128,7 +128,7 @@ class Marker:
         phase = _PHASES[entry.state]
         held: tuple[FlavorGpus, ...] | None = ()
         job = self._mirror.jobs.get(entry.uid)
-        if phase is Phase.HOLDS and entry.placement is not None:
+        if phase is UsagePhase.HOLDS and entry.placement is not None:
             held = self._held(job, entry.placement, config) if job is not None else None
         gpus = self._mirror.sized(job, config).gpus if job is not None else entry.gpus
         return Mark(entry.uid, at, at, phase, entry.attempt, gpus, held)
@@ -232,12 +232,12 @@ def _same_queue(before: Entry, after: Entry) -> bool:
 def _arrival(mark: Mark, entry: Entry) -> tuple[Mark, ...]:
     """The time since which it waits: its creation. A running gang has waited until its start."""
     queued = min(entry.queued_at, mark.at)
-    if mark.phase is Phase.WAITS:
+    if mark.phase is UsagePhase.WAITS:
         return (replace(mark, at=queued),)
-    if mark.phase is not Phase.HOLDS or entry.started_at is None or entry.started_at <= queued:
+    if mark.phase is not UsagePhase.HOLDS or entry.started_at is None or entry.started_at <= queued:
         return (mark,)
     started = min(entry.started_at, mark.at)
-    waits = replace(mark, at=queued, phase=Phase.WAITS, held=())
+    waits = replace(mark, at=queued, phase=UsagePhase.WAITS, held=())
     return (waits, replace(mark, at=started))
 
 

@@ -77,7 +77,7 @@ asked_of: Final = attrgetter(
 )
 
 
-class Owner(Protocol):
+class JobOwner(Protocol):
     """A job, or its entry in the ledger."""
 
     @property
@@ -88,7 +88,7 @@ class Owner(Protocol):
     def uid(self) -> str: ...
 
 
-def _key(owner: Owner) -> OwnerKey:
+def _key(owner: JobOwner) -> OwnerKey:
     return OwnerKey(owner.kind, owner.namespace, owner.uid)
 
 
@@ -115,19 +115,21 @@ def _namespace(record: Record) -> str:
     return getattr(record, "namespace", "")
 
 
-def _as_far_as_known(found: Unreadable, old: JobRecord) -> JobRecord:
+def _as_far_as_known(unreadable: Unreadable, old: JobRecord) -> JobRecord:
     """The record of an unreadable job. If it is suspended, it is stopped when its pods have ended, so that it can be held and evicted."""
-    if found.suspended is None:
-        return replace(old, version=found.version)
-    drained = found.suspended or old.drained
-    return replace(old, version=found.version, suspended=found.suspended, drained=drained)
+    if unreadable.suspended is None:
+        return replace(old, version=unreadable.version)
+    drained = unreadable.suspended or old.drained
+    return replace(old, version=unreadable.version, suspended=unreadable.suspended, drained=drained)
 
 
-def _closed(found: Unreadable, old: NodeRecord | None) -> NodeRecord:
+def _closed(unreadable: Unreadable, old: NodeRecord | None) -> NodeRecord:
     """The record of an unreadable node: pods on it continue to run, and it takes no new ones."""
-    record = old or NodeRecord(Node(found.key), 0)
+    record = old or NodeRecord(Node(unreadable.key), 0)
     node = replace(record.node, unschedulable=True)
-    return replace(record, node=node, version=max(found.version, record.version + 1), cordoned=True)
+    return replace(
+        record, node=node, version=max(unreadable.version, record.version + 1), cordoned=True
+    )
 
 
 def _raised(old: ResourceQuotaRecord, new: ResourceQuotaRecord) -> bool:
@@ -420,27 +422,27 @@ class Mirror:
             return False
         return True
 
-    def _set_aside(self, found: Unreadable) -> None:
+    def _set_aside(self, unreadable: Unreadable) -> None:
         """An object that exists and cannot be decoded keeps its last record, and holds what is known of it.
 
         A pod fills its node, a node takes no new pods, and a slice or a claim offers no devices.
         """
-        if self.unreadable.get(found.key) == found:
+        if self.unreadable.get(unreadable.key) == unreadable:
             return  # another list of the same objects
-        resource = found.resource
+        resource = unreadable.resource
         if resource == PODS:
-            self._upsert_pod(self._unreadable_pod(found))
+            self._upsert_pod(self._unreadable_pod(unreadable))
         elif resource == NODES:
-            old = self.nodes.get(found.key)
-            self.planning_changed |= self.nodes.put(_closed(found, old))
+            old = self.nodes.get(unreadable.key)
+            self.planning_changed |= self.nodes.put(_closed(unreadable, old))
         elif resource in self._kinds:
-            job = self.jobs.get(found.key)
-            if job is not None and found.version > job.version:
-                self.jobs[job.uid] = _as_far_as_known(found, job)
-            self.touched.add(found.key)
+            job = self.jobs.get(unreadable.key)
+            if job is not None and unreadable.version > job.version:
+                self.jobs[job.uid] = _as_far_as_known(unreadable, job)
+            self.touched.add(unreadable.key)
         elif resource in device_objects.RESOURCES:
-            self._delete(resource, found.key)
-        self.unreadable[found.key] = found
+            self._delete(resource, unreadable.key)
+        self.unreadable[unreadable.key] = unreadable
 
     def _is_readable(self, resource: str, key: str) -> None:
         """Forget that an object was unreadable: it can be decoded, or does not exist.
@@ -458,16 +460,16 @@ class Mirror:
         elif key in self.jobs:
             self.jobs[key] = replace(self.jobs[key], version=0)
 
-    def _unreadable_pod(self, found: Unreadable) -> PodRecord:
-        known = self.pods.get(found.key)
-        pod = known or PodRecord(found.namespace, found.name, found.key, 0)
+    def _unreadable_pod(self, unreadable: Unreadable) -> PodRecord:
+        known = self.pods.get(unreadable.key)
+        pod = known or PodRecord(unreadable.namespace, unreadable.name, unreadable.key, 0)
         ended = pod.phase if pod.terminal else PodPhase.FAILED
         return replace(
             pod,
-            version=max(found.version, pod.version + 1),
-            node=found.node or pod.node,
-            phase=ended if found.terminal else pod.phase,
-            terminating=found.terminating,
+            version=max(unreadable.version, pod.version + 1),
+            node=unreadable.node or pod.node,
+            phase=ended if unreadable.terminal else pod.phase,
+            terminating=unreadable.terminating,
         )
 
     def hides(self, entry: Entry) -> bool:
@@ -536,7 +538,7 @@ class Mirror:
                 self.jobs[uid] = no_less(job, self.pods_of(job))
         self._found_running.clear()
 
-    def pods_of(self, owner: Owner) -> Iterable[PodRecord]:
+    def pods_of(self, owner: JobOwner) -> Iterable[PodRecord]:
         """Pods in its namespace whose controller reference has its kind and uid.
 
         A pod that waits, and that another pod created, belongs to the owner only if that one does.
@@ -872,18 +874,18 @@ class Mirror:
             self._runtime_class_changed(key)
 
     def _forget_job(self, uid: str) -> None:
-        for one in (*self._arrays.drop(uid), uid):
-            job = self.jobs.pop(one, None)
-            self._parents.drop(one)
-            self._appeared.pop(one, None)
-            self._larger.forget(one)
+        for member in (*self._arrays.drop(uid), uid):
+            job = self.jobs.pop(member, None)
+            self._parents.drop(member)
+            self._appeared.pop(member, None)
+            self._larger.forget(member)
             if job is not None:
                 self._prior.pop(_key(job), None)
-                self._by_namespace[job.namespace].discard(one)
+                self._by_namespace[job.namespace].discard(member)
                 if not self._by_namespace[job.namespace]:
                     del self._by_namespace[job.namespace]
-            self.edited.discard(one)
-            self.touched.add(one)
+            self.edited.discard(member)
+            self.touched.add(member)
 
     def _forget_owned(self, pod: PodRecord) -> None:
         key = pod.owned_by
@@ -894,7 +896,9 @@ class Mirror:
             self.touched.add(pod.owner)
             job = self.jobs.get(pod.owner)
             # A job that waits can start without it.
-            self.planning_changed |= job is not None and job.suspended and pod.podset in job.kept
+            self.planning_changed |= (
+                job is not None and job.suspended and pod.podset in job.kept_podsets
+            )
             if not siblings:
                 del self._by_owner[key]
                 self._savers.pop(key, None)

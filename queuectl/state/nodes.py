@@ -85,10 +85,10 @@ class NodeTable(Mapping[str, NodeRecord]):
         changed, self.ending, self._interrupted = ending != self.ending, ending, conditions
         return self._close() or changed
 
-    def mark_as(self, other: NodeTable) -> None:
+    def mark_as(self, table: NodeTable) -> None:
         """Take over the evidence of another table."""
-        self.failing, self.ending = other.failing, other.ending
-        self._interrupted = other._interrupted
+        self.failing, self.ending = table.failing, table.ending
+        self._interrupted = table._interrupted
         self._close()
 
     def _close(self) -> bool:
@@ -104,7 +104,7 @@ class NodeTable(Mapping[str, NodeRecord]):
         return True
 
     def _judged(self, record: NodeRecord) -> NodeRecord:
-        """The node as the last judgement of its health has it."""
+        """The node as the last judgment of its health has it."""
         node, evidence = record.node, self.closed.get(record.node.name, "")
         if node.unhealthy == evidence:
             return record
@@ -131,17 +131,17 @@ class _Finding(NamedTuple):
     gpu: str = ""
 
 
-class Judgement(NamedTuple):
+class Judgment(NamedTuple):
     """The result of one evaluation.
 
     Attributes:
         out: evidence against the nodes to take out of placement, by name.
-        kept: evidence against nodes that stay in placement: the mode is Report, or too many are unhealthy.
+        staying: evidence against nodes that stay in placement: the mode is Report, or too many are unhealthy.
         signals: for each signal, the number of nodes with a finding.
     """
 
     out: Mapping[str, str]
-    kept: Mapping[str, str]
+    staying: Mapping[str, str]
     signals: Mapping[HealthSignal, int]
 
 
@@ -161,7 +161,7 @@ class NodeHealthTracker:
         faults: Iterable[GpuFault] | None,
         rules: NodeHealthRules,
         now: float,
-    ) -> Judgement:
+    ) -> Judgment:
         """Judge these nodes, by name.
 
         Args:
@@ -178,7 +178,7 @@ class NodeHealthTracker:
         self._seen = {f: at for f, at in self._seen.items() if now - at <= rules.hold}
         if rules.mode is HealthMode.OFF:
             self._out = ()
-            return Judgement({}, {}, {})
+            return Judgment({}, {}, {})
         found = self._found(nodes, rules)
         evidence = {name: _evidence(findings) for name, findings in found.items()}
         signals = {
@@ -188,7 +188,7 @@ class NodeHealthTracker:
             for signal in HealthSignal
         }
         out = self._limited(sorted(evidence), len(nodes), rules)
-        return Judgement(
+        return Judgment(
             {name: evidence[name] for name in out},
             {name: text for name, text in evidence.items() if name not in out},
             signals,
@@ -198,33 +198,33 @@ class NodeHealthTracker:
         self, nodes: Mapping[str, NodeRecord], rules: NodeHealthRules
     ) -> dict[str, list[_Finding]]:
         """The findings of each node."""
-        found: dict[str, list[_Finding]] = {}
+        by_node: dict[str, list[_Finding]] = {}
         for name, record in nodes.items():
             for kind, status, reason in record.conditions:
                 if (kind, status) in rules.conditions:
                     text = in_words(kind, status, reason)
-                    found.setdefault(name, []).append(_Finding(HealthSignal.CONDITION, text))
-        own = set(found)
+                    by_node.setdefault(name, []).append(_Finding(HealthSignal.CONDITION, text))
+        own = set(by_node)
         hosts = {record.node.hostname: name for name, record in nodes.items()}
         for fault in sorted(self._seen):
             place = fault.node if fault.node in nodes else hosts.get(fault.node)
             if place is not None and fault.signal in rules.signals:
                 text = f"{fault.device}: {fault.text}"
-                found.setdefault(place, []).append(_Finding(fault.signal, text, fault.device))
+                by_node.setdefault(place, []).append(_Finding(fault.signal, text, fault.device))
                 own.add(place)
         for name, text in self._earlier.items():
             if name in nodes and name not in own:
-                found[name] = [_Finding(None, text)]
-        return found
+                by_node[name] = [_Finding(None, text)]
+        return by_node
 
-    def _limited(self, found: list[str], fleet: int, rules: NodeHealthRules) -> tuple[str, ...]:
+    def _limited(self, failing: list[str], fleet: int, rules: NodeHealthRules) -> tuple[str, ...]:
         """The nodes to take out: those that are out already come first, and no more than the limit."""
         if rules.mode is not HealthMode.CORDON:
             self._out = ()
         else:
             most = max(1, int(rules.most * fleet))
-            stay = [name for name in self._out if name in found]
-            self._out = tuple([*stay, *(name for name in found if name not in stay)][:most])
+            stay = [name for name in self._out if name in failing]
+            self._out = tuple([*stay, *(name for name in failing if name not in stay)][:most])
         return self._out
 
 

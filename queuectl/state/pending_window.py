@@ -106,7 +106,7 @@ class PendingWindow:
     ) -> dict[_Queue, set[int]]:
         """The shapes of each LocalQueue that this plan considers."""
         part = max(LEAST, _part(sorted(map(len, by_queue.values())), self._shapes))
-        kept: dict[_Queue, set[int]] = {queue: set() for queue in by_queue}
+        considered: dict[_Queue, set[int]] = {queue: set() for queue in by_queue}
         self._rounds = {queue: at for queue, at in self._rounds.items() if queue in by_queue}
         strict: dict[str, list[_Queue]] = defaultdict(list)
         for queue, shapes in by_queue.items():
@@ -114,9 +114,9 @@ class PendingWindow:
             if cluster_queue and cluster_queue.strategy is QueueingStrategy.STRICT_FIFO:
                 strict[cluster_queue.name].append(queue)
             elif len(shapes) <= part:
-                kept[queue].update(shapes)
+                considered[queue].update(shapes)
             else:
-                kept[queue].update(self._of_one(queue, shapes, part))
+                considered[queue].update(self._of_one(queue, shapes, part))
         for queues in strict.values():
             ranked = sorted(
                 (order, number, queue)
@@ -124,8 +124,8 @@ class PendingWindow:
                 for number, order in by_queue[queue].items()
             )
             for _, number, queue in ranked[: part * len(queues)]:
-                kept[queue].add(number)
-        return kept
+                considered[queue].add(number)
+        return considered
 
     def _of_one(self, queue: _Queue, shapes: dict[int, Place], part: int) -> Iterator[int]:
         """The head of a LocalQueue, and the next ones of its present round.

@@ -19,11 +19,11 @@ from queuectl.domain.reservations import ReservationState, next_turn, occurrence
 from queuectl.domain.snapshot import Admitted, PastUse, Snapshot, SolverLimits
 from queuectl.domain.utilization import GangUse
 from queuectl.state.budgets import BudgetSums, MigrationBudget
-from queuectl.state.durations import Durations
+from queuectl.state.durations import LearnedDurations
 from queuectl.state.freeze import IdleSince, SnapshotBuilder, never_idle
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
-from queuectl.state.usage import Usage
+from queuectl.state.usage import OtherPodUsage
 
 
 class PastUseSource(Protocol):
@@ -71,7 +71,7 @@ class PlanningState:
         mirror: Mirror,
         *,
         past_use: PastUseSource | None = None,
-        durations: Durations | None = None,
+        durations: LearnedDurations | None = None,
         uses: Callable[[], Mapping[str, GangUse]] = dict,
         idle_since: IdleSince = never_idle,
         quota_free: bool = False,
@@ -101,7 +101,7 @@ class PlanningState:
 
     def _begin_with(self, entries: Iterable[Entry]) -> None:
         self.ledger = Ledger(entries)
-        self.usage = Usage(self._mirror, self.ledger)
+        self.usage = OtherPodUsage(self._mirror, self.ledger)
         self.builder = SnapshotBuilder(
             self._mirror,
             self.ledger,

@@ -26,7 +26,7 @@ def all_resolved(job: JobRecord) -> bool:
     return all(podset.shape.devices is not None for podset in job.podsets if podset.claims)
 
 
-def claiming(job: JobRecord, known: DeviceMirror) -> JobRecord:
+def claiming(job: JobRecord, mirror: DeviceMirror) -> JobRecord:
     """The job with the devices that its pods request; the same object if they name no claim.
 
     If a claim cannot be planned, the job is blocked with the reason.
@@ -35,7 +35,7 @@ def claiming(job: JobRecord, known: DeviceMirror) -> JobRecord:
         return job
     podsets, reasons = [], list[Reason]()
     for podset in job.podsets:
-        found, why = _resolved(job.namespace, podset, known)
+        found, why = _resolved(job.namespace, podset, mirror)
         podsets.append(found)
         reasons += why
     return replace(
@@ -44,7 +44,7 @@ def claiming(job: JobRecord, known: DeviceMirror) -> JobRecord:
 
 
 def _resolved(
-    namespace: str, podset: PodSet, known: DeviceMirror
+    namespace: str, podset: PodSet, mirror: DeviceMirror
 ) -> tuple[PodSet, tuple[Reason, ...]]:
     """The podset with the devices that its claims request, or the reasons for which they cannot be planned.
 
@@ -56,8 +56,8 @@ def _resolved(
     reasons: list[Reason] = []
     where = {"namespace": namespace, "podSet": podset.name}
     for reference in podset.claims:
-        what, spec, error = _found(namespace, reference, known)
-        reasons += [Reason(code, text, where) for code, text in _faults(what, spec, error, known)]
+        what, spec, error = _found(namespace, reference, mirror)
+        reasons += [Reason(code, text, where) for code, text in _faults(what, spec, error, mirror)]
         if spec is None or not spec.requests:
             continue  # a claim without requests needs no device, and any number of pods can use it
         if reference.claim is not None:
@@ -69,20 +69,20 @@ def _resolved(
 
 
 def _found(
-    namespace: str, reference: ClaimReference, known: DeviceMirror
+    namespace: str, reference: ClaimReference, mirror: DeviceMirror
 ) -> tuple[str, ClaimSpec | None, str | None]:
     """The object that is named, its request, and its error."""
     if reference.claim is not None:
         what = f"ResourceClaim {namespace}/{reference.claim}"
-        claim = known.named_claim(namespace, reference.claim)
+        claim = mirror.named_claim(namespace, reference.claim)
         return (what, None, None) if claim is None else (what, claim.content.spec, claim.error)
     what = f"ResourceClaimTemplate {namespace}/{reference.template}"
-    template = known.template(namespace, reference.template or "")
+    template = mirror.template(namespace, reference.template or "")
     return (what, None, None) if template is None else (what, template.spec, template.error)
 
 
 def _faults(
-    what: str, spec: ClaimSpec | None, error: str | None, known: DeviceMirror
+    what: str, spec: ClaimSpec | None, error: str | None, mirror: DeviceMirror
 ) -> Iterator[tuple[Code, str]]:
     if spec is None:
         yield Code.MISCONFIGURED, f"{what} does not exist"
@@ -90,7 +90,7 @@ def _faults(
         yield Code.UNSUPPORTED, f"{what}: {error}"
     else:
         classes = {option.device_class for one in spec.requests for option in one.options}
-        for name in sorted(classes - known.classes.keys()):
+        for name in sorted(classes - mirror.classes.keys()):
             yield Code.MISCONFIGURED, f"{what}: DeviceClass {name} does not exist"
 
 

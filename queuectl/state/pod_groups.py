@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from queuectl.domain.admission import Admission, created, refusal
+from queuectl.domain.admission import PodAdmission, created, refusal
 from queuectl.domain.jobs import JobRecord, PodPhase, PodRecord
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.workload import PodSet
-from queuectl.objects.kinds.groups import Group, GroupKey, key_of
+from queuectl.objects.kinds.groups import GroupKey, PodGroup, key_of
 from queuectl.objects.kinds.leaderworkerset import KIND as SET
 from queuectl.objects.kinds.pods import POD_GROUP
 from queuectl.objects.kinds.roster import member_of
@@ -23,7 +23,7 @@ class PodGroups:
     """All workloads that consist of pods, by key."""
 
     def __init__(self) -> None:
-        self._groups: dict[GroupKey, Group] = {}
+        self._groups: dict[GroupKey, PodGroup] = {}
         self._keys: dict[str, GroupKey] = {}  # by uid of the pod
         self._known: dict[GroupKey, str] = {}  # uids of the ledger
         self._changed: dict[GroupKey, dict[str, None]] = {}  # uids of their pods that changed
@@ -66,7 +66,7 @@ class PodGroups:
         self._changed.setdefault(key, {})
         self._reseated.add(key)
 
-    def _group(self, key: GroupKey) -> Group:
+    def _group(self, key: GroupKey) -> PodGroup:
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = new_group(key, self._sets)
@@ -144,7 +144,7 @@ class PodGroups:
             if group is None:
                 continue
             before = self._shown.pop(key, None)
-            record = group.assemble(known=self._known.get(key, "") == group.uid != "")
+            record = group.assemble(in_ledger=self._known.get(key, "") == group.uid != "")
             if not group.pods and key not in self._known:
                 self._drop(key)
                 record = None
@@ -177,9 +177,9 @@ def _same(before: PodRecord, pod: PodRecord) -> bool:
 # ---- Requests of the pods of a job
 
 
-def same_templates(one: JobRecord, other: JobRecord) -> bool:
+def same_templates(left: JobRecord, right: JobRecord) -> bool:
     """Whether the containers of two records of a job are equal in each podset."""
-    mine, theirs = ([(p.name, p.needs) for p in job.podsets] for job in (one, other))
+    mine, theirs = ([(p.name, p.needs) for p in job.podsets] for job in (left, right))
     return mine == theirs
 
 
@@ -222,7 +222,7 @@ def names_class(job: JobRecord, name: str) -> bool:
     return any(podset.needs and podset.needs.runtime_class == name for podset in job.podsets)
 
 
-def under(job: JobRecord, around: Admission) -> JobRecord:
+def under(job: JobRecord, around: PodAdmission) -> JobRecord:
     """The job with the pods that the API server creates for it; the same object if admission changes nothing."""
     podsets = tuple(created(podset, around) for podset in job.podsets)
     forbidden = refusal(

@@ -93,9 +93,11 @@ def in_the_way(job: JobRecord, pods: Iterable[PodRecord]) -> str:
 
     ``pods``: of all its attempts.
     """
-    if not job.kept:
+    if not job.kept_podsets:
         return ""
-    ended = [p.name for p in pods if p.podset in job.kept and p.terminal and not p.terminating]
+    ended = [
+        p.name for p in pods if p.podset in job.kept_podsets and p.terminal and not p.terminating
+    ]
     if not ended:
         return ""
     names = ", ".join(sorted(ended)[:3]) + (", …" if len(ended) > 3 else "")

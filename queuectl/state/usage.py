@@ -40,7 +40,7 @@ class _SlotClaims:
     pods: set[str] = field(default_factory=set)
 
 
-class Usage:
+class OtherPodUsage:
     """The use of each node by pods that fill no slot, updated with each pod.
 
     Pods of evicted gangs are separate, if their placement has them: they still use their node and are about to terminate.
@@ -83,7 +83,7 @@ class Usage:
 
     def unmanaged(self, config: QueueConfig) -> tuple[UnmanagedPod, ...]:
         """Pods of no job in a queue that hold GPUs, by namespace and name."""
-        found: list[UnmanagedPod] = []
+        pods: list[UnmanagedPod] = []
         sizes, known = self._mirror.gpus(config), self._mirror.devices
         for uid, (node, requests) in self._counted.items():
             pod = self._mirror.pods.get(uid)
@@ -94,8 +94,8 @@ class Usage:
                 gpus += sizes.allocated(claim.content.allocated or ())
             if pod is not None and gpus and self._entry_of(pod) is None:
                 held = UnmanagedPod(pod.namespace, pod.name, node, gpus, pod.started_at)
-                found.append(held)
-        return tuple(sorted(found, key=lambda held: (held.namespace, held.name)))
+                pods.append(held)
+        return tuple(sorted(pods, key=lambda held: (held.namespace, held.name)))
 
     @property
     def names(self) -> Mapping[str, str]:

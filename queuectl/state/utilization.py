@@ -12,7 +12,14 @@ from dataclasses import replace
 from math import exp
 from typing import Final
 
-from queuectl.domain.utilization import GangUse, PodKey, PodUse, Sample, SourceFault, UseState
+from queuectl.domain.utilization import (
+    GangUse,
+    PodKey,
+    PodUse,
+    SourceFault,
+    UseState,
+    UtilizationSample,
+)
 from queuectl.state.gpu_holders import HeldGang, HeldPod
 from queuectl.state.ledger import Ledger
 
@@ -28,7 +35,7 @@ _SETTLE_SCRAPES: Final = 4.0  # a younger pod has no data yet, which is not a fa
 class SampleByPod:
     """One set of samples by pod. A pod finds its own samples, not those of an earlier pod with its name."""
 
-    def __init__(self, sample: Sample, scrape_seconds: float) -> None:
+    def __init__(self, sample: UtilizationSample, scrape_seconds: float) -> None:
         self.sample = sample
         self._scrape = scrape_seconds
         self._stale = _STALE_SCRAPES * scrape_seconds
@@ -79,25 +86,28 @@ class UseTracker:
         self.failed: list[tuple[HeldGang, Exception]] = []
         self._before: dict[str, GangUse] = {}
 
-    def windows(self, gangs: Sequence[HeldGang], recent: Sample) -> list[float]:
+    def windows(self, gangs: Sequence[HeldGang], recent: UtilizationSample) -> list[float]:
         """The longer windows (seconds) that the evaluation of these gangs needs, shortest first."""
         samples = SampleByPod(recent, self._scrape)
-        wanted: set[float] = set()
+        lengths: set[float] = set()
         for gang in gangs:
             rows = [samples.row(pod) for pod in gang.pods]
             measured = [row for row in rows if row is not None]
             if len(measured) < len(rows) or not _warm(gang, recent.at, gang.rule.window):
                 continue
             if max(row.busy for row in measured) <= gang.rule.active_above:
-                wanted.add(gang.rule.window)
+                lengths.add(gang.rule.window)
                 if _memory(measured) > gang.rule.memory_above:
-                    wanted.add(gang.rule.memory_window)
+                    lengths.add(gang.rule.memory_window)
             elif _spins(measured):
-                wanted.add(gang.rule.window)
-        return sorted(wanted)
+                lengths.add(gang.rule.window)
+        return sorted(lengths)
 
     def judge(
-        self, gangs: Sequence[HeldGang], recent: Sample, longer: Mapping[float, Sample]
+        self,
+        gangs: Sequence[HeldGang],
+        recent: UtilizationSample,
+        longer: Mapping[float, UtilizationSample],
     ) -> dict[str, GangUse]:
         """The utilization of each gang, by uid: unknown where its samples cannot be judged. ``longer``: samples of the longer windows."""
         samples = {window: SampleByPod(sample, self._scrape) for window, sample in longer.items()}
@@ -248,7 +258,7 @@ def _weighed(use: GangUse, gang: HeldGang, before: GangUse | None) -> GangUse:
 
 
 def source_faults(
-    gangs: Sequence[HeldGang], sample: Sample, scrape_seconds: float
+    gangs: Sequence[HeldGang], sample: UtilizationSample, scrape_seconds: float
 ) -> dict[SourceFault, int]:
     """The faults of the set-up, by the number of affected pods. Pods that have only started are left out."""
     settled = sample.at - max(sample.window, _SETTLE_SCRAPES * scrape_seconds)

@@ -34,7 +34,7 @@ class CallerMetrics(Collector):
         )
         registry.register(self)
 
-    def seen(self, caller: str, address: str) -> None:
+    def note(self, caller: str, address: str) -> None:
         """Note a request with valid credentials."""
         with self._lock:
             self._seen[caller, address] = self._clock()

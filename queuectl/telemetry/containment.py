@@ -39,17 +39,17 @@ class ContainmentMetrics:
 
             self._set_aside.labels(boundary).set_function(counted)
 
-    def report(self, found: SetAside, error: BaseException | None) -> None:
+    def report(self, failure: SetAside, error: BaseException | None) -> None:
         """Count and log a failure. The trace is logged for the first failure, and then ever more rarely."""
-        self._failed.labels(found.boundary).inc()
-        rare = found.failures & (found.failures - 1) == 0
+        self._failed.labels(failure.boundary).inc()
+        rare = failure.failures & (failure.failures - 1) == 0
         log.error(
             "unit_set_aside",
-            boundary=str(found.boundary),
-            unit=found.ref,
-            error_id=found.error,
-            place=found.place,
-            failures=found.failures,
+            boundary=str(failure.boundary),
+            unit=failure.ref,
+            error_id=failure.error,
+            place=failure.place,
+            failures=failure.failures,
             exc_info=error if rare else None,
         )
 

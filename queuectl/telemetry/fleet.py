@@ -13,7 +13,7 @@ from queuectl.domain.accounting import Free
 from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.gpus import rounded
 from queuectl.domain.usage_reports import PARTS, GpuParts
-from queuectl.reports.domains import Spread
+from queuectl.reports.domains import DomainSpread
 from queuectl.telemetry.workload_gauges import gauge_family, in_units
 
 # ---- Free, fragmented and stranded GPUs
@@ -62,29 +62,29 @@ class FleetMetrics:
             registry=registry,
         )
 
-    def free(self, found: Mapping[str, Free]) -> None:
+    def free(self, free_by_flavor: Mapping[str, Free]) -> None:
         """Set the GPUs of each flavor."""
         for gauge in self._gpus:
             gauge.clear()
-        for flavor, gpus in found.items():
+        for flavor, gpus in free_by_flavor.items():
             amounts = (gpus.capacity, gpus.free, gpus.fragmented, gpus.stranded, gpus.inside)
             for gauge, amount in zip(self._gpus, amounts, strict=True):
                 gauge.labels(flavor).set(amount)
 
-    def unmanaged(self, found: Mapping[str, Fraction]) -> None:
+    def unmanaged(self, gpus_by_namespace: Mapping[str, Fraction]) -> None:
         """Set the GPUs that unmanaged pods hold, by namespace."""
         self._unmanaged.clear()
-        for namespace, gpus in found.items():
+        for namespace, gpus in gpus_by_namespace.items():
             self._unmanaged.labels(namespace).set(rounded(gpus))
 
-    def parts(self, found: GpuParts) -> None:
+    def parts(self, gpu_parts: GpuParts) -> None:
         """Set the parts of all GPUs."""
         for part in PARTS:
-            self._parts.labels(part).set(rounded(getattr(found, part)))
+            self._parts.labels(part).set(rounded(getattr(gpu_parts, part)))
 
-    def started(self, found: Mapping[str, Spread]) -> None:
+    def started(self, spreads: Mapping[str, DomainSpread]) -> None:
         """Count the domains of the podsets that a commit started."""
-        for level, spread in found.items():
+        for level, spread in spreads.items():
             self._used.labels(level).inc(spread.used)
             self._least.labels(level).inc(spread.least)
 

@@ -1,4 +1,4 @@
-"""Logs: one event name per fact, values as keys; JSON for machines, colours for people.
+"""Logs: one event name per fact, values as keys; JSON for machines, colors for people.
 
 structlog writes our own lines; what libraries log through :mod:`logging` goes through the same processors to the same
 stream, so that every line of the process has one shape. Logs go to stderr: stdout belongs to what a command answers.
@@ -115,12 +115,12 @@ def _json(_logger: Any, _method: str, event: EventDict) -> str:
     return printable(line)
 
 
-def _plain(value: object) -> object:
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, set | frozenset):
-        return sorted(value, key=str)
-    return repr(value)
+def _plain(field: object) -> object:
+    if isinstance(field, Mapping):
+        return dict(field)
+    if isinstance(field, set | frozenset):
+        return sorted(field, key=str)
+    return repr(field)
 
 
 def _source(_logger: Any, _method: str, event: EventDict) -> EventDict:

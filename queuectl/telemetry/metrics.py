@@ -31,7 +31,7 @@ from queuectl.domain.estimates import Arrival, RunTimeSource
 from queuectl.domain.ledger import Entry, EntryChange, Invariant, State
 from queuectl.domain.mig_reconfiguration import MigPhase
 from queuectl.domain.node_health import HealthSignal, Straggler
-from queuectl.domain.plan import Plan, Planned, Preemption, PreemptionReason, SlipCause
+from queuectl.domain.plan import Plan, Preemption, PreemptionReason, ScheduledGang, SlipCause
 from queuectl.domain.queues import LocalQueue
 from queuectl.domain.reasons import Code
 from queuectl.domain.reservations import ReservationPhase, ReservationState
@@ -194,9 +194,9 @@ class MigMetrics:
         for result in MigResult:
             self._results.labels(result)
 
-    def ended(self, result: MigResult) -> None:
+    def ended(self, outcome: MigResult) -> None:
         """Count the end of a change of one node."""
-        self._results.labels(result).inc()
+        self._results.labels(outcome).inc()
 
     def active(self, phases: Iterable[MigPhase]) -> None:
         """Set the number of nodes in each phase."""
@@ -368,7 +368,7 @@ WRITE_BUCKETS: Final = (
 )  # fmt: skip
 
 
-class Stage(StrEnum):
+class CycleStage(StrEnum):
     """The stages of one cycle, in order."""
 
     OBSERVE = "observe"
@@ -404,7 +404,7 @@ def _no_class(_: Entry) -> str:
     return ""
 
 
-class Metrics:
+class MetricsRecorder:
     """All collectors, with one method for each thing to count. One instance per process; each method is safe in any thread."""
 
     def __init__(self) -> None:
@@ -559,11 +559,11 @@ class Metrics:
             "kind",
         )
 
-    def stage(self, stage: Stage) -> AbstractContextManager[object]:
-        """Time one stage: ``with metrics.stage(Stage.PLAN): ...``."""
+    def stage(self, stage: CycleStage) -> AbstractContextManager[object]:
+        """Time one stage: ``with metrics.stage(CycleStage.PLAN): ...``."""
         return self._stages.labels(stage).time()
 
-    def stage_took(self, stage: Stage, seconds: float) -> None:
+    def stage_took(self, stage: CycleStage, seconds: float) -> None:
         self._stages.labels(stage).observe(seconds)
 
     def planned(self, plan: Plan, seconds: float) -> None:
@@ -644,7 +644,9 @@ class Metrics:
             self._preempted.labels(*labels).inc()
             self._lost.labels(*labels).inc(preemption.cost.lost_work)
 
-    def slipped(self, planned: Iterable[Planned], cluster_queue: Callable[[str], str]) -> None:
+    def slipped(
+        self, planned: Iterable[ScheduledGang], cluster_queue: Callable[[str], str]
+    ) -> None:
         """Count committed planned starts that are later than before. ``cluster_queue`` returns the queue of a workload's uid."""
         for each in planned:
             if each.slip is not None:
@@ -672,13 +674,13 @@ class Metrics:
             labels = (name, namespace, queues[namespace, name].cluster_queue)
             self._used_lately.labels(*labels).set(amount)
 
-    def wrote(self, kind: str, result: WriteResult, seconds: float) -> None:
+    def wrote(self, kind: str, outcome: WriteResult, seconds: float) -> None:
         """Count one write to the API server. ``kind`` is that of the object: Job, Pod, Event..."""
         if kind not in self._kinds:
             self._kinds.add(kind)
             for each in WriteResult:  # as above
                 self._writes.labels(kind, each)
-        self._writes.labels(kind, result).inc()
+        self._writes.labels(kind, outcome).inc()
         self._write_time.labels(kind).observe(seconds)
 
     def watched(self, kind: str, events: int, at: float) -> None:

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from queuectl.domain.queues import ClusterQueue, Cohort, QueueConfig, StopPolicy
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.quota.shares import share_of
-from queuectl.planner.quota.tree import Pool, Pools, QuotaUse, pools_of, use_of
+from queuectl.planner.quota.tree import QuotaNode, QuotaTree, QuotaUse, pools_of, use_of
 from queuectl.state.holdings import Holdings, Row
 from queuectl.telemetry.fleet import nodes
 from queuectl.telemetry.workload_gauges import finished, gauge_family, in_units
@@ -55,19 +55,19 @@ class QuotaGauges(Collector):
         if holdings is None:
             return
         config = holdings.effective
-        held, kept = dict(holdings.held), dict(holdings.kept)
+        held, leased = dict(holdings.held), dict(holdings.kept)
         pending = dict(holdings.pending)
         yield from _stated(config)
-        yield from _used(config, held, kept)
+        yield from _used(config, held, leased)
         yield gauge_family(
             "cluster_queue_resource_pending",
             "Requests of pending gangs.",
             ("cluster_queue", "resource"),
             ((row, in_units(row[1], amount)) for row, amount in pending.items()),
         )
-        yield from _local_queues(config, held, kept)
+        yield from _local_queues(config, held, leased)
         pools = pools_of(config, self._cache)
-        yield from _cohorts(config, pools, held, kept)
+        yield from _cohorts(config, pools, held, leased)
         yield from _shares(config, pools, held)
         yield from nodes(holdings.fleet)
         yield from finished(holdings.over, config)
@@ -108,9 +108,9 @@ def _stated(config: QueueConfig) -> Iterator[Metric]:
 
 
 def _used(
-    config: QueueConfig, held: Mapping[Row, int], kept: Mapping[Row, int]
+    config: QueueConfig, held: Mapping[Row, int], leased: Mapping[Row, int]
 ) -> Iterator[Metric]:
-    for name, text, amounts in _views(held, kept):
+    for name, text, amounts in _views(held, leased):
         sums: Counter[tuple[str, str, str]] = Counter()
         for row, amount in amounts.items():
             sums[row[2:]] += amount
@@ -124,9 +124,9 @@ def _used(
 
 
 def _local_queues(
-    config: QueueConfig, held: Mapping[Row, int], kept: Mapping[Row, int]
+    config: QueueConfig, held: Mapping[Row, int], leased: Mapping[Row, int]
 ) -> Iterator[Metric]:
-    for name, text, amounts in _views(held, kept):
+    for name, text, amounts in _views(held, leased):
         yield gauge_family(
             f"local_queue_resource_{name}", text,
             ("name", "namespace", "cluster_queue", "flavor", "resource"),
@@ -146,16 +146,16 @@ def _local_queues(
 
 
 def _views(
-    held: Mapping[Row, int], kept: Mapping[Row, int]
+    held: Mapping[Row, int], leased: Mapping[Row, int]
 ) -> Iterator[tuple[str, str, Mapping[Row, int]]]:
     yield "usage", "Amount that its gangs hold.", held
     reserved = Counter(held)
-    reserved.update(kept)
+    reserved.update(leased)
     yield "reservation", "Amount that its gangs hold or have reserved.", reserved
 
 
 def _cohorts(
-    config: QueueConfig, queues: Pools, held: Mapping[Row, int], kept: Mapping[Row, int]
+    config: QueueConfig, queues: QuotaTree, held: Mapping[Row, int], leased: Mapping[Row, int]
 ) -> Iterator[Metric]:
     pools = _cohort_pools(queues)
     yield gauge_family(
@@ -176,7 +176,7 @@ def _cohorts(
         ),
     )  # fmt: skip
     sums: Counter[tuple[str, str, str]] = Counter()
-    for amounts in (held, kept):
+    for amounts in (held, leased):
         for (_, _, queue, *row), amount in amounts.items():
             for name in _ancestors(config, queue):
                 sums[name, row[0], row[1]] += amount
@@ -186,7 +186,7 @@ def _cohorts(
     )  # fmt: skip
 
 
-def _shares(config: QueueConfig, queues: Pools, held: Mapping[Row, int]) -> Iterator[Metric]:
+def _shares(config: QueueConfig, queues: QuotaTree, held: Mapping[Row, int]) -> Iterator[Metric]:
     rows: Counter[tuple[str, str, str]] = Counter()
     for row, amount in held.items():
         rows[row[2:]] += amount
@@ -206,13 +206,13 @@ def _shares(config: QueueConfig, queues: Pools, held: Mapping[Row, int]) -> Iter
     )  # fmt: skip
 
 
-def _weighted(pool: Pool, use: QuotaUse) -> float:
+def _weighted(pool: QuotaNode, use: QuotaUse) -> float:
     weighted = share_of(pool, use).weighted
     return inf if weighted is None else float(weighted)
 
 
-def _cohort_pools(queues: Pools) -> Mapping[str, Pool]:
-    pools: dict[str, Pool] = {}
+def _cohort_pools(queues: QuotaTree) -> Mapping[str, QuotaNode]:
+    pools: dict[str, QuotaNode] = {}
     for queue in queues.values():
         pool = queue.parent
         while pool is not None and pool.name not in pools:

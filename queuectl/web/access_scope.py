@@ -43,9 +43,9 @@ class AccessScope:
         """Whether the caller may list the workloads of a namespace."""
         return self.namespaces is None or namespace in self.namespaces
 
-    def tallies(self, known: Iterable[QueueCounts]) -> tuple[QueueCounts, ...]:
+    def tallies(self, tallies: Iterable[QueueCounts]) -> tuple[QueueCounts, ...]:
         """Those of visible namespaces."""
-        return tuple(tally for tally in known if self.sees(tally.namespace))
+        return tuple(tally for tally in tallies if self.sees(tally.namespace))
 
 
 async def access_of(
@@ -60,10 +60,10 @@ async def access_of(
     def may(verb: str, resource: str) -> Awaitable[bool]:
         return guard.may(request, Right(verb, resource))
 
-    seen = await guard.visible(request, "list", "workloads", namespaces)
+    visible = await guard.visible(request, "list", "workloads", namespaces)
 
     async def of_those() -> Iterable[str]:
-        return seen if seen is not None else await namespaces()
+        return visible if visible is not None else await namespaces()
 
     async def somewhere(verb: str, resource: str) -> bool:
         return await guard.somewhere(request, verb, resource, of_those)
@@ -79,7 +79,7 @@ async def access_of(
     )
     return AccessScope(
         who=caller_of(request).name,
-        namespaces=seen,
+        namespaces=visible,
         queues=queues,
         nodes=nodes,
         plan=plan,

@@ -20,7 +20,7 @@ PENDING: Final = {
     Code.TOPOLOGY_PLACEMENT_FAILED: f"{_NOTHING} It starts when nodes become free. A coarser topology level can start it earlier.",
     Code.SHAPE_NEVER_FITS: "Request smaller pods, fewer pods in a domain, or a coarser topology level.",
     Code.RESOURCE_QUOTA_EXCEEDED: "Delete pods of the namespace, or ask for a larger ResourceQuota.",
-    Code.LIMIT_RANGE_VIOLATED: "Change the requests of the pods so that they fulfil the LimitRange.",
+    Code.LIMIT_RANGE_VIOLATED: "Change the requests of the pods so that they fulfill the LimitRange.",
     Code.MAX_PER_USER: f"{_NOTHING} It starts when another job of its user ends.",
     Code.TOO_MANY_PENDING: f"{_NOTHING} The planner considers it when older gangs of its LocalQueue start or are deleted.",
     Code.BUDGET_SPENT: f"{_NOTHING} It starts next month, or after an administrator has topped the Budget up.",

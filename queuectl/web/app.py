@@ -23,7 +23,7 @@ from queuectl.api.access import Guard
 from queuectl.api.auth.audit import record_change
 from queuectl.api.oidc.browser import BrowserLogins
 from queuectl.api.ports import Diagnoser
-from queuectl.api.problems import Problem
+from queuectl.api.problems import ApiProblem
 from queuectl.db.ports import ApiStore
 from queuectl.domain.errors import ClusterUnavailable, StoreUnavailable
 from queuectl.web.pages import (
@@ -119,7 +119,7 @@ def create_pages(site: Site, logins: BrowserLogins | None) -> Starlette:
     """The pages, below ``/ui``. ``logins``: None where users sign in with a token only."""
 
     async def problem(request: Request, error: Exception) -> Response:
-        assert isinstance(error, Problem)
+        assert isinstance(error, ApiProblem)
         record_change(
             request, error.detail
         )  # for the audit log, if the request was to change something
@@ -162,7 +162,7 @@ def create_pages(site: Site, logins: BrowserLogins | None) -> Starlette:
     return Starlette(
         routes=pages,
         exception_handlers={
-            Problem: problem,
+            ApiProblem: problem,
             HTTPException: unknown,
             StoreUnavailable: away,
             ClusterUnavailable: away,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from queuectl.domain.queues import WEIGHT_UNIT, ClusterQueue
 from queuectl.planner.quota.shares import share_of
-from queuectl.planner.quota.tree import Pool
+from queuectl.planner.quota.tree import QuotaNode
 from queuectl.web.quotas import QuotaBar, Quotas
 
 
@@ -63,7 +63,7 @@ def cohort_trees(
         quotas: of one moment.
         sees: whether the caller may see a ClusterQueue, by its name. A cohort is shown with its ClusterQueues.
     """
-    roots: dict[str, Pool] = {}
+    roots: dict[str, QuotaNode] = {}
     alone = []
     for name, pool in sorted(quotas.pools.items()):
         if pool.parent is not None:
@@ -74,7 +74,7 @@ def cohort_trees(
     return tuple(node for node in nodes if node is not None), tuple(alone)
 
 
-def _node(quotas: Quotas, pool: Pool, sees: Callable[[str], bool]) -> CohortNode | None:
+def _node(quotas: Quotas, pool: QuotaNode, sees: Callable[[str], bool]) -> CohortNode | None:
     """None for a cohort without a ClusterQueue that the caller may see."""
     members = sorted(pool.members, key=lambda member: member.name)
     leaves = [member for member in members if not _is_cohort(quotas, member)]
@@ -93,17 +93,17 @@ def _node(quotas: Quotas, pool: Pool, sees: Callable[[str], bool]) -> CohortNode
     )
 
 
-def _is_cohort(quotas: Quotas, pool: Pool) -> bool:
+def _is_cohort(quotas: Quotas, pool: QuotaNode) -> bool:
     """A ClusterQueue and a Cohort can have the same name."""
     return quotas.pools.get(pool.name) is not pool
 
 
-def _leaf(quotas: Quotas, pool: Pool) -> QueueLeaf:
+def _leaf(quotas: Quotas, pool: QuotaNode) -> QueueLeaf:
     queue = quotas.stated.cluster_queues.get(pool.name, quotas.config.cluster_queues[pool.name])
     return QueueLeaf(queue, quotas.of_queue(queue), _fair(quotas, pool))
 
 
-def _fair(quotas: Quotas, pool: Pool) -> FairShare:
+def _fair(quotas: Quotas, pool: QuotaNode) -> FairShare:
     weight = pool.weight / WEIGHT_UNIT
     if quotas.use is None:
         return FairShare(weight, None)

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import yaml
 
 from queuectl.api.params import NAME
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.domain.budgets import holder_of
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.words import counted
@@ -50,25 +50,27 @@ def key_of(part: str) -> DocumentKey:
     kind = BY_PLURAL.get(plural)
     whole = kind is not None and len(names) == 1 + kind.namespaced
     if kind is None or not whole or not all(_NAME.fullmatch(name) for name in names):
-        raise Problem(ProblemType.NOT_FOUND, f"{part} is not the address of a configuration object")
+        raise ApiProblem(
+            ProblemType.NOT_FOUND, f"{part} is not the address of a configuration object"
+        )
     namespace, name = names if kind.namespaced else ("", names[0])
     return DocumentKey(kind.kind, namespace, name)
 
 
-def named_in(given: Mapping[str, Any]) -> DocumentKey:
+def named_in(body: Mapping[str, Any]) -> DocumentKey:
     """The object that a document is about.
 
     Raises:
         DocumentError: the document is wrong.
         Problem: invalid-document: its name fits no path.
     """
-    document, _ = validate(given)
+    document, _ = validate(body)
     key = DocumentKey.of(document)
     for field, text in (("metadata.name", key.name), ("metadata.namespace", key.namespace)):
         if text and not _NAME.fullmatch(text):
             reason = f"{text!r} is not a name of lower-case letters, digits, - and ."
             errors = [{"field": field, "reason": reason}]
-            raise Problem(ProblemType.INVALID_DOCUMENT, f"{field}: {reason}", errors=errors)
+            raise ApiProblem(ProblemType.INVALID_DOCUMENT, f"{field}: {reason}", errors=errors)
     return key
 
 
@@ -77,17 +79,17 @@ def text_of(document: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True)
 
 
-def value_text(value: Any) -> str:
+def value_text(side: Any) -> str:
     """One side of a difference; empty = the field is not set."""
-    match value:
+    match side:
         case None:
             return ""
         case str():
-            return value or '""'
+            return side or '""'
         case dict() | list():
-            return yaml.safe_dump(value, sort_keys=False, allow_unicode=True).rstrip()
+            return yaml.safe_dump(side, sort_keys=False, allow_unicode=True).rstrip()
         case _:
-            return yaml.safe_dump(value).partition("\n")[0]
+            return yaml.safe_dump(side).partition("\n")[0]
 
 
 _CHECKS: Final = {
@@ -101,16 +103,16 @@ def line_of(document: Mapping[str, Any]) -> str:
     spec: Mapping[str, Any] = document.get("spec") or {}
     match document["kind"]:
         case "ClusterQueue":
-            return _joined([*_quotas(spec), _labelled("cohort", spec.get("cohortName"))])
+            return _joined([*_quotas(spec), _labeled("cohort", spec.get("cohortName"))])
         case "LocalQueue":
             return f"ClusterQueue {spec['clusterQueue']}"
         case "Cohort":
-            return _joined([_labelled("parent cohort", spec.get("parentName")), *_quotas(spec)])
+            return _joined([_labeled("parent cohort", spec.get("parentName")), *_quotas(spec)])
         case "ResourceFlavor":
             labels = (spec.get("nodeLabels") or {}).items()
             nodes = ", ".join(f"{key}={value}" for key, value in labels)
             return _joined(
-                [_labelled("nodes with", nodes), _labelled("Topology", spec.get("topologyName"))]
+                [_labeled("nodes with", nodes), _labeled("Topology", spec.get("topologyName"))]
             )
         case "Topology":
             return " / ".join(level["nodeLabel"] for level in spec["levels"])
@@ -127,7 +129,7 @@ def line_of(document: Mapping[str, Any]) -> str:
         case "BudgetTopUp":
             return f"{spec['gpuHours']} GPU-hours for {spec['budget']} in {spec['month']}: {spec['reason']}"
         case "Reservation":
-            what = _joined([capacity_of(spec), _labelled("for", spec.get("clusterQueue"))])
+            what = _joined([capacity_of(spec), _labeled("for", spec.get("clusterQueue"))])
             return f"{what}, {spec['from']} to {spec['until']}"
         case "WorkloadPriorityClass":
             return _joined([str(document["value"]), document.get("description") or ""])
@@ -151,8 +153,8 @@ def _quotas(spec: Mapping[str, Any]) -> Iterable[str]:
             yield f"{flavor['name']}: {', '.join(amounts)}"
 
 
-def _labelled(what: str, value: str | None) -> str:
-    return f"{what} {value}" if value else ""
+def _labeled(what: str, name: str | None) -> str:
+    return f"{what} {name}" if name else ""
 
 
 def _joined(parts: Iterable[str]) -> str:

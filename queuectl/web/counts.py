@@ -29,7 +29,7 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class GangCounts:
     """The gangs of some queues that are not finished.
 
     Attributes:
@@ -63,10 +63,10 @@ class PendingReason:
     address: str
 
 
-def counts_of(tallies: Iterable[QueueCounts]) -> Counts:
+def counts_of(tallies: Iterable[QueueCounts]) -> GangCounts:
     """The sums of these counts."""
     found = list(tallies)
-    return Counts(
+    return GangCounts(
         admitted=count(found, ADMITTED),
         pending=count(found, _PENDING),
         reserved=count(found, _RESERVED),

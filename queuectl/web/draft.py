@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from queuectl.api.body import MAX_FORM_BYTES, Bodies, read_bytes
 from queuectl.api.preconditions import etag
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.domain.queries import DocumentKey
 from queuectl.web.configuration import key_of, part_of
 
@@ -62,7 +62,7 @@ async def form_of(request: Request, bodies: Bodies) -> dict[str, str]:
     """
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != _FORM:
-        raise Problem(
+        raise ApiProblem(
             ProblemType.UNSUPPORTED_MEDIA_TYPE, f"{media!r} is not supported: send {_FORM}"
         )
     body = await read_bytes(request, MAX_FORM_BYTES)
@@ -74,12 +74,12 @@ def _fields(body: bytes) -> dict[str, str]:
     try:
         fields = parse_qsl(text, keep_blank_values=True, errors="replace", max_num_fields=_FIELDS)
     except ValueError as error:
-        raise Problem(ProblemType.MALFORMED_BODY, f"not a form: {error}") from error
+        raise ApiProblem(ProblemType.MALFORMED_BODY, f"not a form: {error}") from error
     return {name: value.replace("\r\n", "\n") for name, value in fields}
 
 
 def draft_of(form: dict[str, str]) -> Draft:
-    """The draft in a form. Raises Problem when it is no form of the editor."""
+    """The draft in a form. Raises ApiProblem when it is no form of the editor."""
     part = form.get("of", "")
     return Draft(
         form.get("text", ""),
@@ -91,8 +91,8 @@ def draft_of(form: dict[str, str]) -> Draft:
 
 
 def version_of(form: dict[str, str]) -> int | None:
-    """The version that a form is about; None = there was no such object. Raises Problem when it is no version."""
+    """The version that a form is about; None = there was no such object. Raises ApiProblem when it is no version."""
     given = form.get("version", "")
     if given and not (given.isdecimal() and len(given) < 19):
-        raise Problem(ProblemType.INVALID_PARAMETER, f"version: {given!r} is not a version")
+        raise ApiProblem(ProblemType.INVALID_PARAMETER, f"version: {given!r} is not a version")
     return int(given) if given else None

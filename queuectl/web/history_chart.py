@@ -17,7 +17,7 @@ _STEPS: Final = (1, 2, 2.5, 5, 10)  # of a tick, in powers of ten
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChartLine:
     """One quantity over time.
 
     Attributes:
@@ -40,7 +40,7 @@ class Tick:
     """A mark on an axis: a distance in percent of the box, from its left or its top, and what it stands for."""
 
     at: float
-    value: float
+    quantity: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Panel:
 
     top: int
     height: int
-    lines: tuple[Line, ...]
+    lines: tuple[ChartLine, ...]
     amounts: tuple[Tick, ...]
 
     def y(self, tick: Tick) -> float:
@@ -81,7 +81,7 @@ class Chart:
     points: tuple[HistoryPoint, ...]
 
     @property
-    def lines(self) -> tuple[Line, ...]:
+    def lines(self) -> tuple[ChartLine, ...]:
         """Of all panels."""
         return tuple(line for panel in self.panels for line in panel.lines)
 
@@ -115,7 +115,7 @@ def _panel(
 ) -> Panel:
     highest, step = _scale(max(max(values) for _, _, values in series), height // _TICK_PIXELS)
     lines = (
-        Line(style, name, _path(spans, values, highest), values[-1], min(values), max(values))
+        ChartLine(style, name, _path(spans, values, highest), values[-1], min(values), max(values))
         for style, name, values in series
     )
     ticks = (
@@ -128,9 +128,9 @@ def _share(at: float, since: float, until: float) -> float:
     return round(100 * (at - since) / (until - since), 2)
 
 
-def _path(spans: Sequence[tuple[float, float]], values: Sequence[float], top: float) -> str:
+def _path(spans: Sequence[tuple[float, float]], amounts: Sequence[float], top: float) -> str:
     """A horizontal stroke for each hour, joined by vertical ones."""
-    heights = [round(100 * (1 - value / top), 2) for value in values]
+    heights = [round(100 * (1 - value / top), 2) for value in amounts]
     parts = [f"M{spans[0][0]:g} {heights[0]:g}"]
     for (begin, end), height in zip(spans, heights, strict=True):
         parts += [f"L{begin:g} {height:g}", f"L{end:g} {height:g}"]

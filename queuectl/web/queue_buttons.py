@@ -51,16 +51,16 @@ async def queue_buttons(
         body = orjson.dumps({"drain": drain}).decode()
         return QueueButton(label, follows, f"{path}/stop", body, drain)
 
-    found = []
+    buttons = []
     if policy is not StopPolicy.NONE and await may("resume"):
         follows = "Its gangs start again, in their old order."
-        found.append(QueueButton("Resume", follows, f"{path}/resume", "{}"))
+        buttons.append(QueueButton("Resume", follows, f"{path}/resume", "{}"))
     if policy is not StopPolicy.HOLD_AND_DRAIN and await may("stop"):
         if policy is StopPolicy.NONE:
             follows = f"{_STOPPED} Gangs that run continue."
-            found.append(stop("Stop", follows, drain=False))
+            buttons.append(stop("Stop", follows, drain=False))
         follows = (
             f"{_STOPPED} Gangs that run are evicted. They keep their place in the queue order."
         )
-        found.append(stop("Stop and drain", follows, drain=True))
-    return found
+        buttons.append(stop("Stop and drain", follows, drain=True))
+    return buttons

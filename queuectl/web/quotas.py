@@ -10,7 +10,14 @@ from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.problem.usage import usage_of
-from queuectl.planner.quota.tree import FlavorResource, Pool, Pools, QuotaUse, pools_of, use_of
+from queuectl.planner.quota.tree import (
+    FlavorResource,
+    QuotaNode,
+    QuotaTree,
+    QuotaUse,
+    pools_of,
+    use_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +75,7 @@ class Quotas:
 
     stated: QueueConfig
     config: QueueConfig
-    pools: Pools
+    pools: QuotaTree
     use: QuotaUse | None
 
     def of_queue(self, queue: ClusterQueue) -> tuple[QuotaBar, ...]:
@@ -113,7 +120,7 @@ class Quotas:
                     return self.of_pool(above)
         return ()
 
-    def of_pool(self, pool: Pool) -> tuple[QuotaBar, ...]:
+    def of_pool(self, pool: QuotaNode) -> tuple[QuotaBar, ...]:
         """The quota of a cohort: its own, and what its members lend; use beyond it is borrowed from the parent."""
         return tuple(
             QuotaBar(

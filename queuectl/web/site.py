@@ -50,7 +50,7 @@ def asset(name: str) -> str:
 
 @lru_cache(maxsize=1)
 def _environment() -> jinja2.Environment:
-    made = jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -58,7 +58,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters |= {
+    environment.filters |= {
         "duration": words.duration,
         "moment": words.moment,
         "clock": words.clock,
@@ -75,14 +75,14 @@ def _environment() -> jinja2.Environment:
         "counted_gpus": counted_gpus,
         "gpu_count": words.gpus,
     }
-    made.globals |= {
+    environment.globals |= {
         "asset": asset,
         "ui": PREFIX,
         "percent": words.percent,
         "proof_words": words.PROOF_WORDS,
         "use_words": words.USE_WORDS,
     }
-    return made
+    return environment
 
 
 def whole(request: Request, name: str) -> int:

@@ -27,7 +27,7 @@ _MARKS: Final = 4  # parts of the axis
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TimelineRow:
     """One gang.
 
     Attributes:
@@ -89,7 +89,7 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class TimelineRows:
     """The rows of the page.
 
     Attributes:
@@ -99,8 +99,8 @@ class Timeline:
     """
 
     axis: Axis
-    waiting: tuple[Row, ...]
-    running: tuple[Row, ...]
+    waiting: tuple[TimelineRow, ...]
+    running: tuple[TimelineRow, ...]
     more_waiting: int
     more_running: int
 
@@ -113,7 +113,7 @@ def timeline_of(
     queue: str = "",
     span: str = "",
     most: int,
-) -> Timeline:
+) -> TimelineRows:
     """The timeline of the gangs of some namespaces.
 
     Args:
@@ -133,7 +133,7 @@ def timeline_of(
     admitted = [g for g in snapshot.admitted if shown(g.workload) and not g.leaving]
     running = sorted((_running(snapshot, gang) for gang in admitted), key=_end)
     rows = (*waiting[:most], *running[:most])
-    return Timeline(
+    return TimelineRows(
         Axis(snapshot.now, SPANS.get(span) or _span(rows, snapshot.now)),
         tuple(waiting[:most]),
         tuple(running[:most]),
@@ -152,9 +152,11 @@ def _queue(snapshot: Snapshot, workload: Workload) -> str:
     return found.name if found is not None else ""
 
 
-def _waiting(snapshot: Snapshot, gang: Pending, expected: Mapping[str, ExpectedStart]) -> Row:
+def _waiting(
+    snapshot: Snapshot, gang: Pending, expected: Mapping[str, ExpectedStart]
+) -> TimelineRow:
     workload, planned = gang.workload, gang.planned_start
-    return Row(
+    return TimelineRow(
         workload.uid,
         workload.ref,
         _queue(snapshot, workload),
@@ -165,9 +167,9 @@ def _waiting(snapshot: Snapshot, gang: Pending, expected: Mapping[str, ExpectedS
     )
 
 
-def _running(snapshot: Snapshot, gang: Admitted) -> Row:
+def _running(snapshot: Snapshot, gang: Admitted) -> TimelineRow:
     workload = gang.workload
-    return Row(
+    return TimelineRow(
         workload.uid,
         workload.ref,
         _queue(snapshot, workload),
@@ -179,18 +181,18 @@ def _running(snapshot: Snapshot, gang: Admitted) -> Row:
     )
 
 
-def _end(row: Row) -> tuple[float, str]:
+def _end(row: TimelineRow) -> tuple[float, str]:
     return row.ends if row.ends is not None else inf, row.uid
 
 
-def _span(rows: Iterable[Row], now: float) -> float:
+def _span(rows: Iterable[TimelineRow], now: float) -> float:
     """The shortest span that holds all known times."""
     last = max((at - now for row in rows for at in _times(row)), default=0.0)
     spans: Sequence[float] = tuple(SPANS.values())
     return next((span for span in spans if span >= last), spans[-1])
 
 
-def _times(row: Row) -> list[float]:
+def _times(row: TimelineRow) -> list[float]:
     start = row.expected
     known = (row.ends, row.planned, start.median if start else None, start.p90 if start else None)
     return [at for at in known if at is not None]

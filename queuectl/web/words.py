@@ -70,9 +70,9 @@ def _utc(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def number(value: float | Fraction) -> str:
+def number(amount: float | Fraction) -> str:
     """With a thin space between thousands, and at most one digit after the point."""
-    text = f"{float(value):,.1f}".removesuffix(".0")
+    text = f"{float(amount):,.1f}".removesuffix(".0")
     return text.replace(",", "\u202f")
 
 
@@ -84,9 +84,9 @@ def gpus(amount: float | Fraction) -> str:
     )
 
 
-def decimals(value: float) -> str:
+def decimals(share: float) -> str:
     """With three digits after the point, as a share has."""
-    return f"{value:.3f}"
+    return f"{share:.3f}"
 
 
 def money(amount: float) -> str:
@@ -155,7 +155,7 @@ USE_WORDS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """A column of a table.
 
     Attributes:
@@ -179,7 +179,7 @@ class Heading:
         title: its text.
         address: query of the link that sorts by this column, or that reverses the order; None = no link.
         aria_sort: ``ascending`` or ``descending`` where the table is sorted by this column; else None.
-        numeric: as in :class:`Column`.
+        numeric: as in :class:`TableColumn`.
     """
 
     title: str
@@ -189,13 +189,13 @@ class Heading:
 
 
 def headings(
-    columns: Iterable[Column], order: WorkloadOrder, query: Mapping[str, str]
+    columns: Iterable[TableColumn], order: WorkloadOrder, query: Mapping[str, str]
 ) -> list[Heading]:
     """The headings of a table that is sorted in this order; ``query``: the other parameters of the page."""
     return [_heading(column, order, query) for column in columns]
 
 
-def _heading(column: Column, order: WorkloadOrder, query: Mapping[str, str]) -> Heading:
+def _heading(column: TableColumn, order: WorkloadOrder, query: Mapping[str, str]) -> Heading:
     if column.key is None:
         return Heading(column.title, None, None, column.numeric)
     sorted_by = column.key is order.key

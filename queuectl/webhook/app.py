@@ -21,11 +21,11 @@ LARGEST: Final = 8 << 20
 """Bytes of a request. The API server accepts objects of 3 MiB."""
 
 
-def application(known: Mapping[str, Mutation], registry: CollectorRegistry) -> Starlette:
+def application(mutations: Mapping[str, Mutation], registry: CollectorRegistry) -> Starlette:
     """The application for these mutations, by the name of their policy, with the metrics of the registry."""
 
     async def mutate(request: Request) -> Response:
-        mutation = known.get(request.path_params["policy"])
+        mutation = mutations.get(request.path_params["policy"])
         if mutation is None:
             raise HTTPException(404)
         try:

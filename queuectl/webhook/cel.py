@@ -12,7 +12,7 @@ from cel_expr_python import cel
 from cel_expr_python.ext import ext_optional, ext_strings
 from google.protobuf import descriptor_pb2, descriptor_pool, struct_pb2
 
-from queuectl.cel.expression import Expression, compiled
+from queuectl.cel.expression import CompiledExpression, compiled
 
 VARIABLES: Final = ("object", "oldObject", "request", "variables")
 
@@ -20,13 +20,13 @@ _FIELDS: Final = {"op": "", "path": "", "value": ".google.protobuf.Value"}
 """Fields of a JSONPatch with the type of their message; empty for strings."""
 
 
-def expression(source: str) -> Expression:
+def expression(source: str) -> CompiledExpression:
     """The compiled expression, over :data:`VARIABLES`.
 
     Raises:
         BadInput: it is not valid.
     """
-    return Expression(compiled(_ENVIRONMENT, source))
+    return CompiledExpression(compiled(_ENVIRONMENT, source))
 
 
 def _escape_key(key: str) -> str:
@@ -34,9 +34,9 @@ def _escape_key(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
-def _index_of(items: list[Any], wanted: Any) -> int:
+def _index_of(elements: list[Any], element: Any) -> int:
     """The first position in a list; -1 if it is not there."""
-    return items.index(wanted) if wanted in items else -1
+    return elements.index(element) if element in elements else -1
 
 
 def _messages() -> descriptor_pool.DescriptorPool:

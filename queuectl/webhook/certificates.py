@@ -83,15 +83,15 @@ def readable(certificate: bytes) -> bool:
         return False
 
 
-def advance(found: Certificates, names: Sequence[str], now: dt.datetime) -> Certificates:
+def advance(certificates: Certificates, names: Sequence[str], now: dt.datetime) -> Certificates:
     """The certificates that are due now; the same object if nothing is due.
 
     Args:
-        found: the present ones.
+        certificates: the present ones.
         names: DNS names and IP addresses of the server.
         now: with a time zone.
     """
-    served, successor = found.served, found.successor
+    served, successor = certificates.served, certificates.successor
     if (
         served is None
         or served.read.not_valid_after_utc <= now
@@ -103,12 +103,12 @@ def advance(found: Certificates, names: Sequence[str], now: dt.datetime) -> Cert
     elif successor is None and served.read.not_valid_after_utc - RENEWED <= now:
         successor = issue(names, now)
     pairs = [pair.certificate for pair in (served, successor) if pair is not None]
-    every = dict.fromkeys([*found.trusted, *pairs])
+    every = dict.fromkeys([*certificates.trusted, *pairs])
     valid = [one for one in every if x509.load_pem_x509_certificate(one).not_valid_after_utc > now]
     others = [one for one in valid if one not in pairs]
     dropped = set(others[: max(0, len(valid) - MOST_TRUSTED)])  # the oldest are the first
     trusted = tuple(one for one in valid if one not in dropped)
-    return replace(found, served=served, successor=successor, trusted=trusted)
+    return replace(certificates, served=served, successor=successor, trusted=trusted)
 
 
 def issue(names: Sequence[str], now: dt.datetime) -> Pair:

@@ -39,7 +39,7 @@ _END: Final = b"-----END CERTIFICATE-----\n"
 _log = structlog.get_logger(source="queuectl.webhook")
 
 
-class Keeper:
+class CertificateKeeper:
     """The certificates of one replica."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Keeper:
         self.chain, self.key = folder / "tls.crt", folder / "tls.key"
 
     async def run(self) -> None:
-        """Keep them until it is cancelled. The served certificate stays in use after each error."""
+        """Keep them until it is canceled. The served certificate stays in use after each error."""
         while True:
             await asyncio.sleep(EVERY_SECONDS)
             await supervised(TASK, self._checked, self._containment)
@@ -154,9 +154,9 @@ class Keeper:
             draft.rename(path)
 
 
-def from_data(data: object) -> Certificates:
+def from_data(secret_data: object) -> Certificates:
     """The certificates in the data of the Secret. Content that is not usable counts as missing, so that it is replaced."""
-    given = data if isinstance(data, Mapping) else {}
+    given = secret_data if isinstance(secret_data, Mapping) else {}
     values = {key: _decoded(text) for key, text in given.items() if isinstance(text, str)}
     pairs = {name: Pair(*(values.get(key, b"") for key in keys)) for name, keys in _PARTS.items()}
     trusted = (one + _END for one in values.get(_TRUSTED, b"").split(_END)[:-1])
@@ -173,11 +173,11 @@ def _decoded(text: str) -> bytes:
         return b""
 
 
-def to_data(kept: Certificates) -> dict[str, Any]:
+def to_data(certificates: Certificates) -> dict[str, Any]:
     """The data of the Secret, for a merge patch: None deletes a key."""
-    values: dict[str, bytes | None] = {_TRUSTED: b"".join(kept.trusted)}
+    values: dict[str, bytes | None] = {_TRUSTED: b"".join(certificates.trusted)}
     for name, (certificate, key) in _PARTS.items():
-        pair: Pair | None = getattr(kept, name)
+        pair: Pair | None = getattr(certificates, name)
         values[certificate] = pair.certificate if pair is not None else None
         values[key] = pair.key if pair is not None else None
     return {

@@ -67,8 +67,8 @@ class Mutation:
         data = {"object": document, "oldObject": old, "request": request, "variables": variables}
         try:
             for name, expression in self._variables.items():
-                variables[name] = expression.value(data)
-            patch: list[dict[str, Any]] = self._patch.value(data)
+                variables[name] = expression.evaluate(data)
+            patch: list[dict[str, Any]] = self._patch.evaluate(data)
         except EvaluationError as error:
             raise EvaluationError(f"policy {self.name}: {error}") from error
         return patch

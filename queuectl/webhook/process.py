@@ -13,14 +13,14 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from queuectl.api.connections import ConnectionLimits
-from queuectl.api.server import Address, Certificate, WebServer
+from queuectl.api.server import Certificate, ListenAddress, WebServer
 from queuectl.cluster.apply import manifests
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.domain.containment import Containment
 from queuectl.telemetry.containment import ContainmentMetrics
 from queuectl.webhook.app import application
-from queuectl.webhook.keeper import Keeper
+from queuectl.webhook.keeper import CertificateKeeper
 from queuectl.webhook.mutations import mutations, read_mutations
 
 _LIMITS: Final = ConnectionLimits(of_address=None)  # its clients are a few API servers
@@ -37,7 +37,7 @@ class WebhookSettings:
         policies: file with the policies of declared job kinds; None = there are none.
     """
 
-    listen: Address
+    listen: ListenAddress
     namespace: str
     hosts: Sequence[str]
     policies: Path | None = None
@@ -51,9 +51,9 @@ async def serve(
     Raises:
         QueuectlError: the address, the credentials, the policies or the Secret cannot be used.
     """
-    known = mutations(manifests())
+    by_policy = mutations(manifests())
     if settings.policies is not None:
-        known |= read_mutations(settings.policies)
+        by_policy |= read_mutations(settings.policies)
     registry = CollectorRegistry()
     metrics = ContainmentMetrics(registry)
     containment = Containment(time.time, metrics.report)
@@ -61,10 +61,12 @@ async def serve(
     api = await Api.connect(Connection())
     try:
         with tempfile.TemporaryDirectory(prefix="queuectl-webhook-") as folder:
-            keeper = Keeper(api, settings.namespace, settings.hosts, Path(folder), containment)
+            keeper = CertificateKeeper(
+                api, settings.namespace, settings.hosts, Path(folder), containment
+            )
             await keeper.start()
             server = WebServer(
-                application(known, registry),
+                application(by_policy, registry),
                 settings.listen,
                 Certificate(keeper.chain, keeper.key),
                 limits=_LIMITS,

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, Final
 
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.domain.reasons import NEVER_FITS, Code
 from queuectl.localcluster.client import Document
 from queuectl.localcluster.devices import API_VERSION, SLICES
@@ -106,7 +106,7 @@ def _wave(workspace: DeviceWorkspace, numbers: range, random: Random, result: Re
         workspace.templates(**{name: claim})
         kinds[name] = kind
         seconds = random.choice((0.2, 1.0, 2.0))
-        workspace.job(name, Pods(pods, cpu="100m"), name, seconds=seconds)
+        workspace.job(name, PodSetManifest(pods, cpu="100m"), name, seconds=seconds)
         result.gangs += 1
         result.pods += pods
     base = workspace.base

@@ -12,7 +12,7 @@ from queuectl.api.app import create_app
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.ports import Commit
 from queuectl.domain.ledger import EntryChange
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.api.support import LIVES, FixedHealth, job, live_through
 from tests.doubles.store import MemoryStore
 from tests.support.postgres import TestPostgres, database_url, postgres
@@ -29,8 +29,8 @@ def health() -> FixedHealth:
 
 
 @pytest.fixture
-def metrics() -> Metrics:
-    return Metrics()
+def metrics() -> MetricsRecorder:
+    return MetricsRecorder()
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ class Standby:
 
     def __init__(self) -> None:
         self._store: AnyStore = MemoryStore()
-        self._health, self._metrics = FixedHealth(), Metrics()
+        self._health, self._metrics = FixedHealth(), MetricsRecorder()
         store: Any = Delegate(lambda: self._store)
         store.audit = Delegate(
             lambda: self._store.audit
@@ -108,7 +108,7 @@ class Standby:
         registry: Any = Delegate(lambda: self._metrics.registry)
         self._app = create_app(store, health, registry)
 
-    def over(self, store: AnyStore, health: FixedHealth, metrics: Metrics) -> FastAPI:
+    def over(self, store: AnyStore, health: FixedHealth, metrics: MetricsRecorder) -> FastAPI:
         """Until the next test."""
         self._store, self._health, self._metrics = store, health, metrics
         return self._app
@@ -120,7 +120,9 @@ def standby() -> Standby:
 
 
 @pytest.fixture
-def app(standby: Standby, memory: MemoryStore, health: FixedHealth, metrics: Metrics) -> FastAPI:
+def app(
+    standby: Standby, memory: MemoryStore, health: FixedHealth, metrics: MetricsRecorder
+) -> FastAPI:
     """The API over the store double. Other tests share it: a test that changes it restores it."""
     return standby.over(memory, health, metrics)
 
@@ -140,7 +142,7 @@ async def client(app: FastAPI) -> AsyncIterator[httpx2.AsyncClient]:
 
 @pytest.fixture
 async def api(
-    standby: Standby, store: AnyStore, health: FixedHealth, metrics: Metrics
+    standby: Standby, store: AnyStore, health: FixedHealth, metrics: MetricsRecorder
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """Talks to the API over either store."""
     async with talking_to(standby.over(store, health, metrics)) as made:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from queuectl.api.app import create_app
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.api.support import FixedHealth
 from tests.doubles.store import MemoryStore
 
@@ -14,7 +14,7 @@ COMMITTED = Path(__file__).parents[2] / "docs" / "reference" / "openapi.json"
 
 
 def main() -> None:
-    app = create_app(MemoryStore(), FixedHealth(), Metrics().registry)
+    app = create_app(MemoryStore(), FixedHealth(), MetricsRecorder().registry)
     COMMITTED.write_text(json.dumps(app.openapi(), indent=2, ensure_ascii=False) + "\n")
 
 

@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 from queuectl.api.app import create_app
 from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.api.ports import ClusterReader, Diagnoser
-from queuectl.api.server import Address, Certificate, WebServer
-from queuectl.telemetry.metrics import Metrics
+from queuectl.api.server import Certificate, ListenAddress, WebServer
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.api.support import FixedHealth
 from tests.doubles.store import MemoryStore
 
@@ -31,12 +31,12 @@ def serving(
     app = create_app(
         store,
         FixedHealth(),
-        Metrics().registry,
+        MetricsRecorder().registry,
         diagnoser,
         cluster_reader=cluster_reader,
         authenticated=authenticated,
     )
-    server = WebServer(app, Address("127.0.0.1", 0), certificate)
+    server = WebServer(app, ListenAddress("127.0.0.1", 0), certificate)
     thread = threading.Thread(target=lambda: asyncio.run(server.run()), name="api")
     thread.start()
     try:

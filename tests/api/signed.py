@@ -14,7 +14,7 @@ from queuectl.api.app import create_app
 from queuectl.api.auth.authentication import OpenPaths
 from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.api.routes.events import StreamLimit
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.api.support import FixedDiagnoser, FixedHealth
 from tests.doubles.access import MemoryAccess
 
@@ -42,7 +42,7 @@ def signed_app(
     """``how``: attributes of the layer, and ``streams``: the limit of event streams."""
     streams: StreamLimit | None = how.pop("streams", None)
     known = AuthenticationLayer(access, **{"secure": True, "open_paths": OpenPaths(), **how})
-    health, registry = FixedHealth(), Metrics().registry
+    health, registry = FixedHealth(), MetricsRecorder().registry
     diagnoser = diagnoser or FixedDiagnoser()
     return create_app(store, health, registry, diagnoser, authenticated=known, streams=streams)
 

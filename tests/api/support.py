@@ -27,14 +27,13 @@ from queuectl.domain.events import (
     Submitted,
 )
 from queuectl.domain.fleet import Fleet
-from queuectl.domain.jobs import JobRecord, Outcome, PodRecord
+from queuectl.domain.jobs import JobOutcome, JobRecord, PodRecord
 from queuectl.domain.ledger import Checked, Entry, EntryChange
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queries import DocumentKey, UnmanagedPod
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.rules import PodsReady as PodsReadyRules
-from queuectl.domain.rules import Rules
+from queuectl.domain.rules import PodsReadyRules, Rules
 from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot
 from queuectl.domain.spending import BudgetReport, report
 from queuectl.domain.utilization import GangUse
@@ -138,7 +137,7 @@ class FixedLookout:
     async def pods(self, entry: Entry) -> tuple[PodRecord, ...] | None:
         return self._pods
 
-    async def try_out(self, asked: WhatIf) -> WhatIfResult | None:
+    async def try_out(self, question: WhatIf) -> WhatIfResult | None:
         raise AssertionError("no test plans a change")
 
 
@@ -168,8 +167,8 @@ class FixedClusterReader:
     async def pods(self, entry: Entry) -> tuple[PodRecord, ...] | None:
         return () if self.snapshot is not None else None
 
-    async def try_out(self, asked: WhatIf) -> WhatIfResult | None:
-        return await self._tryout.try_out(asked)
+    async def try_out(self, question: WhatIf) -> WhatIfResult | None:
+        return await self._tryout.try_out(question)
 
 
 CLUSTER_QUEUE: dict[str, Any] = {
@@ -349,7 +348,7 @@ LIVES: dict[str, tuple[Event, ...]] = {
     "leaving": (Admit(PLACED), PodsReady(), asked(Action.DEACTIVATE)),
     "deactivated": (asked(Action.DEACTIVATE),),
     "unready": (Admit(PLACED), PodsReady(), PodsLost("1 of 2 pods is not ready: 1 terminating")),
-    "finished": (Admit(PLACED), PodsReady(), Ended(Outcome.SUCCEEDED)),
+    "finished": (Admit(PLACED), PodsReady(), Ended(JobOutcome.SUCCEEDED)),
 }
 
 

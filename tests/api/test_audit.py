@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI
 
 from queuectl.api.auth.audit import forget_old
-from queuectl.domain.audit import AuditFilter, AuditLine, Outcome
+from queuectl.domain.audit import AuditFilter, AuditLine, RequestOutcome
 from queuectl.domain.errors import StoreUnavailable
 from tests.api.conftest import AnyStore, commit, talking_to
 from tests.api.signed import ADMIN, NO_RIGHTS, asking, people, signed_app
@@ -153,7 +153,7 @@ class FailingAuditStore:
             raise StoreUnavailable("away")
         return await self._real.begin(line)
 
-    async def end(self, number: int, outcome: Outcome) -> None:
+    async def end(self, number: int, outcome: RequestOutcome) -> None:
         if not self.ends:
             raise StoreUnavailable("away")
         await self._real.end(number, outcome)

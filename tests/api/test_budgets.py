@@ -15,7 +15,7 @@ from queuectl.cli.main import run
 from queuectl.domain.budgets import GPU_HOUR
 from queuectl.domain.identity import Right
 from queuectl.domain.snapshot import Snapshot
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.api.serving import serving
 from tests.api.signed import ADMIN, asking, people, signed_app
 from tests.api.support import FixedClusterReader, FixedHealth
@@ -92,7 +92,7 @@ async def report(token: str, *rights: Right) -> Any:
     app = create_app(
         store,
         FixedHealth(),
-        Metrics().registry,
+        MetricsRecorder().registry,
         cluster_reader=FixedClusterReader(snapshot(), store),
         authenticated=AuthenticationLayer(access, secure=True, open_paths=OpenPaths()),
     )

@@ -18,7 +18,7 @@ from queuectl.domain.commands import Action, Answer, Command
 from queuectl.domain.identity import Caller, Right
 from queuectl.domain.plan import Cost
 from queuectl.domain.what_if import Preview
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.api.conftest import AnyStore, commit, talking_to
 from tests.api.support import (
     LIVES,
@@ -322,7 +322,7 @@ async def test_an_unknown_command_is_not_found(
 
 @pytest.mark.parametrize("action", ["hold", "requeue", "preempt", "deactivate"])
 async def test_a_dry_run_shows_lost_work_and_later_starts_and_stores_nothing(
-    store: AnyStore, health: FixedHealth, metrics: Metrics, action: str
+    store: AnyStore, health: FixedHealth, metrics: MetricsRecorder, action: str
 ) -> None:
     diagnoser = FixedDiagnoser()
     starts = ("uid-job-pending", "uid-unheard-of")
@@ -349,7 +349,7 @@ async def test_a_dry_run_shows_lost_work_and_later_starts_and_stores_nothing(
 
 
 async def test_a_dry_run_on_a_pending_gang_costs_nothing(
-    store: AnyStore, health: FixedHealth, metrics: Metrics
+    store: AnyStore, health: FixedHealth, metrics: MetricsRecorder
 ) -> None:
     diagnoser = FixedDiagnoser()
     diagnoser.previews["uid-job-pending", Action.HOLD] = Preview(None, 0.0)

@@ -24,8 +24,8 @@ from starlette.routing import Route
 from structlog.testing import capture_logs
 
 from queuectl.api import descriptors
-from queuectl.api.connections import Closed, ConnectionLimits, Connections
-from queuectl.api.server import Address, WebServer
+from queuectl.api.connections import Closed, ConnectionLimits, OpenConnections
+from queuectl.api.server import ListenAddress, WebServer
 from tests.api.serving import running
 from tests.api.signed import ADMIN, NO_RIGHTS, bearer, people, signed_app
 from tests.doubles.store import MemoryStore
@@ -42,7 +42,7 @@ Client = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 def of(memory: MemoryStore, limits: ConnectionLimits) -> WebServer:
     app = signed_app(memory, people(), secure=False)
-    return WebServer(app, Address("127.0.0.1", 0), limits=limits)
+    return WebServer(app, ListenAddress("127.0.0.1", 0), limits=limits)
 
 
 @asynccontextmanager
@@ -135,7 +135,7 @@ async def test_a_client_that_does_not_read_its_answer_is_closed() -> None:
         return PlainTextResponse(b"x" * (1 << 26))
 
     app = Starlette(routes=[Route("/", much)])
-    server = WebServer(app, Address("127.0.0.1", 0), limits=SHORT)
+    server = WebServer(app, ListenAddress("127.0.0.1", 0), limits=SHORT)
     async with running(server), clients(server, 1, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n") as found:
         while not server.connections.closed:  # noqa: ASYNC110 - the client does nothing
             await asyncio.sleep(0.05)
@@ -209,7 +209,7 @@ async def test_a_tls_handshake_that_does_not_end_is_closed(
     app = signed_app(memory, people())
     certificate = write_certificate(tmp_path, "own")
     server = WebServer(
-        app, Address("127.0.0.1", 0), certificate, limits=replace(SHORT, of_address=10)
+        app, ListenAddress("127.0.0.1", 0), certificate, limits=replace(SHORT, of_address=10)
     )
     async with running(server):
         async with clients(server, 30, b"\x16\x03\x01") as found:
@@ -253,7 +253,7 @@ class Clock:
 
 
 def test_the_owner_with_the_most_connections_makes_room() -> None:
-    connections = Connections(ConnectionLimits(most=10, of_address=100), Clock())
+    connections = OpenConnections(ConnectionLimits(most=10, of_address=100), Clock())
     aborted: list[str] = []
 
     def opened(host: str, name: str) -> None:
@@ -271,7 +271,7 @@ def test_the_owner_with_the_most_connections_makes_room() -> None:
 
 
 def test_a_connection_that_the_server_works_on_is_not_closed_for_another() -> None:
-    connections = Connections(ConnectionLimits(most=2, of_address=None), Clock())
+    connections = OpenConnections(ConnectionLimits(most=2, of_address=None), Clock())
     first, second = connections.admit("10.0.0.1"), connections.admit("10.0.0.1")
     assert first is not None
     assert second is not None
@@ -286,7 +286,7 @@ def test_a_connection_that_the_server_works_on_is_not_closed_for_another() -> No
 
 def test_a_trusted_proxy_has_no_limit_of_an_address() -> None:
     limits = ConnectionLimits(of_address=2, new_per_second=1e-6, new_burst=2)
-    connections = Connections(limits, Clock(), lambda host: host == "10.0.0.1")
+    connections = OpenConnections(limits, Clock(), lambda host: host == "10.0.0.1")
     assert all(connections.admit("10.0.0.1") for _ in range(10))
     assert [bool(connections.admit("10.0.0.2")) for _ in range(3)] == [True, True, False]
 
@@ -298,7 +298,7 @@ def test_a_trusted_proxy_has_no_limit_of_an_address() -> None:
 )
 def test_no_sequence_of_connections_exceeds_a_limit(steps: list[tuple[str, int, int]]) -> None:
     limits = ConnectionLimits(most=8, of_address=4, of_caller=3, new_burst=1000)
-    connections = Connections(limits, Clock())
+    connections = OpenConnections(limits, Clock())
     opened: list[object] = []
     for step, number, who in steps:
         if step in "oa" or not opened:

@@ -7,7 +7,7 @@ import pytest
 from fastapi import FastAPI
 
 from queuectl.db.ports import Commit
-from queuectl.domain.decisions import Decision
+from queuectl.domain.decisions import CycleDecision
 from queuectl.domain.events import Admit
 from queuectl.domain.identity import Caller, Right
 from queuectl.domain.plan import Proof
@@ -16,8 +16,8 @@ from tests.api.support import PLACED, job, live_through
 from tests.doubles.store import MemoryStore
 
 
-def decision(at: float = 1.0, started: int = 1) -> Decision:
-    return Decision(
+def decision(at: float = 1.0, started: int = 1) -> CycleDecision:
+    return CycleDecision(
         at=at,
         revision=3,
         nodes=10,

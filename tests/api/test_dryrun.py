@@ -13,7 +13,7 @@ import pytest
 from queuectl.api import dry_run
 from queuectl.api.app import create_app
 from queuectl.objects.configuration.links import MAX_COHORTS
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.api.conftest import AnyStore, talking_to
 from tests.api.support import (
     CLUSTER_QUEUE,
@@ -43,7 +43,7 @@ def diagnoser() -> FixedDiagnoser:
 
 @pytest.fixture
 async def api(
-    store: AnyStore, health: FixedHealth, metrics: Metrics, diagnoser: FixedDiagnoser
+    store: AnyStore, health: FixedHealth, metrics: MetricsRecorder, diagnoser: FixedDiagnoser
 ) -> AsyncIterator[httpx2.AsyncClient]:
     async with talking_to(create_app(store, health, metrics.registry, diagnoser)) as made:
         yield made

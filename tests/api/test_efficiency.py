@@ -17,7 +17,7 @@ from queuectl.cli.main import run
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.identity import Right
 from queuectl.domain.utilization import GangUse, UseState
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.api.serving import serving
 from tests.api.signed import ADMIN, NO_RIGHTS, asking, people
 from tests.api.support import FixedHealth, FixedLookout
@@ -56,7 +56,7 @@ async def answer(
     app = create_app(
         MemoryStore(),
         FixedHealth(),
-        Metrics().registry,
+        MetricsRecorder().registry,
         cluster_reader=FixedLookout(known),
         authenticated=AuthenticationLayer(access, secure=True, open_paths=OpenPaths()),
     )

@@ -14,9 +14,9 @@ from starlette.requests import Request
 from queuectl.api import feed as feeding
 from queuectl.api.access import Guard
 from queuectl.api.app import create_app
-from queuectl.api.feed import Feed
+from queuectl.api.feed import EventFeed
 from queuectl.api.routes import events as route
-from queuectl.api.routes.events import EventScope, Stream, StreamFilter
+from queuectl.api.routes.events import ClientStream, EventScope, StreamFilter
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
@@ -25,7 +25,7 @@ from queuectl.domain.errors import StoreUnavailable
 from queuectl.domain.events import Event
 from queuectl.domain.identity import Caller, Right
 from queuectl.domain.ledger import EntryChange
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.api.conftest import AnyStore, talking_to
 from tests.api.support import LIVES, FixedHealth, job, live_through
 from tests.doubles.store import MemoryDatabase, MemoryStore
@@ -100,20 +100,22 @@ class Sees:
 
 
 def stream(
-    feed: Feed,
+    feed: EventFeed,
     *,
     after: int = 0,
     until: int | None = None,
     wanted: StreamFilter = ALL,
     guard: Guard | None = None,
-) -> Stream:
+) -> ClientStream:
     request = Request({"type": "http"})
-    return Stream(feed, wanted, EventScope(guard or Guard(), request, feed._store), after, until)
+    return ClientStream(
+        feed, wanted, EventScope(guard or Guard(), request, feed._store), after, until
+    )
 
 
 @asynccontextmanager
 async def open_stream(
-    opened: Stream,
+    opened: ClientStream,
 ) -> AsyncIterator[Callable[[], Awaitable[list[ReceivedEvent]]]]:
     """Yields a function that returns the next lines of a stream, without its opening."""
     received = opened.chunks()
@@ -146,7 +148,7 @@ async def answered(
     store: AnyStore, query: str = "after=0&follow=false", **headers: str
 ) -> list[ReceivedEvent]:
     """The answer to a client that asks over HTTP and does not wait for more."""
-    app = create_app(store, FixedHealth(), Metrics().registry)
+    app = create_app(store, FixedHealth(), MetricsRecorder().registry)
     async with talking_to(app) as client, asyncio.timeout(PATIENCE):
         answer = await client.get(f"/api/v1/events?{query}", headers=headers)
     assert answer.status_code == 200, answer.text
@@ -155,7 +157,7 @@ async def answered(
 
 
 async def test_committed_steps_reach_the_listeners(store: AnyStore, writer: Writer) -> None:
-    async with open_stream(stream(Feed(store))) as more:
+    async with open_stream(stream(EventFeed(store))) as more:
         await writer.submit("a")
         (event,) = await take(more, 1)
         assert (event.name, event.data and event.data["toState"]) == ("a", "Pending")
@@ -190,7 +192,7 @@ async def test_all_streams_share_one_reader(store: AnyStore, writer: Writer) -> 
         return await history(*args, **more)  # type: ignore[arg-type]
 
     store.history = counted  # type: ignore[assignment]
-    feed = Feed(store)
+    feed = EventFeed(store)
     streams = [stream(feed) for _ in range(50)]
     async with open_stream(streams[0]) as first:
         received = [opened.chunks() for opened in streams[1:]]
@@ -234,7 +236,7 @@ async def test_a_client_that_missed_more_than_a_page_continues_without_a_gap(
 ) -> None:
     monkeypatch.setattr(feeding, "LONGEST_PAGE", 3)
     await writer.submit(*(f"job-{n:02}" for n in range(10)))
-    async with open_stream(stream(Feed(store))) as more:
+    async with open_stream(stream(EventFeed(store))) as more:
         before = await take(more, 10)
         await writer.submit("late")
         after = await take(more, 1)
@@ -245,7 +247,7 @@ async def test_a_client_that_missed_more_than_a_page_continues_without_a_gap(
 async def test_a_slow_client_is_cut_off_and_resumes_without_a_loss(
     store: AnyStore, writer: Writer
 ) -> None:
-    feed = Feed(store, window=4)
+    feed = EventFeed(store, window=4)
     async with open_stream(stream(feed)) as quick, open_stream(stream(feed)) as slow:
         await writer.submit("first")
         await take(quick, 1)
@@ -289,7 +291,7 @@ async def test_steps_that_a_caller_may_not_see_are_not_sent(
     await writer.submit("theirs", namespace="team-b")
     await writer.submit("ours-too")
     guard = Guard(Sees("team-a"))
-    async with open_stream(stream(Feed(store), guard=guard)) as more:
+    async with open_stream(stream(EventFeed(store), guard=guard)) as more:
         assert [event.name for event in await take(more, 2)] == ["ours", "ours-too"]
 
 
@@ -298,7 +300,7 @@ async def test_the_stream_ends_when_its_rights_are_revoked(
 ) -> None:
     monkeypatch.setattr(route, "TRUST_SECONDS", 0.0)
     rights = Sees("team-a", "team-b")
-    async with open_stream(stream(Feed(store), guard=Guard(rights))) as more:
+    async with open_stream(stream(EventFeed(store), guard=Guard(rights))) as more:
         await writer.submit("seen")
         await take(more, 1)
         rights.namespaces = {"team-b"}
@@ -313,7 +315,7 @@ async def test_an_idle_stream_sends_heartbeats_with_the_newest_id(
     monkeypatch.setattr(route, "HEARTBEAT_SECONDS", 0.01)
     await writer.submit("a", "b")
     none = StreamFilter("team-c", None, None)
-    async with open_stream(stream(Feed(store), wanted=none)) as more:
+    async with open_stream(stream(EventFeed(store), wanted=none)) as more:
         newest = await store.newest_line()
         while (await more())[0].id < newest:
             pass
@@ -329,7 +331,7 @@ async def test_an_id_of_the_future_belongs_to_another_database(
 
 
 async def test_streams_end_when_the_server_stops(store: AnyStore) -> None:
-    feed = Feed(store)
+    feed = EventFeed(store)
     received = stream(feed).chunks()
     await anext(received)
     waiting = asyncio.ensure_future(anext(received))
@@ -350,7 +352,7 @@ async def test_streams_end_when_the_server_stops(store: AnyStore) -> None:
     ],
 )
 async def test_a_wrong_parameter_is_a_problem(query: str, status: int, problem: str) -> None:
-    app = create_app(MemoryStore(), FixedHealth(), Metrics().registry)
+    app = create_app(MemoryStore(), FixedHealth(), MetricsRecorder().registry)
     async with talking_to(app) as client:
         answer = await client.get(f"/api/v1/events?{query}")
     assert answer.status_code == status
@@ -365,7 +367,7 @@ async def test_an_outage_of_the_database_loses_no_step(
     database = MemoryDatabase()
     store = MemoryStore(database)
     writer = Writer(store)
-    async with open_stream(stream(Feed(store))) as more:
+    async with open_stream(stream(EventFeed(store))) as more:
         await writer.submit("before")
         assert [event.name for event in await take(more, 1)] == ["before"]
         database.down = True
@@ -394,7 +396,7 @@ async def test_a_restart_of_postgres_loses_no_step() -> None:
             await upgrade(server.url())
             store = await PostgresStore.connect(DatabaseSettings(server.url()))
             writer = Writer(store)
-            async with open_stream(stream(Feed(store))) as more:
+            async with open_stream(stream(EventFeed(store))) as more:
                 await writer.submit("before")
                 assert [event.name for event in await take(more, 1)] == ["before"]
                 await server.stop(immediate=True)
@@ -411,7 +413,7 @@ async def test_a_restored_database_ends_the_streams_with_a_message() -> None:
     database = MemoryDatabase()
     store = MemoryStore(database)
     writer = Writer(store)
-    async with open_stream(stream(Feed(store))) as more:
+    async with open_stream(stream(EventFeed(store))) as more:
         await writer.submit("a", "b", "c")
         await take(more, 3)
         database.down = True

@@ -13,12 +13,12 @@ from fastapi import FastAPI
 from queuectl.api.app import create_app
 from queuectl.control.checked_plan import CheckedPlan, checked_plan
 from queuectl.control.questions import diagnosis
-from queuectl.control.questions.diagnosis import Diagnoser
+from queuectl.control.questions.diagnosis import LeaderDiagnoser
 from queuectl.control.questions.throttle import MOST_WAITING, PlannerThrottle
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.planner import StopSignal
 from queuectl.planner.cache import PlannerCache
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.api.conftest import commit, talking_to
 from tests.api.support import LIVES, FixedDiagnoser, FixedHealth, job, live_through
 from tests.doubles.store import MemoryStore
@@ -31,7 +31,7 @@ SHARE = 0.25
 class Consulting(FixedDiagnoser):
     """Diagnoses as the process that leads does."""
 
-    def __init__(self, consultation: Diagnoser) -> None:
+    def __init__(self, consultation: LeaderDiagnoser) -> None:
         super().__init__()
         self._consultation = consultation
 
@@ -72,11 +72,11 @@ async def explaining(
     monkeypatch.setattr(diagnosis, "explained", worked)
     waiting = [gang(f"uid-job-g{i}", podset(count=9, gpu=8)) for i in range(GANGS)]
     snapshot = world([node("n1", "r1", gpu=8)], waiting)
-    consultation = Diagnoser(PlannerThrottle(SHARE), PlannerCache())
+    consultation = LeaderDiagnoser(PlannerThrottle(SHARE), PlannerCache())
     consultation.planned(checked_plan(snapshot))
     for number in range(GANGS):
         await commit(memory, live_through(job(f"g{number}"), *LIVES["pending"]))
-    app = create_app(memory, FixedHealth(), Metrics().registry, Consulting(consultation))
+    app = create_app(memory, FixedHealth(), MetricsRecorder().registry, Consulting(consultation))
     return app, worked
 
 

@@ -20,7 +20,7 @@ from schemathesis.specs.openapi.checks import (
 
 from queuectl.api.app import create_app
 from queuectl.domain.ledger import Checked
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.api.support import (
     LIVES,
     FixedClusterReader,
@@ -57,7 +57,9 @@ leader = FixedDiagnoser()
 leader.checked = Checked(100.0, 1, 2, 4, ())
 schema = schemathesis.openapi.from_asgi(
     "/api/v1/openapi.json",
-    create_app(store, FixedHealth(), Metrics().registry, leader, cluster_reader=cluster_reader),
+    create_app(
+        store, FixedHealth(), MetricsRecorder().registry, leader, cluster_reader=cluster_reader
+    ),
     headers=HOST,
     timeout=300,  # seconds, on a busy machine too
     config=SchemathesisConfig.from_dict({"phases": {"coverage": {"enabled": False}}}),

@@ -14,14 +14,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from queuectl.api import health_thread
 from queuectl.api.app import create_health_app, create_metrics_app
 from queuectl.api.health_thread import STALLED_SECONDS, HealthListener, LoopHealth
-from queuectl.api.server import Address
-from queuectl.telemetry.metrics import Metrics
+from queuectl.api.server import ListenAddress
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.api.conftest import talking_to
 from tests.api.support import FixedHealth
 
 
 @pytest.fixture
-def metrics_port(metrics: Metrics) -> FastAPI:
+def metrics_port(metrics: MetricsRecorder) -> FastAPI:
     return create_metrics_app(metrics.registry)
 
 
@@ -40,7 +40,7 @@ def with_health(request: pytest.FixtureRequest, app: FastAPI, health_port: FastA
     return health_port if request.param == "alone" else app
 
 
-async def test_metrics_are_exposed(with_metrics: FastAPI, metrics: Metrics) -> None:
+async def test_metrics_are_exposed(with_metrics: FastAPI, metrics: MetricsRecorder) -> None:
     metrics.leading(7)
     async with talking_to(with_metrics) as client:
         answer = await client.get("/metrics")
@@ -95,7 +95,7 @@ async def test_the_open_port_answers_under_any_host(health_port: FastAPI) -> Non
 async def test_the_kubelet_gets_an_answer_while_the_event_loop_is_busy(
     health: FixedHealth,
 ) -> None:
-    listener = HealthListener(Address("127.0.0.1", 0), health)
+    listener = HealthListener(ListenAddress("127.0.0.1", 0), health)
     async with listener.serving():
         answer, unready = _while_the_loop_is_busy(listener.url)
         assert answer.json() == {"status": "ok"}

@@ -13,7 +13,7 @@ import pytest
 from fastapi import FastAPI
 from structlog.testing import capture_logs
 
-from queuectl.api.server import Address, WebServer
+from queuectl.api.server import ListenAddress, WebServer
 from tests.api.conftest import AnyStore, talking_to
 from tests.api.serving import running
 from tests.api.signed import ADMIN, asking, bearer, people, signed_app
@@ -98,14 +98,14 @@ TRICKS = [
 
 
 @pytest.fixture
-async def served(memory: MemoryStore) -> AsyncIterator[Address]:
+async def served(memory: MemoryStore) -> AsyncIterator[ListenAddress]:
     """On a real port: clients normalize paths before they send them."""
-    server = WebServer(signed_app(memory, people()), Address("127.0.0.1", 0))
+    server = WebServer(signed_app(memory, people()), ListenAddress("127.0.0.1", 0))
     async with running(server):
         yield server.address
 
 
-async def said(address: Address, request: bytes) -> bytes:
+async def said(address: ListenAddress, request: bytes) -> bytes:
     """The answer to raw bytes."""
     reader, writer = await asyncio.open_connection(address.host, address.port)
     writer.write(request)
@@ -123,7 +123,9 @@ def request(path: str, *headers: str, method: str = "GET", body: bytes = b"") ->
 
 
 @pytest.mark.parametrize("path", TRICKS)
-async def test_no_encoding_of_a_path_bypasses_authentication(served: Address, path: str) -> None:
+async def test_no_encoding_of_a_path_bypasses_authentication(
+    served: ListenAddress, path: str
+) -> None:
     answer = await said(served, request(path))
     assert answer.split()[1] in (b"401", b"400")
     known = await said(served, request(path, f"Authorization: Bearer {ADMIN}"))
@@ -151,7 +153,7 @@ async def test_no_encoding_of_a_path_bypasses_authentication(served: Address, pa
     ids=lambda headers: headers[0][:30],
 )
 async def test_no_header_injects_another_into_the_answer(
-    served: Address, headers: tuple[str, ...]
+    served: ListenAddress, headers: tuple[str, ...]
 ) -> None:
     known = f"Authorization: Bearer {ADMIN}"
     answer = await said(served, request(COHORT_PATH, known, *headers, method="PUT"))
@@ -162,7 +164,7 @@ async def test_no_header_injects_another_into_the_answer(
     assert again.split()[1] == b"200"
 
 
-async def test_a_request_that_never_ends_does_not_block_others(served: Address) -> None:
+async def test_a_request_that_never_ends_does_not_block_others(served: ListenAddress) -> None:
     slow = [await asyncio.open_connection(served.host, served.port) for _ in range(50)]
     for _, writer in slow:
         writer.write(b"PUT /api/v1/cohorts/all HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n")
@@ -173,7 +175,7 @@ async def test_a_request_that_never_ends_does_not_block_others(served: Address) 
 
 
 async def test_a_connection_cut_in_the_middle_of_a_body_writes_nothing(
-    served: Address, memory: MemoryStore
+    served: ListenAddress, memory: MemoryStore
 ) -> None:
     body = orjson.dumps(COHORT)
     whole = request(

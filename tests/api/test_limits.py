@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from queuectl.api.auth.authentication import SESSION_PATH
 from queuectl.api.body import MAX_BYTES, MAX_LIST_BYTES
-from queuectl.api.server import Address, WebServer
+from queuectl.api.server import ListenAddress, WebServer
 from queuectl.domain.identity import Caller, Session
 from queuectl.domain.rate_limit import Buckets
 from tests.api.conftest import commit, talking_to
@@ -186,7 +186,7 @@ async def test_credentials_that_were_withdrawn_are_tried_once(memory: MemoryStor
 
 async def test_the_addresses_of_callers_are_counted(memory: MemoryStore) -> None:
     seen: list[tuple[str, str]] = []
-    app = signed_app(memory, people(), seen=lambda *found: seen.append(found))
+    app = signed_app(memory, people(), note_caller=lambda *found: seen.append(found))
     async with asking(app) as client:
         await client.get(COHORTS, headers=bearer(ADMIN))
         await client.get(COHORTS, headers=bearer("guess"))
@@ -207,7 +207,7 @@ async def test_the_address_is_the_peers_unless_a_trusted_proxy_names_another(
     memory: MemoryStore, trusted: tuple[str, ...], headers: tuple[str, str], alike: bool
 ) -> None:
     app = signed_app(memory, counting(), failures_per_second=SELDOM, failure_burst=1, secure=False)
-    server = WebServer(app, Address("127.0.0.1", 0), None, trusted)
+    server = WebServer(app, ListenAddress("127.0.0.1", 0), None, trusted)
     async with running(server), httpx2.AsyncClient(base_url=server.url) as client:
         first, second = [
             await client.get(COHORTS, headers=bearer("guess") | {"X-Forwarded-For": header})

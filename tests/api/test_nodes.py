@@ -17,7 +17,7 @@ from queuectl.domain.mig_reconfiguration import MigGeometry, MigPhase, MigReconf
 from queuectl.domain.redaction import ANOTHER_TEAM
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.utilization import GangUse, UseState
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.api.conftest import talking_to
 from tests.api.support import FixedHealth, FixedLookout
 from tests.doubles.store import MemoryStore
@@ -50,7 +50,7 @@ class Rights:
 def app_of(cluster_map: ClusterMap | None) -> FastAPI:
     cluster_reader = FixedLookout(cluster_map)
     return create_app(
-        MemoryStore(), FixedHealth(), Metrics().registry, cluster_reader=cluster_reader
+        MemoryStore(), FixedHealth(), MetricsRecorder().registry, cluster_reader=cluster_reader
     )
 
 
@@ -125,7 +125,7 @@ async def test_a_node_has_the_last_change_of_its_mig_configuration(phase: MigPha
     }
     assert other["migReconfiguration"] is None
     (status,) = (column for column in NODE_COLUMNS if column.title == "STATUS")
-    assert status.value(body) == ("Reconfiguring" if active else "Ready")
+    assert status.cell(body) == ("Reconfiguring" if active else "Ready")
 
 
 async def test_a_node_has_its_capacity_and_its_gangs(client: httpx2.AsyncClient) -> None:

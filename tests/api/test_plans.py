@@ -18,10 +18,10 @@ from fastapi import FastAPI
 from queuectl.api.app import create_app
 from queuectl.api.auth.authentication import OpenPaths
 from queuectl.api.auth.layers import AuthenticationLayer
-from queuectl.api.server import Address, WebServer
+from queuectl.api.server import ListenAddress, WebServer
 from queuectl.control.questions import throttle, what_if
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.identity import Caller, Right
 from queuectl.domain.redaction import ANOTHER_TEAM
@@ -34,7 +34,7 @@ from queuectl.objects.kubernetes.wire import WireNode
 from queuectl.offline.what_if import changed
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.cache import PlannerCache
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.api.conftest import talking_to
 from tests.api.serving import running
 from tests.api.signed import asking
@@ -44,7 +44,7 @@ from tests.doubles.access import MemoryAccess
 from tests.doubles.store import MemoryStore
 from tests.planner.build import NOW, gang, podset
 
-ADDRESS = Address("127.0.0.1", 0)
+ADDRESS = ListenAddress("127.0.0.1", 0)
 FLAVORS = dict.fromkeys(("nvidia.com/gpu", "cpu", "pods"), "gpu")
 
 
@@ -63,7 +63,7 @@ def runs(uid: str, *where: str, priority: int = 10, namespace: str = "default") 
 
 
 def job(name: str, pods: int, priority: str = "low", **options: Any) -> dict[str, Any]:
-    shape = Pods(count=pods, gpus=8)
+    shape = PodSetManifest(count=pods, gpus=8)
     return dict(m.job(name, "default", "research", shape, priority_class=priority, **options))
 
 
@@ -89,7 +89,9 @@ async def app_of(snapshot: Snapshot | None) -> FastAPI:
     for document in DOCUMENTS:
         await store.put_config(document)
     cluster_reader = FixedClusterReader(snapshot, store)
-    return create_app(store, FixedHealth(), Metrics().registry, cluster_reader=cluster_reader)
+    return create_app(
+        store, FixedHealth(), MetricsRecorder().registry, cluster_reader=cluster_reader
+    )
 
 
 async def tried(snapshot: Snapshot, **asked: Any) -> dict[str, Any]:
@@ -384,7 +386,7 @@ async def test_without_a_snapshot_a_what_if_is_a_problem() -> None:
     assert answer.json()["type"].endswith("/not-known-yet")
 
 
-async def test_a_what_if_that_takes_too_long_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_what_if_that_takes_too_long_is_canceled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(what_if, "TIMEOUT_SECONDS", 0.0)
 
     def slow(snapshot: Snapshot, stop: StopSignal, cache: PlannerCache) -> object:
@@ -525,7 +527,7 @@ async def test_an_expensive_what_if_ends_at_its_limit_and_blocks_no_other_caller
     app = create_app(
         store,
         FixedHealth(),
-        Metrics().registry,
+        MetricsRecorder().registry,
         cluster_reader=FixedClusterReader(seen(), store),
         authenticated=AuthenticationLayer(access, secure=True, open_paths=OpenPaths()),
     )

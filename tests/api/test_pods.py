@@ -11,7 +11,7 @@ from queuectl.api.auth.authentication import OpenPaths
 from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.domain.identity import Right
 from queuectl.domain.jobs import PodPhase, PodRecord
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.api.signed import ADMIN, asking, people
 from tests.api.support import FixedHealth, FixedLookout, job, live_through
 from tests.doubles.store import MemoryStore
@@ -43,7 +43,7 @@ async def answer(
     app = create_app(
         store,
         FixedHealth(),
-        Metrics().registry,
+        MetricsRecorder().registry,
         cluster_reader=FixedLookout(None, pods=pods),
         authenticated=AuthenticationLayer(access, secure=True, open_paths=OpenPaths()),
     )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuectl.api import reading
-from queuectl.api.problems import Problem
+from queuectl.api.problems import ApiProblem
 from queuectl.api.reading import read_json
 
 MARKS = st.text(alphabet='[]{},:"\\ a')
@@ -33,7 +33,7 @@ def values_of(value: Any) -> int:
 @given(JSON)
 def test_a_document_with_the_greatest_number_of_values_is_read_with_any_strings(value: Any) -> None:
     assert read_json(orjson.dumps(value), values_of(value)) == value
-    with pytest.raises(Problem, match="more than"):
+    with pytest.raises(ApiProblem, match="more than"):
         read_json(orjson.dumps(value), values_of(value) - 1)
 
 
@@ -52,5 +52,5 @@ def test_too_many_values_are_refused_before_they_are_decoded(
     body: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "orjson", None)
-    with pytest.raises(Problem, match="more than 20000 values"):
+    with pytest.raises(ApiProblem, match="more than 20000 values"):
         read_json(body)

@@ -28,14 +28,14 @@ from queuectl.domain.accounting import (
     FlavorGpus,
     LostWork,
     Mark,
-    Phase,
     Subject,
+    UsagePhase,
 )
 from queuectl.domain.budgets import GPU_HOUR, month_of
 from queuectl.domain.events import Admit, Ended, Event, PodsReady
 from queuectl.domain.folding import Fold
 from queuectl.domain.identity import Right
-from queuectl.domain.jobs import Outcome
+from queuectl.domain.jobs import JobOutcome
 from queuectl.domain.ledger import Entry
 from queuectl.domain.past_jobs import RecordedWorkload, UsedHour, recorded_job
 from queuectl.domain.utilization import GangUse, UseState
@@ -52,7 +52,7 @@ from tests.traces.clusters import virtual_clusters
 PATH = "/api/v1/reports/jobs"
 AT = float(int(time.time() // HOUR) * HOUR - 2 * HOUR)
 NOW = AT + 1.5 * HOUR
-RAN: tuple[Event, ...] = (Admit(PLACED), PodsReady(), Ended(Outcome.SUCCEEDED))
+RAN: tuple[Event, ...] = (Admit(PLACED), PodsReady(), Ended(JobOutcome.SUCCEEDED))
 LIVES: dict[str, tuple[float, tuple[Event, ...]]] = {
     "early": (-5000, RAN),
     "ran": (100, RAN),
@@ -76,12 +76,15 @@ def ledger_hour() -> Fold:
     who = Subject("uid-job-runs", "Job", "team-a", "runs", "default", "gpus", "", "ann", ())
     held = FlavorGpus("h100", "", 32)
 
-    def mark(at: float, phase: Phase, loss: LostWork | None = None) -> Mark:
+    def mark(at: float, phase: UsagePhase, loss: LostWork | None = None) -> Mark:
         return Mark(who.uid, at, at, phase, 1, held.gpus, (held,), who, loss)
 
     fold = Fold(AT, AT + HOUR, AccountingTerms({"gpus": ""}, {}))
     use = GangUse(who.uid, 1, UseState.ACTIVE, AT, AT + HOUR, 0.25, 1.0, "")
-    marks = [mark(AT + 110, Phase.HOLDS), mark(AT + 200, Phase.HOLDS, LostWork("Preempted", 640.0))]
+    marks = [
+        mark(AT + 110, UsagePhase.HOLDS),
+        mark(AT + 200, UsagePhase.HOLDS, LostWork("Preempted", 640.0)),
+    ]
     fold.workload(None, marks, all_along(use, AT))
     return fold
 

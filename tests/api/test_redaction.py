@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from queuectl.api.redaction import redactor_for
 from queuectl.db.ports import Commit
 from queuectl.domain.commands import Action
-from queuectl.domain.decisions import Decision
+from queuectl.domain.decisions import CycleDecision
 from queuectl.domain.diagnosis import Diagnosis, Limit, Obstacle, Remedy, SuggestedFix
 from queuectl.domain.events import Event, Evict, Refuse, Reserve
 from queuectl.domain.identity import Right
@@ -52,7 +52,7 @@ DIAGNOSIS = Diagnosis(
 PLANNED = PlannedStart(
     900.0, LEASE.placement, 900.0, awaits=(("uid-secret", 900.0), ("uid-gone", 800.0)), overruns=1
 )
-CYCLE = Decision(
+CYCLE = CycleDecision(
     at=1.0,
     revision=1,
     nodes=1,

@@ -19,8 +19,8 @@ from queuectl.domain.accounting import (
     Free,
     LostWork,
     Mark,
-    Phase,
     Subject,
+    UsagePhase,
 )
 from queuectl.domain.folding import Fold
 from queuectl.domain.identity import Right
@@ -57,11 +57,16 @@ def life(
     """It waits for ``waits`` seconds, runs until a quarter of an hour before the end of the hour, and is deleted."""
     begin, end = HOUR_AT + waits, HOUR_AT + 0.75 * HOUR
 
-    def mark(at: float, phase: Phase, loss: LostWork | None = None) -> Mark:
+    def mark(at: float, phase: UsagePhase, loss: LostWork | None = None) -> Mark:
         return Mark(who.uid, at, at, phase, 1, held.gpus, (held,), who, loss)
 
-    leaving = [mark(end - 60, Phase.HOLDS, evicted)] if evicted is not None else []
-    return [mark(HOUR_AT, Phase.WAITS), mark(begin, Phase.HOLDS), *leaving, mark(end, Phase.GONE)]
+    leaving = [mark(end - 60, UsagePhase.HOLDS, evicted)] if evicted is not None else []
+    return [
+        mark(HOUR_AT, UsagePhase.WAITS),
+        mark(begin, UsagePhase.HOLDS),
+        *leaving,
+        mark(end, UsagePhase.GONE),
+    ]
 
 
 @pytest.fixture
@@ -198,8 +203,8 @@ async def test_a_row_can_be_one_hour_and_has_its_time(
     end = HOUR_AT + HOUR
     fold = Fold(end, end + 900.0, TERMS)
     who = subject("ann", "ann")
-    again = Mark(who.uid, end, end, Phase.HOLDS, 1, 8, (FlavorGpus("h100", "spot", 8),), who)
-    fold.workload(None, [again], known=True)
+    again = Mark(who.uid, end, end, UsagePhase.HOLDS, 1, 8, (FlavorGpus("h100", "spot", 8),), who)
+    fold.workload(None, [again], at_start=True)
     epoch = await stored.take_over("test", 0)
     await stored.usage.keep(fold, over=end, until=end + 900.0, marks=(), epoch=epoch, free={})
     for by in ("workload,hour", "label:team,hour", "namespace,hour"):

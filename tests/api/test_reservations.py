@@ -18,7 +18,7 @@ from queuectl.domain.reservations import ReservationState
 from queuectl.domain.words import format_time
 from queuectl.objects.configuration.config_kinds import BY_KIND
 from queuectl.objects.times import parse_time
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.api.conftest import talking_to
 from tests.api.support import FixedDiagnoser, FixedHealth
 from tests.doubles.store import MemoryStore
@@ -81,7 +81,7 @@ async def test_a_reservation_of_an_amount_of_devices_is_refused(
 ) -> None:
     diagnoser = FixedDiagnoser()
     diagnoser.devices = frozenset(of_devices)
-    app = create_app(MemoryStore(), FixedHealth(), Metrics().registry, diagnoser)
+    app = create_app(MemoryStore(), FixedHealth(), MetricsRecorder().registry, diagnoser)
     asked = reservation(capacity={"pods": 1, "requests": {resource: 2}})
     async with talking_to(app) as api:
         refused = await api.put(PATH, json=asked)
@@ -120,7 +120,7 @@ def test_a_list_shows_capacity_times_and_phase(
 ) -> None:
     shown = with_status(document, states, BEGINS - 1)
     columns = [column for column in config_columns(BY_KIND["Reservation"]) if not column.wide]
-    assert [column.value(shown) for column in columns] == cells
+    assert [column.cell(shown) for column in columns] == cells
 
 
 def test_the_doctor_reports_reservations_without_a_placement() -> None:

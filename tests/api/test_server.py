@@ -13,42 +13,42 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from queuectl.api.server import Address, CannotListen, WebServer
+from queuectl.api.server import CannotListen, ListenAddress, WebServer
 from queuectl.domain.errors import BadInput
 
-ANY = Address("127.0.0.1", 0)
+ANY = ListenAddress("127.0.0.1", 0)
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("127.0.0.1:8000", Address("127.0.0.1", 8000)),
-        ("localhost:0", Address("localhost", 0)),
-        ("[::1]:80", Address("::1", 80)),
-        ("0.0.0.0:8080", Address("0.0.0.0", 8080)),
+        ("127.0.0.1:8000", ListenAddress("127.0.0.1", 8000)),
+        ("localhost:0", ListenAddress("localhost", 0)),
+        ("[::1]:80", ListenAddress("::1", 80)),
+        ("0.0.0.0:8080", ListenAddress("0.0.0.0", 8080)),
     ],
 )
-def test_an_address_is_read_and_printed(text: str, expected: Address) -> None:
-    assert Address.parse(text) == expected
+def test_an_address_is_read_and_printed(text: str, expected: ListenAddress) -> None:
+    assert ListenAddress.parse(text) == expected
     assert str(expected) == text
 
 
 @pytest.mark.parametrize("text", ["", "8000", ":8000", "host:", "host:x", "host:65536", "host:-1"])
 def test_a_malformed_address_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="HOST:PORT"):
-        Address.parse(text)
+        ListenAddress.parse(text)
 
 
 def test_a_port_in_use_is_reported_at_the_start() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(CannotListen, match=rf"127\.0\.0\.1:{port}"):
-            WebServer(Starlette(), Address("127.0.0.1", port))
+            WebServer(Starlette(), ListenAddress("127.0.0.1", port))
 
 
 def test_a_host_of_another_machine_is_reported_at_the_start() -> None:
     with pytest.raises(CannotListen, match=r"192\.0\.2\.1"):
-        WebServer(Starlette(), Address("192.0.2.1", 0))
+        WebServer(Starlette(), ListenAddress("192.0.2.1", 0))
 
 
 class Slow:
@@ -65,7 +65,7 @@ class Slow:
         return PlainTextResponse("done")
 
 
-@pytest.mark.parametrize("way", ["cancelled", "stopped"])
+@pytest.mark.parametrize("way", ["canceled", "stopped"])
 async def test_requests_in_flight_are_finished_when_it_ends(way: str) -> None:
     slow = Slow()
     server = WebServer(slow.app, ANY)
@@ -73,11 +73,11 @@ async def test_requests_in_flight_are_finished_when_it_ends(way: str) -> None:
     async with httpx2.AsyncClient(trust_env=False) as client:
         answer = asyncio.create_task(client.get(server.url))
         await slow.asked.wait()
-        running.cancel() if way == "cancelled" else server.stop()
+        running.cancel() if way == "canceled" else server.stop()
         slow.go.set()
         assert (await answer).text == "done"
     await asyncio.wait([running])
-    assert running.cancelled() is (way == "cancelled")
+    assert running.cancelled() is (way == "canceled")
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", server.address.port)
 

@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from queuectl.api import server
 from queuectl.api.auth.start import Offer, offer
-from queuectl.api.server import Address, CannotListen, Certificate, WebServer
+from queuectl.api.server import CannotListen, Certificate, ListenAddress, WebServer
 from queuectl.cli.main import run
 from queuectl.control.environment import settings_names
 from queuectl.domain.errors import BadInput
@@ -144,7 +144,7 @@ def test_serve_reports_wrong_settings_before_it_connects_to_anything(
 # ---- TLS
 
 
-async def subject_of(address: Address) -> str:
+async def subject_of(address: ListenAddress) -> str:
     """The name in the certificate that a new connection is shown."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -160,7 +160,7 @@ async def test_it_answers_over_tls_and_loads_a_renewed_certificate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "RENEWED_SECONDS", 0.01)
-    served = WebServer(app(), Address("127.0.0.1", 0), write_certificate(tmp_path, "first"))
+    served = WebServer(app(), ListenAddress("127.0.0.1", 0), write_certificate(tmp_path, "first"))
     running = asyncio.create_task(served.run())
     trusted = ssl.create_default_context()
     trusted.check_hostname, trusted.verify_mode = False, ssl.CERT_NONE
@@ -190,9 +190,9 @@ def app() -> Starlette:
 def test_an_unusable_certificate_is_reported_at_the_start(tmp_path: Path) -> None:
     missing = Certificate(tmp_path / "tls.crt", tmp_path / "tls.key")
     with pytest.raises(BadInput, match=r"tls\.crt"):
-        WebServer(app(), Address("127.0.0.1", 0), missing)
+        WebServer(app(), ListenAddress("127.0.0.1", 0), missing)
     other = write_certificate(tmp_path, "other")
     (tmp_path / "own").mkdir()
     own = write_certificate(tmp_path / "own", "own")
     with pytest.raises(BadInput, match="TLS certificate"):
-        WebServer(app(), Address("127.0.0.1", 0), Certificate(own.chain, other.key))
+        WebServer(app(), ListenAddress("127.0.0.1", 0), Certificate(own.chain, other.key))

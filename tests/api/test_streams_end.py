@@ -17,7 +17,7 @@ from queuectl.api import feed
 from queuectl.api.auth.authentication import PROOF, SESSION_PATH
 from queuectl.api.routes import events as route
 from queuectl.api.routes.events import StreamLimit
-from queuectl.api.server import Address, WebServer
+from queuectl.api.server import ListenAddress, WebServer
 from tests.api.conftest import commit
 from tests.api.serving import running
 from tests.api.signed import ADMIN, NO_RIGHTS, bearer, people, signed_app
@@ -40,7 +40,7 @@ async def served(
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """The API on a real port."""
     app = signed_app(store, access, streams=limit, secure=False)
-    server = WebServer(app, Address("127.0.0.1", 0))
+    server = WebServer(app, ListenAddress("127.0.0.1", 0))
     async with (
         running(server),
         httpx2.AsyncClient(base_url=server.url, timeout=PATIENCE) as client,
@@ -144,7 +144,7 @@ async def test_streams_that_begin_far_in_the_past_read_one_page_at_a_time(
         return found
 
     monkeypatch.setattr(memory, "history", counted)
-    lines = feed.Feed(memory)
+    lines = feed.EventFeed(memory)
     async with lines.listening():
         pages = await asyncio.gather(*(lines.more(0, PATIENCE) for _ in range(10)))
     assert {len(page) for page in pages} == {2}

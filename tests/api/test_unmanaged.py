@@ -12,7 +12,7 @@ from queuectl.api.auth.authentication import OpenPaths
 from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import UnmanagedPod
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.api.signed import ADMIN, NO_RIGHTS, asking, people
 from tests.api.support import FixedHealth, FixedLookout, job, live_through
 from tests.doubles.store import MemoryStore
@@ -41,7 +41,7 @@ async def answer(
         store._write(change, 1)
     authenticated = AuthenticationLayer(access, secure=True, open_paths=OpenPaths())
     cluster_reader = FixedLookout(None, held=held)
-    registry = Metrics().registry
+    registry = MetricsRecorder().registry
     app = create_app(
         store, FixedHealth(), registry, cluster_reader=cluster_reader, authenticated=authenticated
     )

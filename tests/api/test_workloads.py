@@ -14,7 +14,7 @@ from queuectl.domain.events import Admit, PodsReady, Refuse
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import FlavorShare, Placement
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.api.conftest import AnyStore, commit, talking_to
 from tests.api.support import LIVES, PLACED, QUOTA, FixedDiagnoser, FixedHealth, job, live_through
 
@@ -263,12 +263,12 @@ class TestExplain:
         assert (body["conflict"], body["suggestedFixes"]) == (
             [],
             [],
-        )  # no diagnoser here can analyse it
+        )  # no diagnoser here can analyze it
         assert body["details"] == {"also": [], "proof": "optimal"}
         assert body["placement"] is None
 
     async def test_a_pending_gang_is_diagnosed_where_a_planner_is_available(
-        self, store: AnyStore, health: FixedHealth, metrics: Metrics
+        self, store: AnyStore, health: FixedHealth, metrics: MetricsRecorder
     ) -> None:
         diagnoser = FixedDiagnoser()
         async with talking_to(create_app(store, health, metrics.registry, diagnoser)) as api:
@@ -343,7 +343,7 @@ BLIND = GangUse("", 1, UseState.UNKNOWN, 100.0, 160.0, None, 0.5, "w-3: no GPU o
 class TestUse:
     @pytest.fixture
     async def looked(
-        self, store: AnyStore, health: FixedHealth, metrics: Metrics
+        self, store: AnyStore, health: FixedHealth, metrics: MetricsRecorder
     ) -> AsyncIterator[httpx2.AsyncClient]:
         """Talks to an API whose process has sampled all GPUs but those of one gang."""
         diagnoser = FixedDiagnoser(known=None)

@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from queuectl.control.clock import SteadyClock
-from queuectl.control.composition import Controller
+from queuectl.control.composition import ServeComponents
 from queuectl.control.settings import Settings
 from queuectl.control.supervisor import Supervisor
 from queuectl.db.engine import DatabaseSettings
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.domain.ledger import State
 from queuectl.domain.quantity import CPU, GPU
 from queuectl.localcluster.nodes import BLOCK, RACK, NodeSpec
 from queuectl.objects.kinds import KINDS
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.doubles.cluster import FakeCluster
 from tests.support.stores import PostgresStore
 
@@ -72,7 +72,7 @@ def gang(number: int, name: str, rng: random.Random, **options: Any) -> Document
     """Of any team, by its share; every other one is a PyTorchJob."""
     team = rng.choices(list(TEAMS), list(TEAMS.values()))[0]
     count = rng.choice(SIZES)
-    pods = Pods(count, gpus=8, required=RACK if count > 1 else None)
+    pods = PodSetManifest(count, gpus=8, required=RACK if count > 1 else None)
     if number % 2:
         return m.pytorchjob(name, f"team-{team}", "main", worker=pods, **options)
     return m.job(name, f"team-{team}", "main", pods, **options)
@@ -87,7 +87,7 @@ class Backlog:
         spaces = ("default", "queuectl-system", *(f"team-{team}" for team in TEAMS))
         nodes = size.nodes.documents()
         self.cluster = FakeCluster(nodes, namespaces=spaces, clock=time.time)
-        self.controllers: dict[str, Controller] = {}
+        self.controllers: dict[str, ServeComponents] = {}
         self._stop = asyncio.Event()
         self._running: list[asyncio.Task[None]] = []
 
@@ -99,13 +99,13 @@ class Backlog:
         supervisor = Supervisor(
             store=store,
             cluster=self.cluster,
-            metrics=Metrics(),
+            metrics=MetricsRecorder(),
             settings=Settings(holder=role, events_per_second=2000.0),
             clock=SteadyClock(),
             kinds=KINDS,
         )
-        self.controllers[role] = Controller(
-            supervisor, command_service, Metrics(), command_service.registration("bench")
+        self.controllers[role] = ServeComponents(
+            supervisor, command_service, MetricsRecorder(), command_service.registration("bench")
         )
         self._running.append(asyncio.create_task(supervisor.run(self._stop)))
         await self.until(lambda: not supervisor.blockers(), f"{role} ready")

@@ -29,19 +29,19 @@ from rich.table import Table
 
 from queuectl.cli.program import tune_interpreter
 from queuectl.control.clock import SteadyClock
-from queuectl.control.composition import Controller
+from queuectl.control.composition import ServeComponents
 from queuectl.control.settings import Settings
 from queuectl.control.supervisor import Supervisor
 from queuectl.db.api_store import PostgresApiStore
 from queuectl.db.engine import DatabaseSettings
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.domain.ledger import State
 from queuectl.domain.what_if import WhatIf
 from queuectl.localcluster.nodes import RACK
 from queuectl.objects.kinds import KINDS
 from queuectl.planner import StopSignal, plan
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.bench.backlog import LARGE, SMALL, Backlog, Size
 from tests.bench.backlog import configuration as backlog_configuration
 from tests.bench.bystander import lag
@@ -79,7 +79,7 @@ class World:
     """A controller as ``queuectl serve`` wires it, and the cluster it rules."""
 
     cluster: FarCluster
-    parts: Controller
+    parts: ServeComponents
     task: asyncio.Task[None]
 
     async def pause(self, seconds: float) -> None:
@@ -102,7 +102,7 @@ async def ruled(url: str, gangs: int = GANGS) -> AsyncIterator[World]:
         supervisor = Supervisor(
             store=store,
             cluster=cluster,
-            metrics=Metrics(),
+            metrics=MetricsRecorder(),
             settings=Settings(),
             clock=SteadyClock(),
             kinds=KINDS,
@@ -111,8 +111,11 @@ async def ruled(url: str, gangs: int = GANGS) -> AsyncIterator[World]:
         running = asyncio.create_task(supervisor.run(stop))
         world = World(
             cluster,
-            Controller(
-                supervisor, command_service, Metrics(), command_service.registration("bench")
+            ServeComponents(
+                supervisor,
+                command_service,
+                MetricsRecorder(),
+                command_service.registration("bench"),
             ),
             running,
         )
@@ -213,7 +216,7 @@ async def questions(url: str, size: Size) -> Table:
     await backlog.fill()
     await backlog.start("standby")
     leader, standby = (parts.supervisor for parts in backlog.controllers.values())
-    job = m.job("what-if", "team-language", "main", Pods(8, gpus=8, required=RACK))
+    job = m.job("what-if", "team-language", "main", PodSetManifest(8, gpus=8, required=RACK))
 
     async def without() -> None:
         """The half of a what-if that plans without the change."""

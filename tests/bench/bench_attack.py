@@ -86,7 +86,7 @@ def resident() -> float:
 
 
 async def watched(world: World, run: Run) -> None:
-    """Fill a run until cancelled."""
+    """Fill a run until canceled."""
     ask = world.cluster._ask
 
     async def noted(method: str, *arguments: object, **named: object) -> Any:

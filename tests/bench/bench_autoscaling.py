@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.localcluster import NodeSpec
 from tests.bench.bench_system import print_table
 from tests.support.autoscaler import SimulatedAutoscaler
@@ -33,16 +33,21 @@ class Load:
 
     name: str
     gangs: int
-    pods: Pods
+    pods: PodSetManifest
     needed: int
 
 
 LOADS: Final = (
-    Load("1 gang of 4 pods of 8 GPUs in one rack", 1, Pods(4, gpus=8, required=RACK), 4),
-    Load("1 gang of 32 pods of 8 GPUs", 1, Pods(32, gpus=8), 32),
-    Load("8 gangs of 4 pods of 8 GPUs, each in one rack", 8, Pods(4, gpus=8, required=RACK), 32),
-    Load("16 gangs of 2 pods of 4 GPUs", 16, Pods(2, gpus=4), 16),
-    Load("32 gangs of 1 pod of 2 GPUs", 32, Pods(1, gpus=2), 8),
+    Load("1 gang of 4 pods of 8 GPUs in one rack", 1, PodSetManifest(4, gpus=8, required=RACK), 4),
+    Load("1 gang of 32 pods of 8 GPUs", 1, PodSetManifest(32, gpus=8), 32),
+    Load(
+        "8 gangs of 4 pods of 8 GPUs, each in one rack",
+        8,
+        PodSetManifest(4, gpus=8, required=RACK),
+        32,
+    ),
+    Load("16 gangs of 2 pods of 4 GPUs", 16, PodSetManifest(2, gpus=4), 16),
+    Load("32 gangs of 1 pod of 2 GPUs", 32, PodSetManifest(1, gpus=2), 8),
 )
 
 

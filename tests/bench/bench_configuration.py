@@ -31,7 +31,7 @@ from queuectl.db.migrate import upgrade
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document
 from queuectl.objects.kinds import KINDS
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.api.support import FixedHealth
 from tests.doubles.cluster import FakeCluster
 from tests.support.contained import no_unit_is_set_aside
@@ -61,7 +61,7 @@ def documents(queues: int) -> list[PUTS]:
 async def put_all(url: str, queues: int) -> tuple[float, float]:
     """CPU seconds in all, and milliseconds for each of the last tenth."""
     store = await PostgresStore.connect(DatabaseSettings(url))
-    app = create_app(store, FixedHealth(), Metrics().registry)
+    app = create_app(store, FixedHealth(), MetricsRecorder().registry)
     puts = documents(queues)
     tail = len(puts) // 10
     async with httpx2.AsyncClient(
@@ -101,7 +101,7 @@ async def follow(url: str) -> None:
     supervisor = CountingSupervisor(
         store=store,
         cluster=FakeCluster([]),
-        metrics=Metrics(),
+        metrics=MetricsRecorder(),
         settings=Settings(),
         clock=SteadyClock(),
         kinds=KINDS,

@@ -21,7 +21,7 @@ from dataclasses import replace
 import msgspec
 
 from queuectl.devices.lower import DeviceCache, with_devices
-from queuectl.devices.pools import Pools
+from queuectl.devices.pools import DevicePools
 from queuectl.domain.devices import (
     ClaimSpec,
     DeviceClass,
@@ -101,7 +101,7 @@ def as_devices(snapshots: Sequence[Snapshot], pairs: bool) -> Iterator[Snapshot]
     """The snapshots with devices in place of the GPUs of the device plugin."""
     first = snapshots[0]
     slices = [one.content for node in first.fleet.nodes for one in published(node.name)]
-    inventory = DeviceInventory(Pools().nodes(slices, first.fleet), CLASSES)
+    inventory = DeviceInventory(DevicePools().nodes(slices, first.fleet), CLASSES)
     nodes = Fleet(
         tuple(
             replace(n, allocatable=Resources({r: v for r, v in n.allocatable.items() if r != GPU}))

@@ -16,7 +16,7 @@ from typing import Final
 
 from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
-from queuectl.domain.past_jobs import Run, Work
+from queuectl.domain.past_jobs import FinishedRun, GangProfile
 from queuectl.domain.queues import Backfill, QueueConfig, QueueingStrategy
 from queuectl.domain.records import NamespaceRecord, NodeRecord
 from queuectl.domain.snapshot import SolverLimits
@@ -24,12 +24,12 @@ from queuectl.domain.workload import Placement, Workload
 from queuectl.estimates.expected_starts import MOST_GANGS, expected_starts
 from queuectl.estimates.scene import scene_of
 from queuectl.planner.cache import PlannerCache
-from queuectl.state.durations import Durations
+from queuectl.state.durations import LearnedDurations
 from queuectl.state.estimates import Estimates
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
-from queuectl.state.usage import Usage
+from queuectl.state.usage import OtherPodUsage
 from tests.bench.clusters import NOW, Size, busy, chain_gang, config, fleet
 
 _SIZE: Final = Size(2, 10, 50)
@@ -55,9 +55,9 @@ class Leader:
             self._add(held.workload, rng, held.placement)
         for number in range(pending):
             self._add(chain_gang(f"p{number:05}", rng, float(number)), rng)
-        self.durations = Durations(self.mirror)
+        self.durations = LearnedDurations(self.mirror)
         self.durations.learn(_past_runs(rng))
-        usage = Usage(self.mirror, self.ledger)
+        usage = OtherPodUsage(self.mirror, self.ledger)
         self.builder = SnapshotBuilder(self.mirror, self.ledger, usage, durations=self.durations)
         self.estimates = Estimates(self.mirror, self.durations)
         self.builder.freeze(self.config, NOW, SolverLimits())  # as for the last plan
@@ -95,10 +95,12 @@ def _settings(strategy: QueueingStrategy) -> QueueConfig:
     return replace(settings, cluster_queues=queues)
 
 
-def _past_runs(rng: random.Random) -> Iterator[Run]:
+def _past_runs(rng: random.Random) -> Iterator[FinishedRun]:
     for number in range(_PAST_RUNS):
-        work = Work("main", "team", "main", f"user{rng.randrange(_USERS)}", f"job-{number}", 1, 8)
-        yield Run(work, rng.lognormvariate(8, 1.5))
+        work = GangProfile(
+            "main", "team", "main", f"user{rng.randrange(_USERS)}", f"job-{number}", 1, 8
+        )
+        yield FinishedRun(work, rng.lognormvariate(8, 1.5))
 
 
 class Pauses:

@@ -20,7 +20,7 @@ from typing import Final
 
 from queuectl.cluster.writes import REPORTER
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.domain.jobs import JobRecord, PodPhase
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.client import Client, wait_until
@@ -42,7 +42,7 @@ QUIET_SECONDS: Final = 10.0
 
 
 def job(name: str, where: str, pods: int) -> Document:
-    return m.job(name, where, where, Pods(pods, gpus=8))
+    return m.job(name, where, where, PodSetManifest(pods, gpus=8))
 
 
 def jobs() -> Iterator[Document]:

@@ -20,8 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from queuectl.demo.api_connection import ApiConnection
 from queuectl.demo.controller import install
-from queuectl.demo.rest import ApiConnection
 from queuectl.localcluster import ClusterSpec, LocalCluster
 from tests.bench.bench_system import print_table
 from tests.bench.history import record

@@ -32,9 +32,9 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from queuectl.demo import manifests as m
-from queuectl.demo.controller import Controller, install
-from queuectl.demo.manifests import Document, Pods
-from queuectl.demo.rest import ApiConnection
+from queuectl.demo.api_connection import ApiConnection
+from queuectl.demo.controller import ControllerProcess, install
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.domain.quantity import GPU
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.client import Client, wait_until
@@ -66,7 +66,7 @@ class Plane:
     """A control plane with queuectl. ``tenant``: the client of the tenant."""
 
     cluster: LocalCluster
-    controller: Controller
+    controller: ControllerProcess
     tenant: Client
     _number: int = 0
 
@@ -76,7 +76,7 @@ class Plane:
         name = f"gang-{self._number}"
         client = self.cluster.client
         began = time.monotonic()
-        client.create(JOBS, m.job(name, NEIGHBOR, NEIGHBOR, Pods(2, gpus=8)))
+        client.create(JOBS, m.job(name, NEIGHBOR, NEIGHBOR, PodSetManifest(2, gpus=8)))
         while (took := time.monotonic() - began) < LONGEST_SECONDS and self._running(name) < 2:
             time.sleep(POLL_SECONDS)
         client.delete(f"{JOBS}/{name}", propagationPolicy="Background")
@@ -96,7 +96,7 @@ def plane(settings: Mapping[str, str]) -> Iterator[Plane]:
         install(cluster)
         client.apply(*m.namespaces([NEIGHBOR]), *hostile.definitions())
         client.apply(*hostile.published(min(cluster.nodes.names())))
-        controller = Controller.start(cluster, settings=settings)
+        controller = ControllerProcess.start(cluster, settings=settings)
         try:
             controller.wait_ready()
             with ApiConnection(controller.api) as rest, hostile.tenant(cluster) as tenant:
@@ -121,7 +121,7 @@ def configuration() -> list[Document]:
 
 def _shape(number: int, name: str = "shape") -> Document:
     """A gang with a request that no other gang has."""
-    return hostile.job(f"{name}-{number}", Pods(2, gpus=8, cpu=f"{1000 + number}m"))
+    return hostile.job(f"{name}-{number}", PodSetManifest(2, gpus=8, cpu=f"{1000 + number}m"))
 
 
 def shapes(plane: Plane, count: int, name: str = "shape") -> Callable[[], None]:

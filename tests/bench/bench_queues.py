@@ -25,7 +25,7 @@ from typing import TypeVar
 from queuectl.control.leader.decisions import Decider
 from queuectl.domain.events import Drained, Ended, Event, PodsReady
 from queuectl.domain.fleet import HOSTNAME, Fleet, Node
-from queuectl.domain.jobs import JobRecord, Outcome
+from queuectl.domain.jobs import JobOutcome, JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.plan import Plan
 from queuectl.domain.quantity import CPU, PODS, Resources
@@ -60,7 +60,7 @@ from queuectl.planner.verify import verify
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
-from queuectl.state.usage import Usage
+from queuectl.state.usage import OtherPodUsage
 
 NAMESPACE = "team"
 FLAVOR = "on-demand"
@@ -184,7 +184,7 @@ class World:
         if self.nodes:
             for node in fleet(10).nodes:
                 self.mirror.nodes.put(NodeRecord(node, 1))
-        self.usage = Usage(self.mirror, self.ledger)
+        self.usage = OtherPodUsage(self.mirror, self.ledger)
         self.snapshot_builder = SnapshotBuilder(self.mirror, self.ledger, self.usage)
         self.decider = Decider(self.mirror, self.ledger)
         self.cache = PlannerCache()
@@ -225,7 +225,7 @@ class World:
         self.ledger.apply([c for e, event in events if (c := handle(e, event, self.now))])
         running = self.ledger.entries(State.RUNNING)
         ending = self.rng.sample(running, min(gangs, len(running)))
-        ended = [handle(e, Ended(Outcome.SUCCEEDED), self.now) for e in ending]
+        ended = [handle(e, Ended(JobOutcome.SUCCEEDED), self.now) for e in ending]
         self.ledger.apply([c for c in ended if c is not None])
         for entry in ending:
             del self.mirror.jobs[entry.uid]

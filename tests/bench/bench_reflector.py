@@ -36,7 +36,7 @@ from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.reflector import NoHooks, Pace, Reflector
 from queuectl.cluster.resources import Resource, watched
-from queuectl.cluster.stream import INITIAL_EVENTS_END, Feed
+from queuectl.cluster.stream import INITIAL_EVENTS_END, ResourceFeed
 from queuectl.domain.containment import Containment
 from queuectl.domain.records import Delta, Record, Upserted
 from tests.cluster.test_client import kubeconfig
@@ -142,7 +142,7 @@ def lines(make: Callable[[int], dict[str, Any]], count: int) -> list[bytes]:
 
 
 def decoded(resource: Resource, events: Sequence[bytes]) -> Figure:
-    feed = Feed(resource, Containment(time.time))
+    feed = ResourceFeed(resource, Containment(time.time))
     began = time.process_time()
     for start in range(0, len(events), CHUNK):
         batch = feed.events(events[start : start + CHUNK])

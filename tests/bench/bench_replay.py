@@ -24,7 +24,7 @@ from typing import Final, TypeVar
 from queuectl.control.leader.decisions import Decider
 from queuectl.control.settings import Settings
 from queuectl.domain.events import Drained, Ended, Event, PodsReady
-from queuectl.domain.jobs import JobRecord, Outcome
+from queuectl.domain.jobs import JobOutcome, JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.records import NamespaceRecord, NodeRecord
 from queuectl.domain.snapshot import SolverLimits
@@ -38,11 +38,11 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.planner.preempt.protections import next_plan_due
 from queuectl.planner.verify import verify
 from queuectl.state.claims import priority_of
-from queuectl.state.durations import Durations
+from queuectl.state.durations import LearnedDurations
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
-from queuectl.state.usage import Usage
+from queuectl.state.usage import OtherPodUsage
 from tests.bench.kueue.mix import Arrival, Mix, read
 
 LATENCY: Final = 0.05  # seconds until a start, or an eviction, has taken effect
@@ -80,11 +80,11 @@ class Replay:
             self.mirror.namespaces[name] = NamespaceRecord(name, 1, tuple(labels.items()))
         for node in snapshot.fleet.nodes:
             self.mirror.nodes.put(NodeRecord(node, 1))
-        self.durations = Durations(self.mirror)
+        self.durations = LearnedDurations(self.mirror)
         self.snapshot_builder = SnapshotBuilder(
             self.mirror,
             self.ledger,
-            Usage(self.mirror, self.ledger),
+            OtherPodUsage(self.mirror, self.ledger),
             durations=self.durations,
         )
         self.decider = Decider(self.mirror, self.ledger)
@@ -188,7 +188,7 @@ class Replay:
                 self.waited.setdefault(arrival.klass, []).append(self.now - arrival.at)
             self.ends[entry.uid] = self.now + LATENCY + arrival.runtime
             self._later(self.now + LATENCY, entry, PodsReady())
-            self._later(self.ends[entry.uid], entry, Ended(Outcome.SUCCEEDED))
+            self._later(self.ends[entry.uid], entry, Ended(JobOutcome.SUCCEEDED))
         elif entry.state is State.EVICTING:
             self.evictions += 1
             self.nearly_done += self.ends[entry.uid] - self.now <= LATENCY

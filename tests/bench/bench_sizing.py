@@ -21,8 +21,8 @@ import httpx2
 
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.demo import manifests as m
-from queuectl.demo.controller import Controller
-from queuectl.demo.manifests import Pods
+from queuectl.demo.controller import ControllerProcess
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.client import wait_until
 from tests.bench.bench_system import SPACE, print_table
@@ -44,7 +44,7 @@ QUIET_SECONDS: Final = 30.0
 STREAM_SECONDS: Final = 45.0
 READ_SECONDS: Final = 15.0
 STREAM_PER_SECOND: Final = 2
-GANG: Final = Pods(2, gpus=4)
+GANG: Final = PodSetManifest(2, gpus=4)
 SQL: Final = """
     SELECT pg_database_size(current_database()), wal_bytes::float8, wal_sync,
       (SELECT xact_commit FROM pg_stat_database WHERE datname = current_database())
@@ -71,7 +71,7 @@ class Rig:
     """A cluster of one size."""
 
     play: Stage
-    standby: Controller
+    standby: ControllerProcess
     server: EmbeddedServer
 
     def read(self) -> Reading:

@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable
 
 from queuectl.demo import manifests as m
-from queuectl.demo.findings import Finding
-from queuectl.demo.manifests import Document, Pods
-from queuectl.demo.rest import ApiRefused
+from queuectl.demo.api_connection import ApiRefused
+from queuectl.demo.findings import AuditFinding
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.domain.jobs import PodPhase, PodRecord
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.client import get_plain
@@ -42,12 +42,16 @@ def config(quotas: dict[str, int], *, within: str = "Never") -> list[Document]:
 
 
 def job(
-    name: str, queue: str | None, pods: Pods, seconds: float | None, priority: str | None = None
+    name: str,
+    queue: str | None,
+    pods: PodSetManifest,
+    seconds: float | None,
+    priority: str | None = None,
 ) -> Document:
     return m.job(name, SPACE, queue, pods, seconds=seconds, priority_class=priority)
 
 
-def summary(findings: list[Finding]) -> str:
+def summary(findings: list[AuditFinding]) -> str:
     """The audit in one line; raises when the cluster was ever in a state it must not be in."""
     for finding in findings:
         if not finding.ok:
@@ -73,7 +77,7 @@ def burst(jobs: int = 1000) -> None:
                     job(
                         f"burst-{i:04}",
                         f"team-{i % 4}",
-                        Pods(8, gpus=1, required=RACK),
+                        PodSetManifest(8, gpus=1, required=RACK),
                         10,
                     )
                     for i in range(jobs)
@@ -149,7 +153,7 @@ def gang() -> None:
         print(f"  {who}: 512 pods", flush=True)
         setup = config({"all": 4096}) if who == "queuectl" else None
         with stage(nodes, setup, [SPACE], SETTINGS) as play:
-            play.submit(job("gang", "all", Pods(512, gpus=8), None))
+            play.submit(job("gang", "all", PodSetManifest(512, gpus=8), None))
             play.wait_for(512, PodPhase.RUNNING, "gang-", 120)
             bound, running = play.times()
             rows[who] = (bound["gang"], running["gang"])
@@ -189,14 +193,15 @@ def refusal() -> None:
         assert play.rest is not None
         # 9 of 10 nodes of every rack are full: 400 GPUs free, 8 in each rack.
         fill = [
-            job(f"fill-{i:02}", "busy", Pods(9, gpus=8, required=RACK), None) for i in range(50)
+            job(f"fill-{i:02}", "busy", PodSetManifest(9, gpus=8, required=RACK), None)
+            for i in range(50)
         ]
         play.submit(*fill)
         play.wait_for(450, PodPhase.RUNNING, "fill-", 180)
         for name, queue in (("quota", "small"), ("topology", "busy")):
             took = []
             for i in range(10):
-                shape = Pods(10, gpus=8, required=RACK)
+                shape = PodSetManifest(10, gpus=8, required=RACK)
                 began = time.perf_counter()
                 play.submit(job(f"{name}-{i}", queue, shape, None))
                 explained = reason_of(play, f"{name}-{i}")
@@ -247,13 +252,14 @@ def preempt() -> None:
     with stage(nodes, setup, [SPACE], SETTINGS) as play:
         sizes = [1, 1, 1, 2] * 100
         small = [
-            job(f"small-{i:03}", "all", Pods(n, gpus=8), None, "low") for i, n in enumerate(sizes)
+            job(f"small-{i:03}", "all", PodSetManifest(n, gpus=8), None, "low")
+            for i, n in enumerate(sizes)
         ]
         play.submit(*small)
         play.wait_for(sum(sizes), PodPhase.RUNNING, "small-", 240)
         time.sleep(5)
         asked = time.time()
-        play.submit(job("big", "all", Pods(64, gpus=8, required=BLOCK), None, "high"))
+        play.submit(job("big", "all", PodSetManifest(64, gpus=8, required=BLOCK), None, "high"))
         play.wait_for(64, PodPhase.RUNNING, "big-", 120)
         _, running = play.times()
         assert play.rest is not None

@@ -26,7 +26,7 @@ from queuectl.control.settings import Settings
 from queuectl.demo.manifests import Document
 from queuectl.demo.recorder import Recording
 from queuectl.domain.events import Drained, Ended, PodsReady
-from queuectl.domain.jobs import JobRecord, Outcome, PodPhase, PodRecord
+from queuectl.domain.jobs import JobOutcome, JobRecord, PodPhase, PodRecord
 from queuectl.domain.ledger import EntryChange, State
 from tests.bench import queue_orders, thrash, thrash_peer
 from tests.bench.bench_replay import Replay
@@ -60,7 +60,7 @@ class Simulated(Replay):
             self.running[entry.uid] = began = self.now + STARTS
             self.first.setdefault(entry.uid, began)
             self._later(began, entry, PodsReady())
-            self._later(began + gang.runtime, entry, Ended(Outcome.SUCCEEDED))
+            self._later(began + gang.runtime, entry, Ended(JobOutcome.SUCCEEDED))
             self.ends[entry.uid] = began + gang.runtime
             self.fates[entry.uid] = Fate(
                 gang,

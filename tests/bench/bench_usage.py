@@ -22,7 +22,7 @@ from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
 from queuectl.db.ports import Commit
-from queuectl.domain.accounting import FlavorGpus, Mark, Phase, Subject
+from queuectl.domain.accounting import FlavorGpus, Mark, Subject, UsagePhase
 from queuectl.domain.events import Admit
 from queuectl.domain.fleet import HOSTNAME, Fleet, Node
 from queuectl.domain.ledger import EntryChange
@@ -55,12 +55,12 @@ CONFIG = QueueConfig(flavors={"h100": ResourceFlavor("h100")})
 Sample = tuple[float, float]  # seconds of wall and of this process's CPU
 
 
-def mark(uid: str, phase: Phase, at: float) -> Mark:
+def mark(uid: str, phase: UsagePhase, at: float) -> Mark:
     """As the controller writes it."""
     labels = (("project", "vision"), ("team", "research"))
     who = Subject(uid, "Job", "team-a", f"job-{uid}", "research", "gpus", "", "ann", labels)
-    held = HELD if phase is Phase.HOLDS else ()
-    return Mark(uid, at, at, phase, 1, 8, held, who if phase is Phase.WAITS else None)
+    held = HELD if phase is UsagePhase.HOLDS else ()
+    return Mark(uid, at, at, phase, 1, 8, held, who if phase is UsagePhase.WAITS else None)
 
 
 class Bench:
@@ -88,7 +88,9 @@ class Bench:
         await self._commit(new)
         admitted = [step(c.after, Admit(EIGHT_NODES)) for c in new]
         if marked:
-            admitted = [replace(c, marks=(mark(c.after.uid, Phase.HOLDS, c.at),)) for c in admitted]
+            admitted = [
+                replace(c, marks=(mark(c.after.uid, UsagePhase.HOLDS, c.at),)) for c in admitted
+            ]
         began, used = time.perf_counter(), time.process_time()
         await self._commit(admitted)
         return time.perf_counter() - began, time.process_time() - used
@@ -104,9 +106,9 @@ class Bench:
             changes = []
             for n, change in enumerate(new, low):
                 uid = change.after.uid
-                marks = [mark(uid, Phase.WAITS, START)]
+                marks = [mark(uid, UsagePhase.WAITS, START)]
                 if n < RUNNING:
-                    marks.append(mark(uid, Phase.HOLDS, START + 1.0))
+                    marks.append(mark(uid, UsagePhase.HOLDS, START + 1.0))
                 changes.append(replace(change, marks=tuple(marks)))
             await self._commit(changes)
 

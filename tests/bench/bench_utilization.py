@@ -20,7 +20,7 @@ import numpy as np
 
 from queuectl.domain.queues import IdleReclaim
 from queuectl.localcluster.exposition import Dialect, render
-from queuectl.localcluster.gpus import Load, NodeDevices, parse_profile
+from queuectl.localcluster.gpus import GpuPod, SimulatedGpus, parse_profile
 from queuectl.localcluster.progress import LineProgress
 from queuectl.localcluster.prometheus import Prometheus
 from queuectl.state.gpu_holders import HeldGang, HeldPod
@@ -114,8 +114,8 @@ async def from_exporters(nodes: int, rounds: int) -> str:
     texts: dict[str, bytes | str] = {}
     for node in range(nodes):
         profile = parse_profile("idle" if does_nothing(node) else "busy")
-        devices = NodeDevices(f"n{node}", GPUS)
-        devices.put(Load("team", f"train-{node}", f"uid-{node}", f"n{node}", GPUS, profile, now))
+        devices = SimulatedGpus(f"n{node}", GPUS)
+        devices.put(GpuPod("team", f"train-{node}", f"uid-{node}", f"n{node}", GPUS, profile, now))
         texts[f"http://{node}"] = render(devices.assignments, [], Dialect(), now).encode()
     held = gangs(nodes, now)
     source = ExporterSource(list(texts), scrape_seconds=SCRAPE)

@@ -12,14 +12,14 @@ from typing import Any
 
 from queuectl.api.app import create_app
 from queuectl.api.auth.layers import AuthenticationLayer
-from queuectl.api.server import Address, WebServer
-from queuectl.control.composition import Controller
+from queuectl.api.server import ListenAddress, WebServer
+from queuectl.control.composition import ServeComponents
 from queuectl.web.app import add_dashboard
 
 
 @asynccontextmanager
 async def served(
-    parts: Controller, authenticated: AuthenticationLayer | None = None
+    parts: ServeComponents, authenticated: AuthenticationLayer | None = None
 ) -> AsyncIterator[str]:
     """The address of REST and dashboard until the block ends. ``authenticated``: as for :func:`create_app`."""
     app = create_app(
@@ -32,7 +32,7 @@ async def served(
     )
     signs_in = authenticated is not None
     add_dashboard(app, parts.store, app.state.guard, parts, parts, signs_in=signs_in)
-    server = WebServer(app, Address("127.0.0.1", 0))
+    server = WebServer(app, ListenAddress("127.0.0.1", 0))
     serving = asyncio.create_task(server.run())
     try:
         yield server.url

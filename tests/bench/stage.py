@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from queuectl.demo.api_connection import ApiConnection
 from queuectl.demo.audit import checks
-from queuectl.demo.controller import Controller, install
-from queuectl.demo.findings import Finding
+from queuectl.demo.controller import ControllerProcess, install
+from queuectl.demo.findings import AuditFinding
 from queuectl.demo.manifests import Document, namespaces
 from queuectl.demo.recorder import Recorder, Recording
-from queuectl.demo.rest import ApiConnection
 from queuectl.domain.jobs import JobRecord, PodPhase, PodRecord
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.client import get_plain
@@ -47,7 +47,7 @@ class Stage:
 
     cluster: LocalCluster
     recorder: Recorder
-    controller: Controller | None = None
+    controller: ControllerProcess | None = None
     rest: ApiConnection | None = None
     submitted: dict[str, float] = field(default_factory=dict)
 
@@ -123,7 +123,7 @@ class Stage:
                 found[names[uid]] = whole - self.submitted[names[uid]]
         return found
 
-    def audit(self) -> list[Finding]:
+    def audit(self) -> list[AuditFinding]:
         """The demo's checks over everything that happened; gangs only."""
         self.recorder.settle(seconds=60)
         return checks(self.recorder.recording())
@@ -139,14 +139,14 @@ class Stage:
         return cost_of(self.controller)
 
 
-def writes_of(controller: Controller) -> dict[tuple[str, str], float]:
+def writes_of(controller: ControllerProcess) -> dict[tuple[str, str], float]:
     """Writes to the API server by (kind, result)."""
     text = get_plain(f"{controller.metrics}/metrics").text
     pattern = r'queuectl_cluster_writes_total\{kind="(\w+)",result="(\w+)"\} ([\d.e+]+)'
     return {(kind, result): float(n) for kind, result, n in re.findall(pattern, text)}
 
 
-def cost_of(controller: Controller) -> Cost:
+def cost_of(controller: ControllerProcess) -> Cost:
     """The resources that a controller has used up to now."""
     serve = controller.pid
     family = _descendants(serve)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.localcluster import NodeSpec
 from tests.bench.stage import BLOCK, RACK
 
@@ -100,7 +100,7 @@ def gangs(seed: int) -> Iterator[Gang]:
         runtime = draw.randint(5, 60)
         level = RACK if pods * gpus <= _RACK_GPUS else BLOCK
         how = draw.random()
-        asked = Pods(
+        asked = PodSetManifest(
             pods,
             gpus=gpus,
             required=level if how < 0.5 else None,

@@ -48,7 +48,7 @@ def mix_of(gangs: Sequence[Gang], queues: Sequence[Document], starts: float) -> 
     mix = Mix(
         "thrash",
         tuple(Queue(name, thrash.GPUS / len(thrash.QUEUES)) for name in thrash.QUEUES),
-        tuple(map(_labelled, queues)),
+        tuple(map(_labeled, queues)),
         tuple(map(_ready, thrash.NODES.documents())),
         tuple(
             Arrival(g.at, g.name, g.queue, "small", g.runtime + starts, 0, g.document)
@@ -59,7 +59,7 @@ def mix_of(gangs: Sequence[Gang], queues: Sequence[Document], starts: float) -> 
     return dataclasses.replace(translated, arrivals=tuple(map(_with_levels, translated.arrivals)))
 
 
-def _labelled(document: Document) -> Document:
+def _labeled(document: Document) -> Document:
     if document["kind"] != "ResourceFlavor":
         return document
     return document | {"spec": document["spec"] | {"nodeLabels": {_LABEL: "yes"}}}

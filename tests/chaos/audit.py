@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from queuectl.db.engine import DatabaseSettings
-from queuectl.demo.audit import Capacity, Check, Domain, Once, Quota, Whole
+from queuectl.demo.audit import CapacityAudit, Check, DomainAudit, Once, Quota, Whole
 from queuectl.demo.recorder import Event, Recording
 from queuectl.demo.replay import ObservedState, Replay
 from queuectl.domain.ledger import Entry, State, violations
@@ -50,14 +50,14 @@ class Auditor:
     def __post_init__(self) -> None:
         self._whole = Whole(self.observed)
         self._once = Once(self.observed)
-        self._capacity = Capacity(self.observed)
+        self._capacity = CapacityAudit(self.observed)
         self._quota = Quota(self.observed, LIMITS)
         self._checks: list[Check] = [
             self._whole,
             self._once,
             self._capacity,
             self._quota,
-            Domain(self.observed),
+            DomainAudit(self.observed),
         ]
 
     def look(self) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from queuectl.demo.manifests import FAIL_SECONDS, RUN_SECONDS
 from queuectl.domain.jobs import PodPhase, PodRecord
-from queuectl.localcluster.errors import RequestError
+from queuectl.localcluster.errors import ApiServerError
 from queuectl.localcluster.nodes import KUBELET
 from tests.chaos.load import NAMESPACE, SOLO, Load, solo
 from tests.chaos.stage import PROGRAM, Stage, family, send
@@ -344,7 +344,7 @@ def judging(relay: Relay, draw: Random, fault: Fault, share: float, *begins: str
 def gone_is_fine() -> Iterator[None]:
     try:
         yield
-    except RequestError as error:
+    except ApiServerError as error:
         if error.status not in (404, 409, 422):
             raise
 

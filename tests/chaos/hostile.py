@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.domain.printable import printable
 from queuectl.domain.quantity import GPU
 from queuectl.localcluster import LocalCluster, devices
 from queuectl.localcluster.client import MERGE_PATCH, Client
-from queuectl.localcluster.errors import RequestError
+from queuectl.localcluster.errors import ApiServerError
 from queuectl.objects import keys
 from tests.support.definitions import definition
 from tests.support.elastic import elastic_of
@@ -106,9 +106,9 @@ def body(document: Document) -> str:
     return text
 
 
-def job(name: str, pods: Pods | None = None, **options: Any) -> Document:
+def job(name: str, pods: PodSetManifest | None = None, **options: Any) -> Document:
     """A Job of the tenant."""
-    return m.job(name, NAMESPACE, QUEUE, pods or Pods(2, gpus=8), **options)
+    return m.job(name, NAMESPACE, QUEUE, pods or PodSetManifest(2, gpus=8), **options)
 
 
 def _with(document: Document, **metadata: Any) -> Document:
@@ -134,7 +134,7 @@ def gpus(name: str, size: int) -> Iterator[Document]:
     """More GPUs than 64 bits count, where they are counted in parts."""
     amounts = ("1P", "1E", "9223372036854775807", "10P", "91000000000000")
     for number in range(size):
-        document = job(f"{name}-{number}", Pods(1 + number % 2))
+        document = job(f"{name}-{number}", PodSetManifest(1 + number % 2))
         [container] = document["spec"]["template"]["spec"]["containers"]
         asked = {**container["resources"]["requests"], GPU: amounts[number % len(amounts)]}
         container["resources"] = {"requests": asked, "limits": asked}
@@ -143,7 +143,7 @@ def gpus(name: str, size: int) -> Iterator[Document]:
 
 def podsets(name: str, size: int) -> Iterator[Document]:
     """Many podsets of the most memory that a quantity states: their sum exceeds 64 bits."""
-    huge = Pods(1, memory="1Ei")
+    huge = PodSetManifest(1, memory="1Ei")
     yield jobset(
         f"{name}-set",
         NAMESPACE,
@@ -151,10 +151,10 @@ def podsets(name: str, size: int) -> Iterator[Document]:
         queue=QUEUE,
     )
     yield m.pytorchjob(
-        f"{name}-torch", NAMESPACE, QUEUE, master=huge, worker=Pods(1000, memory="1Ei")
+        f"{name}-torch", NAMESPACE, QUEUE, master=huge, worker=PodSetManifest(1000, memory="1Ei")
     )
     for number in range(size):
-        shape = Pods(1, cpu=str(1 + number), memory="1Ei", gpus=8)
+        shape = PodSetManifest(1, cpu=str(1 + number), memory="1Ei", gpus=8)
         yield _member(f"{name}-{number}", f"{name}-group", size, shape)
 
 
@@ -170,11 +170,13 @@ def deep(name: str, size: int) -> Iterator[Document]:
         one = f"{name}-{number}"
         yield template(one, NAMESPACE, spec)
         yield claim(f"{one}-claim", NAMESPACE, spec)
-        user = job(f"{one}-user", Pods(1))
+        user = job(f"{one}-user", PodSetManifest(1))
         yield _of_pods(user, **using(user["spec"]["template"]["spec"], one))
         yield _with(job(f"{one}-managed"), managedFields=[managed])
-        yield _with(m.job(f"{one}-plain", NAMESPACE, None, Pods(1)), managedFields=[managed])
-        spark = sparkapplication(f"{one}-spark", NAMESPACE, Pods(1), queue=None)
+        yield _with(
+            m.job(f"{one}-plain", NAMESPACE, None, PodSetManifest(1)), managedFields=[managed]
+        )
+        spark = sparkapplication(f"{one}-spark", NAMESPACE, PodSetManifest(1), queue=None)
         spark["spec"]["driver"]["template"] = {"spec": {"x": _LISTS}}
         yield spark
 
@@ -185,7 +187,7 @@ def circle(name: str, size: int) -> Iterator[Document]:
     for number in range(size):
         others = [f"{name}-{other}" for other in range(size) if other != number]
         text = ",".join(form.format(other) for other in others for form in spellings)
-        yield job(f"{name}-{number}", Pods(1), annotations={_AFTER: text})
+        yield job(f"{name}-{number}", PodSetManifest(1), annotations={_AFTER: text})
 
 
 def layers(name: str, size: int) -> Iterator[Document]:
@@ -195,21 +197,21 @@ def layers(name: str, size: int) -> Iterator[Document]:
         layer = number // wide
         before = [f"Job/{name}-{n}" for n in range((layer - 1) * wide, layer * wide)]
         waits = {_AFTER: ",".join(before)} if layer else {_GATES[0]: "example.com/review"}
-        yield job(f"{name}-{number}", Pods(1), annotations=waits)
+        yield job(f"{name}-{number}", PodSetManifest(1), annotations=waits)
 
 
 def chain(name: str, size: int) -> Iterator[Document]:
     """Each job waits for the one before it."""
     for number in range(size):
         waits = {_AFTER: f"Job/{name}-{number - 1}"} if number else {_GATES[0]: "example.com/x"}
-        yield job(f"{name}-{number}", Pods(1), annotations=waits)
+        yield job(f"{name}-{number}", PodSetManifest(1), annotations=waits)
 
 
 def topologies(name: str, size: int) -> Iterator[Document]:
     """Levels that do not exist, for pods without requests."""
     for number in range(size):
         level = ("topology.queuectl.dev/rak", "rack", "", _LINE)[number % 4]
-        document = job(f"{name}-{number}", Pods(1 + number, required=level))
+        document = job(f"{name}-{number}", PodSetManifest(1 + number, required=level))
         document["spec"]["template"]["spec"]["containers"][0]["resources"] = {}
         yield document
 
@@ -223,7 +225,7 @@ def node_selectors(name: str, size: int) -> Iterator[Document]:
         {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [f"n{i}" for i in range(500)]},
     )  # fmt: skip
     for number in range(size):
-        document = job(f"{name}-{number}", Pods(1 + number % 3, gpus=1))
+        document = job(f"{name}-{number}", PodSetManifest(1 + number % 3, gpus=1))
         if number % 2:
             yield _of_pods(document, nodeSelector={"no.such/label": "", "kubernetes.io/arch": "x"})
             continue
@@ -237,7 +239,7 @@ def sparks(name: str, size: int) -> Iterator[Document]:
     factors = ("inf", "nan", "1e400", "-1", "9" * 5000)
     templates = ({"metadata": "x"}, {"spec": [1]}, {"spec": {"containers": ["x", None]}}, {"spec": {"nodeSelector": [["a", "b"]]}})  # fmt: skip
     for number in range(size):
-        one = sparkapplication(f"{name}-{number}", NAMESPACE, Pods(2), queue=QUEUE)
+        one = sparkapplication(f"{name}-{number}", NAMESPACE, PodSetManifest(2), queue=QUEUE)
         one["spec"]["memoryOverheadFactor"] = factors[number % len(factors)]
         if number % 3 == 1:
             one["spec"]["driver"]["memory"] = "9" * 400 + "p"
@@ -249,7 +251,7 @@ def sparks(name: str, size: int) -> Iterator[Document]:
 def group(name: str, size: int) -> Iterator[Document]:
     """One group of pods, of which one pod is missing, so that all of them wait."""
     for number in range(size):
-        yield _member(f"{name}-{number}", name, size + 1, Pods(1))
+        yield _member(f"{name}-{number}", name, size + 1, PodSetManifest(1))
 
 
 def selectors(name: str, size: int) -> Iterator[Document]:
@@ -268,14 +270,14 @@ def selectors(name: str, size: int) -> Iterator[Document]:
         ]
         spec = {"devices": {"requests": [request(of=DRIVER, selectors=chosen)]}}
         yield template(one, NAMESPACE, spec)
-        user = job(f"{one}-user", Pods(1 + number % 2))
+        user = job(f"{one}-user", PodSetManifest(1 + number % 2))
         yield _of_pods(user, **using(user["spec"]["template"]["spec"], one))
 
 
 def elastic(name: str, size: int) -> Iterator[Document]:
     """Elastic jobs that :func:`fewer` changes to fewer pods than their least number, and some that begin there."""
     for number in range(size):
-        pods = Pods(2 if number % 2 else 4, gpus=1)
+        pods = PodSetManifest(2 if number % 2 else 4, gpus=1)
         yield elastic_of("Job", job(f"{name}-{number}", pods), 3)
 
 
@@ -290,7 +292,7 @@ def disruptions(name: str, size: int) -> Iterator[Document]:
         one = f"{name}-{number}"
         mine = {"app": one}
         array = job(
-            one, Pods(2, gpus=8), annotations={keys.PREFIX + keys.ARRAY: "true"},
+            one, PodSetManifest(2, gpus=8), annotations={keys.PREFIX + keys.ARRAY: "true"},
             priority_class="low",
         )  # fmt: skip
         ignored = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
@@ -303,7 +305,7 @@ def disruptions(name: str, size: int) -> Iterator[Document]:
             "spec": {"maxUnavailable": 0, "selector": {"matchLabels": mine}},
         }
         yield array
-        yield job(f"{one}-high", Pods(1, gpus=8), priority_class="high")
+        yield job(f"{one}-high", PodSetManifest(1, gpus=8), priority_class="high")
 
 
 def large_annotations(name: str, size: int) -> Iterator[Document]:
@@ -322,7 +324,7 @@ def control_characters(name: str, size: int) -> Iterator[Document]:
     yield _with(job(f"{name}-name"), name=f"{name}{_LINE}")
 
 
-def _member(name: str, of: str, total: int, pods: Pods) -> Document:
+def _member(name: str, of: str, total: int, pods: PodSetManifest) -> Document:
     """A pod of a group."""
     inner = pods.template("main", None, restart="Never")
     metadata = {
@@ -412,7 +414,7 @@ class Attack:
         path = self.client.path_of(document)
         try:
             self.client.send("POST", path.rsplit("/", 1)[0], body(document))
-        except RequestError as error:
+        except ApiServerError as error:
             if error.status not in (400, 403, 413, 422):
                 raise
             self.refused[message_of(error)] += 1
@@ -423,7 +425,7 @@ class Attack:
         try:
             change = json.dumps(self.kind.change(self.created[path], self._turn))
             self.client.send("PATCH", path, change, MERGE_PATCH)
-        except RequestError as error:
+        except ApiServerError as error:
             if error.status not in (403, 404, 409, 422):
                 raise
 
@@ -431,7 +433,7 @@ class Attack:
         self.client.delete(path, missing_ok=True, propagationPolicy="Background")
 
 
-def message_of(error: RequestError) -> str:
+def message_of(error: ApiServerError) -> str:
     """The begin of the message of a refusal in one line, without the name of the object."""
     text = str(error).rpartition("denied request: ")[2].rpartition(" is invalid: ")[2]
     return f"{error.status}: {' '.join(printable(text).split())[:MESSAGE]}"

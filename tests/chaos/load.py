@@ -9,7 +9,7 @@ from typing import Any
 
 from queuectl.demo import manifests as m
 from queuectl.demo.audit import Queue
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.domain.jobs import JobRecord
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.localcluster.errors import LocalClusterError
@@ -100,7 +100,9 @@ class Load:
     def gang(self) -> Document:
         draw = self.random
         name, pods = f"g{next(self._numbers)}", draw.randint(1, 4)
-        shape = Pods(pods, gpus=draw.choice((4, 8)), required=RACK if draw.random() < 0.3 else None)
+        shape = PodSetManifest(
+            pods, gpus=draw.choice((4, 8)), required=RACK if draw.random() < 0.3 else None
+        )
         options: dict[str, Any] = {
             "seconds": round(draw.uniform(1.0, self.longest), 1),
             "priority_class": draw.choice(("low", "low", "high")),
@@ -108,10 +110,13 @@ class Load:
         queue = draw.choice(("a", "b", "a", "b", "solo"))
         if draw.random() < 0.6 or pods == 1:
             return m.job(name, NAMESPACE, queue, shape, retries=100, **options)
-        one = Pods(1, gpus=shape.gpus, required=shape.required, group="all")
-        rest = Pods(pods - 1, gpus=shape.gpus, required=shape.required, group="all")
+        one = PodSetManifest(1, gpus=shape.gpus, required=shape.required, group="all")
+        rest = PodSetManifest(pods - 1, gpus=shape.gpus, required=shape.required, group="all")
         if shape.required is None:
-            one, rest = Pods(1, gpus=shape.gpus), Pods(pods - 1, gpus=shape.gpus)
+            one, rest = (
+                PodSetManifest(1, gpus=shape.gpus),
+                PodSetManifest(pods - 1, gpus=shape.gpus),
+            )
         document = m.pytorchjob(name, NAMESPACE, queue, master=one, worker=rest, **options)
         for replica in document["spec"]["pytorchReplicaSpecs"].values():
             replica["restartPolicy"] = "OnFailure"

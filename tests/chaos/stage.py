@@ -21,9 +21,9 @@ import yaml
 
 from queuectl.cluster.adapter import SYSTEM_NAMESPACE
 from queuectl.db.embedded import EmbeddedServer
-from queuectl.demo.controller import ACCOUNT, Controller
+from queuectl.demo.api_connection import ApiConnection, ApiRefused
+from queuectl.demo.controller import ACCOUNT, ControllerProcess
 from queuectl.demo.recorder import Recorder
-from queuectl.demo.rest import ApiConnection, ApiRefused
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.client import Client, get_plain
 from tests.support.relay import Relay, http_relay, postgres_relay
@@ -116,7 +116,7 @@ class Stage:
     cluster: LocalCluster
     server: EmbeddedServer
     wires: Wires
-    controllers: tuple[Controller, Controller]
+    controllers: tuple[ControllerProcess, ControllerProcess]
     recorder: Recorder
     clocks: tuple[Path, Path]
     meanwhile: Callable[[], None] = lambda: None
@@ -153,7 +153,7 @@ class Stage:
             self.wait(TURN_SECONDS)
         return True
 
-    def leader(self) -> Controller:
+    def leader(self) -> ControllerProcess:
         """The controller that reports that it leads, or the first one if none does."""
         return next(filter(leads, self.controllers), self.controllers[0])
 
@@ -185,7 +185,7 @@ class Stage:
             raise AssertionError("no controller accepts the configuration")
 
 
-def leads(controller: Controller) -> bool:
+def leads(controller: ControllerProcess) -> bool:
     try:
         text = get_plain(f"{controller.metrics}/metrics", timeout=2.0).text
     except httpx2.HTTPError:
@@ -229,7 +229,7 @@ def stage(cluster: LocalCluster) -> Iterator[Stage]:
                 "QUEUECTL_KUBECONFIG": str(wires.kubeconfig),
                 "QUEUECTL_HOLDER": f"chaos{name}",
             }
-            controller = Controller.start(cluster, QUICK | settings, replica=name)
+            controller = ControllerProcess.start(cluster, QUICK | settings, replica=name)
             stack.callback(controller.stop)
             controllers.append(controller)
         for controller in controllers:

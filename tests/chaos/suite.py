@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.client import Client
 from queuectl.localcluster.errors import LocalClusterError
@@ -181,7 +181,7 @@ class Run:
         name = f"probe{self._probes}"
         self._probes += 1
         document = m.job(
-            name, NAMESPACE, "probe", Pods(1, gpus=8), seconds=0.1, priority_class="high",
+            name, NAMESPACE, "probe", PodSetManifest(1, gpus=8), seconds=0.1, priority_class="high",
             retries=20,
         )  # fmt: skip
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from queuectl.domain.admission import Admission, created, refusal
+from queuectl.domain.admission import PodAdmission, created, refusal
 from queuectl.domain.errors import ObjectGone, WriteConflict, WriteRefused
-from queuectl.domain.jobs import JobRecord, Outcome, PodPhase, PodRecord
+from queuectl.domain.jobs import JobOutcome, JobRecord, PodPhase, PodRecord
 from queuectl.domain.limits import LimitRange
 from queuectl.domain.quantity import CPU
 from queuectl.domain.records import LeaderRecord
@@ -86,11 +86,11 @@ class ClusterConformance:
             assert len(world.view.synced) == len(RESOURCES), "it announces no list twice"
 
     async def test_a_job_without_a_queue_is_not_managed(self, world: World) -> None:
-        unlabelled = await world.submit(
-            batch_job("unlabelled", queue=None, namespace=world.namespace)
+        unlabeled = await world.submit(
+            batch_job("unlabeled", queue=None, namespace=world.namespace)
         )
         await submitted(world, batch_job("ours", namespace=world.namespace))
-        assert unlabelled not in world.view.jobs
+        assert unlabeled not in world.view.jobs
 
     async def test_a_job_that_loses_its_queue_is_forgotten(self, world: World) -> None:
         document = batch_job("left", namespace=world.namespace)
@@ -101,8 +101,8 @@ class ClusterConformance:
         await world.cluster.patch_job("Job", job.namespace, job.name, patch)
         await world.until(lambda: job.uid not in world.view.jobs, "the job to be forgotten")
 
-    async def test_a_pod_of_an_unlabelled_job_is_seen(self, world: World) -> None:
-        uid = await world.submit(batch_job("unlabelled", queue=None, namespace=world.namespace))
+    async def test_a_pod_of_an_unlabeled_job_is_seen(self, world: World) -> None:
+        uid = await world.submit(batch_job("unlabeled", queue=None, namespace=world.namespace))
         await world.until(lambda: world.view.pods_of(uid), "the pod")
         assert world.view.pods_of(uid)[0].attempt == 0
 
@@ -122,7 +122,7 @@ class ClusterConformance:
         job = await submitted(world, job_of(kind, "train", pods=2, namespace=world.namespace))
         declared = {podset.name: podset.shape.requests for podset in job.podsets}
         pods = await start(world, job, 1)
-        made = {p.name: created(p, Admission((seen,))).shape.requests for p in job.podsets}
+        made = {p.name: created(p, PodAdmission((seen,))).shape.requests for p in job.podsets}
         assert made != declared
         assert {pod.podset: pod.requests for pod in pods} == made
 
@@ -135,7 +135,7 @@ class ClusterConformance:
         seen = limit_range(world)
         assert seen is not None
         job = await submitted(world, batch_job("train", namespace=world.namespace))
-        assert refusal(job.podsets, job.namespace, Admission((seen,))) is not None
+        assert refusal(job.podsets, job.namespace, PodAdmission((seen,))) is not None
         await world.until(lambda: world.view.jobs[job.uid].drained, "confirmed suspension")
         await patched(world, job.uid, lambda now: KINDS["Job"].start_patch(now, 1, "Starting"))
         await asyncio.sleep(0.3)
@@ -160,7 +160,7 @@ class ClusterConformance:
         }
         await world.create("runtimeclasses", runtime)
         await world.until(lambda: name in world.view.runtime_classes, "the RuntimeClass")
-        around = Admission(runtime_classes={name: world.view.runtime_classes[name].content})
+        around = PodAdmission(runtime_classes={name: world.view.runtime_classes[name].content})
         document = job_of(kind, "train", pods=2, namespace=world.namespace)
         for _, template in templates(document):
             template["spec"]["runtimeClassName"] = name
@@ -180,7 +180,7 @@ class ClusterConformance:
         document = batch_job("train", namespace=world.namespace)
         document["spec"]["template"]["spec"]["runtimeClassName"] = "absent"
         job = await submitted(world, document)
-        assert refusal(job.podsets, job.namespace, Admission()) is not None
+        assert refusal(job.podsets, job.namespace, PodAdmission()) is not None
         await world.until(lambda: world.view.jobs[job.uid].drained, "confirmed suspension")
         await patched(world, job.uid, lambda now: KINDS["Job"].start_patch(now, 1, "Starting"))
         await asyncio.sleep(0.3)
@@ -312,7 +312,7 @@ class ClusterConformance:
         await place(world, await start(world, job, 1), a_node(world))
         await world.finish(job.uid)
         await world.until(
-            lambda: world.view.jobs[job.uid].outcome is Outcome.SUCCEEDED, "its success"
+            lambda: world.view.jobs[job.uid].outcome is JobOutcome.SUCCEEDED, "its success"
         )
         await world.until(
             lambda: {pod.phase for pod in world.view.pods_of(job.uid)} == {PodPhase.SUCCEEDED},
@@ -330,7 +330,7 @@ class ClusterConformance:
         pods = await start(world, job, 1)
         await place(world, pods, a_node(world))
         await world.fail(pods[-1])
-        await world.until(lambda: world.view.jobs[job.uid].outcome is Outcome.FAILED, "failure")
+        await world.until(lambda: world.view.jobs[job.uid].outcome is JobOutcome.FAILED, "failure")
 
     async def test_a_failed_pod_of_a_job_is_replaced_gated_and_of_the_same_attempt(
         self, world: World

@@ -14,7 +14,7 @@ from queuectl.cluster.connection import Connection
 from queuectl.demo.manifests import FAIL_SECONDS, RUN_SECONDS
 from queuectl.domain.errors import WriteRefused
 from queuectl.domain.jobs import PodRecord
-from queuectl.localcluster import RequestError
+from queuectl.localcluster import ApiServerError
 from queuectl.localcluster.client import Client
 from queuectl.localcluster.testing import wait_until
 from queuectl.objects.kinds import KINDS, path
@@ -134,7 +134,7 @@ def refusals():
     """Translate errors of the test client to those of the domain."""
     try:
         yield
-    except RequestError as error:
+    except ApiServerError as error:
         if error.status in (403, 422):
             raise WriteRefused(str(error)) from error
         raise

@@ -1,4 +1,4 @@
-"""Connections after their requests are cancelled."""
+"""Connections after their requests are canceled."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def connect(folder: Path, port: int) -> Api:
     return await Api.connect(Connection(kubeconfig=kubeconfig(folder, cluster=trusted)))
 
 
-async def test_a_request_cancelled_at_any_iteration_leaves_no_connection(tmp_path: Path) -> None:
+async def test_a_request_canceled_at_any_iteration_leaves_no_connection(tmp_path: Path) -> None:
     left, ended = [], 0
     async with server(tmp_path) as port:
         for iterations in range(ITERATIONS):
@@ -77,7 +77,7 @@ async def test_a_request_cancelled_at_any_iteration_leaves_no_connection(tmp_pat
             if connected_to(port):
                 left.append(iterations)
     assert left == []
-    assert 0 < ended < ITERATIONS, "some requests were cancelled and some were answered"
+    assert 0 < ended < ITERATIONS, "some requests were canceled and some were answered"
 
 
 async def test_a_connection_is_kept_until_the_client_is_closed(tmp_path: Path) -> None:

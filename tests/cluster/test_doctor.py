@@ -7,7 +7,7 @@ import pytest
 from queuectl.cli import connection, reads
 from queuectl.cli.connection import ConnectionOptions
 from queuectl.cli.doctor import cluster
-from queuectl.cli.doctor.cluster import Known
+from queuectl.cli.doctor.cluster import ServerObjects
 from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cluster.apply import optional
 from tests.support.controlplane import SYSTEM_NAMESPACE, ControlPlane
@@ -19,19 +19,19 @@ BINDING = (
 )
 
 
-NOTHING = Known()
-EXECUTES = Known(
+NOTHING = ServerObjects()
+EXECUTES = ServerObjects(
     flavors=[{"metadata": {"name": "h100"}, "spec": {"policy": {"migReconfiguration": "Execute"}}}]
 )
 
 
 async def examined(
-    plane: ControlPlane, monkeypatch: pytest.MonkeyPatch, known: Known = NOTHING
+    plane: ControlPlane, monkeypatch: pytest.MonkeyPatch, known: ServerObjects = NOTHING
 ) -> list[Finding]:
     """The findings for a caller with all rights."""
     chosen = ConnectionOptions(kubeconfig=str(plane.cluster.kubeconfig))
-    monkeypatch.setattr(reads, "given", lambda: chosen)
-    assert connection.given() != chosen
+    monkeypatch.setattr(reads, "connection_options", lambda: chosen)
+    assert connection.connection_options() != chosen
     return await cluster.examine(SYSTEM_NAMESPACE, known)
 
 
@@ -96,7 +96,7 @@ async def test_a_flavor_that_permits_changes_of_mig_needs_the_opt_in(
 async def test_gangs_that_request_one_numa_node_need_the_definition_of_its_objects(
     control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = Known(not_aligned=["team-a/train"])
+    known = ServerObjects(not_aligned=["team-a/train"])
     findings = await examined(control_plane, monkeypatch, known)
     (found,) = (one for one in findings if one.check == "numa")
     assert found.level is Level.WARNING

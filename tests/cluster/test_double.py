@@ -1,4 +1,4 @@
-"""The double fulfils the contract of the real cluster."""
+"""The double fulfills the contract of the real cluster."""
 
 from __future__ import annotations
 

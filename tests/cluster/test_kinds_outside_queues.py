@@ -17,7 +17,7 @@ import pytest
 from queuectl.cluster.apply import apply, manifests, wait_until_in_force
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
-from queuectl.localcluster import ClusterSpec, LocalCluster, RequestError
+from queuectl.localcluster import ApiServerError, ClusterSpec, LocalCluster
 from queuectl.localcluster.client import Client
 from queuectl.localcluster.progress import LineProgress
 from queuectl.localcluster.testing import wait_until
@@ -253,7 +253,7 @@ def test_an_object_outside_the_queues_has_no_mark_of_queuectl(plane: Plane, one:
     for what, document in marked(one):
         try:
             plane.user.create(collection(one), document, dryRun="All")
-        except RequestError as error:
+        except ApiServerError as error:
             assert f"queuectl-unqueued-{one.plural}" in str(error), what  # noqa: PT017
         else:
             accepted.append(what)
@@ -271,7 +271,7 @@ async def test_the_wait_after_a_set_up_ends_when_each_policy_acts(plane: Plane) 
     def accepted() -> bool:
         try:
             return bool(plane.user.create(collection(JOB), job, dryRun="All"))
-        except RequestError:
+        except ApiServerError:
             return False
 
     await asyncio.to_thread(wait_until, accepted, "the binding is deleted", 20)
@@ -288,7 +288,7 @@ def test_no_update_marks_an_object_outside_the_queues(plane: Plane, one: One) ->
         if one.kind == "Job" and "in place" in what:
             continue  # a Job that runs keeps its template
         changed = {**document, "metadata": made["metadata"]}
-        with pytest.raises(RequestError, match=f"queuectl-unqueued-{one.plural}"):
+        with pytest.raises(ApiServerError, match=f"queuectl-unqueued-{one.plural}"):
             plane.user._request("PUT", path, changed)
     plane.user.patch(path, {"metadata": {"annotations": {"mine": "x"}}})
     plane.user.delete(path, propagationPolicy="Background")
@@ -324,7 +324,7 @@ def test_an_object_of_a_queued_job_is_changed_by_its_controller_alone(
         if not message:
             plane.user._request(method, path, body, kind)
             continue
-        with pytest.raises(RequestError, match=message):
+        with pytest.raises(ApiServerError, match=message):
             plane.user._request(method, path, body, kind)
 
 
@@ -369,7 +369,7 @@ def test_a_new_job_of_a_queue_belongs_to_no_other_job(plane: Plane, one: One) ->
     if not isinstance(one, Description) or one.children or one.group == SPARK or not one.podsets:
         pytest.skip("admission writes the label, or the object has no templates")
     for document in documents(one, has_label(keys.KIND_LABEL), queue="main"):
-        with pytest.raises(RequestError, match="written by queuectl alone"):
+        with pytest.raises(ApiServerError, match="written by queuectl alone"):
             plane.user.create(collection(one), document, dryRun="All")
 
 
@@ -377,11 +377,11 @@ def test_a_queued_sparkapplication_marks_its_pods_in_no_other_way(plane: Plane) 
     [one] = [each for each in DESCRIPTIONS if each.kind == "SparkApplication"]
     for key in OUR_LABELS:
         for document in documents(one, has_label(key), queue="main")[len(one.podsets) :]:
-            with pytest.raises(RequestError, match="labels of queuectl are not in a template"):
+            with pytest.raises(ApiServerError, match="labels of queuectl are not in a template"):
                 plane.user.create(collection(one), document, dryRun="All")
     document = documents(one, queue="main")[0]
     document["spec"]["sparkConf"] = {f"spark.kubernetes.driver.label.{keys.WORKLOAD_LABEL}": "x"}
-    with pytest.raises(RequestError, match="labels of queuectl are not in a template"):
+    with pytest.raises(ApiServerError, match="labels of queuectl are not in a template"):
         plane.user.create(collection(one), document, dryRun="All")
 
 
@@ -432,14 +432,14 @@ def test_a_job_with_a_label_of_kueue_that_has_no_effect_can_be_changed(
     made = plane.user.create(collection(one, with_default), document)
     path = f"{collection(one, with_default)}/{made['metadata']['name']}"
     plane.user.patch(path, {"metadata": {"labels": {"mine": "x"}}})
-    with pytest.raises(RequestError, match="name different queues"):
+    with pytest.raises(ApiServerError, match="name different queues"):
         plane.user.patch(path, {"metadata": {"labels": {KUEUE: "others"}}})
 
 
 def test_a_job_that_names_two_queues_is_refused_elsewhere(plane: Plane) -> None:
     document = documents(JOB, queue="default")[0]
     document["metadata"]["labels"][KUEUE] = "theirs"
-    with pytest.raises(RequestError, match="name different queues"):
+    with pytest.raises(ApiServerError, match="name different queues"):
         plane.user.create(collection(JOB), document, dryRun="All")
 
 

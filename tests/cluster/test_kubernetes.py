@@ -13,7 +13,7 @@ import pytest
 
 from queuectl.cluster.adapter import KubernetesCluster
 from queuectl.cluster.apply import apply, manifests, optional, wait_until_in_force
-from queuectl.cluster.client import APPLY_PATCH, Api, Forbidden, Query, Stream
+from queuectl.cluster.client import APPLY_PATCH, Api, Forbidden, Query, ResponseBody
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.reflector import NoHooks, Pace, Reflector
 from queuectl.cluster.resources import Resource, watched
@@ -32,7 +32,7 @@ from queuectl.domain.records import Delta, ListCompleted
 from queuectl.objects.keys import DEFAULT_QUEUE_LABEL, GATE
 from queuectl.objects.kinds import KINDS, path
 from queuectl.objects.kinds.described import MERGE_PATCH
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.cluster.conformance import ClusterConformance
 from tests.cluster.kubernetes_world import KubernetesWorld, refusals
 from tests.cluster.world import RESOURCES, a_node, patched, place, start, submitted
@@ -456,7 +456,7 @@ async def test_a_message_above_the_limit_is_shortened_and_not_refused(
     assert note.endswith("…")
 
 
-async def test_a_misspelt_field_is_an_error(world: KubernetesWorld) -> None:
+async def test_a_misspelled_field_is_an_error(world: KubernetesWorld) -> None:
     job = await submitted(world, batch_job("typo", namespace=world.namespace))
     with pytest.raises(WriteRefused, match="suspendd"):
         await patched(world, job.uid, lambda _: {"spec": {"suspendd": True}})
@@ -494,7 +494,7 @@ async def test_every_write_finds_a_connection_while_all_watches_run(
 
 async def test_a_watch_of_a_kind_that_is_not_installed_is_not_silent(admin: Api) -> None:
     """Each discovery without the kind is an answer, so the alert on silent watches does not fire."""
-    metrics = Metrics()
+    metrics = MetricsRecorder()
     absent = replace(PYTORCHJOBS, path="/apis/jobs.queuectl.test/v1/pytorchjobs")
     timestamps: set[float | None] = set()
     pace = Pace(absent=0.01)
@@ -517,7 +517,7 @@ async def test_queuectl_may_list_by_pages_if_a_watch_list_is_refused(
     """The API server refuses a watch list, here because a parameter is missing."""
     stream, received = own.stream, list[Delta]()
 
-    def incomplete(path: str, query: Query) -> AbstractAsyncContextManager[Stream]:
+    def incomplete(path: str, query: Query) -> AbstractAsyncContextManager[ResponseBody]:
         return stream(path, [one for one in query if one[0] != "resourceVersionMatch"])
 
     monkeypatch.setattr(own, "stream", incomplete)

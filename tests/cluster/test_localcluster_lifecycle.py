@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from queuectl.localcluster import ClusterSpec, LocalCluster, LocalClusterError, NodeSpec, take_down
+from queuectl.localcluster import (
+    ClusterSpec,
+    LocalCluster,
+    LocalClusterError,
+    NodeSpec,
+    take_down,
+)
 from queuectl.localcluster.layout import clusters
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 
 from queuectl.localcluster import LocalClusterError
 from queuectl.localcluster.prometheus import Prometheus
-from queuectl.localcluster.supervisor import Supervisor
+from queuectl.localcluster.supervisor import KeeperHandle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.system
 
 
 @pytest.fixture
-def keeper(tmp_path: Path) -> Iterator[Supervisor]:
-    supervisor = Supervisor.spawn(tmp_path, remove=False)
+def keeper(tmp_path: Path) -> Iterator[KeeperHandle]:
+    supervisor = KeeperHandle.spawn(tmp_path, remove=False)
     yield supervisor
     supervisor.shutdown()
 
@@ -31,7 +31,7 @@ def answers(server: Prometheus) -> bool:
         return False
 
 
-def test_it_can_end_without_its_keeper(keeper: Supervisor) -> None:
+def test_it_can_end_without_its_keeper(keeper: KeeperHandle) -> None:
     with Prometheus.start([], keeper=keeper) as server:
         assert answers(server)
         assert (keeper.directory / "prometheus" / "data").is_dir()
@@ -41,7 +41,7 @@ def test_it_can_end_without_its_keeper(keeper: Supervisor) -> None:
     server.stop()
 
 
-def test_it_ends_with_its_keeper(keeper: Supervisor) -> None:
+def test_it_ends_with_its_keeper(keeper: KeeperHandle) -> None:
     server = Prometheus.start([], keeper=keeper)
     keeper.shutdown()
     assert not answers(server)
@@ -50,7 +50,7 @@ def test_it_ends_with_its_keeper(keeper: Supervisor) -> None:
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_failed_start_reports_the_reason_and_leaves_nothing(
-    keeper: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, shared: bool
+    keeper: KeeperHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, shared: bool
 ) -> None:
     wrong = tmp_path / "rules.yaml"
     wrong.write_text("groups: [{name: one, rules: [{record: x, expr: 'sum('}]}]")

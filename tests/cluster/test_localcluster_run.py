@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from queuectl.localcluster import (
+    ApiServerError,
     ClusterSpec,
     LocalCluster,
     LocalClusterError,
     NodeSpec,
-    RequestError,
     testing,
 )
 from queuectl.localcluster.client import Client, Document, get_plain
@@ -237,14 +237,14 @@ def test_the_operator_refuses_a_malformed_pytorchjob(cluster: LocalCluster, name
             }
         },
     }
-    with pytest.raises(RequestError, match="pytorch") as refused:
+    with pytest.raises(ApiServerError, match="pytorch") as refused:
         cluster.client.apply(work)
     assert refused.value.status in {400, 403, 422}
 
 
 def test_a_request_without_identity_is_refused(cluster: LocalCluster) -> None:
     client = cluster.anonymous_client()
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(ApiServerError) as refused:
         client.get("/api/v1/nodes")
     client.close()
     assert refused.value.status == 401
@@ -254,7 +254,7 @@ def test_a_plain_user_may_do_nothing_until_a_role_allows_it(
     cluster: LocalCluster, namespace: str
 ) -> None:
     client = cluster.client_for_user("alice", ["team-a"])
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(ApiServerError) as refused:
         client.get("/api/v1/nodes")
     assert (refused.value.status, refused.value.reason) == (403, "Forbidden")
     cluster.client.apply(
@@ -370,7 +370,7 @@ def test_two_clusters_at_once_are_independent(
         unknown_user = Client(
             other.server, other.authority, cluster._authority().client("root", ["system:masters"])
         )
-        with pytest.raises(RequestError) as refused:
+        with pytest.raises(ApiServerError) as refused:
             unknown_user.get("/api/v1/nodes")
         unknown_user.close()
         assert refused.value.status == 401

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from queuectl.cluster import nesting
-from queuectl.cluster.identity import Identity, identify
+from queuectl.cluster.identity import ObjectIdentity, identify
 from queuectl.cluster.nesting import LEVELS, decoded, shallow
 from queuectl.cluster.resources import watched
 
@@ -91,7 +91,7 @@ def test_a_document_of_any_depth_is_decoded(depth: int, kind: str) -> None:
 
 META: dict[str, Any] = {"uid": "u", "name": "n", "namespace": "team", "resourceVersion": "7"}
 META |= {"labels": {"a": "b"}, "annotations": {"c": "d"}}
-WHOLE = Identity("u", "team", "n", "7", "n0", "Running", "", {"a": "b"}, {"c": "d"})
+WHOLE = ObjectIdentity("u", "team", "n", "7", "n0", "Running", "", {"a": "b"}, {"c": "d"})
 
 
 @pytest.mark.parametrize("place", ["managedFields", "ownerReferences", "labels", "annotations"])
@@ -104,7 +104,7 @@ def test_the_identity_is_found_beside_a_part_that_is_deep(place: str) -> None:
     found = identify(written(document, deep=nested(DEEPEST, "{}")))
     labels = {} if place == "labels" else WHOLE.labels
     annotations = {} if place == "annotations" else WHOLE.annotations
-    assert found == Identity("u", "team", "n", "7", "n0", "Running", "", labels, annotations)
+    assert found == ObjectIdentity("u", "team", "n", "7", "n0", "Running", "", labels, annotations)
 
 
 PARTS = {

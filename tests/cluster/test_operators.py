@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from queuectl.localcluster import LocalCluster, NodeSpec, RequestError, build, testing
+from queuectl.localcluster import ApiServerError, LocalCluster, NodeSpec, build, testing
 from queuectl.localcluster.client import Document
 from queuectl.localcluster.operators import OPERATORS
 from queuectl.localcluster.progress import LineProgress
@@ -187,7 +187,7 @@ def test_the_webhooks_of_an_operator_default_and_refuse(
     made = create(cluster, jobset(namespace, suspend=True))
     assert made["spec"]["network"]["enableDNSHostnames"]
     path = cluster.client.path_of(made)
-    with pytest.raises(RequestError, match=r"jobset.*immutable"):
+    with pytest.raises(ApiServerError, match=r"jobset.*immutable"):
         cluster.client.patch(path, {"spec": {"replicatedJobs": []}})
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from queuectl.domain.errors import ObjectGone, WriteRefused
 from queuectl.domain.jobs import PodRecord
-from queuectl.localcluster import RequestError
+from queuectl.localcluster import ApiServerError
 from queuectl.objects import keys
 from queuectl.objects.kinds.pods import queue_patch, status_patch, withdraw_patch
 from queuectl.objects.kubernetes.pods import pin_patch
@@ -139,7 +139,7 @@ FORGED = {
 @pytest.mark.parametrize("what", FORGED)
 async def test_a_new_pod_in_a_queue_cannot_have(world: KubernetesWorld, what: str) -> None:
     document, message = FORGED[what]
-    with pytest.raises(RequestError, match=message):
+    with pytest.raises(ApiServerError, match=message):
         await created(world, document, dryRun="All")
 
 
@@ -257,7 +257,7 @@ async def test_the_controller_manager_creates_no_pod_of_a_deployment_with(
 ) -> None:
     with (
         world.plane.engineer(CONTROLLER_MANAGER) as client,
-        pytest.raises(RequestError, match="attempt, podset"),
+        pytest.raises(ApiServerError, match="attempt, podset"),
     ):
         await asyncio.to_thread(client.create, path(world), OF_DEPLOYMENTS[what])
 

@@ -13,7 +13,7 @@ from queuectl.cluster.client import Api
 from queuectl.domain.checks import PodSetUpdate
 from queuectl.domain.errors import WriteRefused
 from queuectl.domain.jobs import JobRecord
-from queuectl.localcluster import RequestError
+from queuectl.localcluster import ApiServerError
 from queuectl.objects import keys
 from queuectl.objects.kinds import DESCRIPTIONS, KINDS
 from queuectl.objects.kinds import path as kind_path
@@ -77,7 +77,7 @@ async def test_a_tenant_cannot_create_a_pod_with_the_labels_or_the_gate_of_a_gan
     for what, document in forged_pods(job).items():
         try:
             await asyncio.to_thread(world.user.create, pods, document, dryRun="All")
-        except RequestError as error:
+        except ApiServerError as error:
             assert "only the controllers of Jobs" in str(error)  # noqa: PT017 - each is tried
         else:
             accepted.append(what)
@@ -235,7 +235,7 @@ ASKS = [
     (requesting({"gpu.intel.com/i915": "1"}), False),
     (requesting({"gpu.intel.com/i915_monitoring": "1"}), True),
     (requesting({"nvidia.com/gpu": "1"}, "initContainers"), False),
-    (requesting({"cpu": "1", "example.com/gpu-licence": "1"}), True),
+    (requesting({"cpu": "1", "example.com/gpu-license": "1"}), True),
     (a_pod(), True),
 ]
 
@@ -249,7 +249,7 @@ async def test_only_queued_jobs_get_gpus_in_a_namespace_that_opts_in(
     def taken(document: Document) -> bool:
         try:
             world.user.create(pods, document, dryRun="All")
-        except RequestError as error:
+        except ApiServerError as error:
             if "GPUs are given to jobs in a queue alone" not in str(error):
                 raise
             return False

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queuectl.localcluster import RequestError
+from queuectl.localcluster import ApiServerError
 from queuectl.localcluster.testing import wait_until
 from queuectl.objects import keys
 from tests.cluster.kubernetes_world import KubernetesWorld
@@ -79,7 +79,7 @@ async def test_no_pod_of_a_system_class_is_created_in_another_namespace(
 ) -> None:
     """A kubelet preempts for a system class, too, so the node makes no difference. A cluster admin is no exception."""
     for client in (world.user, world.admin):
-        with pytest.raises(RequestError, match=REFUSED):
+        with pytest.raises(ApiServerError, match=REFUSED):
             await asyncio.to_thread(
                 client.create, pods(world.namespace), asking(name, **spec), dryRun="All"
             )
@@ -109,7 +109,7 @@ async def test_an_administrator_allows_a_namespace_by_its_label(world: Kubernete
     def accepted() -> bool:
         try:
             world.user.create(pods(world.namespace), asking(SYSTEM[0]), dryRun="All")
-        except RequestError as error:
+        except ApiServerError as error:
             assert REFUSED in str(error)  # noqa: PT017 - the label acts with a delay
             return False
         return True
@@ -135,7 +135,7 @@ async def test_a_user_of_one_namespace_cannot_label_it(world: KubernetesWorld) -
     carol = world.plane.cluster.client_for_user("carol")
     label = {"metadata": {"labels": {"queuectl.dev/allow-preemption": "true"}}}
     try:
-        with pytest.raises(RequestError, match="forbidden"):
+        with pytest.raises(ApiServerError, match="forbidden"):
             await asyncio.to_thread(carol.patch, f"/api/v1/namespaces/{world.namespace}", label)
     finally:
         carol.close()
@@ -174,13 +174,13 @@ async def test_a_daemonset_of_an_administrator_runs_on_each_node(world: Kubernet
 
 async def test_no_other_user_creates_a_daemonset_of_a_system_class(world: KubernetesWorld) -> None:
     for name in SYSTEM:
-        with pytest.raises(RequestError, match=REFUSED):
+        with pytest.raises(ApiServerError, match=REFUSED):
             await asyncio.to_thread(
                 world.user.create, daemon_sets(world), daemon_set(name), dryRun="All"
             )
     await asyncio.to_thread(world.user.create, daemon_sets(world), daemon_set(None))
     change = {"spec": {"template": {"spec": {"priorityClassName": SYSTEM[0]}}}}
-    with pytest.raises(RequestError, match=REFUSED):
+    with pytest.raises(ApiServerError, match=REFUSED):
         await asyncio.to_thread(world.user.patch, f"{daemon_sets(world)}/agent", change)
     other = {"spec": {"template": {"spec": {"terminationGracePeriodSeconds": 1}}}}
     await asyncio.to_thread(world.user.patch, f"{daemon_sets(world)}/agent", other)
@@ -189,7 +189,7 @@ async def test_no_other_user_creates_a_daemonset_of_a_system_class(world: Kubern
 async def test_a_user_cannot_pretend_that_a_pod_is_of_a_daemonset(world: KubernetesWorld) -> None:
     document = asking(SYSTEM[0])
     document["metadata"]["ownerReferences"] = [owner(kind="DaemonSet", apiVersion="apps/v1")]
-    with pytest.raises(RequestError, match=REFUSED):
+    with pytest.raises(ApiServerError, match=REFUSED):
         await asyncio.to_thread(world.user.create, pods(world.namespace), document, dryRun="All")
 
 
@@ -210,7 +210,7 @@ async def test_no_controller_creates_such_a_pod_for_a_user(
     document = asking(SYSTEM[0])
     document["metadata"]["ownerReferences"] = [owner(kind=kind)]
     for user in users:
-        with world.plane.engineer(user) as client, pytest.raises(RequestError, match=REFUSED):
+        with world.plane.engineer(user) as client, pytest.raises(ApiServerError, match=REFUSED):
             await asyncio.to_thread(client.create, pods(world.namespace), document, dryRun="All")
 
 
@@ -325,6 +325,6 @@ def _resize(world: KubernetesWorld, name: str, resources: Document) -> str:
     change = {"spec": {"containers": [{"name": "main", "resources": resources}]}}
     try:
         world.user._request("PATCH", path, change, "application/strategic-merge-patch+json")
-    except RequestError as error:
+    except ApiServerError as error:
         return str(error)
     return ""

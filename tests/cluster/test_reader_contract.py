@@ -12,7 +12,7 @@ import pytest
 from queuectl.cluster.identity import identify
 from queuectl.cluster.nesting import LEVELS, decoded
 from queuectl.cluster.resources import watched
-from queuectl.cluster.stream import Feed
+from queuectl.cluster.stream import ResourceFeed
 from queuectl.domain.containment import Containment
 from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.records import Record, Upserted
@@ -269,11 +269,11 @@ def test_a_hostile_object_is_listed_and_streamed_like_its_neighbors(case: str) -
     neighbor = json.dumps(READABLE[resource][1][-1]).encode()
     metadata = b'{"metadata":{"resourceVersion":"9"},"items":['
     containment = Containment(lambda: 0.0)
-    listed, _ = Feed(RESOURCES[resource], containment).page(
+    listed, _ = ResourceFeed(RESOURCES[resource], containment).page(
         metadata + b",".join((neighbor, document, neighbor)) + b"]}"
     )
     lines = [b'{"type":"ADDED","object":%b}' % one for one in (neighbor, document, neighbor)]
-    streamed = Feed(RESOURCES[resource], containment).events(lines)
+    streamed = ResourceFeed(RESOURCES[resource], containment).events(lines)
     for batch in (listed, streamed):
         assert batch.error is None
         assert [type(one) for one in batch.deltas[:3]] == 3 * [Upserted]

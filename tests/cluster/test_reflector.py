@@ -304,8 +304,8 @@ async def test_a_watch_that_ends_at_once_is_repeated_after_a_pause(run: Run) -> 
 
 def training_job(name: str, version: int) -> bytes:
     meta = {"name": name, "uid": name, "resourceVersion": str(version)}
-    labelled = meta | {"labels": {"queuectl.dev/queue-name": "main"}}
-    return msgspec.json.encode({"type": "ADDED", "object": {"metadata": labelled}}) + b"\n"
+    labeled = meta | {"labels": {"queuectl.dev/queue-name": "main"}}
+    return msgspec.json.encode({"type": "ADDED", "object": {"metadata": labeled}}) + b"\n"
 
 
 def groups(*served: str) -> Answer:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from queuectl.cluster.client import Expired
 from queuectl.cluster.resources import Resource, watched
-from queuectl.cluster.stream import INITIAL_EVENTS_END, Feed, LineSplitter
+from queuectl.cluster.stream import INITIAL_EVENTS_END, LineSplitter, ResourceFeed
 from queuectl.domain.containment import Boundary, Containment
 from queuectl.domain.errors import ClusterUnavailable
 from queuectl.domain.records import Deleted, Delta, ListCompleted, Unreadable, Upserted, key_of
@@ -44,8 +44,8 @@ def bookmark(version: int, *, end: bool = False) -> bytes:
     )
 
 
-def feed(resource: str = "pods") -> Feed:
-    return Feed(RESOURCES[resource], Containment(time.time))
+def feed(resource: str = "pods") -> ResourceFeed:
+    return ResourceFeed(RESOURCES[resource], Containment(time.time))
 
 
 def short(deltas: list[Delta]) -> list[tuple[str, str]]:
@@ -120,7 +120,7 @@ def test_invalid_bytes_break_the_watch_after_the_valid_events(garbage: bytes) ->
     assert short(batch.deltas) == [("+", "uid-a")]
 
 
-def test_unlabelled_jobs_are_dropped_without_a_log_event() -> None:
+def test_unlabeled_jobs_are_dropped_without_a_log_event() -> None:
     one = feed("jobs")
     batch = one.events(
         [line("ADDED", job("a", 5, queue=None)), line("MODIFIED", job("a", 6, queue=None))]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queuectl.localcluster import RequestError
+from queuectl.localcluster import ApiServerError
 from queuectl.localcluster.client import Client
 from queuectl.objects import keys
 from queuectl.objects.kinds.leaderworkerset import GROUP_LABEL, NAME_LABEL
@@ -25,7 +25,7 @@ ACCOUNTS = "system:serviceaccount:kube-system:"
 MANAGER = "system:kube-controller-manager"
 
 
-def labelled(labels: Document, annotations: Mapping[str, str]) -> Document:
+def labeled(labels: Document, annotations: Mapping[str, str]) -> Document:
     """A pod template."""
     made = template()
     made["spec"]["restartPolicy"] = "Always"
@@ -39,7 +39,7 @@ def maker(
     own = QUEUE if queue else {}
     app = {"app": kind.lower()}
     in_template = {} if kind == "Deployment" else own
-    spec: Document = {"template": labelled({**app, **in_template}, annotations or {})}
+    spec: Document = {"template": labeled({**app, **in_template}, annotations or {})}
     spec |= {} if kind == "DaemonSet" else {"replicas": 1}
     spec["selector"] = app if kind == "ReplicationController" else {"matchLabels": app}
     if kind == "StatefulSet":
@@ -251,23 +251,23 @@ GROUP = {NAME_LABEL: "theirs", GROUP_LABEL: "0"}
 async def test_no_user_makes_pods_of_a_leaderworkerset(world: KubernetesWorld, kind: str) -> None:
     document = maker(kind)
     document["spec"]["template"]["metadata"]["labels"] |= {**GROUP, **QUEUE}
-    with pytest.raises(RequestError, match=r"leaderworkerset\.sigs\.k8s\.io"):
+    with pytest.raises(ApiServerError, match=r"leaderworkerset\.sigs\.k8s\.io"):
         await asyncio.to_thread(world.user.create, path(world, kind), document, dryRun="All")
     plain = maker(kind)
     await asyncio.to_thread(world.user.create, path(world, kind), plain)
     change = {"spec": {"template": {"metadata": {"labels": {**GROUP, **QUEUE}}}}}
-    with pytest.raises(RequestError, match=r"leaderworkerset\.sigs\.k8s\.io"):
+    with pytest.raises(ApiServerError, match=r"leaderworkerset\.sigs\.k8s\.io"):
         await asyncio.to_thread(world.user.patch, path(world, kind, "made"), change)
 
 
 async def test_no_pod_of_a_user_joins_a_group_of_a_leaderworkerset(world: KubernetesWorld) -> None:
     pods = f"/api/v1/namespaces/{world.namespace}/pods"
-    with pytest.raises(RequestError, match=r"leaderworkerset\.sigs\.k8s\.io"):
+    with pytest.raises(ApiServerError, match=r"leaderworkerset\.sigs\.k8s\.io"):
         await asyncio.to_thread(world.user.create, pods, a_pod(labels={**QUEUE, **GROUP}))
     await asyncio.to_thread(world.user.create, pods, a_pod(labels=QUEUE))
     for key in GROUP:
         change = {"metadata": {"labels": {key: "0"}}}
-        with pytest.raises(RequestError, match="stay as they are"):
+        with pytest.raises(ApiServerError, match="stay as they are"):
             await asyncio.to_thread(world.user.patch, f"{pods}/forged", change)
     outside = a_pod(labels=GROUP)
     outside["metadata"]["name"] = "outside"

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from queuectl.cli import credentials
-from queuectl.cli.credentials import Context
+from queuectl.cli.credentials import KubeconfigContext
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.tokenrequest import made_for
 from queuectl.cluster.access import KubernetesAccess
@@ -35,7 +35,7 @@ async def access(control_plane: ControlPlane, admin: Api) -> AsyncIterator[Kuber
     await access.close()
 
 
-def written(plane: ControlPlane, folder: Path, form: str) -> Context:
+def written(plane: ControlPlane, folder: Path, form: str) -> KubeconfigContext:
     """The kubeconfig of the administrator in another form."""
     document = yaml.safe_load(plane.cluster.kubeconfig.read_text())
     user, cluster = document["users"][0]["user"], document["clusters"][0]["cluster"]

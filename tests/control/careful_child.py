@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from queuectl.cluster import nesting, stream
 from queuectl.cluster.nesting import LEVELS
-from queuectl.control.careful_child import Given, begin, run, try_everything
+from queuectl.control.careful_child import ChildArguments, begin, run, try_everything
 from queuectl.control.clock import SteadyClock
 from queuectl.control.settings import Settings
 from queuectl.db.engine import DatabaseSettings
@@ -113,7 +113,7 @@ POISONS: Final[dict[str, Callable[[Callable[[], None]], None]]] = {
 }
 
 
-async def _main(given: Given) -> None:
+async def _main(given: ChildArguments) -> None:
     _, file, boundary, error = sys.argv
     clock = SteadyClock()
     POISONS[boundary](ERRORS[error])

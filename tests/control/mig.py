@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from queuectl.control.settings import MigSettings
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.domain.ledger import Document, State
 from queuectl.domain.mig import CONFIG, STATE
 from queuectl.domain.mig_reconfiguration import ANNOTATION, MigPhase, MigReconfiguration
@@ -130,7 +130,7 @@ def _document(kind: str, name: str, spec: Mapping[str, Any]) -> Document:
 
 
 def job(name: str, pods: int, resource: str, amount: int) -> Document:
-    document = m.job(name, "default", "research", Pods(count=pods), retries=6)
+    document = m.job(name, "default", "research", PodSetManifest(count=pods), retries=6)
     container = document["spec"]["template"]["spec"]["containers"][0]
     amounts = {"cpu": "1", resource: str(amount)}
     container["resources"] = {"requests": amounts, "limits": {resource: str(amount)}}

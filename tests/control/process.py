@@ -12,7 +12,7 @@ from queuectl.control.settings import Settings
 from queuectl.control.supervisor import Supervisor
 from queuectl.db.engine import DatabaseSettings
 from queuectl.objects.kinds import KINDS
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.doubles.cluster import FakeCluster
 from tests.support.stores import PostgresStore
 
@@ -29,7 +29,7 @@ async def running(
     supervisor = Supervisor(
         store=store,
         cluster=cluster,
-        metrics=Metrics(),
+        metrics=MetricsRecorder(),
         settings=settings or Settings(),
         clock=SteadyClock(),
         kinds=KINDS,

@@ -25,7 +25,7 @@ from queuectl.db.engine import DatabaseSettings
 from queuectl.db.ports import Commit
 from queuectl.db.usage import UsageLedger
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.domain.arrays import gang_uid
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.errors import Fenced, StoreUnavailable
@@ -38,7 +38,7 @@ from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS, JobKinds
 from queuectl.planner.cache import PlannerCache
 from queuectl.state.mirror import Mirror
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.control.kills import ACCOUNT, WRITES, Killed, KillPoint, commit_names, write_name
 from tests.doubles.admission import replicas
 from tests.doubles.cluster import FakeCluster
@@ -139,7 +139,7 @@ class Rig:
     look_seconds: float = (
         0.03  # between passes while nothing happens: some deadlines end by time alone
     )
-    metrics: Metrics = field(default_factory=Metrics)
+    metrics: MetricsRecorder = field(default_factory=MetricsRecorder)
     running: bool = True
     clock: Callable[[], float] = time.time
     each_turn: Callable[[], None] = lambda: None  # runs at each pass
@@ -258,7 +258,7 @@ class Rig:
         complete = asyncio.Event()
 
         def sink(deltas: Sequence[Delta]) -> None:
-            loop.seen(mirror.apply(deltas))
+            loop.react(mirror.apply(deltas))
 
         def synced(resource: str) -> None:
             listed.add(resource)
@@ -406,7 +406,7 @@ def configuration(gpus: int, *, strategy: str = "BestEffortFIFO") -> list[Docume
 
 def gang(kind: str, name: str, pods: int, priority: str = "low", **options: Any) -> Document:
     """A gang of 8-GPU pods of any kind."""
-    shape = Pods(count=pods, gpus=8)
+    shape = PodSetManifest(count=pods, gpus=8)
     if kind == "Job":
         return m.job(
             name, "default", "research", shape, priority_class=priority, retries=6, **options

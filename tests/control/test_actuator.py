@@ -16,7 +16,7 @@ from queuectl.cluster.connection import Connection
 from queuectl.control.leader.actuator import Actuator
 from queuectl.domain.ledger import Purpose
 from queuectl.lifecycle.outstanding_writes import POD, Write
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.cluster.test_client import kubeconfig
 from tests.doubles.cluster import FakeCluster
 
@@ -47,7 +47,7 @@ class Ledger:
 
 @asynccontextmanager
 async def acting(ledger: Ledger) -> AsyncIterator[Actuator]:
-    actuator = Actuator(Pods(), ledger.due, Metrics(), 4)
+    actuator = Actuator(Pods(), ledger.due, MetricsRecorder(), 4)
     task = asyncio.create_task(actuator.run())
     yield actuator
     task.cancel()
@@ -143,7 +143,7 @@ async def test_a_write_is_sent_again_after_an_answer_that_is_not_from_an_api_ser
     async with TestServer(app) as server:
         given = Connection(kubeconfig=kubeconfig(tmp_path, server.port or 0))
         cluster = await KubernetesCluster.connect(given)
-        actuator = Actuator(cluster, lambda _: [write], Metrics(), 2)
+        actuator = Actuator(cluster, lambda _: [write], MetricsRecorder(), 2)
         running = asyncio.create_task(actuator.run())
         try:
             async with asyncio.timeout(30):

@@ -233,7 +233,7 @@ REFUSED: dict[str, tuple[PodSetUpdate, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-async def test_updates_that_cannot_be_honoured_are_refused(database_url: str, case: str) -> None:
+async def test_updates_that_cannot_be_honored_are_refused(database_url: str, case: str) -> None:
     update, why = REFUSED[case]
     async with rig(database_url, 2) as world:
         await with_checks(world, "data")

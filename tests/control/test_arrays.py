@@ -9,7 +9,7 @@ import pytest
 from queuectl.demo import manifests as m
 from queuectl.domain.arrays import index_uid
 from queuectl.domain.commands import DONE, Action
-from queuectl.domain.jobs import Outcome
+from queuectl.domain.jobs import JobOutcome
 from queuectl.domain.ledger import Document, State
 from queuectl.domain.reasons import Code
 from tests.control.rig import Rig, configuration, gang, live, rig
@@ -109,7 +109,7 @@ async def evicted_alone(world: Rig) -> None:
 
 def holds(world: Rig, uid: str, kind: str) -> bool:
     outcome = world.cluster.job(uid).outcome
-    return outcome is (Outcome.SUCCEEDED if kind == "Complete" else Outcome.FAILED)
+    return outcome is (JobOutcome.SUCCEEDED if kind == "Complete" else JobOutcome.FAILED)
 
 
 async def test_a_deleted_pod_queues_its_index_again(database_url: str) -> None:

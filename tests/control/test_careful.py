@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from queuectl.control import careful
-from queuectl.control.careful import UNKNOWN_ENDS, Child, ChildEnd
+from queuectl.control.careful import UNKNOWN_ENDS, ChildEnd, ChildProcess
 from queuectl.db.engine import DatabaseSettings
 from queuectl.domain import containment
 from queuectl.domain.containment import Boundary, Suspect
@@ -42,11 +42,11 @@ class World:
         self.poison = self.cluster.submit(gang("Job", POISON, 1))
         self.fine = self.cluster.submit(gang("Job", "fine", 1))
 
-    def child(self, boundary: str, error: str, silence: float = 90.0) -> Child:
+    def child(self, boundary: str, error: str, silence: float = 90.0) -> ChildProcess:
         """A child that an object at a boundary ends."""
         save(self.cluster, self._file)
         command = ("-m", "tests.control.careful_child", str(self._file), boundary, error)
-        return Child(self.url, silence, memory=MEMORY, command=(sys.executable, *command))
+        return ChildProcess(self.url, silence, memory=MEMORY, command=(sys.executable, *command))
 
     async def started(self, uid: str) -> bool:
         entry = await self.store.get_workload(uid)

@@ -147,7 +147,7 @@ async def test_a_shared_claim_counts_as_devices_and_not_as_a_pod() -> None:
     assert cost is not None
     assert (cost.gangs, cost.pods, cost.gpus) == (1, 3, 2)
     made = checked_plan(snapshot)
-    (shown,) = cluster_map_of(made.snapshot, made.given, {}).gangs
+    (shown,) = cluster_map_of(made.snapshot, made.original, {}).gangs
     assert (shown.pods, float(shown.gpus)) == (3, 2.0)
 
 
@@ -188,7 +188,7 @@ async def test_a_standby_explains_from_a_plan_with_devices(
 def test_no_fix_moves_pods_away_from_the_claim_that_they_share() -> None:
     made = checked_plan(world([gang("wide", sharing(200))]))
     (diagnosis,) = diagnose_those(made.snapshot, frozenset({"wide"}), plan=made.decided)
-    known_to_users(plan_document(made.given, made.plan, diagnoses=[diagnosis]))
+    known_to_users(plan_document(made.original, made.plan, diagnoses=[diagnosis]))
     fixes = [fix.remedy for fix in diagnosis.suggested_fixes]
     assert fixes[0] is Remedy.FEWER_PODS
 
@@ -202,4 +202,4 @@ def test_a_refused_plan_with_devices_is_repeated_to_the_same_bytes() -> None:
         refused = unpack(content, "file")
         again = planned_again(refused.snapshot)
         assert same_plan(refused, again.decided)
-        known_to_users(plan_document(again.given, again.plan))
+        known_to_users(plan_document(again.original, again.plan))

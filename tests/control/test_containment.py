@@ -15,7 +15,7 @@ from queuectl.control.leader.actuator import Actuator
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.db.ports import Commit
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.domain.commands import Action
 from queuectl.domain.containment import Boundary, Containment
 from queuectl.domain.errors import StoreError
@@ -25,7 +25,7 @@ from queuectl.domain.reasons import WAITS_FOR_ROOM, Code
 from queuectl.domain.records import Upserted
 from queuectl.lifecycle import observations
 from queuectl.planner.cycle.cycle import AdmissionCycle
-from queuectl.planner.verify import Rule, Violation, verify
+from queuectl.planner.verify import PlanRule, PlanViolation, verify
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.mirror import Mirror
 from tests.control.rig import Rig, configuration, gang, rig
@@ -102,13 +102,13 @@ def _gang(poison: Poison, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _verifier(poison: Poison, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(snapshot: Any, plan: Any, selects: Any) -> tuple[Violation, ...]:
+    def refuses(snapshot: Any, plan: Any, selects: Any) -> tuple[PlanViolation, ...]:
         names = {p.workload.uid: p.workload.name for p in snapshot.pending}
         bad = [a.uid for a in plan.admitted if names.get(a.uid, "").startswith(POISON)]
         if poison.repaired or not bad:
             return verify(snapshot, plan, selects)
         poison.raised += 1
-        return (Violation(Rule.CAPACITY, "a node", "is over"),)
+        return (PlanViolation(PlanRule.CAPACITY, "a node", "is over"),)
 
     monkeypatch.setattr("queuectl.control.checked_plan.verify", refuses)
 
@@ -282,7 +282,7 @@ async def test_a_running_gang_with_which_each_plan_fails_stops_no_other_cohort(
         waits = world.cluster.submit(gang("Job", "waits", 1))
         for number in range(2):
             for name in ("other", "third"):
-                shape = Pods(count=1, gpus=8)
+                shape = PodSetManifest(count=1, gpus=8)
                 job = m.job(f"{name}-{number}", "default", name, shape, priority_class="low")
                 await world.until_state(world.cluster.submit(job), State.RUNNING)
         await world.until_entry(

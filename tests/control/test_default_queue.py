@@ -1,4 +1,4 @@
-"""LocalQueue ``default``: the namespace is labelled, and jobs without a queue are queued there."""
+"""LocalQueue ``default``: the namespace is labeled, and jobs without a queue are queued there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from queuectl.domain.ledger import State
 from queuectl.domain.queues import LocalQueue, QueueConfig
 from queuectl.domain.records import NamespaceRecord
 from queuectl.objects.keys import DEFAULT_QUEUE_LABEL
-from queuectl.state.defaults import mislabelled
+from queuectl.state.defaults import mislabeled
 from tests.control.rig import Rig, gang, rig
 
 YES = ((DEFAULT_QUEUE_LABEL, "true"),)
@@ -32,15 +32,15 @@ OTHER = QueueConfig(local_queues={("a", "main"): LocalQueue("a", "main", "cq")})
 def test_the_label_follows_the_queue(
     config: QueueConfig, labels: tuple[tuple[str, str], ...], wrong: list[Any]
 ) -> None:
-    assert list(mislabelled([NamespaceRecord("a", 1, labels)], config)) == wrong
+    assert list(mislabeled([NamespaceRecord("a", 1, labels)], config)) == wrong
 
 
-def labelled(world: Rig) -> bool:
+def labeled(world: Rig) -> bool:
     labels = world.cluster.server.get("namespaces", "", "default")["metadata"].get("labels", {})
     return DEFAULT_QUEUE_LABEL in labels
 
 
-def unlabelled_gang(kind: str, name: str) -> dict[str, Any]:
+def unlabeled_gang(kind: str, name: str) -> dict[str, Any]:
     document = dict(gang(kind, name, 2))
     document["metadata"]["labels"] = {}
     return document
@@ -52,8 +52,8 @@ async def test_a_job_without_a_queue_is_queued_in_the_default_one(
 ) -> None:
     async with rig(database_url, 2) as world:
         await world.store.put_config(m.local_queue("default", "default", "pool"))
-        await world.until(lambda: labelled(world), "the namespace is labelled")
-        uid = world.cluster.submit(unlabelled_gang(kind, "plain"))
+        await world.until(lambda: labeled(world), "the namespace is labeled")
+        uid = world.cluster.submit(unlabeled_gang(kind, "plain"))
         entry = await world.until_state(uid, State.RUNNING)
         assert (entry.queue, entry.cluster_queue) == ("default", "pool")
 
@@ -66,6 +66,6 @@ async def test_the_label_is_removed_with_the_queue(database_url: str) -> None:
             namespace,
             lambda d: d["metadata"].update(labels=dict(YES) | {"team": "x"}),
         )
-        await world.until(lambda: not labelled(world), "the label is removed")
+        await world.until(lambda: not labeled(world), "the label is removed")
         namespace = world.cluster.server.get("namespaces", "", "default")
         assert namespace["metadata"]["labels"] == {"team": "x"}, "others stay"

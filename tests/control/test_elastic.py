@@ -9,7 +9,7 @@ import pytest
 from queuectl.demo import manifests as m
 from queuectl.domain.arrays import index_uid
 from queuectl.domain.commands import DONE, Action
-from queuectl.domain.jobs import Outcome
+from queuectl.domain.jobs import JobOutcome
 from queuectl.domain.ledger import Document, Entry, State
 from queuectl.domain.reasons import Code
 from tests.control.rig import Rig, gang, live, rig
@@ -110,7 +110,7 @@ async def test_the_success_of_its_least_number_completes_it(database_url: str) -
         assert gated(world, uid) == [1, 2]
         succeed(world, uid, 0)
         await world.until_state(uid, State.FINISHED)
-        assert world.cluster.job(uid).outcome is Outcome.SUCCEEDED
+        assert world.cluster.job(uid).outcome is JobOutcome.SUCCEEDED
 
 
 async def test_it_does_not_start_without_room_for_its_least_number(database_url: str) -> None:
@@ -143,7 +143,7 @@ async def shrunk(world: Rig) -> None:
     world.cluster.finish(uid)
     for one in (uid, *grown):
         await world.until_state(one, State.FINISHED)
-    assert world.cluster.job(uid).outcome is Outcome.SUCCEEDED
+    assert world.cluster.job(uid).outcome is JobOutcome.SUCCEEDED
     await world.at_rest()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from queuectl.control.leader.estimates import Estimator
+from queuectl.control.leader.estimates import StartEstimator
 from queuectl.domain.ledger import Document, State
 from queuectl.domain.queries import QueuePosition
 from queuectl.domain.workload import Duration
@@ -26,7 +26,7 @@ async def estimates(world: Rig) -> dict[str, float]:
     leader_state, metrics = world.loop.leader_state, world.metrics.estimates
     between_plans = threading.Event()
     between_plans.set()
-    maker = Estimator(leader_state, world.store.usage, metrics, PlannerCache(), between_plans)
+    maker = StartEstimator(leader_state, world.store.usage, metrics, PlannerCache(), between_plans)
     await maker.estimate()
     return {uid: start.median for uid, start in leader_state.estimates.now.by_uid.items()}
 

@@ -23,7 +23,7 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code
 from queuectl.objects.configuration.links import MAX_COHORTS
 from queuectl.objects.kinds import KINDS
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.control.rig import Rig, configuration, gang, rig
 from tests.control.test_idle_reclaim import one_idle, reclaiming
 from tests.control.test_lifecycle import until_reason
@@ -53,7 +53,7 @@ async def following(store: MemoryStore) -> AsyncIterator[Follower]:
     supervisor = Follower(
         store=store,
         cluster=FakeCluster([]),
-        metrics=Metrics(),
+        metrics=MetricsRecorder(),
         settings=Settings(debounce_seconds=0.0),
         clock=SteadyClock(),
         kinds=KINDS,

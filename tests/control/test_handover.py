@@ -16,7 +16,7 @@ from queuectl.domain.ledger import State
 from queuectl.domain.records import Delta
 from queuectl.planner.cache import PlannerCache
 from queuectl.state.mirror import Mirror
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.control.rig import Rig, gang, live, rig
 from tests.doubles.apiserver import Watcher
 
@@ -35,7 +35,7 @@ class Standby:
             store=world.leader_store,
             cluster=world.cluster,
             mirror=self._mirror,
-            metrics=Metrics(),
+            metrics=MetricsRecorder(),
             settings=world.settings,
             clock=world.clock,
             cache=PlannerCache(),
@@ -56,7 +56,7 @@ class Standby:
         return self._world.cluster.server.watchers[-1]
 
     def _sink(self, deltas: Sequence[Delta]) -> None:
-        self._loop.seen(self._mirror.apply(deltas))
+        self._loop.react(self._mirror.apply(deltas))
 
     async def lead(self) -> None:
         """The other process has ended in an orderly way."""

@@ -18,7 +18,7 @@ from queuectl.cli.doctor.findings import Level
 from queuectl.db.engine import DatabaseSettings, make_engine
 from queuectl.domain.ledger import VIOLATED, Document, Entry, EntryChange, Invariant, State
 from queuectl.domain.workload import Placement
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.api.support import FixedDiagnoser, FixedHealth
 from tests.control.rig import Rig, gang, rig
 from tests.doubles.store import MemoryStore
@@ -159,7 +159,7 @@ async def edit_row(url: str, uid: str) -> None:
 
 async def test_a_process_that_does_not_lead_names_the_leader() -> None:
     diagnoser = FixedDiagnoser()
-    app = create_app(MemoryStore(), FixedHealth(), Metrics().registry, diagnoser)
+    app = create_app(MemoryStore(), FixedHealth(), MetricsRecorder().registry, diagnoser)
     transport = httpx2.ASGITransport(app=app)
     async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
         answer = await client.get("/api/v1/invariants")

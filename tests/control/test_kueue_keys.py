@@ -126,8 +126,8 @@ async def test_without_an_answer_of_the_api_server_nothing_changes(
 @pytest.mark.parametrize("kueue", [True, False])
 async def test_the_watch_shows_kueues_jobs_only_where_its_keys_count(kueue: bool) -> None:
     cluster = FakeCluster()
-    labelled = {"ours": "queuectl.dev", "theirs": "kueue.x-k8s.io"}
-    for name, prefix in labelled.items():
+    labeled = {"ours": "queuectl.dev", "theirs": "kueue.x-k8s.io"}
+    for name, prefix in labeled.items():
         document: dict[str, Any] = batch_job(name, queue=None)
         document["metadata"]["labels"] = {f"{prefix}/queue-name": "main"}
         cluster.submit(document)
@@ -155,11 +155,11 @@ async def test_a_job_that_another_controller_gets_runs_on_and_can_be_returned(
         assert world.loop is not None
         mirror = world.loop._mirror
         job = mirror.jobs[uid]
-        world.loop.seen(
+        world.loop.react(
             mirror.apply([Deleted("jobs", uid, job.version)])
         )  # a watch without its key
         await world.until_state(uid, State.FINISHED)
         assert len(live(world.cluster.pods_of(uid))) == 2, "it still runs"
-        world.loop.seen(mirror.apply([Upserted(world.cluster.job(uid))]))
+        world.loop.react(mirror.apply([Upserted(world.cluster.job(uid))]))
         await world.until_state(uid, State.RUNNING)
         assert len(live(world.cluster.pods_of(uid))) == 2

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.domain.commands import Action
 from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import Entry, State
@@ -32,7 +32,7 @@ def submitted(world: Rig, name: str, priority: str, replicas: int = 1) -> Docume
         leaderworkerset(
             name,
             "default",
-            Pods(2, gpus=8),
+            PodSetManifest(2, gpus=8),
             replicas=replicas,
             queue="research",
             priority_class=priority,

@@ -8,7 +8,7 @@ from typing import Any, cast
 from queuectl.control.leader.planning import MOST_KEPT, Planning
 from queuectl.domain.arrays import index_uid
 from queuectl.domain.ledger import State
-from queuectl.planner.verify import Rule, Violation
+from queuectl.planner.verify import PlanRule, PlanViolation
 from tests.control.rig import gang, live, rig
 from tests.control.test_arrays import array
 from tests.control.test_elastic import elastic
@@ -41,7 +41,7 @@ async def test_nothing_is_kept_of_workloads_that_failed_succeeded_or_were_delete
             world.cluster.delete_job(uid)
         await world.until(lambda: not loop._mirror.arrays, "the arrays are deleted")
         assert loop._mirror._arrays._known == {}
-        assert loop._writer._presenter._last == {}
+        assert loop._writer._recorder._last == {}
         assert loop._actuator._retries._failed == loop._actuator._timers == {}
         assert loop.leader_state.refusals._unknown == {}
 
@@ -55,7 +55,9 @@ def test_the_violations_of_saved_plans_are_forgotten_beyond_a_limit() -> None:
 
     planning: Any = object.__new__(Planning)
     planning._kept, planning._writer = {}, Writer()
-    plans = [[Violation(Rule.WHOLE, f"gang-{n}", "1 of 2 pods")] for n in range(3 * MOST_KEPT)]
+    plans = [
+        [PlanViolation(PlanRule.WHOLE, f"gang-{n}", "1 of 2 pods")] for n in range(3 * MOST_KEPT)
+    ]
 
     async def keep() -> None:
         for violations in plans:

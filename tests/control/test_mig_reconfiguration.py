@@ -163,7 +163,7 @@ def uncordoned(mig: MigWorld, name: str) -> None:
     mig.rig.cluster.cordon(name, unschedulable=False)
 
 
-def relabelled(mig: MigWorld, name: str) -> None:
+def relabeled(mig: MigWorld, name: str) -> None:
     labels = {CONFIG: "all-1g.10gb", STATE: "success"}
     mig.rig.cluster.user_patch("Node", "", name, {"metadata": {"labels": labels}})
 
@@ -182,7 +182,7 @@ def created_again(mig: MigWorld, name: str) -> None:
 
 
 @pytest.mark.gpus
-@pytest.mark.parametrize("meddle", [uncordoned, relabelled])
+@pytest.mark.parametrize("meddle", [uncordoned, relabeled])
 async def test_a_node_that_a_user_takes_over_is_left_to_the_user(
     meddle: Callable[[MigWorld, str], None], database_url: str
 ) -> None:
@@ -194,7 +194,7 @@ async def test_a_node_that_a_user_takes_over_is_left_to_the_user(
         await mig.until_phase(MigPhase.TAKEN_OVER)
         assert not mig.cordoned(name)
         wanted = mig.node(name)["metadata"]["labels"][CONFIG]
-        assert wanted == ("all-1g.10gb" if meddle is relabelled else HALF)
+        assert wanted == ("all-1g.10gb" if meddle is relabeled else HALF)
 
 
 @pytest.mark.gpus

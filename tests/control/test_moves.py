@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.reasons import Code
 from tests.control.rig import QUICK, Rig, configuration, live, rig
@@ -41,13 +41,13 @@ async def until_reason(world: Rig, uid: str, code: Code) -> Entry:
 
 def small(world: Rig, name: str) -> str:
     return world.cluster.submit(
-        m.job(name, "default", "research", Pods(count=1, gpus=4), retries=6)
+        m.job(name, "default", "research", PodSetManifest(count=1, gpus=4), retries=6)
     )
 
 
 def whole(world: Rig, name: str = "whole") -> str:
     return world.cluster.submit(
-        m.job(name, "default", "research", Pods(count=1, gpus=8), retries=6)
+        m.job(name, "default", "research", PodSetManifest(count=1, gpus=8), retries=6)
     )
 
 

@@ -92,7 +92,7 @@ async def test_a_standby_shows_the_present_quota(database_url: str) -> None:
     async with rig(database_url, 2) as world, standby(world) as other:
         now = time.time()
         await world.store.put_config(override(now - 60, now + 3600, nominalQuota=8))
-        shown = await other.seen()
+        shown = await other.recent()
         assert shown is not None
         assert quota(shown.snapshot.config) == 8
 

@@ -24,8 +24,8 @@ from queuectl.domain.errors import (
 )
 from queuectl.domain.ledger import Purpose
 from queuectl.lifecycle.outstanding_writes import POD, Write
-from queuectl.lifecycle.refusals import Outcome
-from queuectl.telemetry.metrics import Metrics
+from queuectl.lifecycle.refusals import WriteOutcome
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.doubles.cluster import FakeCluster
 from tests.support.virtualtime import run
 
@@ -64,7 +64,7 @@ def acting(
     """Run the actuator for a gang with these writes. ``poked``: seconds between the events of the watch."""
 
     async def main() -> None:
-        actuator = Actuator(cluster, lambda _: owed(), Metrics(), 8)
+        actuator = Actuator(cluster, lambda _: owed(), MetricsRecorder(), 8)
         task = asyncio.create_task(actuator.run())
         actuator.poke(["gang"])
         with contextlib.suppress(TimeoutError):
@@ -143,12 +143,12 @@ def test_a_write_over_a_newer_version_is_sent_at_once_after_a_conflict() -> None
 
 @settings(max_examples=30)
 @given(
-    st.sampled_from([one for one in Outcome if one is not Outcome.DONE]),
+    st.sampled_from([one for one in WriteOutcome if one is not WriteOutcome.TOOK_EFFECT]),
     st.integers(1, 1500),
     st.none() | st.floats(0, 1e300),
 )
 def test_each_delay_is_positive_and_bounded(
-    outcome: Outcome, count: int, asked: float | None
+    outcome: WriteOutcome, count: int, asked: float | None
 ) -> None:
     retries, now = Retries(), 0.0
     for number in range(count):

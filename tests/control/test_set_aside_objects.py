@@ -13,11 +13,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from queuectl.cluster.resources import watched
-from queuectl.cluster.stream import Feed
+from queuectl.cluster.stream import ResourceFeed
 from queuectl.domain.containment import Boundary
 from queuectl.domain.errors import StoreUnavailable
 from queuectl.domain.ledger import State
-from queuectl.domain.set_aside_objects import KEPT, SetAsideObject
+from queuectl.domain.set_aside_objects import KEPT_OBJECTS, SetAsideObject
 from queuectl.lifecycle import observations
 from tests.control.rig import Rig, gang, rig
 from tests.control.test_containment import POISON, Poison, contained
@@ -52,7 +52,7 @@ def unreadable(number: int = 0) -> dict[str, Any]:
 
 def received(world: Rig, *documents: dict[str, Any]) -> None:
     """Let the reader of the watch decode these objects."""
-    feed = Feed(JOBS, contained(world))
+    feed = ResourceFeed(JOBS, contained(world))
     for one in documents:
         feed.events([b'{"type":"ADDED","object":%b}' % msgspec.json.encode(one)])
 
@@ -115,9 +115,9 @@ async def test_of_1000_objects_the_newest_are_kept(database_url: str) -> None:
         began = time.perf_counter()
         received(world, *map(unreadable, range(MANY)))
         took = time.perf_counter() - began
-        items = await listed(world, KEPT)
+        items = await listed(world, KEPT_OBJECTS)
         assert [one["unit"] for one in items] == [
-            f"jobs/default/bad-{number}" for number in reversed(range(MANY - KEPT, MANY))
+            f"jobs/default/bad-{number}" for number in reversed(range(MANY - KEPT_OBJECTS, MANY))
         ]
         print(f"{took / MANY * 1e6:.1f} µs for each object")
 

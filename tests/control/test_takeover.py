@@ -121,7 +121,7 @@ async def test_without_its_workload_it_is_charged_by_its_nodes(
 async def test_a_suspended_job_is_started_with_gates_and_labels(
     database_url: str, kind: str
 ) -> None:
-    """Gated and labelled as if the admission policies had seen it."""
+    """Gated and labeled as if the admission policies had seen it."""
     cluster = FakeCluster(nodes(2), clock=time.time)
     job = stored(cluster, kind, "train", running=False)
     uid = job["metadata"]["uid"]

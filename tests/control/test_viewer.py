@@ -268,14 +268,14 @@ async def test_a_what_if_plan_uses_the_newest_state_while_pages_show_the_last_vi
         await world.until_state(early, State.RUNNING)
         await world.until_state(late, State.RUNNING)
         viewer = leader(world) if leads else other
-        before = await viewer.seen()
+        before = await viewer.recent()
         world.cluster.finish(late)
         await world.until_state(late, State.FINISHED)
-        assert await viewer.seen() is before
+        assert await viewer.recent() is before
         latest = await viewer.latest()
         assert latest is not None
         assert [a.workload.uid for a in latest.snapshot.admitted] == [early]
-        assert await viewer.seen() is latest
+        assert await viewer.recent() is latest
 
 
 async def test_concurrent_requests_for_the_latest_view_get_the_same(database_url: str) -> None:
@@ -315,4 +315,4 @@ async def test_a_standby_and_the_leader_know_unmanaged_pods(database_url: str) -
         assert await early.unmanaged() is None
     held = UnmanagedPod("default", "notebook", "n0", Fraction(3), None)
     assert listed == [(held,), (held,)]
-    assert (float(occupancy.free_gpus), occupancy.others["nvidia.com/gpu"]) == (5, 3)
+    assert (float(occupancy.free_gpus), occupancy.other_pods["nvidia.com/gpu"]) == (5, 3)

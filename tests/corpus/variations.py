@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from queuectl.domain.limits import Allowance, Limit
+from queuectl.domain.limits import Allowance, QuotaLimit
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import (
     ClusterQueue,
@@ -47,10 +47,10 @@ def _workloads(snapshot: Snapshot, change: Callable[[Workload], Workload]) -> Sn
 def resource_quota(snapshot: Snapshot, rng: random.Random) -> Snapshot:
     """The namespace has a ResourceQuota for GPUs, and sometimes one for pods."""
     used = sum(int(a.gpus) for a in snapshot.admitted)
-    limits = [Limit(f"requests.{GPU}", GPU, used + rng.randint(0, 6), used)]
+    limits = [QuotaLimit(f"requests.{GPU}", GPU, used + rng.randint(0, 6), used)]
     if rng.random() < 0.5:
         pods = sum(a.workload.pods for a in snapshot.admitted)
-        limits.append(Limit("pods", "pods", pods + rng.randint(1, 5), pods))
+        limits.append(QuotaLimit("pods", "pods", pods + rng.randint(1, 5), pods))
     limits.sort(key=lambda limit: limit.key)
     return replace(snapshot, allowances={"team": (Allowance("team", tuple(limits)),)})
 

@@ -14,7 +14,13 @@ from queuectl.db.ports import Commit
 from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.commands import Action, Answer, Command, CommandFilter, CommandState
 from queuectl.domain.containment import Boundary, Suspect
-from queuectl.domain.decisions import KEPT, KEPT_BYTES, KEPT_SECONDS, Decision, RefusedPlan
+from queuectl.domain.decisions import (
+    KEPT_BYTES,
+    KEPT_DECISIONS,
+    KEPT_SECONDS,
+    CycleDecision,
+    RefusedPlan,
+)
 from queuectl.domain.errors import (
     BadInput,
     Conflict,
@@ -36,7 +42,7 @@ from queuectl.domain.events import (
     RetryDue,
     StartConfirmed,
 )
-from queuectl.domain.jobs import Outcome
+from queuectl.domain.jobs import JobOutcome
 from queuectl.domain.ledger import Entry, EntryChange, MigrationCost, State
 from queuectl.domain.pastuse import AccountScope, PastUseAccount, Used
 from queuectl.domain.plan import Proof
@@ -44,7 +50,7 @@ from queuectl.domain.process_runs import ProcessEnd
 from queuectl.domain.queries import (
     ConfigChanges,
     DocumentKey,
-    Position,
+    PagePosition,
     QueuePosition,
     SortKey,
     Tolerance,
@@ -53,8 +59,7 @@ from queuectl.domain.queries import (
 )
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import Retention
-from queuectl.domain.set_aside_objects import KEPT as KEPT_OBJECTS
-from queuectl.domain.set_aside_objects import SetAsideObject
+from queuectl.domain.set_aside_objects import KEPT_OBJECTS, SetAsideObject
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.state.durations import work_of
 from tests.db.histories import HERE, LEASE, WAITS, WHOLE_LIFE, ask, step, submitted
@@ -94,7 +99,7 @@ FOUND = LeaderFindings(
 USER = Used(PastUseAccount(AccountScope.USER, "ann's"), 7.0, {"nvidia.com/gpu": 1e-9})
 
 
-DECISION = Decision(
+DECISION = CycleDecision(
     at=1700000000.25,
     revision=3,
     nodes=10,
@@ -161,7 +166,7 @@ class StoreConformance:
         store = await open_store()
         epoch = await leader(store)
         first = submitted("u1")
-        last = step(first.after, Ended(Outcome.SUCCEEDED))
+        last = step(first.after, Ended(JobOutcome.SUCCEEDED))
         await commit(store, epoch, first, submitted("u2"))
         await commit(store, epoch, last)
         assert set(await loaded(store)) == {"u2"}
@@ -182,7 +187,7 @@ class StoreConformance:
             await commit(store, epoch, queued)
             await commit(store, epoch, began)
             ended = 1700000100.0 - number
-            await commit(store, epoch, step(began.after, Ended(Outcome.SUCCEEDED), ended))
+            await commit(store, epoch, step(began.after, Ended(JobOutcome.SUCCEEDED), ended))
         runs = await store.usage.past_runs(2)
         assert [(run.work.queue, run.seconds) for run in runs] == [("q-b", 89.0), ("q-a", 90.0)]
         first = await store.get_workload("a")
@@ -309,7 +314,7 @@ class StoreConformance:
         epoch = await leader(store)
         first = submitted("u1")
         await commit(store, epoch, first)
-        await commit(store, epoch, step(first.after, Ended(Outcome.SUCCEEDED)))
+        await commit(store, epoch, step(first.after, Ended(JobOutcome.SUCCEEDED)))
         await commit(store, epoch, first)
         assert await loaded(store) == {"u1": first.after}
 
@@ -455,18 +460,22 @@ class StoreConformance:
         store = await open_store()
         epoch = await leader(store)
         assert await store.refused_plans() == ()
-        for n in range(KEPT + 2):
+        for n in range(KEPT_DECISIONS + 2):
             plan = RefusedPlan(0, float(n), epoch, n, ("Whole",), 3)
             await store.keep_refused(plan, b"%3d" % n)
         found = await store.refused_plans()
-        assert [one.cycle for one in found] == list(range(KEPT + 1, 1, -1))
+        assert [one.cycle for one in found] == list(range(KEPT_DECISIONS + 1, 1, -1))
         newest = replace(plan, id=found[0].id)
         assert found[0] == newest
-        assert await store.refused_plan(newest.id) == b"%3d" % (KEPT + 1)
+        assert await store.refused_plan(newest.id) == b"%3d" % (KEPT_DECISIONS + 1)
         assert await store.refused_plan(newest.id + 1) is None
         large = RefusedPlan(0, 1.0, epoch, 99, ("Order", "Whole"), KEPT_BYTES - 6)
         await store.keep_refused(large, b"large")
-        assert [one.cycle for one in await store.refused_plans()] == [99, KEPT + 1, KEPT]
+        assert [one.cycle for one in await store.refused_plans()] == [
+            99,
+            KEPT_DECISIONS + 1,
+            KEPT_DECISIONS,
+        ]
         await store.take_over("next", 0)
         with pytest.raises(Fenced):
             await store.keep_refused(large, b"late")
@@ -975,11 +984,11 @@ class StoreConformance:
         ]
         await commit(store, epoch, *(step(a.after, s) for a, s in zip(arrived, said, strict=True)))
         order = WorkloadOrder(key, descending)
-        seen: list[Position] = []
+        seen: list[PagePosition] = []
         cursor = None
         for _ in range(4):
             page = await store.list_workloads(WorkloadFilter(), cursor, 3, order)
-            seen += [Position.of(entry, order) for entry in page.entries]
+            seen += [PagePosition.of(entry, order) for entry in page.entries]
             cursor = page.cursor
         assert cursor is None
         assert len(seen) == 11

@@ -26,21 +26,21 @@ from queuectl.domain.events import (
     QueueMoved,
     Refuse,
     Repair,
+    RequiredWriteRefused,
     Reserve,
     RetryDue,
     StartConfirmed,
     Submitted,
     WriteAccepted,
-    WriteRefused,
 )
 from queuectl.domain.fleet import HOSTNAME
-from queuectl.domain.jobs import JobRecord, Outcome
+from queuectl.domain.jobs import JobOutcome, JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, Intent, Purpose, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import CapacityLease, PlannedStart
-from queuectl.domain.workload import FlavorShare, Placement, Planned, PodSetPlacement
+from queuectl.domain.workload import DecidedRequest, FlavorShare, Placement, PodSetPlacement
 from queuectl.lifecycle.machine import handle
 
 FLAVORS = {"nvidia.com/gpu": "h100", "cpu": "h100"}
@@ -111,7 +111,9 @@ WHOLE_LIFE: tuple[Event, ...] = (
     Refuse(WAITS, PlannedStart(1700000900.5, HERE, 1700000800.0, (("v1", 1700000790.0),), 3, 1.0)),
     Refuse(Reason(Code.UNDECIDED, "the budget ended")),
     Reserve(LEASE, Reason(Code.WAITING_FOR_PREEMPTED)),
-    Admit(HERE, {"objective": [1, 2]}, Planned({"main": Resources({"cpu": 500})}, "d1", 60.0)),
+    Admit(
+        HERE, {"objective": [1, 2]}, DecidedRequest({"main": Resources({"cpu": 500})}, "d1", 60.0)
+    ),
     StartConfirmed(),
     Repair(THERE),
     Evict(Reason(Code.PIN_UNSCHEDULABLE, "n9 refused a pod"), ("n9",)),
@@ -140,11 +142,11 @@ WHOLE_LIFE: tuple[Event, ...] = (
     Admit(HERE),
     PodsReady(),
     ask(Action.PREEMPT),
-    WriteRefused(Purpose.STOP, "a webhook denies it"),
+    RequiredWriteRefused(Purpose.STOP, "a webhook denies it"),
     WriteAccepted(),
     Drained(),
     Admit(HERE),
-    Ended(Outcome.SUCCEEDED),
+    Ended(JobOutcome.SUCCEEDED),
 )
 
 
@@ -158,7 +160,7 @@ def legal_events(entry: Entry) -> list[Event]:
         events += [Refuse(WAITS), Refuse(Reason(Code.UNDECIDED)), Reserve(LEASE, WAITS)]
         events += [Reserve(CapacityLease(THERE, (), 1.0, 2.0), WAITS), Admit(HERE), Admit(THERE)]
     if entry.state.live:
-        events += [Repair(THERE), Repair(HERE), PodsReady(), Ended(Outcome.FAILED)]
+        events += [Repair(THERE), Repair(HERE), PodsReady(), Ended(JobOutcome.FAILED)]
         events += [Evict(Reason(Code.PODS_READY_TIMEOUT), ("n1",)), Evict(Reason(Code.PREEMPTED))]
         events += [PodsLost("a pod is missing"), PodsDone(PART)]
     if entry.state is State.EVICTING:

@@ -1,4 +1,4 @@
-"""The real store and its double fulfil the same contract."""
+"""The real store and its double fulfill the same contract."""
 
 from __future__ import annotations
 

@@ -208,7 +208,7 @@ async def test_a_stale_pid_of_another_program_does_not_count_as_a_server(directo
     await server.stop()
 
 
-async def test_an_interrupted_initialisation_is_done_again(directory: Path):
+async def test_an_interrupted_initialization_is_done_again(directory: Path):
     (directory / "data.new" / "half").mkdir(parents=True)
     async with EmbeddedServer(directory, durable=False) as server:
         assert await query(server, "SELECT 1") == 1

@@ -52,7 +52,7 @@ from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
 from queuectl.state.marking import Marker
 from queuectl.state.mirror import Mirror
-from queuectl.state.usage import Usage
+from queuectl.state.usage import OtherPodUsage
 from tests.support.counted import map_of
 from tests.support.stores import PostgresStore
 
@@ -241,7 +241,7 @@ class World:
 
     def snapshot(self) -> Snapshot:
         ledger = Ledger(self.entries.values())
-        usage = Usage(self.mirror, ledger)
+        usage = OtherPodUsage(self.mirror, ledger)
         usage.refresh_all()
         return SnapshotBuilder(self.mirror, ledger, usage).freeze(CONFIG, self.now, SolverLimits())
 

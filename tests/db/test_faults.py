@@ -198,7 +198,7 @@ async def test_a_held_lock_makes_a_commit_unavailable_after_a_time_out(server: E
         await commit(store, epoch, submitted("u1"))
 
 
-async def test_a_cancelled_commit_gives_its_connection_back(server: EmbeddedServer):
+async def test_a_canceled_commit_gives_its_connection_back(server: EmbeddedServer):
     async with opened(DatabaseSettings(server.url(), pool_size=1)) as store:
         epoch = await store.take_over("test", 0)
         other = await asyncpg.connect(server.url())

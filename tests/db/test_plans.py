@@ -21,7 +21,7 @@ from queuectl.db.usage import runs_before
 from queuectl.domain.commands import CommandFilter
 from queuectl.domain.events import Admit
 from queuectl.domain.ledger import State
-from queuectl.domain.queries import BY_NAME, Position, WorkloadFilter
+from queuectl.domain.queries import BY_NAME, PagePosition, WorkloadFilter
 from queuectl.domain.rules import Retention
 from queuectl.domain.usage_reports import Period
 from tests.db.histories import HERE, step, submitted
@@ -59,7 +59,7 @@ FILL_COMMANDS = """
 INSERT INTO commands (uid, action, by, request_id, at, why, admin)
 SELECT 'u' || n % 5000, 'hold', 'somebody', 'r' || n, n, '', false FROM generate_series(1, 20000) n
 """
-AFTER = Position(BY_NAME, ("team-7", "job-1057", "u1057"))
+AFTER = PagePosition(BY_NAME, ("team-7", "job-1057", "u1057"))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -93,7 +93,7 @@ async def plan(
     return "\n".join(lines.scalars())
 
 
-def page(after: Position | None = None, **wanted: Any) -> ClauseElement:
+def page(after: PagePosition | None = None, **wanted: Any) -> ClauseElement:
     return reads.listing(WorkloadFilter(**wanted), after, 101)
 
 

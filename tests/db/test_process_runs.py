@@ -10,7 +10,7 @@ import pytest
 
 from queuectl.db.engine import DatabaseSettings
 from queuectl.domain.errors import StoreError
-from queuectl.domain.process_runs import KEPT
+from queuectl.domain.process_runs import KEPT_RUNS
 from tests.support.stores import PostgresStore
 
 
@@ -39,9 +39,9 @@ async def test_a_process_without_a_heartbeat_has_ended(database_url: str) -> Non
 async def test_the_newest_runs_are_kept(database_url: str) -> None:
     store = await PostgresStore.connect(DatabaseSettings(database_url))
     connection = await asyncpg.connect(database_url)
-    for _ in range(KEPT + 5):
+    for _ in range(KEPT_RUNS + 5):
         await store.begin_run("a")
-    assert await connection.fetchval("SELECT count(*) FROM process_runs") == KEPT
+    assert await connection.fetchval("SELECT count(*) FROM process_runs") == KEPT_RUNS
     await connection.close()
     await store.close()
 

@@ -1,4 +1,4 @@
-"""Sessions and the audit log: the real stores and their doubles fulfil the same contract."""
+"""Sessions and the audit log: the real stores and their doubles fulfill the same contract."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy import make_url
 from queuectl.db.audit import listing
 from queuectl.db.engine import DatabaseSettings, make_engine
 from queuectl.db.ports import Commit
-from queuectl.domain.audit import AuditFilter, AuditLine, Outcome
+from queuectl.domain.audit import AuditFilter, AuditLine, RequestOutcome
 from queuectl.domain.identity import Caller, Session
 from tests.api.support import LOCAL_QUEUE, job, live_through
 from tests.db.test_plans import plan
@@ -85,7 +85,7 @@ async def test_a_line_is_written_first_and_completed_by_its_outcome(
 ) -> None:
     number = await any_store.audit.begin(LINE)
     assert await lines(any_store) == [replace(LINE, id=number)]
-    await any_store.audit.end(number, Outcome("putCohort", 201, "created"))
+    await any_store.audit.end(number, RequestOutcome("putCohort", 201, "created"))
     done = replace(LINE, id=number, operation="putCohort", status=201, detail="created")
     assert await lines(any_store) == [done]
 
@@ -118,7 +118,7 @@ async def test_lines_are_found_by_caller_path_and_time(any_store: AnyStore) -> N
 
 async def test_text_that_no_database_can_hold_does_not_stop_a_line(any_store: AnyStore) -> None:
     number = await any_store.audit.begin(replace(LINE, path="/a\x00b", caller="c\x00d"))
-    await any_store.audit.end(number, Outcome("", 404, "no \x00"))
+    await any_store.audit.end(number, RequestOutcome("", 404, "no \x00"))
     [line] = await lines(any_store)
     assert "\x00" not in line.path + line.caller + line.detail
 

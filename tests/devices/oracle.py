@@ -160,9 +160,9 @@ class Allocator:
         for name, value in device.kind.capacity:
             policy = policies.get(name)
             amount = asked.get(name, policy.default if policy and policy.default else value)
-            if policy is not None and name in asked and policy.values:
-                amount = next((v for v in policy.values if amount <= v), amount)
-                if amount not in policy.values:
+            if policy is not None and name in asked and policy.valid_values:
+                amount = next((v for v in policy.valid_values if amount <= v), amount)
+                if amount not in policy.valid_values:
                     return None
             amounts.append(amount)
         return tuple(amounts)

@@ -95,7 +95,7 @@ def test_a_pod_starts_on_the_node_in_use_so_that_the_roots_of_other_nodes_stay_w
 
 @pytest.mark.parametrize("report", [free_gpus, cluster_map_of, all_parts])
 def test_each_report_requires_the_snapshot_without_device_rows(report: Callable[..., Any]) -> None:
-    assert signature(report).parameters["given"].default is Parameter.empty
+    assert signature(report).parameters["original"].default is Parameter.empty
 
 
 def test_a_snapshot_without_devices_has_no_fragments_inside_nodes() -> None:

@@ -25,7 +25,7 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import PodSet, Workload
 from queuectl.planner import plan
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import gang, holding, node, podset, world
 
 CPU = 1000  # millicores
@@ -337,7 +337,7 @@ def test_the_verifier_finds_pods_that_a_numa_node_does_not_hold() -> None:
     smaller = cluster({"n": zones(HALF, {**HALF, "cpu": 5})}, [one(pods(4, container(3, 8)))])
     changed = with_devices(smaller, DeviceCache())
     rules = {v.rule for v in verify(replace(taken, devices=changed.devices), made, Matching({}))}
-    assert rules == {Rule.DEVICES}
+    assert rules == {PlanRule.DEVICES}
 
 
 def test_a_second_snapshot_has_the_same_objects() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuectl.devices.pools import Pools, node_devices
+from queuectl.devices.pools import DevicePools, node_devices
 from queuectl.domain.devices import DeviceKind, NodeAccess, NodeDevices, PoolSlice, PublishedDevice
 from queuectl.domain.fleet import Fleet, Node, Requirement, SelectorTerm
 
@@ -187,7 +187,7 @@ def test_a_pool_that_is_not_complete_is_reported_on_each_node_that_reads_its_cou
 
 def test_a_node_that_is_added_reads_the_counters_of_a_pool_that_is_not_complete():
     counters = one_slice(name="counters", slices=2, counters=COUNTERS, access=None)
-    pools = Pools()
+    pools = DevicePools()
     assert set(pools.nodes([counters], Fleet(FLEET.nodes[:2]))) == {"n0", "n1"}
     assert set(pools.nodes([counters], FLEET)) == {"n0", "n1", "n2", "n3"}
 
@@ -284,7 +284,7 @@ def two_pools(generation: int = 1) -> list[PoolSlice]:
 
 
 def test_nodes_whose_pools_did_not_change_keep_the_same_objects():
-    pools, slices = Pools(), two_pools()
+    pools, slices = DevicePools(), two_pools()
     first = pools.nodes(slices, FLEET)
     assert [d.id.name for d in first["n1"].devices] == ["c", "d"]
     second = pools.nodes([slices[0], two_pools(2)[1], *slices[2:]], FLEET)
@@ -293,7 +293,7 @@ def test_nodes_whose_pools_did_not_change_keep_the_same_objects():
 
 
 def test_devices_that_nodes_select_by_labels_follow_the_labels():
-    pools, slices = Pools(), two_pools()
+    pools, slices = DevicePools(), two_pools()
     pools.nodes(slices, FLEET)
     other = Fleet((FLEET.nodes[0], *FLEET.nodes[2:]))
     assert [d.id.name for d in pools.nodes(slices, other)["n1"].devices] == ["c"]
@@ -301,7 +301,7 @@ def test_devices_that_nodes_select_by_labels_follow_the_labels():
 
 
 def test_deleted_pools_have_no_devices():
-    pools, slices = Pools(), two_pools()
+    pools, slices = DevicePools(), two_pools()
     pools.nodes(slices, FLEET)
     assert pools.nodes(slices[:1], FLEET) == node_devices(slices[:1], FLEET)
     assert pools.nodes([], FLEET) == {}
@@ -340,7 +340,7 @@ BESIDE = one_slice(device("q"), name="q", pool="q")
     ],
 )
 def test_a_node_has_the_devices_of_deleted_pools_when_it_has_recovered(now, recovered):
-    pools = Pools()
+    pools = DevicePools()
     assert pools.inventory([*PAIR, BESIDE], FLEET)[1] == {}
     for _ in range(2):
         nodes, found = pools.inventory(now, FLEET)
@@ -360,11 +360,11 @@ def test_a_node_has_the_devices_of_deleted_pools_when_it_has_recovered(now, reco
     ],
 )
 def test_of_a_pool_that_was_not_complete_before_a_node_recovers_what_is_published(now, recovered):
-    assert of_nodes(Pools().inventory(now, FLEET)[1]) == recovered
+    assert of_nodes(DevicePools().inventory(now, FLEET)[1]) == recovered
 
 
 def test_a_node_that_was_deleted_does_not_recover_its_devices():
-    pools, without = Pools(), Fleet(FLEET.nodes[2:])
+    pools, without = DevicePools(), Fleet(FLEET.nodes[2:])
     pools.inventory(PAIR, FLEET)
     assert pools.inventory([], without)[1] == {}
     assert pools.inventory([], FLEET)[1] == {}

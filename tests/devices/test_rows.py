@@ -47,7 +47,7 @@ class Capacity:
         self.groups = groups_of(self.needs)
 
     def accepts(self, numbers: Sequence[int]) -> bool:
-        """Whether so many of each pod fulfil the rows."""
+        """Whether so many of each pod fulfill the rows."""
         total: Counter[int] = Counter()
         for counts, number in zip(self.pods, numbers, strict=True):
             for atom, amount in counts.items():

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from cel_expr_python import cel
 
-from queuectl.cel.expression import EvaluationError, Expression, compiled
+from queuectl.cel.expression import CompiledExpression, EvaluationError, compiled
 from queuectl.devices.selectors import outcome, selector
 from queuectl.domain.devices import DeviceKind
 from queuectl.domain.errors import BadInput
@@ -142,9 +142,9 @@ def test_the_bound_grows_with_each_list_of_nested_macros():
 
 def test_an_evaluation_that_the_library_ends_is_an_error():
     environment = cel.NewEnv(variables={"device.driver": cel.Type.STRING})
-    found = Expression(compiled(environment, EXPENSIVE["nested macros"]))
+    found = CompiledExpression(compiled(environment, EXPENSIVE["nested macros"]))
     with pytest.raises(EvaluationError, match="Iteration budget exceeded"):
-        found.value({"device.driver": ""})
+        found.evaluate({"device.driver": ""})
 
 
 def test_a_selector_that_is_refused_is_compiled_once():

@@ -25,7 +25,7 @@ from queuectl.domain.reasons import NEVER_FITS, Code
 from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot
 from queuectl.domain.workload import PodSet, Workload
 from queuectl.planner import plan
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.devices import build
 from tests.devices.test_lower import claiming, cluster
 from tests.devices.test_rows import ONE, gpus
@@ -162,7 +162,7 @@ def test_a_plan_that_starts_two_gangs_with_one_claim_is_refused() -> None:
     cache = DeviceCache()
     both = Plan(admitted=(*starts[0], *starts[1]))
     violations = verify(with_devices(world(gangs), cache), both, cache.selects)
-    assert {v.subject for v in violations if v.rule is Rule.RESOURCE_CLAIM} == {"a", "b"}
+    assert {v.subject for v in violations if v.rule is PlanRule.RESOURCE_CLAIM} == {"a", "b"}
 
 
 @pytest.mark.parametrize(

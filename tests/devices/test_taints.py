@@ -10,7 +10,13 @@ import pytest
 from queuectl.api.cluster_maps import node_view
 from queuectl.control.checked_plan import checked_plan
 from queuectl.control.explained import explained
-from queuectl.devices.pools import Pools, TaintedSlices, endures, node_devices, out_of_placement
+from queuectl.devices.pools import (
+    DevicePools,
+    TaintedSlices,
+    endures,
+    node_devices,
+    out_of_placement,
+)
 from queuectl.domain.changes import apply_all
 from queuectl.domain.devices import (
     Device,
@@ -31,7 +37,7 @@ from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.explain import diagnose
 from queuectl.web.access_scope import AccessScope
-from queuectl.web.pages.nodes import Plan, columns, node_row
+from queuectl.web.pages.nodes import MapLayout, columns, node_row
 from tests.devices import build
 from tests.devices.test_lower import claiming, cluster, lowered, starts
 from tests.devices.test_rows import gpus
@@ -64,7 +70,7 @@ SLICES = [published(driver, pool) for driver, pool in product(("a.example", "b.e
 @pytest.mark.parametrize("device", [None, "d0", "d1", "d9"])
 @pytest.mark.parametrize("pool", [None, "n0", "n9"])
 @pytest.mark.parametrize("driver", [None, "a.example", "c.example"])
-def test_a_rule_puts_its_taint_on_the_devices_that_fulfil_all_its_criteria(
+def test_a_rule_puts_its_taint_on_the_devices_that_fulfill_all_its_criteria(
     driver: str | None, pool: str | None, device: str | None
 ) -> None:
     one = DeviceTaintRule(BROKEN, driver, pool, device)
@@ -87,7 +93,7 @@ def test_several_rules_add_their_taints_in_their_order() -> None:
 
 
 def test_unchanged_slices_and_nodes_stay_the_same_objects() -> None:
-    taints, pools, rules = TaintedSlices(), Pools(), [rule(pool="n0")]
+    taints, pools, rules = TaintedSlices(), DevicePools(), [rule(pool="n0")]
     before = list(taints.of(SLICES, rules))
     nodes = pools.nodes(before, FLEET)
     after = list(taints.of(SLICES, [*rules, rule(name="s", pool="n1")]))
@@ -252,6 +258,6 @@ def test_the_map_of_nodes_shows_the_devices_with_taints() -> None:
     assert second.tainted == ()
     (view, _) = (node_view(one, cluster_map, None) for one in cluster_map.occupancies)
     assert [(one.device, one.taint) for one in view.tainted_devices] == list(first.tainted)
-    plan_ = Plan(cluster_map, None)
+    plan_ = MapLayout(cluster_map, None)
     assert columns(plan_, SEES_ALL)["tainted"] == [1, 0]
     assert node_row(plan_, 0, SEES_ALL).tainted == first.tainted

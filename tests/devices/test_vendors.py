@@ -17,7 +17,7 @@ from queuectl.domain.devices import (
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import plan
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.devices import build
 from tests.devices.test_gpu_sizes import AMD, CLASSES, NIC, NVIDIA, device
 from tests.devices.test_lower import claiming, cluster
@@ -85,8 +85,8 @@ def test_the_verifier_finds_a_gang_that_can_get_gpus_of_several_vendors(
     nodes = {**snapshot.devices.nodes, "amd-2": NODES["nvidia"]}
     changed = replace(snapshot, devices=DeviceInventory(nodes, snapshot.devices.classes))
     found = verify(changed, made, cache.selects)
-    assert (Rule.VENDORS in {v.rule for v in found}) is not accepted
-    texts = [v.message for v in found if v.rule is Rule.VENDORS]
+    assert (PlanRule.VENDORS in {v.rule for v in found}) is not accepted
+    texts = [v.message for v in found if v.rule is PlanRule.VENDORS]
     assert texts == [f"a request for DeviceClass any-gpu can get GPUs of {AMD} and {NVIDIA}"] * (
         not accepted
     )

@@ -20,7 +20,7 @@ from queuectl.domain.devices import (
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import plan
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.devices.build import ROOT, device, matching, node, option, pod, request, selected
 from tests.devices.oracle import robust
 from tests.devices.test_lower import claiming, cluster, lowered
@@ -96,8 +96,8 @@ def test_a_node_with_too_few_devices_is_found() -> None:
                 {**snapshot.devices.nodes, name: fewer}, snapshot.devices.classes
             )
             rules = {v.rule for v in verify(replace(snapshot, devices=inventory), made, matching)}
-            assert (Rule.DEVICES in rules) != robust(fewer, pods, selected), (seed, name)
-            found += Rule.DEVICES in rules
+            assert (PlanRule.DEVICES in rules) != robust(fewer, pods, selected), (seed, name)
+            found += PlanRule.DEVICES in rules
     assert found > 10
 
 
@@ -123,7 +123,7 @@ def test_a_device_that_a_pod_tolerates_for_a_limited_time_is_found(
     tainted = NodeDevices((replace(sound, kind=replace(sound.kind, taints=(taint,))),))
     devices = DeviceInventory({"n": tainted}, snapshot.devices.classes)
     rules = {v.rule for v in verify(replace(snapshot, devices=devices), made, matching)}
-    assert rules == (set() if safe else {Rule.DEVICES})
+    assert rules == (set() if safe else {PlanRule.DEVICES})
     again = plan(lowered(cluster({"n": tainted}, [gang("g", claiming(1, request_), queue=None)])))
     assert bool(again.admitted) is safe
 
@@ -137,4 +137,4 @@ def test_a_device_that_another_pod_holds_is_not_free() -> None:
     made = plan(snapshot)
     held = AllocatedDevice(snapshot.devices.nodes["n"].devices[0].id, "r")
     changed = replace(snapshot, other_devices={"n": (held,)})
-    assert {v.rule for v in verify(changed, made, matching)} == {Rule.DEVICES}
+    assert {v.rule for v in verify(changed, made, matching)} == {PlanRule.DEVICES}

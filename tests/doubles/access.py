@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
 from queuectl.db.engine import storable
-from queuectl.domain.audit import AuditFilter, AuditLine, Outcome
+from queuectl.domain.audit import AuditFilter, AuditLine, RequestOutcome
 from queuectl.domain.errors import ClusterUnavailable
 from queuectl.domain.identity import API_GROUP, Caller, Right, Session
 
@@ -89,7 +89,7 @@ class MemoryAudit:
         self._rows.append(replace(line, id=number, caller=caller, path=path, detail=detail))
         return number
 
-    async def end(self, number: int, outcome: Outcome) -> None:
+    async def end(self, number: int, outcome: RequestOutcome) -> None:
         await self._reach()
         for place, line in enumerate(self._rows):
             if line.id == number:

@@ -1,6 +1,6 @@
 """Objects, versions and watches in memory: the part of an API server that the protocol uses.
 
-Documents are real, and the readers of ``queuectl.objects`` decode them. A patch with a misspelt field fails here as it
+Documents are real, and the readers of ``queuectl.objects`` decode them. A patch with a misspelled field fails here as it
 fails there.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from queuectl.cluster.resources import watched
-from queuectl.cluster.stream import Feed
+from queuectl.cluster.stream import ResourceFeed
 from queuectl.domain.containment import Containment
 from queuectl.domain.errors import ObjectGone, WriteConflict, WriteRefused
 from queuectl.domain.records import Delta
@@ -212,7 +212,7 @@ class Watcher:
         self._server = server
         containment = containment or Containment(time.time)
         self._feeds = {
-            resource.name: Feed(resource, containment)
+            resource.name: ResourceFeed(resource, containment)
             for resource in watched(kueue=kueue, kinds=kinds)
         }
         self._pending: list[tuple[str, bytes]] = []
@@ -266,7 +266,7 @@ class Watcher:
                 yield name, batch.deltas, False
         self.shown = shown
 
-    def _list(self, feed: Feed) -> list[Delta]:
+    def _list(self, feed: ResourceFeed) -> list[Delta]:
         feed.keys.clear()
         lines = [
             msgspec.json.encode({"type": "ADDED", "object": document})

@@ -18,7 +18,7 @@ from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.objects import keys
 from queuectl.objects.kinds import index_labels, job_resources, leaderworkerset
 from queuectl.objects.kinds.job_indexes import read_indexes
-from queuectl.objects.kinds.places import Entry, entries
+from queuectl.objects.kinds.places import PodSetPlace, entries
 from queuectl.objects.kubernetes.nodes import read_node
 from queuectl.objects.kubernetes.pods import read_pod
 from queuectl.objects.kubernetes.templates import read_shape
@@ -343,7 +343,7 @@ class Controllers:
         status = "True" if stopped else "False"
         self._edit(cluster, lambda d: condition(d, "RayClusterSuspended", status, at))
 
-    def _make_ray_pods(self, cluster: Document, entry: Entry, pods: list[Document]) -> None:
+    def _make_ray_pods(self, cluster: Document, entry: PodSetPlace, pods: list[Document]) -> None:
         """The missing pods of a group. A worker has the least index that no other one has."""
         index_label, name = "ray.io/worker-group-replica-index", cluster["metadata"]["name"]
         group = entry.podset if entry.index is not None else "headgroup"

@@ -23,8 +23,8 @@ from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.commands import Command, CommandFilter
 from queuectl.domain.containment import Suspect
 from queuectl.domain.decisions import (
-    KEPT,
     KEPT_BYTES,
+    KEPT_DECISIONS,
     KEPT_SECONDS,
     RefusedPlan,
     StoredDecision,
@@ -57,7 +57,7 @@ from queuectl.domain.queries import (
     ConfigDocument,
     DocumentKey,
     HistoryLine,
-    Position,
+    PagePosition,
     QueueCounts,
     QueuePosition,
     Tolerance,
@@ -71,8 +71,7 @@ from queuectl.domain.queries import (
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
-from queuectl.domain.set_aside_objects import KEPT as KEPT_OBJECTS
-from queuectl.domain.set_aside_objects import SetAsideObject
+from queuectl.domain.set_aside_objects import KEPT_OBJECTS, SetAsideObject
 from queuectl.objects.documents import in_order
 from tests.doubles.access import MemoryAudit, MemorySessions
 from tests.doubles.usage import MemoryUsage, MemoryUsageTables
@@ -469,14 +468,14 @@ class MemoryStore:
         limit = max(1, min(limit, LONGEST_PAGE))
         rest = sorted(
             (e for e in database.entries.values() if wanted.matches(e)),
-            key=lambda e: Position.of(e, order).key,
+            key=lambda e: PagePosition.of(e, order).key,
             reverse=order.descending,
         )
         if cursor is not None:
-            ended = Position.parse(cursor, order).key
-            keys = [Position.of(e, order).key for e in rest]
+            ended = PagePosition.parse(cursor, order).key
+            keys = [PagePosition.of(e, order).key for e in rest]
             rest = rest[sum(k >= ended if order.descending else k <= ended for k in keys) :]
-        more = Position.of(rest[limit - 1], order).cursor if len(rest) > limit else None
+        more = PagePosition.of(rest[limit - 1], order).cursor if len(rest) > limit else None
         return WorkloadPage(tuple(map(_own_row, rest[:limit])), more)
 
     async def namespaces(self) -> frozenset[str]:
@@ -549,7 +548,7 @@ class MemoryStore:
         database.refused.insert(0, (replace(plan, id=number), content))
         together = accumulate(one.size for one, _ in database.refused)
         kept = sum(1 for size in together if size <= KEPT_BYTES)
-        del database.refused[min(kept, KEPT) :]
+        del database.refused[min(kept, KEPT_DECISIONS) :]
 
     async def refused_plans(self) -> tuple[RefusedPlan, ...]:
         return tuple(plan for plan, _ in (await self._reach()).refused)

@@ -25,7 +25,7 @@ from queuectl.domain.budgets import Budget, Spender, SpentUnits
 from queuectl.domain.errors import Fenced, StaleSnapshot
 from queuectl.domain.folding import Fold
 from queuectl.domain.ledger import Entry
-from queuectl.domain.past_jobs import RecordedWorkload, Run, UsedHour
+from queuectl.domain.past_jobs import FinishedRun, RecordedWorkload, UsedHour
 from queuectl.domain.usage_reports import (
     By,
     FleetRow,
@@ -145,11 +145,13 @@ class MemoryUsage:
                     units[key] += amounts.allocated
         return SpentUnits(tables.until, units)
 
-    async def past_runs(self, most: int) -> tuple[Run, ...]:
+    async def past_runs(self, most: int) -> tuple[FinishedRun, ...]:
         await self._reach()
         done = [(e.finished_at, e) for e in self._entries() if e.finished_at is not None]
         done = sorted((one for one in done if one[1].attempt), key=lambda one: one[0])
-        return tuple(Run(work_of(e), e.past_seconds) for _, e in done[max(len(done) - most, 0) :])
+        return tuple(
+            FinishedRun(work_of(e), e.past_seconds) for _, e in done[max(len(done) - most, 0) :]
+        )
 
     async def prune(self, before: float, *, epoch: int) -> int:
         tables, current = await self._reach()

@@ -19,8 +19,8 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Final
 
-from queuectl.domain.past_jobs import Run, Work
-from queuectl.durations.estimator import Estimator
+from queuectl.domain.past_jobs import FinishedRun, GangProfile
+from queuectl.durations.estimator import RunTimeEstimator
 
 ELAPSED: Final = (0, 3600, 21_600, 86_400)
 PARTS: Final = (0.5, 0.8, 0.9)
@@ -49,23 +49,23 @@ class Result:
     shares: dict[tuple[int, float], Share] = field(default_factory=lambda: defaultdict(Share))
 
 
-def jobs(file: Path) -> list[tuple[float, Run]]:
+def jobs(file: Path) -> list[tuple[float, FinishedRun]]:
     """Submission and run of each job."""
     with gzip.open(file, "rt") as lines:
         return [
-            (float(row["submit_s"]), Run(_work(row), float(row["duration_s"])))
+            (float(row["submit_s"]), FinishedRun(_work(row), float(row["duration_s"])))
             for row in csv.DictReader(lines)
         ]
 
 
-def _work(row: dict[str, str]) -> Work:
+def _work(row: dict[str, str]) -> GangProfile:
     queue, shape = row["queue"], (int(row["nodes_or_pods"]), int(row["gpus"]))
-    return Work(queue, "default", queue, "", "", *shape)
+    return GangProfile(queue, "default", queue, "", "", *shape)
 
 
-def evaluate(trace: list[tuple[float, Run]]) -> Result:
+def evaluate(trace: list[tuple[float, FinishedRun]]) -> Result:
     """Learn from the jobs of a trace in the order in which they end."""
-    result, estimator = Result(), Estimator()
+    result, estimator = Result(), RunTimeEstimator()
     last: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_AVERAGED))
     for number, elapsed in _moments(trace):
         _, run = trace[number]
@@ -89,7 +89,7 @@ def evaluate(trace: list[tuple[float, Run]]) -> Result:
     return result
 
 
-def _moments(trace: list[tuple[float, Run]]) -> Iterator[tuple[int, int]]:
+def _moments(trace: list[tuple[float, FinishedRun]]) -> Iterator[tuple[int, int]]:
     """(job, seconds for which it has run, or its end), in the order of time; ends are before starts."""
     moments = []
     for number, (start, run) in enumerate(trace):

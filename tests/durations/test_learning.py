@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuectl.domain.estimates import RunTimeSource
-from queuectl.domain.past_jobs import Run, Work
+from queuectl.domain.past_jobs import FinishedRun, GangProfile
 from queuectl.domain.workload import Duration
 from queuectl.durations.estimator import (
     ENOUGH,
-    KEPT,
-    Estimator,
-    Sample,
+    MOST_RUN_TIMES,
+    RunTimeEstimator,
+    RunTimeSample,
     doubled,
     groups,
     learn,
@@ -23,7 +23,7 @@ from queuectl.durations.estimator import (
 )
 from queuectl.durations.expectations import Expectation, Stated, planned, typical
 
-WORK = Work("cq", "team", "q", "ann", "train-7", 2, 16)
+WORK = GangProfile("cq", "team", "q", "ann", "train-7", 2, 16)
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,8 @@ def test_groups_go_from_the_same_user_name_and_shape_to_all_gangs() -> None:
 
 
 def test_groups_of_what_is_not_known_are_left_out() -> None:
-    assert groups(Work()) == ((("all",), None),)
-    assert groups(Work("cq", pods=1)) == (
+    assert groups(GangProfile()) == ((("all",), None),)
+    assert groups(GangProfile("cq", pods=1)) == (
         *(((("ClusterQueue", "cq"), shape)) for shape in ((1, 0), None)),
         *(((("all",), shape)) for shape in ((1, 0), None)),
     )
@@ -80,7 +80,7 @@ def test_groups_of_what_is_not_known_are_left_out() -> None:
 def test_a_quantile_is_that_of_the_runs_that_are_longer_than_the_elapsed_time(
     runs: list[float], part: float, elapsed: float, seconds: float | None
 ) -> None:
-    sample = Sample()
+    sample = RunTimeSample()
     for run in runs:
         sample = sample.with_run(run)
     assert sample.quantile(part, elapsed) == seconds
@@ -92,7 +92,7 @@ parts = st.floats(0.5, 0.99)
 
 @given(st.lists(seconds, max_size=30), st.integers(1, 10))
 def test_a_sample_keeps_the_last_runs_in_order(runs: list[float], kept: int) -> None:
-    sample = Sample()
+    sample = RunTimeSample()
     for run in runs:
         sample = sample.with_run(run, kept)
     assert list(sample.recent) == runs[-kept:]
@@ -106,7 +106,7 @@ def test_of_n_and_one_runs_at_least_the_stated_part_is_within_the_quantile_of_th
     """It is valid for each n, whichever of the runs is the new one."""
     within = 0
     for number, new in enumerate(runs):
-        sample = Sample()
+        sample = RunTimeSample()
         for other in runs[:number] + runs[number + 1 :]:
             sample = sample.with_run(other)
         quantile = sample.quantile(part)
@@ -121,25 +121,25 @@ def test_of_n_and_one_runs_at_least_the_stated_part_is_within_the_quantile_of_th
         ([(WORK, 50.0)] * (ENOUGH - 1), None),  # no group has enough runs
         ([(WORK, 50.0), *[(WORK, 10.0)] * (ENOUGH - 1)], 50.0),
         # The most specific group with enough runs: other gangs ran longer.
-        ([(Work(), 900.0), *[(WORK, 10.0)] * ENOUGH], 10.0),
+        ([(GangProfile(), 900.0), *[(WORK, 10.0)] * ENOUGH], 10.0),
         # The group of the gang has too few runs; that of all gangs has enough.
-        ([(WORK, 10.0), *[(Work(), 900.0)] * ENOUGH], 900.0),
+        ([(WORK, 10.0), *[(GangProfile(), 900.0)] * ENOUGH], 900.0),
         # One of all that are kept.
-        ([(WORK, 900.0), *[(WORK, 10.0)] * (KEPT - 1)], 900.0),
-        ([(WORK, 900.0), *[(WORK, 10.0)] * KEPT], 10.0),
+        ([(WORK, 900.0), *[(WORK, 10.0)] * (MOST_RUN_TIMES - 1)], 900.0),
+        ([(WORK, 900.0), *[(WORK, 10.0)] * MOST_RUN_TIMES], 10.0),
     ],
 )
 def test_the_longest_run_is_that_of_the_most_specific_group_with_enough_runs(
-    runs: list[tuple[Work, float]], longest: float | None
+    runs: list[tuple[GangProfile, float]], longest: float | None
 ) -> None:
-    assert learn(Run(*run) for run in runs).longest(WORK) == longest
+    assert learn(FinishedRun(*run) for run in runs).longest(WORK) == longest
 
 
 @given(st.lists(seconds, max_size=40), parts)
 def test_no_expected_run_time_is_longer_than_the_longest_run(
     runs: list[float], part: float
 ) -> None:
-    estimator = learn(Run(WORK, run) for run in runs)
+    estimator = learn(FinishedRun(WORK, run) for run in runs)
     longest, total = estimator.longest(WORK), estimator.total(WORK, part)
     assert longest == (max(runs) if len(runs) >= ENOUGH else None)
     if longest is not None and total is not None:
@@ -150,7 +150,7 @@ def test_no_expected_run_time_is_longer_than_the_longest_run(
 def test_a_total_is_longer_than_the_elapsed_time_and_later_with_a_larger_part(
     runs: list[float], part: float, elapsed: float
 ) -> None:
-    estimator = learn(Run(WORK, run) for run in runs)
+    estimator = learn(FinishedRun(WORK, run) for run in runs)
     total = estimator.total(WORK, part, elapsed)
     assert (total is None) == (len(runs) < ENOUGH)
     if total is not None:
@@ -160,14 +160,14 @@ def test_a_total_is_longer_than_the_elapsed_time_and_later_with_a_larger_part(
         assert middle <= total
 
 
-def runs_of(work: Work, *values: float) -> list[Run]:
-    return [Run(work, value) for value in values]
+def runs_of(work: GangProfile, *values: float) -> list[FinishedRun]:
+    return [FinishedRun(work, value) for value in values]
 
 
-OTHER_NAME = Work("cq", "team", "q", "ann", "eval", 2, 16)
-OTHER_USER = Work("cq", "team", "q", "bob", "eval", 2, 16)
-OTHER_SHAPE = Work("cq", "team", "q", "ann", "train-8", 1, 8)
-ELSEWHERE = Work("other", "else", "q", "ann", "train-8", 2, 16)
+OTHER_NAME = GangProfile("cq", "team", "q", "ann", "eval", 2, 16)
+OTHER_USER = GangProfile("cq", "team", "q", "bob", "eval", 2, 16)
+OTHER_SHAPE = GangProfile("cq", "team", "q", "ann", "train-8", 1, 8)
+ELSEWHERE = GangProfile("other", "else", "q", "ann", "train-8", 2, 16)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ ELSEWHERE = Work("other", "else", "q", "ann", "train-8", 2, 16)
     ],
 )
 def test_the_most_specific_group_with_enough_runs_decides(
-    runs: list[Run], total: float | None
+    runs: list[FinishedRun], total: float | None
 ) -> None:
     assert learn(runs).total(WORK, 0.5) == total
 
@@ -199,24 +199,24 @@ def test_a_gang_that_runs_longer_than_its_group_is_expected_to_run_as_long_as_th
 def test_memory_is_bounded_and_the_group_without_a_new_run_for_the_longest_time_is_dropped() -> (
     None
 ):
-    estimator = Estimator(most_groups=30)
+    estimator = RunTimeEstimator(most_groups=30)
     for number in range(100):
-        estimator.add(Run(Work("cq", "team", f"q-{number}", "", "", 1, 1), 5.0))
+        estimator.add(FinishedRun(GangProfile("cq", "team", f"q-{number}", "", "", 1, 1), 5.0))
         assert len(estimator) <= 30
-    newest, oldest = (Work("", "team", f"q-{n}", "", "", 1, 1) for n in (99, 0))
+    newest, oldest = (GangProfile("", "team", f"q-{n}", "", "", 1, 1) for n in (99, 0))
     assert groups(newest)[0] in estimator
     assert groups(oldest)[0] not in estimator
 
 
 @given(st.lists(st.tuples(st.sampled_from([WORK, OTHER_NAME, ELSEWHERE]), seconds), max_size=60))
-def test_the_same_runs_give_the_same_estimates(runs: list[tuple[Work, float]]) -> None:
-    first, second = (learn(Run(work, value) for work, value in runs) for _ in range(2))
+def test_the_same_runs_give_the_same_estimates(runs: list[tuple[GangProfile, float]]) -> None:
+    first, second = (learn(FinishedRun(work, value) for work, value in runs) for _ in range(2))
     for work in (WORK, OTHER_NAME, OTHER_USER):
         assert first.total(work, 0.8, 10.0) == second.total(work, 0.8, 10.0)
 
 
 HISTORY = learn(runs_of(WORK, 100, 200, 300, 400, 500, 600, 700, 800, 900))
-NOTHING = Estimator()
+NOTHING = RunTimeEstimator()
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ NOTHING = Estimator()
 def test_planning_assumes_the_limit_then_the_expectation_then_what_is_learned(
     stated: Stated,
     elapsed: float,
-    history: Estimator,
+    history: RunTimeEstimator,
     seconds: float | None,
     source: RunTimeSource | None,
 ) -> None:
@@ -257,7 +257,7 @@ def test_planning_assumes_the_limit_then_the_expectation_then_what_is_learned(
     ],
 )
 def test_people_see_the_median_and_at_most_the_limit(
-    stated: Stated, history: Estimator, seconds: float, source: RunTimeSource
+    stated: Stated, history: RunTimeEstimator, seconds: float, source: RunTimeSource
 ) -> None:
     found = typical(WORK, stated, 0.0, history)
     assert found is not None
@@ -280,7 +280,7 @@ def test_an_attempt_runs_for_the_rest_and_only_a_limit_ends_it() -> None:
 def test_an_expectation_is_in_the_future_and_holds_until_it_is_due(
     runs: list[float], expected: float | None, elapsed: float
 ) -> None:
-    history, stated = learn(Run(WORK, run) for run in runs), Stated(expected=expected)
+    history, stated = learn(FinishedRun(WORK, run) for run in runs), Stated(expected=expected)
     found = planned(WORK, stated, elapsed, 0.8, history)
     assert found is not None
     assert elapsed < found.until <= found.seconds

@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from queuectl.domain.past_jobs import Run, Work
+from queuectl.domain.past_jobs import FinishedRun, GangProfile
 from queuectl.durations.estimator import ENOUGH, learn
 from queuectl.durations.expectations import TOGETHER_SECONDS, Group, RunTimes, Stated, possible_runs
 
-ANN = Work("cq", "team", "q", "ann", "train", 1, 8)
-BOB = Work("cq", "team", "q", "bob", "other", 1, 8)
+ANN = GangProfile("cq", "team", "q", "ann", "train", 1, 8)
+BOB = GangProfile("cq", "team", "q", "bob", "other", 1, 8)
 TENS = (10.0, 20.0, 30.0, 40.0)
 OF_ANN = ("cq", "ann", 0)
 
@@ -54,7 +54,7 @@ def test_without_finished_gangs_the_statements_count(
 
 
 def test_finished_gangs_like_it_count_as_far_as_they_ran_longer() -> None:
-    past = [Run(ANN, 10.0 * n) for n in range(1, 11)] + [Run(BOB, 1000.0)] * ENOUGH
+    past = [FinishedRun(ANN, 10.0 * n) for n in range(1, 11)] + [FinishedRun(BOB, 1000.0)] * ENOUGH
     known = learn(past)
     assert possible_runs(ANN, Stated(), 0.0, known) == RunTimes(
         tuple(10.0 * n for n in range(1, 11)), group=OF_ANN
@@ -63,7 +63,7 @@ def test_finished_gangs_like_it_count_as_far_as_they_ran_longer() -> None:
     assert found == RunTimes((60.0, 70.0, 80.0, 90.0, 100.0), 50.0, 95.0, group=OF_ANN)
     rare = possible_runs(ANN, Stated(), 85.0, known)
     assert rare is not None
-    assert rare.known[-1] == 1000.0, (
+    assert rare.longer[-1] == 1000.0, (
         "too few of its own ran as long: the other gangs of the queue count too"
     )
     assert possible_runs(ANN, Stated(), 1500.0, known) == RunTimes((1600.0,), 1500.0, group=OF_ANN)
@@ -85,9 +85,9 @@ def test_the_rest_of_a_run_is_at_most_its_quantile_with_the_probability_of_the_q
 
 
 def test_gangs_of_one_queue_and_user_that_were_submitted_at_one_time_are_a_group() -> None:
-    known = learn([Run(ANN, 10.0 * n) for n in range(1, 11)])
+    known = learn([FinishedRun(ANN, 10.0 * n) for n in range(1, 11)])
 
-    def group(work: Work, submitted: float) -> Group:
+    def group(work: GangProfile, submitted: float) -> Group:
         found = possible_runs(work, Stated(), 0.0, known, submitted)
         assert found is not None
         return found.group

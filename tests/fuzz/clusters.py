@@ -19,14 +19,14 @@ from typing import Final
 import msgspec
 
 from queuectl.cluster.resources import watched
-from queuectl.cluster.stream import Feed
+from queuectl.cluster.stream import ResourceFeed
 from queuectl.control.checked_plan import CheckedPlan, checked_plan
 from queuectl.control.explained import explained
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.ports import Commit
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.domain.containment import Boundary, Containment, SetAside
 from queuectl.domain.ledger import Entry, EntryChange, Loaded, State
 from queuectl.domain.records import Delta, Upserted
@@ -92,7 +92,7 @@ class Controller:
     def __post_init__(self) -> None:
         self.containment = Containment(lambda: self.clock[0], self._told)
         self.mirror = Mirror.of(KINDS, self.containment)
-        self.feeds = {name: Feed(one, self.containment) for name, one in RESOURCES.items()}
+        self.feeds = {name: ResourceFeed(one, self.containment) for name, one in RESOURCES.items()}
         self.state = LeaderState(
             self.mirror, SolverLimits(deterministic_time=0.1), 10.0, lambda: self.clock[0], 60.0
         )
@@ -325,7 +325,7 @@ def configuration(seed: int) -> list[Document]:
 def _objects(rng: random.Random, seed: int) -> list[Item]:
     """Nodes, the neighbor, and the objects of about half of the resources."""
     items = [Item("nodes", one) for one in nodes()]
-    good = m.job(GOOD, "default", GOOD, Pods(count=2, gpus=2))
+    good = m.job(GOOD, "default", GOOD, PodSetManifest(count=2, gpus=2))
     items.append(Item("jobs", _placed(good, f"{seed}-{GOOD}")))
     owner = _renamed(rng, "jobs", READABLE["jobs"][1][0], OWNER, seed)
     items.append(Item("jobs", owner))

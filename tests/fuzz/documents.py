@@ -24,7 +24,7 @@ from queuectl.objects.configuration.config_kinds import BY_KIND
 from queuectl.objects.configuration.links import dangling
 from queuectl.objects.configuration.queue_config import READERS, build, validate
 from queuectl.objects.documents import read_documents
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.api.support import (
     LIVES,
     FixedClusterReader,
@@ -190,7 +190,11 @@ class Documents:
         running = [holding(gang("a", podset(count=2, gpu=8)), {"n0": 2})]
         reader = FixedClusterReader(world(nodes, [], running), store)
         app = create_app(
-            store, FixedHealth(), Metrics().registry, FixedDiagnoser(), cluster_reader=reader
+            store,
+            FixedHealth(),
+            MetricsRecorder().registry,
+            FixedDiagnoser(),
+            cluster_reader=reader,
         )
         transport = httpx2.ASGITransport(app=app)
         async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:

@@ -264,4 +264,4 @@ def _planned(documents: list[Doc], result: Result) -> tuple[Snapshot, dict[str, 
     result.defects += [f"ignored: {one.object}: {one.reason}" for one in given.account.ignored]
     result.defects += [f"verifier: {one}" for one in checked.violations]
     result.defects += [f"alarm: {one}" for one in checked.decided.alarms]
-    return given.snapshot, plan_document(checked.given, checked.plan)
+    return given.snapshot, plan_document(checked.original, checked.plan)

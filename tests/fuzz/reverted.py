@@ -24,7 +24,7 @@ import structlog
 
 from queuectl.domain.reasons import NEVER_FITS
 from queuectl.planner.backfill import timeline
-from queuectl.planner.capacity.state import State
+from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.cycle.heads import HeadScheduler
 from queuectl.planner.cycle.ranking import ByShare
 from queuectl.planner.cycle.repair_precedence import Repairs
@@ -39,14 +39,7 @@ from queuectl.planner.verify.exits import Case
 from queuectl.planner.verify.placement import check_balance
 from queuectl.planner.verify.plan_index import PlanIndex
 from tests.fuzz.process import handled
-from tests.fuzz.snapshots import (
-    FEATURED,
-    HOPELESS,
-    LEASED,
-    MISSING,
-    UNFLAVORED,
-    Snapshots,
-)
+from tests.fuzz.snapshots import FEATURED, HOPELESS, LEASED, MISSING, UNFLAVORED, Snapshots
 
 Patch = tuple[Any, str, Any]
 """An object, the name of its attribute, and the value that it had."""
@@ -131,7 +124,7 @@ def _claims(pod: Any, node: Any, index: PlanIndex, name: str) -> Any:
 
 def _repair(repairs: Repairs) -> None:
     """It repairs gangs that the repair of another one evicts."""
-    with patch.object(State, "leaves", lambda _, gang: gang.leaving):
+    with patch.object(CycleState, "leaves", lambda _, gang: gang.leaving):
         _REPAIR(repairs)
 
 

@@ -24,7 +24,7 @@ from queuectl.domain.workload import (
     Workload,
 )
 from tests.planner.build import LEVELS
-from tests.planner.degenerate import MISSPELT
+from tests.planner.degenerate import MISSPELLED
 
 PREFIX: Final = "unflavored"
 ZONE: Final = "zone"
@@ -107,7 +107,7 @@ def _podsets(rng: random.Random) -> Iterator[PodSet]:
 def _topology(rng: random.Random) -> TopologyRequest | None:
     if rng.random() < 0.15:
         return None
-    levels = (ZONE, *LEVELS, MISSPELT)
+    levels = (ZONE, *LEVELS, MISSPELLED)
     mode = rng.choice(tuple(TopologyMode))
     level = None if mode is TopologyMode.UNCONSTRAINED else rng.choice(levels)
     slices = (Slice(rng.choice(levels), rng.choice((1, 2))),) if rng.random() < 0.5 else ()

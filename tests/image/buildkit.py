@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from queuectl.localcluster import cache
-from queuectl.localcluster.supervisor import Supervisor
+from queuectl.localcluster.supervisor import KeeperHandle
 from tests.image.programs import Programs, find
 
 _START_SECONDS: Final = 30.0
@@ -69,7 +69,7 @@ def running() -> Iterator[BuildKit]:
     directory = Path(tempfile.mkdtemp(prefix="queuectl-buildkit-"))
     with state.with_name("buildkit.lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        supervisor = Supervisor.spawn(directory, remove=True)
+        supervisor = KeeperHandle.spawn(directory, remove=True)
         try:
             yield _start(supervisor, programs, state)
         finally:
@@ -77,7 +77,7 @@ def running() -> Iterator[BuildKit]:
             _remove_control_groups()
 
 
-def _start(supervisor: Supervisor, programs: Programs, state: Path) -> BuildKit:
+def _start(supervisor: KeeperHandle, programs: Programs, state: Path) -> BuildKit:
     directory = supervisor.directory
     address = f"unix://{directory}/socket"
     # Mounts and build steps end with these namespaces.

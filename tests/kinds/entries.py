@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.localcluster.operators import (
     APPWRAPPER,
     KUBERAY,
@@ -35,7 +35,7 @@ NO_INDEX: Final = (
 NO_SUBMISSION: Final = "KubeRay submits its entrypoint only when all pods of its cluster run."
 
 
-def _job(name: str, namespace: str, pods: Pods, priority_class: str | None) -> Document:
+def _job(name: str, namespace: str, pods: PodSetManifest, priority_class: str | None) -> Document:
     return m.job(name, namespace, "main", pods, priority_class=priority_class, retries=6)
 
 
@@ -43,7 +43,9 @@ def _replicas(kind: str, *leaders: str, restart: str = "OnFailure") -> Make:
     """A kind of kubeflow.org: one pod of each leading replica type, and workers. ``restart``: of its replicas."""
     [one] = [described for described in DESCRIPTIONS if described.kind == kind]
 
-    def make(name: str, namespace: str, pods: Pods, priority_class: str | None) -> Document:
+    def make(
+        name: str, namespace: str, pods: PodSetManifest, priority_class: str | None
+    ) -> Document:
         counts = {**dict.fromkeys(leaders, 1), "Worker": pods.count - len(leaders)}
         grouped = replace(pods, group="all" if pods.required and leaders else None)
         replicas = {
@@ -76,7 +78,9 @@ def _training(
     return Entry(kind, make, TRAINING_OPERATOR, deciding, outlives_deletion, without=without)
 
 
-def _jobset(name: str, namespace: str, pods: Pods, priority_class: str | None) -> Document:
+def _jobset(
+    name: str, namespace: str, pods: PodSetManifest, priority_class: str | None
+) -> Document:
     """Two Jobs of some pods each, and one Job of another podset."""
     grouped = replace(pods, group="all" if pods.required else None)
     workers = replicated("workers", 2, replace(grouped, count=(pods.count - 1) // 2))
@@ -84,7 +88,9 @@ def _jobset(name: str, namespace: str, pods: Pods, priority_class: str | None) -
     return jobset(name, namespace, rest, workers, priority_class=priority_class)
 
 
-def _raycluster(name: str, namespace: str, pods: Pods, priority_class: str | None) -> Document:
+def _raycluster(
+    name: str, namespace: str, pods: PodSetManifest, priority_class: str | None
+) -> Document:
     """The head, and one group of workers."""
     grouped = replace(pods, group="all" if pods.required else None)
     workers = worker_group("workers", replace(grouped, count=pods.count - 1))
@@ -92,7 +98,9 @@ def _raycluster(name: str, namespace: str, pods: Pods, priority_class: str | Non
     return raycluster(name, namespace, head, workers, priority_class=priority_class)
 
 
-def _rayservice(name: str, namespace: str, pods: Pods, priority_class: str | None) -> Document:
+def _rayservice(
+    name: str, namespace: str, pods: PodSetManifest, priority_class: str | None
+) -> Document:
     """Its cluster has a head, and one group of workers."""
     workers = worker_group("workers", replace(pods, count=pods.count - 1))
     head = replace(pods, count=1)
@@ -104,7 +112,9 @@ def _clusters(gang: Gang) -> list[str]:
     return [name for name in gang.workspace.workloads() if name.startswith(f"{gang.name}-")]
 
 
-def _rayjob(name: str, namespace: str, pods: Pods, priority_class: str | None) -> Document:
+def _rayjob(
+    name: str, namespace: str, pods: PodSetManifest, priority_class: str | None
+) -> Document:
     """The head, one group of workers, and the pod that submits the entrypoint."""
     grouped = replace(pods, group="all" if pods.required else None)
     workers = worker_group("workers", replace(grouped, count=pods.count - 2))
@@ -120,7 +130,9 @@ def _rayjob(name: str, namespace: str, pods: Pods, priority_class: str | None) -
     )
 
 
-def _trainjob(name: str, namespace: str, pods: Pods, priority_class: str | None) -> list[Document]:
+def _trainjob(
+    name: str, namespace: str, pods: PodSetManifest, priority_class: str | None
+) -> list[Document]:
     """Its runtime, and the TrainJob: one pod of another podset, and the nodes."""
     grouped = replace(pods, group="all" if pods.required else None)
     first = trainjobs.replicated("launcher", replace(grouped, count=1))
@@ -131,7 +143,9 @@ def _trainjob(name: str, namespace: str, pods: Pods, priority_class: str | None)
     return [trainjobs.training_runtime(name, namespace, first, nodes), made]
 
 
-def _appwrapper(name: str, namespace: str, pods: Pods, priority_class: str | None) -> Document:
+def _appwrapper(
+    name: str, namespace: str, pods: PodSetManifest, priority_class: str | None
+) -> Document:
     """A Job of one pod, one of the other pods, and a Service."""
     grouped = replace(pods, group="all" if pods.required else None)
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": f"{name}-service"}}
@@ -142,7 +156,7 @@ def _appwrapper(name: str, namespace: str, pods: Pods, priority_class: str | Non
 
 
 def _sparkapplication(
-    name: str, namespace: str, pods: Pods, priority_class: str | None
+    name: str, namespace: str, pods: PodSetManifest, priority_class: str | None
 ) -> list[Document]:
     """The account of its driver, and the SparkApplication: the driver, and executors."""
     grouped = replace(pods, group="all" if pods.required else None)

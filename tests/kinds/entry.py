@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from queuectl.demo.manifests import FAIL_SECONDS, Document, Pods
+from queuectl.demo.manifests import FAIL_SECONDS, Document, PodSetManifest
 from queuectl.domain.jobs import PodRecord
-from queuectl.localcluster import RequestError
+from queuectl.localcluster import ApiServerError
 from queuectl.objects import keys
 from queuectl.objects.kinds import JobKinds
 from tests.system.actions import finish, reason, until_known, until_reason
@@ -37,7 +37,7 @@ class Make(Protocol):
     """Makes the object, or the pods, for the LocalQueue ``main``."""
 
     def __call__(
-        self, name: str, namespace: str, pods: Pods, priority_class: str | None
+        self, name: str, namespace: str, pods: PodSetManifest, priority_class: str | None
     ) -> Document | Sequence[Document]: ...
 
 
@@ -72,7 +72,7 @@ class Entry:
     without: Mapping[str, str] = field(default_factory=lambda: WITHOUT)
 
     def documents(
-        self, name: str, namespace: str, pods: Pods, priority_class: str | None
+        self, name: str, namespace: str, pods: PodSetManifest, priority_class: str | None
     ) -> Sequence[Document]:
         """The objects of work of these pods."""
         made = self.make(name, namespace, pods, priority_class)
@@ -88,7 +88,7 @@ class Entry:
         **shape: Any,
     ) -> Gang:
         """Create work of so many pods with 8 GPUs each."""
-        shaped = Pods(pods, gpus=8, **shape)
+        shaped = PodSetManifest(pods, gpus=8, **shape)
         made = self.documents(name, workspace.namespace, shaped, priority)
         return self.create(workspace, name, pods, made)
 
@@ -216,7 +216,7 @@ class Gang:
             metas = [one["metadata"] for one in self.workspace.client.get(path)["items"]]
             missing = {*bare} - {one["name"] for one in metas if "deletionTimestamp" not in one}
             for name in missing:
-                with suppress(RequestError):  # the pod with its name still ends
+                with suppress(ApiServerError):  # the pod with its name still ends
                     self.workspace.client.create(path, bare[name])
             return not missing
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.objects import keys
 from tests.kinds.entry import NO_PARTIAL, Entry, Gang, Make
 from tests.support.leaderworkersets import leaderworkerset
@@ -22,14 +22,14 @@ FIXED: Final = "The number of pods of a group of pods is fixed."
 
 
 def _meta(name: str, namespace: str, priority_class: str | None) -> Document:
-    metadata: Document = m.job(name, namespace, "main", Pods(), priority_class=priority_class)[
-        "metadata"
-    ]
+    metadata: Document = m.job(
+        name, namespace, "main", PodSetManifest(), priority_class=priority_class
+    )["metadata"]
     return metadata
 
 
 def _pods(
-    name: str, namespace: str, pods: Pods, priority_class: str | None, *, group: bool
+    name: str, namespace: str, pods: PodSetManifest, priority_class: str | None, *, group: bool
 ) -> Sequence[Document]:
     """Pods, each a gang. ``group``: they are one gang, and their indexes are their ranks."""
     made = []
@@ -46,13 +46,13 @@ def _pods(
 
 
 def single_pods(
-    name: str, namespace: str, pods: Pods, priority_class: str | None
+    name: str, namespace: str, pods: PodSetManifest, priority_class: str | None
 ) -> Sequence[Document]:
     return _pods(name, namespace, pods, priority_class, group=False)
 
 
 def pod_group(
-    name: str, namespace: str, pods: Pods, priority_class: str | None
+    name: str, namespace: str, pods: PodSetManifest, priority_class: str | None
 ) -> Sequence[Document]:
     return _pods(name, namespace, pods, priority_class, group=True)
 
@@ -60,7 +60,9 @@ def pod_group(
 def app(kind: str, **spec: Any) -> Make:
     """A kind of ``apps/v1``."""
 
-    def make(name: str, namespace: str, pods: Pods, priority_class: str | None) -> Document:
+    def make(
+        name: str, namespace: str, pods: PodSetManifest, priority_class: str | None
+    ) -> Document:
         template = pods.template("main", None, restart="Always")
         template["metadata"]["labels"] = {"app": name}
         selected = {"selector": {"matchLabels": {"app": name}}, "template": template}
@@ -74,7 +76,7 @@ def app(kind: str, **spec: Any) -> Make:
     return make
 
 
-def array(name: str, namespace: str, pods: Pods, priority_class: str | None) -> Document:
+def array(name: str, namespace: str, pods: PodSetManifest, priority_class: str | None) -> Document:
     """After the loss of a pod, the Job controller waits 10 seconds, and with a limit for all indexes, twice that for each further pod."""
     document = m.job(name, namespace, "main", pods, priority_class=priority_class)
     document["metadata"]["annotations"][keys.PREFIX + keys.ARRAY] = "true"
@@ -87,8 +89,10 @@ def array(name: str, namespace: str, pods: Pods, priority_class: str | None) -> 
 def leader_workers(groups: int) -> Make:
     """A set of groups. A pod that is lost does not restart its group: tests/kinds/test_leaderworkersets.py has sets of the default."""
 
-    def make(name: str, namespace: str, pods: Pods, priority_class: str | None) -> Document:
-        group = Pods(pods.count // groups, gpus=pods.gpus, required=pods.required)
+    def make(
+        name: str, namespace: str, pods: PodSetManifest, priority_class: str | None
+    ) -> Document:
+        group = PodSetManifest(pods.count // groups, gpus=pods.gpus, required=pods.required)
         return leaderworkerset(
             name,
             namespace,

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.layout import AUDIT_LOGS
 from queuectl.objects import keys
@@ -48,7 +48,9 @@ def _templates(document: Any) -> Iterator[Document]:
             yield from _templates(value)
 
 
-def gang(kind: str, name: str, namespace: str, pods: Pods, priority: str) -> list[Document]:
+def gang(
+    kind: str, name: str, namespace: str, pods: PodSetManifest, priority: str
+) -> list[Document]:
     """The objects of a gang whose pods run for three seconds."""
     documents = list(_MAKERS[kind].documents(name, namespace, pods, priority))
     if kind == "MPIJob":
@@ -85,7 +87,7 @@ def _run(installation: Installation, number: int, seed: int) -> dict[str, int]:
             required = RACK if chance.random() < 0.3 else None
             # A later gang of high priority preempts those that run.
             priority = "high" if place > number // 2 and chance.random() < 0.1 else "low"
-            shape = Pods(sizes[name], gpus=8, required=required)
+            shape = PodSetManifest(sizes[name], gpus=8, required=required)
             documents += gang(kind, name, workspace.namespace, shape, priority)
         began = time.monotonic()
         workspace.client.each(workspace.submit, documents)

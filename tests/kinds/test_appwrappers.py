@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.localcluster.operators import APPWRAPPER, OPERATORS
 from queuectl.objects import keys
 from tests.support.appwrappers import appwrapper, job, pod
@@ -21,15 +21,18 @@ from tests.system.installation import RACK, Installation, Workspace
 pytestmark = [pytest.mark.system, pytest.mark.kinds, pytest.mark.timeout(900)]
 
 APPWRAPPERS = OPERATORS[APPWRAPPER]
-WHOLE = Pods(2, gpus=8)
+WHOLE = PodSetManifest(2, gpus=8)
 """Each pod takes a node."""
 _RIGHTS = [{"apiGroups": ["workload.codeflare.dev"], "resources": ["*"], "verbs": ["*"]}]
 
 
-def wrapped_jobset(name: str, workspace: Workspace, pods: Pods) -> Document:
+def wrapped_jobset(name: str, workspace: Workspace, pods: PodSetManifest) -> Document:
     """A component: a JobSet of a driver and workers, with a queue label of its own."""
     made = jobset(
-        name, workspace.namespace, replicated("driver", 1, Pods(1)), replicated("work", 1, pods)
+        name,
+        workspace.namespace,
+        replicated("driver", 1, PodSetManifest(1)),
+        replicated("work", 1, pods),
     )
     return {**made, "metadata": {"name": name, "labels": {keys.QUEUE_LABEL: "main"}}}
 
@@ -37,17 +40,17 @@ def wrapped_jobset(name: str, workspace: Workspace, pods: Pods) -> Document:
 def test_the_pods_of_all_components_are_one_gang(installation: Installation) -> None:
     """A pod, a JobSet whose queue label has no effect, and a Service."""
     with installation.workspace(32) as workspace:
-        workspace.job("first", Pods(4, gpus=8))
+        workspace.job("first", PodSetManifest(4, gpus=8))
         workspace.until_state("first", "Running")
         service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "all-service"}}
         service |= {"spec": {"ports": [{"port": 80}]}}
-        workers = Pods(3, gpus=8, required=RACK)
+        workers = PodSetManifest(3, gpus=8, required=RACK)
         workspace.submit(
             appwrapper(
                 "all",
                 workspace.namespace,
                 service,
-                pod("all-pod", Pods(1)),
+                pod("all-pod", PodSetManifest(1)),
                 wrapped_jobset("all-set", workspace, workers),
             )
         )
@@ -84,7 +87,7 @@ def test_the_loss_of_a_component_that_is_a_pod_fails_the_appwrapper(
     installation: Installation,
 ) -> None:
     with installation.workspace(32) as workspace:
-        one = pod("alone-pod", Pods(1, gpus=8))
+        one = pod("alone-pod", PodSetManifest(1, gpus=8))
         workspace.submit(appwrapper("alone", workspace.namespace, one))
         workspace.until_state("alone", "Running")
         workspace.client.delete(f"/api/v1/namespaces/{workspace.namespace}/pods/alone-pod")
@@ -133,7 +136,9 @@ def test_a_user_changes_a_queued_appwrapper_only_in_ways_that_its_queue_sees(
     tenant: Tenant,
 ) -> None:
     workspace, change = tenant.workspace, tenant.client.patch
-    large = appwrapper("changed", workspace.namespace, job("changed-job", Pods(9, gpus=8)))
+    large = appwrapper(
+        "changed", workspace.namespace, job("changed-job", PodSetManifest(9, gpus=8))
+    )
     made = tenant.create(large)
     path = workspace.made[-1]
     refused("only queuectl may resume", change, path, {"spec": {"suspend": False}})
@@ -153,11 +158,13 @@ def test_a_user_changes_a_queued_appwrapper_only_in_ways_that_its_queue_sees(
 def test_no_user_creates_pods_of_an_appwrapper(tenant: Tenant) -> None:
     namespace = tenant.workspace.namespace
     for queue, says in (("main", "written by queuectl alone"), (None, "jobs in\\s+a queue")):
-        forged = appwrapper("forged", namespace, job("forged-job", Pods(1, gpus=8)), queue=queue)
+        forged = appwrapper(
+            "forged", namespace, job("forged-job", PodSetManifest(1, gpus=8)), queue=queue
+        )
         forged["spec"]["components"][0]["podSetInfos"] = [{"labels": marks(tenant)}]
         refused(says, tenant.create, forged)
     # Its operator creates the components with its own account: they can name no other gang.
-    inside, own = pod("a-pod", Pods(1)), job("b-job", Pods(1))
+    inside, own = pod("a-pod", PodSetManifest(1)), job("b-job", PodSetManifest(1))
     for template in (inside, own["spec"]["template"]):
         template["metadata"]["labels"] = {**template["metadata"].get("labels", {}), **marks(tenant)}
     changes = {"template": {"metadata": {"labels": marks(tenant)}}}

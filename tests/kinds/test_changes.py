@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.localcluster.client import Client
 from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS
@@ -38,7 +38,7 @@ _OWN_LABELS: Final = (
 )
 _OTHER_QUEUE: Final = {"metadata": {"labels": {keys.QUEUE_LABEL: "other"}}}
 _OTHER_USER: Final = {"metadata": {"annotations": {keys.SUBMITTED_BY: "root"}}}
-_MUCH: Final = Pods(9, gpus=8)
+_MUCH: Final = PodSetManifest(9, gpus=8)
 """More than the quota of each test."""
 
 
@@ -167,7 +167,7 @@ def test_the_account_of_queuectl_only_starts_stops_and_marks_an_object(
         says = "queuectl changes of a job in a queue nothing but"
         for change in changes:
             refused(says, client.patch, path, change)
-        [own] = entry.documents("own", "queuectl-system", Pods(4), None)
+        [own] = entry.documents("own", "queuectl-system", PodSetManifest(4), None)
         refused(says, client.create, client.path_of(own).rpartition("/")[0], own)
 
 
@@ -210,7 +210,7 @@ def test_pods_that_their_controller_leaves_behind_stay_in_their_queue(
         before = {pod.uid for pod in gang.runs()}
         names = gang.names
         client.delete(client.path_of(gang.stored[0]), propagationPolicy="Orphan")
-        workspace.job("other", Pods(1, gpus=8))
+        workspace.job("other", PodSetManifest(1, gpus=8))
         until_reason(workspace, "other", "Pending", "WaitingForQuota")
         assert [workspace.state(name) for name in names] == ["Running"] * len(names)
         assert {pod.uid for pod in workspace.running("mine")} == before
@@ -255,7 +255,7 @@ def test_a_user_adds_no_pod_to_a_group_that_runs(installation: Installation) -> 
             document["metadata"]["namespace"] = workspace.namespace
             client.create(folder, document)
             workspace.made.append(f"{folder}/{name}")
-        workspace.job("later", Pods(1, gpus=8), seconds=1)
+        workspace.job("later", PodSetManifest(1, gpus=8), seconds=1)
         workspace.until_state("later", "Finished")
         for gang, name in ((group, "group-forged"), (leaders, "set-0-9")):
             assert [pod.gated for pod in workspace.pods(gang.name) if pod.name == name] == [True]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from queuectl.demo.manifests import FAIL_SECONDS, Document, Pods
+from queuectl.demo.manifests import FAIL_SECONDS, Document, PodSetManifest
 from queuectl.objects import keys
 from tests.support.jobsets import jobset, replicated
 from tests.support.people import role
@@ -17,7 +17,7 @@ from tests.system.installation import RACK, Installation, Workspace
 # The first test of an operator on a machine builds it.
 pytestmark = [pytest.mark.system, pytest.mark.kinds, pytest.mark.timeout(900)]
 
-WHOLE = Pods(2, gpus=8)
+WHOLE = PodSetManifest(2, gpus=8)
 """Of a Job: each pod takes a node."""
 
 
@@ -41,10 +41,10 @@ def rack(node: str | None) -> str:
 def test_a_copy_of_the_queue_label_changes_nothing(installation: Installation) -> None:
     with installation.workspace(48) as workspace:
         copied = {keys.QUEUE_LABEL: "main"}
-        workers = replicated("workers", 2, Pods(2, gpus=8))
+        workers = replicated("workers", 2, PodSetManifest(2, gpus=8))
         workers["template"]["metadata"] = {"labels": copied}
         workers["template"]["spec"]["template"]["metadata"]["labels"] = copied
-        driver = replicated("driver", 1, Pods(1, gpus=8))
+        driver = replicated("driver", 1, PodSetManifest(1, gpus=8))
         workspace.submit(jobset("train", workspace.namespace, driver, workers))
         workspace.until_state("train", "Running")
         assert set(workspace.workloads()) == {"train"}, "its Jobs are no workloads"
@@ -58,13 +58,13 @@ def test_pods_that_come_after_the_end_of_others_have_their_nodes_from_the_start(
     installation: Installation,
 ) -> None:
     with installation.workspace(128) as workspace:
-        first = replicated("prepare", 1, Pods(1, gpus=8))
-        then = replicated("train", 3, Pods(4, gpus=8))
+        first = replicated("prepare", 1, PodSetManifest(1, gpus=8))
+        then = replicated("train", 3, PodSetManifest(4, gpus=8))
         then["dependsOn"] = [{"name": "prepare", "status": "Complete"}]
         workspace.submit(jobset("steps", workspace.namespace, first, then))
         workspace.until_state("steps", "Running")
         assert len(workspace.pods("steps")) == 1
-        workspace.job("other", Pods(4, gpus=8))
+        workspace.job("other", PodSetManifest(4, gpus=8))
         workspace.until(
             lambda: workspace.workload("other").get("reason", {}).get("code") == "WaitingForQuota",
             "the nodes of the later pods are not free",
@@ -90,7 +90,7 @@ def test_jobs_that_a_failure_policy_creates_again_take_the_same_places(
     installation: Installation,
 ) -> None:
     with installation.workspace(128) as workspace:
-        workers = replicated("main", 2, Pods(2, gpus=8, required=RACK))
+        workers = replicated("main", 2, PodSetManifest(2, gpus=8, required=RACK))
         workers["template"]["spec"]["backoffLimit"] = 0
         workspace.submit(
             jobset("again", workspace.namespace, workers, failurePolicy={"maxRestarts": 1})
@@ -145,7 +145,7 @@ def test_no_user_creates_pods_of_a_jobset(tenant: Tenant) -> None:
     refused(_ONLY, tenant.create, forged(tenant, "child"))
     refused("workload-kind", tenant.create, forged(tenant, "queued", "main"))
     labels = _MARKS | {keys.WORKLOAD_LABEL: tenant.job["metadata"]["uid"]}
-    one = replicated("main", 1, Pods(1, gpus=8))
+    one = replicated("main", 1, PodSetManifest(1, gpus=8))
     one["template"]["spec"]["template"]["metadata"]["labels"] = labels
     refused(_ONLY, tenant.create, jobset("set", tenant.workspace.namespace, one, queue=None))
     plain = tenant.create(job("plain", None, labels={}, ownerReferences=owner(tenant.job)))

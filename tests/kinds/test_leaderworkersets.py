@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.domain.jobs import PodRecord
-from queuectl.localcluster import RequestError
+from queuectl.localcluster import ApiServerError
 from tests.support.leaderworkersets import leaderworkerset
 from tests.system.actions import configured, until_empty, until_reason
 from tests.system.installation import RACK, Installation, Workspace
@@ -14,7 +14,7 @@ from tests.system.installation import RACK, Installation, Workspace
 # The first test of an operator on a machine builds it.
 pytestmark = [pytest.mark.system, pytest.mark.kinds, pytest.mark.timeout(900)]
 
-WHOLE = Pods(4, gpus=8, required=RACK)
+WHOLE = PodSetManifest(4, gpus=8, required=RACK)
 """Of a group: each pod takes a node, all of them in one rack."""
 
 
@@ -59,8 +59,8 @@ def test_workers_that_come_after_their_leader_have_their_nodes_from_the_start(
 ) -> None:
     """Leader and workers have templates of their own, and are in one domain."""
     with installation.workspace(128) as workspace:
-        workers = Pods(3, gpus=8, required=RACK, group="all")
-        leader = Pods(1, gpus=4, required=RACK, group="all")
+        workers = PodSetManifest(3, gpus=8, required=RACK, group="all")
+        leader = PodSetManifest(1, gpus=4, required=RACK, group="all")
         late = leaderworkerset(
             "late", workspace.namespace, workers, leader=leader, startupPolicy="LeaderReady"
         )
@@ -72,7 +72,7 @@ def test_workers_that_come_after_their_leader_have_their_nodes_from_the_start(
             "the leader is placed",
         )
         assert workspace.workload("late-0")["pods"] == 3
-        workspace.submit(leaderworkerset("other", workspace.namespace, Pods(14, gpus=8)))
+        workspace.submit(leaderworkerset("other", workspace.namespace, PodSetManifest(14, gpus=8)))
         until_reason(workspace, "other-0", "Pending", "WaitingForQuota")
         path = f"/api/v1/namespaces/{workspace.namespace}/pods/late-0"
         workspace.client.patch(path, {"spec": {"schedulingGates": []}})
@@ -162,7 +162,7 @@ def test_other_requests_in_a_rollout_are_planned_again(installation: Installatio
         installation.workspace(96) as workspace,
         configured(workspace, waitForPodsReady=pauses),
     ):
-        small = Pods(4, gpus=4, required=RACK)
+        small = PodSetManifest(4, gpus=4, required=RACK)
         made = leaderworkerset("serve", workspace.namespace, small)
         workspace.submit(made)
         workspace.until_state("serve-0", "Running")
@@ -202,7 +202,7 @@ def test_the_pods_of_a_group_change_only_without_replicas(
         made = leaderworkerset("serve", workspace.namespace, WHOLE)
         workspace.submit(made)
         path = workspace.client.path_of(made)
-        with pytest.raises(RequestError, match=message):
+        with pytest.raises(ApiServerError, match=message):
             workspace.client.patch(path, {"spec": change})
         workspace.client.patch(path, {"spec": {"replicas": 0}})
         workspace.client.patch(path, {"spec": change})

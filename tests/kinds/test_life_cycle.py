@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from tests.kinds.entries import ENTRIES
 from tests.kinds.entry import Entry, racks
 from tests.support.shared_resource import SharedResource
@@ -48,7 +48,7 @@ def lives(installation: Installation, entry: Entry) -> None:
         if "place" not in entry.without:
             assert len({*racks(pods)}) == 1
 
-        workspace.job("urgent", Pods(4, gpus=8), priority_class="high")
+        workspace.job("urgent", PodSetManifest(4, gpus=8), priority_class="high")
         workspace.until_state("urgent", "Running")
         gang.until_stopped()
         gang.create_again()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.objects import keys
 from tests.kinds.entries import ENTRIES
 from tests.kinds.entry import FEATURES, Entry, Gang, racks
@@ -28,7 +28,7 @@ def test_it_waits_suspended_or_gated_and_starts_with_all_its_pods(
 ) -> None:
     with installation.workspace(64) as workspace:
         # A gang waits for room for all its pods. Where each pod is a gang, all of them wait only without any room.
-        workspace.job("first", Pods(8 if entry.alone else 4, gpus=8))
+        workspace.job("first", PodSetManifest(8 if entry.alone else 4, gpus=8))
         workspace.until_state("first", "Running")
         gang = entry.submit(workspace, "gang", 8)
         assert gang.created_held
@@ -44,7 +44,7 @@ def test_all_its_pods_are_in_the_rack_that_it_requires(
     installation: Installation, entry: Entry
 ) -> None:
     with installation.workspace(128) as workspace:
-        workspace.job("there", Pods(1, gpus=8))
+        workspace.job("there", PodSetManifest(1, gpus=8))
         workspace.until_state("there", "Running")
         gang = entry.submit(workspace, "gang", 4, required=RACK)
         assert len({*racks(gang.runs())}) == 1
@@ -139,9 +139,9 @@ def test_its_ranks_are_in_the_order_of_the_racks(installation: Installation, ent
 @feature("partial")
 def test_it_starts_with_the_pods_that_have_room(installation: Installation, entry: Entry) -> None:
     with installation.workspace(128) as workspace:
-        workspace.job("first", Pods(8, gpus=8))
+        workspace.job("first", PodSetManifest(8, gpus=8))
         workspace.until_state("first", "Running")
-        document = entry.make("gang", workspace.namespace, Pods(16, gpus=8), None)
+        document = entry.make("gang", workspace.namespace, PodSetManifest(16, gpus=8), None)
         assert isinstance(document, dict)
         least = {keys.PREFIX + keys.MIN_PARALLELISM: "4"}
         document["metadata"].setdefault("annotations", {}).update(least)
@@ -155,11 +155,11 @@ def test_it_grows_where_there_is_room_and_shrinks_for_a_gang_of_higher_priority(
     installation: Installation, entry: Entry
 ) -> None:
     with installation.workspace(64) as workspace:
-        document = entry.make("gang", workspace.namespace, Pods(10, gpus=8), "low")
+        document = entry.make("gang", workspace.namespace, PodSetManifest(10, gpus=8), "low")
         assert isinstance(document, dict)
         gang = entry.create(workspace, "gang", 8, [elastic_of(entry.kind, document, 3)])
         first = {pod.uid for pod in gang.runs()}
-        workspace.job("high", Pods(2, gpus=8), priority_class="high")
+        workspace.job("high", PodSetManifest(2, gpus=8), priority_class="high")
         workspace.until_state("high", "Running")
         left = workspace.running("gang")
         assert len(left) == 6

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from queuectl.demo.manifests import FAIL_SECONDS, Document, Pods
-from queuectl.localcluster import RequestError
+from queuectl.demo.manifests import FAIL_SECONDS, Document, PodSetManifest
+from queuectl.localcluster import ApiServerError
 from queuectl.objects import keys
 from tests.support.mpijobs import mpijob
 from tests.support.people import role
@@ -26,7 +26,7 @@ from tests.system.installation import RACK, Installation, Workspace
 # The first test of an operator on a machine builds it.
 pytestmark = [pytest.mark.system, pytest.mark.kinds, pytest.mark.timeout(900)]
 
-WHOLE = Pods(4, gpus=8)
+WHOLE = PodSetManifest(4, gpus=8)
 """Workers: each pod takes a node."""
 
 
@@ -55,15 +55,15 @@ def test_a_launcher_that_is_a_worker_shifts_the_indexes_and_not_the_ranks(
         document = mpijob(
             "ranks",
             workspace.namespace,
-            Pods(12, gpus=8),
-            launcher=Pods(1, gpus=8),
+            PodSetManifest(12, gpus=8),
+            launcher=PodSetManifest(1, gpus=8),
             runLauncherAsWorker=True,
         )
         workspace.submit(document)
         workspace.until_running("ranks", 13, lambda p: True, "all run")
         change = {"spec": {"runLauncherAsWorker": False}}
         with pytest.raises(
-            RequestError, match="runLauncherAsWorker of a job in a queue cannot change"
+            ApiServerError, match="runLauncherAsWorker of a job in a queue cannot change"
         ):
             workspace.client.patch(workspace.made[0], change)
         found = sorted((p.podset, p.rank, p.name) for p in workspace.running("ranks"))
@@ -89,12 +89,12 @@ def test_a_launcher_that_waits_for_the_workers_has_its_node_from_the_start(
 ) -> None:
     with installation.workspace(40) as workspace:
         waits = {"launcherCreationPolicy": "WaitForWorkersReady"}
-        one_node = Pods(1, gpus=8, required=RACK)
+        one_node = PodSetManifest(1, gpus=8, required=RACK)
         made = mpijob("late", workspace.namespace, WHOLE, launcher=one_node, **waits)
         workspace.submit(made)
         workspace.until_running("late", 5, lambda p: True, "all run")
         workspace.until_state("late", "Running")
-        workspace.submit(mpijob("next", workspace.namespace, Pods(1, gpus=8)))
+        workspace.submit(mpijob("next", workspace.namespace, PodSetManifest(1, gpus=8)))
         until_reason(workspace, "next", "Pending", "WaitingForQuota")
         [pod] = [p for p in workspace.running("late") if p.podset == "launcher"]
         finish(workspace, pod.name)
@@ -143,7 +143,7 @@ def tenant(installation: Installation) -> Iterator[Tenant]:
     """A user of the namespace in which the MPIJob ``mine`` runs."""
     with installation.workspace(32) as workspace, tenant_of(workspace) as client:
         workspace.client.apply(role("training-edit", PYTORCHJOBS))
-        made = workspace.submit(mpijob("mine", workspace.namespace, Pods(2, gpus=8)))
+        made = workspace.submit(mpijob("mine", workspace.namespace, PodSetManifest(2, gpus=8)))
         workspace.until_state("mine", "Running")
         yield Tenant(client, workspace, workspace, made)
         assert {one.attempt for one in workspace.running("mine")} == {1}
@@ -161,7 +161,7 @@ def test_no_user_creates_pods_of_an_mpijob(tenant: Tenant) -> None:
     child["metadata"]["labels"] = {}
     child["spec"]["template"]["metadata"]["labels"] = labels
     refused(only, tenant.create, child)
-    forged = mpijob("forged", tenant.workspace.namespace, Pods(1, gpus=8), queue=None)
+    forged = mpijob("forged", tenant.workspace.namespace, PodSetManifest(1, gpus=8), queue=None)
     worker = forged["spec"]["mpiReplicaSpecs"]["Worker"]["template"]
     worker["metadata"]["labels"] = labels
     refused(only, tenant.create, forged)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from tests.support.rays import raycluster, worker_group
 from tests.system.actions import until_reason
 from tests.system.installation import RACK, Installation
@@ -12,9 +12,9 @@ from tests.system.installation import RACK, Installation
 # The first test of an operator on a machine builds it.
 pytestmark = [pytest.mark.system, pytest.mark.kinds, pytest.mark.timeout(900)]
 
-WHOLE = Pods(2, gpus=8)
+WHOLE = PodSetManifest(2, gpus=8)
 """Of a group of workers: each pod takes a node."""
-HEAD = Pods(1)
+HEAD = PodSetManifest(1)
 
 
 def rack(node: str | None) -> str:
@@ -25,7 +25,7 @@ def test_a_replica_of_several_hosts_is_replaced_as_a_whole_in_its_places(
     installation: Installation,
 ) -> None:
     with installation.workspace(128) as workspace:
-        workers = worker_group("slices", Pods(6, gpus=8, preferred=RACK), hosts=3)
+        workers = worker_group("slices", PodSetManifest(6, gpus=8, preferred=RACK), hosts=3)
         workspace.submit(raycluster("hosts", workspace.namespace, HEAD, workers))
         workspace.until_state("hosts", "Running")
         placed = [pod for pod in workspace.running("hosts") if pod.podset == "slices"]

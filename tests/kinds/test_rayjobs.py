@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.objects import keys
 from tests.support.people import role
 from tests.support.rays import cluster_spec, raycluster, rayjob, worker_group
@@ -19,9 +19,9 @@ from tests.system.installation import RACK, Installation, Workspace
 # The first test of an operator on a machine builds it.
 pytestmark = [pytest.mark.system, pytest.mark.kinds, pytest.mark.timeout(900)]
 
-WHOLE = Pods(2, gpus=8)
+WHOLE = PodSetManifest(2, gpus=8)
 """Of a group of workers: each pod takes a node."""
-HEAD = Pods(1)
+HEAD = PodSetManifest(1)
 
 
 def clusters(workspace: Workspace) -> list[Document]:
@@ -34,7 +34,7 @@ def clusters(workspace: Workspace) -> list[Document]:
 def test_the_children_of_a_rayjob_are_no_workloads(installation: Installation) -> None:
     """Without a template of the submitter, admission writes one with the container and the image that KubeRay would use."""
     with installation.workspace(32) as workspace:
-        workers = worker_group("small-group", Pods(1, cpu="200m"))
+        workers = worker_group("small-group", PodSetManifest(1, cpu="200m"))
         made = rayjob("sample", workspace.namespace, HEAD, workers)
         stored = workspace.submit(made)
         [container] = stored["spec"]["submitterPodTemplate"]["spec"]["containers"]
@@ -50,8 +50,8 @@ def test_the_children_of_a_rayjob_are_no_workloads(installation: Installation) -
 def test_the_submitter_has_its_capacity_before_it_exists(installation: Installation) -> None:
     """The rest of the quota is less than the submitter requests, so the RayJob waits for room for all its pods."""
     with installation.workspace(24) as workspace:
-        workers = worker_group("workers", Pods(1, gpus=8))
-        submitter = Pods(1, gpus=8).template("ray-job-submitter", None, restart="Never")
+        workers = worker_group("workers", PodSetManifest(1, gpus=8))
+        submitter = PodSetManifest(1, gpus=8).template("ray-job-submitter", None, restart="Never")
         workspace.submit(
             rayjob(
                 "late",
@@ -62,7 +62,7 @@ def test_the_submitter_has_its_capacity_before_it_exists(installation: Installat
                 submitterPodTemplate=submitter,
             )
         )
-        workspace.job("other", Pods(2, gpus=8))
+        workspace.job("other", PodSetManifest(2, gpus=8))
         until_reason(workspace, "other", "Pending", "WaitingForQuota")
         workspace.until_running("late", 3, lambda p: True, "all run")
         assert workspace.state("other") == "Pending"
@@ -72,7 +72,7 @@ def test_the_submitter_has_its_capacity_before_it_exists(installation: Installat
 
 def test_the_pods_of_another_try_take_the_same_places(installation: Installation) -> None:
     with installation.workspace(128) as workspace:
-        workers = worker_group("workers", Pods(4, gpus=8, required=RACK))
+        workers = worker_group("workers", PodSetManifest(4, gpus=8, required=RACK))
         workspace.submit(
             rayjob(
                 "again",
@@ -153,7 +153,7 @@ def marked(tenant: Tenant, **spec: Any) -> Document:
         keys.KIND_LABEL: "RayJob",
         keys.WORKLOAD_LABEL: tenant.job["metadata"]["uid"],
     }
-    workers = worker_group("workers", Pods(1, gpus=8))
+    workers = worker_group("workers", PodSetManifest(1, gpus=8))
     workers["template"]["metadata"]["labels"] = marks
     return cluster_spec(HEAD, workers, **spec)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.objects import keys
 from tests.support.people import role
 from tests.support.rays import rayservice, worker_group
@@ -19,14 +19,14 @@ from tests.system.installation import RACK, Installation, Workspace
 # The first test of an operator on a machine builds it.
 pytestmark = [pytest.mark.system, pytest.mark.kinds, pytest.mark.timeout(900)]
 
-WHOLE = Pods(2, gpus=8)
+WHOLE = PodSetManifest(2, gpus=8)
 """Of a group of workers: each pod takes a node."""
-HEAD = Pods(1)
+HEAD = PodSetManifest(1)
 _RIGHTS = [{"apiGroups": ["ray.io"], "resources": ["*"], "verbs": ["*"]}]
 _VERSION = "ray.io/kuberay-version"
 
 
-def chat(workspace: Workspace, workers: Pods = WHOLE, **spec: Any) -> None:
+def chat(workspace: Workspace, workers: PodSetManifest = WHOLE, **spec: Any) -> None:
     """A RayService of a head and two workers, which deletes a cluster soon after it has another one."""
     group = worker_group("workers", workers)
     made = rayservice("chat", workspace.namespace, HEAD, group, rayClusterDeletionDelaySeconds=1)
@@ -92,9 +92,9 @@ def test_the_cluster_of_a_rayservice_waits_for_quota_and_then_serves(
     installation: Installation,
 ) -> None:
     with installation.workspace(32) as workspace:
-        workspace.job("first", Pods(4, gpus=8))
+        workspace.job("first", PodSetManifest(4, gpus=8))
         workspace.until_state("first", "Running")
-        chat(workspace, Pods(2, gpus=8, required=RACK))
+        chat(workspace, PodSetManifest(2, gpus=8, required=RACK))
         name = another(workspace)
         until_reason(workspace, name, "Pending", "WaitingForQuota")
         assert clusters(workspace)[name]["spec"]["suspend"]
@@ -112,7 +112,7 @@ def test_a_job_of_higher_priority_takes_the_nodes_of_a_service_and_gives_them_ba
         chat(workspace)
         name = another(workspace)
         serves(workspace, name)
-        workspace.job("urgent", Pods(4, gpus=8), priority_class="high")
+        workspace.job("urgent", PodSetManifest(4, gpus=8), priority_class="high")
         workspace.until_state("urgent", "Running")
         until_empty(workspace, name)
         assert workspace.state(name) == "Pending"
@@ -151,7 +151,7 @@ def test_the_clusters_of_a_rayservice_keep_the_pods_of_their_start(
         serves(workspace, name)
         before = {pod.uid for pod in workspace.running(name)}
         config = json.dumps({"applications": [{"name": "other", "import_path": "other:app"}]})
-        group = worker_group("workers", Pods(3, gpus=8))
+        group = worker_group("workers", PodSetManifest(3, gpus=8))
         change = {"serveConfigV2": config, "rayClusterConfig": {"workerGroupSpecs": [group]}}
         workspace.client.patch(service(workspace), {"spec": change})
         serves(workspace, name, "other")

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from tests.kinds.entry import Make
 from tests.kinds.pod_entries import app, array, leader_workers
 from tests.system.installation import Installation
@@ -27,11 +27,11 @@ def test_as_many_pods_run_as_there_is_room_for_and_as_its_user_wants(
 ) -> None:
     make, fewer = KINDS[kind]
     with installation.workspace(64) as workspace:
-        document = make("gang", workspace.namespace, Pods(10, gpus=8), None)
+        document = make("gang", workspace.namespace, PodSetManifest(10, gpus=8), None)
         assert isinstance(document, dict)
         workspace.submit(document)
         workspace.until_running("gang", 8, lambda _: True, "as many run as there is room for")
         workspace.client.patch(workspace.client.path_of(document), {"spec": fewer})
-        workspace.job("next", Pods(2, gpus=8))
+        workspace.job("next", PodSetManifest(2, gpus=8))
         workspace.until_state("next", "Running")
         assert len(workspace.running("gang")) == 6

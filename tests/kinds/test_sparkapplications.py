@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from queuectl.demo.manifests import FAIL_SECONDS, Document, Pods
+from queuectl.demo.manifests import FAIL_SECONDS, Document, PodSetManifest
 from queuectl.localcluster.client import Client
 from queuectl.objects import keys
 from tests.support.people import role
@@ -21,7 +21,7 @@ from tests.system.installation import Installation, Workspace
 # The first test of an operator on a machine builds it, and downloads Spark.
 pytestmark = [pytest.mark.system, pytest.mark.kinds, pytest.mark.timeout(1500)]
 
-WHOLE = Pods(2, gpus=8)
+WHOLE = PodSetManifest(2, gpus=8)
 """Executors: each pod takes a node."""
 _RIGHTS: Final = [{"apiGroups": ["sparkoperator.k8s.io"], "resources": ["*"], "verbs": ["*"]}]
 _ONLY: Final = "only the controllers of"
@@ -33,7 +33,9 @@ _OWN_LABELS: Final = (
 )
 
 
-def submit(workspace: Workspace, name: str, executors: Pods = WHOLE, **spec: Any) -> Document:
+def submit(
+    workspace: Workspace, name: str, executors: PodSetManifest = WHOLE, **spec: Any
+) -> Document:
     workspace.client.apply(*driver_account(name, workspace.namespace))
     return workspace.submit(sparkapplication(name, workspace.namespace, executors, **spec))
 
@@ -48,10 +50,10 @@ def test_executors_have_their_nodes_before_the_driver_creates_them(
     installation: Installation,
 ) -> None:
     with installation.workspace(24) as workspace:
-        submit(workspace, "late", driver=Pods(1, gpus=8))
+        submit(workspace, "late", driver=PodSetManifest(1, gpus=8))
         workspace.until_running("late", 1, lambda p: p.podset == "driver", "the driver runs")
         assert {one.podset for one in workspace.pods("late")} == {"driver"}
-        workspace.job("next", Pods(1, gpus=8))
+        workspace.job("next", PodSetManifest(1, gpus=8))
         until_reason(workspace, "next", "Pending", "WaitingForQuota")
         workspace.until_running("late", 3, lambda p: True, "all run")
         workspace.until_state("late", "Running")
@@ -59,7 +61,7 @@ def test_executors_have_their_nodes_before_the_driver_creates_them(
 
 def test_another_run_of_the_application_has_the_same_attempt(installation: Installation) -> None:
     with installation.workspace(24) as workspace:
-        submit(workspace, "again", driver=Pods(1, gpus=8))
+        submit(workspace, "again", driver=PodSetManifest(1, gpus=8))
         workspace.until_running("again", 3, lambda p: True, "all run")
         first = {one.uid for one in workspace.running("again")}
         failed = {"metadata": {"annotations": {FAIL_SECONDS: "0"}}}
@@ -78,7 +80,7 @@ def tenant(installation: Installation) -> Iterator[Tenant]:
     """A user of the namespace in which the SparkApplication ``mine`` runs."""
     with installation.workspace(24) as workspace, tenant_of(workspace) as client:
         workspace.client.apply(role("training-edit", _RIGHTS))
-        made = submit(workspace, "mine", driver=Pods(1, gpus=8))
+        made = submit(workspace, "mine", driver=PodSetManifest(1, gpus=8))
         workspace.until_running("mine", 3, lambda p: True, "all run")
         workspace.until_state("mine", "Running")
         yield Tenant(client, workspace, workspace, made)
@@ -107,7 +109,7 @@ def test_only_a_driver_creates_executors_and_only_of_its_own_gang(tenant: Tenant
     del without["metadata"]["labels"][keys.KIND_LABEL]
     refused("written by queuectl alone", tenant.create, without)
 
-    submit(workspace, "other", Pods(1))
+    submit(workspace, "other", PodSetManifest(1))
     workspace.until_running("other", 2, lambda p: True, "all of the other run")
     cluster, other = workspace.installation.cluster, driver(workspace, "other")
     with closing(Client(cluster.server, cluster.authority, token_of_pod(cluster, other))) as client:
@@ -138,7 +140,7 @@ def test_a_user_changes_a_queued_application_only_in_ways_that_its_queue_sees(
     tenant: Tenant,
 ) -> None:
     workspace = tenant.workspace
-    tenant.create(sparkapplication("changed", workspace.namespace, Pods(9, gpus=8)))
+    tenant.create(sparkapplication("changed", workspace.namespace, PodSetManifest(9, gpus=8)))
     path, change = workspace.made[-1], tenant.client.patch
     refused("only queuectl may resume", change, path, {"spec": {"suspend": False}})
     none = {"spec": {"driver": {"labels": {keys.KIND_LABEL: None}}}}

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.domain.jobs import JobRecord
 from queuectl.objects import keys
 from queuectl.objects.kinds.jobset import JOBSET
@@ -30,11 +30,11 @@ from tests.system.installation import RACK, Installation, Workspace
 # The first test of an operator on a machine builds it.
 pytestmark = [pytest.mark.system, pytest.mark.kinds, pytest.mark.timeout(900)]
 
-WHOLE = Pods(1, gpus=8)
+WHOLE = PodSetManifest(1, gpus=8)
 """Of a node of a TrainJob: each pod takes a node of the cluster."""
 
 
-def torch(workspace: Workspace, pods: Pods = WHOLE) -> None:
+def torch(workspace: Workspace, pods: PodSetManifest = WHOLE) -> None:
     """Create the TrainingRuntime ``torch``."""
     node = replicated("node", pods, step="trainer")
     create_runtime(workspace, training_runtime("torch", workspace.namespace, node))
@@ -57,7 +57,7 @@ def read(document: Document) -> JobRecord:
 
 def test_a_trainjob_is_gated_preempted_repaired_and_ends(installation: Installation) -> None:
     with installation.workspace(32, strategy="StrictFIFO") as workspace:
-        torch(workspace, Pods(1, gpus=8, required=RACK))
+        torch(workspace, PodSetManifest(1, gpus=8, required=RACK))
         made = trainjob("train", workspace.namespace, "torch", nodes=4, priority_class="low")
         users = {"manager": "example.com/user", "trainingRuntimeSpec": {"template": {"metadata": {
             "labels": {"example.com/team": "a"}}}}}  # fmt: skip
@@ -161,7 +161,7 @@ def test_queue_labels_of_a_runtime_make_no_second_gang(
 
 # ---- the request, from a runtime and from the JobSet
 
-CPU = Pods(1, cpu="2")
+CPU = PodSetManifest(1, cpu="2")
 STEPS = [{"name": "dataset-initializer", "status": "Complete"}]
 ASKED = {"requests": {"cpu": "3", "memory": "2Gi"}, "limits": {"nvidia.com/gpu": "4"}}
 LEADS = {"numProcPerNode": 1, "mpiImplementation": "OpenMPI", "runLauncherAsNode": True}
@@ -184,7 +184,7 @@ RUNTIMES: dict[str, tuple[list[Document], Document | None, Document]] = {
         {"trainer": {"resourcesPerNode": ASKED}},
     ),
     "plain": (
-        [replicated("node", Pods(2, cpu="1"), step="trainer"), replicated("store", Pods(3, cpu="1"))],
+        [replicated("node", PodSetManifest(2, cpu="1"), step="trainer"), replicated("store", PodSetManifest(3, cpu="1"))],
         {"numNodes": 2},
         {"trainer": {"numNodes": 4}},
     ),

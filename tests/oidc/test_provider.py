@@ -23,7 +23,7 @@ from queuectl.api.oidc.access import with_issuer
 from queuectl.api.oidc.issuer import CodeRefused, Issuer
 from queuectl.api.oidc.login import CALLBACK
 from queuectl.api.routes import events
-from queuectl.api.server import Address, WebServer
+from queuectl.api.server import ListenAddress, WebServer
 from queuectl.cli.errors import Exit
 from queuectl.control.oidc_settings import OidcSettings
 from queuectl.web.app import OPEN, SIGN_IN, add_dashboard
@@ -70,7 +70,7 @@ def dashboard(id_token_seconds: int = 3600, **given: Any) -> Iterator[Dashboard]
     access = people()
     access.masters.add("oidc:alice")
     made = Dashboard("", OidcSettings(), access)
-    server = WebServer(made, Address("127.0.0.1", 0))
+    server = WebServer(made, ListenAddress("127.0.0.1", 0))
     made.url = f"http://localhost:{server.address.port}"
     ready = threading.Event()
 

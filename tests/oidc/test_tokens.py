@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from joserfc.jwk import OctKey
 
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.domain.identity import Caller
 from tests.api.signed import ADMIN, asking, people
 from tests.doubles.store import MemoryStore
@@ -26,7 +26,7 @@ async def refusal(token: str, **given: Any) -> str:
     problem = None
     try:
         assert await FakeIssuer().access(**given).who(token) is None
-    except Problem as error:
+    except ApiProblem as error:
         problem = error
     if problem is None:
         return NOT_OURS
@@ -208,7 +208,7 @@ async def test_a_token_of_the_issuer_never_reaches_the_api_server() -> None:
     cluster = people()
     token = signed(claims(aud="another-app"))
     cluster.know(token, "alice", master=True)
-    with pytest.raises(Problem, match="another audience"):
+    with pytest.raises(ApiProblem, match="another audience"):
         await FakeIssuer().access(cluster).who(token)
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.client import Client
-from queuectl.localcluster.errors import RequestError
+from queuectl.localcluster.errors import ApiServerError
 from tests.support.autoscaler import GPU, Document, SimulatedAutoscaler
 from tests.system.actions import until_reason
 from tests.system.autoscaled import OnServer, autoscaled, make_nodes, without_nodes
@@ -48,7 +48,7 @@ def test_a_gang_starts_on_nodes_that_are_made_for_it(workspace: Workspace) -> No
         return workspace.state(name) == "Running"
 
     began = time.monotonic()
-    workspace.job("train", Pods(4, gpus=8, required=RACK))
+    workspace.job("train", PodSetManifest(4, gpus=8, required=RACK))
     workspace.until(lambda: runs("train"), "train runs on nodes that are made for it")
     took = time.monotonic() - began
     print(
@@ -69,7 +69,7 @@ def test_a_gang_starts_on_nodes_that_are_made_for_it(workspace: Workspace) -> No
         ),
         "the request and its templates are deleted",
     )
-    workspace.job("again", Pods(4, gpus=8, required=RACK))
+    workspace.job("again", PodSetManifest(4, gpus=8, required=RACK))
     workspace.until(lambda: runs("again"), "again runs on the nodes that exist now")
     assert len(autoscaler.added) == 4
     assert len(autoscaler.asked) == 1
@@ -103,7 +103,7 @@ def test_the_nodes_of_the_next_flavor_are_made_after_the_last_request_of_the_fir
     server = OnServer(workspace.client)
     autoscaler = SimulatedAutoscaler(server, lambda number: ADDED[number])
 
-    workspace.job("train", Pods(4, gpus=8, required=RACK))
+    workspace.job("train", PodSetManifest(4, gpus=8, required=RACK))
     workspace.until(lambda: list(server.requests()), "a request")
     (request,) = server.requests()
     assert selectors(server, request) == [SPOT]
@@ -126,7 +126,7 @@ def test_no_nodes_are_requested_of_a_flavor_whose_template_a_gang_never_fits(
     without_nodes(workspace.client)
     make_nodes(workspace, 64, spot(f"{workspace.namespace}-spot", 3))
     server = OnServer(workspace.client)
-    workspace.job("four", Pods(4, gpus=8))
+    workspace.job("four", PodSetManifest(4, gpus=8))
     workspace.until(
         lambda: [selectors(server, request) for request in server.requests()] == [[None]],
         "a request with the template of its pods",
@@ -134,7 +134,7 @@ def test_no_nodes_are_requested_of_a_flavor_whose_template_a_gang_never_fits(
     workspace.clear()
 
     workspace.rest.apply([only(workspace, f"{workspace.namespace}-spot")])
-    workspace.job("five", Pods(5, gpus=8))
+    workspace.job("five", PodSetManifest(5, gpus=8))
     found = until_reason(workspace, "five", "Pending", "ShapeNeverFits")
     assert "(at most 3 nodes): room for 2 more pods" in found["reason"]["message"]
     assert not [r for r in server.requests() if "five" in r["metadata"]["name"]]
@@ -175,7 +175,7 @@ def test_queuectl_deletes_only_its_own_requests(installation: Installation) -> N
             path,
             {"apiVersion": "v1", "kind": "PodTemplate", "metadata": meta, "template": template},
         )
-    with pytest.raises(RequestError, match="queuectl creates and deletes only requests"):
+    with pytest.raises(ApiServerError, match="queuectl creates and deletes only requests"):
         own.delete(f"{path}/theirs")
     own.delete(f"{path}/ours")
     own.close()

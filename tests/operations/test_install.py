@@ -16,8 +16,8 @@ from queuectl.cluster.adapter import SYSTEM_NAMESPACE
 from queuectl.cluster.apply import manifests, wait_until_in_force
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
+from queuectl.demo.api_connection import ApiConnection
 from queuectl.demo.controller import ACCOUNT
-from queuectl.demo.rest import ApiConnection
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.progress import LineProgress
 from tests.support.chart import helm_program

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.client import get_plain
 from tests.system.installation import RACK, Installation, installed, since
@@ -35,7 +35,7 @@ def test_a_gang_of_512_pods_starts_and_a_full_cluster_refuses_another(
 ) -> None:
     with large_installation.workspace(4096 + 80) as workspace:
         began = time.perf_counter()
-        workspace.job("gang", Pods(512, gpus=8))
+        workspace.job("gang", PodSetManifest(512, gpus=8))
         workspace.until(
             lambda: len([p for p in workspace.pods("gang") if p.node]) == 512,
             "all placed",
@@ -48,7 +48,7 @@ def test_a_gang_of_512_pods_starts_and_a_full_cluster_refuses_another(
                 f"\n512 pods: decided in {decision(large_installation)}; all placed {placed}, running {since(began)}"
             )
         began = time.perf_counter()
-        workspace.job("late", Pods(10, gpus=8, required=RACK))
+        workspace.job("late", PodSetManifest(10, gpus=8, required=RACK))
         workspace.until(
             lambda: (
                 workspace.workload("late").get("reason", {}).get("code")

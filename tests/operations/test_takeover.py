@@ -16,12 +16,12 @@ import yaml
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.takeover import read_admissions
+from queuectl.demo.api_connection import ApiConnection
 from queuectl.demo.controller import install
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.demo.recorder import Recorder
-from queuectl.demo.rest import ApiConnection
 from queuectl.domain.jobs import PriorAdmission
-from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec, RequestError
+from queuectl.localcluster import ApiServerError, ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.client import Client, wait_until
 from queuectl.localcluster.progress import LineProgress
 from tests.support.controllers import CheckedController
@@ -140,8 +140,8 @@ def test_no_gang_restarts_and_each_keeps_its_position(taken: Taken) -> None:
             assert client.get(path)["metadata"]["generation"] == generation, "nothing was written"
 
     # A new gang queues behind the earlier ones, and before them only by priority.
-    workspace.job("new", Pods(2, gpus=8), queue="team")
-    workspace.job("vip", Pods(2, gpus=8), queue="team", priority_class="urgent")
+    workspace.job("new", PodSetManifest(2, gpus=8), queue="team")
+    workspace.job("vip", PodSetManifest(2, gpus=8), queue="team", priority_class="urgent")
     workspace.until(
         lambda: workspace.state("vip") in ("Reserved", "Running"), "the class is taken over, too"
     )
@@ -199,7 +199,7 @@ def test_workloads_are_read_without_their_conversion_webhook(taken: Taken) -> No
 def converts(client: Client, listed: str) -> bool:
     try:
         client.get(listed)
-    except RequestError:
+    except ApiServerError:
         return False
     return True
 

@@ -12,7 +12,7 @@ import pytest
 from queuectl.demo import manifests as m
 from queuectl.demo.audit import checks
 from queuectl.demo.controller import KUEUE_KEYS, install
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.demo.recorder import Recorder
 from queuectl.localcluster import LocalCluster, NodeSpec
 from queuectl.localcluster.client import Client, wait_until
@@ -51,7 +51,7 @@ def waits(entry: Entry) -> str:
 
 def of_kueue(entry: Entry, name: str, *, running: bool) -> list[Document]:
     """A job in a queue of Kueue, with its runtime if it has one."""
-    documents = entry.documents(name, NAMESPACE, Pods(4, gpus=1), None)
+    documents = entry.documents(name, NAMESPACE, PodSetManifest(4, gpus=1), None)
     *others, job = documents
     if entry.kind in KINDS:
         path = KINDS[entry.kind].description.suspend  # type: ignore[attr-defined]
@@ -63,7 +63,7 @@ def of_kueue(entry: Entry, name: str, *, running: bool) -> list[Document]:
 
 def pods_of_kueue() -> list[Document]:
     """A pod that runs, a pod that waits, and a Deployment, as Kueue leaves them: its webhook copies the label of the queue."""
-    template = Pods(1, gpus=1).template("main", None, restart="Always")
+    template = PodSetManifest(1, gpus=1).template("main", None, restart="Always")
     template["metadata"]["labels"] = {"app": "web", QUEUE_LABEL: "main"}
     meta = {"namespace": NAMESPACE, "labels": {QUEUE_LABEL: "main"}}
     spec = {"replicas": 1, "selector": {"matchLabels": {"app": "web"}}, "template": template}

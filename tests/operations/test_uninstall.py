@@ -12,8 +12,8 @@ import pytest
 
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Pods
-from queuectl.localcluster import LocalCluster, NodeSpec, RequestError
+from queuectl.demo.manifests import PodSetManifest
+from queuectl.localcluster import ApiServerError, LocalCluster, NodeSpec
 from queuectl.localcluster.client import Client, wait_until
 from queuectl.localcluster.versions import KUBERNETES, SUPPORTED
 from queuectl.objects.kinds import KINDS as JOB_KINDS
@@ -131,7 +131,7 @@ def test_jobs_outlive_queuectl(
         others = OTHERS if way.release == KUBERNETES else ()
         for one in others:
             name = name_of(one)
-            documents = one.documents(name, workspace.namespace, Pods(4, gpus=1), None)
+            documents = one.documents(name, workspace.namespace, PodSetManifest(4, gpus=1), None)
             one.create(workspace, name, 4, documents).until("Pending")
         stop_starts(page)
         workspace.audit()
@@ -225,7 +225,7 @@ def dry_run(client: Client) -> str | None:
     """The reason why a new job with a queue label is refused, or None."""
     try:
         client.create("/apis/batch/v1/namespaces/default/jobs", batch_job("new"), dryRun="All")
-    except RequestError as error:
+    except ApiServerError as error:
         return str(error)
     return None
 
@@ -296,7 +296,9 @@ def lost_pods_are_replaced(
 
 
 def new_jobs_are_like_others(client: Client, workspace: Workspace) -> None:
-    created = workspace.submit(m.job("plain", workspace.namespace, "main", Pods(1, gpus=1)))
+    created = workspace.submit(
+        m.job("plain", workspace.namespace, "main", PodSetManifest(1, gpus=1))
+    )
     assert not created["spec"].get("suspend")
     assert "schedulingGates" not in created["spec"]["template"]["spec"]
     until(lambda: bool(running(client, workspace.namespace, "plain")), "plain runs")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from queuectl.db.embedded import EmbeddedServer
-from queuectl.demo.controller import Controller
+from queuectl.demo.controller import ControllerProcess
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.client import wait_until
 from tests.db.test_migrate import HEAD, add
@@ -35,7 +35,7 @@ class Release:
 
     folder: Path
 
-    def start(self, installation: Installation, server: EmbeddedServer) -> Controller:
+    def start(self, installation: Installation, server: EmbeddedServer) -> ControllerProcess:
         settings = QUICK | {
             "PYTHONPATH": str(self.folder),
             "QUEUECTL_DATABASE_URL": server.url(),
@@ -145,7 +145,7 @@ def ends_with_a_reason(installation: Installation) -> None:
     assert f"queuectl serve: {REFUSED}" in controller.log.read_bytes()[size:].decode()
 
 
-def still_running(workspace: Workspace, started: Controller, pods: set[str]) -> None:
+def still_running(workspace: Workspace, started: ControllerProcess, pods: set[str]) -> None:
     started.wait_ready()
     assert {pod.uid for pod in workspace.running("train")} == pods
     assert len(workspace.running("next")) == 1

@@ -28,12 +28,12 @@ def bill_of_materials(root: Path = ROOT) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(subprocess.check_output(command, cwd=root))
     components = document["components"]
     files = tomllib.loads((root / _VENDORED).read_text())["file"]
-    packages = {(file["package"], file["version"], file["licence"]) for file in files}
+    packages = {(file["package"], file["version"], file["license"]) for file in files}
     components.extend(_vendored(*package) for package in sorted(packages))
     return document
 
 
-def _vendored(package: str, version: str, licence: str) -> dict[str, Any]:
+def _vendored(package: str, version: str, spdx_id: str) -> dict[str, Any]:
     url = f"pkg:npm/{package}@{version}"
     return {
         "type": "library",
@@ -41,7 +41,7 @@ def _vendored(package: str, version: str, licence: str) -> dict[str, Any]:
         "name": package,
         "version": version,
         "purl": url,
-        "licenses": [{"license": {"id": licence}}],
+        "licenses": [{"license": {"id": spdx_id}}],
     }
 
 

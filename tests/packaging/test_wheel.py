@@ -26,8 +26,8 @@ from tests.packaging.versions import ROOT, version
 
 EXAMPLE: Final = ROOT / "docs/examples/waiting.yaml"
 CLOSED: Final = "127.0.0.1:9"
-LICENCES: Final = [file["name"] for file in listed() if file["name"].endswith(".LICENSE")]
-"""Texts of the licences of vendored files."""
+LICENSES: Final = [file["name"] for file in listed() if file["name"].endswith(".LICENSE")]
+"""Texts of the licenses of vendored files."""
 HAVE: Final = {
     None: set[Extra](),
     Extra.PLANNER: {Extra.PLANNER},
@@ -139,19 +139,19 @@ def test_the_metadata_is_complete(wheel: Path) -> None:
         held = {path for path in archive.namelist() if "/licenses/" in path}
     assert (metadata["Name"], metadata["Version"]) == ("queuectl", version())
     assert metadata["License-Expression"] == "Apache-2.0 AND 0BSD"
-    licences = ["LICENSE", *(f"queuectl/web/static/{name}" for name in LICENCES)]
-    assert sorted(metadata.get_all("License-File", [])) == sorted(licences)
+    licenses = ["LICENSE", *(f"queuectl/web/static/{name}" for name in LICENSES)]
+    assert sorted(metadata.get_all("License-File", [])) == sorted(licenses)
     folder = name.removesuffix("METADATA")
-    assert held == {f"{folder}licenses/{licence}" for licence in licences}
+    assert held == {f"{folder}licenses/{file}" for file in licenses}
     assert set(metadata.get_all("Provides-Extra", [])) == {str(extra) for extra in Extra}
     for field in ("Summary", "Author", "Keywords", "Requires-Python", "Description-Content-Type"):
         assert metadata[field], field
 
 
-def test_each_vendored_package_has_its_licence_in_the_wheel() -> None:
+def test_each_vendored_package_has_its_license_in_the_wheel() -> None:
     of_files = {file["package"] for file in listed() if not file["name"].endswith(".LICENSE")}
-    of_licences = {file["package"] for file in listed() if file["name"] in LICENCES}
-    assert of_files <= of_licences
+    of_licenses = {file["package"] for file in listed() if file["name"] in LICENSES}
+    assert of_files <= of_licenses
 
 
 def test_help_and_version_work(installed: Installation) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from queuectl.domain.fleet import Node
-from queuectl.domain.plan import Plan, Planned
+from queuectl.domain.plan import Plan, ScheduledGang
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import (
     Backfill,
@@ -102,7 +102,7 @@ class Clock:
     placed: dict[str, Placement] = field(default_factory=dict)
     promised: dict[str, PlannedStart] = field(default_factory=dict)
     leases: dict[str, CapacityLease] = field(default_factory=dict)
-    slips: list[Planned] = field(default_factory=list)
+    slips: list[ScheduledGang] = field(default_factory=list)
 
     def run(self, until: float) -> None:
         """Plan at each arrival and each end, and at each time at which an expected end passes."""

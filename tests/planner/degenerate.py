@@ -1,6 +1,6 @@
 """Small clusters in which something is missing that the other generators always give: labels, levels, nodes, quota, requests, objects.
 
-Each of these is an ordinary situation: a node group that is scaled to zero, an agent that has not labeled its nodes yet, a misspelt level,
+Each of these is an ordinary situation: a node group that is scaled to zero, an agent that has not labeled its nodes yet, a misspelled level,
 a job without requests, a ResourceFlavor that was deleted while gangs use it. Drawn evenly from a seed. Each snapshot comes with the
 names of what is missing in it, so that a test can show that nothing is rare.
 """
@@ -75,7 +75,7 @@ from queuectl.domain.workload import (
 )
 from tests.planner.build import LEVELS, NOW
 
-MISSPELT: Final = "rak"
+MISSPELLED: Final = "rak"
 GONE: Final = "gone"  # the name of whatever does not exist
 QUEUES: Final = ("red", "blue", "green")
 DRIVER: Final = "gpu.example.com"
@@ -189,7 +189,7 @@ def _devices(draw: Draw, fleet: Sequence[Node]) -> DeviceInventory:
 def _config(draw: Draw) -> QueueConfig:
     topologies = {"gpus": Topology("gpus", LEVELS), "flat": Topology("flat", (HOSTNAME,))}
     if draw.lacks("a level of a topology on all nodes", 0.15):
-        topologies["gpus"] = Topology("gpus", ("block", MISSPELT, HOSTNAME))
+        topologies["gpus"] = Topology("gpus", ("block", MISSPELLED, HOSTNAME))
     if draw.lacks("host names in a topology", 0.15):
         topologies["gpus"] = Topology("gpus", ("block", "rack"))
     if draw.lacks("all topologies", 0.06):
@@ -305,7 +305,7 @@ def _reservations(draw: Draw, fleet: Sequence[Node]) -> tuple[Occurrence, ...]:
     capacity = None
     if draw.maybe(0.5):
         flavor = GONE if draw.lacks("the flavor of a reservation", 0.4) else None
-        level = MISSPELT if draw.lacks("the level of a reservation", 0.3) else "rack"
+        level = MISSPELLED if draw.lacks("the level of a reservation", 0.3) else "rack"
         together = TopologyRequest(TopologyMode.REQUIRED, level)
         capacity = ReservedCapacity(
             2, Resources({PODS: 1, GPU: 1}), flavor, topology=draw.one(None, together)
@@ -331,7 +331,7 @@ def _topology(draw: Draw, levels: Sequence[str]) -> TopologyRequest | None:
         return None
 
     def level(what: str) -> str:
-        return MISSPELT if draw.lacks(what, 0.12) else draw.one(*levels)
+        return MISSPELLED if draw.lacks(what, 0.12) else draw.one(*levels)
 
     mode = draw.one(*TopologyMode)
     slices: tuple[Slice, ...] = ()
@@ -352,7 +352,7 @@ def _podset(draw: Draw, name: str, topology: TopologyRequest | None, group: str 
         amounts[GPU] = 100
     selector: tuple[tuple[str, str], ...] = (("model", "h100"),) if draw.maybe(0.1) else ()
     if draw.lacks("a node that a selector matches", 0.06):
-        selector = (("model", MISSPELT),)
+        selector = (("model", MISSPELLED),)
     count, least = draw.one(1, 2, 2, 4), None
     if topology is not None and topology.slices:
         count = max(count, topology.slices[0].size)

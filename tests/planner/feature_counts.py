@@ -145,9 +145,9 @@ class FeatureCounts:
     single: Counter[str] = field(default_factory=Counter)
     pairs: Counter[tuple[str, str]] = field(default_factory=Counter)
 
-    def note(self, found: Iterable[str]) -> None:
+    def note(self, failure: Iterable[str]) -> None:
         """One cycle."""
-        names = sorted(found)
+        names = sorted(failure)
         self.cycles += 1
         self.single.update(names)
         self.pairs.update(combinations(names, 2))

@@ -22,7 +22,7 @@ from queuectl.domain.budgets import (
 )
 from queuectl.domain.checks import EXTERNAL, PROVISIONING, AdmissionCheck, CheckRule
 from queuectl.domain.fleet import HOSTNAME, Fleet, Node
-from queuectl.domain.limits import Allowance, Limit
+from queuectl.domain.limits import Allowance, QuotaLimit
 from queuectl.domain.provisioning import ProvisioningConfig
 from queuectl.domain.quantity import GPU, PODS, Resources
 from queuectl.domain.queues import (
@@ -513,7 +513,7 @@ def _allowances(dice: _Dice) -> dict[str, tuple[Allowance, ...]]:
     if "resource quota" not in dice.on:
         return {}
     used = dice.rng.randint(0, 40)
-    limit = Limit(f"requests.{GPU}", GPU, dice.choose(40, 60, 100), used)
+    limit = QuotaLimit(f"requests.{GPU}", GPU, dice.choose(40, 60, 100), used)
     return {"team": (Allowance("gpus", (limit,)),)}
 
 

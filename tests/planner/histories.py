@@ -13,7 +13,7 @@ from typing import Any
 
 from queuectl.control.leader.decisions import Decider
 from queuectl.domain.fleet import Node, NodeRules
-from queuectl.domain.jobs import JobRecord, Outcome, PodPhase, PodRecord
+from queuectl.domain.jobs import JobOutcome, JobRecord, PodPhase, PodRecord
 from queuectl.domain.ledger import Entry, EntryChange, State, violations
 from queuectl.domain.plan import Plan
 from queuectl.domain.quantity import GPU
@@ -37,7 +37,7 @@ from queuectl.planner.verify import verify
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
-from queuectl.state.usage import Usage
+from queuectl.state.usage import OtherPodUsage
 from tests.planner.build import LEVELS, NOW, resources
 from tests.planner.elastic_pods import ElasticPods, status_of
 from tests.planner.queues import quotas
@@ -83,7 +83,7 @@ class Simulation:
         self._config = scene.config()
         self._mirror = Mirror({"jobs": "Job"})
         self._ledger = Ledger()
-        self._usage = Usage(self._mirror, self._ledger)
+        self._usage = OtherPodUsage(self._mirror, self._ledger)
         self._uses: dict[str, GangUse] = {}
         self._snapshot_builder = SnapshotBuilder(
             self._mirror, self._ledger, self._usage, lambda: self._uses, self._idle_since
@@ -127,7 +127,7 @@ class Simulation:
                 )
                 if uid is not None:
                     self._end_pods(uid)
-                    self._see(replace(self._mirror.jobs[uid], outcome=Outcome.SUCCEEDED))
+                    self._see(replace(self._mirror.jobs[uid], outcome=JobOutcome.SUCCEEDED))
                     self._elastic.reconcile()
                 return uid
             case IsDeleted():

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from queuectl.planner.model.bounds import Load
+from queuectl.planner.model.bounds import GangLoad
 from queuectl.planner.problem.topology import Ints
 
 
 def exceeds(pods: Sequence[tuple[Ints, int]], free: Ints) -> bool:
     """Whether counting refutes that these pods (vector, count) fit nodes with this free capacity, (R, N)."""
-    load = Load(free)
+    load = GangLoad(free)
     for vector, count in pods:
         load.put(vector, count, np.ones(free.shape[1], dtype=np.bool_))
     return load.exceeds()

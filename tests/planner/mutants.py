@@ -22,7 +22,7 @@ from queuectl.domain.workload import (
     TopologyMode,
     Workload,
 )
-from queuectl.planner.verify import Rule
+from queuectl.planner.verify import PlanRule
 from tests.planner.oracle_fit import Oracle
 
 SHARED = {"nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.sharing-strategy": "time-slicing"}
@@ -31,7 +31,7 @@ SHARED = {"nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.sharing-strategy": "ti
 class Mutant(NamedTuple):
     """A plan that breaks ``rule`` on this snapshot."""
 
-    rule: Rule
+    rule: PlanRule
     snapshot: Snapshot
     plan: Plan
 
@@ -83,13 +83,13 @@ def without_last(slot: Slot) -> tuple[tuple[str, int], ...]:
 
 def drop_a_pod(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
     for slot in slots(snapshot, plan):
-        yield Mutant(Rule.WHOLE, snapshot, elsewhere(plan, slot, without_last(slot)))
+        yield Mutant(PlanRule.WHOLE, snapshot, elsewhere(plan, slot, without_last(slot)))
 
 
 def add_a_pod(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
     for slot in slots(snapshot, plan):
         *rest, (name, count) = slot.placed.nodes
-        yield Mutant(Rule.WHOLE, snapshot, elsewhere(plan, slot, (*rest, (name, count + 1))))
+        yield Mutant(PlanRule.WHOLE, snapshot, elsewhere(plan, slot, (*rest, (name, count + 1))))
 
 
 def start_with_too_few(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
@@ -107,7 +107,7 @@ def start_with_too_few(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
             )
             changed = replace(admission, placement=Placement(podsets))
             rest = [a for a in plan.admitted if a is not admission]
-            yield Mutant(Rule.WHOLE, snapshot, replace(plan, admitted=(*rest, changed)))
+            yield Mutant(PlanRule.WHOLE, snapshot, replace(plan, admitted=(*rest, changed)))
 
 
 def forget_a_podset(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
@@ -115,7 +115,7 @@ def forget_a_podset(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
         if len(admission.placement.podsets) > 1:
             changed = replace(admission, placement=Placement(admission.placement.podsets[1:]))
             rest = (*plan.admitted[:number], changed, *plan.admitted[number + 1 :])
-            yield Mutant(Rule.WHOLE, snapshot, replace(plan, admitted=rest))
+            yield Mutant(PlanRule.WHOLE, snapshot, replace(plan, admitted=rest))
 
 
 # Nodes.
@@ -138,7 +138,7 @@ def crowd_a_node(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
             if need > max(0, free) and name != last:
                 less = [(last, count - 1)] if count > 1 else []
                 moved = (*rest, *less, (name, 1))
-                yield Mutant(Rule.CAPACITY, snapshot, elsewhere(plan, slot, moved))
+                yield Mutant(PlanRule.CAPACITY, snapshot, elsewhere(plan, slot, moved))
 
 
 def share_the_gpus_of_a_node(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
@@ -151,7 +151,7 @@ def share_the_gpus_of_a_node(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]
                     replace(n, labels={**n.labels, **SHARED}) if n.name == name else n
                     for n in snapshot.fleet.nodes
                 )
-                yield Mutant(Rule.SHARED_GPUS, replace(snapshot, fleet=Fleet(nodes)), plan)
+                yield Mutant(PlanRule.SHARED_GPUS, replace(snapshot, fleet=Fleet(nodes)), plan)
 
 
 def use_a_node_that_is_out(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
@@ -162,12 +162,12 @@ def use_a_node_that_is_out(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
             replace(n, ready=False) if n.name == name else n for n in snapshot.fleet.nodes
         )
         fleet = type(snapshot.fleet)(nodes)
-        yield Mutant(Rule.ELIGIBLE, replace(snapshot, fleet=fleet), plan)
+        yield Mutant(PlanRule.ELIGIBLE, replace(snapshot, fleet=fleet), plan)
         pending = tuple(
             replace(p, excluded=p.excluded | {name}) if p.workload.uid == slot.workload.uid else p
             for p in snapshot.pending
         )
-        yield Mutant(Rule.ELIGIBLE, replace(snapshot, pending=pending), plan)
+        yield Mutant(PlanRule.ELIGIBLE, replace(snapshot, pending=pending), plan)
 
 
 def break_a_domain(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
@@ -179,7 +179,7 @@ def break_a_domain(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
         if slot.placed.count > 1:
             for name in _outside(snapshot, slot, topology.level):
                 moved = (*without_last(slot), (name, 1))
-                yield Mutant(Rule.TOPOLOGY, snapshot, elsewhere(plan, slot, moved))
+                yield Mutant(PlanRule.TOPOLOGY, snapshot, elsewhere(plan, slot, moved))
 
 
 def break_a_slice(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
@@ -189,7 +189,7 @@ def break_a_slice(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
             if layer.size > 1:
                 for name in _outside(snapshot, slot, layer.level):
                     moved = (*without_last(slot), (name, 1))
-                    yield Mutant(Rule.TOPOLOGY, snapshot, elsewhere(plan, slot, moved))
+                    yield Mutant(PlanRule.TOPOLOGY, snapshot, elsewhere(plan, slot, moved))
 
 
 def _outside(snapshot: Snapshot, slot: Slot, level: str) -> list[str]:
@@ -233,7 +233,7 @@ def exceed_quota(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
         alone = replace(queue, groups=groups, cohort=None)
         if _starts_gpus(snapshot, plan, name, flavor):
             changed = replace(config, cluster_queues={**config.cluster_queues, name: alone})
-            yield Mutant(Rule.QUOTA, replace(snapshot, config=changed), plan)
+            yield Mutant(PlanRule.QUOTA, replace(snapshot, config=changed), plan)
 
 
 def _gpus_used(snapshot: Snapshot, plan: Plan, queue: str) -> dict[str, int]:
@@ -265,7 +265,7 @@ def charge_nothing(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
         podsets = tuple(replace(p, flavors={}) for p in admission.placement.podsets)
         changed = replace(admission, placement=Placement(podsets))
         rest = (*plan.admitted[:number], changed, *plan.admitted[number + 1 :])
-        yield Mutant(Rule.FLAVOR, snapshot, replace(plan, admitted=rest))
+        yield Mutant(PlanRule.FLAVOR, snapshot, replace(plan, admitted=rest))
 
 
 # Victims.
@@ -280,19 +280,19 @@ def protect_a_victim(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
         dear = replace(victim, workload=replace(victim.workload, priority=1000))
         for other in (shielded, dear):
             admitted = tuple(other if a is victim else a for a in snapshot.admitted)
-            yield Mutant(Rule.VICTIM, replace(snapshot, admitted=admitted), plan)
+            yield Mutant(PlanRule.VICTIM, replace(snapshot, admitted=admitted), plan)
         spared = {
             name: replace(queue, protection=Protection(min_runtime=1e9))
             for name, queue in config.cluster_queues.items()
         }
         sparing = replace(config, cluster_queues=spared)
-        yield Mutant(Rule.VICTIM, replace(snapshot, config=sparing), plan)
+        yield Mutant(PlanRule.VICTIM, replace(snapshot, config=sparing), plan)
 
 
 def evict_without_a_preemptor(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
     """The preemptor's lease is lost: its victims would leave in vain."""
     for preemption in plan.preempted:
-        yield Mutant(Rule.VICTIM, snapshot, _without_lease(plan, preemption.preemptor))
+        yield Mutant(PlanRule.VICTIM, snapshot, _without_lease(plan, preemption.preemptor))
 
 
 def _without_lease(plan: Plan, uid: str) -> Plan:
@@ -308,7 +308,7 @@ def lease_a_part(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
         less = replace(first, nodes=first.nodes[1:])
         lease = replace(refusal.lease, placement=Placement((less, *rest)))
         waits = (*plan.pending[:number], replace(refusal, lease=lease), *plan.pending[number + 1 :])
-        yield Mutant(Rule.WHOLE, snapshot, replace(plan, pending=waits))
+        yield Mutant(PlanRule.WHOLE, snapshot, replace(plan, pending=waits))
 
 
 # Victims of other ClusterQueues.
@@ -333,7 +333,7 @@ def _with_queue(snapshot: Snapshot, name: str, **changes: object) -> Snapshot:
 def forbid_to_reclaim(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
     for _, _, _, ours in _across(snapshot, plan):
         never = _with_queue(snapshot, ours, reclaim_within_cohort=ReclaimWithinCohort.NEVER)
-        yield Mutant(Rule.VICTIM, never, plan)
+        yield Mutant(PlanRule.VICTIM, never, plan)
 
 
 def reclaim_from_an_equal(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
@@ -353,7 +353,7 @@ def reclaim_from_an_equal(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
         changed = replace(preemption, cost=replace(preemption.cost, priority=equal))
         victims = (*plan.preempted[:number], changed, *plan.preempted[number + 1 :])
         yield Mutant(
-            Rule.VICTIM, replace(lower, admitted=admitted), replace(plan, preempted=victims)
+            PlanRule.VICTIM, replace(lower, admitted=admitted), replace(plan, preempted=victims)
         )
 
 
@@ -371,12 +371,12 @@ def reclaim_what_is_not_borrowed(snapshot: Snapshot, plan: Plan) -> Iterator[Mut
             for group in snapshot.config.cluster_queues[theirs].groups
         )
         if groups:
-            yield Mutant(Rule.VICTIM, _with_queue(snapshot, theirs, groups=groups), plan)
+            yield Mutant(PlanRule.VICTIM, _with_queue(snapshot, theirs, groups=groups), plan)
 
 
 def reclaim_from_another_cohort(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
     for _, _, theirs, _ in _across(snapshot, plan):
-        yield Mutant(Rule.VICTIM, _with_queue(snapshot, theirs, cohort=None), plan)
+        yield Mutant(PlanRule.VICTIM, _with_queue(snapshot, theirs, cohort=None), plan)
 
 
 def give_another_reason(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
@@ -384,7 +384,7 @@ def give_another_reason(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
         for reason in ("InClusterQueue", "InCohortRoom", "because"):
             changed = replace(preemption, reason=reason)
             victims = (*plan.preempted[:number], changed, *plan.preempted[number + 1 :])
-            yield Mutant(Rule.VICTIM, snapshot, replace(plan, preempted=victims))
+            yield Mutant(PlanRule.VICTIM, snapshot, replace(plan, preempted=victims))
 
 
 # Moves.
@@ -401,19 +401,19 @@ def move_a_protected_gang(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
     )
     for move in plan.moved:
         asked = replace(snapshot, make_room=None)
-        yield Mutant(Rule.MOVE, replace(asked, config=config), plan)
+        yield Mutant(PlanRule.MOVE, replace(asked, config=config), plan)
         admitted = tuple(
             replace(a, workload=replace(a.workload, preemptible=False))
             if a.workload.uid == move.uid
             else a
             for a in snapshot.admitted
         )
-        yield Mutant(Rule.MOVE, replace(snapshot, admitted=admitted), plan)
+        yield Mutant(PlanRule.MOVE, replace(snapshot, admitted=admitted), plan)
 
 
 def move_without_a_preemptor(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
     for move in plan.moved:
-        yield Mutant(Rule.MOVE, snapshot, _without_lease(plan, move.beneficiary))
+        yield Mutant(PlanRule.MOVE, snapshot, _without_lease(plan, move.beneficiary))
 
 
 def move_onto_the_same_spot(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
@@ -422,7 +422,7 @@ def move_onto_the_same_spot(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
     for number, move in enumerate(plan.moved):
         stays = replace(move, placement=held[move.uid])
         moved = (*plan.moved[:number], stays, *plan.moved[number + 1 :])
-        yield Mutant(Rule.CAPACITY, snapshot, replace(plan, moved=moved))
+        yield Mutant(PlanRule.CAPACITY, snapshot, replace(plan, moved=moved))
 
 
 # Capacity that is kept for leases.
@@ -472,7 +472,7 @@ def take_what_is_kept_for_a_lease(snapshot: Snapshot, plan: Plan) -> Iterator[Mu
             free -= sum(use[GPU] for use in used if use is not None)
             if 0 < need[GPU] <= free:
                 taker = _joined(snapshot, plan, workload, name, free - need[GPU] + 1)
-                yield Mutant(Rule.LEASE, *taker)
+                yield Mutant(PlanRule.LEASE, *taker)
 
 
 def _joined(
@@ -506,25 +506,25 @@ def _in_line(workload: Workload) -> tuple[int, float, str]:
 def forget_a_gang(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
     for refusal in plan.pending:
         rest = tuple(r for r in plan.pending if r is not refusal)
-        yield Mutant(Rule.PARTITION, snapshot, replace(plan, pending=rest))
+        yield Mutant(PlanRule.PARTITION, snapshot, replace(plan, pending=rest))
 
 
 def start_twice(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
     for admission in plan.admitted:
         twice = replace(plan, admitted=(*plan.admitted, admission))
-        yield Mutant(Rule.PARTITION, snapshot, twice)
+        yield Mutant(PlanRule.PARTITION, snapshot, twice)
 
 
 def start_an_unknown_gang(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
     unknown = Admission("unknown-gang", Placement(()))
-    yield Mutant(Rule.PARTITION, snapshot, replace(plan, admitted=(*plan.admitted, unknown)))
+    yield Mutant(PlanRule.PARTITION, snapshot, replace(plan, admitted=(*plan.admitted, unknown)))
 
 
 def refuse_without_a_reason(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
     for number, refusal in enumerate(plan.pending):
         mute = Refusal(refusal.uid, (), refusal.lease)
         waits = (*plan.pending[:number], mute, *plan.pending[number + 1 :])
-        yield Mutant(Rule.REASON, snapshot, replace(plan, pending=waits))
+        yield Mutant(PlanRule.REASON, snapshot, replace(plan, pending=waits))
 
 
 MAKERS: tuple[Maker, ...] = (

@@ -27,7 +27,7 @@ from queuectl.domain.queues import (
 from queuectl.domain.rules import FairStrategy
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import Workload
-from queuectl.planner.verify.cohorts import Member, Row, members_of
+from queuectl.planner.verify.cohorts import CohortMember, Row, members_of
 from tests.planner.oracle import fits_without, layers
 
 UNLIMITED = 10**18
@@ -42,7 +42,7 @@ class Cohorts:
     flavors: Sequence[Mapping[str, str]]
 
     @cached_property
-    def members(self) -> dict[str, Member]:
+    def members(self) -> dict[str, CohortMember]:
         return members_of(self.snapshot.config)
 
     @cached_property
@@ -99,11 +99,11 @@ class Cohorts:
 
     # Use over quota, free quota, and how much each queue borrows.
 
-    def over(self, member: Member, gone: frozenset[str], rows: frozenset[Key]) -> bool:
+    def over(self, member: CohortMember, gone: frozenset[str], rows: frozenset[Key]) -> bool:
         use = self.use(gone)
         return any(member.uses(use, *row) > member.quota(*row) for row in rows)
 
-    def left(self, member: Member, use: Mapping[Row, int], row: Key) -> int:
+    def left(self, member: CohortMember, use: Mapping[Row, int], row: Key) -> int:
         quota, used = member.quota(*row), member.uses(use, *row)
         if member.parent is None:
             return quota - used
@@ -141,10 +141,10 @@ class Cohorts:
             need and own.uses(use, *row) > own.quota(*row) for row, need in self.request.items()
         )
 
-    def meeting(self, uid: str) -> tuple[Member, list[Member]]:
+    def meeting(self, uid: str) -> tuple[CohortMember, list[CohortMember]]:
         """The lowest common member, and the victim's members below it."""
         mine = list(self.members[self.queue.name].up())
-        below: list[Member] = []
+        below: list[CohortMember] = []
         for member in self.members[self.queue_of(uid).name].up():
             if member in mine:
                 return member, below
@@ -312,7 +312,7 @@ class Cohorts:
 
         return go(frozenset())
 
-    def share(self, member: Member, gone: frozenset[str]) -> tuple[bool, Fraction, bool]:
+    def share(self, member: CohortMember, gone: frozenset[str]) -> tuple[bool, Fraction, bool]:
         """(endless, ratio, borrows): Kueue's dominant resource share with the preemptor's request counted in."""
         if member.parent is None:
             return False, Fraction(0), False
@@ -333,7 +333,7 @@ class Cohorts:
             (True, most, borrows) if not weight and most else (False, most / (weight or 1), borrows)
         )
 
-    def barred(self, victims: frozenset[str], bound: frozenset[str]) -> set[Member]:
+    def barred(self, victims: frozenset[str], bound: frozenset[str]) -> set[CohortMember]:
         """Members below which the initial share allows no victim, as some victim would return there with the smaller share."""
         found = set()
         for uid in bound:
@@ -346,7 +346,7 @@ class Cohorts:
                 found.add(below[-1])
         return found
 
-    def _weight(self, member: Member) -> int:
+    def _weight(self, member: CohortMember) -> int:
         config = self.snapshot.config
         if member.queue:
             return config.cluster_queues[member.name].weight
@@ -428,7 +428,7 @@ class Cohorts:
         return iter(sorted(sets, key=lambda s: (self.layers(costs, s), sorted(s))))
 
 
-def _rows(root: Member) -> set[Key]:
+def _rows(root: CohortMember) -> set[Key]:
     found = {(q.flavor, r) for g in root.groups for q in g.flavors for r in g.covered}
     return found.union(*(_rows(member) for member in root.below))
 

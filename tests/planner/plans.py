@@ -8,14 +8,14 @@ from queuectl.domain.plan import Admission, Plan, Refusal
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease, Snapshot
 from queuectl.domain.workload import Placement, Workload
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import NOW, node, placed
 
 REASON = (Reason(Code.TOPOLOGY_PLACEMENT_FAILED, "no rack has 2 free nodes"),)
 NODES = [node(f"{r}{i}", r, gpu=8) for r in "ab" for i in range(2)]
 
 
-def rules(snapshot: Snapshot, plan: Plan) -> set[Rule]:
+def rules(snapshot: Snapshot, plan: Plan) -> set[PlanRule]:
     return {v.rule for v in verify(snapshot, plan)}
 
 

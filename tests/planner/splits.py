@@ -19,7 +19,7 @@ from queuectl.domain.workload import (
     PodSetPlacement,
 )
 from queuectl.planner import plan
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import node, podset, queue
 
 A = ResourceFlavor("a", (("model", "a"),), topology="gpus")
@@ -54,7 +54,7 @@ def started(snapshot: Snapshot, uid: str = "g") -> dict[str, int] | None:
     return by_flavor(found[0].placement.podsets[0]) if found else None
 
 
-def broken(snapshot: Snapshot, placed: PodSetPlacement) -> set[Rule]:
+def broken(snapshot: Snapshot, placed: PodSetPlacement) -> set[PlanRule]:
     """The rules that the verifier finds broken by a plan that starts gang ``g`` there."""
     start = Admission("g", Placement((placed,)))
     return {v.rule for v in verify(snapshot, Plan(admitted=(start,)))}

@@ -23,7 +23,7 @@ from queuectl.domain.reservations import (
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import TopologyMode, TopologyRequest, Workload
 from queuectl.planner import plan
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from queuectl.planner.verify.plan_index import PlanIndex
 from queuectl.planner.verify.starts import check_reserved
 from tests.planner.backfill_clock import Arrival, Clock, job
@@ -296,7 +296,7 @@ def test_the_verifier_finds_a_gang_on_kept_capacity() -> None:
     free = plan(replace(snapshot, reservations=()))
     kept = plan(cluster(reserved(4), pending=[])).reserved
     found = verify(snapshot, replace(free, reserved=kept))
-    assert {violation.rule for violation in found} == {Rule.RESERVATION}
+    assert {violation.rule for violation in found} == {PlanRule.RESERVATION}
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["of this plan", "of an earlier plan"])

@@ -18,7 +18,7 @@ from queuectl.domain.words import format_time
 from queuectl.domain.workload import Workload
 from queuectl.objects.files.plans import plan_document
 from queuectl.planner import plan
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.planner.backfill_clock import job, line, member
 from tests.planner.build import NOW, holding, node, placed, queue, world
 from tests.planner.splits import A, B, on, splitting
@@ -189,7 +189,9 @@ def test_the_verifier_names_a_planned_start_that_cannot_happen(at: float, messag
     (planned,) = made.planned
     bad = replace(made, planned=(replace(planned, start=replace(planned.start, at=at)),))
     assert [v.rule for v in verify(snapshot, made)] == []
-    assert any(v.rule is Rule.PLANNED_START and message in v.message for v in verify(snapshot, bad))
+    assert any(
+        v.rule is PlanRule.PLANNED_START and message in v.message for v in verify(snapshot, bad)
+    )
 
 
 def test_the_verifier_names_a_start_that_delays_a_planned_one() -> None:
@@ -198,7 +200,7 @@ def test_the_verifier_names_a_start_that_delays_a_planned_one() -> None:
     kept = {p.uid: p for p in made.pending}
     placement = placed(job("long", 1, 101), {"n2": 1})
     bad = replace(made, admitted=(Admission("long", placement),), pending=(kept["large"],))
-    assert {v.rule for v in verify(snapshot, bad)} == {Rule.PLANNED_START}
+    assert {v.rule for v in verify(snapshot, bad)} == {PlanRule.PLANNED_START}
 
 
 @pytest.mark.parametrize(
@@ -225,7 +227,7 @@ def test_the_verifier_names_a_gang_of_unknown_length_that_passes_one_that_waits(
     snapshot = replace(snapshot, config=config)
     made = plan(replace(snapshot, pending=snapshot.pending[:1]))
     bad = replace(made, admitted=(Admission("open", placed(later, {"n2": 1})),), planned=())
-    found = [v.message for v in verify(snapshot, bad) if v.rule is Rule.PLANNED_START]
+    found = [v.message for v in verify(snapshot, bad) if v.rule is PlanRule.PLANNED_START]
     assert found == (["of unknown length, passes large"] if named else [])
 
 
@@ -264,7 +266,7 @@ def test_the_verifier_names_a_late_start_without_a_cause() -> None:
     promised = replace(planned.start, promised=NOW + 10)
     (large,) = snapshot.pending
     later = replace(snapshot, pending=(replace(large, planned_start=promised),))
-    assert {v.rule for v in verify(later, made)} == {Rule.PLANNED_START}
+    assert {v.rule for v in verify(later, made)} == {PlanRule.PLANNED_START}
     again = plan(later)
     assert [p.slip for p in again.planned] == [SlipCause.HIGHER_PRIORITY]
     assert not verify(later, again)

@@ -13,7 +13,7 @@ from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot
 from queuectl.objects.files.plans import plan_document
 from queuectl.planner import plan
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import NOW, gang, holding, node, placed, podset, world
 from tests.planner.plans import rules, start
 from tests.planner.test_fill import spreads
@@ -87,7 +87,7 @@ def test_the_verifier_checks_evenness(workload: Any, where: dict[str, int], even
     reported = replace(silent, uneven=(("g", "w"),))
     good, bad = (silent, reported) if even else (reported, silent)
     assert rules(snapshot, good) == set()
-    assert rules(snapshot, bad) == {Rule.TOPOLOGY}
+    assert rules(snapshot, bad) == {PlanRule.TOPOLOGY}
 
 
 def test_a_lease_is_checked_as_well() -> None:
@@ -99,7 +99,7 @@ def test_a_lease_is_checked_as_well() -> None:
     made = plan(snapshot)
     assert verify(snapshot, made) == ()
     assert made.uneven == (("g", "w"),)
-    assert {v.rule for v in verify(snapshot, replace(made, uneven=()))} == {Rule.TOPOLOGY}
+    assert {v.rule for v in verify(snapshot, replace(made, uneven=()))} == {PlanRule.TOPOLOGY}
 
 
 def test_a_repair_that_unbalances_is_reported() -> None:

@@ -10,7 +10,7 @@ from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.explain import diagnose
-from queuectl.planner.explain.context import HOLDERS, Context, context_of
+from queuectl.planner.explain.context import HOLDERS, GangContext, context_of
 from queuectl.planner.explain.diagnosis import conflict_of
 from queuectl.planner.explain.fix_checks import FixChecks, of_plan
 from queuectl.planner.explain.left_out import status_with
@@ -51,7 +51,7 @@ def test_blocking_constraints_are_minimal_and_sufficient_by_the_planner_on_relax
             assert fits_without(snapshot, {*others, member}), member
 
 
-def _turn(prepared: Prepared, pending: Pending) -> Context:
+def _turn(prepared: Prepared, pending: Pending) -> GangContext:
     snapshot = prepared.cycle.problem.snapshot
     uid = pending.workload.uid
     known = of_plan(plan(snapshot)).of_others(uid)

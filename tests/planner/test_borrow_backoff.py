@@ -15,7 +15,7 @@ from queuectl.domain.workload import Workload
 from queuectl.planner import plan
 from queuectl.planner.explain import diagnose, diagnose_those
 from queuectl.planner.preempt.protections import next_change
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import NOW, gang, holding, node, placed, podset, queue, world
 from tests.planner.histories import Simulation
 from tests.planner.queues import cohort, cq
@@ -144,7 +144,7 @@ def test_a_gang_refuted_for_it_is_searched_again_when_its_back_off_ends() -> Non
 def test_the_verifier_computes_the_back_off_by_itself() -> None:
     early = asking("g", 3)
     where = placed(early, {"n0": 1, "n1": 1, "n2": 1})
-    for until, rules in ((None, []), (NOW, []), (LATER, [Rule.QUOTA])):
+    for until, rules in ((None, []), (NOW, []), (LATER, [PlanRule.QUOTA])):
         snapshot = shared(Pending(early, borrows_at=until))
         forged = replace(plan(snapshot), admitted=(Admission("g", where),), pending=())
         assert [v.rule for v in verify(snapshot, forged)] == rules

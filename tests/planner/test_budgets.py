@@ -26,7 +26,7 @@ from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.spending import Spending, forecast, lowered_priorities, with_priority
 from queuectl.domain.workload import Duration, Workload
 from queuectl.planner import plan
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import NOW, gang, holding, node, placed, podset, queue, world
 
 NODES = [node(f"n{i}", gpu=8) for i in range(4)]
@@ -180,7 +180,7 @@ def test_the_verifier_names_a_start_that_no_budget_pays() -> None:
         Admission(p.workload.uid, placed(p.workload, {f"n{i}": 1}))
         for i, p in enumerate(snapshot.pending)
     )
-    assert [v.rule for v in verify(snapshot, Plan(admitted=both))] == [Rule.BUDGET]
+    assert [v.rule for v in verify(snapshot, Plan(admitted=both))] == [PlanRule.BUDGET]
 
 
 LENGTHS = st.one_of(st.none(), st.floats(0.1, 20.0))

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 
-from queuectl.domain.cluster_map import ClusterMap, Domain, NodeOccupancy
+from queuectl.domain.cluster_map import ClusterMap, MapDomain, NodeOccupancy
 from queuectl.domain.gpus import rounded
 from queuectl.domain.quantity import GPU
 from queuectl.domain.snapshot import Snapshot
@@ -36,7 +36,7 @@ def occupancies(cluster_map: ClusterMap) -> dict[str, NodeOccupancy]:
     return {occupancy.node.name: occupancy for occupancy in cluster_map.occupancies}
 
 
-def racks(cluster_map: ClusterMap) -> dict[str, Domain]:
+def racks(cluster_map: ClusterMap) -> dict[str, MapDomain]:
     (layout,) = cluster_map.layouts
     return {domain.path[-1]: domain for domain in layout.levels[1].domains}
 
@@ -75,7 +75,7 @@ def test_each_gang_is_listed_once_with_all_that_it_holds() -> None:
 def test_unmanaged_pods_are_counted_as_use() -> None:
     cluster_map = map_of(seen(other_pods={"a2": resources(gpu=3)}), {})
     assert occupancies(cluster_map)["a2"].free_gpus == 5
-    assert occupancies(cluster_map)["a2"].others == resources(gpu=3)
+    assert occupancies(cluster_map)["a2"].other_pods == resources(gpu=3)
 
 
 def test_a_domain_is_the_sum_of_its_nodes() -> None:
@@ -128,7 +128,7 @@ def test_instances_of_gpus_count_as_parts_of_one() -> None:
 def test_everything_adds_up(snapshot: Snapshot) -> None:
     cluster_map = map_of(snapshot, {})
     for occupancy in cluster_map.occupancies:
-        held = sum(tenant.gpus for tenant in occupancy.tenants) + occupancy.others[GPU]
+        held = sum(tenant.gpus for tenant in occupancy.tenants) + occupancy.other_pods[GPU]
         assert occupancy.free_gpus == max(occupancy.gpus - held, 0)
         assert 0 <= occupancy.fragmented <= occupancy.free_gpus
     for gang_ in cluster_map.gangs:

@@ -26,8 +26,8 @@ from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.workload import PodSet, PodShape, Workload
 from queuectl.planner import plan
 from queuectl.planner.quota.tree import QuotaUse, build_pools, use_of
-from queuectl.planner.verify import Rule, verify
-from queuectl.planner.verify.cohorts import Member, excesses, members_of
+from queuectl.planner.verify import PlanRule, verify
+from queuectl.planner.verify.cohorts import CohortMember, excesses, members_of
 from tests.planner.build import NOW, gang
 from tests.planner.documents import (
     TOPOLOGY,
@@ -301,7 +301,7 @@ def test_inside_a_queue_no_gang_is_passed_for_borrowing() -> None:
     assert made.waiting == {"a1": "WaitingForQuota", "a2": "WaitingInOrder"}
 
 
-def height(member: Member) -> int:
+def height(member: CohortMember) -> int:
     return 1 + max((height(m) for m in member.below), default=0) if not member.queue else 0
 
 
@@ -469,7 +469,7 @@ def test_the_verifier_rejects_what_the_tree_does_not_allow(
     made = planned(flavor(), cluster_queue("a", 4, "all"), cluster_queue("b", 4, "all"), gang)
     tighter = planned(flavor(), cluster_queue("a", a, "all"), cluster_queue("b", b, "all"), gang)
     found = {v.rule for v in verify(tighter.snapshot, Plan(admitted=made.plan.admitted))}
-    assert found == (set() if fits else {Rule.QUOTA})
+    assert found == (set() if fits else {PlanRule.QUOTA})
 
 
 def test_an_excess_from_outside_is_accepted_but_must_not_grow() -> None:

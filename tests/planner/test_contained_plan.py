@@ -15,7 +15,7 @@ from queuectl.domain.containment import TOGETHER, UnitFailed, place_of
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.planner import StopSignal
-from queuectl.planner.verify import Rule, Violation
+from queuectl.planner.verify import PlanRule, PlanViolation
 from tests.planner import build
 
 
@@ -47,13 +47,13 @@ class Planner:
         self.calls += 1
         there = {p.workload.uid for p in given.pending}
         broken = next((s for s in self.failing if s <= there), None)
-        violations: tuple[Violation, ...] = ()
+        violations: tuple[PlanViolation, ...] = ()
         if broken is not None:
             if not self.refuses:
                 error = ValueError("no plan")
                 raise UnitFailed(min(broken)) if self.names else error
             subject = min(broken) if self.names else "a node"
-            violations = (Violation(Rule.CAPACITY, subject, "is over"),)
+            violations = (PlanViolation(PlanRule.CAPACITY, subject, "is over"),)
         return CheckedPlan(given, given, Plan(), Plan(), violations)
 
 

@@ -27,7 +27,7 @@ from queuectl.planner import plan
 from queuectl.planner.explain import diagnose
 from queuectl.planner.preempt.cost import RESTART_COST, costs
 from queuectl.planner.preempt.sizes import sizes_of
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import FLAVOR, NOW, gang, holding, node, placed, podset, queue, world
 from tests.planner.generate_moves import scattered, shaped, tight
 from tests.planner.oracle_moves import cheapest_moves, movable
@@ -203,7 +203,7 @@ def test_a_gang_that_would_queue_behind_another_in_strict_order_is_not_moved() -
     behind, ahead = beside_a_strict_queue(-1.0), beside_a_strict_queue(1.0)
     assert moved(planned(ahead)).keys() == {"small0"}
     assert moved(planned(behind)).keys() == {"small1"}
-    assert Rule.MOVE in rules(behind, planned(ahead))
+    assert PlanRule.MOVE in rules(behind, planned(ahead))
 
 
 def test_no_suggested_fix_moves_a_gang_behind_another_in_strict_order() -> None:
@@ -348,7 +348,7 @@ def test_a_placement_whose_node_was_deleted_is_not_kept() -> None:
 # The verifier.
 
 
-def rules(snapshot: Snapshot, answer: Plan) -> set[Rule]:
+def rules(snapshot: Snapshot, answer: Plan) -> set[PlanRule]:
     return {v.rule for v in verify(snapshot, answer)}
 
 
@@ -362,22 +362,22 @@ def test_the_verifier_rejects_each_wrong_move() -> None:
     answer = planned(snapshot)
     (move,) = answer.moved
     full = placed(SMALL[0], {"n0": 1})
-    assert Rule.CAPACITY in rules(snapshot, with_move(answer, placement=full))
+    assert PlanRule.CAPACITY in rules(snapshot, with_move(answer, placement=full))
     nowhere = replace(move.placement, podsets=(replace(move.placement.podsets[0], nodes=()),))
-    assert Rule.WHOLE in rules(snapshot, with_move(answer, placement=nowhere))
+    assert PlanRule.WHOLE in rules(snapshot, with_move(answer, placement=nowhere))
     unpaid = replace(move.placement.podsets[0], flavors={})
     elsewhere = replace(move.placement, podsets=(unpaid,))
-    assert Rule.MOVE in rules(snapshot, with_move(answer, placement=elsewhere))
+    assert PlanRule.MOVE in rules(snapshot, with_move(answer, placement=elsewhere))
     for changes in (
         {"uid": "small1"},
         {"uid": "nobody"},
         {"beneficiary": "small1"},
         {"cost": replace(move.cost, gpus=Fraction(5))},
     ):
-        assert Rule.MOVE in rules(snapshot, with_move(answer, **changes)), changes
-    assert Rule.MOVE in rules(snapshot, replace(answer, moved=(move, move)))
-    assert Rule.CAPACITY in rules(snapshot, replace(answer, moved=()))
-    assert Rule.MOVE in rules(snapshot, replace(answer, returning=("small1",)))
+        assert PlanRule.MOVE in rules(snapshot, with_move(answer, **changes)), changes
+    assert PlanRule.MOVE in rules(snapshot, replace(answer, moved=(move, move)))
+    assert PlanRule.CAPACITY in rules(snapshot, replace(answer, moved=()))
+    assert PlanRule.MOVE in rules(snapshot, replace(answer, returning=("small1",)))
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,7 @@ def test_the_verifier_rejects_each_wrong_move() -> None:
     ],
 )
 def test_the_verifier_checks_which_gangs_can_be_moved(unlike: Snapshot) -> None:
-    assert Rule.MOVE in rules(unlike, planned(half_full()))
+    assert PlanRule.MOVE in rules(unlike, planned(half_full()))
 
 
 # All features at once, against brute force.

@@ -180,7 +180,7 @@ def of_gpus(**fields: Any) -> ClusterQueue:
 
 
 @pytest.mark.parametrize("others", [(), (podset("q", 2, gpu=1),)], ids=["alone", "beside others"])
-def test_a_job_without_requests_and_with_a_misspelt_level_stops_no_other_gang(
+def test_a_job_without_requests_and_with_a_misspelled_level_stops_no_other_gang(
     others: Sequence[PodSet],
 ) -> None:
     """Also where gangs could be moved for it."""

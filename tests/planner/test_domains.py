@@ -16,7 +16,7 @@ from queuectl.domain.quantity import GPU
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import FlavorShare, Workload
 from queuectl.planner import plan
-from queuectl.reports.domains import Spread, spreads
+from queuectl.reports.domains import DomainSpread, spreads
 from tests.planner import generate
 from tests.planner.build import FLAVOR, gang, holding, node, placed, podset, resources, world
 from tests.support.examples import examples
@@ -28,7 +28,7 @@ NODES = [node(name, where, gpu=8) for name, where in (
 
 def spread(
     where: Mapping[str, int], *, gpu: int = 8, nodes: Sequence[Node] = NODES
-) -> dict[str, Spread]:
+) -> dict[str, DomainSpread]:
     """The report for a gang of one podset that is started there."""
     workload = gang("w", podset(count=sum(where.values()), gpu=gpu))
     return spreads(world(nodes, [workload]), [Admission("w", placed(workload, where))])
@@ -65,17 +65,17 @@ def test_the_fewest_counts_only_open_nodes_that_it_may_use() -> None:
     assert spread({"a": 1, "c": 1}, nodes=away)["rack"] == (2, 2)
     cordoned = [replace(one, unschedulable=one.name in "bdf") for one in NODES]
     assert spread({"a": 1, "c": 1}, nodes=cordoned)["rack"] == (2, 2)
-    unlabelled = [
+    unlabeled = [
         replace(one, labels={HOSTNAME: one.name}) if one.name in "bdf" else one for one in NODES
     ]
-    assert spread({"a": 1, "c": 1}, nodes=unlabelled)[HOSTNAME] == (2, 2)
-    assert spread({"a": 1, "c": 1}, nodes=unlabelled)["rack"] == (2, 2)
+    assert spread({"a": 1, "c": 1}, nodes=unlabeled)[HOSTNAME] == (2, 2)
+    assert spread({"a": 1, "c": 1}, nodes=unlabeled)["rack"] == (2, 2)
 
 
 def test_podsets_are_counted_each_by_itself() -> None:
     workload = gang("w", podset("m", 1, gpu=8), podset("w", 2, gpu=8))
     started = [Admission("w", placed(workload, {"a": 1}, {"b": 1, "e": 1}))]
-    assert spreads(world(NODES, [workload]), started)["rack"] == Spread(used=3, least=2)
+    assert spreads(world(NODES, [workload]), started)["rack"] == DomainSpread(used=3, least=2)
 
 
 def test_what_is_repaired_split_or_quota_only_is_not_counted() -> None:

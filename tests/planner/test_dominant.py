@@ -9,7 +9,7 @@ import pytest
 
 from queuectl.domain.queues import Cohort, QueueConfig
 from queuectl.planner.quota.shares import Share, passed_up, share_of
-from queuectl.planner.quota.tree import FlavorResource, Pool, QuotaUse, build_pools
+from queuectl.planner.quota.tree import FlavorResource, QuotaNode, QuotaUse, build_pools
 from tests.planner.build import FLAVOR
 from tests.planner.queues import GPUS, cohort, cq, quotas
 
@@ -18,7 +18,7 @@ ROW = (FLAVOR, GPUS)
 
 def shares_above(
     use: QuotaUse, queue: str, charges: Mapping[FlavorResource, int]
-) -> Iterator[tuple[Pool, Share]]:
+) -> Iterator[tuple[QuotaNode, Share]]:
     """Each pool from a ClusterQueue up to its root with its share if the queue used this much more."""
     for pool in use.pools[queue].path:
         yield pool, share_of(pool, use, charges)

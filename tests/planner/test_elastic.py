@@ -14,7 +14,7 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Growth, Workload
 from queuectl.planner import plan
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.planner import generate
 from tests.planner.build import NOW, gang, holding, node, podset, queue, world
 from tests.planner.test_preempt import MANY, SEEDS, agrees_with_brute_force
@@ -179,7 +179,7 @@ def test_the_verifier_refuses_to_evict_a_lower_rank_first(victims: set[str], sen
     assert refusal.lease is not None
     lease = replace(refusal.lease, victims=tuple(victims))
     changed = replace(right, preempted=wrong, pending=(replace(refusal, lease=lease),))
-    found = [v for v in verify(snapshot, changed) if v.rule is Rule.VICTIM]
+    found = [v for v in verify(snapshot, changed) if v.rule is PlanRule.VICTIM]
     assert any(sentence in violation.message for violation in found)
 
 
@@ -195,5 +195,5 @@ def test_the_verifier_refuses_growth_before_a_gang_or_a_lower_rank_that_waits() 
         snapshot = cluster(3, [rank(1), rank(2), *others], [runs])
         left = tuple(a for a in right.admitted if a.uid != refused.uid)
         wrong = replace(right, admitted=left, pending=(refused,))
-        texts = [v.message for v in verify(snapshot, wrong) if v.rule is Rule.ORDER]
+        texts = [v.message for v in verify(snapshot, wrong) if v.rule is PlanRule.ORDER]
         assert any(sentence in text for text in texts), texts

@@ -24,7 +24,7 @@ from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot
 from queuectl.planner import plan
 from queuectl.planner.preempt.cost import RESTART_COST
 from queuectl.planner.verify import verify
-from queuectl.planner.verify.plan_index import Rule
+from queuectl.planner.verify.plan_index import PlanRule
 from tests.planner.build import NOW
 from tests.planner.histories import Simulation, simulate
 from tests.planner.invariants import INVARIANTS
@@ -205,7 +205,7 @@ def test_a_plan_that_evicts_a_gang_that_would_return_is_rejected(
     made = plan(snapshots(LOWER))
     assert {p.victim for p in made.preempted} == evicted
     assert verify(snapshots(LOWER), made) == ()
-    found = [v.message for v in verify(snapshots(ANY), made) if v.rule is Rule.VICTIM]
+    found = [v.message for v in verify(snapshots(ANY), made) if v.rule is PlanRule.VICTIM]
     assert [text for text in found if why in text]
 
 

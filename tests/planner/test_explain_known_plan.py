@@ -11,11 +11,11 @@ from queuectl.domain.changes import apply_all
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import plan
-from queuectl.planner.capacity.state import State
+from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.cycle import look_ahead
 from queuectl.planner.explain import diagnose, diagnose_those
 from queuectl.planner.explain.fix_checks import know, of_plan
-from queuectl.planner.placement.feasible import Decision, decide
+from queuectl.planner.placement.feasible import Feasibility, decide
 from queuectl.planner.plan_cycle import begin, one_by_one
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import GangRequest
@@ -85,7 +85,7 @@ def test_no_other_gang_is_searched_for_again(monkeypatch: pytest.MonkeyPatch) ->
     snapshot = world(RACKS[:6], [without_quota(one) for one in (*first, last)])
     planned, searched = plan(snapshot), set[str]()
 
-    def noted(state: State, request: GangRequest, *others: Any, **named: Any) -> Decision:
+    def noted(state: CycleState, request: GangRequest, *others: Any, **named: Any) -> Feasibility:
         searched.add(request.pending.workload.uid)
         return decide(state, request, *others, **named)
 

@@ -11,9 +11,9 @@ from queuectl.domain.plan import Proof
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.explain import diagnose, diagnose_those
-from queuectl.planner.order.limits import Limits
+from queuectl.planner.order.limits import GangLimits
 from queuectl.planner.order.queue_order import inadmissible
-from queuectl.planner.problem.usage import Usage
+from queuectl.planner.problem.usage import AdmittedUsage
 from tests.planner.generate import crowded
 from tests.planner.generate_features import snapshot_of
 
@@ -28,7 +28,7 @@ def test_an_explanation_proves_a_set_and_each_fix_starts_the_gang_with_and_witho
     planned = plan(snapshot)
     pending = {gang.workload.uid: gang for gang in snapshot.pending}
     waiting = [r.uid for r in planned.pending if r.lease is None and r.proof is Proof.OPTIMAL]
-    limits = Limits(snapshot)
+    limits = GangLimits(snapshot)
     for found in islice(diagnose_those(snapshot, frozenset(waiting), plan=planned), _GANGS):
         gang = pending[found.uid]
         stated = inadmissible(snapshot, gang) or limits.stated_in_full(gang.workload)
@@ -44,18 +44,18 @@ def test_an_explanation_proves_a_set_and_each_fix_starts_the_gang_with_and_witho
 def test_an_explanation_leaves_the_cache_of_plans_as_it_is() -> None:
     snapshot, cache = crowded(0), PlannerCache()
     planned = plan(snapshot, cache=cache)
-    counted = cache.get(snapshot.fleet, Usage)
+    counted = cache.get(snapshot.fleet, AdmittedUsage)
     uids = [r.uid for r in planned.pending if r.lease is None]
     assert any(diagnose(snapshot, uid, plan=planned, cache=cache).suggested_fixes for uid in uids)
     assert counted is not None
-    assert cache.get(snapshot.fleet, Usage) is counted
+    assert cache.get(snapshot.fleet, AdmittedUsage) is counted
 
 
 def test_a_value_that_is_dropped_in_a_fork_of_a_cache_is_kept_in_the_cache() -> None:
     snapshot, cache = crowded(0), PlannerCache()
     plan(snapshot, cache=cache)
     fork = cache.fork()
-    assert fork.get(snapshot.fleet, Usage) is cache.get(snapshot.fleet, Usage)
-    fork.drop(snapshot.fleet, Usage)
-    assert fork.get(snapshot.fleet, Usage) is None
-    assert cache.get(snapshot.fleet, Usage) is not None
+    assert fork.get(snapshot.fleet, AdmittedUsage) is cache.get(snapshot.fleet, AdmittedUsage)
+    fork.drop(snapshot.fleet, AdmittedUsage)
+    assert fork.get(snapshot.fleet, AdmittedUsage) is None
+    assert cache.get(snapshot.fleet, AdmittedUsage) is not None

@@ -22,7 +22,7 @@ from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.plan_cycle import begin, one_by_one
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.quota.shares import share_of
-from queuectl.planner.quota.tree import Pool
+from queuectl.planner.quota.tree import QuotaNode
 from queuectl.planner.verify import verify
 from tests.planner.build import FLAVOR
 from tests.planner.queues import GPUS, cohort, cq, gpus, quota_only, quotas, running
@@ -173,7 +173,7 @@ def _tournament(cycle: AdmissionCycle, heads: Mapping[str, Pending]) -> str:
     """The winning queue, computed from scratch."""
     use, config = cycle.state.later.quota, cycle.problem.snapshot.config
 
-    def entry(pool: Pool) -> tuple[Any, ...] | None:
+    def entry(pool: QuotaNode) -> tuple[Any, ...] | None:
         """Key in the parent's tournament, whether it borrows below, charges here, requested rows, queue and position."""
         if not pool.members and pool.name in heads and use.pools[pool.name] is pool:
             head = heads[pool.name]
@@ -187,7 +187,11 @@ def _tournament(cycle: AdmissionCycle, heads: Mapping[str, Pending]) -> str:
         return _keyed(pool, charges, borrows, name, at)
 
     def _keyed(
-        pool: Pool, row: dict[tuple[str, str], int], borrows: bool, name: str, at: tuple[Any, ...]
+        pool: QuotaNode,
+        row: dict[tuple[str, str], int],
+        borrows: bool,
+        name: str,
+        at: tuple[Any, ...],
     ) -> tuple[Any, ...]:
         if pool.parent is None:
             return (borrows, at), borrows, row, name, at

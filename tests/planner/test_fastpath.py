@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from queuectl.planner.model.bounds import bounds
 from queuectl.planner.model.counts import fewest_then_tightest
 from queuectl.planner.model.patterns import greedy
-from queuectl.planner.placement.single import Capacity
+from queuectl.planner.placement.single import ShapeCapacity
 from queuectl.planner.problem.topology import grow
 from tests.planner.build import node
 from tests.planner.loads import exceeds
@@ -51,11 +51,11 @@ def test_many_domains_still_give_the_fewest() -> None:
     assert int(np.sort(sizes)[::-1][: len(chosen) - 1].sum()) < 6000
 
 
-def capacity(*racks: list[int]) -> Capacity:
+def capacity(*racks: list[int]) -> ShapeCapacity:
     """One block per list of racks' node capacities is overkill: one block, racks of nodes."""
     nodes = [node(f"n{r}-{i}", f"b/r{r}") for r, row in enumerate(racks) for i in range(len(row))]
     tree = grow(nodes, ("block", "rack"))
-    return Capacity(tree, np.array([c for row in racks for c in row]))
+    return ShapeCapacity(tree, np.array([c for row in racks for c in row]))
 
 
 @pytest.mark.parametrize(

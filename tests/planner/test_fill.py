@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from queuectl.domain.fleet import Node
 from queuectl.planner.model.counts import most_even, needed
-from queuectl.planner.placement.single import Capacity
+from queuectl.planner.placement.single import ShapeCapacity
 from queuectl.planner.problem.request import ANYWHERE
 from queuectl.planner.problem.topology import grow
 from tests.support.examples import examples
@@ -35,12 +35,12 @@ class Case:
         return len(self.paths[0])
 
     @property
-    def capacity(self) -> Capacity:
+    def capacity(self) -> ShapeCapacity:
         labels = [f"level{i}" for i in range(self.depth)]
         nodes = [
             Node(f"n{i}", dict(zip(labels, path, strict=True))) for i, path in enumerate(self.paths)
         ]
-        return Capacity(grow(nodes, labels), np.array(self.fits), self.slices)
+        return ShapeCapacity(grow(nodes, labels), np.array(self.fits), self.slices)
 
     def widths(self, pods: Sequence[int]) -> tuple[int, ...]:
         """Domains used per level, nodes last."""

@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from queuectl.domain.changes import (
     AddNodes,
     AddQuota,
-    Change,
     FewerPods,
     HealNodes,
     Leave,
     RaisePriority,
     RelaxLevel,
+    SuggestedChange,
     Withdraw,
     apply_all,
 )
@@ -62,14 +62,14 @@ def _uids(snapshot: Snapshot) -> frozenset[str]:
     return frozenset(p.workload.uid for p in snapshot.pending)
 
 
-def _smaller(way: SuggestedFix) -> Iterator[tuple[Change, ...]]:
+def _smaller(way: SuggestedFix) -> Iterator[tuple[SuggestedChange, ...]]:
     """The same changes, one of them a little smaller."""
     for at, change in enumerate(way.changes):
         for less in _less(change):
             yield (*way.changes[:at], *less, *way.changes[at + 1 :])
 
 
-def _less(change: Change) -> Iterator[list[Change]]:
+def _less(change: SuggestedChange) -> Iterator[list[SuggestedChange]]:
     match change:
         case AddQuota():
             yield [replace(change, amount=change.amount - 1)]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from queuectl.domain.changes import Change, apply_all
+from queuectl.domain.changes import SuggestedChange, apply_all
 from queuectl.domain.diagnosis import Remedy, SuggestedFix
 from queuectl.domain.permits import AllowPreemption, LiftProtection, MakePreemptible, PolicyField
 from queuectl.domain.queues import (
@@ -85,7 +85,7 @@ def test_no_change_of_policy_can_be_left_out(seed: int, fair: bool, nodes: bool)
             assert not helped(apply_all(rest, snapshot), "blocked"), (way, change)
 
 
-def _counts_only_beside(change: Change, way: SuggestedFix) -> bool:
+def _counts_only_beside(change: SuggestedChange, way: SuggestedFix) -> bool:
     """``borrowWithinCohort`` is valid only beside ``reclaimWithinCohort``, whether or not that is needed."""
     fields = {c.field for c in way.changes if isinstance(c, AllowPreemption)}
     return (

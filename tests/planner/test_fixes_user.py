@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from queuectl.domain.changes import Change, FewerPods, Leave, RaiseUserCap, apply_all
+from queuectl.domain.changes import FewerPods, Leave, RaiseUserCap, SuggestedChange, apply_all
 from queuectl.domain.diagnosis import Diagnosis, Limit, Remedy, SuggestedFix
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import QueueingStrategy, WithinClusterQueue
@@ -165,7 +165,7 @@ def test_every_suggested_fix_makes_the_planner_start_the_gang_and_a_least_one_ca
                 assert not starts(apply_all(less, snapshot), diagnosis.uid), (one, less)
 
 
-def smaller(one: SuggestedFix) -> Iterator[list[Change]]:
+def smaller(one: SuggestedFix) -> Iterator[list[SuggestedChange]]:
     for change in one.changes:
         match change:
             case RaiseUserCap():

@@ -13,7 +13,7 @@ from queuectl.domain.queues import ClusterQueue, IdleReclaim, ReclaimMode
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.planner.preempt.cost import costs
 from queuectl.planner.preempt.sizes import sizes_of
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import NOW
 from tests.planner.generate_cohorts import cohorts
 from tests.planner.test_preempt import plan_of
@@ -99,7 +99,7 @@ def test_the_verifier_refuses_what_brute_force_finds_illegal(fair: bool, block: 
         made = plan_of(snapshot, request, replace(answer, victims=victims))
         strategies = snapshot.config.rules.fair_sharing
         legal = oracle.fair(chosen, strategies) if fair else oracle.classic(chosen)
-        found = [v for v in verify(snapshot, made) if v.rule is Rule.VICTIM]
+        found = [v for v in verify(snapshot, made) if v.rule is PlanRule.VICTIM]
         assert bool(found) != legal, (seed, found)
         idle = any(oracle.idle(u) for u in chosen)
         refused, passed = refused + (idle and not legal), passed + (idle and legal)

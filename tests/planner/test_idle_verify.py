@@ -11,7 +11,7 @@ from queuectl.domain.plan import Plan
 from queuectl.domain.queues import ClusterQueue, IdleReclaim, Protection
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.planner import plan
-from queuectl.planner.verify import Rule
+from queuectl.planner.verify import PlanRule
 from tests.planner.build import gang, holding, node, placed, podset, queue, world
 from tests.planner.plans import lease, rules, waits
 from tests.planner.queues import cq
@@ -71,8 +71,10 @@ def test_the_verifier_checks_which_gangs_are_evicted_and_named(
     why: str, victim: Admitted, queues: Any, real: bool, named: bool
 ) -> None:
     found = rules(*evicting(victim, *queues))
-    assert (Rule.VICTIM in found) != real, why
-    assert rules(*evicting(victim, *queues, dry_run=True)) == (set() if named else {Rule.VICTIM})
+    assert (PlanRule.VICTIM in found) != real, why
+    assert rules(*evicting(victim, *queues, dry_run=True)) == (
+        set() if named else {PlanRule.VICTIM}
+    )
 
 
 def test_the_verifier_rejects_a_dry_run_that_names_a_wrong_gang() -> None:
@@ -87,14 +89,14 @@ def test_the_verifier_rejects_a_dry_run_that_names_a_wrong_gang() -> None:
     ]
     assert rules(snapshot, good) == set()
     for mutant in wrong:
-        assert rules(snapshot, mutant) == {Rule.VICTIM}
+        assert rules(snapshot, mutant) == {PlanRule.VICTIM}
     snapshot, real = evicting(of(), *CASE)
     other = replace(WANTED, uid="other", name="other")
     snapshot = replace(snapshot, pending=(*snapshot.pending, Pending(other)))
     real = replace(real, pending=(*real.pending, waits(other)))
     (taken_already,) = real.preempted
     mutant = replace(real, spared=(replace(taken_already, preemptor="other"),))
-    assert rules(snapshot, mutant) - rules(snapshot, real) == {Rule.VICTIM}
+    assert rules(snapshot, mutant) - rules(snapshot, real) == {PlanRule.VICTIM}
 
 
 def test_the_verifier_rejects_a_broken_gang_that_evicts_an_idle_one() -> None:
@@ -104,4 +106,4 @@ def test_the_verifier_rejects_a_broken_gang_that_evicts_an_idle_one() -> None:
     (one,) = real.preempted
     held = waits(broken.workload, lease(placed(broken.workload, {"n": 1}), one.victim))
     mutant = Plan(preempted=(replace(one, preemptor="broken"),), pending=(held, waits(WANTED)))
-    assert Rule.VICTIM in rules(snapshot, mutant)
+    assert PlanRule.VICTIM in rules(snapshot, mutant)

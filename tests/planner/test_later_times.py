@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from queuectl.planner.backfill.timeline import Agenda, Departures, first_fit
 from queuectl.planner.problem.usage import Slots
-from queuectl.planner.quota.tree import Pool, QuotaRow, QuotaUse
+from queuectl.planner.quota.tree import QuotaNode, QuotaRow, QuotaUse
 
 CHARGED = ("cq", "default", "nvidia.com/gpu")
-POOLS = {"cq": Pool("cq")}
+POOLS = {"cq": QuotaNode("cq")}
 
 
 def happened(agenda: Agenda[str]) -> list[tuple[float, list[str]]]:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queuectl.planner.search.count_search import (
-    Column,
+    CountColumn,
     Greatest,
     PodCounts,
 )
@@ -24,10 +24,10 @@ def below(counts: PodCounts, corners: Corners) -> bool:
 
 
 @st.composite
-def questions(draw: st.DrawFn) -> tuple[list[int], list[Column], Corners]:
+def questions(draw: st.DrawFn) -> tuple[list[int], list[CountColumn], Corners]:
     totals = draw(st.lists(st.integers(1, 5), min_size=1, max_size=2))
     columns = [
-        Column(group, kind)
+        CountColumn(group, kind)
         for group in range(len(totals))
         for kind in draw(st.lists(st.sampled_from("ab"), min_size=1, max_size=3))
     ]
@@ -38,7 +38,7 @@ def questions(draw: st.DrawFn) -> tuple[list[int], list[Column], Corners]:
 @settings(max_examples=examples(300), deadline=None)
 @given(questions())
 def test_the_greatest_of_all_counts_is_found(
-    question: tuple[list[int], list[Column], Corners],
+    question: tuple[list[int], list[CountColumn], Corners],
 ) -> None:
     totals, columns, corners = question
 
@@ -68,7 +68,7 @@ def asked(total: int, corners: Corners) -> tuple[PodCounts | None, int]:
         questions += 1
         return below(counts, corners)
 
-    columns = [Column(0)] * len(corners[0])
+    columns = [CountColumn(0)] * len(corners[0])
     return Greatest([total], columns, fits).find(), questions
 
 
@@ -92,7 +92,7 @@ def test_domains_with_capacity_for_other_mixtures_are_skipped() -> None:
 
 def test_a_search_that_was_cut_short_reports_it() -> None:
     search = Greatest(
-        [100], [Column(0)] * 2, lambda c: below(c, [(90, 9), (9, 90)]), most_questions=3
+        [100], [CountColumn(0)] * 2, lambda c: below(c, [(90, 9), (9, 90)]), most_questions=3
     )
     assert search.find() is None
     assert not search.exact

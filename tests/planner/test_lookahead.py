@@ -12,7 +12,7 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import plan, plan_cycle
 from queuectl.planner.cycle.look_ahead import LookAhead, look_ahead
 from queuectl.planner.placement import feasible
-from queuectl.planner.placement.feasible import Decision
+from queuectl.planner.placement.feasible import Feasibility
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.solver.solver import Status
@@ -81,7 +81,7 @@ def at_its_turn(taken: Snapshot) -> tuple[LookAhead, GangRequest]:
     return chooser, replace(asked, pending=pending)
 
 
-def on(chooser: LookAhead, decision: Decision) -> list[str]:
+def on(chooser: LookAhead, decision: Feasibility) -> list[str]:
     assert decision.status is Status.FOUND
     return [
         chooser.problem.index.nodes[at].name for nodes, _ in decision.node_counts for at in nodes

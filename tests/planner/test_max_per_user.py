@@ -15,7 +15,7 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
 from queuectl.domain.workload import Placement, Workload
 from queuectl.planner import plan
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import NOW, gang, holding, node, placed, podset, queue, world
 from tests.planner.documents import Doc, cluster_queue, flavor, nodes, planned, workload
 
@@ -200,7 +200,7 @@ def test_the_verifier_computes_the_cap_by_itself() -> None:
     made = plan(snapshot)
     assert [type(a) for a in made.admitted] == [Admission, Admission]
     tighter = capped(11, [first, second], [HELD])
-    assert [violation.rule for violation in verify(tighter, made)] == [Rule.MAX_PER_USER]
+    assert [violation.rule for violation in verify(tighter, made)] == [PlanRule.MAX_PER_USER]
     no_start = Plan(pending=tuple(Refusal(w.uid, (Reason(Code.MAX_PER_USER, "x"),)) for w in (first, second)))  # fmt: skip
     assert verify(capped(1, [first, second], [HELD]), no_start) == (), (
         "the excess existed before the plan"

@@ -12,7 +12,7 @@ import pytest
 
 from queuectl.domain.budgets import BudgetBalance, month_of, units_of
 from queuectl.domain.checks import CheckRule
-from queuectl.domain.limits import Limit
+from queuectl.domain.limits import QuotaLimit
 from queuectl.domain.plan import Plan
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import (
@@ -96,7 +96,7 @@ def test_a_gang_for_which_nodes_can_be_made_keeps_its_place_in_the_order() -> No
 
 
 def over_a_resource_quota(snapshot: Snapshot) -> Snapshot:
-    return allowed(snapshot, Limit(f"requests.{GPU}", GPU, 16, 8))
+    return allowed(snapshot, QuotaLimit(f"requests.{GPU}", GPU, 16, 8))
 
 
 def over_max_per_user(snapshot: Snapshot) -> Snapshot:

@@ -37,7 +37,7 @@ def in_use() -> list[Doc]:
     return [queue, local, TOPOLOGY, flavor(topology=True), *nodes("r", 1), low]
 
 
-LABELLED = {"queuectl.dev/priority-class": "high"}
+LABELED = {"queuectl.dev/priority-class": "high"}
 HIGH: Doc = {
     "apiVersion": "queuectl.dev/v1",
     "kind": "WorkloadPriorityClass",
@@ -53,7 +53,7 @@ HIGH: Doc = {
         pytest.param([priority_class(None)], gang("new"), ["low"], id="no policy"),
         pytest.param([priority_class("Never")], gang("new"), [], id="never"),
         pytest.param([priority_class("Never", globalDefault=True)], gang("new", None), [], id="the default class"),
-        pytest.param([priority_class("Never"), HIGH], gang("new", **LABELLED), ["low"], id="it has a WorkloadPriorityClass"),
+        pytest.param([priority_class("Never"), HIGH], gang("new", **LABELED), ["low"], id="it has a WorkloadPriorityClass"),
     ],
 )  # fmt: skip
 def test_a_gang_of_a_class_that_never_preempts_evicts_none(

@@ -13,7 +13,7 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Pending, Snapshot, SolverLimits
 from queuectl.planner import plan
 from queuectl.planner.preempt.protections import next_plan_due
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import NOW, gang, holding, node, podset, queue, world
 
 STRICT = QueueingStrategy.STRICT_FIFO
@@ -136,7 +136,7 @@ def test_the_verifier_names_a_gang_that_passes_one_whose_pods_are_to_be_created_
     passed = planned(world(nodes, gangs, (), queue(strategy=STRICT)))
     gangs[0] = replace(gangs[0], returns_by=NOW + 1)
     found = verify(world(nodes, gangs, (), queue(strategy=STRICT)), passed)
-    assert [(v.rule, v.subject) for v in found] == [(Rule.ORDER, "other")]
+    assert [(v.rule, v.subject) for v in found] == [(PlanRule.ORDER, "other")]
 
 
 def test_strict_fifo_holds_back_only_its_own_queue() -> None:

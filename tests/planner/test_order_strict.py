@@ -24,7 +24,7 @@ from queuectl.domain.rules import Rules, UsageFairness
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.workload import PodSet
 from queuectl.planner import plan
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import gang, holding, node, podset, queue, world
 from tests.planner.queues import cq, gpus, group, quota_only, quotas, running
 
@@ -212,7 +212,7 @@ def _passed(snapshot: Snapshot, starts: str, flavor: str = "default") -> list[st
             replace(refusal, uid=admission.uid) if r is refusal else r for r in made.pending
         ),
     )
-    return [v.subject for v in verify(snapshot, swapped) if v.rule is Rule.ORDER]
+    return [v.subject for v in verify(snapshot, swapped) if v.rule is PlanRule.ORDER]
 
 
 @pytest.mark.parametrize("strategy", [STRICT, BEST])

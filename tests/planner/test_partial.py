@@ -15,7 +15,7 @@ from queuectl.domain.workload import Placement, PodSet
 from queuectl.planner import plan
 from queuectl.planner.problem.parts import admissible
 from queuectl.planner.search.count_search import Largest
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import LEVELS, gang, holding, node, podset, queue, world
 from tests.planner.documents import (
     TOPOLOGY,
@@ -295,4 +295,4 @@ def test_the_verifier_counts_the_pods(pods: int, said: int | None, fits: bool) -
     (placed,) = admitted.placement.podsets
     mutated = Placement((replace(placed, nodes=(("n0", pods),), pods=said),))
     found = verify(snapshot, Plan(admitted=(replace(admitted, placement=mutated),)))
-    assert {v.rule for v in found} == (set() if fits else {Rule.WHOLE})
+    assert {v.rule for v in found} == (set() if fits else {PlanRule.WHOLE})

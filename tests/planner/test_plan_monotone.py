@@ -1,4 +1,4 @@
-"""More capacity, or a smaller request, never costs a gang its start in favour of a later one.
+"""More capacity, or a smaller request, never costs a gang its start in favor of a later one.
 
 It holds for one flavor, no preemption, BestEffortFIFO, whole gangs. With several flavors a gang takes the one
 it prefers as soon as that is possible, and a StrictFIFO head holds others back as soon as it could ever fit: there more

@@ -24,7 +24,7 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import NO_END, Admitted, CapacityLease, Pending, Snapshot
 from queuectl.domain.workload import Duration, Placement, PodSetPlacement, Workload
 from queuectl.planner import plan
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.planner.backfill_clock import job, line
 from tests.planner.build import FLAVOR, NOW, gang, holding, node, placed, podset, queue, world
 from tests.planner.queues import GPUS, cohort, cq, gpus, quota_only, running
@@ -226,7 +226,7 @@ def test_the_verifier_names_two_gangs_that_both_exceed_a_budget() -> None:
     lease = CapacityLease(placed(second, {"n1": 1}), (), NOW, NO_END)
     refusal = planned(snapshot).pending[0]
     made = Plan(admitted=starts, pending=(replace(refusal, lease=lease),))
-    assert Rule.BUDGET in {v.rule for v in verify(snapshot, made)}
+    assert PlanRule.BUDGET in {v.rule for v in verify(snapshot, made)}
     assert units_of(Fraction(1)) < 80 * units_of(Fraction(1))
 
 

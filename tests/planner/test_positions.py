@@ -10,14 +10,14 @@ from queuectl.domain.plan import Refusal
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.cycle.heads import Position, all_of
+from queuectl.planner.cycle.heads import UndecidedGangs, all_of
 from queuectl.planner.order.pending_gangs import length_of, pending_gangs
 from queuectl.planner.order.queue_order import QueueOrder
 from tests.planner.backfill_clock import job, line
 from tests.planner.build import NOW, node, world
 
 
-def group(draw: Random) -> tuple[Snapshot, Position]:
+def group(draw: Random) -> tuple[Snapshot, UndecidedGangs]:
     """Twelve equal gangs that differ in length, priority and age."""
     jobs = [
         job(
@@ -34,7 +34,7 @@ def group(draw: Random) -> tuple[Snapshot, Position]:
     return snapshot, all_of(gangs)
 
 
-def uids(position: Position) -> list[str]:
+def uids(position: UndecidedGangs) -> list[str]:
     """Of all that are left, in the order in which they are considered."""
     found = []
     while len(position):

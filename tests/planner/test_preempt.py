@@ -27,7 +27,7 @@ from queuectl.planner.preempt.sizes import sizes_of
 from queuectl.planner.problem.flavors import options_of
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import GangRequest, request_of
-from queuectl.planner.solver.solver import Model, Outcome, Solver, Status
+from queuectl.planner.solver.solver import Model, Solution, Solver, Status
 from queuectl.planner.verify import verify
 from tests.planner import cases, generate
 from tests.planner.build import (
@@ -371,8 +371,8 @@ def test_the_newest_leave_an_overcommitted_node_until_it_has_room() -> None:
 class Exhausted(Solver):
     """A solver whose limit always ends first."""
 
-    def solve(self, model: Model, budget: int = 0) -> Outcome:
-        return Outcome(Status.UNKNOWN)
+    def solve(self, model: Model, budget: int = 0) -> Solution:
+        return Solution(Status.UNKNOWN)
 
 
 def test_a_search_that_finds_nothing_in_time_is_undecided_not_no(

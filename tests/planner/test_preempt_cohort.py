@@ -22,7 +22,7 @@ from queuectl.planner.preempt.sizes import sizes_of
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import request_of
 from queuectl.planner.solver.solver import Solver
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.planner.documents import (
     Doc,
     cluster_queue,
@@ -259,7 +259,7 @@ def test_the_verifier_rejects_the_sets_that_brute_force_finds_illegal(fair: bool
         strategies = snapshot.config.rules.fair_sharing
         victims = frozenset(chosen)
         legal = oracle.fair(victims, strategies) if fair else oracle.classic(victims)
-        found = [v for v in verify(snapshot, made) if v.rule is Rule.VICTIM]
+        found = [v for v in verify(snapshot, made) if v.rule is PlanRule.VICTIM]
         assert bool(found) != legal, seed
         refused, passed = refused + (not legal), passed + (legal and bool(victims))
     assert refused > 20

@@ -17,7 +17,7 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.planner import plan
 from queuectl.planner.preempt.protections import protected_until
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.planner import generate
 from tests.planner.build import NOW, gang, holding, node, placed, podset, queue, world
 from tests.planner.plans import lease, rules, waits
@@ -103,7 +103,7 @@ def test_planner_and_verifier_agree_on_the_protected_gangs(
         preempted=(Preemption("low", "wanted", Cost(0, 60, Fraction(8))),),
         pending=(waits(WANTED, lease(placed(WANTED, {"a0": 1}), "low")),),
     )
-    assert rules(snapshot, forced) == ({Rule.VICTIM} if until is not None else set())
+    assert rules(snapshot, forced) == ({PlanRule.VICTIM} if until is not None else set())
 
 
 def test_a_protected_gang_makes_the_search_find_the_next_best() -> None:

@@ -23,7 +23,7 @@ from queuectl.domain.rules import FairStrategy, Rules
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import plan
 from queuectl.planner.explain import diagnose
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import NOW, gang, holding, node, podset, queue, world
 
 NODES = [node("n0", gpu=8), node("n1", gpu=8)]
@@ -114,7 +114,7 @@ def test_the_verifier_rejects_an_eviction_that_the_policy_forbids(
     row = ROWS[0]._replace(rules=rules)
     made = decided(scene(row))
     (found,) = verify(scene(row._replace(**changed)), made)
-    assert found.rule is Rule.VICTIM
+    assert found.rule is PlanRule.VICTIM
 
 
 def test_a_borrowing_queue_loses_its_cheapest_gang_whether_or_not_it_opted_out() -> None:

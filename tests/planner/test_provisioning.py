@@ -29,7 +29,7 @@ from queuectl.domain.snapshot import NO_END, Admitted, CapacityLease, Pending, S
 from queuectl.domain.workload import Duration, PodSet, Workload
 from queuectl.planner import plan
 from queuectl.planner.explain.diagnosis import diagnose
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import (
     FLAVOR,
     LEVELS,
@@ -160,7 +160,7 @@ def test_only_flavors_with_the_check_are_asked_for() -> None:
 
 def test_a_start_without_nodes_is_refused_by_the_verifier() -> None:
     asked = checked(world([], [Pending(PAIR, ready_checks=frozenset({"nodes"}))], (), of_quota(16)))
-    assert rules(asked, start(PAIR, {})) == {Rule.INADMISSIBLE}
+    assert rules(asked, start(PAIR, {})) == {PlanRule.INADMISSIBLE}
 
 
 @pytest.mark.parametrize("nodes", [[], [NODE]], ids=["no nodes", "too few nodes"])
@@ -293,9 +293,9 @@ def test_labels_and_taints_of_the_template_decide() -> None:
     tolerates = podset(count=2, gpu=8, tolerations=[Toleration("spot", "Exists")])
     made = decided(described(tainted, PAIR, gang("spot", tolerates)))
     assert awaits(made) == ["spot"]
-    labelled = replace(template(2), labels=(("kind", "a100"),))
+    labeled = replace(template(2), labels=(("kind", "a100"),))
     selects = gang("selects", podset(count=2, gpu=8, select={"kind": "h100"}))
-    assert awaits(decided(described(labelled, selects))) == []
+    assert awaits(decided(described(labeled, selects))) == []
 
 
 def test_a_gang_that_waits_for_present_nodes_learns_that_none_are_made() -> None:

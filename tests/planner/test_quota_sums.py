@@ -16,7 +16,7 @@ from queuectl.domain.workload import Placement
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.capacity.node_counts import TentativeAdmission
-from queuectl.planner.capacity.state import State, open_state
+from queuectl.planner.capacity.state import CycleState, open_state
 from queuectl.planner.order.pending_gangs import PendingGangs, pending_gangs
 from queuectl.planner.placement.joint import confirm
 from queuectl.planner.problem.problem import survey
@@ -34,7 +34,7 @@ def bare(made: Plan) -> Plan:
     return replace(made, stats={})
 
 
-def _with_all_admitted(snapshot: Snapshot) -> State:
+def _with_all_admitted(snapshot: Snapshot) -> CycleState:
     """The pools as if every pending gang had been started, with or without quota."""
     problem = survey(snapshot)
     state = open_state(problem)

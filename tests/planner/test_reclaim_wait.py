@@ -16,7 +16,7 @@ from queuectl.domain.workload import Workload
 from queuectl.planner import plan
 from queuectl.planner.explain import diagnose
 from queuectl.planner.preempt.protections import next_plan_due
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import NOW, gang, holding, node, podset, world
 from tests.planner.test_borrow_backoff import team
 
@@ -132,7 +132,7 @@ def test_the_first_of_several_ends_that_leave_enough_room_counts() -> None:
 
 def test_the_verifier_refuses_a_wait_that_is_longer_than_the_patience() -> None:
     waiting = decided(contested(29.0, borrower(3600.0)))
-    for waited, rules in ((29.9, []), (30.0, [Rule.REASON])):
+    for waited, rules in ((29.9, []), (30.0, [PlanRule.REASON])):
         snapshot = contested(waited, borrower(3600.0))
         assert [v.rule for v in verify(snapshot, waiting)] == rules
 

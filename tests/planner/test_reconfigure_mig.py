@@ -41,7 +41,7 @@ from queuectl.domain.workload import (
 from queuectl.planner import plan
 from queuectl.planner.explain import MigScope, diagnose, plan_mig, plan_moves
 from queuectl.planner.explain.mig import carried_out
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import NOW, PLENTY, gang, holding, node, placed, podset, world
 from tests.planner.relaxed import starts
 
@@ -332,15 +332,15 @@ def test_moves_off_nodes_that_change_are_verified() -> None:
     (move,) = moves
     wrong = {
         "": move,
-        Rule.ELIGIBLE: moved(move, "r1-1"),
-        Rule.MOVE: replace(move, beneficiary="w1"),
+        PlanRule.ELIGIBLE: moved(move, "r1-1"),
+        PlanRule.MOVE: replace(move, beneficiary="w1"),
     }
     for rule, one in wrong.items():
         rules = {v.rule for v in verify(snapshot, replace(decided, moved=(one,)))}
         assert rules == ({rule} if rule else set())
     forbidden = cluster(nodes, [gang("w0", asks(28))], RUNNING[:1], main(Defragment.PLAN))
     rules = {v.rule for v in verify(forbidden, replace(decided, moved=moves))}
-    assert rules == {Rule.MOVE}
+    assert rules == {PlanRule.MOVE}
 
 
 def test_no_gang_starts_on_a_node_that_changes_whatever_taints_it_tolerates() -> None:
@@ -350,7 +350,7 @@ def test_no_gang_starts_on_a_node_that_changes_whatever_taints_it_tolerates() ->
         assert plan(snapshot).admitted == ()
     started = plan(cluster([FOUR[0]], [gang("g", podset_)]))
     rules = {v.rule for v in verify(snapshot, started)}
-    assert rules == {Rule.ELIGIBLE}
+    assert rules == {PlanRule.ELIGIBLE}
 
 
 def test_a_change_that_is_under_way_is_named_and_not_suggested_again() -> None:

@@ -20,7 +20,7 @@ from queuectl.domain.workload import PodSet, Workload
 from queuectl.planner import plan
 from queuectl.planner.preempt.cost import costs
 from queuectl.planner.preempt.sizes import sizes_of
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import NOW, gang, holding, node, podset, queue, world
 from tests.planner.generate import ORDERS, FreeNodes
 from tests.planner.oracle import layers, legal_victims
@@ -106,7 +106,7 @@ def test_a_repair_does_not_depend_on_a_node_that_another_cause_overcommitted(gpu
     (placed,) = waits.lease.placement.podsets
     more = replace(waits.lease.placement, podsets=(replace(placed, nodes=(("n0", 2),)),))
     grown = replace(waits, lease=replace(waits.lease, placement=more))
-    assert Rule.CAPACITY in rules(snapshot, replace(made, pending=(grown,)))
+    assert PlanRule.CAPACITY in rules(snapshot, replace(made, pending=(grown,)))
 
 
 def test_no_gang_takes_the_capacity_that_its_victims_free() -> None:
@@ -181,16 +181,16 @@ def test_the_verifier_rejects_a_later_repair_that_breaks_a_rule() -> None:
         elsewhere = replace(lease.placement, podsets=(replace(placed, nodes=nodes),))
         return replace(made, pending=(replace(waits, lease=replace(lease, placement=elsewhere)),))
 
-    assert Rule.WHOLE in rules(snapshot, moved(("a0", 1), ("a3", 1)))
-    assert Rule.TOPOLOGY in rules(snapshot, moved(("a0", 1), ("a3", 1), ("b0", 1)))
-    assert Rule.CAPACITY in rules(snapshot, moved(("a0", 1), ("a3", 2)))
-    assert Rule.REPAIR in rules(snapshot, moved(("a3", 1), ("a4", 1), ("a0", 0)))
-    assert Rule.ELIGIBLE in rules(snapshot, moved(("a0", 1), ("a1", 1), ("a3", 1)))
-    assert Rule.VICTIM in rules(snapshot, replace(made, pending=()))
-    assert Rule.CAPACITY in rules(snapshot, replace(made, preempted=made.preempted[:1]))
-    assert Rule.PARTITION in rules(snapshot, replace(made, pending=(waits, waits)))
+    assert PlanRule.WHOLE in rules(snapshot, moved(("a0", 1), ("a3", 1)))
+    assert PlanRule.TOPOLOGY in rules(snapshot, moved(("a0", 1), ("a3", 1), ("b0", 1)))
+    assert PlanRule.CAPACITY in rules(snapshot, moved(("a0", 1), ("a3", 2)))
+    assert PlanRule.REPAIR in rules(snapshot, moved(("a3", 1), ("a4", 1), ("a0", 0)))
+    assert PlanRule.ELIGIBLE in rules(snapshot, moved(("a0", 1), ("a1", 1), ("a3", 1)))
+    assert PlanRule.VICTIM in rules(snapshot, replace(made, pending=()))
+    assert PlanRule.CAPACITY in rules(snapshot, replace(made, preempted=made.preempted[:1]))
+    assert PlanRule.PARTITION in rules(snapshot, replace(made, pending=(waits, waits)))
     whole = world(NODES, [], [replace(BROKEN, lost=()), *VICTIMS])
-    assert Rule.PARTITION in rules(whole, made)
+    assert PlanRule.PARTITION in rules(whole, made)
 
 
 # -- against brute force

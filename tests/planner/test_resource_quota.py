@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from queuectl.domain.limits import Allowance, Limit
+from queuectl.domain.limits import Allowance, QuotaLimit
 from queuectl.domain.plan import Admission
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import QueueingStrategy
@@ -16,7 +16,7 @@ from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot
 from queuectl.domain.workload import Placement, Workload
 from queuectl.planner import plan
 from queuectl.planner.explain import diagnose
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import NOW, gang, holding, node, placed, podset, queue, world
 from tests.planner.documents import Doc, cluster_queue, flavor, nodes, planned, workload
 
@@ -39,7 +39,7 @@ def resource_quota(
     return document
 
 
-def allowed(world: Snapshot, *limits: Limit, **options: Any) -> Snapshot:
+def allowed(world: Snapshot, *limits: QuotaLimit, **options: Any) -> Snapshot:
     return replace(world, allowances={"team": (Allowance("quota", limits, **options),)})
 
 
@@ -166,7 +166,7 @@ def test_the_limit_of_one_namespace_is_not_that_of_another() -> None:
     local = snapshot.config.local_queues["team", "main"]
     queues = {**snapshot.config.local_queues, ("free", "main"): replace(local, namespace="free")}
     snapshot = replace(
-        allowed(snapshot, Limit("pods", "pods", 0, 0)),
+        allowed(snapshot, QuotaLimit("pods", "pods", 0, 0)),
         config=replace(snapshot.config, local_queues=queues),
         namespaces={"team": {}, "free": {}},
     )
@@ -176,7 +176,7 @@ def test_the_limit_of_one_namespace_is_not_that_of_another() -> None:
 
 
 def test_pods_that_do_not_exist_yet_count() -> None:
-    limit = Limit(GPUS, GPU, 8, 0)
+    limit = QuotaLimit(GPUS, GPU, 8, 0)
     waiting = [gang("a", podset(gpu=4))]
     assert plan(allowed(world(NODES, waiting), limit, promised=(4,))).admitted
     assert not plan(allowed(world(NODES, waiting), limit, promised=(5,))).admitted
@@ -185,14 +185,14 @@ def test_pods_that_do_not_exist_yet_count() -> None:
 def test_no_gang_is_evicted_for_one_that_its_namespace_holds_back() -> None:
     running = holding(gang("low", podset(gpu=8, count=4)), {f"n{i}": 1 for i in range(4)})
     vip = gang("vip", podset(gpu=8), priority=9)
-    made = plan(allowed(world(NODES, [vip], [running]), Limit(GPUS, GPU, 32, 32)))
+    made = plan(allowed(world(NODES, [vip], [running]), QuotaLimit(GPUS, GPU, 32, 32)))
     assert (made.preempted, made.pending[0].reasons[0].code) == ((), Code.RESOURCE_QUOTA_EXCEEDED)
 
 
 class TestStrictFIFO:
     def snapshot(self, *gangs: Workload, hard: int = 8, used: int = 4) -> Snapshot:
         main = queue(strategy=QueueingStrategy.STRICT_FIFO)
-        return allowed(world(NODES, gangs, (), main), Limit(GPUS, GPU, hard, used))
+        return allowed(world(NODES, gangs, (), main), QuotaLimit(GPUS, GPU, hard, used))
 
     def test_a_later_gang_of_the_same_namespace_stays_behind(self) -> None:
         big = gang("big", podset(gpu=8), queued_at=1.0)
@@ -237,14 +237,14 @@ class TestLeases:
         later = gang("later", podset(gpu=8))
         waits = Pending(vip, lease, excluded=OTHERS)
         snapshot = world(NODES, [waits, later], [leaving])
-        return allowed(snapshot, Limit(GPUS, GPU, hard, 8))
+        return allowed(snapshot, QuotaLimit(GPUS, GPU, hard, 8))
 
     def test_it_holds_its_part_from_the_plan_that_evicts_for_it(self) -> None:
         running = holding(gang("low", podset(gpu=8, count=3)), {f"n{i}": 1 for i in range(3)})
         vip, later = gang("vip", podset(gpu=8, count=2), priority=9), gang("later", podset(gpu=8))
         for hard, starts in ((44, []), (48, ["later"])):
             snapshot = world(NODES, [vip, later], [running])
-            made = plan(allowed(snapshot, Limit(GPUS, GPU, hard, 24)))
+            made = plan(allowed(snapshot, QuotaLimit(GPUS, GPU, hard, 24)))
             assert [p.preemptor for p in made.preempted] == ["vip"]
             assert [a.uid for a in made.admitted] == starts
 
@@ -279,7 +279,7 @@ def test_a_lease_for_more_pods_than_the_quota_now_allows_is_released(
     place = Placement((replace(placed(vip, {"n0": 1, "n1": 1}).podsets[0], pods=2),))
     lease = CapacityLease(place, ("low",), NOW, NOW + 60)
     snapshot = world(NODES, [Pending(vip, lease), gang("other", podset(gpu=8))])
-    snapshot = allowed(snapshot, Limit(GPUS, GPU, hard, 0))
+    snapshot = allowed(snapshot, QuotaLimit(GPUS, GPU, hard, 0))
     made = plan(snapshot)
     assert verify(snapshot, made) == ()
     assert [a.uid for a in made.admitted] == starting
@@ -293,7 +293,7 @@ def test_a_gang_with_a_lease_uses_quota_for_the_pods_that_it_starts_with() -> No
     leaving = holding(gang("low", podset(gpu=8)), {"n0": 1}, leaving=True)
     waits = Pending(vip, lease, excluded=OTHERS)
     snapshot = world(NODES, [waits, gang("other", podset(gpu=8))], [leaving])
-    snapshot = allowed(snapshot, Limit(GPUS, GPU, 24, 8))
+    snapshot = allowed(snapshot, QuotaLimit(GPUS, GPU, 24, 8))
     made = plan(snapshot)
     assert [a.uid for a in made.admitted] == ["other"]
     assert verify(snapshot, made) == ()
@@ -304,13 +304,13 @@ def test_the_verifier_computes_the_quota_by_itself() -> None:
     free = world(NODES, [train])
     made = plan(free)
     assert [type(a) for a in made.admitted] == [Admission]
-    for promised, broken in (((8,), []), ((9,), [Rule.RESOURCE_QUOTA])):
-        snapshot = allowed(free, Limit(GPUS, GPU, 20, 4), promised=promised)
+    for promised, broken in (((8,), []), ((9,), [PlanRule.RESOURCE_QUOTA])):
+        snapshot = allowed(free, QuotaLimit(GPUS, GPU, 20, 4), promised=promised)
         assert [violation.rule for violation in verify(snapshot, made)] == broken
 
 
 def test_a_diagnosis_leaves_the_explanation_to_the_reason() -> None:
-    snapshot = allowed(world(NODES, [gang("a", podset(gpu=1))]), Limit("pods", "pods", 0, 0))
+    snapshot = allowed(world(NODES, [gang("a", podset(gpu=1))]), QuotaLimit("pods", "pods", 0, 0))
     assert diagnose(snapshot, "a").conflict == ()
 
 
@@ -321,17 +321,19 @@ def test_gangs_with_the_same_request_under_other_limits_do_not_share_an_answer()
         replace(p, limits=Resources({"cpu": most})) for p, most in ((roomy, 9000), (tight, 1000))
     )
     waiting = [gang("roomy", roomy, queued_at=1.0), gang("tight", tight, queued_at=2.0)]
-    snapshot = allowed(world(NODES, waiting), Limit("limits.cpu", "cpu", 4000, 0, of_limits=True))
+    snapshot = allowed(
+        world(NODES, waiting), QuotaLimit("limits.cpu", "cpu", 4000, 0, of_limits=True)
+    )
     made = plan(snapshot)
     assert [a.uid for a in made.admitted] == ["tight"]
     assert verify(snapshot, made) == ()
     free = plan(world(NODES, waiting))
-    assert [violation.rule for violation in verify(snapshot, free)] == [Rule.RESOURCE_QUOTA]
+    assert [violation.rule for violation in verify(snapshot, free)] == [PlanRule.RESOURCE_QUOTA]
 
 
 def test_limits_that_gangs_of_one_plan_will_use_are_counted() -> None:
     each = replace(podset(gpu=1), limits=Resources({"cpu": 2000}))
     waiting = [gang(name, each, queued_at=float(i)) for i, name in enumerate("abc")]
-    limit = Limit("limits.cpu", "cpu", 6000, 0, of_limits=True)
+    limit = QuotaLimit("limits.cpu", "cpu", 6000, 0, of_limits=True)
     made = plan(allowed(world(NODES, waiting), limit, promised=(2000,)))
     assert [a.uid for a in made.admitted] == ["a", "b"]

@@ -21,7 +21,7 @@ from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.problem.limit_rows import with_limit_rows
 from queuectl.planner.problem.problem import survey
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import gang, holding, node, podset, resources, world
 from tests.planner.generate import snapshots
 
@@ -141,10 +141,10 @@ def test_a_plan_with_two_pods_on_one_shared_gpu_is_refused() -> None:
     snapshot = world([shared("a")], [gang("g", asks(2, way=ANY))])
     made = plan(snapshot)
     stricter = world([shared("a")], [gang("g", asks(2))])
-    assert [v.rule for v in verify(stricter, made)] == [Rule.SHARED_GPUS]
+    assert [v.rule for v in verify(stricter, made)] == [PlanRule.SHARED_GPUS]
     two = world([shared("a")], [gang("g", asks(1, gpu=2, way=ANY))])
     single = world([shared("a")], [gang("g", asks(1, gpu=2))])
-    assert [v.rule for v in verify(single, plan(two))] == [Rule.SHARED_GPUS]
+    assert [v.rule for v in verify(single, plan(two))] == [PlanRule.SHARED_GPUS]
 
 
 def test_a_fleet_without_shared_gpus_is_unchanged() -> None:

@@ -18,7 +18,7 @@ from queuectl.domain.workload import PodSet
 from queuectl.planner import plan
 from queuectl.planner.preempt.cost import costs
 from queuectl.planner.preempt.sizes import sizes_of
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.planner import generate
 from tests.planner.build import gang, node, placed, podset, queue, world
 from tests.planner.oracle import layers, least_victims, legal_victims, starts
@@ -245,7 +245,7 @@ def test_the_verifier_rejects_torn_slices(where: dict[str, int]) -> None:
     wanted = gang("g", podset(count=8, gpu=1, slices=[("rack", 4)]))
     snapshot = world(nodes, [wanted])
     assert rules(snapshot, start(wanted, {"a0": 3, "a1": 1, "b0": 4})) == set()
-    assert rules(snapshot, start(wanted, where)) == {Rule.TOPOLOGY}
+    assert rules(snapshot, start(wanted, where)) == {PlanRule.TOPOLOGY}
 
 
 # Even spreads.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from queuectl.domain.fleet import Fleet
-from queuectl.domain.plan import Plan, Planned, SlipCause
+from queuectl.domain.plan import Plan, ScheduledGang, SlipCause
 from queuectl.domain.queues import ClusterQueue, Cohort
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
@@ -57,7 +57,7 @@ def next_plan(
     return later, found
 
 
-def of(made: Plan, uid: str = "large") -> Planned:
+def of(made: Plan, uid: str = "large") -> ScheduledGang:
     (planned,) = (each for each in made.planned if each.uid == uid)
     return planned
 
@@ -211,13 +211,13 @@ def test_less_quota_is_a_change_of_the_configuration() -> None:
 def test_a_node_that_the_rules_exclude_is_not_lost() -> None:
     snapshot = at_first()
     made = plan(snapshot)
-    labelled = {"default": replace(snapshot.config.flavors["default"], node_labels=(("x", "y"),))}
+    labeled = {"default": replace(snapshot.config.flavors["default"], node_labels=(("x", "y"),))}
     fleet = Fleet(
         tuple(
             replace(each, labels={**each.labels, "x": "y"}) if each.name != "n2" else each
             for each in NODES
         )
     )
-    config = replace(snapshot.config, flavors=labelled, revision=2)
+    config = replace(snapshot.config, flavors=labeled, revision=2)
     _, later = next_plan(snapshot, made, config=config, fleet=fleet)
     assert of(later).slip is SlipCause.CONFIGURATION

@@ -27,7 +27,7 @@ from queuectl.domain.workload import (
     TopologyRequest,
 )
 from queuectl.planner import plan
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import gang, holding, podset, queue, world
 from tests.planner.documents import Doc, cluster_queue, flavor, planned, workload
 from tests.planner.splits import A, B, C, broken, by_flavor, charged, on, splitting, started
@@ -154,7 +154,7 @@ def test_a_required_rack_cannot_span_two_topologies() -> None:
     )
     assert (started(required), started(free)) == (None, {"a": 4, "b": 4})
     (placed,) = plan(free).admitted[0].placement.podsets
-    assert broken(required, placed) == {Rule.TOPOLOGY}
+    assert broken(required, placed) == {PlanRule.TOPOLOGY}
 
 
 def test_either_all_shares_take_nodes_or_none_does() -> None:
@@ -167,7 +167,7 @@ def test_either_all_shares_take_nodes_or_none_does() -> None:
     mixed = PodSetPlacement(
         "w", (("n0", 4),), charged((4, "a"))[0].flavors, shares=charged((4, "a"), (4, "b"))
     )
-    assert Rule.TOPOLOGY in broken(snapshot, mixed)
+    assert PlanRule.TOPOLOGY in broken(snapshot, mixed)
 
 
 # Several podsets, several resource groups.
@@ -180,7 +180,7 @@ def test_podsets_of_a_group_share_their_flavors_even_where_splits_are_allowed() 
     alone = world(fleet, [gang("g", EIGHT)], (), splitting(), flavors=(A, B))
     (placed,) = plan(alone).admitted[0].placement.podsets
     grouped = world(fleet, [gang("g", replace(EIGHT, group="x"))], (), splitting(), flavors=(A, B))
-    assert broken(grouped, placed) == {Rule.FLAVOR}
+    assert broken(grouped, placed) == {PlanRule.FLAVOR}
 
 
 def test_earlier_podsets_choose_first() -> None:
@@ -291,7 +291,7 @@ def test_a_split_passes_a_strict_head_by_its_second_flavor_too() -> None:
     made = plan(lenient)
     assert started(lenient) == {"a": 4, "b": 4}
     assert started(strict) is None
-    assert {v.rule for v in verify(strict, made)} == {Rule.ORDER}
+    assert {v.rule for v in verify(strict, made)} == {PlanRule.ORDER}
 
 
 @pytest.mark.parametrize(

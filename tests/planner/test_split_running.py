@@ -23,7 +23,7 @@ from queuectl.domain.workload import (
     PodSetPlacement,
 )
 from queuectl.planner import plan
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import gang, podset, world
 from tests.planner.splits import A, B, by_flavor, charged, on, splitting, started
 from tests.support.examples import examples
@@ -171,25 +171,25 @@ def split_plan(**changes: Any) -> tuple[Snapshot, Plan]:
     return snapshot, replace(made, admitted=(replace(admitted, placement=Placement((placed,))),))
 
 
-MUTANTS: list[tuple[str, dict[str, Any], Rule]] = [
-    ("shares do not make up the pods", {"shares": charged((4, "a"), (1, "b"))}, Rule.WHOLE),
-    ("a share of no pods", {"shares": charged((4, "a"), (2, "b"), (0, "b"))}, Rule.WHOLE),
-    ("only one share", {"shares": charged((6, "a"))}, Rule.WHOLE),
-    ("the same flavor twice", {"shares": charged((4, "a"), (1, "b"), (1, "b"))}, Rule.WHOLE),
-    ("flavors of another share", {"flavors": charged((6, "b"))[0].flavors}, Rule.WHOLE),
-    ("a share ends within a slice", {"shares": charged((3, "a"), (3, "b"))}, Rule.TOPOLOGY),
-    ("pods on nodes of another flavor", {"shares": charged((2, "a"), (4, "b"))}, Rule.ELIGIBLE),
-    ("a flavor the queue does not have", {"shares": charged((4, "a"), (2, "c"))}, Rule.FLAVOR),
-    ("not split at all", {"shares": ()}, Rule.ELIGIBLE),
+MUTANTS: list[tuple[str, dict[str, Any], PlanRule]] = [
+    ("shares do not make up the pods", {"shares": charged((4, "a"), (1, "b"))}, PlanRule.WHOLE),
+    ("a share of no pods", {"shares": charged((4, "a"), (2, "b"), (0, "b"))}, PlanRule.WHOLE),
+    ("only one share", {"shares": charged((6, "a"))}, PlanRule.WHOLE),
+    ("the same flavor twice", {"shares": charged((4, "a"), (1, "b"), (1, "b"))}, PlanRule.WHOLE),
+    ("flavors of another share", {"flavors": charged((6, "b"))[0].flavors}, PlanRule.WHOLE),
+    ("a share ends within a slice", {"shares": charged((3, "a"), (3, "b"))}, PlanRule.TOPOLOGY),
+    ("pods on nodes of another flavor", {"shares": charged((2, "a"), (4, "b"))}, PlanRule.ELIGIBLE),
+    ("a flavor the queue does not have", {"shares": charged((4, "a"), (2, "c"))}, PlanRule.FLAVOR),
+    ("not split at all", {"shares": ()}, PlanRule.ELIGIBLE),
     ("more than the flavor's quota", {"nodes": (("n2", 4), ("n3", 2)), "shares": (),
-                                      "flavors": charged((6, "b"))[0].flavors}, Rule.QUOTA),
+                                      "flavors": charged((6, "b"))[0].flavors}, PlanRule.QUOTA),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("changes", "rule"), [row[1:] for row in MUTANTS], ids=[row[0] for row in MUTANTS]
 )
-def test_the_verifier_rejects_a_wrong_split(changes: dict[str, Any], rule: Rule) -> None:
+def test_the_verifier_rejects_a_wrong_split(changes: dict[str, Any], rule: PlanRule) -> None:
     assert verify(*split_plan()) == ()
     assert rule in {v.rule for v in verify(*split_plan(**changes))}
 
@@ -200,7 +200,7 @@ def test_the_verifier_rejects_a_split_that_the_queue_does_not_allow() -> None:
         snapshot,
         config=replace(snapshot.config, cluster_queues={"main": splitting(gpu=4, split=False)}),
     )
-    assert {v.rule for v in verify(forbidden, made)} == {Rule.FLAVOR}
+    assert {v.rule for v in verify(forbidden, made)} == {PlanRule.FLAVOR}
 
 
 def test_the_verifier_rejects_a_repair_that_changes_a_share() -> None:
@@ -212,4 +212,4 @@ def test_the_verifier_rejects_a_repair_that_changes_a_share() -> None:
     moved = replace(placed, nodes=(("n0", 3), ("n1", 3)), shares=charged((6, "a")))
     mutated = replace(admitted, placement=Placement((moved,)))
     assert verify(snapshot, made) == ()
-    assert Rule.REPAIR in {v.rule for v in verify(snapshot, replace(made, admitted=(mutated,)))}
+    assert PlanRule.REPAIR in {v.rule for v in verify(snapshot, replace(made, admitted=(mutated,)))}

@@ -16,7 +16,7 @@ from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner import plan
 from queuectl.planner.preempt.protections import next_plan_due
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import NOW, gang, holding, node, podset, queue, world
 from tests.support.examples import examples
 
@@ -107,7 +107,7 @@ def test_the_verifier_names_an_eviction_before_the_end_of_the_time_slice() -> No
     snapshot = world(NODES, [of("p")], [ran(SLICE)], sliced())
     made = plan(snapshot)
     early = replace(snapshot, admitted=(replace(snapshot.admitted[0], started_at=NOW - 1),))
-    assert Rule.VICTIM in {v.rule for v in verify(early, made)}
+    assert PlanRule.VICTIM in {v.rule for v in verify(early, made)}
 
 
 @dataclass

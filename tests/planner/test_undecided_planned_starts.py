@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from queuectl.domain.plan import Planned
+from queuectl.domain.plan import ScheduledGang
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot, SolverLimits
 from queuectl.domain.workload import Duration, Workload
 from queuectl.planner import plan
@@ -33,7 +33,7 @@ def cluster(ends: float) -> Snapshot:
     return world(NODES, [pair()], [busy], line())
 
 
-def next_plan(ends: float) -> tuple[Planned, Planned]:
+def next_plan(ends: float) -> tuple[ScheduledGang, ScheduledGang]:
     """The planned start of a plan, and that of the next one, which has no time for a search; the end of the gang before it moves."""
     snapshot = cluster(100)
     (first,) = plan(snapshot).planned

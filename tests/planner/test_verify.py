@@ -17,7 +17,7 @@ from queuectl.domain.queues import (
 )
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import (
     NOW,
     gang,
@@ -42,21 +42,21 @@ def test_a_correct_plan_passes() -> None:
 @pytest.mark.parametrize(
     ("where", "rule"),
     [
-        ({"a0": 1}, Rule.WHOLE),
-        ({"a0": 1, "a1": 1, "b0": 1}, Rule.WHOLE),
-        ({"a0": 3, "a1": -1}, Rule.WHOLE),
-        ({"a0": 1, "b0": 1}, Rule.TOPOLOGY),
-        ({"a0": 2}, Rule.CAPACITY),
-        ({"a0": 1, "nowhere": 1}, Rule.ELIGIBLE),
+        ({"a0": 1}, PlanRule.WHOLE),
+        ({"a0": 1, "a1": 1, "b0": 1}, PlanRule.WHOLE),
+        ({"a0": 3, "a1": -1}, PlanRule.WHOLE),
+        ({"a0": 1, "b0": 1}, PlanRule.TOPOLOGY),
+        ({"a0": 2}, PlanRule.CAPACITY),
+        ({"a0": 1, "nowhere": 1}, PlanRule.ELIGIBLE),
     ],
 )
-def test_a_wrong_placement_is_rejected(where: dict[str, int], rule: Rule) -> None:
+def test_a_wrong_placement_is_rejected(where: dict[str, int], rule: PlanRule) -> None:
     assert rule in rules(world(NODES, [PAIR]), start(PAIR, where))
 
 
 def test_podsets_must_be_the_gangs_own() -> None:
     other = gang("pair", podset("x", count=2, gpu=8))
-    assert rules(world(NODES, [PAIR]), start(other, {"a0": 1, "a1": 1})) == {Rule.WHOLE}
+    assert rules(world(NODES, [PAIR]), start(other, {"a0": 1, "a1": 1})) == {PlanRule.WHOLE}
 
 
 @pytest.mark.parametrize(
@@ -70,11 +70,11 @@ def test_podsets_must_be_the_gangs_own() -> None:
     ],
 )
 def test_each_pending_gang_appears_exactly_once_and_no_other_gang(plan: Plan) -> None:
-    assert Rule.PARTITION in rules(world(NODES, [PAIR]), plan)
+    assert PlanRule.PARTITION in rules(world(NODES, [PAIR]), plan)
 
 
 def test_every_refusal_has_a_reason() -> None:
-    assert rules(world(NODES, [PAIR]), Plan(pending=(Refusal("pair", ()),))) == {Rule.REASON}
+    assert rules(world(NODES, [PAIR]), Plan(pending=(Refusal("pair", ()),))) == {PlanRule.REASON}
 
 
 TAINT = Taint("dedicated", Effect.NO_SCHEDULE, "team")
@@ -96,27 +96,31 @@ def test_ineligible_nodes_are_rejected(
 ) -> None:
     one = gang("one", podset(gpu=8, **wanted))
     found = rules(world([node("a0", gpu=8, **changed)], [one]), start(one, {"a0": 1}))
-    assert found == (set() if eligible else {Rule.ELIGIBLE})
+    assert found == (set() if eligible else {PlanRule.ELIGIBLE})
 
 
 def test_a_node_outside_the_flavors_topology_is_invisible() -> None:
     one = gang("one", podset(gpu=8))
     bare = replace(node("a0", gpu=8), labels={"rack": "r"})
-    assert rules(world([bare], [one]), start(one, {"a0": 1})) == {Rule.ELIGIBLE}
+    assert rules(world([bare], [one]), start(one, {"a0": 1})) == {PlanRule.ELIGIBLE}
 
 
 def test_an_excluded_node_is_not_tried_again() -> None:
     one = gang("one", podset(gpu=8))
     entry = Pending(one, excluded=frozenset({"a0"}))
-    assert rules(world(NODES, [entry]), start(one, {"a0": 1})) == {Rule.ELIGIBLE}
+    assert rules(world(NODES, [entry]), start(one, {"a0": 1})) == {PlanRule.ELIGIBLE}
 
 
 @pytest.mark.parametrize(
     ("asks", "selects", "rule"),
-    [("fast", {}, None), ("slow", {}, Rule.ELIGIBLE), ("slow", {"model": "h100"}, Rule.FLAVOR)],
+    [
+        ("fast", {}, None),
+        ("slow", {}, PlanRule.ELIGIBLE),
+        ("slow", {"model": "h100"}, PlanRule.FLAVOR),
+    ],
 )
 def test_flavors_bind_nodes_and_selectors(
-    asks: str, selects: dict[str, str], rule: Rule | None
+    asks: str, selects: dict[str, str], rule: PlanRule | None
 ) -> None:
     flavors = [
         ResourceFlavor("fast", (("model", "h100"),), topology="gpus"),
@@ -136,27 +140,27 @@ def test_flavor_taints_must_be_tolerated_and_flavor_tolerations_count() -> None:
     shut = ResourceFlavor("default", (), (TAINT,), (), "gpus")
     opened = replace(shut, tolerations=(Toleration("dedicated", "Exists"),))
     plan = start(one, {"a0": 1})
-    assert Rule.FLAVOR in rules(world(nodes, [one], flavors=[shut]), plan)
+    assert PlanRule.FLAVOR in rules(world(nodes, [one], flavors=[shut]), plan)
     assert not rules(world(nodes, [one], flavors=[opened]), plan)
 
 
 def test_one_flavor_per_resource_group_and_every_resource_covered() -> None:
     one = gang("one", podset(gpu=8, cpu=1, widgets=1))
     snapshot = world([node("a0", gpu=8, cpu=1, widgets=1)], [one])
-    assert rules(snapshot, start(one, {"a0": 1}, flavor=None)) == {Rule.FLAVOR}
-    assert Rule.FLAVOR in rules(snapshot, start(one, {"a0": 1}))  # no queue covers widgets
+    assert rules(snapshot, start(one, {"a0": 1}, flavor=None)) == {PlanRule.FLAVOR}
+    assert PlanRule.FLAVOR in rules(snapshot, start(one, {"a0": 1}))  # no queue covers widgets
 
 
 def test_a_gang_without_a_queue_has_no_quota_and_no_flavor() -> None:
     one = without_quota(gang("one", podset(count=2, gpu=8, required="rack")))
     snapshot = world(NODES, [one], (), queue(gpu=0))
     assert not rules(snapshot, start(one, {"a0": 1, "a1": 1}, flavor=None))
-    assert rules(snapshot, start(one, {"a0": 1, "b1": 1}, flavor=None)) == {Rule.TOPOLOGY}
+    assert rules(snapshot, start(one, {"a0": 1, "b1": 1}, flavor=None)) == {PlanRule.TOPOLOGY}
 
 
 def test_same_rack_name_in_two_blocks_is_two_domains() -> None:
     nodes = [node("x", "b1/r", gpu=8), node("y", "b2/r", gpu=8)]
-    assert rules(world(nodes, [PAIR]), start(PAIR, {"x": 1, "y": 1})) == {Rule.TOPOLOGY}
+    assert rules(world(nodes, [PAIR]), start(PAIR, {"x": 1, "y": 1})) == {PlanRule.TOPOLOGY}
 
 
 def test_podsets_of_a_group_share_the_domain() -> None:
@@ -166,7 +170,7 @@ def test_podsets_of_a_group_share_the_domain() -> None:
         podset("y", 1, gpu=8, required="rack", group="g"),
     )
     assert not rules(world(NODES, [one]), start(one, {"a0": 1}, {"a1": 1}))
-    assert rules(world(NODES, [one]), start(one, {"a0": 1}, {"b1": 1})) == {Rule.TOPOLOGY}
+    assert rules(world(NODES, [one]), start(one, {"a0": 1}, {"b1": 1})) == {PlanRule.TOPOLOGY}
 
 
 def test_a_quota_only_flavor_is_charged_and_not_placed() -> None:
@@ -174,7 +178,7 @@ def test_a_quota_only_flavor_is_charged_and_not_placed() -> None:
     one = gang("one", podset(count=2, gpu=8))
     assert not rules(world(NODES, [one], (), queue(gpu=16), flavors=flat), start(one, {}))
     assert rules(world(NODES, [one], (), queue(gpu=15), flavors=flat), start(one, {})) == {
-        Rule.QUOTA
+        PlanRule.QUOTA
     }
 
 
@@ -195,7 +199,7 @@ ONE = gang("one", podset(gpu=8))
     ids=["admitted", "leaving", "stranger", "pods"],
 )
 def test_capacity_in_use_now_cannot_be_given(snapshot: Snapshot) -> None:
-    assert rules(snapshot, start(ONE, {"a0": 1})) == {Rule.CAPACITY}
+    assert rules(snapshot, start(ONE, {"a0": 1})) == {PlanRule.CAPACITY}
 
 
 def test_an_excess_from_outside_elsewhere_does_not_reject_the_plan() -> None:
@@ -211,7 +215,7 @@ def test_two_gangs_that_fit_alone_do_not_fit_together() -> None:
             Admission("two", placed(two, {"a0": 1})),
         )
     )
-    assert rules(world(NODES, [ONE, two]), plan) == {Rule.CAPACITY}
+    assert rules(world(NODES, [ONE, two]), plan) == {PlanRule.CAPACITY}
 
 
 def test_a_lease_keeps_its_nodes_from_others_but_can_wait_for_leaving_gangs() -> None:
@@ -224,18 +228,18 @@ def test_a_lease_keeps_its_nodes_from_others_but_can_wait_for_leaving_gangs() ->
     assert not rules(snapshot, plan)
     gone = world(NODES, [held, late])
     taken = replace(start(late, {"a0": 1}), pending=(keeps,))
-    assert rules(gone, taken) == {Rule.CAPACITY, Rule.LEASE}
+    assert rules(gone, taken) == {PlanRule.CAPACITY, PlanRule.LEASE}
 
 
 def test_quota_counts_leaving_gangs_now_and_leases_after() -> None:
     main = queue(gpu=8)
-    assert rules(world(NODES, [ONE], [BUSY], main), start(ONE, {"a1": 1})) == {Rule.QUOTA}
+    assert rules(world(NODES, [ONE], [BUSY], main), start(ONE, {"a1": 1})) == {PlanRule.QUOTA}
     leaving = replace(BUSY, leaving=True)
-    assert rules(world(NODES, [ONE], [leaving], main), start(ONE, {"a1": 1})) == {Rule.QUOTA}
+    assert rules(world(NODES, [ONE], [leaving], main), start(ONE, {"a1": 1})) == {PlanRule.QUOTA}
     waiting = gang("waiting", podset(gpu=8))
     keeps = waits(waiting, lease(placed(waiting, {"b0": 1})))
     plan = replace(start(ONE, {"a1": 1}), pending=(keeps,))
-    assert rules(world(NODES, [ONE, waiting], (), main), plan) == {Rule.QUOTA, Rule.LEASE}
+    assert rules(world(NODES, [ONE, waiting], (), main), plan) == {PlanRule.QUOTA, PlanRule.LEASE}
     held = Plan(pending=(keeps, waits(ONE)))
     assert not rules(world(NODES, [ONE, waiting], [leaving], main), held)
 
@@ -262,8 +266,8 @@ def test_capacity_that_the_victims_of_a_lease_have_left_is_reserved(
     keeps = waits(first, lease(placed(first, {"a0": 1}), *names))
     plan = replace(start(small, {"a0": 1}), pending=(keeps,))
     snapshot = world(NODES, [Pending(first, keeps.lease), small], [slow])
-    later_too_full = {Rule.CAPACITY} if holds + 2 > 8 else set()
-    assert rules(snapshot, plan) - later_too_full == ({Rule.LEASE} if broken else set())
+    later_too_full = {PlanRule.CAPACITY} if holds + 2 > 8 else set()
+    assert rules(snapshot, plan) - later_too_full == ({PlanRule.LEASE} if broken else set())
 
 
 def test_quota_that_the_victims_of_a_lease_have_left_is_reserved() -> None:
@@ -275,7 +279,7 @@ def test_quota_that_the_victims_of_a_lease_have_left_is_reserved() -> None:
         small = gang("small", podset(gpu=size))
         plan = replace(start(small, {"b0": 1}), pending=(keeps,))
         snapshot = world(NODES, [Pending(first, keeps.lease), small], [slow], queue(gpu=12))
-        assert rules(snapshot, plan) == ({Rule.LEASE} if broken else set())
+        assert rules(snapshot, plan) == ({PlanRule.LEASE} if broken else set())
 
 
 def test_a_holder_takes_nothing_that_is_kept_for_another_lease() -> None:
@@ -286,7 +290,7 @@ def test_a_holder_takes_nothing_that_is_kept_for_another_lease() -> None:
     )
     theirs = {w.uid: lease(placed(w, {"a0": 1}), *v) for w, v in ((early, ("slow",)), (late, ()))}
     snapshot = world(NODES, [Pending(w, theirs[w.uid]) for w in (early, late)], [slow])
-    for first, other, broken in ((early, late, {Rule.LEASE}), (late, early, set())):
+    for first, other, broken in ((early, late, {PlanRule.LEASE}), (late, early, set())):
         plan = replace(start(first, {"a0": 1}), pending=(waits(other, theirs[other.uid]),))
         assert rules(snapshot, plan) == broken
 
@@ -294,7 +298,7 @@ def test_a_holder_takes_nothing_that_is_kept_for_another_lease() -> None:
 def test_a_lease_that_has_ended_holds_nothing() -> None:
     ended = CapacityLease(placed(ONE, {"a0": 1}), (), NOW - 600, NOW)
     plan = Plan(pending=(waits(ONE, ended),))
-    assert rules(world(NODES, [ONE]), plan) == {Rule.LEASE}
+    assert rules(world(NODES, [ONE]), plan) == {PlanRule.LEASE}
 
 
 # -- gangs that may start
@@ -313,7 +317,7 @@ def test_a_lease_that_has_ended_holds_nothing() -> None:
 def test_inadmissible_gangs_do_not_start(entry_and_queue) -> None:
     entry, main = entry_and_queue
     snapshot = world(NODES, [entry], (), main)
-    assert Rule.INADMISSIBLE in rules(snapshot, start(ONE, {"a0": 1}))
+    assert PlanRule.INADMISSIBLE in rules(snapshot, start(ONE, {"a0": 1}))
 
 
 HEAD = gang("head", podset(count=3, gpu=8, required="rack"), queued_at=1.0)
@@ -333,7 +337,7 @@ def test_no_gang_passes_the_head_of_a_strict_queue(
 ) -> None:
     snapshot = world(NODES, [HEAD, NEXT], (), queue(strategy=strategy))
     plan = replace(start(NEXT, {"a0": 1}), pending=(Refusal("head", (Reason(code, "no"),)),))
-    assert (Rule.ORDER in rules(snapshot, plan)) is violated
+    assert (PlanRule.ORDER in rules(snapshot, plan)) is violated
 
 
 def test_a_blocked_gang_holds_no_place_in_a_strict_queue() -> None:
@@ -358,7 +362,7 @@ def test_the_strict_head_is_not_passed_on_a_flavor_it_cannot_use() -> None:
     beside = replace(start(NEXT, {"b0": 1}, flavor="slow"), pending=(waits(head),))
     assert not rules(snapshot, beside)
     before = replace(start(NEXT, {"a0": 1}, flavor="fast"), pending=(waits(head),))
-    assert rules(snapshot, before) == {Rule.ORDER}
+    assert rules(snapshot, before) == {PlanRule.ORDER}
 
 
 def test_preemption_for_a_later_gang_passes_the_strict_head_too() -> None:
@@ -369,7 +373,7 @@ def test_preemption_for_a_later_gang_passes_the_strict_head_too() -> None:
         preempted=(Preemption("victim", "next", Cost(-1, 1, Fraction(8))),),
         pending=(waits(HEAD), waits(NEXT, lease(placed(NEXT, {"a0": 1}), "victim"))),
     )
-    assert rules(snapshot, plan) == {Rule.ORDER}
+    assert rules(snapshot, plan) == {PlanRule.ORDER}
 
 
 def test_a_violation_names_the_node_and_the_excess() -> None:
@@ -395,4 +399,4 @@ def test_podsets_of_a_group_hold_back_only_flavors_they_can_share() -> None:
     beside = replace(start(NEXT, {"b0": 1}, flavor="a100"), pending=(waits(head),))
     assert not rules(snapshot, beside)
     before = replace(start(NEXT, {"a0": 1}, flavor="h100"), pending=(waits(head),))
-    assert Rule.ORDER in rules(snapshot, before)
+    assert PlanRule.ORDER in rules(snapshot, before)

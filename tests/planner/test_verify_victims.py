@@ -14,7 +14,7 @@ from queuectl.domain.queues import (
 )
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted
-from queuectl.planner.verify import Rule
+from queuectl.planner.verify import PlanRule
 from tests.planner.build import (
     gang,
     holding,
@@ -72,34 +72,34 @@ LOWER = WithinClusterQueue.LOWER_PRIORITY
 def test_victims_are_legal_by_the_queues_policy(
     taken: Admitted, within: WithinClusterQueue, legal: bool
 ) -> None:
-    assert rules(*evicting(taken, within)) == (set() if legal else {Rule.VICTIM})
+    assert rules(*evicting(taken, within)) == (set() if legal else {PlanRule.VICTIM})
 
 
 def test_no_gang_is_evicted_without_a_lease_that_names_it() -> None:
     snapshot, plan = evicting(victim(priority=4))
-    assert Rule.VICTIM in rules(snapshot, replace(plan, pending=(waits(WANTED),)))
+    assert PlanRule.VICTIM in rules(snapshot, replace(plan, pending=(waits(WANTED),)))
     unnamed = waits(WANTED, lease(placed(WANTED, {"a0": 1})))
-    assert rules(snapshot, replace(plan, pending=(unnamed,))) == {Rule.VICTIM}
+    assert rules(snapshot, replace(plan, pending=(unnamed,))) == {PlanRule.VICTIM}
 
 
 def test_an_eviction_that_frees_too_little_is_an_excess_later() -> None:
     snapshot, plan = evicting(victim(priority=4))
     crowded = replace(snapshot, other_pods={"a0": resources(gpu=1)})
-    assert rules(crowded, plan) == {Rule.CAPACITY}
+    assert rules(crowded, plan) == {PlanRule.CAPACITY}
 
 
 def test_a_victim_belongs_to_one_preemptor_and_has_one_outcome() -> None:
     snapshot, plan = evicting(victim(priority=4))
     twice = replace(plan, preempted=plan.preempted * 2)
-    assert rules(snapshot, twice) == {Rule.VICTIM}
+    assert rules(snapshot, twice) == {PlanRule.VICTIM}
     also = replace(plan, evicted=(Eviction("victim", Code.NODE_FAILURES, "node lost"),))
-    assert rules(snapshot, also) == {Rule.VICTIM}
+    assert rules(snapshot, also) == {PlanRule.VICTIM}
 
 
 def test_the_stated_cost_is_the_cost_of_the_victims() -> None:
     snapshot, plan = evicting(victim(priority=4))
     wrong = replace(plan.preempted[0], cost=Cost(0, 60, Fraction(8)))
-    assert rules(snapshot, replace(plan, preempted=(wrong,))) == {Rule.VICTIM}
+    assert rules(snapshot, replace(plan, preempted=(wrong,))) == {PlanRule.VICTIM}
 
 
 # -- repair
@@ -115,15 +115,15 @@ BROKEN = holding(
     ("where", "rule"),
     [
         ({"a0": 1, "a1": 1}, None),
-        ({"a0": 1, "b0": 1}, Rule.TOPOLOGY),
+        ({"a0": 1, "b0": 1}, PlanRule.TOPOLOGY),
         ({"a1": 1, "a0": 1}, None),
-        ({"b0": 1, "b1": 1}, Rule.REPAIR),
-        ({"a0": 1}, Rule.WHOLE),
-        ({"a0": 1, "gone": 1}, Rule.ELIGIBLE),
+        ({"b0": 1, "b1": 1}, PlanRule.REPAIR),
+        ({"a0": 1}, PlanRule.WHOLE),
+        ({"a0": 1, "gone": 1}, PlanRule.ELIGIBLE),
     ],
 )
 def test_a_repair_keeps_healthy_slots_and_the_domain(
-    where: dict[str, Any], rule: Rule | None
+    where: dict[str, Any], rule: PlanRule | None
 ) -> None:
     snapshot = world(NODES, (), [BROKEN])
     plan = Plan(admitted=(Admission("broken", placed(BROKEN.workload, where), repaired=True),))
@@ -137,7 +137,7 @@ def test_a_repair_takes_no_capacity_twice_and_none_of_others() -> None:
     both = Plan(admitted=(fixed, Admission("one", placed(ONE, {"b0": 1}))))
     assert not rules(snapshot, both)
     clash = Plan(admitted=(fixed, Admission("one", placed(ONE, {"a1": 1}))))
-    assert rules(snapshot, clash) == {Rule.CAPACITY}
+    assert rules(snapshot, clash) == {PlanRule.CAPACITY}
 
 
 def test_only_a_gang_that_lost_slots_is_repaired() -> None:
@@ -146,4 +146,4 @@ def test_only_a_gang_that_lost_slots_is_repaired() -> None:
     plan = Plan(
         admitted=(Admission("broken", placed(whole.workload, {"a0": 1, "a1": 1}), repaired=True),)
     )
-    assert Rule.REPAIR in rules(snapshot, plan)
+    assert PlanRule.REPAIR in rules(snapshot, plan)

@@ -11,7 +11,7 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.rules import Rules, UsageFairness
 from queuectl.domain.workload import Duration, Placement, PodSetPlacement, Workload
 from queuectl.planner import plan
-from queuectl.planner.verify import Rule, verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.planner.backfill_clock import job, line
 from tests.planner.build import node, world
 from tests.planner.test_backfill import promises, running, starts
@@ -91,7 +91,7 @@ def test_the_check_refuses_a_start_on_a_whole_node_before_a_planned_start_on_sev
     snapshot = replace(snapshot, config=replace(snapshot.config, rules=rules))
     violations = verify(snapshot, changed)
     found = [
-        v.message for v in violations if (v.rule, v.subject) == (Rule.PLANNED_START, later.uid)
+        v.message for v in violations if (v.rule, v.subject) == (PlanRule.PLANNED_START, later.uid)
     ]
     assert found == (
         [f"takes the whole free node {node} before first has started"] if refused else []

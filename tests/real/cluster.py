@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from queuectl.demo.controller import KUEUE_KEYS, Controller, install
-from queuectl.demo.rest import ApiConnection
+from queuectl.demo.api_connection import ApiConnection
+from queuectl.demo.controller import KUEUE_KEYS, ControllerProcess, install
 from queuectl.localcluster import ClusterSpec, LocalCluster
 from queuectl.localcluster.build import Assets
 from queuectl.localcluster.client import wait_until
@@ -80,7 +80,7 @@ def real_nodes(shapes: Sequence[Shape] = NODES) -> Iterator[tuple[LocalCluster, 
 
 
 @contextmanager
-def leading(cluster: LocalCluster) -> Iterator[Controller]:
+def leading(cluster: LocalCluster) -> Iterator[ControllerProcess]:
     """queuectl as a process that leads."""
     install(cluster, KUEUE_KEYS)
     cluster.client.apply(*ENGINEER)

@@ -14,8 +14,8 @@ from queuectl.cluster.adapter import SYSTEM_NAMESPACE
 from queuectl.db.directories import PORT
 from queuectl.db.embedded import DATABASE, USER, EmbeddedServer
 from queuectl.demo import manifests as m
+from queuectl.demo.api_connection import ApiConnection
 from queuectl.demo.manifests import Document
-from queuectl.demo.rest import ApiConnection
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.certificates import Authority
 from queuectl.localcluster.client import tls

@@ -16,7 +16,7 @@ from queuectl.localcluster.build import Assets
 from queuectl.localcluster.certificates import Authority
 from queuectl.localcluster.client import wait_until
 from queuectl.localcluster.errors import LocalClusterError
-from queuectl.localcluster.supervisor import Supervisor
+from queuectl.localcluster.supervisor import KeeperHandle
 from tests.real import images, network, sandbox, settings
 
 _SECONDS: Final = 60.0
@@ -59,7 +59,7 @@ class Node:
         self.home.mkdir()
         self._routes = network.routes(count)
         self._programs = assets.programs
-        self._supervisor = Supervisor(self.home)
+        self._supervisor = KeeperHandle(self.home)
         self._init: subprocess.Popen[bytes] | None = None
         self._control = self.home / "devices.json"
         self.set_devices()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.localcluster.client import get_plain
 from tests.real import images, work
 from tests.real.cluster import RealInstallation
@@ -40,13 +40,13 @@ def test_a_gang_whose_image_is_missing_leaves_its_nodes_after_the_start_timeout(
         installation.workspace(8) as workspace,
         configured(workspace, waitForPodsReady=starting("20s")),
     ):
-        work.run(workspace, "typo", Pods(4, gpus=2), "exit 0", image="localhost/absent:1")
+        work.run(workspace, "typo", PodSetManifest(4, gpus=2), "exit 0", image="localhost/absent:1")
         pulling = {"ErrImagePull", "ImagePullBackOff"}
         workspace.until(
             lambda: reasons(workspace, "typo") & pulling, "the reason is in the REST API"
         )
         assert workspace.state("typo") == "Starting"
-        work.run(workspace, "next", Pods(4, gpus=2), "exit 0")
+        work.run(workspace, "next", PodSetManifest(4, gpus=2), "exit 0")
         late = until_reason(workspace, "typo", "Backoff", "Backoff")
         assert "PodsReadyTimeout" in late["reason"]["message"]
         workspace.until_state("next", "Finished")
@@ -57,7 +57,9 @@ def test_a_gang_is_running_when_its_init_containers_have_ended(
 ) -> None:
     with installation.workspace(8) as workspace:
         first = {"name": "fetch", "image": images.BASE.name, "command": ["sleep", "5"]}
-        work.run(workspace, "train", Pods(2, gpus=2), FOREVER, spec={"initContainers": [first]})
+        work.run(
+            workspace, "train", PodSetManifest(2, gpus=2), FOREVER, spec={"initContainers": [first]}
+        )
         workspace.until(
             lambda: reasons(workspace, "train") == {"PodInitializing"}, "both initialize"
         )
@@ -71,7 +73,9 @@ def test_a_gang_is_running_when_its_init_containers_have_ended(
 def test_a_gang_with_a_failing_init_container_fails(installation: RealInstallation) -> None:
     with installation.workspace(8) as workspace:
         first = {"name": "fetch", "image": images.BASE.name, "command": ["sh", "-c", "exit 3"]}
-        work.run(workspace, "train", Pods(2, gpus=2), FOREVER, spec={"initContainers": [first]})
+        work.run(
+            workspace, "train", PodSetManifest(2, gpus=2), FOREVER, spec={"initContainers": [first]}
+        )
         assert workspace.until_state("train", "Finished")["reason"]["code"] == "Failed"
 
 
@@ -85,7 +89,7 @@ def test_a_restarted_container_keeps_its_pod_its_slot_and_its_attempt(
         work.run(
             workspace,
             "train",
-            Pods(2, gpus=2),
+            PodSetManifest(2, gpus=2),
             script,
             spec={"restartPolicy": "OnFailure", "volumes": [volume]},
             container=mount,
@@ -99,7 +103,7 @@ def test_a_restarted_container_keeps_its_pod_its_slot_and_its_attempt(
 
 
 @pytest.mark.parametrize(
-    ("misbehaviour", "limits", "why"),
+    ("misbehavior", "limits", "why"),
     [
         pytest.param(ALLOCATE.format(mib=600), {"memory": "200Mi"}, "OOMKilled", id="memory limit"),
         pytest.param(
@@ -118,7 +122,7 @@ def test_a_restarted_container_keeps_its_pod_its_slot_and_its_attempt(
     ],
 )
 def test_a_pod_that_takes_too_much_is_replaced_in_its_slot(
-    installation: RealInstallation, misbehaviour: str, limits: Mapping[str, str], why: str
+    installation: RealInstallation, misbehavior: str, limits: Mapping[str, str], why: str
 ) -> None:
     """Rank 1 takes too much once. The folder of the node shows its replacement that it did so."""
     with installation.workspace(8) as workspace:
@@ -128,12 +132,12 @@ def test_a_pod_that_takes_too_much_is_replaced_in_its_slot(
         }
         script = (
             'if test "$JOB_COMPLETION_INDEX" = 1 && ! test -e /once/done; '
-            f"then touch /once/done; {misbehaviour}; exit 1; fi; {FOREVER}"
+            f"then touch /once/done; {misbehavior}; exit 1; fi; {FOREVER}"
         )
         document = work.job(
             workspace,
             "train",
-            Pods(2, gpus=2),
+            PodSetManifest(2, gpus=2),
             script,
             retries=6,
             spec={"volumes": [once, {"name": "scratch", "emptyDir": {}}]},

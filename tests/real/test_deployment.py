@@ -9,7 +9,7 @@ import pytest
 
 from queuectl.cluster.apply import manifests
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.client import get_plain, wait_until
 from tests.real import images
@@ -103,7 +103,7 @@ def submit(cluster: LocalCluster, address: str) -> None:
                 m.local_queue("shipped", "main", "shipped"),
             ]
         )
-    document = m.job("train", "shipped", "main", Pods(2, gpus=2))
+    document = m.job("train", "shipped", "main", PodSetManifest(2, gpus=2))
     document["spec"]["template"]["spec"]["containers"][0] |= {
         "image": images.BASE.name,
         "command": ["true"],

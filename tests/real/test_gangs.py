@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.localcluster.nodes import RACK
 from tests.real import work
 from tests.real.cluster import RealInstallation
@@ -19,7 +19,7 @@ def test_the_pods_of_a_gang_have_devices_of_their_own_and_finish(
         work.run(
             workspace,
             "train",
-            Pods(4, gpus=2),
+            PodSetManifest(4, gpus=2),
             "echo $NVIDIA_VISIBLE_DEVICES; ls /dev/nvidia*; sleep 2",
         )
         workspace.until_state("train", "Finished")
@@ -58,7 +58,11 @@ def test_the_ranks_of_a_gang_reach_each_other_by_name(installation: RealInstalla
         )
         script = f'case $JOB_COMPLETION_INDEX in 0) {first};; 1) python3 -c "{dial}";; esac'
         work.run(
-            workspace, "train", Pods(2, gpus=2, required=RACK), script, spec={"subdomain": "train"}
+            workspace,
+            "train",
+            PodSetManifest(2, gpus=2, required=RACK),
+            script,
+            spec={"subdomain": "train"},
         )
         workspace.until_state("train", "Finished")
         assert work.logs(workspace, "train")[0].strip() == "from-1"
@@ -69,9 +73,9 @@ def test_a_preempted_process_has_its_grace_period_and_keeps_its_slots_until_its_
 ) -> None:
     with installation.workspace(8) as workspace:
         stop = "trap 'echo saving; sleep 6; echo saved; exit 0' TERM; echo ready; while :; do sleep 0.2; done"
-        work.run(workspace, "low", Pods(4, gpus=2), stop, grace=30, priority_class="low")
+        work.run(workspace, "low", PodSetManifest(4, gpus=2), stop, grace=30, priority_class="low")
         work.until_written(workspace, "low", 4, "ready")
-        work.run(workspace, "high", Pods(4, gpus=2), "sleep 1", priority_class="high")
+        work.run(workspace, "high", PodSetManifest(4, gpus=2), "sleep 1", priority_class="high")
         work.until_written(workspace, "low", 4, "saving")
         assert workspace.state("high") in ("Pending", "Reserved"), "the slots are not free yet"
         workspace.until_state("high", "Finished")

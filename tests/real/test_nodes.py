@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.localcluster.client import wait_until
 from queuectl.localcluster.nodes import GPU
 from tests.real import work
@@ -92,7 +92,7 @@ def devices(installation: RealInstallation, node: Node) -> int:
 
 def test_a_restart_of_the_kubelet_leaves_the_gang_alone(installation: RealInstallation) -> None:
     with installation.workspace(8) as workspace:
-        work.run(workspace, "train", Pods(4, gpus=2), FOREVER)
+        work.run(workspace, "train", PodSetManifest(4, gpus=2), FOREVER)
         workspace.until_state("train", "Running")
         before = containers(workspace, "train")
         node = installation.nodes["b0-r0-h0"]
@@ -111,7 +111,7 @@ def test_a_gang_waits_for_the_devices_of_a_restarted_kubelet(
     with installation.workspace(8) as workspace, whole(installation, node):
         node.set_devices(unhealthy=("gpu-0", "gpu-1"))
         workspace.until(lambda: devices(installation, node) == 0, "its devices are missing")
-        work.run(workspace, "train", Pods(4, gpus=2), "exit 0")
+        work.run(workspace, "train", PodSetManifest(4, gpus=2), "exit 0")
         workspace.until(
             lambda: workspace.workload("train").get("reason", {}).get("code"), "it is considered"
         )
@@ -126,7 +126,7 @@ def test_a_pod_that_the_kubelet_does_not_admit_fails_and_is_replaced(
     node = installation.nodes["b0-r0-h0"]
     with installation.workspace(8) as workspace, whole(installation, node):
         node.set_devices(refuse=True)
-        work.run(workspace, "train", Pods(4, gpus=2), FOREVER, retries=6)
+        work.run(workspace, "train", PodSetManifest(4, gpus=2), FOREVER, retries=6)
         workspace.until(
             lambda: any(
                 pod["status"].get("reason") == "UnexpectedAdmissionError"
@@ -145,7 +145,12 @@ def test_a_rank_of_a_node_without_power_runs_again_when_the_node_confirms_its_en
 ) -> None:
     with installation.workspace(8) as workspace:
         work.run(
-            workspace, "train", Pods(2, gpus=2), FOREVER, retries=6, spec={"tolerations": SOON}
+            workspace,
+            "train",
+            PodSetManifest(2, gpus=2),
+            FOREVER,
+            retries=6,
+            spec={"tolerations": SOON},
         )
         workspace.until_state("train", "Running")
         before = {pod.rank: pod.node for pod in workspace.running("train")}
@@ -165,7 +170,7 @@ def test_a_rank_of_a_node_without_power_runs_again_when_the_node_confirms_its_en
 
 def test_pods_of_a_rebooted_node_are_replaced_on_it(installation: RealInstallation) -> None:
     with installation.workspace(8) as workspace:
-        work.run(workspace, "train", Pods(4, gpus=2), FOREVER, retries=6)
+        work.run(workspace, "train", PodSetManifest(4, gpus=2), FOREVER, retries=6)
         workspace.until_state("train", "Running")
         node = installation.nodes["b0-r0-h0"]
         lost = {pod.uid for pod in workspace.running("train") if pod.node == node.shape.name}
@@ -183,12 +188,12 @@ def test_a_gang_on_a_dead_node_is_evicted_when_its_last_pod_has_ended(
     installation: RealInstallation,
 ) -> None:
     with installation.workspace(8) as workspace:
-        work.run(workspace, "low", Pods(4, gpus=2), FOREVER, priority_class="low")
+        work.run(workspace, "low", PodSetManifest(4, gpus=2), FOREVER, priority_class="low")
         workspace.until_state("low", "Running")
         node = installation.nodes["b0-r1-h1"]
         with whole(installation, node):
             node.power_off()
-            work.run(workspace, "high", Pods(2, gpus=2), "exit 0", priority_class="high")
+            work.run(workspace, "high", PodSetManifest(2, gpus=2), "exit 0", priority_class="high")
             workspace.until(lambda: workspace.state("low") == "Evicting", "it is evicted")
             workspace.until(
                 lambda: len(workspace.pods("low")) == 1, "the pods of the other nodes end"
@@ -200,7 +205,7 @@ def test_a_gang_on_a_dead_node_is_evicted_when_its_last_pod_has_ended(
 
 def test_a_gang_leaves_a_node_whose_disk_stays_full(installation: RealInstallation) -> None:
     with installation.workspace(8) as workspace:
-        work.run(workspace, "train", Pods(2, gpus=2), FOREVER, retries=6)
+        work.run(workspace, "train", PodSetManifest(2, gpus=2), FOREVER, retries=6)
         workspace.until_state("train", "Running")
         lost = str(workspace.running("train")[0].node)
         with full_disk(installation.nodes[lost]):
@@ -217,7 +222,7 @@ def test_a_rank_of_a_node_out_of_service_runs_on_another_node(
     installation: RealInstallation,
 ) -> None:
     with installation.workspace(8) as workspace:
-        work.run(workspace, "train", Pods(2, gpus=2), FOREVER, retries=6)
+        work.run(workspace, "train", PodSetManifest(2, gpus=2), FOREVER, retries=6)
         workspace.until_state("train", "Running")
         before = {pod.rank: pod.node for pod in workspace.running("train")}
         node = installation.nodes[str(before[0])]
@@ -234,10 +239,12 @@ def test_a_gang_on_a_node_out_of_service_releases_its_capacity(
     installation: RealInstallation,
 ) -> None:
     with installation.workspace(8) as workspace:
-        work.run(workspace, "low", Pods(4, gpus=2), FOREVER, priority_class="low", retries=6)
+        work.run(
+            workspace, "low", PodSetManifest(4, gpus=2), FOREVER, priority_class="low", retries=6
+        )
         workspace.until_state("low", "Running")
         with out_of_service(installation, installation.nodes["b0-r1-h1"]):
-            work.run(workspace, "high", Pods(2, gpus=2), "exit 0", priority_class="high")
+            work.run(workspace, "high", PodSetManifest(2, gpus=2), "exit 0", priority_class="high")
             workspace.until_state("high", "Finished")
             workspace.until_state("low", "Pending")
             assert not workspace.pods("low")

@@ -17,7 +17,7 @@ from queuectl.cluster.webhooks import BINDING, NAME
 from queuectl.demo import manifests as m
 from queuectl.demo.controller import KUEUE_KEYS, install
 from queuectl.demo.manifests import Document
-from queuectl.localcluster import RequestError
+from queuectl.localcluster import ApiServerError
 from queuectl.localcluster.client import Client, wait_until
 from tests.real.cluster import NODES, RealInstallation
 from tests.real.deployment import ARCHIVE, is_ready
@@ -76,7 +76,7 @@ class Webhook:
         path = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
         try:
             made = self.client.create(path, document, dryRun="All")
-        except RequestError as error:
+        except ApiServerError as error:
             return str(error)
         assert made["spec"].get("suspend", False) is (queue is not None)
         return None
@@ -120,7 +120,7 @@ def evict(webhook: Webhook) -> None:
     def evicted() -> bool:
         try:
             webhook.client.create(f"{PODS}/{name}/eviction", eviction)
-        except RequestError as error:
+        except ApiServerError as error:
             if error.status != HTTPStatus.TOO_MANY_REQUESTS:  # the budget is not counted yet
                 raise
             return False

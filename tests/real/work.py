@@ -7,10 +7,10 @@ from http import HTTPStatus
 from typing import Any
 
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.demo.recorder import Event
 from queuectl.domain.jobs import PodRecord
-from queuectl.localcluster.errors import RequestError
+from queuectl.localcluster.errors import ApiServerError
 from tests.real import images
 from tests.system.installation import Workspace
 
@@ -18,7 +18,7 @@ from tests.system.installation import Workspace
 def job(
     workspace: Workspace,
     name: str,
-    pods: Pods,
+    pods: PodSetManifest,
     script: str,
     *,
     image: str = images.BASE.name,
@@ -48,7 +48,9 @@ def job(
     return document
 
 
-def run(workspace: Workspace, name: str, pods: Pods, script: str, **options: Any) -> Document:
+def run(
+    workspace: Workspace, name: str, pods: PodSetManifest, script: str, **options: Any
+) -> Document:
     """Submit a Job with the arguments of `job`."""
     return workspace.submit(job(workspace, name, pods, script, **options))
 
@@ -68,7 +70,7 @@ def log(workspace: Workspace, pod: str) -> str:
     """The output of the process of a pod; empty before its container starts."""
     try:
         return workspace.client.text(f"/api/v1/namespaces/{workspace.namespace}/pods/{pod}/log")
-    except RequestError as error:
+    except ApiServerError as error:
         if error.status == HTTPStatus.BAD_REQUEST:
             return ""
         raise

@@ -9,9 +9,9 @@ from typing import Any
 
 from queuectl.objects.documents import read_documents
 from queuectl.offline.inputs import read_snapshot
-from queuectl.simulate.policy import Durations, Order, Placement, Policy
+from queuectl.simulate.policy import Durations, Order, PlacementRule, Policy
 from queuectl.simulate.report import simulate
-from queuectl.simulate.results import Outcome
+from queuectl.simulate.results import PolicyOutcome
 from queuectl.simulate.setting import Setting, make_setting
 from queuectl.simulate.trace import read_events, read_trace
 from tests.traces.clusters import virtual_clusters
@@ -57,13 +57,13 @@ def trace(*rows: str, more: str = "") -> str:
 
 def outcome(
     given: Setting,
-    placement: Placement,
+    placement: PlacementRule,
     order: Order | None = None,
     durations: Durations = Durations.DECLARED,
-) -> Outcome:
+) -> PolicyOutcome:
     return simulate(given, Policy(placement, order, durations))
 
 
-def waits(found: Outcome) -> list[float]:
+def waits(found: PolicyOutcome) -> list[float]:
     """Of finished jobs, in the order of their submission."""
     return [run.waited for run in found.runs if run.finished_at is not None]

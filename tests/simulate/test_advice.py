@@ -22,7 +22,7 @@ from queuectl.simulate.advice.changes import Change, Kind, _split
 from queuectl.simulate.advice.objectives import Evaluation, Objective, read_objectives
 from queuectl.simulate.advice.texts import summary
 from queuectl.simulate.documents import document
-from queuectl.simulate.policy import Order, Placement
+from queuectl.simulate.policy import Order, PlacementRule
 from queuectl.simulate.trace import read_trace
 from tests.simulate.cases import outcome, setting, trace
 from tests.traces.clusters import virtual_clusters
@@ -84,7 +84,7 @@ def advice(*arguments: str) -> Any:
 def test_the_figures_of_the_whole_trace_are_those_of_the_simulation() -> None:
     jobs = mixed(1, 60, "ab")
     given = setting({"a": 2, "b": 2}, jobs, events="40000,a-000,down\n50000,a-000,up\n")
-    found = outcome(given, Placement.BEST_FIT, Order.STRICT_FIFO)
+    found = outcome(given, PlacementRule.BEST_FIT, Order.STRICT_FIFO)
     blocks = blocks_of(given.jobs)
     evaluation = Evaluation(found, blocks, blocks.resamples(0))
     values = {objective: evaluation.values(objective)[0] for objective in Objective}

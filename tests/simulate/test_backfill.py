@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from queuectl.simulate.policy import Durations, Order, Placement
+from queuectl.simulate.policy import Durations, Order, PlacementRule
 from tests.simulate.cases import outcome, setting, trace, waits
 
 DECLARED, LEARNED, UNKNOWN = Durations
@@ -18,7 +18,7 @@ GANG = (
 
 def backfilled(rows: tuple[str, ...], durations: Durations, **more: Any) -> list[float]:
     given = setting({"a": 2}, trace(*rows, **more))
-    return waits(outcome(given, Placement.PLANNER, Order.BACKFILL, durations))
+    return waits(outcome(given, PlacementRule.PLANNER, Order.BACKFILL, durations))
 
 
 @pytest.mark.parametrize(
@@ -62,10 +62,12 @@ def test_run_times_are_learned_from_jobs_that_have_ended_in_simulated_time() -> 
 
 def test_a_job_that_states_more_time_than_its_queue_permits_never_fits() -> None:
     jobs = trace("0,10,1,8,a,50", "0,10,1,8,a,51", more="limit_s")
-    found = outcome(setting({"a": 1}, jobs, policy={"maxExecTimeSeconds": 50}), Placement.PLANNER)
+    found = outcome(
+        setting({"a": 1}, jobs, policy={"maxExecTimeSeconds": 50}), PlacementRule.PLANNER
+    )
     assert [job.limit for job in found.never_fit] == [51]
 
 
 def test_the_default_limit_of_a_queue_ends_a_job() -> None:
     given = setting({"a": 1}, trace("0,100,1,8,a"), policy={"defaultMaxExecTimeSeconds": 50})
-    assert outcome(given, Placement.PLANNER).total.completion == 50
+    assert outcome(given, PlacementRule.PLANNER).total.completion == 50

@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 
 from queuectl.domain.errors import BadInput
-from queuectl.simulate.policy import Order, Placement
-from queuectl.simulate.results import Outcome
+from queuectl.simulate.policy import Order, PlacementRule
+from queuectl.simulate.results import PolicyOutcome
 from tests.simulate.cases import SLICE, outcome, setting, trace, waits
 
 
-def reference(jobs: bytes | str, nodes: dict[str, int], order: Order, events: str = "") -> Outcome:
-    return outcome(setting(nodes, jobs, events=events), Placement.BEST_FIT, order)
+def reference(
+    jobs: bytes | str, nodes: dict[str, int], order: Order, events: str = ""
+) -> PolicyOutcome:
+    return outcome(setting(nodes, jobs, events=events), PlacementRule.BEST_FIT, order)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +32,7 @@ def test_the_mean_wait_of_a_published_trace_is_that_of_the_reference(
 FOUR = trace("0,10,1,8,a", "1,10,2,8,a", "2,2,1,1,a", "3,30,1,1,a")
 
 
-@pytest.mark.parametrize("placement", list(Placement))
+@pytest.mark.parametrize("placement", list(PlacementRule))
 @pytest.mark.parametrize(
     ("order", "expected"),
     [
@@ -40,7 +42,7 @@ FOUR = trace("0,10,1,8,a", "1,10,2,8,a", "2,2,1,1,a", "3,30,1,1,a")
     ],
 )
 def test_jobs_behind_one_that_does_not_fit_start_by_the_strategy(
-    order: Order, expected: list[float], placement: Placement
+    order: Order, expected: list[float], placement: PlacementRule
 ) -> None:
     assert waits(outcome(setting({"a": 2}, FOUR), placement, order)) == expected
 
@@ -85,10 +87,10 @@ def test_all_changes_of_a_node_at_one_instant_count_in_their_order() -> None:
 def test_queues_with_the_same_nodes_share_them_each_within_its_quota() -> None:
     jobs = trace("0,10,1,8,a", "0,10,1,8,a", "0,10,1,8,b")
     given = setting({"a": 1, "b": 1}, jobs, everywhere="ab")
-    assert waits(outcome(given, Placement.BEST_FIT)) == [0, 10, 0]
+    assert waits(outcome(given, PlacementRule.BEST_FIT)) == [0, 10, 0]
 
 
 def test_queues_with_some_common_nodes_are_refused() -> None:
     given = setting({"a": 1, "b": 1}, trace("0,1,1,8,a"), everywhere="b")
     with pytest.raises(BadInput, match="ClusterQueues a and b share Node a-000"):
-        outcome(given, Placement.BEST_FIT)
+        outcome(given, PlacementRule.BEST_FIT)

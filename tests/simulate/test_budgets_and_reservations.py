@@ -12,8 +12,8 @@ import pytest
 
 from queuectl.domain.budgets import GPU_HOUR, SpentUnits, month_of
 from queuectl.objects.times import parse_time
-from queuectl.simulate.policy import Durations, Order, Placement
-from queuectl.simulate.results import Outcome, warnings
+from queuectl.simulate.policy import Durations, Order, PlacementRule
+from queuectl.simulate.results import PolicyOutcome, warnings
 from tests.simulate.cases import outcome, setting, trace, waits
 
 BEGIN: Final = parse_time("2026-11-30T00:00:00Z")
@@ -40,9 +40,9 @@ def reservation(begins: int, ends: int, **spec: Any) -> Document:
 
 def simulated(
     jobs: str, *more: Document, nodes: int = 1, durations: Durations = Durations.DECLARED
-) -> Outcome:
+) -> PolicyOutcome:
     given = setting({"a": nodes}, jobs, more=more, begins=BEGIN)
-    return outcome(given, Placement.PLANNER, Order.BEST_EFFORT_FIFO, durations)
+    return outcome(given, PlacementRule.PLANNER, Order.BEST_EFFORT_FIFO, durations)
 
 
 THREE = trace(*[f"{at},3600,1,8,a" for at in range(3)])
@@ -84,7 +84,7 @@ def test_what_was_spent_before_the_begin_counts_in_its_month(
     month = month_of(at, "UTC")
     given = setting({"a": 1}, THREE, more=[budget(16)], begins=BEGIN)
     given = replace(given, spent=SpentUnits(at, {("b", month.begins): spent * GPU_HOUR}))
-    assert waits(outcome(given, Placement.PLANNER, Order.BEST_EFFORT_FIFO)) == expected
+    assert waits(outcome(given, PlacementRule.PLANNER, Order.BEST_EFFORT_FIFO)) == expected
 
 
 def test_the_use_of_a_run_across_the_end_of_a_month_is_paid_by_both_months() -> None:
@@ -129,7 +129,7 @@ def test_a_reservation_for_one_queue_keeps_nodes_from_others_in_other_parts() ->
     jobs = trace(f"{HOUR},{HOUR},1,8,b", f"{HOUR},{HOUR},1,8,a")
     kept = reservation(1, 5, clusterQueue="a", capacity={"pods": 2, "requests": {"nvidia.com/gpu": 8}})  # fmt: skip
     given = setting({"a": 1, "b": 1}, jobs, more=[kept], begins=BEGIN)
-    assert waits(outcome(given, Placement.PLANNER)) == [4 * HOUR, 0]
+    assert waits(outcome(given, PlacementRule.PLANNER)) == [4 * HOUR, 0]
 
 
 def test_a_job_that_no_month_can_pay_for_stays_and_is_named() -> None:

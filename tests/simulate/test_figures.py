@@ -15,7 +15,7 @@ from queuectl.domain.workload import Placement as Nodes
 from queuectl.domain.workload import PodSetPlacement, Workload
 from queuectl.simulate.documents import document
 from queuectl.simulate.parts import podset_of
-from queuectl.simulate.policy import Order, Placement
+from queuectl.simulate.policy import Order, PlacementRule
 from queuectl.simulate.setting import Setting
 from queuectl.simulate.trace import read_trace
 from tests.simulate.cases import outcome, setting, trace
@@ -24,12 +24,12 @@ from tests.support.counted import free_of
 FIFO = Order.STRICT_FIFO
 
 
-def figures(given: Setting, placement: Placement = Placement.PLANNER) -> dict[str, Any]:
+def figures(given: Setting, placement: PlacementRule = PlacementRule.PLANNER) -> dict[str, Any]:
     return document(outcome(given, placement, FIFO))
 
 
-@pytest.mark.parametrize("placement", list(Placement))
-def test_every_figure_of_one_queue(placement: Placement) -> None:
+@pytest.mark.parametrize("placement", list(PlacementRule))
+def test_every_figure_of_one_queue(placement: PlacementRule) -> None:
     """One node of 8 GPUs. The jobs run from 0 to 10, 10 to 30, 30 to 34 and 34 to 35."""
     jobs = trace(
         "0,10,1,8,a,50", "2,20,1,4,a,100", "5,4,1,8,a,0", "5,1,1,8,a,0", more="gpu_util_pct"
@@ -53,9 +53,9 @@ def test_every_figure_of_one_queue(placement: Placement) -> None:
     assert found["overTime"]["untilSeconds"][-1] == 35
 
 
-@pytest.mark.parametrize("placement", list(Placement))
+@pytest.mark.parametrize("placement", list(PlacementRule))
 def test_fairness_is_the_index_of_jain_over_the_shares_of_time_in_which_jobs_ran(
-    placement: Placement,
+    placement: PlacementRule,
 ) -> None:
     """The jobs of a always run. Of the 40 s between submission and end in b, they run 20 s."""
     jobs = trace("0,10,1,8,a", "0,10,1,8,b", "0,10,1,8,b", "10,10,1,8,b")
@@ -69,7 +69,7 @@ def test_fairness_is_the_index_of_jain_over_the_shares_of_time_in_which_jobs_ran
 def test_percentiles_are_by_nearest_rank(number: int, percent: int) -> None:
     """Jobs of 1 s that are submitted together wait 0, 1, 2... seconds."""
     jobs = trace(*["0,1,1,8,a"] * number)
-    found = figures(setting({"a": 1}, jobs), Placement.BEST_FIT)
+    found = figures(setting({"a": 1}, jobs), PlacementRule.BEST_FIT)
     least = next(n for n in range(number) if (n + 1) * 100 >= percent * number)
     assert found[f"p{percent}WaitSeconds"] == least
 
@@ -77,7 +77,7 @@ def test_percentiles_are_by_nearest_rank(number: int, percent: int) -> None:
 def test_a_failed_node_has_no_free_gpus() -> None:
     jobs = trace("0,100,1,2,a", "0,100,2,8,a")
     down = "0,a-001,down\n0,a-002,down\n"
-    found = outcome(setting({"a": 3}, jobs, events=down), Placement.BEST_FIT, FIFO)
+    found = outcome(setting({"a": 3}, jobs, events=down), PlacementRule.BEST_FIT, FIFO)
     assert found.samples[0].fragmented == pytest.approx(6 * 2 / 3)
 
 

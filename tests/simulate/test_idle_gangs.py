@@ -14,8 +14,8 @@ from queuectl.objects.documents import read_documents
 from queuectl.offline.inputs import read_snapshot
 from queuectl.simulate.curve import Curve
 from queuectl.simulate.documents import document
-from queuectl.simulate.policy import Order, Placement
-from queuectl.simulate.results import Outcome
+from queuectl.simulate.policy import Order, PlacementRule
+from queuectl.simulate.results import PolicyOutcome
 from queuectl.simulate.setting import make_setting
 from queuectl.simulate.trace import read_trace, read_utilization
 from tests.simulate.cases import outcome, setting, trace, waits
@@ -26,7 +26,7 @@ JOBS = trace("0,3600,1,8,a,first,0", "100,60,1,8,a,second,1", more="job_id,prior
 IDLE_LATER = "job_id,after_s,gpu_util_pct\nfirst,0,90\nfirst,600,0\n"
 
 
-def simulated(mode: str, use: str, jobs: str = JOBS, **rule: Any) -> Outcome:
+def simulated(mode: str, use: str, jobs: str = JOBS, **rule: Any) -> PolicyOutcome:
     items = virtual_clusters({"a": 1})
     for item in items:
         if item["kind"] == "ClusterQueue":
@@ -35,7 +35,7 @@ def simulated(mode: str, use: str, jobs: str = JOBS, **rule: Any) -> Outcome:
     snapshot = read_snapshot(read_documents(text.encode(), "cluster.json")).snapshot
     read = read_utilization(use.encode(), "use.csv")
     given = make_setting(snapshot, "t", read_trace(jobs.encode(), "t"), (), read)
-    return outcome(given, Placement.PLANNER)
+    return outcome(given, PlacementRule.PLANNER)
 
 
 @pytest.mark.parametrize("mode", ["Off", "DryRun"])
@@ -94,5 +94,5 @@ def test_mean_and_busy_utilization_of_a_part(
 
 def test_the_reference_rule_measures_utilization_too() -> None:
     given = setting({"a": 1}, trace("0,10,1,8,a,25", more="gpu_util_pct"))
-    found = document(outcome(given, Placement.BEST_FIT, Order.STRICT_FIFO))
+    found = document(outcome(given, PlacementRule.BEST_FIT, Order.STRICT_FIFO))
     assert found["utilization"] == 0.25

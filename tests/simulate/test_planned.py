@@ -7,13 +7,13 @@ import gzip
 import pytest
 
 from queuectl.simulate.documents import document
-from queuectl.simulate.policy import Order, Placement
-from queuectl.simulate.results import Outcome
+from queuectl.simulate.policy import Order, PlacementRule
+from queuectl.simulate.results import PolicyOutcome
 from tests.simulate.cases import SLICE, outcome, setting, trace, waits
 
 
-def planned(*args: object, order: Order | None = None, **more: object) -> Outcome:
-    return outcome(setting(*args, **more), Placement.PLANNER, order)  # type: ignore[arg-type]
+def planned(*args: object, order: Order | None = None, **more: object) -> PolicyOutcome:
+    return outcome(setting(*args, **more), PlacementRule.PLANNER, order)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("order", [Order.STRICT_FIFO, Order.BEST_EFFORT_FIFO, Order.SJF])
@@ -22,7 +22,7 @@ def test_on_equal_nodes_without_a_cohort_the_planner_gives_the_waits_of_the_refe
 ) -> None:
     lines = gzip.decompress(SLICE.read_bytes()).decode().splitlines(keepends=True)
     given = setting({"cluster03": 8}, "".join(lines[:120]))
-    by_planner, by_rule = (outcome(given, placement, order) for placement in Placement)
+    by_planner, by_rule = (outcome(given, placement, order) for placement in PlacementRule)
     assert waits(by_planner) == waits(by_rule)
     assert max(waits(by_planner)) > 1000
 
@@ -80,8 +80,8 @@ def test_a_limit_ends_a_job_before_its_work_is_done() -> None:
     assert planned({"a": 1}, trace("0,50,1,8,a,20", more="limit_s")).total.completion == 20
 
 
-@pytest.mark.parametrize("placement", list(Placement))
-def test_jobs_that_never_fit_do_not_delay_others(placement: Placement) -> None:
+@pytest.mark.parametrize("placement", list(PlacementRule))
+def test_jobs_that_never_fit_do_not_delay_others(placement: PlacementRule) -> None:
     jobs = trace("0,5,1,9,a", "0,5,3,8,a", "1,5,1,8,a", "1,5,1,8,unknown")
     found = outcome(setting({"a": 2}, jobs), placement, Order.STRICT_FIFO)
     total = document(found)
@@ -103,7 +103,7 @@ def test_a_required_topology_level_that_no_domain_has_never_fits() -> None:
 def test_two_simulations_give_the_same_outcome() -> None:
     lines = gzip.decompress(SLICE.read_bytes()).decode().splitlines(keepends=True)
     given = setting({"cluster03": 10}, "".join(lines[:40]))
-    first, second = (document(outcome(given, Placement.PLANNER)) for _ in range(2))
+    first, second = (document(outcome(given, PlacementRule.PLANNER)) for _ in range(2))
     assert first == second
 
 

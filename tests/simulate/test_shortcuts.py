@@ -10,7 +10,7 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.simulate import planned
 from queuectl.simulate.blocked import BlockedSubmissions
 from queuectl.simulate.parts import Part, parts
-from queuectl.simulate.policy import Order, Placement
+from queuectl.simulate.policy import Order, PlacementRule
 from queuectl.simulate.setting import Setting
 from tests.simulate.cases import outcome, setting, trace, waits
 
@@ -40,7 +40,7 @@ def test_a_submission_that_is_not_planned_would_not_have_started(
     order: Order, options: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = crowded(3, **options)
-    quick = outcome(given, Placement.PLANNER, order)
+    quick = outcome(given, PlacementRule.PLANNER, order)
     left_out = []
 
     def never(self: BlockedSubmissions, *args: object) -> bool:
@@ -49,7 +49,7 @@ def test_a_submission_that_is_not_planned_would_not_have_started(
 
     add = BlockedSubmissions.add
     monkeypatch.setattr(BlockedSubmissions, "add", never)
-    assert waits(outcome(given, Placement.PLANNER, order)) == waits(quick)
+    assert waits(outcome(given, PlacementRule.PLANNER, order)) == waits(quick)
     assert any(left_out)
 
 
@@ -57,13 +57,13 @@ def test_independent_queues_are_planned_as_if_they_were_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given = crowded(3)
-    apart = outcome(given, Placement.PLANNER, Order.BEST_EFFORT_FIFO)
+    apart = outcome(given, PlacementRule.PLANNER, Order.BEST_EFFORT_FIFO)
 
     def whole(snapshot: Snapshot) -> list[Part]:
         return [Part(frozenset(snapshot.config.cluster_queues), snapshot)]
 
     monkeypatch.setattr(planned, "parts", whole)
-    assert waits(outcome(given, Placement.PLANNER, Order.BEST_EFFORT_FIFO)) == waits(apart)
+    assert waits(outcome(given, PlacementRule.PLANNER, Order.BEST_EFFORT_FIFO)) == waits(apart)
 
 
 @pytest.mark.parametrize(

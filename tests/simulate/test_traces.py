@@ -6,7 +6,7 @@ import gzip
 
 import pytest
 
-from queuectl.simulate.policy import Durations, Order, Placement
+from queuectl.simulate.policy import Durations, Order, PlacementRule
 from queuectl.simulate.results import Figures
 from queuectl.simulate.setting import Setting
 from tests.simulate.cases import SLICE, outcome, setting
@@ -19,15 +19,15 @@ def given() -> Setting:
     return setting({"cluster03": 12}, "".join(lines[:301]))
 
 
-def total(given: Setting, placement: Placement, order: Order, *more: Durations) -> Figures:
+def total(given: Setting, placement: PlacementRule, order: Order, *more: Durations) -> Figures:
     return outcome(given, placement, order, *more).total
 
 
 def test_with_limits_all_jobs_and_gangs_of_several_nodes_wait_less_than_with_fifo(
     given: Setting,
 ) -> None:
-    fifo = total(given, Placement.BEST_FIT, Order.STRICT_FIFO)
-    found = total(given, Placement.PLANNER, Order.BACKFILL, Durations.DECLARED)
+    fifo = total(given, PlacementRule.BEST_FIT, Order.STRICT_FIFO)
+    found = total(given, PlacementRule.PLANNER, Order.BACKFILL, Durations.DECLARED)
     assert found.waits.mean is not None
     assert fifo.waits.mean is not None
     assert fifo.several.mean is not None
@@ -39,8 +39,8 @@ def test_with_limits_all_jobs_and_gangs_of_several_nodes_wait_less_than_with_fif
 def test_with_learned_run_times_jobs_wait_less_than_with_fifo_and_gangs_of_several_nodes_no_longer(
     given: Setting,
 ) -> None:
-    fifo = total(given, Placement.BEST_FIT, Order.STRICT_FIFO)
-    found = total(given, Placement.PLANNER, Order.BACKFILL, Durations.LEARNED)
+    fifo = total(given, PlacementRule.BEST_FIT, Order.STRICT_FIFO)
+    found = total(given, PlacementRule.PLANNER, Order.BACKFILL, Durations.LEARNED)
     assert found.waits.mean is not None
     assert fifo.waits.mean is not None
     assert fifo.several.mean is not None

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.objects import keys
 
 API: Final = "workload.codeflare.dev/v1beta2"
 
 
-def pod(name: str, pods: Pods, **metadata: Any) -> Document:
+def pod(name: str, pods: PodSetManifest, **metadata: Any) -> Document:
     """A component of one pod."""
     template = pods.template("main", None, restart="Never")
     inner = template.get("metadata", {})
@@ -23,7 +23,7 @@ def pod(name: str, pods: Pods, **metadata: Any) -> Document:
     }
 
 
-def job(name: str, pods: Pods, **metadata: Any) -> Document:
+def job(name: str, pods: PodSetManifest, **metadata: Any) -> Document:
     """A component: an Indexed Job without a queue."""
     document = m.job(name, "-", "main", pods, retries=6)
     kept = {key: document["metadata"][key] for key in ("name",)}

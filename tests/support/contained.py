@@ -18,7 +18,7 @@ from unittest.mock import patch
 from queuectl.domain.containment import Containment, SetAside
 
 if TYPE_CHECKING:
-    from queuectl.demo.controller import Controller
+    from queuectl.demo.controller import ControllerProcess
 
 EVENT = "unit_set_aside"
 _tell = Containment._tell
@@ -96,7 +96,7 @@ OPEN: Final[list[SetAsideLog]] = []
 """Of the controllers that run for the tests of this process."""
 
 
-def contained(controller: Controller, log: SetAsideLog | None = None) -> list[str]:
+def contained(controller: ControllerProcess, log: SetAsideLog | None = None) -> list[str]:
     """A line for each place and boundary: from the log, and if it has none, from the metrics of the last run.
 
     Args:
@@ -115,13 +115,13 @@ def counted(metrics: str) -> list[str]:
     return [f"set aside {n} units at {boundary}" for boundary, n in counts.items() if n]
 
 
-def ended(controller: Controller) -> list[str]:
+def ended(controller: ControllerProcess) -> list[str]:
     """A line if the process has ended by itself."""
     code = controller.ended
     return [] if code is None else [f"{controller.home.name} ended with exit code {code}"]
 
 
-def metrics_of(controller: Controller) -> str:
+def metrics_of(controller: ControllerProcess) -> str:
     """The metrics of a process; empty if it does not answer."""
     import httpx2
 

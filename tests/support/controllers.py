@@ -6,19 +6,21 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from queuectl.demo.controller import Controller
-from queuectl.localcluster.supervisor import Supervisor
+from queuectl.demo.controller import ControllerProcess
+from queuectl.localcluster.supervisor import KeeperHandle
 from tests.support.contained import OPEN, SetAsideLog, contained
 
 
-class CheckedController(Controller):
+class CheckedController(ControllerProcess):
     """A controller of a rig.
 
     It fails the rig if it has set a unit aside, unless a test with the mark ``sets_aside`` ran meanwhile: that test poisons a unit. The
     log of the process is read, also after SIGKILL. Under pytest, each test fails for what was set aside until its end.
     """
 
-    def __init__(self, home: Path, supervisor: Supervisor, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, home: Path, supervisor: KeeperHandle, environment: Mapping[str, str]
+    ) -> None:
         super().__init__(home, supervisor, environment)
         self._set_aside = SetAsideLog(self.log)
         OPEN.append(self._set_aside)

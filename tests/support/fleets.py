@@ -144,7 +144,7 @@ def superpod() -> list[Body]:
 
 
 def amd() -> list[Body]:
-    """4 MI300X nodes in two racks, with the labels of AMD's node labeller."""
+    """4 MI300X nodes in two racks, with the labels of AMD's node labeler."""
     return [
         node(
             f"mi300x-{at}",

@@ -14,8 +14,8 @@ from typing import Any, Final
 import yaml
 
 from queuectl.cluster.adapter import SYSTEM_NAMESPACE
-from queuectl.demo.manifests import Pods
-from queuectl.localcluster import LocalCluster, RequestError
+from queuectl.demo.manifests import PodSetManifest
+from queuectl.localcluster import ApiServerError, LocalCluster
 from queuectl.localcluster.client import Client, wait_until
 from queuectl.objects import keys
 from queuectl.objects.kinds import with_declared
@@ -88,7 +88,7 @@ def simulated_controller(
 
 def _run(client: Client, stop: threading.Event, also: Callable[[Client], None]) -> None:
     while not stop.wait(_PAUSE):
-        with suppress(RequestError):  # an object has changed meanwhile: the next round repeats it
+        with suppress(ApiServerError):  # an object has changed meanwhile: the next round repeats it
             also(client)
             pods = client.get("/api/v1/pods")["items"]
             for job in client.get(GANGRUNS)["items"]:
@@ -173,14 +173,14 @@ def admission(
 
 def until_gated(client: Client) -> None:
     """Wait until the policies have effect on GangRuns."""
-    template = Pods(1).template("main", None, restart="Never")
+    template = PodSetManifest(1).template("main", None, restart="Never")
     probe = gangrun("probe", SYSTEM_NAMESPACE, template, 1, queue_name="x")
 
     def gated() -> bool:
         try:
             path = client.path_of(probe).rsplit("/", 1)[0]
             return keys.GATE in str(client.create(path, probe, dryRun="All"))
-        except RequestError:
+        except ApiServerError:
             return False
 
     wait_until(gated, "the policies have effect on GangRuns", 60.0)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.objects import keys
 
 API: Final = "jobset.x-k8s.io/v1alpha2"
 
 
 def replicated(
-    name: str, replicas: int, pods: Pods, *, seconds: float | None = None, **more: Any
+    name: str, replicas: int, pods: PodSetManifest, *, seconds: float | None = None, **more: Any
 ) -> Document:
     """Jobs of so many pods each, which run for ``seconds``; None = until they are deleted."""
     job = {

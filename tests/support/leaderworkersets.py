@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.objects import keys
 
 API: Final = "leaderworkerset.x-k8s.io/v1"
@@ -14,10 +14,10 @@ API: Final = "leaderworkerset.x-k8s.io/v1"
 def leaderworkerset(
     name: str,
     namespace: str,
-    pods: Pods,
+    pods: PodSetManifest,
     *,
     replicas: int = 1,
-    leader: Pods | None = None,
+    leader: PodSetManifest | None = None,
     queue: str | None = "main",
     priority_class: str | None = None,
     annotations: dict[str, str] | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.objects import keys
 
 API: Final = "kubeflow.org/v2beta1"
@@ -13,16 +13,16 @@ API: Final = "kubeflow.org/v2beta1"
 def mpijob(
     name: str,
     namespace: str,
-    workers: Pods,
+    workers: PodSetManifest,
     *,
-    launcher: Pods | None = None,
+    launcher: PodSetManifest | None = None,
     queue: str | None = "main",
     clean: str | None = None,
     restart: str = "OnFailure",
     **spec: Any,
 ) -> Document:
     """Of a launcher, which is small by default, and workers. All run until they are deleted. ``clean``: its cleanPodPolicy."""
-    pods = {"Launcher": launcher or Pods(1), "Worker": workers}
+    pods = {"Launcher": launcher or PodSetManifest(1), "Worker": workers}
     replicas = {
         role: {
             "replicas": one.count,

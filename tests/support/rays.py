@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.objects import keys
 
 API: Final = "ray.io/v1"
 
 
-def worker_group(name: str, pods: Pods, *, hosts: int = 1, **more: Any) -> Document:
+def worker_group(name: str, pods: PodSetManifest, *, hosts: int = 1, **more: Any) -> Document:
     """A group of workers: so many pods, with ``hosts`` of them in each replica."""
     replicas = pods.count // hosts
     return {
@@ -26,7 +26,7 @@ def worker_group(name: str, pods: Pods, *, hosts: int = 1, **more: Any) -> Docum
     }
 
 
-def cluster_spec(head: Pods, *groups: Document, **spec: Any) -> Document:
+def cluster_spec(head: PodSetManifest, *groups: Document, **spec: Any) -> Document:
     """The spec of a RayCluster."""
     template = head.template("ray-head", None, restart="Always")
     return {
@@ -39,7 +39,7 @@ def cluster_spec(head: Pods, *groups: Document, **spec: Any) -> Document:
 def raycluster(
     name: str,
     namespace: str,
-    head: Pods,
+    head: PodSetManifest,
     *groups: Document,
     queue: str | None = "main",
     priority_class: str | None = None,
@@ -57,7 +57,7 @@ def raycluster(
 def rayjob(
     name: str,
     namespace: str,
-    head: Pods,
+    head: PodSetManifest,
     *groups: Document,
     queue: str | None = "main",
     priority_class: str | None = None,
@@ -76,7 +76,7 @@ def rayjob(
 def rayservice(
     name: str,
     namespace: str,
-    head: Pods,
+    head: PodSetManifest,
     *groups: Document,
     queue: str | None = "main",
     priority_class: str | None = None,

@@ -7,7 +7,7 @@ from typing import Any
 
 from queuectl.demo.recorder import Event, Fact, Recording
 from queuectl.domain.fleet import Node
-from queuectl.domain.jobs import JobRecord, Member, Outcome, PodPhase, PodRecord
+from queuectl.domain.jobs import JobOutcome, JobRecord, PodGroupMember, PodPhase, PodRecord
 from queuectl.domain.quantity import GPU, PODS, Resources
 from queuectl.domain.records import NodeRecord
 from queuectl.domain.workload import PodSet, PodShape, TopologyMode, TopologyRequest
@@ -41,7 +41,7 @@ class Script:
         self._job(replace(self.jobs[name], **changes))
 
     def succeed(self, name: str) -> None:
-        self.change_job(name, outcome=Outcome.SUCCEEDED)
+        self.change_job(name, outcome=JobOutcome.SUCCEEDED)
 
     def born(self, job: str, rank: int, attempt: int = 1) -> str:
         """A gated pod."""
@@ -78,7 +78,7 @@ class Script:
         """A gated pod of a group of pods, or of the group of the LeaderWorkerSet ``parent``."""
         key = f"{group}/{rank}.{len(self.events)}"
         record = JobRecord("Pod", "team", key, key, 0, 0.0, "queue", of_pods=True)
-        member = Member(record, group, parent, total, fast)
+        member = PodGroupMember(record, group, parent, total, fast)
         self._pod(PodRecord("team", key, key, 0, Resources({GPU: 8}), gated=True, member=member))
         return key
 

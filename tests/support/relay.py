@@ -90,7 +90,7 @@ class Relay:
         task = asyncio.current_task()
         assert task is not None
         self._open[task] = writer, ""
-        # Cancelled by close(): asyncio would log an exception in a callback of its streams.
+        # Canceled by close(): asyncio would log an exception in a callback of its streams.
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             server_reader, server = await self.connect()
             answers = asyncio.create_task(_pump(server_reader, writer))

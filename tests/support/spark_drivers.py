@@ -17,7 +17,7 @@ from threading import Event, Thread
 from typing import Final
 
 from queuectl.demo.manifests import FAIL_SECONDS, Document
-from queuectl.localcluster import LocalCluster, RequestError, spark
+from queuectl.localcluster import ApiServerError, LocalCluster, spark
 from queuectl.localcluster.errors import UnreachableError
 
 _PODS: Final = "spark-role in (driver,executor)"
@@ -52,7 +52,7 @@ class _Drivers:
         while not self.ended.wait(_PERIOD_SECONDS):
             try:
                 self._turn()
-            except (RequestError, UnreachableError):
+            except (ApiServerError, UnreachableError):
                 continue  # the API server is restarted, or a namespace ends
         for uid in list(self._running):
             self._cluster.supervisor.kill(self._running.pop(uid))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from queuectl.demo.manifests import TERMINATE_SECONDS, Document, Pods
+from queuectl.demo.manifests import TERMINATE_SECONDS, Document, PodSetManifest
 from queuectl.objects import keys
 from tests.support.people import RBAC, account
 
@@ -36,9 +36,9 @@ def driver_account(name: str, namespace: str) -> list[Document]:
 def sparkapplication(
     name: str,
     namespace: str,
-    executors: Pods,
+    executors: PodSetManifest,
     *,
-    driver: Pods | None = None,
+    driver: PodSetManifest | None = None,
     queue: str | None = "main",
     priority_class: str | None = None,
     **spec: Any,
@@ -46,7 +46,7 @@ def sparkapplication(
     """Of a driver, which is small by default and has an account with the name of the application, and executors. It runs until it is deleted."""
     labels = {keys.QUEUE_LABEL: queue} if queue is not None else {}
     labels |= {keys.PREFIX + keys.PRIORITY_CLASS: priority_class} if priority_class else {}
-    one = (driver or Pods(1)).template("spark-kubernetes-driver", None, restart="Never")
+    one = (driver or PodSetManifest(1)).template("spark-kubernetes-driver", None, restart="Never")
     one["metadata"]["annotations"][TERMINATE_SECONDS] = _STOP_SECONDS
     others = executors.template("spark-kubernetes-executor", None, restart="Never")
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, Final
 
-from queuectl.localcluster import RequestError
+from queuectl.localcluster import ApiServerError
 from queuectl.localcluster.client import Client
 
 Document = dict[str, Any]
@@ -95,7 +95,7 @@ def reconcile(client: Client) -> None:
                 client.delete(_path(job), missing_ok=True, propagationPolicy="Background")
         elif not own:
             for job in _jobs(run):
-                with suppress(RequestError):  # the Job of the last start is still being deleted
+                with suppress(ApiServerError):  # the Job of the last start is still being deleted
                     client.create(_path(job).rsplit("/", 1)[0], job)
         elif all(job.get("status", {}).get("completionTime") for job in own):
             complete = {"type": "Complete", "status": "True"}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.objects import keys
 
 API: Final = "trainer.kubeflow.org/v1alpha1"
 STEP: Final = "trainer.kubeflow.org/trainjob-ancestor-step"
 
 
-def replicated(name: str, pods: Pods, *, step: str = "", **more: Any) -> Document:
+def replicated(name: str, pods: PodSetManifest, *, step: str = "", **more: Any) -> Document:
     """A replicated job of one Job. ``step``: the ancestor of the TrainJob from which it gets values."""
     container = "node" if step in ("", "trainer") else step
     labels = {"labels": {STEP: step}} if step else {}
@@ -68,4 +68,4 @@ def trainjob(
 
 def runtime() -> Document:
     """The ClusterTrainingRuntime of the double: one pod on each node."""
-    return training_runtime("torch", None, replicated("node", Pods(1), step="trainer"))
+    return training_runtime("torch", None, replicated("node", PodSetManifest(1), step="trainer"))

@@ -18,7 +18,7 @@ from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document
 from queuectl.demo.recorder import PODS
 from queuectl.domain.quantity import GPU, Resources
-from queuectl.localcluster import RequestError
+from queuectl.localcluster import ApiServerError
 from queuectl.localcluster.client import Client
 from tests.support.postgres import server_directory
 from tests.support.trainjobs import trainjob
@@ -150,7 +150,7 @@ def until_known(workspace: Workspace, runtime: Document) -> None:
     def known() -> bool:
         try:
             workspace.client.create(path, probe, dryRun="All")
-        except RequestError as error:
+        except ApiServerError as error:
             if "must be created before" in str(error):
                 return False
             raise

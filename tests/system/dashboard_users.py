@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Error, Page, sync_playwright
 
-from queuectl.demo.rest import ApiConnection
+from queuectl.demo.api_connection import ApiConnection
 from queuectl.localcluster import LocalCluster, NodeSpec
 from tests.oidc.certified import PUBLIC, provider
 from tests.support.node import NoPackages

@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.demo.scenario import NODES
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.client import wait_until
@@ -39,7 +39,7 @@ class DemoCluster:
 
     installation: Installation
 
-    def submit(self, team: str, name: str, pods: Pods, **options: Any) -> None:
+    def submit(self, team: str, name: str, pods: PodSetManifest, **options: Any) -> None:
         self.create(m.job(name, team, "training", pods, **options))
 
     def create(self, document: Document) -> None:
@@ -137,9 +137,9 @@ def admin_shell(installation: Installation) -> Iterator[Shell]:
         yield started
 
 
-def whole(count: int, **options: Any) -> Pods:
+def whole(count: int, **options: Any) -> PodSetManifest:
     """Pods of whole nodes."""
-    return Pods(count, gpus=8, cpu="48", memory="512Gi", **options)
+    return PodSetManifest(count, gpus=8, cpu="48", memory="512Gi", **options)
 
 
 def configuration_with(**fields: Any) -> Document:

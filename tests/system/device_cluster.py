@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.devices import EXTENDED_RESOURCE, Driver, pool
 from tests.support.shared_resource import SharedResource
@@ -61,7 +61,7 @@ class DeviceWorkspace:
     def job(
         self,
         name: str,
-        pods: Pods,
+        pods: PodSetManifest,
         *templates: str,
         claims: Sequence[str] = (),
         resources: Mapping[str, str] | None = None,

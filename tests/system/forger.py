@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from queuectl.cli.main import app
 from queuectl.cluster.writes import REPORTER
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, Pods
-from queuectl.localcluster import RequestError
+from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.localcluster import ApiServerError
 from queuectl.localcluster.client import Client, get_plain
 from tests.support.people import account, binding, role, token_of
 from tests.system.installation import Workspace
@@ -88,7 +88,7 @@ def account_of_queuectl(workspace: Workspace) -> Iterator[Client]:
 def still_runs(victim: Workspace) -> None:
     """The gang is where it was, in its first attempt, and another one starts beside it."""
     beside = f"beside-{next(_numbers)}"
-    victim.job(beside, Pods(1, gpus=8), seconds=0)
+    victim.job(beside, PodSetManifest(1, gpus=8), seconds=0)
     victim.until_state(beside, "Finished")
     assert victim.state("mine") == "Running"
     assert {pod.attempt for pod in victim.running("mine")} == {1}
@@ -98,14 +98,14 @@ def still_runs(victim: Workspace) -> None:
 
 def job(name: str, seconds: float | None = 0, **metadata: Any) -> Document:
     """Of one pod with a GPU. ``seconds``: that it runs, None = until it is deleted."""
-    document = m.job(name, "-", "main", Pods(1, gpus=1), seconds=seconds)
+    document = m.job(name, "-", "main", PodSetManifest(1, gpus=1), seconds=seconds)
     document["metadata"] |= metadata
     return document
 
 
 def selecting(name: str) -> Document:
     """A Job that selects pods without a label: it releases a pod that gets the label, and adopts other pods without it."""
-    document = m.job(name, "-", "main", Pods(1, gpus=8))
+    document = m.job(name, "-", "main", PodSetManifest(1, gpus=8))
     without = {"key": "example.com/left", "operator": "DoesNotExist"}
     document["spec"] |= {"manualSelector": True, "selector": {"matchExpressions": [without]}}
     return document
@@ -113,7 +113,9 @@ def selecting(name: str) -> Document:
 
 def pytorchjob(name: str) -> Document:
     """Of two pods with a GPU each, which run until they are deleted."""
-    return m.pytorchjob(name, "-", "main", master=Pods(1, gpus=1), worker=Pods(1, gpus=1))
+    return m.pytorchjob(
+        name, "-", "main", master=PodSetManifest(1, gpus=1), worker=PodSetManifest(1, gpus=1)
+    )
 
 
 def pod(name: str, spec: Document | None = None, **metadata: Any) -> Document:
@@ -167,9 +169,9 @@ def config_map(name: str) -> Document:
 
 def gang(tenant: Tenant, kind: str, name: str, **metadata: Any) -> str:
     """A gang of the tenant's that runs, as do its pods with this metadata; its path."""
-    one = Pods(1, gpus=8)
+    one = PodSetManifest(1, gpus=8)
     if kind == "Job":
-        document = m.job(name, "-", "main", Pods(2, gpus=8))
+        document = m.job(name, "-", "main", PodSetManifest(2, gpus=8))
         templates = [document["spec"]["template"]]
     else:
         document = m.pytorchjob(name, "-", "main", master=one, worker=one)
@@ -183,7 +185,7 @@ def gang(tenant: Tenant, kind: str, name: str, **metadata: Any) -> str:
 
 
 def refused(says: str, tries: Callable[..., object], *arguments: Any, **options: Any) -> None:
-    with pytest.raises(RequestError, match=says):
+    with pytest.raises(ApiServerError, match=says):
         tries(*arguments, **options)
 
 

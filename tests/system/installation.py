@@ -17,11 +17,11 @@ from typing import Any
 import httpx2
 
 from queuectl.demo import manifests as m
+from queuectl.demo.api_connection import ApiConnection, ApiRefused
 from queuectl.demo.audit import Queue, checks
-from queuectl.demo.controller import KUEUE_KEYS, Controller, install
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.controller import KUEUE_KEYS, ControllerProcess, install
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.demo.recorder import PODS, Recorder
-from queuectl.demo.rest import ApiConnection, ApiRefused
 from queuectl.domain.jobs import PodPhase, PodRecord
 from queuectl.domain.quantity import Resources
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
@@ -50,7 +50,7 @@ class Installation:
     """A control plane with queuectl on it."""
 
     cluster: LocalCluster
-    controller: Controller
+    controller: ControllerProcess
     rest: ApiConnection
     kinds: JobKinds = field(default_factory=lambda: KINDS, kw_only=True)
 
@@ -106,13 +106,16 @@ class Workspace:
         self.made.append(path)
         return created
 
-    def job(self, name: str, pods: Pods, **options: Any) -> Document:
+    def job(self, name: str, pods: PodSetManifest, **options: Any) -> Document:
         """Submit a Job, to ``main`` unless another queue is given."""
         return self.submit(m.job(name, self.namespace, pods=pods, **{"queue": "main", **options}))
 
     def pytorchjob(self, name: str, workers: int, gpus: int = 8, **options: Any) -> Document:
         """Submit a PyTorchJob of a master and workers of as many GPUs."""
-        pods = {"master": Pods(1, gpus=gpus), "worker": Pods(workers, gpus=gpus)}
+        pods = {
+            "master": PodSetManifest(1, gpus=gpus),
+            "worker": PodSetManifest(workers, gpus=gpus),
+        }
         return self.submit(
             m.pytorchjob(name, self.namespace, **{"queue": "main", **pods, **options})
         )
@@ -120,7 +123,7 @@ class Workspace:
     def gang(self, kind: str, name: str, pods: int, gpus: int = 8, **options: Any) -> Document:
         """Submit a gang of either kind, of so many GPUs in each pod."""
         if kind == "Job":
-            return self.job(name, Pods(pods, gpus=gpus), **options)
+            return self.job(name, PodSetManifest(pods, gpus=gpus), **options)
         return self.pytorchjob(name, pods - 1, gpus, **options)
 
     def workloads(self) -> dict[str, dict[str, Any]]:
@@ -272,7 +275,7 @@ def leading_controller(
     settings: Mapping[str, str] | None = None,
     admission: Admission = policies,
     **spec: Any,
-) -> Iterator[tuple[LocalCluster, Controller]]:
+) -> Iterator[tuple[LocalCluster, ControllerProcess]]:
     """A control plane of these nodes, and queuectl leading on it with these settings."""
     shape = ClusterSpec(nodes=(nodes,), fsync=False, **spec)
     with LocalCluster.start(shape, progress=LineProgress()) as cluster, admission(cluster):

@@ -10,7 +10,7 @@ from typing import Any, Final
 import yaml
 
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.domain.quantity import GPU
 from queuectl.localcluster.client import Client, wait_until
 from tests.support.definitions import definition
@@ -65,11 +65,11 @@ def configuration() -> list[Document]:
 
 def gang(kind: str, name: str, *, running: bool, **options: Any) -> Document:
     """Two pods of 8 GPUs."""
-    pods = Pods(2, gpus=8)
+    pods = PodSetManifest(2, gpus=8)
     if kind == "Job":
         document = m.job(name, NAMESPACE, None, pods)
     else:
-        one = Pods(1, gpus=8)
+        one = PodSetManifest(1, gpus=8)
         document = m.pytorchjob(name, NAMESPACE, None, master=one, worker=one)
     return of_kueue(document, "team", running=running, **options)
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.domain.quantity import GPU
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.client import get_plain
 from queuectl.localcluster.exporter import PROFILE
 from queuectl.localcluster.exporter import Exporters as PlainExporters
-from queuectl.localcluster.gpus import Load
+from queuectl.localcluster.gpus import GpuPod
 from queuectl.localcluster.progress import LineProgress
 from queuectl.localcluster.prometheus import Prometheus, exporters_job
 from tests.system.installation import Installation, installed
@@ -42,9 +42,9 @@ class Exporters(PlainExporters):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ever: dict[tuple[str, str], Load] = {}
+        self.ever: dict[tuple[str, str], GpuPod] = {}
 
-    def put(self, load: Load) -> None:
+    def put(self, load: GpuPod) -> None:
         self.ever[load.namespace, load.pod] = load
         super().put(load)
 
@@ -134,6 +134,6 @@ def judged_quickly(name: str, gpus: int, mode: str = "Off", **rule: int | bool) 
     return document
 
 
-def playing(profile: str) -> Pods:
+def playing(profile: str) -> PodSetManifest:
     """Two pods of 8 GPUs each that do this."""
-    return Pods(2, gpus=8, annotations={PROFILE: profile})
+    return PodSetManifest(2, gpus=8, annotations={PROFILE: profile})

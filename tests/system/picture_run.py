@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from queuectl.cli.main import app
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import FAIL_SECONDS, Document, Pods
+from queuectl.demo.manifests import FAIL_SECONDS, Document, PodSetManifest
 from queuectl.demo.scenario import with_idle_reclaim
 from queuectl.domain.quantity import GPU
 from queuectl.localcluster import NodeSpec
@@ -77,7 +77,7 @@ class LongRunningGang:
     team: str
     user: str
     name: str
-    pods: Pods
+    pods: PodSetManifest
     priority: str = "batch"
     queue: str = "training"
     limit: float | None = None
@@ -94,21 +94,21 @@ def _busy(share: float) -> dict[str, str]:
 
 
 RUNNING: Final = (
-    LongRunningGang("language", "chen.wei", "llama-70b-pretrain", Pods(16, 8, "64", preferred=BLOCK, annotations=_busy(0.86)), "urgent", limit=6),
-    LongRunningGang("vision", "priya.nair", "dino-pretrain", Pods(8, 8, "64", preferred=RACK, annotations=_busy(0.72)), "urgent", limit=2.5),
-    LongRunningGang("speech", "lea.martin", "whisper-large", Pods(4, 8, "64", preferred=RACK, annotations=_busy(0.78)), "urgent", limit=1.5),
-    LongRunningGang("language", "chen.wei", "notebook-chen", Pods(1, 4, "16", annotations={PROFILE: "idle"}), queue="experiments"),
-    LongRunningGang("vision", "priya.nair", "clip-retrain", Pods(4, 8, "64", preferred=RACK, annotations=_busy(0.81)), "urgent", expected=1.25),
-    LongRunningGang("vision", "tom.baker", "sam-finetune", Pods(2, 8, "64", preferred=RACK, annotations=_busy(0.69)), "urgent", limit=0.75),
-    LongRunningGang("speech", "omar.haddad", "conformer-large", Pods(2, 8, "64", preferred=RACK, annotations=_busy(0.83)), "urgent", expected=0.5),
+    LongRunningGang("language", "chen.wei", "llama-70b-pretrain", PodSetManifest(16, 8, "64", preferred=BLOCK, annotations=_busy(0.86)), "urgent", limit=6),
+    LongRunningGang("vision", "priya.nair", "dino-pretrain", PodSetManifest(8, 8, "64", preferred=RACK, annotations=_busy(0.72)), "urgent", limit=2.5),
+    LongRunningGang("speech", "lea.martin", "whisper-large", PodSetManifest(4, 8, "64", preferred=RACK, annotations=_busy(0.78)), "urgent", limit=1.5),
+    LongRunningGang("language", "chen.wei", "notebook-chen", PodSetManifest(1, 4, "16", annotations={PROFILE: "idle"}), queue="experiments"),
+    LongRunningGang("vision", "priya.nair", "clip-retrain", PodSetManifest(4, 8, "64", preferred=RACK, annotations=_busy(0.81)), "urgent", expected=1.25),
+    LongRunningGang("vision", "tom.baker", "sam-finetune", PodSetManifest(2, 8, "64", preferred=RACK, annotations=_busy(0.69)), "urgent", limit=0.75),
+    LongRunningGang("speech", "omar.haddad", "conformer-large", PodSetManifest(2, 8, "64", preferred=RACK, annotations=_busy(0.83)), "urgent", expected=0.5),
 )  # fmt: skip
 PENDING: Final = (
-    LongRunningGang("vision", "tom.baker", "video-diffusion", Pods(20, 8, "64", preferred=BLOCK, annotations=_busy(0.9)), "urgent", limit=1.5),
-    LongRunningGang("language", "chen.wei", "mixtral-pretrain", Pods(10, 8, "64", required=RACK, annotations=_busy(0.9))),
-    LongRunningGang("speech", "lea.martin", "seamless-pretrain", Pods(16, 8, "64", preferred=BLOCK, annotations=_busy(0.9))),
-    LongRunningGang("language", "chen.wei", "long-context-32k", Pods(8, 8, "96", required=RACK, annotations=_busy(0.9)), limit=3),
+    LongRunningGang("vision", "tom.baker", "video-diffusion", PodSetManifest(20, 8, "64", preferred=BLOCK, annotations=_busy(0.9)), "urgent", limit=1.5),
+    LongRunningGang("language", "chen.wei", "mixtral-pretrain", PodSetManifest(10, 8, "64", required=RACK, annotations=_busy(0.9))),
+    LongRunningGang("speech", "lea.martin", "seamless-pretrain", PodSetManifest(16, 8, "64", preferred=BLOCK, annotations=_busy(0.9))),
+    LongRunningGang("language", "chen.wei", "long-context-32k", PodSetManifest(8, 8, "96", required=RACK, annotations=_busy(0.9)), limit=3),
 )  # fmt: skip
-HELD: Final = LongRunningGang("language", "chen.wei", "reward-model-v2", Pods(4, 8, "64", annotations=_busy(0.8)))  # fmt: skip
+HELD: Final = LongRunningGang("language", "chen.wei", "reward-model-v2", PodSetManifest(4, 8, "64", annotations=_busy(0.8)))  # fmt: skip
 
 
 @contextmanager
@@ -261,7 +261,7 @@ def _gang(random: Random, number: int) -> tuple[str, Document]:
     cores = min(
         96, gpus * random.choice([4, 8, 12, 24])
     )  # of a node's 96: some leave GPUs without cores
-    shape = Pods(pods, gpus, str(cores), preferred=level, annotations=played)
+    shape = PodSetManifest(pods, gpus, str(cores), preferred=level, annotations=played)
     seconds = round(random.uniform(12, 60), 1)
     document = m.job(
         f"{random.choice(NAMES[team])}-{number}",

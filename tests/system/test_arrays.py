@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.domain.ledger import Document
 from tests.system.actions import run_command
 from tests.system.installation import Installation, Workspace
@@ -19,7 +19,12 @@ def array(workspace: Workspace, name: str, indexes: int, at_once: int, **options
     """Submit an array of indexes with one 8-GPU pod each."""
     marked = {"queuectl.dev/array": "true"}
     document = m.job(
-        name, workspace.namespace, "main", Pods(indexes, gpus=8), annotations=marked, **options
+        name,
+        workspace.namespace,
+        "main",
+        PodSetManifest(indexes, gpus=8),
+        annotations=marked,
+        **options,
     )
     ignored = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
     more = {"parallelism": at_once, "podFailurePolicy": {"rules": [ignored]}}
@@ -50,7 +55,7 @@ def test_a_preempted_index_returns_and_its_eviction_is_no_failure(
         array(workspace, "sweep", 2, 2, priority_class="low")
         workspace.until_state("sweep_0", "Running")
         workspace.until_state("sweep_1", "Running")
-        workspace.job("high", Pods(1, gpus=8), priority_class="high", seconds=2)
+        workspace.job("high", PodSetManifest(1, gpus=8), priority_class="high", seconds=2)
         workspace.until_state("high", "Finished")
         both = [workspace.until_state(f"sweep_{number}", "Running") for number in range(2)]
         assert sorted(one["evictions"] for one in both) == [0, 1]

@@ -11,17 +11,17 @@ from __future__ import annotations
 import pytest
 
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from tests.system.actions import remove, until_reason
 from tests.system.installation import Installation, Workspace
 
 pytestmark = pytest.mark.system
-ONE = Pods(1, gpus=8)
+ONE = PodSetManifest(1, gpus=8)
 FIRST = [f"first{number}" for number in range(3)]
 
 
 def submit(
-    workspace: Workspace, name: str, pods: Pods, limit: int, runs: float | None = None
+    workspace: Workspace, name: str, pods: PodSetManifest, limit: int, runs: float | None = None
 ) -> None:
     """A Job that would be ended after ``limit`` seconds. ``runs``: its seconds, None = until it is deleted."""
     document = m.job(name, workspace.namespace, "main", pods, seconds=runs)
@@ -35,7 +35,7 @@ def crowd(workspace: Workspace) -> None:
         submit(workspace, name, ONE, limit=120)
     for name in FIRST:
         workspace.until_state(name, "Running")
-    submit(workspace, "large", Pods(4, gpus=8), limit=600)
+    submit(workspace, "large", PodSetManifest(4, gpus=8), limit=600)
     workspace.until_state("large", "Pending")
     submit(workspace, "long", ONE, limit=600)
 

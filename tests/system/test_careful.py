@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from queuectl.control.careful import UNKNOWN_ENDS
-from queuectl.demo.controller import Controller, ControllerFailed
-from queuectl.demo.manifests import Pods
+from queuectl.demo.controller import ControllerFailed, ControllerProcess
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.client import get_plain, wait_until
 from tests.support.shared_resource import SharedResource
@@ -27,13 +27,13 @@ def poisoned() -> AbstractContextManager[Installation]:
     return installed(nodes, {"PYTHONPATH": str(POISONED)}, operators=())
 
 
-def suspects(controller: Controller) -> float:
+def suspects(controller: ControllerProcess) -> float:
     """The number that the metrics of the process show."""
     lines = get_plain(f"{controller.metrics}/metrics").text.splitlines()
     return next(float(line.split()[1]) for line in lines if line.startswith("queuectl_suspects "))
 
 
-def crashes(controller: Controller) -> int:
+def crashes(controller: ControllerProcess) -> int:
     """Restart the controller until it is ready. Returns how often it crashed."""
     for count in range(10):
         try:
@@ -51,15 +51,15 @@ def test_queuectl_works_again_after_three_crashes(shared_resource: SharedResourc
     installation = shared_resource.get(poisoned)
     controller = installation.controller
     with installation.workspace(16) as workspace:
-        workspace.job("poison", Pods(1, gpus=8))
+        workspace.job("poison", PodSetManifest(1, gpus=8))
         wait_until(lambda: not controller.running, "the controller crashes", 60)
         assert crashes(controller) == UNKNOWN_ENDS
         assert suspects(controller) == 1
-        workspace.job("fine", Pods(1, gpus=8))
+        workspace.job("fine", PodSetManifest(1, gpus=8))
         workspace.until_state("fine", "Running")
         assert not workspace.workload("poison")
         restart_controller(workspace)
         controller.wait_ready()
         assert suspects(controller) == 1
-        workspace.job("later", Pods(1, gpus=8))
+        workspace.job("later", PodSetManifest(1, gpus=8))
         workspace.until_state("later", "Running")

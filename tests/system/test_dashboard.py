@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.domain.commands import Action
 from queuectl.domain.quantity import GPU
 from queuectl.localcluster import NodeSpec
@@ -115,9 +115,9 @@ def test_every_page_opens_without_errors_and_is_accessible(
 ) -> None:
     """The fixture counts errors when the browsers close, violations of the content security policy too."""
     workspace = teams.mine
-    workspace.job("runs", Pods(2, gpus=8))
+    workspace.job("runs", PodSetManifest(2, gpus=8))
     workspace.until_state("runs", "Running")
-    workspace.job("waits", Pods(2, gpus=8))
+    workspace.job("waits", PodSetManifest(2, gpus=8))
     workspace.until_state("waits", "Pending")
     page = users.visit(getattr(teams, who))
     links = page.get_by_label("Pages", exact=True).get_by_role("link").all()
@@ -298,7 +298,7 @@ def test_what_if_is_answered_from_the_cluster_and_changes_nothing(
     expect(page.locator("#answer")).to_contain_text(f"{workspace.namespace}/runs")
 
     page.get_by_label("Nodes to drain").fill("")
-    job = m.job("tried", workspace.namespace, "main", Pods(9, gpus=8))
+    job = m.job("tried", workspace.namespace, "main", PodSetManifest(9, gpus=8))
     page.get_by_label("Manifests: jobs to submit").fill(json.dumps(job))
     page.get_by_role("button", name="Plan").click()
     expect(page.locator("#answer")).to_contain_text(f"{workspace.namespace}/tried", timeout=WAIT)
@@ -312,7 +312,7 @@ def test_a_quota_raised_on_its_page_starts_the_pending_gang(
     """Then it is lowered again. A team's admin has no access to ClusterQueues."""
     workspace = teams.mine
     path = f"/ui/config/clusterqueues/{workspace.namespace}-spare"
-    workspace.job("wide", Pods(3, gpus=8), queue="spare")
+    workspace.job("wide", PodSetManifest(3, gpus=8), queue="spare")
     until_reason(workspace, "wide", "Pending", "ExceedsMaxQuota")
     refused = users.visit(teams.admin)
     answer = refused.request.get(path)

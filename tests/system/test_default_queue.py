@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.objects import keys
 from tests.system.actions import (
     apply,
@@ -31,7 +31,7 @@ def default_queue(workspace: Workspace) -> None:
 
 def takes_in(workspace: Workspace) -> bool:
     """Whether the API server would put a Job without a queue label into the queue; a dry run."""
-    probe = json.dumps(m.job("probe", workspace.namespace, None, Pods(1)))
+    probe = json.dumps(m.job("probe", workspace.namespace, None, PodSetManifest(1)))
     create = ("create", "--dry-run=server", "-o", "json", "-f", "-")
     return managed(json.loads(kubectl(workspace.installation, *create, given=probe)))
 
@@ -59,7 +59,7 @@ def running_pods(workspace: Workspace) -> set[str]:
 
 
 def unmanaged(workspace: Workspace) -> list[tuple[int, float]]:
-    """Pods outside the queues in the namespace, and their GPUs, as the report has them."""
+    """PodSetManifest outside the queues in the namespace, and their GPUs, as the report has them."""
     address = workspace.installation.controller.api + "/api/v1/reports/unmanaged"
     answer = httpx2.get(address, params={"namespace": workspace.namespace}, trust_env=False)
     return [(one["pods"], one["gpus"]) for one in answer.raise_for_status().json()["namespaces"]]
@@ -94,12 +94,12 @@ def test_a_job_without_a_queue_is_managed_there_and_left_alone_elsewhere(
 
 def test_it_begins_with_the_queue_and_ends_with_it(installation: Installation) -> None:
     with installation.workspace(16) as workspace:
-        workspace.job("before", Pods(1, gpus=8), queue=None)
+        workspace.job("before", PodSetManifest(1, gpus=8), queue=None)
         workspace.until(lambda: running_pods(workspace), "nothing holds it back")
         (before,) = running_pods(workspace)
         default_queue(workspace)
         restart_in_test_faults(workspace)
-        workspace.job("during", Pods(1, gpus=8), queue=None)
+        workspace.job("during", PodSetManifest(1, gpus=8), queue=None)
         workspace.until_state("during", "Running")
         assert before in running_pods(workspace), "what was there is left alone"
         assert set(workspace.workloads()) == {"during"}
@@ -111,7 +111,7 @@ def test_it_begins_with_the_queue_and_ends_with_it(installation: Installation) -
         workspace.until(
             lambda: not takes_in(workspace), "jobs without a queue are left alone again"
         )
-        workspace.job("after", Pods(1, gpus=8), queue=None)
+        workspace.job("after", PodSetManifest(1, gpus=8), queue=None)
         workspace.until(lambda: len(running_pods(workspace)) == 3, "nothing holds it back")
         assert [managed(workspace.client.get(path)) for path in workspace.made] == [
             False,

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster import devices as d
 from queuectl.objects.kubernetes import taint_rules
@@ -100,19 +100,19 @@ def test_a_device_of_a_rule_is_out_of_placement_and_named_until_the_rule_is_dele
     workspace: DeviceWorkspace, rule: Rule
 ) -> None:
     with rule("NoSchedule", pool="b0-r0-h0", device="gpu-3"):
-        workspace.job("all", Pods(4), "eight")
+        workspace.job("all", PodSetManifest(4), "eight")
         workspace.base.until_state("all", "Pending")
         evidence = (
             f"{d.DRIVER}/b0-r0-h0/gpu-3 on b0-r0-h0 (xid=79:NoSchedule (DeviceTaintRule broken))"
         )
         workspace.base.until(lambda: evidence in explained(workspace, "all"), "the evidence")
         assert workspace.base.state("all") == "Pending"
-        workspace.job("three", Pods(3), "eight")
+        workspace.job("three", PodSetManifest(3), "eight")
         workspace.base.until_state("three", "Running")
         assert "b0-r0-h0" not in workspace.devices("three")
         assert workspace.refused() == []
         workspace.base.empty()
-        workspace.job("all", Pods(4), "eight")
+        workspace.job("all", PodSetManifest(4), "eight")
         workspace.base.until_state("all", "Pending")
     workspace.base.until_state("all", "Running")
     assert workspace.refused() == []
@@ -127,7 +127,7 @@ def test_a_gang_gets_notice_before_kubernetes_deletes_its_pods(
     queue["spec"]["policy"] = {"unhealthyNodes": "Drain"}
     base.rest.apply([queue])
     with configured(base, queuectl={"evictionGrace": "1h"}):
-        workspace.job("train", Pods(2), "patient")
+        workspace.job("train", PodSetManifest(2), "patient")
         base.until_state("train", "Running")
         path, [node, *_] = base.made[-1], workspace.devices("train")
         before = {pod.uid for pod in base.running("train")}

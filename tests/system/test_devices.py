@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.localcluster import devices as d
 from queuectl.localcluster.components import SCHEDULER
 from tests.system.actions import apply, configured, restart_controller, until_refused
@@ -44,7 +44,7 @@ def reason(workspace: DeviceWorkspace, name: str) -> dict[str, Any]:
 def test_a_gang_of_eight_pods_of_eight_devices_starts_in_one_rack(
     workspace: DeviceWorkspace,
 ) -> None:
-    workspace.job("train", Pods(8, required=RACK), "eight")
+    workspace.job("train", PodSetManifest(8, required=RACK), "eight")
     workspace.base.until_state("train", "Running")
     held = workspace.devices("train")
     assert set(held.values()) == {8}
@@ -54,11 +54,11 @@ def test_a_gang_of_eight_pods_of_eight_devices_starts_in_one_rack(
 
 
 def test_pods_of_different_size_share_nodes(workspace: DeviceWorkspace) -> None:
-    workspace.job("fours", Pods(16), "four")
-    workspace.job("ones", Pods(64), "one")
+    workspace.job("fours", PodSetManifest(16), "four")
+    workspace.job("ones", PodSetManifest(64), "one")
     for name in ("fours", "ones"):
         workspace.base.until_state(name, "Running")
-    workspace.job("late", Pods(1), "one")
+    workspace.job("late", PodSetManifest(1), "one")
     until_refused(workspace.base, "late")
     assert workspace.refused() == []
 
@@ -66,9 +66,11 @@ def test_pods_of_different_size_share_nodes(workspace: DeviceWorkspace) -> None:
 def test_a_preemptor_gets_the_devices_of_its_victim_which_runs_again(
     workspace: DeviceWorkspace,
 ) -> None:
-    workspace.job("low", Pods(16), "eight", priority_class="low")
+    workspace.job("low", PodSetManifest(16), "eight", priority_class="low")
     workspace.base.until_state("low", "Running")
-    workspace.job("high", Pods(8, required=RACK), "eight", priority_class="high", seconds=2)
+    workspace.job(
+        "high", PodSetManifest(8, required=RACK), "eight", priority_class="high", seconds=2
+    )
     workspace.base.until_state("high", "Finished")
     victim = workspace.base.until_state("low", "Running")
     assert (victim["evictions"], victim["attempt"]) == (1, 2)
@@ -80,7 +82,7 @@ def test_claims_are_released_at_the_end_of_a_gang_and_the_next_gets_the_devices(
     workspace: DeviceWorkspace,
 ) -> None:
     for name in ("first", "second", "third"):
-        workspace.job(name, Pods(16), "eight", seconds=1)
+        workspace.job(name, PodSetManifest(16), "eight", seconds=1)
     for name in ("first", "second", "third"):
         workspace.base.until_state(name, "Finished")
     workspace.base.until(lambda: not workspace.claims(), "no claim is left")
@@ -91,11 +93,11 @@ def test_claims_are_released_at_the_end_of_a_gang_and_the_next_gets_the_devices(
 def test_a_job_with_an_extended_resource_of_a_device_class_runs_unchanged(
     workspace: DeviceWorkspace,
 ) -> None:
-    workspace.job("plain", Pods(8, required=RACK), resources={d.EXTENDED_RESOURCE: "8"})
+    workspace.job("plain", PodSetManifest(8, required=RACK), resources={d.EXTENDED_RESOURCE: "8"})
     workspace.base.until_state("plain", "Running")
     held = workspace.devices("plain")
     assert (set(held.values()), len(held)) == ({8}, 8)
-    workspace.job("beside", Pods(8), "eight")
+    workspace.job("beside", PodSetManifest(8), "eight")
     workspace.base.until_state("beside", "Running")
     assert not set(held) & set(workspace.devices("beside"))
     assert workspace.refused() == []
@@ -108,7 +110,7 @@ def test_an_incomplete_pool_is_not_used_and_the_complete_one_is(
     new = workspace.pool(NODE, d.gpus(8, "newer"), generation=2)
     workspace.driver.publish(new[:1])
     try:
-        workspace.job("all", Pods(16), "eight")
+        workspace.job("all", PodSetManifest(16), "eight")
         until_refused(workspace.base, "all")
         workspace.driver.replace(old, new[1:])
         workspace.base.until_state("all", "Running")
@@ -141,9 +143,9 @@ def test_a_running_gang_keeps_its_devices_while_two_generations_of_its_pool_exis
     workspace: DeviceWorkspace,
 ) -> None:
     base = workspace.base
-    workspace.job("others", Pods(15), "eight")
+    workspace.job("others", PodSetManifest(15), "eight")
     base.until_state("others", "Running")
-    workspace.job("runs", Pods(1), "four")
+    workspace.job("runs", PodSetManifest(1), "four")
     base.until_state("runs", "Running")
     [node] = workspace.devices("runs")
     with changed_pools(workspace, node):
@@ -152,7 +154,7 @@ def test_a_running_gang_keeps_its_devices_while_two_generations_of_its_pool_exis
             workspace.pool(node, d.gpus(8, "H100"), generation=2),
         )
         workspace.driver.publish(new[:1])
-        workspace.job("next", Pods(1), "four")
+        workspace.job("next", PodSetManifest(1), "four")
         until_refused(base, "next")
         workspace.driver.replace(old, new[1:])
         base.until_state("next", "Running")
@@ -168,7 +170,7 @@ def test_gangs_start_on_a_node_whose_pool_changes_its_generation_in_the_middle(
     base, names = workspace.base, [f"gang-{number}" for number in range(5)]
     with changed_pools(workspace, NODE):
         for name in names:
-            workspace.job(name, Pods(16), "eight", seconds=1)
+            workspace.job(name, PodSetManifest(16), "eight", seconds=1)
         old = d.pool(NODE, d.gpus(8, "H100"))
         for number in range(2, 60):
             new = workspace.pool(NODE, d.gpus(8, "H100"), generation=number)
@@ -187,16 +189,16 @@ def test_gangs_start_on_a_node_whose_pool_changes_its_generation_in_the_middle(
 def test_the_quota_of_a_queue_counts_devices(device_installation: Installation) -> None:
     with device_workspace(device_installation, quota=32) as workspace:
         workspace.templates(eight=devices(request(count=8)))
-        workspace.job("first", Pods(4), "eight")
+        workspace.job("first", PodSetManifest(4), "eight")
         workspace.base.until_state("first", "Running")
-        workspace.job("second", Pods(1), resources={d.EXTENDED_RESOURCE: "1"})
+        workspace.job("second", PodSetManifest(1), resources={d.EXTENDED_RESOURCE: "1"})
         workspace.base.until(
             lambda: reason(workspace, "second").get("code") == "WaitingForQuota", "the reason"
         )
 
 
 def test_a_gang_whose_template_does_not_exist_waits_for_it(workspace: DeviceWorkspace) -> None:
-    workspace.job("early", Pods(2), "later")
+    workspace.job("early", PodSetManifest(2), "later")
     text = f"ResourceClaimTemplate {workspace.base.namespace}/later does not exist"
     workspace.base.until(lambda: reason(workspace, "early").get("message") == text, "the reason")
     workspace.templates(later=devices(request(count=2)))
@@ -227,7 +229,7 @@ def test_a_gang_whose_devices_are_tainted_runs_on_other_nodes_at_once(
     base.rest.apply([queue])
     for number in range(3):
         name = f"train-{number}"
-        workspace.job(name, Pods(2), "eight", retries=6)
+        workspace.job(name, PodSetManifest(2), "eight", retries=6)
         base.until_state(name, "Running")
         [node, *_] = workspace.devices(name)
         with tainted(workspace, node, "NoExecute"):
@@ -247,7 +249,7 @@ def started(base: Workspace, name: str, attempt: int) -> bool:
 def test_a_pod_whose_device_is_tainted_gets_another_device_of_its_node(
     workspace: DeviceWorkspace,
 ) -> None:
-    workspace.job("train", Pods(2), "one", retries=6)
+    workspace.job("train", PodSetManifest(2), "one", retries=6)
     workspace.base.until_state("train", "Running")
     [node, *_] = workspace.devices("train")
     before = {pod.uid for pod in workspace.base.running("train")}
@@ -266,8 +268,8 @@ def test_a_gang_whose_planned_devices_another_pod_takes_first_is_evicted_and_pla
     workspace: DeviceWorkspace,
 ) -> None:
     base, cluster = workspace.base, workspace.base.installation.cluster
-    workspace.job("others", Pods(14), "eight")
-    workspace.job("last", Pods(1), "eight")
+    workspace.job("others", PodSetManifest(14), "eight")
+    workspace.job("last", PodSetManifest(1), "eight")
     base.until_state("others", "Running")
     base.until_state("last", "Running")
     everywhere = {one["spec"]["nodeName"] for one in base.client.get(d.SLICES)["items"]}
@@ -277,7 +279,7 @@ def test_a_gang_whose_planned_devices_another_pod_takes_first_is_evicted_and_pla
     cluster.pause(SCHEDULER)
     try:
         base.client.create(path, unmanaged("first", free, "one"))
-        workspace.job("late", Pods(1), "eight")
+        workspace.job("late", PodSetManifest(1), "eight")
         base.until(lambda: any(pod.pin for pod in base.pods("late")), "its pod is released")
     finally:
         cluster.resume(SCHEDULER)
@@ -313,9 +315,9 @@ def test_access_for_administration_needs_no_free_device_and_no_quota(
     labels = {"resource.kubernetes.io/admin-access": "true"}
     base.client.patch(f"/api/v1/namespaces/{base.namespace}", {"metadata": {"labels": labels}})
     workspace.templates(watch=devices(request(count=8, adminAccess=True)))
-    workspace.job("all", Pods(16), "eight")
+    workspace.job("all", PodSetManifest(16), "eight")
     base.until_state("all", "Running")
-    workspace.job("monitor", Pods(16), "watch")
+    workspace.job("monitor", PodSetManifest(16), "watch")
     base.until_state("monitor", "Running")
     assert sum(workspace.devices("all").values()) == 128
     assert base.workload("monitor")["gpus"] == 0
@@ -325,13 +327,13 @@ def test_access_for_administration_needs_no_free_device_and_no_quota(
 def test_pods_of_a_gang_share_a_named_claim_on_one_node(workspace: DeviceWorkspace) -> None:
     ours = claim("ours", workspace.base.namespace, devices(request(count=2)))
     workspace.base.client.apply(ours)
-    workspace.job("sharing", Pods(4), claims=["ours"])
+    workspace.job("sharing", PodSetManifest(4), claims=["ours"])
     workspace.base.until_state("sharing", "Running")
     [node] = {str(pod.node) for pod in workspace.base.running("sharing")}
-    workspace.job("rest", Pods(15), "eight")
+    workspace.job("rest", PodSetManifest(15), "eight")
     workspace.base.until_state("rest", "Running")
     assert node not in workspace.devices("rest")
-    workspace.job("beside", Pods(6), "one")
+    workspace.job("beside", PodSetManifest(6), "one")
     workspace.base.until_state("beside", "Running")
     assert workspace.devices("beside") == {node: 6}
 
@@ -344,14 +346,14 @@ def test_the_resource_of_a_mapping_is_charged_for_the_devices_of_a_class(
     mapping = {"name": mapped, "deviceClassNames": [d.DRIVER]}
     with configured(workspace.base, resources={"deviceClassMappings": [mapping]}):
         apply(workspace.base, m.cluster_queue(queue, "gpu", {mapped: 12, "cpu": "1M"}))
-        workspace.job("first", Pods(1), "eight")
+        workspace.job("first", PodSetManifest(1), "eight")
         workspace.base.until_state("first", "Running")
-        workspace.job("second", Pods(1), "eight")
+        workspace.job("second", PodSetManifest(1), "eight")
         workspace.base.until(
             lambda: reason(workspace, "second").get("code") == "WaitingForQuota", "the reason"
         )
         assert mapped in reason(workspace, "second")["message"]
-        workspace.job("third", Pods(1), "four")
+        workspace.job("third", PodSetManifest(1), "four")
         workspace.base.until_state("third", "Running")
         workspace.base.empty()
 
@@ -359,14 +361,14 @@ def test_the_resource_of_a_mapping_is_charged_for_the_devices_of_a_class(
 def test_a_controller_that_starts_again_keeps_gangs_with_devices_and_plans_beside_them(
     workspace: DeviceWorkspace,
 ) -> None:
-    workspace.job("runs", Pods(12), "eight")
+    workspace.job("runs", PodSetManifest(12), "eight")
     workspace.base.until_state("runs", "Running")
     held = workspace.devices("runs")
-    workspace.job("waits", Pods(8, required=RACK), "eight")
+    workspace.job("waits", PodSetManifest(8, required=RACK), "eight")
     before = until_refused(workspace.base, "waits")
     restart_controller(workspace.base)
     workspace.base.installation.controller.wait_ready()
-    workspace.job("beside", Pods(4), "eight")
+    workspace.job("beside", PodSetManifest(4), "eight")
     workspace.base.until_state("beside", "Running")
     assert workspace.devices("runs") == held
     assert not set(workspace.devices("beside")) & set(held)

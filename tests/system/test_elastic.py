@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.domain.ledger import Document
 from tests.support.elastic import elastic_of
 from tests.system.actions import finish
@@ -22,7 +22,12 @@ def elastic(
     """Submit an elastic Job of 8-GPU pods, whose success is that of its first pod."""
     marked = {mark: "true", "queuectl.dev/job-min-parallelism": str(least)}
     document = m.job(
-        name, workspace.namespace, "main", Pods(most, gpus=8), annotations=marked, **options
+        name,
+        workspace.namespace,
+        "main",
+        PodSetManifest(most, gpus=8),
+        annotations=marked,
+        **options,
     )
     ignored = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
     more = {
@@ -41,7 +46,7 @@ def test_an_elastic_job_grows_loses_its_highest_rank_and_follows_its_user(
         for name in ("train", "train_1", "train_2"):
             workspace.until_state(name, "Running")
         assert workspace.state("train_3") == "Pending"
-        workspace.job("high", Pods(1, gpus=8), priority_class="high", seconds=2)
+        workspace.job("high", PodSetManifest(1, gpus=8), priority_class="high", seconds=2)
         workspace.until_state("high", "Finished")
         again = workspace.until_state("train_2", "Running")
         assert again["evictions"] == 1
@@ -52,7 +57,7 @@ def test_an_elastic_job_grows_loses_its_highest_rank_and_follows_its_user(
         path = f"/apis/batch/v1/namespaces/{workspace.namespace}/jobs/train"
         smaller = {"spec": {"parallelism": 2, "completions": 2}}
         workspace.client.patch(path, smaller)
-        workspace.job("next", Pods(1, gpus=8), priority_class="low", seconds=2)
+        workspace.job("next", PodSetManifest(1, gpus=8), priority_class="low", seconds=2)
         workspace.until_state("next", "Finished")
         assert len(workspace.running("train")) == 2
         job = workspace.client.get(path)
@@ -66,13 +71,17 @@ def test_an_elastic_pytorchjob_survives_an_eviction_and_ends_while_a_worker_wait
     """The training operator creates an evicted worker again, and needs no other worker for the success of the first one."""
     with installation.workspace(24) as workspace:
         document = m.pytorchjob(
-            "train", workspace.namespace, "main", worker=Pods(4, gpus=8), priority_class="low"
+            "train",
+            workspace.namespace,
+            "main",
+            worker=PodSetManifest(4, gpus=8),
+            priority_class="low",
         )
         workspace.submit(elastic_of("PyTorchJob", document, 1))
         for name in ("train", "train_1", "train_2"):
             workspace.until_state(name, "Running")
         path = f"/apis/kubeflow.org/v1/namespaces/{workspace.namespace}/pytorchjobs/train"
-        workspace.job("high", Pods(1, gpus=8), priority_class="high")
+        workspace.job("high", PodSetManifest(1, gpus=8), priority_class="high")
         workspace.until_state("high", "Running")
         waiting = workspace.until_state("train_2", "Pending")
         assert waiting["evictions"] == 1

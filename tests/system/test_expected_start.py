@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from queuectl.cli.main import app
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.objects.keys import MAX_EXECUTION, PREFIX
 from tests.system.actions import until_reason
 from tests.system.installation import Installation, Workspace
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.system
 
 def limited(workspace: Workspace, name: str, seconds: int) -> None:
     """A gang of 16 GPUs with a limit of run time."""
-    document = m.job(name, workspace.namespace, "main", Pods(2, gpus=8))
+    document = m.job(name, workspace.namespace, "main", PodSetManifest(2, gpus=8))
     document["metadata"]["labels"][PREFIX + MAX_EXECUTION] = str(seconds)
     workspace.submit(document)
 

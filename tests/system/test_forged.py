@@ -14,8 +14,8 @@ import pytest
 
 from queuectl.cli.errors import CommandFailed
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, Pods
-from queuectl.localcluster import RequestError
+from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.localcluster import ApiServerError
 from queuectl.objects.keys import QUEUE_LABEL
 from tests.system.actions import run_command, until_empty
 from tests.system.forger import (
@@ -72,7 +72,7 @@ ROWS: dict[str, Row] = {
     "a Job with 1 MiB of annotations": (lambda t: t.create(job("annotated", annotations=large(1024))), "Too long"),
     "a Job with as many annotations as possible": (lambda t: t.create(job("full", annotations=large(250))), None),
     "a Job with thousands of variables": (lambda t: t.create(with_environment("variables", 4000)), None),
-    "a pod with thousands of labels": (lambda t: t.create(pod("labelled", labels={f"l-{n}": "x" for n in range(5000)})), None),
+    "a pod with thousands of labels": (lambda t: t.create(pod("labeled", labels={f"l-{n}": "x" for n in range(5000)})), None),
     "a Job that another's Job owns": (lambda t: t.create(job("owned", ownerReferences=owner(t.job))), None),
     "a pod that another's Job controls": (lambda t: t.create(pod("claims", ownerReferences=owner(t.job))), None),
     "a pod with the labels of another's pod": (
@@ -107,7 +107,7 @@ def test_what_a_tenant_forges_is_refused_or_has_no_effect_on_others(tenant: Tena
     for what, (tries, says) in ROWS.items():
         try:
             tries(tenant)
-        except RequestError as error:
+        except ApiServerError as error:
             text = f"{error.status} {error}"
             found[what] = says if says is not None and says in text else text[:300]
         else:
@@ -168,7 +168,7 @@ def test_a_name_that_is_used_again_is_that_of_another_gang(tenant: Tenant, kind:
     """The pod of the gang before it still terminates; that of a PyTorchJob has the name that the new one needs."""
     workspace, client = tenant.workspace, tenant.client
     before = seen_of(tenant.victim, "Job", "mine")
-    slow = Pods(1, gpus=8, annotations={m.TERMINATE_SECONDS: "30"})
+    slow = PodSetManifest(1, gpus=8, annotations={m.TERMINATE_SECONDS: "30"})
     job = m.job("again", "-", "main", slow)
     document = job if kind == "Job" else m.pytorchjob("again", "-", "main", master=slow)
     first = tenant.create(document)["metadata"]["uid"]
@@ -241,7 +241,7 @@ def test_a_gang_keeps_no_gpus_outside_its_queue(tenant: Tenant, kind: str) -> No
 def test_hundreds_of_jobs_of_one_tenant_hold_up_no_other(tenant: Tenant) -> None:
     """They wait in their own queue; a gang of another starts, and a ResourceQuota bounds how many there are."""
     large = [
-        m.job(f"many-{n}", "-", "main", Pods(5, gpus=8)) for n in range(MANY)
+        m.job(f"many-{n}", "-", "main", PodSetManifest(5, gpus=8)) for n in range(MANY)
     ]  # over its quota
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(tenant.create, large))

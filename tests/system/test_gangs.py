@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from tests.system.actions import collect, without_node
 from tests.system.installation import RACK, Installation
 
@@ -20,7 +20,9 @@ def test_twenty_gangs_submitted_at_once_all_run_and_end(installation: Installati
                 workspace.pytorchjob(f"g{i}", workers=1 + i % 3, gpus=4, **options)
             else:
                 required = RACK if i % 4 == 0 else None
-                workspace.job(f"g{i}", Pods(1 + i % 4, gpus=8, required=required), **options)
+                workspace.job(
+                    f"g{i}", PodSetManifest(1 + i % 4, gpus=8, required=required), **options
+                )
         for i in range(20):
             workspace.until_state(f"g{i}", "Finished")
         assert {workspace.workload(f"g{i}")["reason"]["code"] for i in range(20)} == {"Succeeded"}
@@ -35,7 +37,7 @@ def test_a_preemptor_starts_when_its_victim_has_left_and_the_victim_runs_again(
         workspace.gang(kind, "low", 16, priority_class="low")
         workspace.until(lambda: len(workspace.running("low")) == 16, "the victim fills the cluster")
         workspace.gang(kind, "high", 8, priority_class="high", seconds=3)
-        workspace.job("thief", Pods(1, gpus=8), priority_class="low")
+        workspace.job("thief", PodSetManifest(1, gpus=8), priority_class="low")
         workspace.until_state("high", "Finished")
         victim = workspace.until_state("low", "Running")
         assert (victim["evictions"], victim["attempt"]) == (1, 2)
@@ -64,13 +66,13 @@ def test_a_pytorchjob_is_suspended_at_birth_and_gone_through_by_the_real_operato
 
 def test_a_job_without_indexes_runs_too(installation: Installation) -> None:
     with installation.workspace(128) as workspace:
-        workspace.job("plain", Pods(4, gpus=8, required=RACK), indexed=False, seconds=2)
+        workspace.job("plain", PodSetManifest(4, gpus=8, required=RACK), indexed=False, seconds=2)
         assert workspace.until_state("plain", "Finished")["reason"]["code"] == "Succeeded"
 
 
 def test_ranks_sit_in_the_order_of_the_racks(installation: Installation) -> None:
     with installation.workspace(128) as workspace:
-        workspace.job("ranks", Pods(12, gpus=8))
+        workspace.job("ranks", PodSetManifest(12, gpus=8))
         workspace.until_state("ranks", "Running")
         ranked = sorted((p.rank, p.node) for p in workspace.running("ranks"))
         racks = [str(node).rsplit("-", 1)[0] for _, node in ranked]
@@ -79,7 +81,7 @@ def test_ranks_sit_in_the_order_of_the_racks(installation: Installation) -> None
 
 def test_a_failed_pod_is_replaced_in_its_slot(installation: Installation) -> None:
     with installation.workspace(128) as workspace:
-        workspace.job("train", Pods(4, gpus=8), retries=6)
+        workspace.job("train", PodSetManifest(4, gpus=8), retries=6)
         workspace.until_state("train", "Running")
         before = {p.rank: p.node for p in workspace.running("train")}
         victim = workspace.running("train")[0]
@@ -91,7 +93,7 @@ def test_a_failed_pod_is_replaced_in_its_slot(installation: Installation) -> Non
 
 def test_pods_of_a_lost_node_move_and_the_others_stay(installation: Installation) -> None:
     with installation.workspace(128) as workspace:
-        workspace.job("train", Pods(3, gpus=8, required=RACK), retries=6)
+        workspace.job("train", PodSetManifest(3, gpus=8, required=RACK), retries=6)
         workspace.until_state("train", "Running")
         lost = workspace.running("train")[0]
         stayed = {p.uid for p in workspace.running("train")} - {lost.uid}
@@ -108,9 +110,9 @@ def test_pods_of_a_lost_node_move_and_the_others_stay(installation: Installation
 
 def test_a_deleted_gang_gives_its_place_to_the_next(installation: Installation) -> None:
     with installation.workspace(64) as workspace:
-        workspace.job("first", Pods(8, gpus=8))
+        workspace.job("first", PodSetManifest(8, gpus=8))
         workspace.until_state("first", "Running")
-        workspace.job("second", Pods(8, gpus=8))
+        workspace.job("second", PodSetManifest(8, gpus=8))
         workspace.until(
             lambda: workspace.workload("second").get("reason", {}).get("code") == "WaitingForQuota",
             "the second has the reason",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.localcluster.client import Client
 from tests.system.actions import configured
 from tests.system.installation import Installation, Workspace
@@ -31,7 +31,7 @@ def workspace(installation: Installation) -> Iterator[Workspace]:
 
 @pytest.mark.parametrize("by", ["taint", "condition"])
 def test_a_gang_leaves_a_node_whose_end_is_announced(workspace: Workspace, by: str) -> None:
-    workspace.job("train", Pods(2, gpus=8))
+    workspace.job("train", PodSetManifest(2, gpus=8))
     workspace.until_state("train", "Running")
     leaving = str(workspace.running("train")[0].node)
     announce(workspace.client, leaving, by)

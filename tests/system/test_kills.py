@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 from queuectl.cli.main import app
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.engine import DatabaseSettings, make_engine
-from queuectl.demo.controller import Controller
-from queuectl.demo.manifests import Document, Pods, job
-from queuectl.demo.rest import ApiConnection
+from queuectl.demo.api_connection import ApiConnection
+from queuectl.demo.controller import ControllerProcess
+from queuectl.demo.manifests import Document, PodSetManifest, job
 from queuectl.localcluster.client import get_plain
 from queuectl.objects.keys import ATTEMPT_LABEL, STATUS_ANNOTATION
 from tests.support.controllers import CheckedController
@@ -118,10 +118,10 @@ def test_the_database_stops_and_starts_again(
 ) -> None:
     installation, server = own_database
     with installation.workspace(128) as workspace:
-        workspace.job("before", Pods(2, gpus=8))
+        workspace.job("before", PodSetManifest(2, gpus=8))
         workspace.until(lambda: workspace.running("before"), "the first gang runs")
         asyncio.run(server.stop(immediate=True))
-        workspace.job("meanwhile", Pods(2, gpus=8), seconds=2)
+        workspace.job("meanwhile", PodSetManifest(2, gpus=8), seconds=2)
         workspace.until(
             lambda: status(f"{installation.controller.api}/api/v1/workloads") == 503,
             "the API answers 503",
@@ -144,7 +144,7 @@ def test_a_lost_database_is_recovered_from_the_cluster(
     installation, server = own_database
     with installation.workspace(128) as workspace:
         for name in ("runs", "held", "leaves"):
-            workspace.job(name, Pods(2, gpus=8))
+            workspace.job(name, PodSetManifest(2, gpus=8))
             workspace.until_state(name, "Running")
         run_command(workspace, "held", "hold")
         workspace.until_state("held", "Held")
@@ -157,7 +157,7 @@ def test_a_lost_database_is_recovered_from_the_cluster(
         workspace.until(
             lambda: spec(workspace, workspace.made[2]), "it is suspended, and its pods are there"
         )
-        workspace.job("starts", Pods(2, gpus=8))
+        workspace.job("starts", PodSetManifest(2, gpus=8))
         workspace.until(
             lambda: [p for p in workspace.pods("starts") if p.node], "its pods get their nodes"
         )
@@ -190,7 +190,7 @@ def test_a_lost_database_is_recovered_from_the_cluster(
 
 def claiming(name: str, namespace: str) -> Document:
     """A new Job with the status annotation and the label of a running later attempt."""
-    document = job(name, namespace, "main", Pods(2, gpus=8))
+    document = job(name, namespace, "main", PodSetManifest(2, gpus=8))
     document["metadata"].setdefault("annotations", {})[STATUS_ANNOTATION] = "Running: Running"
     document["spec"]["suspend"] = False
     template = document["spec"]["template"]
@@ -205,7 +205,7 @@ def status_of(workspace: Workspace, name: str) -> str:
     return str(annotations.get(STATUS_ANNOTATION, ""))
 
 
-def recover(controller: Controller, file: Path) -> subprocess.CompletedProcess[str]:
+def recover(controller: ControllerProcess, file: Path) -> subprocess.CompletedProcess[str]:
     """``queuectl recover``, set up as the controller is."""
     program = [sys.executable, "-c", "from queuectl.cli.main import run; run()"]
     return subprocess.run(
@@ -243,7 +243,7 @@ def test_of_two_controllers_one_acts_and_the_other_takes_over(
     try:
         standby.wait_ready()
         with installation.workspace(128) as workspace:
-            workspace.job("one", Pods(2, gpus=8), seconds=1)
+            workspace.job("one", PodSetManifest(2, gpus=8), seconds=1)
             workspace.until_state("one", "Finished")
             assert (leads(installation.controller), leads(standby)) == (1.0, 0.0)
             assert writes(standby) == 0
@@ -253,7 +253,7 @@ def test_of_two_controllers_one_acts_and_the_other_takes_over(
                 on_standby = Workspace(
                     other, workspace.namespace, workspace.recorder, workspace.made
                 )
-                on_standby.job("two", Pods(2, gpus=8), seconds=1)
+                on_standby.job("two", PodSetManifest(2, gpus=8), seconds=1)
                 on_standby.until_state("two", "Finished")
             assert leads(standby) == 1.0
             installation.controller.restart()
@@ -263,14 +263,14 @@ def test_of_two_controllers_one_acts_and_the_other_takes_over(
         standby.stop()
 
 
-def metric(controller: Controller, name: str) -> float:
+def metric(controller: ControllerProcess, name: str) -> float:
     text = get_plain(f"{controller.metrics}/metrics").text
     return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
 
 
-def leads(controller: Controller) -> float:
+def leads(controller: ControllerProcess) -> float:
     return metric(controller, "queuectl_leader ")
 
 
-def writes(controller: Controller) -> float:
+def writes(controller: ControllerProcess) -> float:
     return metric(controller, "queuectl_cluster_writes_total")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from tests.system.actions import (
     configured,
     reason,
@@ -79,10 +79,10 @@ def test_a_drained_queue_resumes_in_order(installation: Installation) -> None:
 
 def test_running_gangs_of_a_stopped_queue_continue(installation: Installation) -> None:
     with installation.workspace(32) as workspace:
-        workspace.job("runs", Pods(4, gpus=8), seconds=6)
+        workspace.job("runs", PodSetManifest(4, gpus=8), seconds=6)
         workspace.until_state("runs", "Running")
         stop_queue(workspace, 32, "Hold")
-        workspace.job("waits", Pods(1, gpus=8), seconds=1)
+        workspace.job("waits", PodSetManifest(1, gpus=8), seconds=1)
         until_reason(workspace, "waits", "Pending", "ClusterQueueStopped")
         restart_controller(workspace)
         workspace.until_state("runs", "Finished")
@@ -97,12 +97,16 @@ def test_a_gang_is_stopped_when_it_has_run_too_long(installation: Installation, 
     with installation.workspace(32) as workspace:
         workspace.gang(kind, "other", 4)
         workspace.until_state("other", "Running")
-        pods = Pods(4, gpus=8)
+        pods = PodSetManifest(4, gpus=8)
         document = (
             m.job("long", workspace.namespace, "main", pods)
             if kind == "Job"
             else m.pytorchjob(
-                "long", workspace.namespace, "main", master=Pods(1, gpus=8), worker=Pods(3, gpus=8)
+                "long",
+                workspace.namespace,
+                "main",
+                master=PodSetManifest(1, gpus=8),
+                worker=PodSetManifest(3, gpus=8),
             )
         )
         document["metadata"]["labels"]["kueue.x-k8s.io/max-exec-time-seconds"] = "4"

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from queuectl.cli.main import app
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.domain.quantity import GPU
 from queuectl.localcluster.client import Client
 from tests.system.actions import (
@@ -75,7 +75,7 @@ def test_a_resource_quota_of_limits_delays_a_gang_until_it_fits(installation: In
         hard = {"limits.cpu": "5"}
         quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta}
         workspace.client.apply(quota | {"spec": {"hard": hard}})
-        pods = Pods(2, gpus=8, cpu="2")
+        pods = PodSetManifest(2, gpus=8, cpu="2")
         workspace.job("first", pods)
         workspace.until_state("first", "Running")
         workspace.job("second", pods)
@@ -98,13 +98,13 @@ def test_a_limit_range_sets_defaults_and_delays_gangs_that_violate_it(
         item = {"type": "Container", "max": {"cpu": "16"}, "defaultRequest": {"cpu": "8"}}
         limit_range = {"apiVersion": "v1", "kind": "LimitRange", "metadata": meta}
         workspace.client.apply(limit_range | {"spec": {"limits": [item]}})
-        silent = m.job("silent", workspace.namespace, "main", Pods(2, gpus=8))
+        silent = m.job("silent", workspace.namespace, "main", PodSetManifest(2, gpus=8))
         (container,) = silent["spec"]["template"]["spec"]["containers"]
         container["resources"] = {"limits": {GPU: "8"}}
         workspace.submit(silent)
         workspace.until_state("silent", "Running")
         assert [pod.requests["cpu"] for pod in workspace.pods("silent")] == [8_000, 8_000]
-        workspace.job("greedy", Pods(1, gpus=8, cpu="20"))
+        workspace.job("greedy", PodSetManifest(1, gpus=8, cpu="20"))
         waits = until_reason(workspace, "greedy", "Pending", "LimitRangeViolated")
         reason = (waits["reason"]["code"], waits["reason"]["message"])
         assert "is more than the max of cpu (16)" in reason[1]
@@ -120,7 +120,7 @@ def test_a_gang_waits_for_its_runtime_class_and_is_planned_with_it(
 ) -> None:
     with installation.workspace(32) as workspace:
         name = f"kata-{workspace.namespace}"
-        document = m.job("train", workspace.namespace, "main", Pods(2, gpus=8, cpu="2"))
+        document = m.job("train", workspace.namespace, "main", PodSetManifest(2, gpus=8, cpu="2"))
         document["spec"]["template"]["spec"]["runtimeClassName"] = name
         workspace.submit(document)
         waits = until_reason(workspace, "train", "Pending", "Misconfigured")
@@ -172,7 +172,7 @@ def test_a_user_holds_no_more_than_the_limit_and_others_start(installation: Inst
         apply(workspace, queue)
 
         def submit(user: str, name: str) -> None:
-            document = m.job(name, workspace.namespace, "main", Pods(2, gpus=8))
+            document = m.job(name, workspace.namespace, "main", PodSetManifest(2, gpus=8))
             # Neither a label nor an annotation of the job overrides the user who created it.
             document["metadata"]["labels"][USER] = name
             document["metadata"]["annotations"] = {"queuectl.dev/submitted-by": name}
@@ -202,9 +202,9 @@ def test_a_user_holds_no_more_than_the_limit_and_others_start(installation: Inst
 
 def test_plan_predicts_the_evictions_of_a_drained_queue(installation: Installation) -> None:
     with installation.workspace(32) as workspace:
-        workspace.job("runs", Pods(2, gpus=8))
+        workspace.job("runs", PodSetManifest(2, gpus=8))
         workspace.until_state("runs", "Running")
-        workspace.job("waits", Pods(4, gpus=8))
+        workspace.job("waits", PodSetManifest(4, gpus=8))
         until_reason(workspace, "waits", "Pending", "WaitingForQuota")
         assert foretold(workspace, queue_of(workspace, 32))["preempted"] == []
         stopped = queue_of(workspace, 32)

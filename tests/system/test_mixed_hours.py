@@ -16,7 +16,7 @@ import pytest
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.engine import DatabaseSettings
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.domain.accounting import HOUR, Amounts, milliseconds
 from queuectl.domain.fleet import HOSTNAME
 from queuectl.domain.gpus import PARTS
@@ -108,7 +108,9 @@ def job(namespace: str, node: str, kind: Kind) -> Document:
     pods, amount = kind.gang
     annotations = {PROFILE: "busy", **kind.annotations}
     seconds = 15 + 3 * list(KINDS).index(node)
-    made = m.job(node, namespace, "main", Pods(pods, annotations=annotations), seconds=seconds)
+    made = m.job(
+        node, namespace, "main", PodSetManifest(pods, annotations=annotations), seconds=seconds
+    )
     spec = made["spec"]["template"]["spec"]
     spec["nodeSelector"] = {**spec.get("nodeSelector", {}), HOSTNAME: node}
     for each in ("requests", "limits"):

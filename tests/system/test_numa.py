@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.client import Client, wait_until
 from queuectl.localcluster.errors import LocalClusterError
@@ -76,9 +76,9 @@ def publishes(client: Client) -> bool:
     return True
 
 
-def pods(count: int, cpu: int, gpus: int = 0, *, aligned: bool = True) -> Pods:
+def pods(count: int, cpu: int, gpus: int = 0, *, aligned: bool = True) -> PodSetManifest:
     annotations = ONE_NUMA_NODE if aligned else {}
-    return Pods(count, gpus, str(cpu), f"{cpu}Gi", annotations=annotations)
+    return PodSetManifest(count, gpus, str(cpu), f"{cpu}Gi", annotations=annotations)
 
 
 def until_waits(workspace: Workspace, name: str, code: str, why: str) -> None:

@@ -19,8 +19,8 @@ from queuectl.cluster.adapter import SYSTEM_NAMESPACE
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.schemas import mismatches
-from queuectl.demo.manifests import Pods
-from queuectl.localcluster import LocalCluster, NodeSpec, RequestError
+from queuectl.demo.manifests import PodSetManifest
+from queuectl.localcluster import ApiServerError, LocalCluster, NodeSpec
 from queuectl.localcluster.client import wait_until
 from queuectl.objects import keys
 from queuectl.objects.kinds import with_declared
@@ -75,7 +75,7 @@ def installation(shared_resource: SharedResource) -> Installation:
 def submit(
     workspace: Workspace, name: str, workers: int, priority: str = "low", **shape: Any
 ) -> Document:
-    template = Pods(workers, gpus=8, **shape).template("main", None, restart="Never")
+    template = PodSetManifest(workers, gpus=8, **shape).template("main", None, restart="Never")
     labels = {"queue_name": "main", "priority_class": priority}
     return workspace.submit(gangrun(name, workspace.namespace, template, workers, **labels))
 
@@ -126,14 +126,14 @@ def test_a_kind_with_jobs_and_two_podsets_in_one_object_runs_as_one_gang(
     installation: Installation,
 ) -> None:
     labels = {keys.QUEUE_LABEL: "main", "queuectl.dev/priority-class": "low"}
-    template = Pods(1, gpus=8).template("main", None, restart="Never")
+    template = PodSetManifest(1, gpus=8).template("main", None, restart="Never")
     with installation.workspace(40, strategy="StrictFIFO") as workspace:
         where = workspace.namespace
         workspace.submit(teamruns.teamrun("team", where, template, 2, 2, labels))
         runs(workspace, "team", 5)
         podsets = Counter(pod.podset for pod in workspace.running("team"))
         assert podsets == {"driver": 1, "worker": 4}
-        with pytest.raises(RequestError, match="cannot change while it runs"):
+        with pytest.raises(ApiServerError, match="cannot change while it runs"):
             workspace.client.patch(workspace.made[0], {"spec": {"podsPerWorker": 3}})
 
         submit(workspace, "urgent", 4, "high")
@@ -184,7 +184,7 @@ def test_a_hostile_change_of_a_pending_job_is_refused(
 ) -> None:
     with installation.workspace(8) as workspace:
         submit(workspace, "waits", 2)
-        with pytest.raises(RequestError, match=refusal):
+        with pytest.raises(ApiServerError, match=refusal):
             workspace.client.patch(workspace.made[0], patch)
 
 
@@ -198,7 +198,7 @@ def test_only_a_suspension_is_a_permitted_change_of_a_job_that_runs(
         path = workspace.made[0]
         image = {"spec": {"containers": [{"name": "main", "image": "other"}]}}
         for patch in ({"workers": 4}, {"template": image}):
-            with pytest.raises(RequestError, match=frozen):
+            with pytest.raises(ApiServerError, match=frozen):
                 workspace.client.patch(path, {"spec": patch})
         workspace.client.patch(path, {"spec": {"suspend": True}})
         workspace.until(
@@ -218,7 +218,7 @@ def test_queuectl_itself_changes_no_other_field(installation: Installation) -> N
             {"workers": 4},
             {"template": {"spec": {"nodeName": "x"}}},
         ):
-            with pytest.raises(RequestError, match=r"nothing but spec\.suspend, its queue label"):
+            with pytest.raises(ApiServerError, match=r"nothing but spec\.suspend, its queue label"):
                 client.patch(workspace.made[0], {"spec": patch})
 
 
@@ -236,7 +236,7 @@ def test_only_the_controller_of_the_kind_creates_pods_with_the_labels_of_its_job
             "spec": template["spec"],
         }
         with pytest.raises(
-            RequestError,
+            ApiServerError,
             match="only the controllers of Jobs and of the other job kinds create such pods",
         ):
             workspace.client.create(f"/api/v1/namespaces/{workspace.namespace}/pods", pod)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.localcluster.nodes import KUBELET
 from tests.system.actions import (
@@ -201,7 +201,7 @@ def starting(within: int, retries: int | None = None) -> dict[str, Any]:
 def test_a_failed_start_is_repeated_on_other_nodes(installation: Installation) -> None:
     """One of two free nodes is Ready, but its kubelet does not respond: no pod starts or ends on it."""
     with installation.workspace(128) as workspace:
-        workspace.job("filler", Pods(14, gpus=8))
+        workspace.job("filler", PodSetManifest(14, gpus=8))
         workspace.until_state("filler", "Running")
         # Pods of an earlier test would never end on a node whose kubelet does not respond.
         workspace.until(
@@ -240,7 +240,7 @@ def test_a_failed_start_is_repeated_on_other_nodes(installation: Installation) -
 
 
 def test_a_gang_that_never_starts_is_deactivated(installation: Installation) -> None:
-    pods = Pods(1, gpus=8, annotations={"kwok.queuectl.dev/start-seconds": "3600"})
+    pods = PodSetManifest(1, gpus=8, annotations={"kwok.queuectl.dev/start-seconds": "3600"})
     with (
         installation.workspace(32) as workspace,
         configured(workspace, waitForPodsReady=starting(within=3, retries=1)),

@@ -10,8 +10,8 @@ from typing import Any, Final
 import pytest
 
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, Pods
-from queuectl.localcluster import RequestError
+from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.localcluster import ApiServerError
 from tests.system.actions import run_command
 from tests.system.installation import BLOCK, RACK, Installation, Workspace
 
@@ -34,7 +34,7 @@ def test_a_user_cannot_resume_a_managed_job(installation: Installation, kind: st
         workspace.gang(kind, "waits", 2)
         client = engineer(installation)
         try:
-            with pytest.raises(RequestError, match="queuectl"):
+            with pytest.raises(ApiServerError, match="queuectl"):
                 client.patch(workspace.made[-1], RESUME[kind])
         finally:
             client.close()
@@ -44,7 +44,7 @@ def test_a_user_cannot_resume_a_managed_job(installation: Installation, kind: st
 def test_a_user_cannot_drop_the_gate_of_a_pod(installation: Installation) -> None:
     with installation.workspace(0) as workspace:
         # A pod of a job that waits, made by hand, so that it stays gated while we look.
-        workspace.job("waits", Pods(1, gpus=8))
+        workspace.job("waits", PodSetManifest(1, gpus=8))
         job = workspace.client.get(workspace.made[-1])
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "waits", "controller": True}
         pod = {
@@ -70,7 +70,7 @@ def test_a_user_cannot_drop_the_gate_of_a_pod(installation: Installation) -> Non
         workspace.made.append(workspace.client.path_of(pod))
         client = engineer(installation)
         try:
-            with pytest.raises(RequestError, match="queuectl"):
+            with pytest.raises(ApiServerError, match="queuectl"):
                 client.patch(workspace.made[-1], {"spec": {"schedulingGates": []}})
         finally:
             client.close()
@@ -78,15 +78,15 @@ def test_a_user_cannot_drop_the_gate_of_a_pod(installation: Installation) -> Non
 
 def test_two_different_queue_labels_are_refused_at_creation(installation: Installation) -> None:
     with installation.workspace(8) as workspace:
-        document = m.job("torn", workspace.namespace, "main", Pods(1, gpus=1))
+        document = m.job("torn", workspace.namespace, "main", PodSetManifest(1, gpus=1))
         document["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "other"
-        with pytest.raises(RequestError, match="queue-name"):
+        with pytest.raises(ApiServerError, match="queue-name"):
             workspace.submit(document)
 
 
 def test_kueues_label_queues_as_well(installation: Installation) -> None:
     with installation.workspace(8) as workspace:
-        document = m.job("moved", workspace.namespace, None, Pods(1, gpus=1), seconds=1)
+        document = m.job("moved", workspace.namespace, None, PodSetManifest(1, gpus=1), seconds=1)
         document["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "main"
         workspace.submit(document)
         workspace.until_state("moved", "Finished")
@@ -161,11 +161,14 @@ def test_every_mistake_is_reported_on_the_object_and_affects_no_other_gang(
     with installation.workspace(128) as workspace:
         for mistake, _, _ in MISTAKES:
             document = m.job(
-                mistake.__name__.replace("_", "-"), workspace.namespace, "main", Pods(1, gpus=8)
+                mistake.__name__.replace("_", "-"),
+                workspace.namespace,
+                "main",
+                PodSetManifest(1, gpus=8),
             )
             mistake(document)
             workspace.submit(document)
-        workspace.job("fine", Pods(2, gpus=8), seconds=1)
+        workspace.job("fine", PodSetManifest(2, gpus=8), seconds=1)
         workspace.until_state("fine", "Finished")
         for mistake, code, word in MISTAKES:
             name = mistake.__name__.replace("_", "-")
@@ -240,7 +243,7 @@ def only(workspace: Workspace) -> Document:
 @contextmanager
 def in_force(workspace: Workspace, documents: list[Document], says: str) -> Iterator[None]:
     """These objects of admission are there, and act: they do so with a delay."""
-    probe = m.job("probe", workspace.namespace, None, Pods(1, gpus=1))
+    probe = m.job("probe", workspace.namespace, None, PodSetManifest(1, gpus=1))
     probe["metadata"]["annotations"] = FROZEN["metadata"]["annotations"]
     probe["spec"]["suspend"] = True
     workspace.submit(probe)
@@ -255,7 +258,7 @@ def in_force(workspace: Workspace, documents: list[Document], says: str) -> Iter
         try:
             tried = {"example.com/tries": str(next(tries))}
             probing.patch(target, {"metadata": {"annotations": tried}})
-        except RequestError as error:
+        except ApiServerError as error:
             return says in str(error)
         return False
 
@@ -271,9 +274,9 @@ def in_force(workspace: Workspace, documents: list[Document], says: str) -> Iter
 
 def submit_frozen(workspace: Workspace, kind: str, name: str, pods: int) -> None:
     if kind == "Job":
-        document = m.job(name, workspace.namespace, "main", Pods(pods, gpus=4))
+        document = m.job(name, workspace.namespace, "main", PodSetManifest(pods, gpus=4))
     else:
-        master, worker = Pods(1, gpus=4), Pods(pods - 1, gpus=4)
+        master, worker = PodSetManifest(1, gpus=4), PodSetManifest(pods - 1, gpus=4)
         document = m.pytorchjob(name, workspace.namespace, "main", master=master, worker=worker)
     document["metadata"]["annotations"] = FROZEN["metadata"]["annotations"]
     workspace.submit(document)
@@ -325,7 +328,7 @@ def test_a_template_that_grows_before_the_start_is_planned_again(
 
 def test_pods_of_a_drained_node_go_elsewhere(installation: Installation) -> None:
     with installation.workspace(32) as workspace:
-        workspace.job("train", Pods(2, gpus=8), retries=3)
+        workspace.job("train", PodSetManifest(2, gpus=8), retries=3)
         workspace.until_state("train", "Running")
         pod = workspace.running("train")[0]
         node = f"/api/v1/nodes/{pod.node}"

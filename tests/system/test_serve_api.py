@@ -13,7 +13,7 @@ from queuectl.api.oidc.login import CALLBACK
 from queuectl.cluster.apply import apply
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
-from queuectl.demo.controller import Controller
+from queuectl.demo.controller import ControllerProcess
 from queuectl.localcluster.layout import free_ports
 from tests.api.support import COHORT
 from tests.oidc.certified import LOCAL_CALLBACK, PUBLIC, authorize
@@ -45,7 +45,7 @@ def issuer(port: int) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def replica(
     installation: Installation, port: int, issuer: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Controller]:
+) -> Iterator[ControllerProcess]:
     """A second controller beside that of the installation: a standby that answers requests."""
     folder = tmp_path_factory.mktemp("tls")
     files = write_certificate(folder, "queuectl")
@@ -66,7 +66,7 @@ def replica(
 
 
 @pytest.fixture
-def address(replica: Controller) -> str:
+def address(replica: ControllerProcess) -> str:
     return replica.api.replace("http://0.0.0.0", "https://127.0.0.1")
 
 
@@ -159,7 +159,7 @@ def test_a_browser_signs_in_through_the_issuer(address: str, issuer: str) -> Non
 
 
 def test_no_token_is_in_answers_or_logs(
-    replica: Controller, address: str, tokens: dict[str, str]
+    replica: ControllerProcess, address: str, tokens: dict[str, str]
 ) -> None:
     with client(address, tokens["admin"]) as admin:
         admin.put(PATH, json=COHORT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.localcluster.client import wait_until
 from tests.support.shared_resource import SharedResource
 from tests.system.test_careful import poisoned
@@ -16,7 +16,7 @@ def test_a_rig_fails_for_an_object_that_no_mark_names(shared_resource: SharedRes
     installation = shared_resource.get(poisoned)
     controller = installation.controller
     with installation.workspace(8) as workspace:
-        workspace.job("broken", Pods(1, gpus=8))
+        workspace.job("broken", PodSetManifest(1, gpus=8))
         unit = f"jobs/{workspace.namespace}/broken"
         wait_until(lambda: unit in controller.log.read_text(), "it is set aside", 60)
     ends = pytest.raises(

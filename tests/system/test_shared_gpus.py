@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.localcluster import NodeSpec
 from tests.support.shared_resource import SharedResource
 from tests.system.actions import apply, until_refused
@@ -38,15 +38,15 @@ def test_the_pods_of_a_gang_are_on_different_nodes_and_gangs_share_them(
     workspace: Workspace,
 ) -> None:
     for name in ("first", "second"):
-        workspace.job(name, Pods(4, gpus=1))
+        workspace.job(name, PodSetManifest(4, gpus=1))
     for name in ("first", "second"):
         workspace.until_state(name, "Running")
         assert len({pod.node for pod in workspace.running(name)}) == 4
 
 
-@pytest.mark.parametrize("pods", [Pods(5, gpus=1), Pods(1, gpus=2)])
+@pytest.mark.parametrize("pods", [PodSetManifest(5, gpus=1), PodSetManifest(1, gpus=2)])
 def test_a_gang_that_would_have_two_replicas_on_a_node_waits(
-    workspace: Workspace, pods: Pods
+    workspace: Workspace, pods: PodSetManifest
 ) -> None:
     workspace.job("gang", pods)
     until_refused(workspace, "gang")
@@ -57,7 +57,7 @@ def test_the_rule_of_the_queue_holds(workspace: Workspace, rule: str, state: str
     queue = m.cluster_queue(workspace.namespace, "gpu", {"nvidia.com/gpu": 32, "cpu": "1M"})
     queue["spec"]["policy"] = {"sharedGpus": rule}
     apply(workspace, queue)
-    workspace.job("gang", Pods(8, gpus=1))
+    workspace.job("gang", PodSetManifest(8, gpus=1))
     if state == "Running":
         workspace.until_state("gang", state)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from tests.system.forger import get_json
 from tests.system.installation import Installation
 
@@ -35,7 +35,7 @@ def test_a_running_gang_has_its_user_and_its_pods(installation: Installation, ki
 
 def test_the_pods_of_a_pending_gang_are_none(installation: Installation) -> None:
     with installation.workspace(8) as workspace:
-        workspace.job("large", Pods(2, gpus=8))
+        workspace.job("large", PodSetManifest(2, gpus=8))
         workspace.until_state("large", "Pending")
         assert (
             get_json(workspace, f"namespaces/{workspace.namespace}/workloads/large/pods")["items"]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from queuectl.db.embedded import EmbeddedServer
-from queuectl.demo.rest import ApiConnection
-from queuectl.localcluster.gpus import Load, parse_profile
+from queuectl.demo.api_connection import ApiConnection
+from queuectl.localcluster.gpus import GpuPod, parse_profile
 from queuectl.planner.preempt.cost import RESTART_COST
 from tests.support.controllers import CheckedController
 from tests.system.installation import QUICK, Workspace
@@ -113,7 +113,7 @@ def test_a_tenant_who_exports_series_of_another_tenants_pods_does_not_make_them_
     assert "dcgm-exporter" in said[0]["trusts"]
 
 
-def pods_of(measured: MeasuredInstallation, workspace: Workspace) -> list[Load]:
+def pods_of(measured: MeasuredInstallation, workspace: Workspace) -> list[GpuPod]:
     """The GPUs of the victim's pods."""
     return [
         load

@@ -18,7 +18,7 @@ import yaml
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from tests.support.screenshots import IMAGES, save
 from tests.system.installation import BLOCK, Installation
 from tests.system.picture_run import BACKFILLED, HELD, QUOTAS, RUNNING, Load, stage
@@ -42,7 +42,7 @@ def check_quota(page: Page) -> None:
 
 def plan(page: Page) -> None:
     """Plans an urgent job, with a node drained."""
-    job = m.job("llama-405b-eval", "language", "training", Pods(8, 8, "64", preferred=BLOCK), priority_class="urgent")  # fmt: skip
+    job = m.job("llama-405b-eval", "language", "training", PodSetManifest(8, 8, "64", preferred=BLOCK), priority_class="urgent")  # fmt: skip
     without_aliases = json.loads(json.dumps(job))
     page.locator("[name=manifests]").fill(yaml.safe_dump(without_aliases, sort_keys=False))
     page.locator("[name=drain]").fill("b1-r3-h7")

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from queuectl.simulate.policy import Durations, Order, Placement, Policy
+from queuectl.simulate.policy import Durations, Order, PlacementRule, Policy
 from queuectl.simulate.report import simulate
 from tests.traces import records
 from tests.traces.records import RULE, Record
@@ -34,15 +34,15 @@ def runs(
 ) -> Iterator[tuple[Policy, Mapping[str, Any]]]:
     """The policies for a trace, and their settings. Each name is a part of the names of the traces; None = of none."""
     for order in () if scenario.shared else REFERENCE:
-        yield Policy(Placement.BEST_FIT, order), {}
+        yield Policy(PlacementRule.BEST_FIT, order), {}
         if planner is not None and planner in scenario.name:
-            yield Policy(Placement.PLANNER, order), {}
+            yield Policy(PlacementRule.PLANNER, order), {}
     if backfill is not None and backfill in scenario.name:
         for durations in LIMITS:
-            yield Policy(Placement.PLANNER, Order.BACKFILL, durations), {}
+            yield Policy(PlacementRule.PLANNER, Order.BACKFILL, durations), {}
     if rules is not None and rules in scenario.name:
         for rule in RULES:
-            yield Policy(Placement.PLANNER, Order.BACKFILL), rule
+            yield Policy(PlacementRule.PLANNER, Order.BACKFILL), rule
 
 
 def run(
@@ -74,7 +74,7 @@ def run(
 
 def agrees(scenario: Scenario, policy: Policy, found: Record) -> bool:
     """Whether FIFO and SJF of the reference rule are as the reference has them, if it has them."""
-    if policy.placement is Placement.PLANNER or policy.order not in EXACT:
+    if policy.placement is PlacementRule.PLANNER or policy.order not in EXACT:
         return True
     expected = scenario.reference.get(policy.order)
     return expected is None or abs(found.mean - expected) <= TOLERANCE * expected

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from queuectl.domain.fleet import HOSTNAME
-from queuectl.domain.past_jobs import Run as FinishedRun
-from queuectl.domain.past_jobs import Work
+from queuectl.domain.past_jobs import FinishedRun, GangProfile
 from queuectl.domain.quantity import GPU, PODS, Resources
 from queuectl.domain.queues import QueueingStrategy
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
@@ -21,7 +20,7 @@ from queuectl.domain.workload import (
     TopologyRequest,
     Workload,
 )
-from queuectl.durations.estimator import Estimator
+from queuectl.durations.estimator import RunTimeEstimator
 from queuectl.simulate.best_fit import BestFit
 from queuectl.simulate.policy import Order
 from queuectl.simulate.run import Run
@@ -84,10 +83,10 @@ def simulated(setting: Setting, order: Order) -> list[Job]:
     return sorted(recorder.started, key=lambda job: job.job.rank)
 
 
-def work_of(setting: Setting, job: TraceJob) -> Work:
+def work_of(setting: Setting, job: TraceJob) -> GangProfile:
     """The properties by which a leader compares jobs."""
     queue = setting.cluster_queue(job.queue).name
-    return Work(queue, *job.queue, job.user, job.name, job.pods, job.gpus)
+    return GangProfile(queue, *job.queue, job.user, job.name, job.pods, job.gpus)
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ class Seen:
     job: Job
     snapshot: Snapshot
     live: dict[str, Job]
-    estimator: Estimator
+    estimator: RunTimeEstimator
     past_waits: tuple[float, ...]
     """Of the jobs of its ClusterQueue that have started, oldest first, in seconds."""
 
@@ -105,7 +104,7 @@ class Seen:
 def states(setting: Setting, order: Order, jobs: list[Job], every: int) -> Iterator[Seen]:
     """The state at every so many submissions of jobs that wait."""
     setting = setting.under(STRATEGIES[order])
-    estimator, waits = Estimator(), dict[str, list[float]]()
+    estimator, waits = RunTimeEstimator(), dict[str, list[float]]()
     by_end = sorted(jobs, key=lambda job: job.end)
     by_start = sorted(jobs, key=lambda job: job.start)
     ended = started = number = 0

@@ -16,7 +16,7 @@ from typing import Final
 
 from queuectl.objects.documents import read_documents
 from queuectl.offline.inputs import read_snapshot
-from queuectl.simulate.policy import Durations, Order, Placement, Policy
+from queuectl.simulate.policy import Durations, Order, PlacementRule, Policy
 from queuectl.simulate.report import simulate
 from queuectl.simulate.setting import Setting, make_setting
 from queuectl.simulate.simulation import World
@@ -62,7 +62,9 @@ def main() -> None:
         most, held = max(most, world.waiting), max(held, world.held)
 
     began = time.process_time()
-    found = simulate(setting, Policy(Placement.PLANNER, given.strategy, given.durations), progress)
+    found = simulate(
+        setting, Policy(PlacementRule.PLANNER, given.strategy, given.durations), progress
+    )
     took = time.process_time() - began
     each = 1000 * took / max(1, found.total.waits.finished)
     print(f"{found.total.waits.finished:,} jobs, at most {most:,} waiting and {held:,} GPUs held:")

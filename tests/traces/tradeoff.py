@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from queuectl.planner.backfill import planned_starts
-from queuectl.simulate.policy import Durations, Order, Placement, Policy
+from queuectl.simulate.policy import Durations, Order, PlacementRule, Policy
 from queuectl.simulate.report import simulate
 from tests.simulate.cases import SLICE, setting
 from tests.traces import tables
@@ -56,9 +56,9 @@ def read() -> dict[str, Run]:
 def simulated(factor: str) -> Run:
     """``factor``: a number, or ``FIFO``."""
     made = now()
-    policy = Policy(Placement.BEST_FIT, Order.STRICT_FIFO)
+    policy = Policy(PlacementRule.BEST_FIT, Order.STRICT_FIFO)
     if factor != FIFO:
-        policy = Policy(Placement.PLANNER, Order.BACKFILL, Durations.LEARNED)
+        policy = Policy(PlacementRule.PLANNER, Order.BACKFILL, Durations.LEARNED)
         vars(planned_starts)["MARGIN"] = float(factor)
     total = simulate(setting(NODES, SLICE.read_bytes()), policy).total
     mean, several = total.waits.mean, total.several.mean

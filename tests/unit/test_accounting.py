@@ -20,9 +20,9 @@ from queuectl.domain.accounting import (
     LostWork,
     Mark,
     Meter,
-    Phase,
     Price,
     Subject,
+    UsagePhase,
     by_hour,
 )
 from queuectl.domain.folding import Fold
@@ -38,9 +38,9 @@ H100 = (FlavorGpus("h100", "", 8),)
 
 
 def mark(
-    at: float, phase: Phase, *, held: tuple[FlavorGpus, ...] | None = H100, attempt: int = 1
+    at: float, phase: UsagePhase, *, held: tuple[FlavorGpus, ...] | None = H100, attempt: int = 1
 ) -> Mark:
-    return Mark("u1", at, at, phase, attempt, 8, held if phase is Phase.HOLDS else (), WHO)
+    return Mark("u1", at, at, phase, attempt, 8, held if phase is UsagePhase.HOLDS else (), WHO)
 
 
 def sample(
@@ -69,7 +69,7 @@ def total(*folds: Fold) -> GpuSeconds:
     return gpu_seconds(units(*folds))
 
 
-RUNS = Meter(Phase.HOLDS, 1, 8, H100, WHO)
+RUNS = Meter(UsagePhase.HOLDS, 1, 8, H100, WHO)
 
 
 def test_a_span_is_cut_at_full_hours() -> None:
@@ -85,7 +85,7 @@ def test_a_span_that_runs_backwards_counts_negative() -> None:
 
 
 def test_waiting_and_held_time_are_summed_by_flavor_hour_and_cohort() -> None:
-    fold = folded(T, T + 100, None, mark(T - 30, Phase.WAITS), mark(T + 60, Phase.HOLDS))
+    fold = folded(T, T + 100, None, mark(T - 30, UsagePhase.WAITS), mark(T + 60, UsagePhase.HOLDS))
     by_key = {(hour, f): gpu_seconds(row) for (hour, _, f, _), row in fold.hours.items()}
     assert by_key[T - HOUR, ""].waited == 8 * 30
     assert by_key[T, ""].waited == 8 * 60
@@ -156,7 +156,7 @@ def test_a_correction_subtracts_what_the_samples_of_its_time_added() -> None:
     """It ended before the last entry, and that is known only after another look."""
     early, late = sample(UseState.IDLE, 0.0, at=T + 20), sample(UseState.ACTIVE, 1.0, at=T + 70)
     first = folded(T, T + 60, RUNS, samples=[early])
-    second = folded(T + 60, T + 100, RUNS, mark(T + 50, Phase.GONE), samples=[early, late])
+    second = folded(T + 60, T + 100, RUNS, mark(T + 50, UsagePhase.GONE), samples=[early, late])
     assert total(first, second) == GpuSeconds(allocated=400.0, idle=400.0, unpriced=400.0)
 
 
@@ -208,7 +208,7 @@ def test_the_first_price_that_holds_is_the_price() -> None:
 
 def test_lost_work_is_in_the_hour_of_the_eviction_by_flavor() -> None:
     mixed = replace(RUNS, held=(FlavorGpus("a100", "", 2), FlavorGpus("h100", "spot", 6)))
-    evicted = replace(mark(T + 10, Phase.HOLDS, held=None), loss=LostWork("Preempted", 800.0))
+    evicted = replace(mark(T + 10, UsagePhase.HOLDS, held=None), loss=LostWork("Preempted", 800.0))
     fold = folded(T, T + 100, mixed, evicted)
     found = {
         flavor: (lost.gpu_seconds, lost.evictions)
@@ -219,23 +219,24 @@ def test_lost_work_is_in_the_hour_of_the_eviction_by_flavor() -> None:
 
 
 def test_a_recreated_workload_does_not_count_its_earlier_wait_again() -> None:
-    back = replace(mark(T - 5000, Phase.WAITS), seen=T + 50)
+    back = replace(mark(T - 5000, UsagePhase.WAITS), written_at=T + 50)
     fold = Fold(T, T + 100, TERMS)
-    fold.workload(None, [back], known=True)
+    fold.workload(None, [back], at_start=True)
     assert total(fold).waiting == 50.0
     fold = Fold(T, T + 100, TERMS)
-    fold.workload(RUNS, [mark(T + 10, Phase.GONE), back])
+    fold.workload(RUNS, [mark(T + 10, UsagePhase.GONE), back])
     assert (total(fold).allocated, total(fold).waiting) == (80.0, 50.0)
 
 
 STEPS = st.lists(
-    st.tuples(st.floats(0, 4000), st.sampled_from(list(Phase)[:3]), st.integers(0, 16)), max_size=8
+    st.tuples(st.floats(0, 4000), st.sampled_from(list(UsagePhase)[:3]), st.integers(0, 16)),
+    max_size=8,
 )
 
 
 @given(steps=STEPS, cuts=st.lists(st.floats(0, 9000), max_size=5), seed=st.integers(0, 99))
 def test_it_does_not_matter_when_marks_are_folded(
-    steps: list[tuple[float, Phase, int]], cuts: list[float], seed: int
+    steps: list[tuple[float, UsagePhase, int]], cuts: list[float], seed: int
 ) -> None:
     """At once, or in any batches that keep their order, each before or after its time: the sums are the same."""
     at, marks = float(T), []

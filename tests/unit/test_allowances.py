@@ -10,7 +10,7 @@ import pytest
 
 from queuectl.domain.jobs import PodPhase
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.limits import Allowance, Limit
+from queuectl.domain.limits import Allowance, QuotaLimit
 from queuectl.domain.records import Deleted, ResourceQuotaRecord
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kubernetes.resource_quotas import read_resource_quota
@@ -26,7 +26,7 @@ def read(**parts: Any) -> ResourceQuotaRecord:
 
 
 def quota(used: int, hard: int = 64, version: int = 7, uid: str = "q1") -> ResourceQuotaRecord:
-    limits = (Limit("pods", "pods", 9, 0), Limit(GPUS, "nvidia.com/gpu", hard, used))
+    limits = (QuotaLimit("pods", "pods", 9, 0), QuotaLimit(GPUS, "nvidia.com/gpu", hard, used))
     return ResourceQuotaRecord("a", uid, version, True, Allowance(uid, limits))
 
 
@@ -35,13 +35,13 @@ def test_what_is_enforced_is_what_counts() -> None:
         spec={"hard": {"requests.cpu": "9"}},
         status={"hard": {"requests.cpu": "2500m"}, "used": {"requests.cpu": "1"}},
     )
-    assert record.allowance.limits == (Limit("requests.cpu", "cpu", 2500, 1000),)
+    assert record.allowance.limits == (QuotaLimit("requests.cpu", "cpu", 2500, 1000),)
     assert (record.namespace, record.uid, record.version, record.counted) == ("a", "q1", 7, True)
 
 
 def test_a_new_quota_without_status_is_read_from_its_spec() -> None:
     record = read(spec={"hard": {"pods": "3", "configmaps": "9"}})
-    assert (record.allowance.limits, record.counted) == ((Limit("pods", "pods", 3, 0),), False)
+    assert (record.allowance.limits, record.counted) == ((QuotaLimit("pods", "pods", 3, 0),), False)
 
 
 def test_contradicting_scopes_match_no_pod() -> None:

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.domain.arrays import LARGEST, index_uid, numbers, object_of, parted
-from queuectl.domain.jobs import JobRecord, Outcome, PodPhase, PodRecord
+from queuectl.domain.jobs import JobOutcome, JobRecord, PodPhase, PodRecord
 from queuectl.domain.ledger import Document, Entry, State
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import Deleted, ListCompleted, Record, Upserted
@@ -36,7 +36,11 @@ def array(
     indexes: int = 4, at_once: int = 2, value: str = "true", annotations: Mapping[str, str] = {}, **spec: Any
 ) -> Document:  # fmt: skip
     document = m.job(
-        "sweep", "default", "main", Pods(indexes, gpus=1), annotations={ARRAY: value, **annotations}
+        "sweep",
+        "default",
+        "main",
+        PodSetManifest(indexes, gpus=1),
+        annotations={ARRAY: value, **annotations},
     )
     more = {"parallelism": at_once, "podFailurePolicy": {"rules": [IGNORED]}, **spec}
     return {
@@ -87,7 +91,7 @@ def test_what_an_array_cannot_keep_is_refused(document: Document, sentence: str)
 
 def test_a_kind_without_indexes_of_its_own_is_no_array() -> None:
     document = m.pytorchjob(
-        "train", "default", "main", worker=Pods(2, gpus=1), annotations={ARRAY: "true"}
+        "train", "default", "main", worker=PodSetManifest(2, gpus=1), annotations={ARRAY: "true"}
     )
     record = read(document)
     assert record.unsupported
@@ -145,9 +149,9 @@ def test_a_new_process_keeps_the_indexes_of_the_ledger_above_the_parallelism(
 
 def test_an_index_that_has_ended_runs_again_only_with_another_pod() -> None:
     seen = mirror(RESUMED, pod("p", 0, attempt=1, gated=False, phase=PodPhase.SUCCEEDED))
-    assert seen.jobs[FIRST].outcome is Outcome.SUCCEEDED
+    assert seen.jobs[FIRST].outcome is JobOutcome.SUCCEEDED
     seen.apply([Deleted("pods", "p", 1)])
-    assert seen.jobs[FIRST].outcome is Outcome.SUCCEEDED, "the status of the Job is not newer"
+    assert seen.jobs[FIRST].outcome is JobOutcome.SUCCEEDED, "the status of the Job is not newer"
     see(seen, pod("p", 0, 2, attempt=1, gated=False, phase=PodPhase.SUCCEEDED), pod("q", 0))
     again = seen.jobs[FIRST]
     assert (again.outcome, again.suspended, again.attempt, again.awaits) == (None, True, 1, "")
@@ -187,11 +191,11 @@ def test_a_pod_of_another_namespace_or_kind_that_names_the_uid_belongs_to_no_ind
 def test_an_index_ends_with_its_pod_or_by_the_status_and_the_next_one_follows() -> None:
     seen = mirror(RESUMED, pod("a", 0, gated=False), pod("b", 1))
     see(seen, pod("a", 0, 2, gated=False, phase=PodPhase.SUCCEEDED))
-    assert seen.jobs[FIRST].outcome is Outcome.SUCCEEDED
+    assert seen.jobs[FIRST].outcome is JobOutcome.SUCCEEDED
     assert RESUMED.array is not None
     ended = replace(RESUMED.array, succeeded=frozenset({0}), failed=frozenset({1}))
     touched = see(seen, replace(RESUMED, array=ended, version=3))
-    assert seen.jobs[SECOND].outcome is Outcome.FAILED
+    assert seen.jobs[SECOND].outcome is JobOutcome.FAILED
     assert seen.jobs[THIRD].outcome is None
     assert touched == {"u", SECOND, THIRD, index_uid("u", 3)}
 

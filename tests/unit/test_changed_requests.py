@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from queuectl.domain.admission import Admission
+from queuectl.domain.admission import PodAdmission
 from queuectl.domain.devices import ClaimReference
 from queuectl.domain.jobs import JobRecord
 from queuectl.domain.limits import LimitRange
@@ -37,7 +37,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Uids of the jobs whose requests are computed."""
     uids: list[str] = []
 
-    def counted(job: JobRecord, around: Admission) -> JobRecord:
+    def counted(job: JobRecord, around: PodAdmission) -> JobRecord:
         uids.append(job.uid)
         return under(job, around)
 

@@ -21,7 +21,7 @@ from queuectl.domain.devices import (
 from queuectl.domain.events import Adopt, Ended, Event, ObjectDeleted, Submitted
 from queuectl.domain.fleet import Node
 from queuectl.domain.folding import Fold
-from queuectl.domain.jobs import JobRecord, Outcome
+from queuectl.domain.jobs import JobOutcome, JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.pastuse import PastUseAccount
 from queuectl.domain.quantity import GPU, Resources
@@ -46,7 +46,7 @@ from queuectl.state.ledger import Ledger
 from queuectl.state.marking import Marker
 from queuectl.state.mirror import Mirror
 from queuectl.state.pastuse import PastUseSums
-from queuectl.state.usage import Usage
+from queuectl.state.usage import OtherPodUsage
 
 CHARGED = "example.com/gpu"
 CLASS = DeviceClass("gpu.example.com", (), CHARGED)
@@ -147,7 +147,7 @@ class World:
 
     def snapshot(self) -> Snapshot:
         ledger = Ledger(self.entries.values())
-        usage = Usage(self.mirror, ledger)
+        usage = OtherPodUsage(self.mirror, ledger)
         usage.refresh_all()
         return SnapshotBuilder(self.mirror, ledger, usage).freeze(CONFIG, 500.0, SolverLimits())
 
@@ -161,11 +161,11 @@ def test_the_devices_of_a_shared_claim_are_charged_once_at_each_moment(
     for names in [order] if together else [(name,) for name in order]:
         world.adopt(400.0, *names)
     assert world.quota() == 2
-    world.happens(1000.0, ("first", Ended(Outcome.SUCCEEDED)))
+    world.happens(1000.0, ("first", Ended(JobOutcome.SUCCEEDED)))
     assert world.quota() == 2
-    world.happens(1500.0, ("third", Ended(Outcome.SUCCEEDED)))
+    world.happens(1500.0, ("third", Ended(JobOutcome.SUCCEEDED)))
     assert world.quota() == 2
-    world.happens(2000.0, ("second", Ended(Outcome.SUCCEEDED)))
+    world.happens(2000.0, ("second", Ended(JobOutcome.SUCCEEDED)))
     assert world.quota() == 0
     assert world.seconds(3000.0) == {
         "first": 3 * 900,
@@ -183,7 +183,7 @@ def test_the_devices_of_a_shared_claim_are_past_use_once(
     for names in [order] if together else [(name,) for name in order]:
         world.adopt(400.0, *names)
     for at, name in ((1000.0, "first"), (1500.0, "third"), (2000.0, "second")):
-        world.happens(at, (name, Ended(Outcome.SUCCEEDED)))
+        world.happens(at, (name, Ended(JobOutcome.SUCCEEDED)))
         assert world.past_devices(at) == pytest.approx(_past_use(2, at - 400.0))
 
 
@@ -191,8 +191,8 @@ def test_a_new_leader_counts_the_devices_of_a_shared_claim_as_past_use_once() ->
     world = World()
     world.adopt(400.0, *STARTS)
     world.lead()
-    world.happens(1000.0, ("first", Ended(Outcome.SUCCEEDED)))
-    world.happens(1500.0, ("second", Ended(Outcome.SUCCEEDED)))
+    world.happens(1000.0, ("first", Ended(JobOutcome.SUCCEEDED)))
+    world.happens(1500.0, ("second", Ended(JobOutcome.SUCCEEDED)))
     # The new leader counts the gang that is charged since its start.
     assert world.past_devices(1500.0) == pytest.approx(_past_use(2, 1500.0 - STARTS["first"]))
 
@@ -221,7 +221,7 @@ def test_a_new_leader_charges_the_same_gang() -> None:
     world.adopt(400.0, *STARTS)
     marks = {name: len(own) for name, own in world.marks.items()}
     world.lead()
-    world.happens(1000.0, ("second", Ended(Outcome.SUCCEEDED)))
+    world.happens(1000.0, ("second", Ended(JobOutcome.SUCCEEDED)))
     assert {name: len(own) for name, own in world.marks.items()} == marks | {
         "second": marks["second"] + 1
     }

@@ -245,7 +245,7 @@ class TestAsAServiceAccount:
     ) -> None:
         asked: list[object] = []
 
-        def made(account: str, context: credentials.Context | None) -> str:
+        def made(account: str, context: credentials.KubeconfigContext | None) -> str:
             asked.append((account, context and context.user))
             return ADMIN
 

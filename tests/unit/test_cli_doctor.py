@@ -19,7 +19,7 @@ from queuectl.cli.doctor.server import of_metrics
 from queuectl.cli.main import run
 from queuectl.cluster.server import Server
 from queuectl.domain.fleet import HOSTNAME
-from queuectl.domain.ledger import Checked, Invariant, Violation
+from queuectl.domain.ledger import Checked, Invariant, InvariantViolation
 from queuectl.domain.records import LeaderRecord
 from tests.api.serving import serving
 from tests.api.support import FixedDiagnoser
@@ -39,8 +39,8 @@ TOPOLOGY = {
 
 def node(
     name: str, labels: dict[str, str] | None = None, *, gpus: int = 8, ready: bool = True
-) -> judge.Node:
-    return judge.Node(name, labels or {}, gpus, ready)
+) -> judge.CheckedNode:
+    return judge.CheckedNode(name, labels or {}, gpus, ready)
 
 
 def levels(findings: Sequence[Finding]) -> list[Level]:
@@ -139,7 +139,7 @@ def test_other_gang_controllers_are_named(name: str, image: str, who: str | None
     ],
 )
 def test_there_must_be_gpus_on_nodes_that_are_ready(
-    found: list[judge.Node], expected: list[Level]
+    found: list[judge.CheckedNode], expected: list[Level]
 ) -> None:
     assert levels(judge.nodes(found)) == expected
 
@@ -155,7 +155,7 @@ def test_there_must_be_gpus_on_nodes_that_are_ready(
     ],
 )
 def test_nodes_must_have_the_labels_of_flavors_and_topologies(
-    found: list[judge.Node], expected: list[Level], says: str
+    found: list[judge.CheckedNode], expected: list[Level], says: str
 ) -> None:
     findings = judge.labels(found, [FLAVOR], [TOPOLOGY])
     assert levels(findings) == expected
@@ -163,8 +163,8 @@ def test_nodes_must_have_the_labels_of_flavors_and_topologies(
 
 
 def test_many_nodes_are_not_all_named() -> None:
-    unlabelled = [node(f"n{number}", {"gpu": "h100"}) for number in range(5)]
-    (finding,) = judge.labels(unlabelled, [FLAVOR], [TOPOLOGY])
+    unlabeled = [node(f"n{number}", {"gpu": "h100"}) for number in range(5)]
+    (finding,) = judge.labels(unlabeled, [FLAVOR], [TOPOLOGY])
     assert finding.message.endswith("n0, n1, n2 and 2 more")
     assert finding.fix == "kubectl label node n0 rack=…"
 
@@ -298,7 +298,7 @@ def test_the_trusted_sources_of_gpu_metrics_are_shown(pods: float) -> None:
 def test_the_schema_must_have_the_revision_of_the_release(
     current: str | None, known: bool, level: Level
 ) -> None:
-    assert levels(judge.schema(current, "0010", known=known)) == [level]
+    assert levels(judge.schema(current, "0010", migrated=known)) == [level]
 
 
 @pytest.mark.parametrize(
@@ -414,7 +414,9 @@ def test_it_reports_all_checks_and_fails_for_an_unreachable_cluster(
 CLEAN = Checked(1.0, 120, 500, 40)
 VIOLATED = replace(
     CLEAN,
-    violations=(Violation(Invariant.ONCE, "u1", "Job", "team-a", "train", "pods run twice"),),
+    violations=(
+        InvariantViolation(Invariant.ONCE, "u1", "Job", "team-a", "train", "pods run twice"),
+    ),
 )
 
 

@@ -13,7 +13,15 @@ from datetime import UTC, datetime
 import pytest
 
 from queuectl.cli.main import run
-from queuectl.domain.accounting import HOUR, AccountingTerms, FlavorGpus, Free, Mark, Phase, Subject
+from queuectl.domain.accounting import (
+    HOUR,
+    AccountingTerms,
+    FlavorGpus,
+    Free,
+    Mark,
+    Subject,
+    UsagePhase,
+)
 from queuectl.domain.folding import Fold
 from queuectl.domain.utilization import GangUse, UseState
 from tests.api.serving import serving
@@ -39,7 +47,7 @@ async def fill(store: MemoryStore) -> None:
     for number in (0, 1):
         held = (FlavorGpus("h100", ("spot", "")[number], 1000),)
         who = subject(number)
-        marks = [Mark(who.uid, NOW, NOW, Phase.HOLDS, 1, 1000, held, who)]
+        marks = [Mark(who.uid, NOW, NOW, UsagePhase.HOLDS, 1, 1000, held, who)]
         fold.workload(None, marks, all_along(look, NOW) if number == 0 else ())
     await store.usage.keep(
         Fold(NOW, NOW, AccountingTerms()), over=None, until=NOW, marks=(), epoch=0, free={}

@@ -19,7 +19,7 @@ import pytest
 
 from queuectl.api import events as encoding
 from queuectl.cli import events, watch
-from queuectl.cli.client import Client, connect
+from queuectl.cli.client import ServerClient, connect
 from queuectl.cli.columns import WORKLOAD_COLUMNS
 from queuectl.cli.errors import CommandFailed
 from queuectl.cli.render import Column, GrowingTable, emit_table, expected
@@ -311,9 +311,9 @@ class Scripted:
             raise httpx2.ConnectError("refused")
         return httpx2.Response(200, text=script)
 
-    def client(self) -> Client:
+    def client(self) -> ServerClient:
         transport = httpx2.MockTransport(self)
-        return Client(httpx2.Client(transport=transport, base_url="http://127.0.0.1"))
+        return ServerClient(httpx2.Client(transport=transport, base_url="http://127.0.0.1"))
 
 
 @pytest.fixture

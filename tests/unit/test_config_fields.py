@@ -56,7 +56,7 @@ from queuectl.domain.rules import (
     AdmissionPlugin,
     FairStrategy,
     KueueKeys,
-    PodsReady,
+    PodsReadyRules,
     Retention,
     Rules,
     Transformation,
@@ -187,11 +187,11 @@ def quotas(**limits: Any) -> tuple[ResourceGroup, ...]:
     return (ResourceGroup((GPU,), (FlavorQuotas("h100", {GPU: 8}, **limits),)),)
 
 
-# ---- honoured: kind, field, value as written, what it changes in the domain's value
+# ---- honored: kind, field, value as written, what it changes in the domain's value
 
 IN_COHORT = {"spec": {"cohortName": "c"}}
 
-HONOURED: list[tuple[str, str, Any, Fields, Fields]] = [
+HONORED: list[tuple[str, str, Any, Fields, Fields]] = [
     # kind, field, value, fields that the domain's value gets, other fields of the document
     ("ClusterQueue", "spec.resourceGroups", groups(), {"groups": quotas()}, {}),
     ("ClusterQueue", "spec.resourceGroups.borrowingLimit", groups(borrowingLimit=4),
@@ -345,7 +345,7 @@ HONOURED: list[tuple[str, str, Any, Fields, Fields]] = [
      nested("admissionFairSharing.usageHalfLifeTime", "1m")),
     ("Configuration", "queuectl.durationQuantile", 0.9, {"duration_quantile": 0.9}, {}),
     ("Configuration", "queuectl.maxPending", 2**31 - 1, {"max_pending": 2**31 - 1}, {}),
-    ("Configuration", "queuectl.backoffJitter", 0.5, {"pods_ready": PodsReady(backoff_jitter=0.5)}, {}),
+    ("Configuration", "queuectl.backoffJitter", 0.5, {"pods_ready": PodsReadyRules(backoff_jitter=0.5)}, {}),
     ("Configuration", "queuectl.evictionGrace", "30s", {"eviction_grace": 30.0}, {}),
     ("Configuration", "queuectl.nodeHealth.mode", "Report", {"node_health": NodeHealthRules(HealthMode.REPORT)}, {}),
     ("Configuration", "queuectl.nodeHealth.conditions", {"GpuBad": "True", "GpuReady": False},
@@ -385,16 +385,16 @@ HONOURED: list[tuple[str, str, Any, Fields, Fields]] = [
      [{"input": "cpu", "strategy": "Replace", "multiplyBy": GPU, "outputs": {"example.com/credits": "1.5"}}],
      {"transformations": (Transformation("cpu", {"example.com/credits": Fraction(3, 2)}, GPU, retain=False),)}, {}),
     ("Configuration", "waitForPodsReady.timeout", "10m",
-     {"pods_ready": PodsReady(timeout=600.0, recovery_timeout=600.0)}, {}),
-    ("Configuration", "waitForPodsReady.recoveryTimeout", "3m", {"pods_ready": PodsReady(recovery_timeout=180.0)}, {}),
+     {"pods_ready": PodsReadyRules(timeout=600.0, recovery_timeout=600.0)}, {}),
+    ("Configuration", "waitForPodsReady.recoveryTimeout", "3m", {"pods_ready": PodsReadyRules(recovery_timeout=180.0)}, {}),
     ("Configuration", "waitForPodsReady.requeuingStrategy.timestamp", "Creation",
-     {"pods_ready": PodsReady(requeue_by_eviction=False)}, {}),
+     {"pods_ready": PodsReadyRules(requeue_by_eviction=False)}, {}),
     ("Configuration", "waitForPodsReady.requeuingStrategy.backoffLimitCount", 3,
-     {"pods_ready": PodsReady(backoff_limit=3)}, {}),
+     {"pods_ready": PodsReadyRules(backoff_limit=3)}, {}),
     ("Configuration", "waitForPodsReady.requeuingStrategy.backoffBaseSeconds", 5,
-     {"pods_ready": PodsReady(backoff_base=5.0)}, {}),
+     {"pods_ready": PodsReadyRules(backoff_base=5.0)}, {}),
     ("Configuration", "waitForPodsReady.requeuingStrategy.backoffMaxSeconds", 90,
-     {"pods_ready": PodsReady(backoff_ceiling=90.0)}, {}),
+     {"pods_ready": PodsReadyRules(backoff_ceiling=90.0)}, {}),
     ("Configuration", "objectRetentionPolicies.workloads.afterFinished", "24h",
      {"retention": Retention(after_finished=86400.0)}, {}),
     ("Configuration", "objectRetentionPolicies.workloads.afterDeactivatedByKueue", "0s",
@@ -409,8 +409,8 @@ def written(field: str, value: Any) -> Fields:
     return nested(field, value)
 
 
-@pytest.mark.parametrize(("kind", "field", "value", "means", "beside"), HONOURED, ids=short)
-def test_an_honoured_field_means_this_and_nothing_else(
+@pytest.mark.parametrize(("kind", "field", "value", "means", "beside"), HONORED, ids=short)
+def test_an_honored_field_means_this_and_nothing_else(
     kind: str, field: str, value: Any, means: Fields, beside: Fields
 ) -> None:
     parts = (beside, written(field, value))
@@ -660,7 +660,7 @@ def test_a_cluster_queue_names_admission_checks_by_flavor(
 
 
 @pytest.mark.parametrize("mode", list(ReclaimMode))
-def test_each_mode_of_idle_reclaim_is_honoured_alone_or_beside_its_thresholds(
+def test_each_mode_of_idle_reclaim_is_honored_alone_or_beside_its_thresholds(
     mode: ReclaimMode,
 ) -> None:
     for field in ("spec.policy.idleReclaim", "spec.policy.idleReclaim.mode"):
@@ -695,9 +695,9 @@ def test_what_runs_a_kueue_manager_means_nothing_here(field: str, value: Any) ->
     assert read("Configuration", part) == Rules()
     if isinstance(value, dict):
         with pytest.raises(
-            DocumentError, match=rf"Configuration/default: {field}\.colour: unknown field"
+            DocumentError, match=rf"Configuration/default: {field}\.color: unknown field"
         ):
-            validate(document("Configuration", part, nested(f"{field}.colour", "red")))
+            validate(document("Configuration", part, nested(f"{field}.color", "red")))
 
 
 # ---- refused
@@ -744,7 +744,7 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("ClusterQueue", "spec.policy.quotaFromNodes.headroom", "120%", "'120%' is not between 0% and 100%"),
     ("ClusterQueue", "spec.policy.quotaFromNodes.headroom", "0.1", "'0.1' is not between 0% and 100%"),
     ("ClusterQueue", "spec.policy.quotaFromNodes.part", "1%", "unknown field"),
-    ("Configuration", "colour", "red", "unknown field"),
+    ("Configuration", "color", "red", "unknown field"),
     ("Configuration", "metadata.name", "other", "'other': the only Configuration has the name default"),
     ("Configuration", "metadata.namespace", "kueue-system", "a Configuration has no namespace"),
     ("Configuration", "fairSharing.preemptionStrategies", [INITIAL, FINAL],
@@ -1035,10 +1035,10 @@ OLD = "config.kueue.x-k8s.io/v1beta1"
 OLDER: list[tuple[Fields, Fields]] = [
     (nested("fairSharing.preemptionStrategies", [FINAL]), {}),  # the default of enable is false
     (nested("fairSharing.enable", True), {"fair_sharing": (FINAL, INITIAL)}),
-    (nested("waitForPodsReady", {"enable": True}), {"pods_ready": PodsReady(timeout=300.0, recovery_timeout=300.0)}),
+    (nested("waitForPodsReady", {"enable": True}), {"pods_ready": PodsReadyRules(timeout=300.0, recovery_timeout=300.0)}),
     (nested("waitForPodsReady", {"timeout": "1m"}), {}),
     (nested("waitForPodsReady", {"enable": True, "timeout": "1m", "blockAdmission": False}),
-     {"pods_ready": PodsReady(timeout=60.0, recovery_timeout=60.0)}),
+     {"pods_ready": PodsReadyRules(timeout=60.0, recovery_timeout=60.0)}),
 ]  # fmt: skip
 
 
@@ -1078,7 +1078,7 @@ EVERY_ROW: list[Fields] = [
     *(document("Reservation", {"spec": spec}) for spec, _ in RESERVED),
     document("Reservation", {"spec": {"nodes": ["a"], "recurrence": "FREQ=DAILY"}}),
     *(document("ClusterQueue", {"spec": spec}) for spec, *_ in CHECKS),
-    *(document(kind, beside, written(field, value)) for kind, field, value, _, beside in HONOURED),
+    *(document(kind, beside, written(field, value)) for kind, field, value, _, beside in HONORED),
     *(document(kind, nested(field, value)) for kind, field, value in WARNED),
     *(document("Configuration", nested(field, value)) for field, value in PASSED_OVER),
     *(document("Configuration", fields, version=OLD) for fields, _ in OLDER),

@@ -19,7 +19,7 @@ from queuectl.control.composition import connection, job_kinds
 from queuectl.control.kueue import KueueDetector
 from queuectl.control.settings import Settings
 from queuectl.domain.errors import BadInput
-from queuectl.domain.jobs import JobRecord, Outcome, PriorAdmission
+from queuectl.domain.jobs import JobOutcome, JobRecord, PriorAdmission
 from queuectl.objects.documents import as_document, read_documents
 from queuectl.objects.kinds import KINDS, JobKinds, descriptions_of, with_declared
 from queuectl.objects.kinds.declared import read_kinds
@@ -74,12 +74,12 @@ def test_a_declared_kind_is_read_by_its_declaration() -> None:
         (None, None, False),
         ("Running", None, False),
         ("Stopped", None, True),
-        ("Done", Outcome.SUCCEEDED, False),
-        ("Broken", Outcome.FAILED, False),
+        ("Done", JobOutcome.SUCCEEDED, False),
+        ("Broken", JobOutcome.FAILED, False),
     ],
 )
 def test_a_value_of_the_status_is_the_end_of_a_job(
-    phase: str | None, outcome: Outcome | None, drained: bool
+    phase: str | None, outcome: JobOutcome | None, drained: bool
 ) -> None:
     status = {} if phase is None else {"phase": phase}
     found = read(gangrun(**status), kinds({}))

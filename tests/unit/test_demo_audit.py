@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuectl.demo.audit import checks
-from queuectl.demo.findings import Finding
+from queuectl.demo.findings import AuditFinding
 from queuectl.demo.recorder import Recording
 from queuectl.domain.jobs import PodPhase
 from queuectl.domain.quantity import GPU, Resources
@@ -20,7 +20,7 @@ WHOLE, DOMAIN, CAPACITY, ONCE, QUOTA = range(5)
 LIMITS = {("team", "queue"): Resources({GPU: 24})}
 
 
-def audit(script: Script) -> list[Finding]:
+def audit(script: Script) -> list[AuditFinding]:
     return checks(script.recording, limits=LIMITS)
 
 

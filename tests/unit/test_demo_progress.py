@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from queuectl.demo.findings import Finding
+from queuectl.demo.findings import AuditFinding
 from queuectl.demo.progress_table import ProgressTable, TableState, moment, verdicts
 from queuectl.demo.scenario import Gang
 from queuectl.demo.scenario import gangs as all_gangs
@@ -152,8 +152,8 @@ def test_on_a_terminal_the_table_holds_every_gang():
 
 
 def test_verdicts_mark_each_finding_and_list_its_problems():
-    good = Finding("fine", "3 of 3")
-    bad = Finding("broken", "1 of 3", tuple(f"problem {i}" for i in range(7)))
+    good = AuditFinding("fine", "3 of 3")
+    bad = AuditFinding("broken", "1 of 3", tuple(f"problem {i}" for i in range(7)))
     said = [line.plain for line in verdicts([good, bad])]
     assert said[0] == "✓ fine: 3 of 3"
     assert said[1] == "✗ broken: 1 of 3"

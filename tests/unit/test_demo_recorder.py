@@ -18,7 +18,7 @@ import pytest
 
 from queuectl.demo import recorder as module
 from queuectl.demo.recorder import Recorder
-from queuectl.demo.watch import ListCompleted, Server, WatchedObject
+from queuectl.demo.watch import KubeconfigServer, ListEnd, WatchedObject
 from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.localcluster import layout
 from queuectl.localcluster.certificates import Authority
@@ -41,19 +41,19 @@ def seen(document: dict[str, Any], *, gone: bool = False) -> WatchedObject:
 class FakeServer:
     """Sends the messages that the test sets, collection by collection, then no more."""
 
-    script: ClassVar[dict[str, list[WatchedObject | ListCompleted]]] = {}
-    now: ClassVar[dict[str, ListCompleted]] = {}
+    script: ClassVar[dict[str, list[WatchedObject | ListEnd]]] = {}
+    now: ClassVar[dict[str, ListEnd]] = {}
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     async def close(self) -> None: ...
 
-    async def list(self, path: str) -> ListCompleted:
-        return self.now.get(path, ListCompleted(0, {}, True))
+    async def list(self, path: str) -> ListEnd:
+        return self.now.get(path, ListEnd(0, {}, True))
 
-    async def follow(self, path: str) -> AsyncIterator[WatchedObject | ListCompleted]:
-        for one in self.script.get(path, [ListCompleted(0, {}, True)]):
+    async def follow(self, path: str) -> AsyncIterator[WatchedObject | ListEnd]:
+        for one in self.script.get(path, [ListEnd(0, {}, True)]):
             yield one
         await asyncio.Event().wait()
 
@@ -64,10 +64,10 @@ Start = Callable[..., Recorder]
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     running: list[Recorder] = []
-    monkeypatch.setattr(module, "Server", FakeServer)
+    monkeypatch.setattr(module, "KubeconfigServer", FakeServer)
 
     def starter(
-        pods: list[WatchedObject | ListCompleted], **more: list[WatchedObject | ListCompleted]
+        pods: list[WatchedObject | ListEnd], **more: list[WatchedObject | ListEnd]
     ) -> Recorder:
         monkeypatch.setattr(
             FakeServer, "script", {PODS: pods, JOBS: more["jobs"]} if more else {PODS: pods}
@@ -89,18 +89,18 @@ def story(recorder: Recorder) -> list[tuple[int, str, bool]]:
 
 def test_listed_changed_and_deleted_objects_are_recorded_in_order(start: Start, monkeypatch):
     first, bound = pod("p", 3), pod("p", 5, nodeName="a")
-    monkeypatch.setattr(FakeServer, "now", {PODS: ListCompleted(9, {}, True)})
+    monkeypatch.setattr(FakeServer, "now", {PODS: ListEnd(9, {}, True)})
     recorder = start(
-        [seen(first), ListCompleted(4, {"p": 3}, True), seen(bound), seen(pod("p", 8), gone=True)]
+        [seen(first), ListEnd(4, {"p": 3}, True), seen(bound), seen(pod("p", 8), gone=True)]
     )
     assert story(recorder) == [(3, "p", False), (5, "p", False), (8, "p", True)]
     assert recorder.recording().gaps == 0
 
 
 def test_a_deleted_pod_is_recorded_as_it_was_last(start: Start, monkeypatch):
-    monkeypatch.setattr(FakeServer, "now", {PODS: ListCompleted(9, {}, True)})
+    monkeypatch.setattr(FakeServer, "now", {PODS: ListEnd(9, {}, True)})
     recorder = start(
-        [ListCompleted(1, {}, True), seen(pod("p", 5, nodeName="a")), seen(pod("p", 8), gone=True)]
+        [ListEnd(1, {}, True), seen(pod("p", 5, nodeName="a")), seen(pod("p", 8), gone=True)]
     )
     story(recorder)
     last = recorder.recording().events[-1].fact
@@ -109,20 +109,20 @@ def test_a_deleted_pod_is_recorded_as_it_was_last(start: Start, monkeypatch):
 
 
 def test_a_revision_without_a_change_of_interest_is_omitted(start: Start, monkeypatch):
-    monkeypatch.setattr(FakeServer, "now", {PODS: ListCompleted(7, {"p": 6}, True)})
-    recorder = start([ListCompleted(1, {}, True), seen(pod("p", 5)), seen(pod("p", 6))])
+    monkeypatch.setattr(FakeServer, "now", {PODS: ListEnd(7, {"p": 6}, True)})
+    recorder = start([ListEnd(1, {}, True), seen(pod("p", 5)), seen(pod("p", 6))])
     assert story(recorder) == [(5, "p", False)]
 
 
 def test_after_an_expired_watch_an_object_that_is_not_listed_is_deleted_and_the_gap_is_counted(
     start: Start, monkeypatch
 ):
-    monkeypatch.setattr(FakeServer, "now", {PODS: ListCompleted(20, {"q": 12}, True)})
+    monkeypatch.setattr(FakeServer, "now", {PODS: ListEnd(20, {"q": 12}, True)})
     said = [
         seen(pod("p", 3)),
-        ListCompleted(4, {"p": 3}, True),
+        ListEnd(4, {"p": 3}, True),
         seen(pod("q", 12)),
-        ListCompleted(15, {"q": 12}, False),
+        ListEnd(15, {"q": 12}, False),
     ]
     recorder = start(said)
     assert story(recorder) == [(3, "p", False), (12, "q", False), (15, "p", True)]
@@ -133,21 +133,21 @@ def test_events_of_all_resources_stand_in_one_order(start: Start, monkeypatch):
     job = pod("j", 4)
     job["metadata"]["labels"] = {"queuectl.dev/queue-name": "queue"}
     now = {
-        PODS: ListCompleted(9, {"p": 5}, True),
-        JOBS: ListCompleted(9, {"j": 4, "unqueued": 6}, True),
+        PODS: ListEnd(9, {"p": 5}, True),
+        JOBS: ListEnd(9, {"j": 4, "unqueued": 6}, True),
     }
     monkeypatch.setattr(FakeServer, "now", now)
-    jobs = [ListCompleted(1, {}, True), seen(job), seen(pod("unqueued", 6))]
-    recorder = start([ListCompleted(1, {}, True), seen(pod("p", 5))], jobs=jobs)
+    jobs = [ListEnd(1, {}, True), seen(job), seen(pod("unqueued", 6))]
+    recorder = start([ListEnd(1, {}, True), seen(pod("p", 5))], jobs=jobs)
     assert story(recorder) == [(4, "j", False), (5, "p", False)]
     assert isinstance(recorder.recording().events[0].fact, JobRecord)
 
 
 def test_now_is_what_exists(start: Start, monkeypatch):
-    monkeypatch.setattr(FakeServer, "now", {PODS: ListCompleted(9, {"p": 5}, True)})
+    monkeypatch.setattr(FakeServer, "now", {PODS: ListEnd(9, {"p": 5}, True)})
     said = [
         seen(pod("gone", 3)),
-        ListCompleted(4, {"gone": 3}, True),
+        ListEnd(4, {"gone": 3}, True),
         seen(pod("p", 5)),
         seen(pod("gone", 6), gone=True),
     ]
@@ -167,7 +167,7 @@ def test_the_pods_of_a_group_are_recorded_with_their_group(start: Start):
             "queuectl.dev/pod-group-total-count": "2",
         },
     }
-    recorder = start([ListCompleted(1, {}, True), seen(grouped)])
+    recorder = start([ListEnd(1, {}, True), seen(grouped)])
     story(recorder)
     [found] = recorder.now()[1]
     assert found.member is not None
@@ -175,8 +175,8 @@ def test_the_pods_of_a_group_are_recorded_with_their_group(start: Start):
 
 
 def test_it_does_not_settle_before_the_revision_of_the_server(start: Start, monkeypatch):
-    monkeypatch.setattr(FakeServer, "now", {PODS: ListCompleted(9, {"p": 7}, True)})
-    recorder = start([ListCompleted(1, {}, True), seen(pod("p", 5))])
+    monkeypatch.setattr(FakeServer, "now", {PODS: ListEnd(9, {"p": 7}, True)})
+    recorder = start([ListEnd(1, {}, True), seen(pod("p", 5))])
     with pytest.raises(TimeoutError, match="/api/v1/pods"):
         recorder.settle(seconds=0.2)
 
@@ -208,7 +208,9 @@ def test_a_recorder_that_ends_while_it_connects_leaves_no_task_and_no_connection
 # ---- the watch itself
 
 
-def server(tmp_path: Path, handler: Callable[[httpx2.Request], httpx2.Response]) -> Server:
+def server(
+    tmp_path: Path, handler: Callable[[httpx2.Request], httpx2.Response]
+) -> KubeconfigServer:
     path = layout.write_kubeconfig(
         tmp_path / "config",
         cluster="c",
@@ -217,7 +219,7 @@ def server(tmp_path: Path, handler: Callable[[httpx2.Request], httpx2.Response])
         user="u",
         identity="token",
     )
-    made = Server(path)
+    made = KubeconfigServer(path)
     made._client = httpx2.AsyncClient(
         base_url="https://127.0.0.1:1",
         transport=httpx2.MockTransport(handler),
@@ -239,14 +241,12 @@ def watching(*events: tuple[str, dict[str, Any]]) -> httpx2.Response:
 EXPIRED = ("ERROR", {"code": 410, "metadata": {}})
 
 
-async def collect(made: Server, count: int) -> list[tuple[str, int, bool] | ListCompleted]:
-    found: list[tuple[str, int, bool] | ListCompleted] = []
+async def collect(made: KubeconfigServer, count: int) -> list[tuple[str, int, bool] | ListEnd]:
+    found: list[tuple[str, int, bool] | ListEnd] = []
     stream = made.follow(PODS)
     async with asyncio.timeout(10):
         async for one in stream:
-            found.append(
-                one if isinstance(one, ListCompleted) else (one.uid, one.version, one.gone)
-            )
+            found.append(one if isinstance(one, ListEnd) else (one.uid, one.version, one.gone))
             if len(found) == count:
                 break
     await stream.aclose()  # type: ignore[attr-defined]  # an async generator behind the interface
@@ -271,7 +271,7 @@ async def test_a_list_of_several_pages_is_read_whole_before_the_watch(tmp_path: 
     assert found == [
         ("a", 1, False),
         ("b", 2, False),
-        ListCompleted(10, {"a": 1, "b": 2}, True),
+        ListEnd(10, {"a": 1, "b": 2}, True),
         ("c", 11, False),
     ]
     assert asked[:3] == ["", "x", "10"]
@@ -290,7 +290,7 @@ async def test_a_watch_that_ends_continues_from_its_last_version_bookmarks_inclu
         return answers.pop(0)
 
     found = await collect(server(tmp_path, answer), 3)
-    assert found == [ListCompleted(10, {}, True), ("a", 11, False), ("a", 21, True)]
+    assert found == [ListEnd(10, {}, True), ("a", 11, False), ("a", 21, True)]
     assert versions == [None, "10", "20"]
 
 
@@ -301,9 +301,9 @@ async def test_after_an_expired_version_the_server_is_listed_again_and_the_gap_i
     answers = [listing(10), forgotten, listing(30, pod("a", 25))]
     found = await collect(server(tmp_path, lambda _: answers.pop(0)), 3)
     assert found == [
-        ListCompleted(10, {}, True),
+        ListEnd(10, {}, True),
         ("a", 25, False),
-        ListCompleted(30, {"a": 25}, False),
+        ListEnd(30, {"a": 25}, False),
     ]
 
 
@@ -316,7 +316,7 @@ async def test_an_interruption_loses_nothing(tmp_path: Path, monkeypatch: pytest
         watching(("ADDED", pod("a", 11))),
     ]
     found = await collect(server(tmp_path, lambda _: answers.pop(0)), 2)
-    assert found == [ListCompleted(10, {}, True), ("a", 11, False)]
+    assert found == [ListEnd(10, {}, True), ("a", 11, False)]
 
 
 async def test_the_connection_of_a_watch_that_is_refused_is_used_again(tmp_path: Path) -> None:
@@ -339,11 +339,11 @@ async def test_a_kind_that_is_not_installed_yet_is_empty_until_it_is(
     missing = httpx2.Response(404)
     answers = [missing, missing, watching(("ADDED", pod("a", 11)))]
     found = await collect(server(tmp_path, lambda _: answers.pop(0)), 2)
-    assert found == [ListCompleted(0, {}, True), ("a", 11, False)]
+    assert found == [ListEnd(0, {}, True), ("a", 11, False)]
 
 
 def test_an_object_that_cannot_be_read_keeps_its_last_form(start: Start, monkeypatch):
-    monkeypatch.setattr(FakeServer, "now", {PODS: ListCompleted(9, {"p": 8}, True)})
+    monkeypatch.setattr(FakeServer, "now", {PODS: ListEnd(9, {"p": 8}, True)})
     broken = pod("p", 8) | {"spec": 1}
-    recorder = start([ListCompleted(1, {}, True), seen(pod("p", 5, nodeName="a")), seen(broken)])
+    recorder = start([ListEnd(1, {}, True), seen(pod("p", 5, nodeName="a")), seen(broken)])
     assert story(recorder) == [(5, "p", False)]

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from queuectl.demo import scenario
-from queuectl.demo.manifests import Pods, job, pytorchjob
+from queuectl.demo.manifests import PodSetManifest, job, pytorchjob
 from queuectl.demo.scenario import (
     GPUS,
     LIMITS,
@@ -17,7 +17,7 @@ from queuectl.demo.scenario import (
     QUOTAS,
     Expected,
     Gang,
-    Phase,
+    SubmissionPhase,
     configuration,
 )
 from queuectl.demo.scenario import (
@@ -53,7 +53,7 @@ def test_every_gang_is_read_as_meant(gang: Gang):
 
 
 @pytest.mark.parametrize("document", configuration(), ids=lambda one: one["kind"])
-def test_configuration_is_honoured_without_a_warning(document: dict[str, object]):
+def test_configuration_is_honored_without_a_warning(document: dict[str, object]):
     _, warnings = validate(scenario.with_idle_reclaim(document))
     assert not warnings
 
@@ -91,8 +91,8 @@ def test_only_one_gang_never_fits_and_not_for_want_of_quota():
 
 
 def test_the_urgent_gang_fits_only_if_one_of_the_first_two_is_evicted():
-    [urgent] = [gang for gang in GANGS if gang.phase is Phase.URGENT]
-    first = [gang for gang in GANGS if gang.phase is Phase.FIRST]
+    [urgent] = [gang for gang in GANGS if gang.phase is SubmissionPhase.URGENT]
+    first = [gang for gang in GANGS if gang.phase is SubmissionPhase.FIRST]
     left = QUOTAS[urgent.namespace] - sum(gang.gpus for gang in first)
     # Not even all others of the team together could make room.
     assert urgent.gpus > left
@@ -101,7 +101,7 @@ def test_the_urgent_gang_fits_only_if_one_of_the_first_two_is_evicted():
 
 
 def test_the_two_candidates_differ_in_what_their_gpus_do_alone():
-    busy, idle = (deepcopy(g.document) for g in GANGS if g.phase is Phase.FIRST)
+    busy, idle = (deepcopy(g.document) for g in GANGS if g.phase is SubmissionPhase.FIRST)
     assert busy["metadata"].pop("name") != idle["metadata"].pop("name")
     profiles = [d["spec"]["template"]["metadata"]["annotations"].pop(PROFILE) for d in (busy, idle)]
     assert profiles == ["busy=0.9", "idle"]
@@ -128,13 +128,13 @@ def test_idleness_is_judged_in_seconds_only_idle_gangs_are_preempted_and_nothing
 
 
 def test_a_job_without_a_queue_is_not_managed():
-    assert record(job("plain", "team", None, Pods(2, 1))).queue is None
+    assert record(job("plain", "team", None, PodSetManifest(2, 1))).queue is None
 
 
 def test_pods_say_what_each_of_them_needs():
-    pods = Pods(3, 4, "16", "64Gi", required=RACK, group="all")
+    pods = PodSetManifest(3, 4, "16", "64Gi", required=RACK, group="all")
     document = pytorchjob(
-        "two", "team", "queue", master=Pods(1, 0, group="all", required=RACK), worker=pods
+        "two", "team", "queue", master=PodSetManifest(1, 0, group="all", required=RACK), worker=pods
     )
     master, worker = record(document).podsets
     assert (worker.count, worker.group) == (3, "all")
@@ -145,7 +145,7 @@ def test_pods_say_what_each_of_them_needs():
 
 def test_pods_run_for_their_stated_time_or_until_they_are_deleted():
     def annotations(seconds: float | None) -> dict[str, str]:
-        document = job("one", "team", "queue", Pods(), seconds=seconds)
+        document = job("one", "team", "queue", PodSetManifest(), seconds=seconds)
         return dict(document["spec"]["template"]["metadata"]["annotations"])
 
     assert annotations(2.5) == {"kwok.queuectl.dev/run-seconds": "2.5"}

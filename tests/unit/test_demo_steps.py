@@ -20,7 +20,7 @@ def output(*, terminal: bool, fails: bool = False) -> str:
             steps.step("Starting")
             if fails:
                 raise RuntimeError
-            steps.done("All is up.")
+            steps.finish("All is up.")
     except RuntimeError:
         out.write("failed")
     return out.getvalue()

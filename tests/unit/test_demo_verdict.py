@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from queuectl.demo.findings import Finding
-from queuectl.demo.scenario import Expected, Gang, Phase
+from queuectl.demo.findings import AuditFinding
+from queuectl.demo.scenario import Expected, Gang, SubmissionPhase
 from queuectl.demo.verdict import measured, reclaimed, scraped, verdict
 from queuectl.domain.utilization import UseState
 from queuectl.objects import keys
@@ -26,7 +26,7 @@ def gang(name: str, **fields: Any) -> Gang:
 GANGS = [
     gang("busy", within=RACK),
     gang("idle", expected=Expected.IS_PREEMPTED),
-    gang("urgent", phase=Phase.URGENT),
+    gang("urgent", phase=SubmissionPhase.URGENT),
     gang("wide", expected=Expected.NEVER_FITS),
 ]
 NEVER_FITS = {"team/wide": {"code": "ShapeNeverFits", "message": "too wide"}}
@@ -160,7 +160,7 @@ def test_every_exporter_was_reached_at_least_once(
         number = next(remaining)
         return [] if number is None else [{"metric": {}, "value": [0.0, str(number)]}]
 
-    assert scraped(query, 4) == Finding(
+    assert scraped(query, 4) == AuditFinding(
         "Prometheus scraped the GPU exporter of every node", numbers, problems
     )
 

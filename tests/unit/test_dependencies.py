@@ -1,4 +1,4 @@
-"""Dependencies: known vulnerabilities are found where the database answers, and each licence is known."""
+"""Dependencies: known vulnerabilities are found where the database answers, and each license is known."""
 
 from __future__ import annotations
 
@@ -117,11 +117,11 @@ def test_each_file_of_the_lock_has_a_hash_and_the_build_uses_the_lock() -> None:
     assert all("--frozen" in options for options in syncs)
 
 
-# ---- licences
+# ---- licenses
 
 
 ALLOWED = ("Apache", "BSD", "ISC", "MIT", "PSF", "Python Software Foundation", "Unlicense")
-"""Each lets the program be distributed under its own licence."""
+"""Each lets the program be distributed under its own license."""
 WEAK_COPYLEFT = {"certifi": "Mozilla Public License 2.0"}
 """Used unchanged, as a package of its own."""
 
@@ -137,16 +137,16 @@ def runtime(name: str, extras: frozenset[str] = frozenset()) -> Iterator[Distrib
             yield from runtime(needed.name, frozenset(needed.extras))
 
 
-def licence(found: Distribution) -> str:
-    """The licence that its metadata states."""
+def license_of(found: Distribution) -> str:
+    """The license that its metadata states."""
     metadata: Any = found.metadata
     classified = [c for c in metadata.get_all("Classifier") or () if c.startswith("License ::")]
     lines = [metadata.get("License-Expression") or "", *classified, metadata.get("License") or ""]
     return next((line.splitlines()[0] for line in lines if line), "")
 
 
-def test_every_package_the_program_runs_on_has_a_licence_that_goes_with_its_own() -> None:
-    licences = {found.name.lower(): licence(found) for found in runtime("queuectl")}
-    assert len(licences) > 20
-    odd = {name: text for name, text in licences.items() if not any(a in text for a in ALLOWED)}
+def test_every_package_the_program_runs_on_has_a_license_that_goes_with_its_own() -> None:
+    licenses = {found.name.lower(): license_of(found) for found in runtime("queuectl")}
+    assert len(licenses) > 20
+    odd = {name: text for name, text in licenses.items() if not any(a in text for a in ALLOWED)}
     assert {name: odd[name] for name in odd if WEAK_COPYLEFT.get(name, "?") not in odd[name]} == {}

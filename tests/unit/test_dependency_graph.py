@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from queuectl.domain.dependency_graph import DependencyGraph, JobFound
 from queuectl.domain.gates import Dependency, DependencyStatus, JobName
-from queuectl.domain.jobs import Outcome
+from queuectl.domain.jobs import JobOutcome
 from tests.support.work import lines_run
 
 
@@ -66,7 +66,7 @@ def test_an_event_of_one_job_costs_the_same_however_many_jobs_wait_behind_its_de
 
         def run() -> None:
             graph.put({name(0): JobFound(None, ("example.com/gate",))})
-            graph.put({name(0): JobFound(Outcome.SUCCEEDED, ())})
+            graph.put({name(0): JobFound(JobOutcome.SUCCEEDED, ())})
             graph.put({name(0): None})
             graph.put({name(0): JobFound(None, ())})
 
@@ -88,7 +88,7 @@ def test_jobs_that_are_created_in_their_order_one_by_one_start_no_search() -> No
 
 def test_an_event_concerns_the_direct_dependents_only() -> None:
     graph = DependencyGraph(jobs_of("a chain", 10))
-    assert graph.put({name(3): JobFound(Outcome.SUCCEEDED, ())}) == {name(4)}
+    assert graph.put({name(3): JobFound(JobOutcome.SUCCEEDED, ())}) == {name(4)}
     assert graph.put({name(3): None}) == {name(4)}
     assert graph.put({name(3): JobFound(None, ())}) == {name(4)}
     assert graph.put({name(3): JobFound(None, ("example.com/gate",))}) == set()
@@ -112,7 +112,7 @@ def test_a_long_cycle_is_shown_without_its_jobs() -> None:
 NUMBERS = st.integers(0, 7)
 FOUND = st.none() | st.builds(
     JobFound,
-    st.sampled_from([None, None, None, Outcome.SUCCEEDED, Outcome.FAILED]),
+    st.sampled_from([None, None, None, JobOutcome.SUCCEEDED, JobOutcome.FAILED]),
     st.lists(NUMBERS, max_size=3).map(lambda numbers: after(*numbers)),
 )
 

@@ -20,7 +20,7 @@ from queuectl.lifecycle.observations import Observations, Observer
 from queuectl.objects.kinds import KINDS
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
-from queuectl.state.usage import Usage
+from queuectl.state.usage import OtherPodUsage
 from tests.support.work import lines_run
 
 CONFIG = QueueConfig()
@@ -33,7 +33,7 @@ class World:
 
     def __init__(self) -> None:
         self.mirror, self.ledger = Mirror.of(KINDS), Ledger()
-        usage = Usage(self.mirror, self.ledger)
+        usage = OtherPodUsage(self.mirror, self.ledger)
         self.observer = Observer(self.mirror, self.ledger, usage, 60.0)
 
     def see(self, name: str, after: str = "", version: int = 1, **labels: str) -> None:

@@ -17,7 +17,7 @@ from tests.api.support import FixedDiagnoser, running
 from tests.doubles.store import MemoryStore
 from tests.support.cli import Cli
 from tests.unit.test_cli_clients import queuectl
-from tests.unit.test_config_fields import HEAD, HONOURED, PASSED_OVER, WARNED, paths
+from tests.unit.test_config_fields import HEAD, HONORED, PASSED_OVER, WARNED, paths
 
 __all__ = ["queuectl"]
 
@@ -73,7 +73,7 @@ def test_every_field_the_reader_knows_is_in_the_reference_and_no_other(kind: str
 def test_the_reference_names_the_fields_that_have_no_effect_and_a_warning() -> None:
     for kind, field, _ in WARNED:
         assert re.search(r"\bwith a warning\b", rows(kind)[field]), (kind, field)
-    for kind, field, *_ in HONOURED:
+    for kind, field, *_ in HONORED:
         said = rows(kind).get(field, "")
         assert not said.startswith(" ignored with a warning"), (kind, field)
 

@@ -22,8 +22,8 @@ from queuectl.domain.accounting import (
     Free,
     LostWork,
     Mark,
-    Phase,
     Subject,
+    UsagePhase,
 )
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.fleet import Node
@@ -56,12 +56,12 @@ def gang(
     """It waits until it has so many hours left, and runs to the end of the day; it loses work an hour before."""
     who = Subject(team, "PyTorchJob", team, "train", "research", "gpus", labels=(("team", team),))
 
-    def mark(at: float, phase: Phase, lost: LostWork | None = None) -> Mark:
+    def mark(at: float, phase: UsagePhase, lost: LostWork | None = None) -> Mark:
         return Mark(team, at, at, phase, 1, gpus, (FlavorGpus("h100", "spot", gpus),), who, lost)
 
-    marks = [mark(DAY, Phase.WAITS), mark(END - hours * HOUR, Phase.HOLDS)]
+    marks = [mark(DAY, UsagePhase.WAITS), mark(END - hours * HOUR, UsagePhase.HOLDS)]
     if loss:
-        marks.append(mark(END - HOUR, Phase.HOLDS, LostWork("Preempted", loss * HOUR)))
+        marks.append(mark(END - HOUR, UsagePhase.HOLDS, LostWork("Preempted", loss * HOUR)))
     state, utilization = look
     fold.workload(
         None, marks, all_along(GangUse(team, 1, state, DAY, END, utilization, 1.0, ""), DAY)

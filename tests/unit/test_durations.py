@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from queuectl.domain.estimates import RunTimeSource
 from queuectl.domain.ledger import Entry, EntryChange, State
-from queuectl.domain.past_jobs import Run
+from queuectl.domain.past_jobs import FinishedRun
 from queuectl.domain.records import Upserted
 from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.domain.workload import Duration
-from queuectl.state.durations import Durations, RunError, work_of
+from queuectl.state.durations import LearnedDurations, RunError, work_of
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
 from tests.unit.test_state import CONFIG, ENTRY, JOB, LIVE, RESUMED, World, on
@@ -25,13 +25,13 @@ class Leader(World):
     def __init__(self, entry: Entry) -> None:
         job = JOB if entry.state is State.PENDING else RESUMED
         super().__init__(entry, records=[job, on("p1", "n1"), on("p2", "n2")])
-        self.durations = Durations(self.mirror)
+        self.durations = LearnedDurations(self.mirror)
         self.builder = SnapshotBuilder(
             self.mirror, self.ledger, self.usage, durations=self.durations
         )
 
     def learns(self, *seconds: float) -> None:
-        self.durations.learn(Run(work_of(ENTRY), one) for one in seconds)
+        self.durations.learn(FinishedRun(work_of(ENTRY), one) for one in seconds)
 
     def plans(self, now: float) -> Snapshot:
         return self.builder.freeze(CONFIG, now, SolverLimits())
@@ -97,7 +97,7 @@ def test_an_annotation_that_changes_counts_at_once() -> None:
     assert leader.plans(22.0).pending[0].workload.duration == Duration(90.0, enforced=True)
 
 
-def ended(durations: Durations, seconds: float, *, attempts: int = 1) -> list[RunError]:
+def ended(durations: LearnedDurations, seconds: float, *, attempts: int = 1) -> list[RunError]:
     """The gang starts, once or several times, and finishes."""
     starts = replace(ENTRY, state=State.STARTING, attempt=1, started_at=0.0)
     for number in range(attempts):
@@ -110,7 +110,7 @@ def ended(durations: Durations, seconds: float, *, attempts: int = 1) -> list[Ru
 def test_a_finished_gang_is_compared_with_what_was_expected_at_its_first_start() -> None:
     durations = Leader(ENTRY).durations
     assert ended(durations, 100.0) == [], "nothing was expected"
-    durations.learn(Run(work_of(ENTRY), one) for one in SECONDS)
+    durations.learn(FinishedRun(work_of(ENTRY), one) for one in SECONDS)
     assert ended(durations, 550.0, attempts=2) == [
         RunError(RunTimeSource.LEARNED, 50.0, within=True)
     ]

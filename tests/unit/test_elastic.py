@@ -11,10 +11,10 @@ import pytest
 
 from queuectl.control.leader.decisions import Decider
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.domain.arrays import growth_of, index_uid
 from queuectl.domain.fleet import Fleet
-from queuectl.domain.jobs import JobRecord, Outcome, PodPhase, PodRecord, podsets_joining
+from queuectl.domain.jobs import JobOutcome, JobRecord, PodPhase, PodRecord, podsets_joining
 from queuectl.domain.ledger import Document, Entry, EntryChange, State
 from queuectl.domain.plan import Admission, Eviction, Plan
 from queuectl.domain.queues import LocalQueue, QueueConfig, ResourceFlavor
@@ -28,7 +28,7 @@ from queuectl.state.arrays import after_lower_ranks, in_rank_order, stalled_rank
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
-from queuectl.state.usage import Usage
+from queuectl.state.usage import OtherPodUsage
 from tests.planner.build import config, gang, node, placed, podset, queue
 from tests.support.file_plans import planned, pod_of_index
 
@@ -49,7 +49,7 @@ def elastic(
     **spec: Any,
 ) -> Document:
     marks = {mark: "true", **({LEAST: str(least)} if least is not None else {}), **annotations}
-    document = m.job("train", "default", "main", Pods(most, gpus=1), annotations=marks)
+    document = m.job("train", "default", "main", PodSetManifest(most, gpus=1), annotations=marks)
     template = document["spec"]["template"]
     meta = {"annotations": dict(per_pod), "labels": {"queuectl.dev/attempt": attempt}}
     template = {**template, "metadata": meta}
@@ -120,9 +120,9 @@ SLICES = {RACK: "rack", "queuectl.dev/podset-slice-size": "2"}
         (elastic(parallelism=3), "spec.completions is 4 and spec.parallelism is 3"),
         (elastic(1001), "spec.parallelism: 1001 is more than 1000 pods"),
         (elastic(podFailurePolicy=None), "no rule with action Ignore"),
-        (elastic(successPolicy=None), "spec.successPolicy has no rule that the first 2 indexes can fulfil"),
-        (elastic(successPolicy={"rules": [{"succeededIndexes": "0-2"}]}), "can fulfil"),
-        (elastic(successPolicy={"rules": [{"succeededCount": 3}]}), "can fulfil"),
+        (elastic(successPolicy=None), "spec.successPolicy has no rule that the first 2 indexes can fulfill"),
+        (elastic(successPolicy={"rules": [{"succeededIndexes": "0-2"}]}), "can fulfill"),
+        (elastic(successPolicy={"rules": [{"succeededCount": 3}]}), "can fulfill"),
         (elastic(annotations={"queuectl.dev/array": "true"}), "an elastic Job is no array"),
         (elastic(least=5), "'5' is not a number from 1 to 4"),
         (elastic(per_pod={"queuectl.dev/min-count": "3"}), "job-min-parallelism is '2' but min-count of its pods is '3'"),
@@ -272,10 +272,10 @@ def test_a_new_process_keeps_the_indexes_of_the_ledger(ledger_first: bool) -> No
 def test_an_index_ends_with_its_pod_or_with_the_job() -> None:
     seen = mirror(RESUMED, pod("p2", 2, gated=False, workload=THIRD))
     see(seen, pod("p2", 2, 2, gated=False, workload=THIRD, phase=PodPhase.SUCCEEDED))
-    assert seen.jobs[THIRD].outcome is Outcome.SUCCEEDED
+    assert seen.jobs[THIRD].outcome is JobOutcome.SUCCEEDED
     assert seen.jobs[FOURTH].outcome is None
-    see(seen, replace(RESUMED, version=3, outcome=Outcome.SUCCEEDED))
-    assert seen.jobs[FOURTH].outcome is Outcome.SUCCEEDED
+    see(seen, replace(RESUMED, version=3, outcome=JobOutcome.SUCCEEDED))
+    assert seen.jobs[FOURTH].outcome is JobOutcome.SUCCEEDED
 
 
 # ---- snapshots
@@ -376,7 +376,7 @@ def test_a_pod_that_waits_follows_its_gang_to_another_domain(to: Mapping[str, in
     base = replace(entry("u", State.RUNNING), attempt=1, started_at=1.0)
     second = index_uid("u", 1)
     ledger = Ledger([base, entry(second)])
-    builder = SnapshotBuilder(seen, ledger, Usage(seen, ledger))
+    builder = SnapshotBuilder(seen, ledger, OtherPodUsage(seen, ledger))
     flavors = [ResourceFlavor("default", (), topology="gpus")]
     known = replace(config(queue("pool"), flavors=flavors), local_queues={("default", "main"): LocalQueue("default", "main", "pool")})  # fmt: skip
 

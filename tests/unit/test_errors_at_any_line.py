@@ -27,7 +27,7 @@ from queuectl.domain.records import (
 from queuectl.lifecycle.observations import Observer
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
-from queuectl.state.usage import Usage
+from queuectl.state.usage import OtherPodUsage
 from tests.control.rig import gang
 from tests.doubles.cluster import FakeCluster
 
@@ -139,16 +139,16 @@ def test_the_copy_of_the_cluster_is_that_of_its_records(seed: int) -> None:
 def test_sums_are_marked_as_damaged_or_are_those_of_the_pods(seed: int) -> None:
     draw = random.Random(seed)
     mirror, ledger = Mirror({"jobs": "Job"}), Ledger()
-    usage = Usage(mirror, ledger)
+    usage = OtherPodUsage(mirror, ledger)
     observer = Observer(mirror, ledger, usage, 30.0)
     for step in range(8):
         mirror.apply(some_deltas(draw, step))
         with error_at_line(draw.randint(1, 60), ["queuectl/state/usage.py"]):
             observer.observe(QueueConfig(), 100.0 + step)
         if observer.damaged:  # the leader derives them again before the next commit
-            usage = Usage(mirror, ledger)
+            usage = OtherPodUsage(mirror, ledger)
             usage.refresh(list(mirror.pods))
             observer = Observer(mirror, ledger, usage, 30.0)
-        fresh = Usage(mirror, ledger)
+        fresh = OtherPodUsage(mirror, ledger)
         fresh.refresh(list(mirror.pods))
         assert usage.other_pods == fresh.other_pods

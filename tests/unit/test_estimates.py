@@ -17,7 +17,7 @@ from queuectl.domain.estimates import (
 )
 from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
-from queuectl.domain.past_jobs import Run, Work
+from queuectl.domain.past_jobs import FinishedRun, GangProfile
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import (
     ClusterQueue,
@@ -34,16 +34,16 @@ from queuectl.domain.records import NamespaceRecord, Upserted
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
-from queuectl.durations.estimator import ENOUGH, KEPT
+from queuectl.durations.estimator import ENOUGH, MOST_RUN_TIMES
 from queuectl.estimates.expected_starts import expected_starts
 from queuectl.estimates.scene import scene_of
 from queuectl.planner.cache import PlannerCache
-from queuectl.state.durations import Durations
+from queuectl.state.durations import LearnedDurations
 from queuectl.state.estimates import EstimateError, Estimates
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
-from queuectl.state.usage import Usage
+from queuectl.state.usage import OtherPodUsage
 
 NOW = 1000.0
 
@@ -69,9 +69,9 @@ class Leader:
         self.mirror.apply([Upserted(NamespaceRecord("team", 1, ()))])
         self.ledger = Ledger()
         self.config = config()
-        usage = Usage(self.mirror, self.ledger)
+        usage = OtherPodUsage(self.mirror, self.ledger)
         self.builder = SnapshotBuilder(self.mirror, self.ledger, usage)
-        self.durations = Durations(self.mirror)
+        self.durations = LearnedDurations(self.mirror)
         self.estimates = Estimates(self.mirror, self.durations)
 
     def add(
@@ -126,9 +126,9 @@ class Leader:
         return self.estimates.note([EntryChange(before, after, at)])
 
 
-def runs(*seconds: float, user: str = "ann", queue: str = "q") -> list[Run]:
-    work = Work("cq", "team", queue, user, "other", 1, 8)
-    return [Run(work, one) for one in seconds]
+def runs(*seconds: float, user: str = "ann", queue: str = "q") -> list[FinishedRun]:
+    work = GangProfile("cq", "team", queue, user, "other", 1, 8)
+    return [FinishedRun(work, one) for one in seconds]
 
 
 def test_an_execution_time_gives_the_latest_end_of_a_gang() -> None:
@@ -145,10 +145,10 @@ def test_an_execution_time_gives_the_latest_end_of_a_gang() -> None:
         runs(*[300] * 5, user="bob"),  # no run of the user: the queue's are used
         runs(*[700] * 5, user="bob") + runs(*[300] * 5),
         runs(*[300] * 5, queue="other"),  # else those of the ClusterQueue
-        runs(*[9000.0] * KEPT, *[300.0] * KEPT),  # only the last runs count
+        runs(*[9000.0] * MOST_RUN_TIMES, *[300.0] * MOST_RUN_TIMES),  # only the last runs count
     ],
 )
-def test_else_gangs_of_its_user_or_of_its_queue_did(past: list[Run]) -> None:
+def test_else_gangs_of_its_user_or_of_its_queue_did(past: list[FinishedRun]) -> None:
     leader = Leader()
     leader.durations.learn(past)
     leader.add("r", State.RUNNING, 16)

@@ -153,7 +153,7 @@ LOCAL = {
 }
 
 
-def labelled(**labels: str) -> dict[str, Any]:
+def labeled(**labels: str) -> dict[str, Any]:
     known = {"queuectl.dev/queue-name": "short"}
     return job(labels=known | {f"queuectl.dev/{k.replace('_', '-')}": v for k, v in labels.items()})
 
@@ -161,8 +161,8 @@ def labelled(**labels: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("given", "duration"),
     [
-        (labelled(), Duration(60.0, enforced=True)),
-        (labelled(max_exec_time_seconds="600"), Duration(600.0, enforced=True)),
+        (labeled(), Duration(60.0, enforced=True)),
+        (labeled(max_exec_time_seconds="600"), Duration(600.0, enforced=True)),
         (job(labels={"queuectl.dev/queue-name": "main", "queuectl.dev/expected-duration-seconds": "90"}), Duration(90.0)),
         (job(), None),
         (workload(spec={"maximumExecutionTimeSeconds": 60}), Duration(60.0, enforced=True)),
@@ -179,7 +179,7 @@ def test_files_state_limits_and_expectations(
 
 
 def test_a_file_with_more_than_the_maximum_is_refused() -> None:
-    (pending,) = load(labelled(max_exec_time_seconds="3601"), MOST, LOCAL).snapshot.pending
+    (pending,) = load(labeled(max_exec_time_seconds="3601"), MOST, LOCAL).snapshot.pending
     assert pending.blocked is not None
     assert (
         "3601 s is more than the 3600 s that ClusterQueue limited permits"

@@ -16,7 +16,7 @@ from queuectl.domain.gates import (
     remaining,
     same_gates,
 )
-from queuectl.domain.jobs import Outcome
+from queuectl.domain.jobs import JobOutcome
 from queuectl.domain.reasons import Code
 
 ME = JobName.of("Job", "team-a", "train")
@@ -87,14 +87,14 @@ OPEN = JobFound(None, ())
 STATUSES: list[tuple[str, dict[JobName, JobFound], DependencyStatus]] = [
     ("a job that is not there", {}, DependencyStatus.MISSING),
     ("one that runs", found(prep=OPEN), DependencyStatus.UNFINISHED),
-    ("one that succeeded", found(prep=JobFound(Outcome.SUCCEEDED, ())), DependencyStatus.SUCCEEDED),
-    ("one that failed", found(prep=JobFound(Outcome.FAILED, ())), DependencyStatus.FAILED),
+    ("one that succeeded", found(prep=JobFound(JobOutcome.SUCCEEDED, ())), DependencyStatus.SUCCEEDED),
+    ("one that failed", found(prep=JobFound(JobOutcome.FAILED, ())), DependencyStatus.FAILED),
     ("one that waits for another job", found(prep=JobFound(None, after("data")), data=OPEN), DependencyStatus.UNFINISHED),
     ("one that waits for a job that is not there", found(prep=JobFound(None, after("data"))), DependencyStatus.UNFINISHED),
     ("one that waits for this job", found(prep=JobFound(None, after("train")), train=OPEN), DependencyStatus.CYCLE),
     ("one that waits for it through another",
      found(prep=JobFound(None, after("data")), data=JobFound(None, ("example.com/x", *after("train"))), train=OPEN), DependencyStatus.CYCLE),
-    ("one that waited for it, and ended", found(prep=JobFound(Outcome.SUCCEEDED, after("train"))), DependencyStatus.SUCCEEDED),
+    ("one that waited for it, and ended", found(prep=JobFound(JobOutcome.SUCCEEDED, after("train"))), DependencyStatus.SUCCEEDED),
     ("one in a cycle without this job",
      found(prep=JobFound(None, after("data")), data=JobFound(None, after("prep"))), DependencyStatus.UNFINISHED),
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""GPU resources and product labels of the vendors, as their device plugins and node labellers set them."""
+"""GPU resources and product labels of the vendors, as their device plugins and node labelers set them."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def test_a_gang_starts_at_once_with_the_proposal(
 # ---- levels
 
 
-def labelled(*rows: Mapping[str, str]) -> list[Node]:
+def labeled(*rows: Mapping[str, str]) -> list[Node]:
     return [Node(f"n{at}", labels) for at, labels in enumerate(rows)]
 
 
@@ -173,17 +173,17 @@ ZONE = "topology.kubernetes.io/zone"
 @pytest.mark.parametrize(
     ("nodes", "chosen", "reason"),
     [
-        (labelled({A: "1", B: "x"}, {A: "1", B: "x"}, {A: "2", B: "y"}), (A,), f"{B}: it has the same domains as {A}"),
-        (labelled({A: "1"}, {A: "1"}), (), f"{A}: all nodes have the value 1"),
-        (labelled({A: "1"}, {A: "2"}), (), f"{A}: each node has a value of its own"),
-        (labelled({A: "1"}, {A: "1"}, {A: "2"}, {}), (), f"{A}: 1 of 4 nodes lack it (n3)"),
+        (labeled({A: "1", B: "x"}, {A: "1", B: "x"}, {A: "2", B: "y"}), (A,), f"{B}: it has the same domains as {A}"),
+        (labeled({A: "1"}, {A: "1"}), (), f"{A}: all nodes have the value 1"),
+        (labeled({A: "1"}, {A: "2"}), (), f"{A}: each node has a value of its own"),
+        (labeled({A: "1"}, {A: "1"}, {A: "2"}, {}), (), f"{A}: 1 of 4 nodes lack it (n3)"),
         (
-            labelled({A: "1", B: "x"}, {A: "1", B: "y"}, {A: "2", B: "x"}, {A: "2", B: "z"}),
+            labeled({A: "1", B: "x"}, {A: "1", B: "y"}, {A: "2", B: "x"}, {A: "2", B: "z"}),
             (A,),
             f"{B}: {B} x has nodes in {A} 1 and 2",
         ),
         (
-            labelled({A: "1", ZONE: "x"}, {A: "1", ZONE: "y"}, {A: "2", ZONE: "z"}, {A: "2", ZONE: "z"}),
+            labeled({A: "1", ZONE: "x"}, {A: "1", ZONE: "y"}, {A: "2", ZONE: "z"}, {A: "2", ZONE: "z"}),
             (A,),
             f"{ZONE}: {A} 1 has nodes in {ZONE} x and y",
         ),

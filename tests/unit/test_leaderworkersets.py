@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from queuectl.cluster.resources import watched
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.records import Deleted, Upserted
@@ -21,8 +21,8 @@ from queuectl.state.mirror import Mirror
 from tests.support.leaderworkersets import leaderworkerset as manifest
 
 Document = dict[str, Any]
-PODS = Pods(3, gpus=8)
-LEADER = Pods(1, gpus=4)
+PODS = PodSetManifest(3, gpus=8)
+LEADER = PodSetManifest(1, gpus=4)
 EXCLUSIVE = "leaderworkerset.sigs.k8s.io/exclusive-topology"
 
 
@@ -39,12 +39,12 @@ def podsets_of(record: JobRecord) -> list[tuple[str, int, int]]:
     [
         (PODS, None, [("main", 3, 8)]),
         (PODS, LEADER, [("leader", 1, 4), ("worker", 2, 8)]),
-        (Pods(1, gpus=8), LEADER, [("leader", 1, 4)]),
+        (PodSetManifest(1, gpus=8), LEADER, [("leader", 1, 4)]),
     ],
     ids=["one template", "two templates", "a leader alone"],
 )
 def test_the_podsets_of_a_group_are_those_of_its_templates(
-    pods: Pods, leader: Pods | None, expected: list[tuple[str, int, int]]
+    pods: PodSetManifest, leader: PodSetManifest | None, expected: list[tuple[str, int, int]]
 ) -> None:
     record = record_of(manifest("s", "n", pods, leader=leader, replicas=4))
     assert (podsets_of(record), record.groups, record.error) == (expected, 4, None)
@@ -70,7 +70,7 @@ def in_template(document: Document, **labels: str) -> Document:
             "belongs on the LeaderWorkerSet",
             False,
         ),
-        (manifest("s", "n", Pods(0)), r"size: 0 is not a positive number", False),
+        (manifest("s", "n", PodSetManifest(0)), r"size: 0 is not a positive number", False),
     ],
     ids=["exclusive topology", "another group", "a queue in a template alone", "no pods"],
 )

@@ -66,7 +66,7 @@ class RecordedProgress:
     def tick(self, detail: str = "") -> None:
         pass
 
-    def done(self, what: str) -> None:
+    def finish(self, what: str) -> None:
         pass
 
 

@@ -13,16 +13,16 @@ from prometheus_client.parser import text_string_to_metric_families
 from queuectl.localcluster.client import get_plain
 from queuectl.localcluster.exporter import Exporters, load_of
 from queuectl.localcluster.exposition import Dialect, render
-from queuectl.localcluster.gpus import Load, NodeDevices, parse_profile
+from queuectl.localcluster.gpus import GpuPod, SimulatedGpus, parse_profile
 
 
-def load(name: str, gpus: int = 1, profile: str = "busy", **more: Any) -> Load:
-    return Load("team", name, f"uid-{name}", "n0", gpus, parse_profile(profile), 100.0, **more)
+def load(name: str, gpus: int = 1, profile: str = "busy", **more: Any) -> GpuPod:
+    return GpuPod("team", name, f"uid-{name}", "n0", gpus, parse_profile(profile), 100.0, **more)
 
 
-def samples(*loads: Load, now: float = 100.0, **dialect: Any) -> dict[str, list[dict[str, Any]]]:
+def samples(*loads: GpuPod, now: float = 100.0, **dialect: Any) -> dict[str, list[dict[str, Any]]]:
     """Metric to its series, each as labels and ``value``; read by the client library's own parser."""
-    devices = NodeDevices("n0", gpus=4)
+    devices = SimulatedGpus("n0", gpus=4)
     for one in loads:
         devices.put(one)
     text = render(devices.assignments, devices.free_devices, Dialect(**dialect), now)
@@ -36,7 +36,7 @@ ENGINE, UTIL = "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_GPU_UTIL"
 
 
 def test_a_line_has_the_real_exporters_labels_in_their_order() -> None:
-    devices = NodeDevices("n0", gpus=1)
+    devices = SimulatedGpus("n0", gpus=1)
     devices.put(load("train"))
     (line,) = [
         line
@@ -137,7 +137,7 @@ def test_the_third_vendors_exporter_has_its_own_labels_for_pods() -> None:
 
 
 def test_a_gpu_is_given_back_and_given_again() -> None:
-    devices = NodeDevices("n0", gpus=4)
+    devices = SimulatedGpus("n0", gpus=4)
     for name in ("a", "b"):
         devices.put(load(name, 2))
     devices.take("uid-a")

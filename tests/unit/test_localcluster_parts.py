@@ -25,7 +25,7 @@ from queuectl.localcluster import (
     ClusterSpec,
     LocalClusterError,
     NodeSpec,
-    Taint,
+    NodeTaint,
     devices,
     keeper,
     layout,
@@ -34,7 +34,7 @@ from queuectl.localcluster import (
 from queuectl.localcluster.certificates import Authority
 from queuectl.localcluster.commands import app
 from queuectl.localcluster.progress import LineProgress
-from queuectl.localcluster.supervisor import Supervisor
+from queuectl.localcluster.supervisor import KeeperHandle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,7 +65,7 @@ def test_an_nvlink_domain_is_a_rack_or_a_part_of_one() -> None:
 
 
 def test_taints_and_labels_are_those_of_the_description() -> None:
-    [node] = NodeSpec(1, 1, 1, taints=(Taint("gpu"),), labels=(("pool", "a"),)).documents()
+    [node] = NodeSpec(1, 1, 1, taints=(NodeTaint("gpu"),), labels=(("pool", "a"),)).documents()
     assert node["spec"]["taints"] == [{"key": "gpu", "effect": "NoSchedule", "value": ""}]
     assert node["metadata"]["labels"]["pool"] == "a"
 
@@ -172,21 +172,21 @@ def test_secrets_are_readable_by_their_owner_alone(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
+def supervisor(tmp_path: Path) -> Iterator[KeeperHandle]:
     home = tmp_path / "home"
     home.mkdir()
-    one = Supervisor.spawn(home, remove=True)
+    one = KeeperHandle.spawn(home, remove=True)
     yield one
     one.shutdown()
     assert not home.exists()
 
 
-def sleeper(supervisor: Supervisor, name: str = "sleeper") -> int:
+def sleeper(supervisor: KeeperHandle, name: str = "sleeper") -> int:
     home = supervisor.directory
     return supervisor.start(name, ["/bin/sleep", "100"], env={}, cwd=home, log=home / "log")
 
 
-def test_the_keeper_starts_and_ends_programs(supervisor: Supervisor) -> None:
+def test_the_keeper_starts_and_ends_programs(supervisor: KeeperHandle) -> None:
     pid = sleeper(supervisor)
     assert supervisor.programs()["sleeper"].pid == pid
     with pytest.raises(LocalClusterError, match=f"sleeper is already running with pid {pid}"):
@@ -198,7 +198,7 @@ def test_the_keeper_starts_and_ends_programs(supervisor: Supervisor) -> None:
     assert supervisor.programs()["sleeper"].returncode == -signal.SIGKILL
 
 
-def test_the_keeper_reports_an_action_that_fails(supervisor: Supervisor) -> None:
+def test_the_keeper_reports_an_action_that_fails(supervisor: KeeperHandle) -> None:
     home = supervisor.directory
     with pytest.raises(
         LocalClusterError, match=r"refused to start: FileNotFoundError: .*no-such-program"
@@ -213,7 +213,7 @@ def test_the_keeper_reports_an_action_that_fails(supervisor: Supervisor) -> None
 )
 def test_an_interrupt_while_the_keeper_is_asked_stays_an_interrupt(tmp_path: Path) -> None:
     """Wherever it comes, be it right after a socket is made: a Ctrl-C must not turn into a keeper that does not answer."""
-    supervisor, moments = Supervisor.spawn(tmp_path, remove=False), Random(1)
+    supervisor, moments = KeeperHandle.spawn(tmp_path, remove=False), Random(1)
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
         for _ in range(60):
@@ -240,7 +240,7 @@ def test_a_keeper_with_a_full_queue_of_connections_answers_later(tmp_path: Path)
                 other.connect(address)
         answers = Thread(target=_answer_each, args=(listener,))
         answers.start()
-        assert Supervisor(tmp_path).programs() == {}
+        assert KeeperHandle(tmp_path).programs() == {}
         answers.join()
 
 
@@ -258,7 +258,7 @@ def _answer_each(listener: socket.socket) -> None:
 
 
 def test_the_end_of_the_keeper_takes_whole_process_groups(tmp_path: Path) -> None:
-    supervisor = Supervisor.spawn(tmp_path, remove=False)
+    supervisor = KeeperHandle.spawn(tmp_path, remove=False)
     marker = tmp_path / "child"
     script = f"sleep 100 & echo $! > {marker}; wait"
     supervisor.start(
@@ -277,7 +277,7 @@ def test_the_end_of_the_keeper_takes_whole_process_groups(tmp_path: Path) -> Non
 
 
 def test_a_folder_goes_though_a_program_of_another_session_still_writes_there(
-    supervisor: Supervisor,
+    supervisor: KeeperHandle,
 ) -> None:
     home = supervisor.directory
     # Like a database that stops after its owner: the keeper cannot reach it, and it still writes for a moment.
@@ -307,10 +307,10 @@ def test_programs_outlive_the_thread_that_started_them_but_not_the_process(tmp_p
     script = (
         "import sys, threading, time\n"
         "from pathlib import Path\n"
-        "from queuectl.localcluster.supervisor import Supervisor\n"
+        "from queuectl.localcluster.supervisor import KeeperHandle\n"
         f"home = Path({str(tmp_path)!r})\n"
         "def work():\n"
-        "    supervisor = Supervisor.spawn(home, remove=True)\n"
+        "    supervisor = KeeperHandle.spawn(home, remove=True)\n"
         "    print(supervisor.start('s', ['/bin/sleep', '100'], env={}, cwd=home, log=home / 'log'), flush=True)\n"
         "thread = threading.Thread(target=work); thread.start(); thread.join(); time.sleep(100)\n"
     )
@@ -334,7 +334,7 @@ def test_progress_has_the_current_step_the_next_step_and_a_progress_line() -> No
     shown = LineProgress(stream, every=0)
     shown.step("Building", "starting")
     shown.tick("package a")
-    shown.done("Done.")
+    shown.finish("Done.")
     lines = stream.getvalue().splitlines()
     assert lines[0] == "localcluster: Building (next: starting)"
     assert lines[1].startswith("localcluster: Building: 0.0 s, package a")

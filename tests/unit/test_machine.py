@@ -32,20 +32,19 @@ from queuectl.domain.events import (
     QueueMoved,
     Refuse,
     Repair,
+    RequiredWriteRefused,
     Reserve,
     RetryDue,
     StartConfirmed,
     Submitted,
     WriteAccepted,
-    WriteRefused,
 )
 from queuectl.domain.gates import Dependency, DependencyStatus, Standing
-from queuectl.domain.jobs import JobRecord, Outcome
+from queuectl.domain.jobs import JobOutcome, JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, Intent, Purpose, State, violations
 from queuectl.domain.plan import SlipCause
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.rules import PodsReady as PodsReadyRules
-from queuectl.domain.rules import Rules
+from queuectl.domain.rules import PodsReadyRules, Rules
 from queuectl.domain.snapshot import CapacityLease, PlannedStart
 from queuectl.domain.workload import Placement, PodSetPlacement
 from queuectl.lifecycle.machine import DEFAULT_RULES, IllegalTransition, handle
@@ -134,7 +133,7 @@ TRANSITIONS: list[tuple[str, tuple[Event, ...], State]] = [
     ("and is not recorded for a gang that is being evicted", (*RUNS, EVICTED, IDLES), State.EVICTING),
     ("a job resumed by others is taken down", (SUBMITTED, EVICTED), State.EVICTING),
     ("a deleted job is finished", (SUBMITTED, ObjectDeleted()), State.FINISHED),
-    ("success ends it", (SUBMITTED, Admit(PLACEMENT), Ended(Outcome.SUCCEEDED)), State.FINISHED),
+    ("success ends it", (SUBMITTED, Admit(PLACEMENT), Ended(JobOutcome.SUCCEEDED)), State.FINISHED),
     ("an eviction does not outlive the job", (SUBMITTED, Admit(PLACEMENT), EVICTED, ObjectDeleted()), State.FINISHED),
     ("a held gang does not queue", (SUBMITTED, HOLD), State.HELD),
     ("until it is released", (SUBMITTED, HOLD, RELEASE), State.PENDING),
@@ -606,10 +605,10 @@ def test_a_description_without_a_new_value_is_not_a_change() -> None:
 EVENTS = st.sampled_from(
     [
         Admit(PLACEMENT), Adopt(MOVED, 9), AttemptFound(9), Reserve(LEASE, WAITS), Refuse(QUOTA), Refuse(UNDECIDED), EVICTED, FAILED_START, Repair(MOVED),
-        StartConfirmed(), PodsReady(), PodsLost("a pod is missing"), PodsDone(MOVED), Drained(), RetryDue(), Ended(Outcome.FAILED), ObjectDeleted(),
+        StartConfirmed(), PodsReady(), PodsLost("a pod is missing"), PodsDone(MOVED), Drained(), RetryDue(), Ended(JobOutcome.FAILED), ObjectDeleted(),
         MOVED_AWAY, OVER_TIME, NoticeOver(), GatesChanged(("data",)), GatesChanged(()), HOLD, RELEASE, REQUEUE, DEACTIVATE, ACTIVATE,
         ask(Action.PRIORITY, 7), ask(Action.PRIORITY, 8, until=310.0), ask(Action.PRIORITY), PriorityOver(10),
-        PREEMPT, MOVE, QueueMoved(), ASKS_ELSEWHERE, MoveRefused("no"), WriteRefused(Purpose.STOP, "no"), WriteAccepted(),
+        PREEMPT, MOVE, QueueMoved(), ASKS_ELSEWHERE, MoveRefused("no"), RequiredWriteRefused(Purpose.STOP, "no"), WriteAccepted(),
     ]
 )  # fmt: skip
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queuectl.domain.accounting import Accounting, FlavorGpus, LostWork, Mark, Phase, Price
+from queuectl.domain.accounting import Accounting, FlavorGpus, LostWork, Mark, Price, UsagePhase
 from queuectl.domain.commands import Action
 from queuectl.domain.events import (
     Admit,
@@ -27,7 +27,7 @@ from queuectl.domain.events import (
 )
 from queuectl.domain.fleet import Node
 from queuectl.domain.gpus import GpuWeights
-from queuectl.domain.jobs import JobRecord, Outcome, PodRecord
+from queuectl.domain.jobs import JobOutcome, JobRecord, PodRecord
 from queuectl.domain.ledger import Entry, EntryChange
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import (
@@ -109,7 +109,12 @@ class Life:
 
 def test_a_job_waits_from_its_creation_and_the_mark_has_its_user_and_queue() -> None:
     (mark,) = Life().marks
-    assert (mark.at, mark.seen, mark.phase, mark.gpus) == (90.999, 100.0, Phase.WAITS, 33)
+    assert (mark.at, mark.written_at, mark.phase, mark.gpus) == (
+        90.999,
+        100.0,
+        UsagePhase.WAITS,
+        33,
+    )
     assert mark.subject is not None
     assert (mark.subject.user, mark.subject.labels) == ("ann", (("team", "nlp"),))
     assert (mark.subject.queue, mark.subject.cluster_queue) == ("research", "gpus")
@@ -117,7 +122,7 @@ def test_a_job_waits_from_its_creation_and_the_mark_has_its_user_and_queue() -> 
 
 def test_a_start_holds_each_podset_at_the_price_of_its_nodes() -> None:
     (mark,) = Life().happens(110.0, Admit(whole(("n1", 1), ("n2", 3))))
-    assert (mark.at, mark.phase, mark.attempt) == (110.0, Phase.HOLDS, 1)
+    assert (mark.at, mark.phase, mark.attempt) == (110.0, UsagePhase.HOLDS, 1)
     assert mark.held == (FlavorGpus("h100", "rest", 24), FlavorGpus("h100", "spot", 9))
     assert mark.subject is None, "nothing about whose it is has changed"
 
@@ -205,15 +210,15 @@ def test_another_queue_is_another_account() -> None:
     smaller = (PodSet("worker", 2, PodShape(Resources({GPU: 8}))),)
     life.mirror.apply([Upserted(replace(job(), version=2, queue="other", podsets=smaller))])
     (mark,) = life.happens(110.0, ObjectChanged("other", "cpus", 0, 16, 2))
-    assert (mark.phase, mark.gpus) == (Phase.WAITS, 16)
+    assert (mark.phase, mark.gpus) == (UsagePhase.WAITS, 16)
     assert mark.subject is not None
     assert (mark.subject.queue, mark.subject.cluster_queue) == ("other", "cpus")
 
 
 def test_a_gang_held_by_a_command_neither_waits_nor_holds_quota() -> None:
     life = Life()
-    assert [m.phase for m in life.happens(110.0, ask(Action.HOLD))] == [Phase.ASIDE]
-    assert [m.phase for m in life.happens(120.0, ask(Action.RELEASE))] == [Phase.WAITS]
+    assert [m.phase for m in life.happens(110.0, ask(Action.HOLD))] == [UsagePhase.ASIDE]
+    assert [m.phase for m in life.happens(120.0, ask(Action.RELEASE))] == [UsagePhase.WAITS]
 
 
 def evicted(reason: Reason, record: JobRecord | None = None, ready: bool = True) -> Mark:
@@ -238,9 +243,9 @@ def test_an_eviction_holds_quota_until_the_pods_are_deleted() -> None:
     life = Life()
     life.happens(110.0, Admit(whole(("n1", 4))))
     (leaves,) = life.happens(210.0, Evict(Reason(Code.NODE_FAILURES)))
-    assert (leaves.phase, leaves.held) == (Phase.HOLDS, (FlavorGpus("h100", "spot", 33),))
+    assert (leaves.phase, leaves.held) == (UsagePhase.HOLDS, (FlavorGpus("h100", "spot", 33),))
     (gone,) = life.happens(220.0, Drained())
-    assert (gone.at, gone.phase, gone.held) == (220.0, Phase.WAITS, ())
+    assert (gone.at, gone.phase, gone.held) == (220.0, UsagePhase.WAITS, ())
 
 
 @pytest.mark.parametrize(
@@ -267,8 +272,8 @@ def test_the_end_is_a_mark_and_the_mark_of_a_deleted_job_needs_no_object() -> No
     life = Life()
     life.happens(110.0, Admit(whole(("n1", 4))), PodsReady())
     life.mirror.jobs.clear()
-    (mark,) = life.happens(300.0, Ended(Outcome.SUCCEEDED))
-    assert (mark.at, mark.phase) == (300.0, Phase.GONE)
+    (mark,) = life.happens(300.0, Ended(JobOutcome.SUCCEEDED))
+    assert (mark.at, mark.phase) == (300.0, UsagePhase.GONE)
 
 
 def test_a_job_that_runs_when_it_is_first_seen_waited_until_it_was_started() -> None:
@@ -278,8 +283,8 @@ def test_a_job_that_runs_when_it_is_first_seen_waited_until_it_was_started() -> 
         100.0, Submitted(life.record, 0, "gpus"), Adopt(whole(("n1", 4)), 3, started_at=95.0)
     )
     assert [(m.at, m.phase, m.attempt) for m in marks] == [
-        (90.999, Phase.WAITS, 3),
-        (95.0, Phase.HOLDS, 3),
+        (90.999, UsagePhase.WAITS, 3),
+        (95.0, UsagePhase.HOLDS, 3),
     ]
 
 

@@ -53,7 +53,7 @@ def node(
 
 
 def ends(phase: MigPhase, result: MigResult, before: MigPhase, now: float) -> MigStep:
-    return MigStep(change(before).entered(phase, now), uncordon=True, result=result)
+    return MigStep(change(before).entered(phase, now), uncordon=True, outcome=result)
 
 
 NOW = BEGUN + 60
@@ -84,7 +84,7 @@ STEPS = {
     ),
     "the gang is deleted": (
         node(change(EMPTYING)),
-        MigGroup(wanted=False),
+        MigGroup(needed=False),
         NOW,
         ends(MigPhase.WITHDRAWN, MigResult.WITHDRAWN, EMPTYING, NOW),
     ),
@@ -112,7 +112,7 @@ STEPS = {
     ),
     "the gang is deleted, and the label is set": (
         node(change(APPLYING), NEW.config, "pending"),
-        MigGroup(wanted=False),
+        MigGroup(needed=False),
         NOW,
         None,
     ),
@@ -196,7 +196,7 @@ def test_a_step_is_taken_once(
         cordoned=record.cordoned and not first.uncordon,
     )
     assert step(written, group, now, TIMEOUT) is None
-    assert first.uncordon is (first.result is not None)
+    assert first.uncordon is (first.outcome is not None)
 
 
 def test_a_patch_holds_the_version_of_the_node() -> None:
@@ -284,7 +284,7 @@ def test_a_change_that_is_withdrawn_keeps_the_failures_of_its_node_and_delays_no
     None
 ):
     failed_before = node(replace(change(EMPTYING), failures=3))
-    withdrawn = step(failed_before, MigGroup(wanted=False), NOW, TIMEOUT)
+    withdrawn = step(failed_before, MigGroup(needed=False), NOW, TIMEOUT)
     assert withdrawn is not None
     assert withdrawn.after is not None
     assert (withdrawn.after.phase, withdrawn.after.failures) == (MigPhase.WITHDRAWN, 3)

@@ -1,4 +1,4 @@
-"""The judgement about the health of nodes, and its effect: the copy of the cluster, explanations, and evictions with notice."""
+"""The judgment about the health of nodes, and its effect: the copy of the cluster, explanations, and evictions with notice."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from queuectl.lifecycle.nodes import requeued
 from queuectl.objects.kubernetes.nodes import read_node
 from queuectl.objects.kubernetes.wire import Condition, NodeMeta, NodeStatus, WireNode
 from queuectl.state.mirror import Mirror
-from queuectl.state.nodes import Judgement, NodeHealthTracker
-from queuectl.telemetry.metrics import Metrics
+from queuectl.state.nodes import Judgment, NodeHealthTracker
+from queuectl.telemetry.metrics import MetricsRecorder
 from queuectl.telemetry.signal.health import HealthQueries
 from queuectl.telemetry.signal.health_names import VENDORS_HEALTH
 from queuectl.telemetry.signal.trust import NVIDIA_TRUST
@@ -65,7 +65,7 @@ def xid(node: str, number: int = 79, gpu: int = 3) -> GpuFault:
 
 def judged(
     *faults: GpuFault, rules: NodeHealthRules = RULES, nodes: dict[str, NodeRecord] | None = None
-) -> Judgement:
+) -> Judgment:
     return NodeHealthTracker().judge(nodes or fleet(), faults, rules, NOW)
 
 
@@ -177,7 +177,7 @@ def test_a_fault_counts_for_ten_minutes_after_it_was_last_observed(
 
 
 def test_no_node_is_unhealthy_without_an_answer_of_the_source() -> None:
-    assert NodeHealthTracker().judge(fleet(), None, RULES, NOW) == Judgement(
+    assert NodeHealthTracker().judge(fleet(), None, RULES, NOW) == Judgment(
         {}, {}, dict.fromkeys(HealthSignal, 0)
     )
 
@@ -214,7 +214,7 @@ async def test_the_watch_of_a_new_leader_begins_with_the_nodes_that_are_out() ->
     mirror = Mirror({})
     mirror.apply([Upserted(record("n1")), Upserted(record("n2"))])
     mirror.mark_unhealthy({"n1": "GPU 3: XID 79"})  # as the standby has read it
-    metrics: Any = Metrics().node_health
+    metrics: Any = MetricsRecorder().node_health
     down: Any = Down()
     watch = NodeHealthWatch(down, mirror, metrics, lambda: NOW, evaluation_seconds=30, timeout=1)
     for _ in range(2):
@@ -225,7 +225,7 @@ async def test_the_watch_of_a_new_leader_begins_with_the_nodes_that_are_out() ->
 def test_nodes_that_an_earlier_leader_took_out_are_the_first_within_the_limit() -> None:
     tracker = NodeHealthTracker({"n7": "GPU 3: XID 79", "deleted": "GPU 3: XID 79"})
     found = tracker.judge(fleet(), [xid("n5")], NodeHealthRules(most=0.1), NOW)
-    assert (set(found.out), set(found.kept)) == ({"n7"}, {"n5"})
+    assert (set(found.out), set(found.staying)) == ({"n7"}, {"n5"})
     found = tracker.judge(fleet(), [xid("n7", 48)], NodeHealthRules(most=0.1), NOW)
     assert found.out == {"n7": "GPU 3: XID 48"}, "its own finding replaces the earlier one"
 
@@ -238,7 +238,7 @@ def test_no_more_nodes_than_the_limit_are_taken_out_and_the_first_stay_out() -> 
     assert set(tracker.judge(fleet(), [xid("n5")], rules, NOW).out) == {"n5"}
     found = tracker.judge(fleet(), [xid(f"n{number}") for number in range(10)], rules, NOW)
     assert set(found.out) == {"n0", "n5"}
-    assert len(found.kept) == 8
+    assert len(found.staying) == 8
 
 
 def test_one_node_of_a_small_cluster_can_be_taken_out() -> None:
@@ -251,7 +251,7 @@ def test_one_node_of_a_small_cluster_can_be_taken_out() -> None:
 )
 def test_the_mode_decides_the_effect(mode: HealthMode, out: int, kept: int) -> None:
     found = judged(xid("n1"), rules=replace(RULES, mode=mode))
-    assert (len(found.out), len(found.kept)) == (out, kept)
+    assert (len(found.out), len(found.staying)) == (out, kept)
 
 
 # ---- the copy of the cluster
@@ -266,7 +266,7 @@ def test_conditions_of_other_programs_are_read_without_heartbeats() -> None:
     assert read_node(wire).conditions == (("KernelDeadlock", "True", "DockerHung"),)
 
 
-def test_an_unhealthy_node_is_unschedulable_until_the_judgement_ends() -> None:
+def test_an_unhealthy_node_is_unschedulable_until_the_judgment_ends() -> None:
     mirror = Mirror({})
     mirror.apply([Upserted(record("n1")), Upserted(replace(record("n2"), cordoned=True))])
     assert mirror.mark_unhealthy({"n1": "GPU 3: XID 79", "n2": "GPU 0: XID 79"})

@@ -26,7 +26,7 @@ from queuectl.offline.inputs import read_snapshot
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
-from queuectl.state.usage import Usage
+from queuectl.state.usage import OtherPodUsage
 
 FLAVORS = {
     "h100": ResourceFlavor("h100", (("gpu", "h100"),)),
@@ -239,7 +239,7 @@ def test_a_file_of_nodes_and_queues_is_planned_with_the_quota_of_the_nodes() -> 
 def test_the_loop_plans_with_the_quota_of_the_nodes_it_sees() -> None:
     stated = config(queue("a", 0.5, h100=1))
     mirror, ledger = Mirror({"jobs": "Job"}), Ledger(())
-    snapshot_builder = SnapshotBuilder(mirror, ledger, Usage(mirror, ledger))
+    snapshot_builder = SnapshotBuilder(mirror, ledger, OtherPodUsage(mirror, ledger))
     mirror.apply([Upserted(NodeRecord(node, 1)) for node in fleet(h100=2).nodes])
     first = snapshot_builder.freeze(stated, 1.0, SolverLimits()).config
     assert nominal(first) == {"a": 8}

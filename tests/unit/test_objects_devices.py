@@ -182,7 +182,7 @@ def test_a_device_has_the_values_of_its_resource_slice():
         "memory": CapacityPolicy(
             Fraction(1 << 30), least=Fraction(1 << 30), step=Fraction(512 << 20)
         ),
-        "cores": CapacityPolicy(Fraction(1), values=(Fraction(1), Fraction(2))),
+        "cores": CapacityPolicy(Fraction(1), valid_values=(Fraction(1), Fraction(2))),
     }
     assert kind.shared
     assert kind.taints == (
@@ -386,8 +386,8 @@ def test_a_gang_whose_claims_cannot_be_planned_is_blocked_with_the_reason(bodies
 def test_a_question_about_a_job_finds_the_devices_of_its_claims():
     documents = read_documents(yaml.safe_dump_all([CLASS, template()]), "in.yaml")
     known = tuple(map(read_record, documents))
-    labelled = {"name": "job", "labels": {"queuectl.dev/queue-name": "q"}}
-    asked = WhatIf(submit=[{**job(ONE), "metadata": labelled}])
+    labeled = {"name": "job", "labels": {"queuectl.dev/queue-name": "q"}}
+    asked = WhatIf(submit=[{**job(ONE), "metadata": labeled}])
     (found,) = changed(snapshot(CLASS), (), asked, ReadingContext(known)).snapshot.pending
     devices = found.workload.podsets[0].shape.devices
     assert devices is not None

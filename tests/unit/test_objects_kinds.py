@@ -49,7 +49,15 @@ def described(record: JobRecord, expect: dict[str, Any]) -> dict[str, Any]:
     }
     if "expected" in expect:
         words["expected"] = dict(record.expected)
-    for field in ("late", "unborn", "items", "ranks", "first_ranks", "kept", "missing"):
+    for field in (
+        "late",
+        "unborn",
+        "list_indexes",
+        "ranks",
+        "first_ranks",
+        "kept_podsets",
+        "missing",
+    ):
         if field in expect:
             words[field] = json.loads(json.dumps(getattr(record, field)))
     words["podsets"] = [
@@ -314,7 +322,7 @@ def test_a_mistake_becomes_a_sentence_that_names_field_and_value(name: str) -> N
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED)
-def test_what_a_pin_cannot_honour_is_refused_as_unsupported(name: str) -> None:
+def test_what_a_pin_cannot_honor_is_refused_as_unsupported(name: str) -> None:
     body, sentence = UNSUPPORTED[name]
     record = read(body)
     assert record.error is not None
@@ -616,7 +624,8 @@ def test_a_started_job_reads_back_as_resumed_with_the_attempt(case: Path) -> Non
         status="Starting",
         ungated=(),
         missing=(),
-        items=record.items or after.items,  # a TrainJob from before the policies gets its entry
+        list_indexes=record.list_indexes
+        or after.list_indexes,  # a TrainJob from before the policies gets its entry
     )
     assert after == started, "gated, too, whether it was before or not"
     assert patch["metadata"]["uid"] == record.uid

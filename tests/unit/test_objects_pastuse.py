@@ -110,8 +110,8 @@ def test_an_amount_that_is_none_is_an_error(amount: str) -> None:
     [("example.com/user", "ann"), ("example.com/empty", None), ("example.com/none", None)],
 )
 def test_the_user_is_who_the_label_names(label: str, user: str | None) -> None:
-    labelled = job("j", "busy", 1, **{"example.com/user": "ann", "example.com/empty": ""})
-    snapshot = load(local_queue("busy"), labelled, own={"userLabel": label})
+    labeled = job("j", "busy", 1, **{"example.com/user": "ann", "example.com/empty": ""})
+    snapshot = load(local_queue("busy"), labeled, own={"userLabel": label})
     assert [pending.workload.user for pending in snapshot.pending] == [user]
 
 

@@ -781,7 +781,7 @@ def test_what_planning_has_no_use_for_needs_no_name() -> None:
     ]
 
 
-UNHONOURED: dict[str, dict[str, Any]] = {
+UNHONORED: dict[str, dict[str, Any]] = {
     "spec.preemptionGates": {"spec": {"preemptionGates": [{"name": "elsewhere"}]}},
     "metadata.annotations.kueue.x-k8s.io/workload-slice-replacement-for": {
         "metadata": {
@@ -794,9 +794,9 @@ UNHONOURED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("field", UNHONOURED)
+@pytest.mark.parametrize("field", UNHONORED)
 def test_what_a_workload_asks_in_vain_is_named(field: str) -> None:
-    assert load(workload(**UNHONOURED[field])).warnings == (
+    assert load(workload(**UNHONORED[field])).warnings == (
         f"f.yaml: document 7 (Workload/w): {field}: not supported",
     )
 

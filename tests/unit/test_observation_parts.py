@@ -9,7 +9,7 @@ from queuectl.domain.records import Upserted
 from queuectl.lifecycle.observations import Observer
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
-from queuectl.state.usage import Usage
+from queuectl.state.usage import OtherPodUsage
 from tests.control.rig import gang
 from tests.doubles.cluster import FakeCluster
 
@@ -27,7 +27,7 @@ def test_a_namespace_with_many_changes_delays_no_other() -> None:
     mirror = Mirror({"jobs": "Job"})
     mirror.apply([Upserted(job) for job in jobs])
     ledger = Ledger()
-    observer = Observer(mirror, ledger, Usage(mirror, ledger), 30.0)
+    observer = Observer(mirror, ledger, OtherPodUsage(mirror, ledger), 30.0)
 
     parts: list[list[str]] = []
     while mirror.touched:

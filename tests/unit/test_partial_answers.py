@@ -19,30 +19,30 @@ from queuectl.state.gpu_holders import HeldGang, HeldPod
 from queuectl.state.utilization import UseTracker
 from queuectl.telemetry.signal.names import HONORED, NVIDIA
 from queuectl.telemetry.signal.prometheus import PrometheusSource
-from queuectl.telemetry.signal.queries import Raw, Value
+from queuectl.telemetry.signal.queries import PodSignal, Raw
 
 NOW, SCRAPE, RECENT = 100_000.0, 30.0, 120.0
 RULE = IdleReclaim(window=600.0, warmup=0.0, memory_window=1200.0)
 PODS = tuple(HeldPod("team", f"train-{n}", f"uid-{n}", 8, 1000.0) for n in range(2))
 GANG = HeldGang("gang", 1, "queue", RULE, 1000.0, PODS)
 
-Answers = dict[Value, float | None]
+Answers = dict[PodSignal, float | None]
 IDLE: Answers = {
-    Value.BUSY: 0.0,
-    Value.MEAN: 0.0,
-    Value.GPUS: 8.0,
-    Value.AGE: 10.0,
-    Value.SHARED: None,
-    Value.TENSOR: 0.0,
-    Value.MEMORY_BUSY: 0.0,
-    Value.MEMORY_HELD: 0.01,
+    PodSignal.BUSY: 0.0,
+    PodSignal.MEAN: 0.0,
+    PodSignal.GPUS: 8.0,
+    PodSignal.AGE: 10.0,
+    PodSignal.SHARED: None,
+    PodSignal.TENSOR: 0.0,
+    PodSignal.MEMORY_BUSY: 0.0,
+    PodSignal.MEMORY_HELD: 0.01,
 }
 """Of one pod; samples are as many as belong into the window. None = no series."""
 
 
-def meanings() -> dict[str, tuple[Value, float | None]]:
+def meanings() -> dict[str, tuple[PodSignal, float | None]]:
     """The value and the window of each query; None = no window."""
-    found: dict[str, tuple[Value, float | None]] = {}
+    found: dict[str, tuple[PodSignal, float | None]] = {}
     for window in (RECENT, RULE.window, RULE.memory_window):
         for value, query in Raw(NVIDIA).pods(HONORED, window).items():
             found[query.text] = (value, None if query.text in found else window)
@@ -52,7 +52,9 @@ def meanings() -> dict[str, tuple[Value, float | None]]:
 class PartialAnswers:
     """A Prometheus over a gang that does nothing, of whose second pod something is not as it should be."""
 
-    def __init__(self, wrong: Mapping[Value, float | None], window: float | None = None) -> None:
+    def __init__(
+        self, wrong: Mapping[PodSignal, float | None], window: float | None = None
+    ) -> None:
         """``wrong``: instead of the usual answer; ``window``: only of queries over it."""
         self.extra: dict[str, Any] = {}
         self._wrong, self._window, self._meanings = wrong, window, meanings()
@@ -71,8 +73,8 @@ class PartialAnswers:
         result = [{"metric": metric, "value": [NOW, str(value)]} for metric, value in rows]
         return {"status": "success", "data": {"result": result}, **self.extra}
 
-    def _of(self, number: int, value: Value, window: float | None) -> float | None:
-        usual = (window or 0.0) / SCRAPE if value is Value.SAMPLES else IDLE[value]
+    def _of(self, number: int, value: PodSignal, window: float | None) -> float | None:
+        usual = (window or 0.0) / SCRAPE if value is PodSignal.SAMPLES else IDLE[value]
         if number == 1 and value in self._wrong and self._window in (None, window):
             return self._wrong[value]
         return usual
@@ -128,20 +130,20 @@ NAN = float("nan")
 
 
 ODD: list[Answers] = [
-    {Value.BUSY: None},
-    {Value.BUSY: NAN},
-    {Value.MEAN: None},
-    {Value.SAMPLES: None},
-    {Value.SAMPLES: 1.0},
-    {Value.GPUS: None},
-    {Value.GPUS: 7.0},
-    {Value.GPUS: 9.0},
+    {PodSignal.BUSY: None},
+    {PodSignal.BUSY: NAN},
+    {PodSignal.MEAN: None},
+    {PodSignal.SAMPLES: None},
+    {PodSignal.SAMPLES: 1.0},
+    {PodSignal.GPUS: None},
+    {PodSignal.GPUS: 7.0},
+    {PodSignal.GPUS: 9.0},
 ]
 OF_NOW: list[Answers] = [
-    {Value.AGE: None},
-    {Value.AGE: 90.0},  # the exporter is silent, or its clock is behind ours
-    {Value.SHARED: 1.0},
-    dict.fromkeys((*IDLE, Value.SAMPLES)),
+    {PodSignal.AGE: None},
+    {PodSignal.AGE: 90.0},  # the exporter is silent, or its clock is behind ours
+    {PodSignal.SHARED: 1.0},
+    dict.fromkeys((*IDLE, PodSignal.SAMPLES)),
 ]
 
 
@@ -180,7 +182,7 @@ async def test_an_answer_that_is_marked_as_incomplete_is_not_used(
 async def test_a_gang_whose_memory_is_not_known_must_be_quiet_for_as_long_as_one_that_holds_some(
     missing: bool,
 ) -> None:
-    wrong: Answers = {Value.MEMORY_HELD: None} if missing else {}
+    wrong: Answers = {PodSignal.MEMORY_HELD: None} if missing else {}
     text = (await judged(PartialAnswers(wrong))).text
     assert ("though it holds GPU memory" in text) is missing
     assert f"{RULE.memory_window if missing else RULE.window:.0f} s" in text

@@ -52,8 +52,8 @@ class World:
         self.config = queues
         self.entries: dict[str, Entry] = {}
         self.stored: dict[PastUseAccount, Used] = {}
-        self.tally = PastUseSums(self.mirror)
-        self.tally.configure(queues, (), at)
+        self.sums = PastUseSums(self.mirror)
+        self.sums.configure(queues, (), at)
 
     def start(
         self, uid: str, at: float, gpus: int = 8, queue: str = "busy", user: str = ""
@@ -74,25 +74,25 @@ class World:
         self._change(replace(self.entries[uid], state=State.FINISHED, placement=None), at)
 
     def sample(self, at: float) -> None:
-        rows = self.tally.current(at)
+        rows = self.sums.current(at)
         self.stored |= {row.account: row for row in rows}
-        self.tally.written(rows)
+        self.sums.written(rows)
 
     def restart(self, at: float) -> None:
         """A new leader reads what the old one stored."""
-        self.tally = PastUseSums(self.mirror)
+        self.sums = PastUseSums(self.mirror)
         self.reload(at)
 
     def reload(self, at: float) -> None:
         """The leader reads it all again, as after a commit of which it does not know whether it was made."""
-        self.tally.learn(self.stored.values())
-        self.tally.configure(self.config, reversed(self.entries.values()), at)
+        self.sums.learn(self.stored.values())
+        self.sums.configure(self.config, reversed(self.entries.values()), at)
 
     def used(self, at: float, queue: str = "busy") -> float:
-        return self.tally.past_use(at).local_queues.get(("a", queue), 0.0)
+        return self.sums.past_use(at).local_queues.get(("a", queue), 0.0)
 
     def _change(self, entry: Entry, at: float) -> None:
-        self.tally.note([EntryChange(self.entries.get(entry.uid), entry, at)])
+        self.sums.note([EntryChange(self.entries.get(entry.uid), entry, at)])
         self.entries[entry.uid] = entry
         if entry.state is State.FINISHED:
             del self.entries[entry.uid]
@@ -181,7 +181,7 @@ def test_cluster_queue_local_queue_and_user_are_charged_alike() -> None:
     world.start("u1", 0.0, user="ann")
     world.start("u2", 0.0, queue="idle", user="ann")
     world.start("u3", 0.0, queue="idle")
-    past = world.tally.past_use(DAY)
+    past = world.sums.past_use(DAY)
     busy, idle = past.local_queues["a", "busy"], past.local_queues["a", "idle"]
     assert isclose(idle, 2 * busy)
     assert isclose(past.cluster_queues["cq"], busy + idle)
@@ -192,7 +192,7 @@ def test_cluster_queue_local_queue_and_user_are_charged_alike() -> None:
 def test_without_a_label_users_are_not_distinguished() -> None:
     world = World()
     world.start("u1", 0.0, user="ann")
-    assert world.tally.past_use(DAY).users == {}
+    assert world.sums.past_use(DAY).users == {}
 
 
 def test_resources_are_weighed_and_the_weight_of_a_local_queue_divides() -> None:
@@ -223,16 +223,16 @@ def test_what_is_charged_counts_not_what_is_asked() -> None:
 def test_without_usage_based_fair_sharing_nothing_is_counted() -> None:
     world = World(config(None))
     world.start("u1", 0.0)
-    assert not world.tally.due(1e9)
-    assert world.tally.current(DAY) == ()
-    assert world.tally.past_use(DAY).local_queues == {}
+    assert not world.sums.due(1e9)
+    assert world.sums.current(DAY) == ()
+    assert world.sums.past_use(DAY).local_queues == {}
 
 
 def test_after_it_is_enabled_running_gangs_count_from_their_start() -> None:
     late, early = World(config(None)), World()
     for world in (late, early):
         world.start("u1", 0.0)
-    late.tally.configure(CONFIG, late.entries.values(), DAY)
+    late.sums.configure(CONFIG, late.entries.values(), DAY)
     assert isclose(late.used(2 * DAY), early.used(2 * DAY))
 
 
@@ -241,16 +241,16 @@ def test_a_new_half_life_counts_from_now_on() -> None:
     world.start("u1", 0.0)
     world.end("u1", DAY)
     before = world.used(DAY)
-    world.tally.configure(config(replace(RULE, half_life=2 * DAY)), (), DAY)
+    world.sums.configure(config(replace(RULE, half_life=2 * DAY)), (), DAY)
     assert isclose(world.used(3 * DAY), before / 2)
 
 
 def test_samples_are_due_at_their_interval_and_at_once_after_a_start() -> None:
     world = World()
-    assert world.tally.due(1000.0)
+    assert world.sums.due(1000.0)
     world.sample(1000.0)
-    assert not world.tally.due(1299.0)
-    assert world.tally.due(1300.0)
+    assert not world.sums.due(1299.0)
+    assert world.sums.due(1300.0)
 
 
 def test_a_sample_holds_what_changed_and_is_repeated_until_it_is_written() -> None:
@@ -258,22 +258,22 @@ def test_a_sample_holds_what_changed_and_is_repeated_until_it_is_written() -> No
     world.start("u1", 0.0)
     world.start("u2", 0.0, queue="idle")
     world.end("u2", 10.0)
-    lost = world.tally.current(300.0)
+    lost = world.sums.current(300.0)
     assert {row.account.name for row in lost} == {"a/busy", "a/idle", "cq"}
     world.sample(600.0)
     assert {row.account.name: row.at for row in world.stored.values()} == {
         "a/busy": 600.0, "a/idle": 10.0, "cq": 600.0,
     }  # fmt: skip
-    assert {row.account.name for row in world.tally.current(900.0)} == {"a/busy", "cq"}
+    assert {row.account.name for row in world.sums.current(900.0)} == {"a/busy", "cq"}
 
 
 def test_what_changes_while_a_sample_is_written_is_in_the_next() -> None:
     world = World()
     world.start("u1", 0.0)
-    rows = world.tally.current(10.0)
+    rows = world.sums.current(10.0)
     world.end("u1", 20.0)
-    world.tally.written(rows)
-    assert {row.at for row in world.tally.current(30.0)} == {20.0}
+    world.sums.written(rows)
+    assert {row.at for row in world.sums.current(30.0)} == {20.0}
 
 
 def test_an_account_is_forgotten_once_nothing_is_left_of_it() -> None:
@@ -282,10 +282,10 @@ def test_an_account_is_forgotten_once_nothing_is_left_of_it() -> None:
     world.start("u2", 0.0, queue="idle")
     world.end("u2", 0.0)
     world.sample(0.0)
-    assert world.tally.forget(30 * DAY) == 0.0
-    assert ("a", "idle") in world.tally.past_use(30 * DAY).local_queues
-    assert world.tally.forget(31 * DAY) == DAY
-    assert list(world.tally.past_use(31 * DAY).local_queues) == [("a", "busy")]
+    assert world.sums.forget(30 * DAY) == 0.0
+    assert ("a", "idle") in world.sums.past_use(30 * DAY).local_queues
+    assert world.sums.forget(31 * DAY) == DAY
+    assert list(world.sums.past_use(31 * DAY).local_queues) == [("a", "busy")]
 
 
 def test_what_others_stored_is_taken_over_where_nothing_is_known() -> None:
@@ -293,7 +293,7 @@ def test_what_others_stored_is_taken_over_where_nothing_is_known() -> None:
     world.start("u1", 0.0)
     before = world.used(DAY)
     idle = PastUseAccount.of_local_queue("a", "idle")
-    world.tally.learn([Used(BUSY, 0.0, {GPU: 99.0}), Used(idle, 0.0, {GPU: 6.0})])
+    world.sums.learn([Used(BUSY, 0.0, {GPU: 99.0}), Used(idle, 0.0, {GPU: 6.0})])
     assert isclose(world.used(DAY), before)
     assert isclose(world.used(DAY, "idle"), 3.0)
 

@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from queuectl.control.progress import Progress
+from queuectl.control.progress import LoopProgress
 
 HANGS = {
     "the event loop": "time.sleep(60)",
@@ -24,7 +24,7 @@ def ended(body: str) -> subprocess.CompletedProcess[str]:
         progress._EVERY = 0.05
 
         async def main():
-            one = progress.Progress(longest_step=0.2)
+            one = progress.LoopProgress(longest_step=0.2)
             watch = asyncio.create_task(progress.end_if_stalled(lambda: one.stalled, silence=0.4))
             await asyncio.sleep(0.1)
             {body}
@@ -54,7 +54,7 @@ def test_a_process_whose_loop_waits_for_work_is_not_ended() -> None:
 def test_a_loop_is_stalled_after_its_longest_step(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("queuectl.control.progress.time.monotonic", lambda: now)
-    one = Progress(longest_step=10.0)
+    one = LoopProgress(longest_step=10.0)
     now = 109.0
     assert not one.stalled
     now = 111.0

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuectl.domain.fleet import HOSTNAME, Node, Toleration
-from queuectl.domain.jobs import JobRecord, Outcome, Parallelism, PodPhase, PodRecord
+from queuectl.domain.jobs import JobOutcome, JobRecord, Parallelism, PodPhase, PodRecord
 from queuectl.domain.ledger import Entry, Intent, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ResourceFlavor
@@ -130,7 +130,7 @@ MOVING = Entry("u1", "Job", "a", "train", State.HELD, queue="q", queue_set="r", 
         pytest.param(replace(JOB, queue="third"), True, id="nor when another client changed it"),
         pytest.param(replace(JOB, queue="r"), False, id="it does"),
         pytest.param(RESUMED, False, id="others resumed it: it is taken down first"),
-        pytest.param(replace(JOB, outcome=Outcome.SUCCEEDED), False, id="it has ended"),
+        pytest.param(replace(JOB, outcome=JobOutcome.SUCCEEDED), False, id="it has ended"),
     ],
 )
 def test_a_moved_job_is_named_into_its_queue_over_the_version_that_was_seen(

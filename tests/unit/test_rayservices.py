@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from tests.support.rays import raycluster, rayservice, worker_group
 from tests.unit.test_objects_snapshots import load
 
-HEAD, WORKERS = Pods(1), Pods(2, gpus=1)
+HEAD, WORKERS = PodSetManifest(1), PodSetManifest(2, gpus=1)
 
 
 def service(**metadata: Any) -> dict[str, Any]:

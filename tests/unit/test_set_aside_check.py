@@ -87,7 +87,7 @@ def test_metrics_of_a_process_count_a_unit_that_was_set_aside() -> None:
 
 
 def test_each_rig_starts_controllers_with_the_check() -> None:
-    plain = re.compile(r"(?<!Checked)\bController\.start\(")
+    plain = re.compile(r"(?<!Checked)\bControllerProcess\.start\(")
     files = {str(path.relative_to(TESTS)): path for path in TESTS.rglob("*.py")}
     found = {name for name, path in files.items() if plain.search(path.read_text())}
     assert found == OWN_CHECK

@@ -11,7 +11,13 @@ import pytest
 from queuectl.cluster.resources import watched
 from queuectl.domain.containment import Boundary, Containment, SetAside
 from queuectl.domain.records import Record
-from queuectl.domain.set_aside_objects import KEPT, KEPT_BYTES, WAITING_BYTES, Inputs, Received
+from queuectl.domain.set_aside_objects import (
+    KEPT_BYTES,
+    KEPT_OBJECTS,
+    WAITING_BYTES,
+    Inputs,
+    Received,
+)
 from queuectl.objects.files.set_aside_objects import REDACTED, pack, redacted
 from tests.support.readable import READABLE
 
@@ -144,7 +150,7 @@ def test_the_newest_inputs_wait_up_to_a_number_and_a_size() -> None:
     for number in range(1000):
         inputs.put("object", f"u{number}", Received("jobs", b"x"))
     kept = [number for number in range(1000) if inputs.get("object", f"u{number}") is not None]
-    assert kept == list(range(1000 - KEPT, 1000))
+    assert kept == list(range(1000 - KEPT_OBJECTS, 1000))
     large = Received("jobs", b"x" * (WAITING_BYTES // 2))
     for number in range(3):
         inputs.put("object", f"large{number}", large)

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from queuectl.cli.main import run
-from queuectl.control.environment import OTHERS, settings_names, unknown_variables
+from queuectl.control.environment import PLAIN_VARIABLES, settings_names, unknown_variables
 from queuectl.control.settings import Settings
 from tests.support.pages import PAGES
 
@@ -67,18 +67,18 @@ def described(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, tuple[
 
 
 def test_the_page_has_the_other_variables() -> None:
-    assert rows(OTHER_VARIABLES).keys() == OTHERS.keys()
+    assert rows(OTHER_VARIABLES).keys() == PLAIN_VARIABLES.keys()
 
 
 def test_the_known_variables_are_those_the_code_reads() -> None:
     """Every name the program's source speaks of; Settings' own are read by their fields."""
-    for variable, module in OTHERS.items():
+    for variable, module in PLAIN_VARIABLES.items():
         path = ROOT / (module.replace(".", "/") + ".py")
         assert f'"{variable}"' in path.read_text()
     found = set()
     for path in (ROOT / "queuectl").rglob("*.py"):
         found |= set(re.findall(r"(?<!_)QUEUECTL_[A-Z][A-Z_]*[A-Z]", _code_of(path)))
-    assert found <= settings_names() | OTHERS.keys()
+    assert found <= settings_names() | PLAIN_VARIABLES.keys()
 
 
 def _code_of(path: Path) -> str:
@@ -104,7 +104,7 @@ def test_an_unknown_variable_is_reported_with_a_suggestion(name: str, hint: str)
 
 
 def test_a_variable_is_known_in_each_case_in_which_it_is_read() -> None:
-    known = {*settings_names(), *OTHERS, "queuectl_in_flight", "QUEUECTL_SOLVER"}
+    known = {*settings_names(), *PLAIN_VARIABLES, "queuectl_in_flight", "QUEUECTL_SOLVER"}
     assert unknown_variables(dict.fromkeys(known, "1")) == []
 
 

@@ -193,7 +193,7 @@ async def test_one_exporter_that_fails_is_a_gap_all_of_them_are_no_answer(
     await source.close()
 
 
-async def test_an_endless_scrape_is_cancelled(
+async def test_an_endless_scrape_is_canceled(
     answering: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exporters, "_MOST", 1 << 20)

@@ -12,13 +12,13 @@ from queuectl.telemetry.signal.ring_buffer import (
     FREE,
     TENSOR,
     USED,
-    Holder,
+    GpuHolder,
     RingBuffer,
     WindowSamples,
 )
 
-A = Holder("team", "a", "", ("n0", "GPU-0"), "")
-B = Holder("team", "b", "", ("n0", "GPU-1"), "")
+A = GpuHolder("team", "a", "", ("n0", "GPU-0"), "")
+B = GpuHolder("team", "b", "", ("n0", "GPU-1"), "")
 
 
 def seen(ring: RingBuffer, since: float = -np.inf) -> WindowSamples:

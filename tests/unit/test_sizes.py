@@ -41,7 +41,7 @@ from queuectl.lifecycle.observations import Observer
 from queuectl.state.holdings import charged
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
-from queuectl.state.usage import Usage
+from queuectl.state.usage import OtherPodUsage
 
 CHARGED = "example.com/gpu"
 QUOTAS = FlavorQuotas("f", {GPU: 8, CHARGED: 8})
@@ -65,7 +65,7 @@ class World:
         change = handle(None, Submitted(self.job, 0, "cq"), 0.0)
         assert change is not None
         self.ledger = Ledger([change.after])
-        usage = Usage(self.mirror, self.ledger)
+        usage = OtherPodUsage(self.mirror, self.ledger)
         self.observer = Observer(self.mirror, self.ledger, usage, 60.0)
         self.observe()
 

@@ -13,7 +13,7 @@ from queuectl.domain.accounting import Accounting
 from queuectl.domain.checks import CheckRule
 from queuectl.domain.fleet import HOSTNAME, Node
 from queuectl.domain.gpus import GpuWeights
-from queuectl.domain.jobs import ArrayIndex, JobRecord, Outcome, PodPhase, PodRecord
+from queuectl.domain.jobs import ArrayIndex, JobOutcome, JobRecord, PodPhase, PodRecord
 from queuectl.domain.ledger import Entry, Intent, State
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queries import NamespaceSum, UnmanagedPod, summed
@@ -35,12 +35,12 @@ from queuectl.domain.records import (
     Unreadable,
     Upserted,
 )
-from queuectl.domain.rules import PodsReady, Rules
+from queuectl.domain.rules import PodsReadyRules, Rules
 from queuectl.domain.snapshot import CapacityLease, Snapshot, SolverLimits
 from queuectl.domain.workload import (
+    DecidedRequest,
     FlavorShare,
     Placement,
-    Planned,
     PodSet,
     PodSetPlacement,
     PodShape,
@@ -51,7 +51,7 @@ from queuectl.lifecycle.timers import Timers, alarm_of
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
-from queuectl.state.usage import Usage
+from queuectl.state.usage import OtherPodUsage
 
 SHAPE = PodShape(Resources({"nvidia.com/gpu": 8, "pods": 1}))
 LARGER = PodShape(SHAPE.requests * 2)
@@ -62,7 +62,9 @@ CONFIG = QueueConfig(
     cluster_queues={"cq": ClusterQueue("cq", namespace_selector=LabelSelector())},
     local_queues={("a", "q"): LocalQueue("a", "q", "cq")},
     priority_classes={"high": 100},
-    rules=Rules(pods_ready=PodsReady(timeout=100.0, recovery_timeout=50.0, backoff_jitter=0.0)),
+    rules=Rules(
+        pods_ready=PodsReadyRules(timeout=100.0, recovery_timeout=50.0, backoff_jitter=0.0)
+    ),
 )
 ENTRY = Entry(
     "u1", "Job", "a", "train", State.PENDING, queue="q", cluster_queue="cq", gpus=16, pods=2
@@ -95,7 +97,7 @@ class World:
     def __init__(self, *entries: Entry, records: Iterable[Any] = ()) -> None:
         self.mirror = Mirror({"jobs": "Job", "pytorchjobs": "PyTorchJob"})
         self.ledger = Ledger(entries)
-        self.usage = Usage(self.mirror, self.ledger)
+        self.usage = OtherPodUsage(self.mirror, self.ledger)
         self.snapshot_builder = SnapshotBuilder(self.mirror, self.ledger, self.usage)
         nodes = [NodeRecord(Node(n, {HOSTNAME: n}, SHAPE.requests), 1) for n in ("n1", "n2", "n3")]
         self.see(*nodes, NamespaceRecord("a", 1), *records)
@@ -345,7 +347,7 @@ LOOKS: list[tuple[str, Entry, JobRecord | None, list[PodRecord], float, State, C
     ("pods larger than their template", LIVE, RESUMED, [pod("p1", requests=SHAPE.requests * 2)], 20,
      State.EVICTING, Code.PODS_LARGER_THAN_ASKED),
     ("pods larger than was planned, though their template is as large by now",
-     replace(LIVE, planned=Planned({"main": SHAPE.requests}, "")), replace(RESUMED, podsets=(PodSet("main", 2, LARGER),)),
+     replace(LIVE, planned=DecidedRequest({"main": SHAPE.requests}, "")), replace(RESUMED, podsets=(PodSet("main", 2, LARGER),)),
      [pod("p1", requests=LARGER.requests)], 20, State.EVICTING, Code.PODS_LARGER_THAN_ASKED),
     ("a template that grew before the start", replace(LIVE, planned=planned_of(JOB)),
      replace(JOB, podsets=(PodSet("main", 2, LARGER),)), [], 20, State.EVICTING, Code.CHANGED_OUTSIDE),
@@ -659,7 +661,7 @@ def test_the_time_of_the_next_check(entry: Entry, job: JobRecord, at: float | No
         pytest.param(replace(JOB, priority_class="high"), CONFIG, "q", 100, id="another class"),
     ],
 )
-def test_a_waiting_job_that_is_relabelled(
+def test_a_waiting_job_that_is_relabeled(
     job: JobRecord, config: QueueConfig, queue: str, priority: int
 ) -> None:
     world = World(ENTRY, records=[job])
@@ -669,7 +671,7 @@ def test_a_waiting_job_that_is_relabelled(
     assert (after.queue, after.priority) == (queue, priority)
 
 
-def test_a_running_gang_that_is_relabelled_is_charged_where_it_was_admitted() -> None:
+def test_a_running_gang_that_is_relabeled_is_charged_where_it_was_admitted() -> None:
     world = World(RUNNING, records=[replace(RESUMED, queue="r", priority_class="high"), *READY])
     world.look()
     after = world.ledger.get("u1")
@@ -713,7 +715,7 @@ def test_the_end_of_a_priority_does_not_hide_other_news_of_the_same_look() -> No
 
 def test_ended_pods_that_its_controller_keeps_block_a_gang_until_they_are_deleted() -> None:
     ended = [pod(name, gated=False, phase=PodPhase.FAILED) for name in ("p1", "p2")]
-    world = World(ENTRY, records=[replace(JOB, kept=("main",)), *ended])
+    world = World(ENTRY, records=[replace(JOB, kept_podsets=("main",)), *ended])
     (pending,) = world.freeze().pending
     assert pending.blocked is not None
     assert pending.blocked.code is Code.WAITING_FOR_PODS
@@ -728,7 +730,7 @@ def test_ended_pods_that_its_controller_keeps_block_a_gang_until_they_are_delete
 def test_ended_pods_of_other_podsets_block_nothing() -> None:
     ended = pod("p1", gated=False, phase=PodPhase.FAILED)
     for kept in ((), ("other",)):
-        world = World(ENTRY, records=[replace(JOB, kept=kept), ended])
+        world = World(ENTRY, records=[replace(JOB, kept_podsets=kept), ended])
         assert world.freeze().pending[0].blocked is None
 
 
@@ -738,7 +740,7 @@ def test_ended_pods_of_other_podsets_block_nothing() -> None:
         pytest.param(1, {"awaits": "none of its 2 pods exists"}, 20.0, 70.0, id="it has started before"),
         pytest.param(1, {"awaits": "none of its 2 pods exists"}, 70.0, None, id="its controller takes too long"),
         pytest.param(0, {"awaits": "none of its 2 pods exists"}, 20.0, None, id="it has never started"),
-        pytest.param(1, {"kept": ("main",)}, 20.0, None, id="a user must delete pods"),
+        pytest.param(1, {"kept_podsets": ("main",)}, 20.0, None, id="a user must delete pods"),
         pytest.param(1, {}, 20.0, None, id="it is not blocked"),
         pytest.param(1, {"awaits": "spec.parallelism is 1", "index": ArrayIndex(2, "train", "u", True, True)}, 20.0, None, id="it was added to an elastic gang"),
     ],
@@ -800,8 +802,10 @@ def test_a_job_that_is_being_deleted_is_not_planned() -> None:
     ("job", "code"),
     [
         pytest.param(None, Code.DELETED, id="deleted"),
-        pytest.param(replace(RESUMED, outcome=Outcome.FAILED), Code.FAILED, id="failed"),
-        pytest.param(replace(RESUMED, outcome=Outcome.SUCCEEDED), Code.SUCCEEDED, id="succeeded"),
+        pytest.param(replace(RESUMED, outcome=JobOutcome.FAILED), Code.FAILED, id="failed"),
+        pytest.param(
+            replace(RESUMED, outcome=JobOutcome.SUCCEEDED), Code.SUCCEEDED, id="succeeded"
+        ),
     ],
 )
 def test_an_end_leaves_the_ledger(job: JobRecord | None, code: Code) -> None:
@@ -1077,7 +1081,7 @@ class TestFreeze:
         ("job", "restartable"),
         [
             (JOB, True),
-            (replace(JOB, error="asks for what placement cannot honour"), False),
+            (replace(JOB, error="asks for what placement cannot honor"), False),
             (replace(JOB, priority_class="gone"), False),
         ],
     )

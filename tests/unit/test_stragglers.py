@@ -95,7 +95,7 @@ def test_an_episode_is_reported_once() -> None:
     world = World(RUNNING, records=[RESUMED, on("p1", "n1"), on("p2", "n2")])
     known, codes = Stragglers(180.0), []
     for number, now_slow in enumerate([[straggler()], [straggler()], [], [straggler()]]):
-        known.found(now_slow, NOW + number)
+        known.update(now_slow, NOW + number)
         changes = known.changes(world.ledger, Rules(), NOW + number, ())
         world.ledger.apply(changes)
         codes.append([change.note.reason.code for change in changes if change.note])
@@ -105,7 +105,7 @@ def test_an_episode_is_reported_once() -> None:
 def test_a_report_waits_for_a_gang_that_changes_for_another_reason() -> None:
     world = World(RUNNING, records=[RESUMED, on("p1", "n1"), on("p2", "n2")])
     known = Stragglers(180.0)
-    assert known.found([straggler()], NOW)
+    assert known.update([straggler()], NOW)
     assert known.changes(world.ledger, Rules(), NOW, {RUNNING.uid}) == []
     (change,) = known.changes(world.ledger, Rules(), NOW, ())
     assert change.note is not None
@@ -126,7 +126,7 @@ def test_a_report_waits_for_a_gang_that_changes_for_another_reason() -> None:
 
 def test_an_old_evaluation_is_not_shown() -> None:
     known = Stragglers(180.0)
-    known.found([straggler()], NOW)
+    known.update([straggler()], NOW)
     assert known.of(RUNNING.uid, RUNNING.attempt, NOW + 180.0)
     assert not known.of(RUNNING.uid, RUNNING.attempt, NOW + 181.0)
     assert not known.of(RUNNING.uid, RUNNING.attempt + 1, NOW)

@@ -21,11 +21,11 @@ from queuectl.domain.events import (
     Evict,
     NoteAdded,
     PodsReady,
+    RequiredWriteRefused,
     WriteAccepted,
-    WriteRefused,
 )
 from queuectl.domain.fleet import Fleet
-from queuectl.domain.jobs import Outcome
+from queuectl.domain.jobs import JobOutcome
 from queuectl.domain.ledger import Entry, EntryChange, Purpose, State
 from queuectl.domain.mig_reconfiguration import MigPhase
 from queuectl.domain.node_health import Straggler
@@ -40,9 +40,15 @@ from queuectl.lifecycle.mig_reconfiguration import MigResult
 from queuectl.objects.configuration.queue_config import build
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.order.pending_gangs import pending_gangs
-from queuectl.reports.domains import Spread
+from queuectl.reports.domains import DomainSpread
 from queuectl.state.estimates import EstimateError
-from queuectl.telemetry.metrics import DiscardReason, IdleResult, Metrics, Stage, WriteResult
+from queuectl.telemetry.metrics import (
+    CycleStage,
+    DiscardReason,
+    IdleResult,
+    MetricsRecorder,
+    WriteResult,
+)
 from queuectl.telemetry.utilization import UseGauges
 from tests.api.support import LIVES, PLACED, job, live_through
 from tests.planner.build import gang
@@ -135,12 +141,12 @@ NOT_HERE = {
 }
 
 
-def busy() -> Metrics:
+def busy() -> MetricsRecorder:
     """Metrics after something of everything has happened."""
-    metrics = Metrics()
+    metrics = MetricsRecorder()
     standing = [live_through(job(name), *life)[-1].after for name, life in LIVES.items()]
     metrics.loaded(standing, holdings(*standing, nodes=[node("a")]))
-    for stage in Stage:
+    for stage in CycleStage:
         metrics.stage_took(stage, 0.1)
     metrics.planned(Plan(), 0.01)
     for reason in DiscardReason:
@@ -150,7 +156,7 @@ def busy() -> Metrics:
     metrics.gates.removed("team-a", 0.3)
     for name, life in LIVES.items():
         metrics.committed(live_through(job(name), *life), lambda _: "high")
-    stuck = WriteRefused(Purpose.STOP, "a webhook denies it")
+    stuck = RequiredWriteRefused(Purpose.STOP, "a webhook denies it")
     metrics.committed(live_through(job("stuck"), *LIVES["evicting"], stuck))
     cost = Cost(priority=0, lost_work=120, gpus=Fraction(8))
     metrics.preempted([Preemption("a", "b", cost)], lambda _: "team-a")
@@ -168,7 +174,7 @@ def busy() -> Metrics:
     metrics.fleet.unmanaged({"team-a": Fraction(3)})
     metrics.fleet.parts(GpuParts(effective=Fraction(1), idle=Fraction(2)))
     metrics.budgets.show(report(spending(budget(), [], [runs("r", 2, None)], 9.0)))
-    metrics.fleet.started({"rack": Spread(used=3, least=2)})
+    metrics.fleet.started({"rack": DomainSpread(used=3, least=2)})
     metrics.reserved(Snapshot(0.0, Fleet(()), QueueConfig()), ())
     metrics.estimates.observe([("team-a", 600.0)])
     metrics.estimates.started([EstimateError("team-a", 30.0, Arrival.BY_P90)])
@@ -176,12 +182,12 @@ def busy() -> Metrics:
     metrics.wrote("Job", WriteResult.OK, 0.02)
     metrics.watched("pods", 3, 1000.0)
     metrics.relisted("pods")
-    metrics.callers.seen("ana", "10.0.0.1")
+    metrics.callers.note("ana", "10.0.0.1")
     metrics.callers.closed("head")
     return metrics
 
 
-def looked_at(metrics: Metrics, *lives: str) -> None:
+def looked_at(metrics: MetricsRecorder, *lives: str) -> None:
     """A plan considered gangs of one kind, in this order, and these lives led to their present states."""
     entries = {
         str(n): live_through(job(name), *LIVES[name])[-1].after for n, name in enumerate(lives)
@@ -192,12 +198,12 @@ def looked_at(metrics: Metrics, *lives: str) -> None:
     metrics.kinds.planned(pending_gangs(snapshot, PlannerCache()), entries.get)
 
 
-def families(metrics: Metrics) -> Iterator[Metric]:
+def families(metrics: MetricsRecorder) -> Iterator[Metric]:
     text = generate_latest(metrics.registry).decode()
     return (f for f in text_string_to_metric_families(text) if not f.name.startswith("process_"))
 
 
-def value(metrics: Metrics, name: str, /, **labels: str) -> float | None:
+def value(metrics: MetricsRecorder, name: str, /, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(f"queuectl_{name}", labels)
 
 
@@ -229,7 +235,9 @@ class TestExposition:
     def test_each_stage_of_a_cycle_has_a_series(self) -> None:
         metrics = busy()
         name = "cycle_stage_duration_seconds_count"
-        assert [value(metrics, name, stage=stage) for stage in Stage] == [1.0] * len(Stage)
+        assert [value(metrics, name, stage=stage) for stage in CycleStage] == [1.0] * len(
+            CycleStage
+        )
 
     @pytest.mark.parametrize(
         ("name", "bounds"),
@@ -244,7 +252,7 @@ class TestExposition:
         assert bounds <= {s.labels["le"] for s in family.samples if "le" in s.labels}
 
     def test_two_controllers_in_one_process_do_not_share_numbers(self) -> None:
-        one, other = Metrics(), Metrics()
+        one, other = MetricsRecorder(), MetricsRecorder()
         one.discarded(DiscardReason.CUT)
         assert value(one, "discarded_plans_total", reason="cut") == 1.0
         assert value(other, "discarded_plans_total", reason="cut") == 0.0
@@ -290,7 +298,7 @@ class TestFleet:
 
     def test_spread_adds_up_by_level(self) -> None:
         metrics = busy()
-        metrics.fleet.started({"rack": Spread(2, 1), "block": Spread(1, 1)})
+        metrics.fleet.started({"rack": DomainSpread(2, 1), "block": DomainSpread(1, 1)})
         assert value(metrics, "admitted_domains_total", level="rack") == 5
         assert value(metrics, "admitted_domains_least_total", level="rack") == 3
         assert value(metrics, "admitted_domains_total", level="block") == 1
@@ -301,11 +309,11 @@ class TestBirth:
 
     @pytest.mark.parametrize("reason", list(DiscardReason))
     def test_of_discarded_plans(self, reason: DiscardReason) -> None:
-        assert value(Metrics(), "discarded_plans_total", reason=reason) == 0
+        assert value(MetricsRecorder(), "discarded_plans_total", reason=reason) == 0
 
     @pytest.mark.parametrize("result", [r for r in WriteResult if r is not WriteResult.OK])
     def test_of_writes_that_fail(self, result: WriteResult) -> None:
-        metrics = Metrics()
+        metrics = MetricsRecorder()
         metrics.wrote("Pod", WriteResult.OK, 0.01)
         assert value(metrics, "cluster_writes_total", kind="Pod", result=result) == 0
 
@@ -313,13 +321,13 @@ class TestBirth:
         "reason", ["Deactivated", "RequeuingLimitExceeded", "MaximumExecutionTimeExceeded"]
     )
     def test_of_workloads_that_are_deactivated(self, reason: str) -> None:
-        metrics = Metrics()
+        metrics = MetricsRecorder()
         metrics.committed(live_through(job("a")))
         labels = {"cluster_queue": "team-a", "reason": reason}
         assert value(metrics, "deactivated_workloads_total", **labels) == 0
 
     def test_of_preemptions(self) -> None:
-        metrics = Metrics()
+        metrics = MetricsRecorder()
         metrics.committed(live_through(job("a")))
         labels = {"cluster_queue": "team-a", "reason": "InClusterQueue"}
         assert value(metrics, "preempted_workloads_total", **labels) == 0
@@ -327,7 +335,7 @@ class TestBirth:
 
     @pytest.mark.parametrize("cause", list(SlipCause))
     def test_of_planned_starts_that_move(self, cause: SlipCause) -> None:
-        metrics = Metrics()
+        metrics = MetricsRecorder()
         metrics.committed(live_through(job("a")))
         labels = {"cluster_queue": "team-a", "cause": cause.value}
         assert value(metrics, "planned_start_slips_total", **labels) == 0
@@ -336,13 +344,13 @@ class TestBirth:
     def test_of_starts_compared_with_an_estimate_before_the_first_estimate(
         self, result: Arrival
     ) -> None:
-        metrics = Metrics()
+        metrics = MetricsRecorder()
         metrics.committed(live_through(job("a")))
         labels = {"cluster_queue": "team-a", "result": result.value}
         assert value(metrics, "estimated_starts_total", **labels) == 0
 
     def test_of_preemptions_of_a_queue_that_a_gang_is_given_later_and_not_of_no_queue(self) -> None:
-        metrics = Metrics()
+        metrics = MetricsRecorder()
         changes = live_through(job("a"), *LIVES["pending"])
         nowhere = replace(changes[0], after=replace(changes[0].after, cluster_queue=""))
         metrics.committed([nowhere])
@@ -357,7 +365,7 @@ class TestBirth:
     def test_of_what_comes_of_idle_gangs_of_known_and_of_new_workloads(
         self, result: IdleResult
     ) -> None:
-        taken_over, new = Metrics(), Metrics()
+        taken_over, new = MetricsRecorder(), MetricsRecorder()
         standing = live_through(job("a"))[-1].after
         taken_over.loaded([standing], holdings(standing, nodes=[node("a")]))
         new.committed(live_through(job("a")))
@@ -378,7 +386,7 @@ class TestBirth:
     def test_of_evictions_of_a_gang_that_starts_and_of_its_queueing_again(
         self, reason: str
     ) -> None:
-        metrics = Metrics()
+        metrics = MetricsRecorder()
         metrics.committed(live_through(job("a"), Admit(PLACED)), lambda _: "high")
         queue = {"cluster_queue": "team-a", "reason": reason}
         for name in ("evicted_workloads_total", "evicted_workloads_once_total"):
@@ -386,7 +394,7 @@ class TestBirth:
         assert value(metrics, "requeued_workloads_total", **queue) == 0
 
     def test_of_gangs_that_could_not_be_decided(self) -> None:
-        metrics = Metrics()
+        metrics = MetricsRecorder()
         metrics.committed(live_through(job("a"), *LIVES["running"]))
         labels = {"cluster_queue": "team-a", "status": "active", "reason": "Undecided"}
         assert value(metrics, "pending_workloads", **labels) == 0
@@ -407,7 +415,7 @@ class TestIdleReclaim:
     def test_each_is_counted_once_and_nothing_else_is(
         self, event: Event, result: str | None
     ) -> None:
-        metrics = Metrics()
+        metrics = MetricsRecorder()
         metrics.committed(live_through(job("a"), Admit(PLACED), PodsReady(), event))
         counted = {
             each.value: value(metrics, "idle_reclaim_total", cluster_queue="team-a", result=each)
@@ -418,7 +426,7 @@ class TestIdleReclaim:
 
 class TestDecisions:
     def test_a_life_is_counted_step_by_step(self) -> None:
-        metrics = Metrics()
+        metrics = MetricsRecorder()
         metrics.committed(live_through(job("a"), *LIVES["requeued"]), lambda _: "high")
         by = {"cluster_queue": "team-a", "priority_class": "high"}
         assert value(metrics, "admitted_workloads_total", **by) == 1
@@ -429,7 +437,7 @@ class TestDecisions:
         assert value(metrics, "workload_eviction_latency_seconds_sum", **by) == 10
 
     def test_requeues_and_deactivations_are_counted_by_reason(self) -> None:
-        metrics = Metrics()
+        metrics = MetricsRecorder()
         for name in ("requeued", "deactivated", "held"):
             metrics.committed(live_through(job(name), *LIVES[name]))
         queue = {"cluster_queue": "team-a"}
@@ -438,9 +446,9 @@ class TestDecisions:
         assert value(metrics, "deactivated_workloads_total", reason="Held", **queue) is None
 
     def test_what_ran_and_what_was_evicted_is_timed(self) -> None:
-        metrics = Metrics()
+        metrics = MetricsRecorder()
         metrics.committed(
-            live_through(job("a"), *LIVES["requeued"], Admit(PLACED), Ended(Outcome.SUCCEEDED))
+            live_through(job("a"), *LIVES["requeued"], Admit(PLACED), Ended(JobOutcome.SUCCEEDED))
         )
         by = {"cluster_queue": "team-a", "priority_class": ""}
         assert (
@@ -451,7 +459,7 @@ class TestDecisions:
         assert value(metrics, "workload_creation_latency_seconds_count", kind="Job") == 1
 
     def test_quota_is_reserved_once_though_a_lease_kept_it_before_the_start(self) -> None:
-        metrics = Metrics()
+        metrics = MetricsRecorder()
         metrics.committed(live_through(job("a"), *LIVES["reserved"], Admit(PLACED)))
         by = {"cluster_queue": "team-a", "priority_class": ""}
         assert value(metrics, "quota_reserved_workloads_total", **by) == 1
@@ -462,14 +470,14 @@ class TestDecisions:
     def test_what_a_lease_waited_for_is_timed_and_nothing_where_there_was_none(
         self, life: str, seconds: float
     ) -> None:
-        metrics = Metrics()
+        metrics = MetricsRecorder()
         metrics.committed(live_through(job("a"), *LIVES[life], Admit(PLACED)))
         by = {"cluster_queue": "team-a", "priority_class": ""}
         assert value(metrics, "admission_checks_wait_time_seconds_sum", **by) == seconds
         assert value(metrics, "admission_checks_wait_time_seconds_count", **by) == 1
 
     def test_a_workload_evicted_twice_is_one_workload_that_was_evicted(self) -> None:
-        metrics = Metrics()
+        metrics = MetricsRecorder()
         life = LIVES["requeued"]
         metrics.committed(live_through(job("a"), *life, *life))
         by = {"cluster_queue": "team-a", "reason": "Preempted", "priority_class": ""}
@@ -477,7 +485,7 @@ class TestDecisions:
         assert value(metrics, "evicted_workloads_once_total", **by) == 1
 
     def test_a_local_queue_has_the_same_numbers_of_its_own(self) -> None:
-        metrics = Metrics()
+        metrics = MetricsRecorder()
         metrics.committed(live_through(job("a"), *LIVES["running"]))
         by = {"name": "default", "namespace": "team-a", "priority_class": ""}
         assert value(metrics, "local_queue_admitted_workloads_total", **by) == 1
@@ -490,7 +498,7 @@ class TestDecisions:
         )
 
     def test_a_restart_is_a_start_but_no_second_first_wait(self) -> None:
-        metrics = Metrics()
+        metrics = MetricsRecorder()
         life = (*LIVES["requeued"], LIVES["starting"][0])
         metrics.committed(live_through(job("a"), *life))
         by = {"cluster_queue": "team-a", "priority_class": ""}
@@ -502,7 +510,7 @@ class TestDecisions:
         [("pending", "WaitingForQuota"), ("reserved", "WaitingForPreemptedWorkloads")],
     )
     def test_a_refusal_is_counted_once_per_new_reason(self, name: str, reason: str) -> None:
-        metrics = Metrics()
+        metrics = MetricsRecorder()
         changes = live_through(job("a"), *LIVES[name])
         metrics.committed(changes)
         repeated = EntryChange(changes[-1].after, changes[-1].after, 99.0)
@@ -511,7 +519,7 @@ class TestDecisions:
         assert value(metrics, "refused_workloads_total", **labels) == 1
 
     def test_preemption_counts_for_the_queue_that_gains(self) -> None:
-        metrics = Metrics()
+        metrics = MetricsRecorder()
         cost = Cost(priority=0, lost_work=120, gpus=Fraction(8))
         queues = {"victim": "team-a", "winner": "team-b"}
         metrics.preempted([Preemption("victim", "winner", cost)], queues.__getitem__)
@@ -520,7 +528,7 @@ class TestDecisions:
         assert value(metrics, "lost_gpu_seconds_total", **labels) == 120
 
     def test_plans_are_counted_by_proof_and_by_success(self) -> None:
-        metrics = Metrics()
+        metrics = MetricsRecorder()
         metrics.planned(Plan(admitted=(Admission("a", PLACED),)), 0.02)
         metrics.planned(Plan(proof=Proof.UNDECIDED), 0.03)
         assert value(metrics, "plans_total", result="optimal") == 1
@@ -529,7 +537,7 @@ class TestDecisions:
         assert value(metrics, "admission_attempts_total", result="inadmissible") == 1
 
     def test_what_broke_in_the_solver_and_what_a_limit_ended_is_counted(self) -> None:
-        metrics = Metrics()
+        metrics = MetricsRecorder()
         metrics.planned(
             Plan(alarms=("MODEL_INVALID", "MODEL_INVALID"), stats={"solver_unknown": 3}), 0.01
         )
@@ -539,21 +547,21 @@ class TestDecisions:
 
 class TestCluster:
     def test_writes_are_counted_by_kind_and_result(self) -> None:
-        metrics = Metrics()
+        metrics = MetricsRecorder()
         metrics.wrote("Pod", WriteResult.OK, 0.01)
         metrics.wrote("Pod", WriteResult.CONFLICT, 0.03)
         assert value(metrics, "cluster_writes_total", kind="Pod", result="conflict") == 1
         assert value(metrics, "cluster_write_duration_seconds_sum", kind="Pod") == 0.04
 
     def test_a_bookmark_shows_that_the_watch_lives(self) -> None:
-        metrics = Metrics()
+        metrics = MetricsRecorder()
         metrics.watched("pods", 3, 1000.0)
         metrics.watched("pods", 0, 1060.0)
         assert value(metrics, "watch_events_total", kind="pods") == 3
         assert value(metrics, "watch_last_event_timestamp_seconds", kind="pods") == 1060
 
     def test_leadership_is_shown(self) -> None:
-        metrics = Metrics()
+        metrics = MetricsRecorder()
         metrics.leading(7)
         assert (value(metrics, "leader"), value(metrics, "leader_epoch")) == (1, 7)
         metrics.following()
@@ -568,7 +576,7 @@ GAUGES = (
 )  # fmt: skip
 
 
-def heads(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+def heads(metrics: MetricsRecorder) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     """All non-zero head counts."""
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
@@ -595,7 +603,7 @@ class TestHeads:
         ],
     )
     def test_what_waits_is_pending(self, name: str, status: str, reason: str) -> None:
-        metrics = Metrics()
+        metrics = MetricsRecorder()
         metrics.committed(live_through(job("a"), *LIVES[name]))
         labels = {"cluster_queue": "team-a", "status": status, "reason": reason}
         assert value(metrics, "pending_workloads", **labels) == 1
@@ -607,12 +615,12 @@ class TestHeads:
         ("name", "intent"), [("starting", "Start"), ("running", "Start"), ("evicting", "Stop")]
     )
     def test_a_pending_write_is_in_the_outbox(self, name: str, intent: str) -> None:
-        metrics = Metrics()
+        metrics = MetricsRecorder()
         metrics.committed(live_through(job("a"), *LIVES[name]))
         assert value(metrics, "outbox_intents", kind=intent) == 1
 
     def test_a_gang_counts_while_it_waits_for_capacity_that_is_out_of_use(self) -> None:
-        metrics = Metrics()
+        metrics = MetricsRecorder()
         (waits,) = live_through(job("a"))
         out = Reason(
             Code.TOPOLOGY_PLACEMENT_FAILED, "", {"waitsFor": {"nodes": {"n1": "cordoned"}}}
@@ -625,8 +633,8 @@ class TestHeads:
         assert value(metrics, "waiting_for_unavailable_capacity", cluster_queue="team-a") == 0
 
     def test_a_refused_write_counts_until_it_is_accepted(self) -> None:
-        metrics = Metrics()
-        stuck = (*LIVES["evicting"], WriteRefused(Purpose.STOP, "a webhook denies it"))
+        metrics = MetricsRecorder()
+        stuck = (*LIVES["evicting"], RequiredWriteRefused(Purpose.STOP, "a webhook denies it"))
         metrics.committed(live_through(job("a"), *stuck))
         labels = {"cluster_queue": "team-a", "kind": "stop"}
         assert value(metrics, "refused_writes", **labels) == 1
@@ -645,7 +653,7 @@ class TestHeads:
     def test_what_has_no_place_is_unadmitted(
         self, name: str, state: str | None, reason: str
     ) -> None:
-        metrics = Metrics()
+        metrics = MetricsRecorder()
         metrics.committed(live_through(job("a"), *LIVES[name]))
         for scope in ("", "local_queue_"):
             (family,) = (
@@ -657,14 +665,14 @@ class TestHeads:
             assert found == ({(state, reason)} if state else set())
 
     def test_what_runs_counts_in_every_cohort_above_it(self) -> None:
-        metrics = Metrics()
+        metrics = MetricsRecorder()
         standing = live_through(job("a"), *LIVES["running"])[-1].after
         metrics.loaded([standing], holdings(standing))
         active = "cohort_subtree_admitted_active_workloads"
         assert [value(metrics, active, cohort=name) for name in ("all", "org")] == [1, 1]
 
     def test_gangs_that_ask_the_same_are_of_one_kind_as_long_as_one_of_them_waits(self) -> None:
-        metrics = Metrics()
+        metrics = MetricsRecorder()
         looked_at(metrics, "pending", "reserved", "running")
         kinds = "pending_scheduling_hashes"
         assert value(metrics, kinds, cluster_queue="team-a", status="inadmissible") is None
@@ -677,7 +685,7 @@ class TestHeads:
     def test_counting_changes_equals_counting_entries(
         self, lives: list[tuple[Event, ...]], steps: list[int]
     ) -> None:
-        followed, counted = Metrics(), Metrics()
+        followed, counted = MetricsRecorder(), MetricsRecorder()
         followed.loaded([], holdings())
         standing: list[Entry] = []
         for number, life in enumerate(lives):
@@ -690,7 +698,7 @@ class TestHeads:
         assert heads(followed) == heads(counted)
 
     def test_a_new_leader_starts_its_counters_again(self) -> None:
-        metrics = Metrics()
+        metrics = MetricsRecorder()
         metrics.committed(live_through(job("a"), *LIVES["running"]))
         metrics.loaded([], holdings())
         assert heads(metrics) == {}

@@ -12,7 +12,7 @@ from queuectl.domain.records import PriorityClassRecord, Upserted
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.objects.configuration.queue_config import build
 from queuectl.state.mirror import Mirror
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.api.conftest import talking_to
 from tests.api.support import LIVES, job, live_through
 from tests.unit.test_state import CONFIG, ENTRY, JOB
@@ -34,14 +34,14 @@ def misnamed(number: int) -> list[EntryChange]:
     ]
 
 
-async def scraped(metrics: Metrics) -> list[str]:
+async def scraped(metrics: MetricsRecorder) -> list[str]:
     async with talking_to(create_metrics_app(metrics.registry)) as client:
         answer = await client.get("/metrics")
     return [line for line in answer.text.splitlines() if not line.startswith("#")]
 
 
 async def test_made_up_names_make_no_series() -> None:
-    metrics = Metrics()
+    metrics = MetricsRecorder()
     metrics.loaded((), holdings())
     for change in misnamed(0):  # those of no queue at all
         metrics.committed([change])
@@ -55,7 +55,7 @@ async def test_made_up_names_make_no_series() -> None:
 
 
 async def test_a_waiting_job_of_a_made_up_queue_is_counted_without_its_name() -> None:
-    metrics = Metrics()
+    metrics = MetricsRecorder()
     metrics.loaded((), holdings())
     created, refused, _ = misnamed(1)
     metrics.committed([created])
@@ -66,7 +66,7 @@ async def test_a_waiting_job_of_a_made_up_queue_is_counted_without_its_name() ->
 
 
 async def test_series_of_a_queue_that_was_deleted_are_removed() -> None:
-    metrics, held = Metrics(), holdings()
+    metrics, held = MetricsRecorder(), holdings()
     metrics.loaded((), held)
     for change in live_through(job("done"), *LIVES["finished"]):
         metrics.committed([change], lambda _: "")

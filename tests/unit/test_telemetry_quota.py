@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from queuectl.domain.events import Event
 from queuectl.domain.fleet import Node
-from queuectl.domain.jobs import Outcome
+from queuectl.domain.jobs import JobOutcome
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.records import NodeRecord
@@ -184,7 +184,7 @@ def test_jobs_that_are_over_count_until_they_are_deleted() -> None:
     mirror = Mirror({})
     mirror.jobs = {
         name: replace(job(name), uid=name, outcome=outcome)
-        for name, outcome in (("a", Outcome.SUCCEEDED), ("b", Outcome.FAILED), ("c", None))
+        for name, outcome in (("a", JobOutcome.SUCCEEDED), ("b", JobOutcome.FAILED), ("c", None))
     }
     held = Holdings(mirror)
     held.configure(build(documents(), 1), ())

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import yaml
 
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.domain.jobs import ArrayStatus, JobRecord
 from queuectl.domain.reasons import Code
 from queuectl.domain.records import Deleted, ListCompleted, Upserted
@@ -25,7 +25,7 @@ from queuectl.state.mirror import Mirror
 from tests.doubles.apiserver import operated
 from tests.support.trainjobs import replicated, training_runtime, trainjob
 
-PODS = Pods(1, gpus=8)
+PODS = PodSetManifest(1, gpus=8)
 RUNTIME = training_runtime("torch", "team-a", replicated("node", PODS, step="trainer"))
 
 
@@ -290,7 +290,7 @@ def test_the_jobset_of_a_file_counts_instead_of_a_runtime() -> None:
 
 
 def test_an_initializer_is_a_podset_of_the_gang() -> None:
-    first = replicated("dataset-initializer", Pods(1), step="dataset-initializer")
+    first = replicated("dataset-initializer", PodSetManifest(1), step="dataset-initializer")
     runtime = training_runtime("torch", "team-a", first, replicated("node", PODS, step="trainer"))
     assert podsets(load(train(nodes=2), runtime)) == {"dataset-initializer": 1, "node": 2}
 

@@ -25,7 +25,7 @@ from queuectl.domain.ledger import Entry, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ClusterQueue, IdleReclaim, QueueConfig
 from queuectl.domain.snapshot import SolverLimits
-from queuectl.domain.utilization import GangUse, PodKey, PodUse, Sample, UseState
+from queuectl.domain.utilization import GangUse, PodKey, PodUse, UseState, UtilizationSample
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.gpu_holders import accelerators, held_gangs
 from queuectl.telemetry.signal.exporters import ExporterSource
@@ -156,17 +156,17 @@ class FakeSource:
         self.hangs = False
         self.untrusted: tuple[str, ...] = ()
 
-    async def sample(self, window: float, at: float, known: Collection[PodKey]) -> Sample:
+    async def sample(self, window: float, at: float, pods: Collection[PodKey]) -> UtilizationSample:
         if self.hangs:
             await asyncio.Event().wait()
         if self.busy is None:
             raise SourceUnavailable("Prometheus: connection refused")
         self.windows.append(window)
-        pods = tuple(
+        used = tuple(
             PodUse(namespace, name, 8, self.busy, self.busy, 1.0, 5.0, memory_held=0.0)
-            for namespace, name in known
+            for namespace, name in pods
         )
-        return Sample(at, window, window, 16, pods, self.untrusted)
+        return UtilizationSample(at, window, window, 16, used, self.untrusted)
 
     async def close(self) -> None:
         """Nothing to give back."""
@@ -216,7 +216,7 @@ class TestWatch:
         assert "connection refused" in gone.text
         assert watched.alarm("unreachable") == 2  # pods
 
-    async def test_a_query_without_an_answer_is_cancelled(self) -> None:
+    async def test_a_query_without_an_answer_is_canceled(self) -> None:
         watched = Watched()
         watched.source.hangs = True
         assert (await watched.sample()).state is UseState.UNKNOWN

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuectl.domain.queues import IdleReclaim
-from queuectl.domain.utilization import GangUse, PodUse, Sample, SourceFault, UseState
+from queuectl.domain.utilization import GangUse, PodUse, SourceFault, UseState, UtilizationSample
 from queuectl.state.gpu_holders import HeldGang, HeldPod
 from queuectl.state.utilization import COVERED, UseTracker, source_faults
 
@@ -39,8 +39,8 @@ def row(of: HeldPod, busy: float = 0.9, **changes: object) -> PodUse:
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def sample(rows: Sequence[PodUse], window: float = 120.0, at: float = LATER) -> Sample:
-    return Sample(at, window, window, gpus=64, pods=tuple(rows))
+def sample(rows: Sequence[PodUse], window: float = 120.0, at: float = LATER) -> UtilizationSample:
+    return UtilizationSample(at, window, window, gpus=64, pods=tuple(rows))
 
 
 def judged(

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from prometheus_client import CollectorRegistry
 from starlette.testclient import TestClient
 
-from queuectl.api.server import Address, Certificate
+from queuectl.api.server import Certificate, ListenAddress
 from queuectl.cel.expression import EvaluationError
 from queuectl.cluster.apply import manifests, older_manifests
 from queuectl.cluster.client import Api, Method
@@ -42,7 +42,7 @@ from queuectl.webhook.certificates import (
     advance,
     issue,
 )
-from queuectl.webhook.keeper import TASK, Keeper, from_data, to_data
+from queuectl.webhook.keeper import TASK, CertificateKeeper, from_data, to_data
 from queuectl.webhook.mutations import Mutation, mutations, read_mutations
 from queuectl.webhook.process import WebhookSettings, serve
 from tests.support.jobs import job_of
@@ -61,7 +61,7 @@ JOB: dict[str, Any] = {
 
 
 def test_each_mutating_policy_can_be_evaluated() -> None:
-    of_pods = ("pods", "labelled-pods", "statefulsets", "deployments", "leaderworkersets")
+    of_pods = ("pods", "labeled-pods", "statefulsets", "deployments", "leaderworkersets")
     of_all = ("queue-labels", "submitters", "submitters-default")
     of_kinds = [kind.plural for kind in KINDS.values()]
     of_children = ["trainjobs-jobsets"]
@@ -113,13 +113,13 @@ def test_an_expression_that_is_not_valid_is_refused() -> None:
 def test_a_missing_field_is_an_error_and_an_optional_one_is_not() -> None:
     data: dict[str, Any] = {"object": {}, "request": {}, "variables": {}}
     with pytest.raises(EvaluationError, match="spec"):
-        expression("object.spec").value(data)
-    assert expression("object.?spec.orValue('none')").value(data) == "none"
+        expression("object.spec").evaluate(data)
+    assert expression("object.?spec.orValue('none')").evaluate(data) == "none"
 
 
 def test_a_key_is_escaped_as_part_of_a_pointer() -> None:
     data: dict[str, Any] = {"object": {}, "request": {}, "variables": {}}
-    assert expression("jsonpatch.escapeKey('a/b~c')").value(data) == "a~1b~0c"
+    assert expression("jsonpatch.escapeKey('a/b~c')").evaluate(data) == "a~1b~0c"
 
 
 # ---- answers
@@ -436,8 +436,12 @@ class Cluster(Api):
         return base64.b64decode(self.configuration["webhooks"][0]["clientConfig"]["caBundle"])
 
 
-def keeper_of(cluster: Cluster, folder: Path, containment: Containment | None = None) -> Keeper:
-    return Keeper(cluster, "queuectl-system", NAMES, folder, containment or Containment(time.time))
+def keeper_of(
+    cluster: Cluster, folder: Path, containment: Containment | None = None
+) -> CertificateKeeper:
+    return CertificateKeeper(
+        cluster, "queuectl-system", NAMES, folder, containment or Containment(time.time)
+    )
 
 
 def damaged(certificate: bytes) -> bytes:
@@ -515,13 +519,13 @@ async def until(holds: Callable[[], object]) -> None:
             await asyncio.sleep(0.001)
 
 
-def _serves(cluster: Cluster, keeper: Keeper) -> bool:
+def _serves(cluster: Cluster, keeper: CertificateKeeper) -> bool:
     """Whether the certificate of the Secret is served: a step has ended."""
     served = from_data(cluster.secret["data"]).served
     return served is not None and keeper.chain.read_bytes() == served.certificate
 
 
-async def keeps(cluster: Cluster, keeper: Keeper, answer: bytes | Exception) -> None:
+async def keeps(cluster: Cluster, keeper: CertificateKeeper, answer: bytes | Exception) -> None:
     """Get this answer, and after it an empty Secret, which is filled again."""
     secret = msgspec.json.encode(cluster.secret)
     running = asyncio.create_task(keeper.run())
@@ -582,7 +586,7 @@ async def test_a_webhook_answers_during_an_error_of_its_certificates_and_counts_
         return cluster
 
     monkeypatch.setattr(Api, "connect", connect)
-    settings = WebhookSettings(Address("127.0.0.1", 0), "queuectl-system", NAMES)
+    settings = WebhookSettings(ListenAddress("127.0.0.1", 0), "queuectl-system", NAMES)
     running = asyncio.create_task(serve(settings, stop, urls.append))
     await until(lambda: urls or running.done())
     verify = ssl.create_default_context(cadata=cluster.trusts.decode())

@@ -12,7 +12,7 @@ import pytest
 from queuectl.domain.arrays import index_of, index_uid
 from queuectl.domain.events import Event, Evict
 from queuectl.domain.fleet import HOSTNAME, Node
-from queuectl.domain.jobs import ArrayStatus, JobRecord, Member, PodRecord
+from queuectl.domain.jobs import ArrayStatus, JobRecord, PodGroupMember, PodRecord
 from queuectl.domain.ledger import Entry, Intent, Purpose, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.reasons import FAILED_START, Code, Reason
@@ -68,7 +68,7 @@ class Seen:
             return []
         rank = {INDEX: 0, ADDED: 2, BASE: 0, PLAIN: 0}.get(self.sort)
         pod = PodRecord("a", "pod", "p", 5, owner=self.uid, podset="main", rank=rank)
-        member = Member(replace(JOB, of_pods=True)) if self.sort in OF_PODS else None
+        member = PodGroupMember(replace(JOB, of_pods=True)) if self.sort in OF_PODS else None
         own = self.attempt if self.released or self.sort in (PLAIN, BASE) else 0
         where = "n1" if self.released else None
         return [replace(pod, gated=not self.released, node=where, attempt=own, member=member)]

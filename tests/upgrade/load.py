@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.demo.recorder import Recorder, Recording
 from queuectl.domain.jobs import JobRecord, PodPhase, PodRecord
 from queuectl.localcluster import NodeSpec
@@ -119,12 +119,16 @@ def _steady(number: int) -> Document:
     """Three of four are Jobs. Two of four have a required topology."""
     name = f"steady-{number:03}"
     if number % 4 == 0:
-        return m.pytorchjob(name, NAMESPACE, "main", master=Pods(gpus=4), worker=Pods(gpus=4))
+        return m.pytorchjob(
+            name, NAMESPACE, "main", master=PodSetManifest(gpus=4), worker=PodSetManifest(gpus=4)
+        )
     return _gang(name, required=RACK if number % 2 else None)
 
 
 def _gang(name: str, *, seconds: float | None = None, required: str | None = None) -> Document:
-    return m.job(name, NAMESPACE, "main", Pods(2, gpus=4, required=required), seconds=seconds)
+    return m.job(
+        name, NAMESPACE, "main", PodSetManifest(2, gpus=4, required=required), seconds=seconds
+    )
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from functools import partial
 from pathlib import Path
 
 from queuectl.domain.queues import IdleReclaim
-from queuectl.domain.utilization import GangUse, Sample, SourceFault, UseState
+from queuectl.domain.utilization import GangUse, SourceFault, UseState, UtilizationSample
 from queuectl.localcluster.exporter import Exporters
 from queuectl.localcluster.exposition import Dialect
-from queuectl.localcluster.gpus import Load, parse_profile
+from queuectl.localcluster.gpus import GpuPod, parse_profile
 from queuectl.localcluster.progress import LineProgress
 from queuectl.localcluster.prometheus import Prometheus, exporters_job
 from queuectl.state.gpu_holders import HeldGang, HeldPod
@@ -137,11 +137,11 @@ class World:
     exporters: Exporters
     began: float
     gangs: dict[str, HeldGang] = field(default_factory=dict)
-    loads: dict[str, list[Load]] = field(default_factory=dict)
+    loads: dict[str, list[GpuPod]] = field(default_factory=dict)
     scenarios: dict[str, Scenario] = field(default_factory=dict)
     dead: list[tuple[str, float, float]] = field(default_factory=list)
     """Nodes whose exporter failed, and the start and end of the failure."""
-    before: dict[str, tuple[Load, float]] = field(default_factory=dict)
+    before: dict[str, tuple[GpuPod, float]] = field(default_factory=dict)
     """The earlier run of a gang that restarted, and its end."""
 
     def enter(self, scenario: Scenario) -> None:
@@ -149,7 +149,7 @@ class World:
         self.scenarios[uid] = scenario
         pods = []
         for number, profile in enumerate(scenario.profiles):
-            load = Load(
+            load = GpuPod(
                 scenario.namespace, f"{scenario.name}-{number}", f"{uid}-{number}", scenario.place, scenario.gpus,
                 parse_profile(profile), self.began, mig=scenario.mig, shared=scenario.shared,
             )  # fmt: skip
@@ -240,7 +240,7 @@ def add_nodes(exporters: Exporters, scenarios: Sequence[Scenario]) -> list[str]:
     return list(nodes)
 
 
-def held(load: Load) -> HeldPod:
+def held(load: GpuPod) -> HeldPod:
     return HeldPod(load.namespace, load.pod, load.uid, load.gpus, load.since)
 
 
@@ -253,7 +253,7 @@ class Watcher:
     tracker: UseTracker = field(default_factory=lambda: UseTracker(SCRAPE))
     results: list[tuple[float, dict[str, GangUse]]] = field(default_factory=list)
     wrong: Mapping[SourceFault, int] = field(default_factory=dict)
-    recent: Sample | None = None
+    recent: UtilizationSample | None = None
 
     async def sample(self, gangs: list[HeldGang], at: float | None = None) -> dict[str, GangUse]:
         """Sample at a time; None = now."""

@@ -27,14 +27,14 @@ from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
 from queuectl.localcluster.exporter import Exporters
 from queuectl.localcluster.exposition import Dialect
-from queuectl.localcluster.gpus import Load, parse_profile
+from queuectl.localcluster.gpus import GpuPod, parse_profile
 from queuectl.reports.efficiency import efficiency_of
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.gpu_holders import held_gangs
 from queuectl.state.ledger import Ledger
 from queuectl.state.marking import Marker
 from queuectl.state.mirror import Mirror
-from queuectl.state.usage import Usage
+from queuectl.state.usage import OtherPodUsage
 from queuectl.state.utilization import UseTracker
 from queuectl.telemetry.signal.exporters import ExporterSource
 from queuectl.telemetry.signal.names import AMD, INTEL, NVIDIA
@@ -149,7 +149,7 @@ class Fleet:
             if run.node in ("single", "parts"):
                 mig = "1g.5gb"
             exporters.put(
-                Load(
+                GpuPod(
                     "team", pod, pod, run.node, run.each, parse_profile(run.profile), 0.0,
                     mig=mig, shared=run.node == "sliced",
                 )
@@ -163,7 +163,7 @@ class Fleet:
         )  # fmt: skip
 
     def snapshot(self) -> Snapshot:
-        usage = Usage(self.mirror, self.ledger)
+        usage = OtherPodUsage(self.mirror, self.ledger)
         usage.refresh(list(self.mirror.pods))
         return SnapshotBuilder(self.mirror, self.ledger, usage).freeze(
             CONFIG, float(HOUR), SolverLimits()

@@ -14,7 +14,7 @@ from queuectl.domain.errors import SourceUnavailable
 from queuectl.domain.node_health import HealthSignal, NodeHealthRules
 from queuectl.localcluster.exporter import Exporters
 from queuectl.localcluster.exposition import Dialect
-from queuectl.localcluster.gpus import Load, parse_profile
+from queuectl.localcluster.gpus import GpuPod, parse_profile
 from queuectl.localcluster.prometheus import Prometheus, exporters_job
 from queuectl.telemetry.signal.health_names import VENDORS_HEALTH
 from queuectl.telemetry.signal.prometheus import PrometheusSource
@@ -168,7 +168,7 @@ async def test_clocks_name_the_pods_of_the_gpus(exporters: Exporters, *, honor: 
     since = time.time()
     for number, profile in enumerate(("busy", "slow")):
         pod, node = f"rank-{number}", ("n-well", "n-app")[number]
-        load = Load("team", pod, f"{pod}-{honor}", node, 1, parse_profile(profile), since)
+        load = GpuPod("team", pod, f"{pod}-{honor}", node, 1, parse_profile(profile), since)
         exporters.put(load)
     job = exporters_job(exporters.targets_url, honor_labels=honor)
     with Prometheus.start([job], scrape_seconds=SCRAPE) as server:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from queuectl.telemetry.signal.names import HONORED, NVIDIA
-from queuectl.telemetry.signal.queries import Dialect, Raw, Recorded, Value
+from queuectl.telemetry.signal.queries import Dialect, PodSignal, Raw, Recorded
 from queuectl.telemetry.signal.trust import Trust
 from tests.support.promtool import promtool
 from tests.utilization.stage import RULES
@@ -49,7 +49,7 @@ def seen(
     values = [
         "stale" if number in missing else "0" for number in reversed(range(END // interval + 1))
     ]
-    query = dialect.pods(HONORED, WINDOW)[Value.SAMPLES]
+    query = dialect.pods(HONORED, WINDOW)[PodSignal.SAMPLES]
     share = f"({query.text}) / {query.full} / {SAMPLES}"
     inside = f"count(({share}) >= {least} <= {most})"
     test = {

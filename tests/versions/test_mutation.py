@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from queuectl.cluster.apply import manifests, optional
-from queuectl.localcluster import RequestError
+from queuectl.localcluster import ApiServerError
 from queuectl.localcluster.client import Client
 from queuectl.objects import keys
 from queuectl.webhook.mutations import mutations
@@ -198,7 +198,7 @@ def stored(user: Client, document: Document, namespace: str) -> Document | str:
         return written(
             user.create(PATHS[document["kind"]].format(namespace), document, dryRun="All")
         )
-    except RequestError as error:
+    except ApiServerError as error:
         return str(error)
 
 

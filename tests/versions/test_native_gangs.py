@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from queuectl.demo.manifests import Document, Pods
-from queuectl.localcluster import RequestError
+from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.localcluster import ApiServerError
 from queuectl.objects import keys
 from tests.support.jobs import batch_job, template
 from tests.system.installation import Installation, Workspace
@@ -42,7 +42,7 @@ def installation(native: NativeGangs) -> Iterator[Installation]:
 def waiting(installation: Installation) -> Iterator[Workspace]:
     """A namespace with the Job ``waits``, for which there is no quota."""
     with installation.workspace(0) as workspace:
-        workspace.job("waits", Pods(2, gpus=8))
+        workspace.job("waits", PodSetManifest(2, gpus=8))
         workspace.until_state("waits", "Pending")
         yield workspace
 
@@ -64,7 +64,7 @@ def test_the_pod_group_of_a_job_has_no_priority_of_a_user(
 ) -> None:
     """Its victims and its quota are those of queuectl, also if the controller of Jobs makes it a gang of Kubernetes."""
     with installation.workspace(32) as workspace:
-        workspace.job("first", Pods(4, gpus=8), priority_class="low", retries=6)
+        workspace.job("first", PodSetManifest(4, gpus=8), priority_class="low", retries=6)
         workspace.until_running("first", 4, lambda pod: pod.attempt == 1, "first runs")
         groups = groups_of(workspace, native, "first")
         assert len(groups) == (1 if native.by_jobs else 0)
@@ -72,7 +72,7 @@ def test_the_pod_group_of_a_job_has_no_priority_of_a_user(
         # This alpha API copies the class of the pods to the group in some of its versions only.
         assert priorities <= {0, keys.POD_PRIORITY}
 
-        workspace.job("urgent", Pods(2, gpus=8), priority_class="high")
+        workspace.job("urgent", PodSetManifest(2, gpus=8), priority_class="high")
         workspace.until_running("urgent", 2, lambda pod: pod.attempt == 1, "urgent runs")
         workspace.until_state("first", "Pending")
         workspace.client.delete(workspace.made.pop(), propagationPolicy="Background")
@@ -110,7 +110,7 @@ def test_no_user_creates_the_scheduling_objects_of_a_job(
 ) -> None:
     document = FORGED[what](waiting, native)
     path = waiting.client.path_of(document).rsplit("/", 1)[0]
-    with pytest.raises(RequestError, match="written by its controller alone"):
+    with pytest.raises(ApiServerError, match="written by its controller alone"):
         waiting.client.create(path, document)
 
 
@@ -120,7 +120,7 @@ def test_no_user_gives_a_pod_group_of_their_own_to_a_job(
     path = native.path(waiting.namespace, "podgroups")
     made = waiting.submit(native.pod_group("mine", waiting.namespace, priorityClassName="rush"))
     meta = owned(waiting, {"metadata": {}})["metadata"]
-    with pytest.raises(RequestError, match="written by its controller alone"):
+    with pytest.raises(ApiServerError, match="written by its controller alone"):
         waiting.client.patch(f"{path}/mine", {"metadata": meta})
     waiting.client.patch(f"{path}/mine", {"metadata": {"labels": {"a": "b"}}})
     assert made["spec"]["priority"] == 1000
@@ -136,7 +136,7 @@ def test_no_user_changes_the_scheduling_objects_of_a_job(
     [workload] = waiting.client.get(path)["items"]
     [one] = workload["spec"]["podGroupTemplates"]
     change: dict[str, Any] = {"podGroupTemplates": [{**one, "priorityClassName": "rush"}]}
-    with pytest.raises(RequestError):
+    with pytest.raises(ApiServerError):
         waiting.client.patch(f"{path}/{workload['metadata']['name']}", {"spec": change})
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from queuectl.demo.rest import ApiConnection
+from queuectl.demo.api_connection import ApiConnection
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.progress import LineProgress
 from queuectl.localcluster.versions import KUBERNETES, SUPPORTED

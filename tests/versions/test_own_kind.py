@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 from queuectl.cluster.webhooks import POLICY
-from queuectl.demo.manifests import Pods
-from queuectl.localcluster import LocalCluster, NodeSpec, RequestError
+from queuectl.demo.manifests import PodSetManifest
+from queuectl.localcluster import ApiServerError, LocalCluster, NodeSpec
 from queuectl.objects import keys
 from tests.support.gangruns import (
     JOB_KINDS,
@@ -68,7 +68,7 @@ def test_the_webhook_suspends_and_gates_a_gang_which_runs_and_ends(
     )
     assert policies["items"] == [], "the webhook alone changes new jobs"
     kind = OWN_KINDS["GangRun"]
-    template = Pods(4, gpus=8).template("main", None, restart="Never")
+    template = PodSetManifest(4, gpus=8).template("main", None, restart="Never")
     with installation.workspace(32, strategy="StrictFIFO") as workspace:
 
         def submit(name: str, priority: str) -> None:
@@ -92,12 +92,12 @@ def test_the_webhook_suspends_and_gates_a_gang_which_runs_and_ends(
 
 
 def test_without_a_replica_a_new_gang_in_a_queue_is_refused(installation: Installation) -> None:
-    template = Pods(1, gpus=8).template("main", None, restart="Never")
+    template = PodSetManifest(1, gpus=8).template("main", None, restart="Never")
     client = installation.cluster.client
     plain = gangrun("plain", "default", template, 1)
     queued = gangrun("queued", "default", template, 1, queue_name="main")
     path = client.path_of(plain).rsplit("/", 1)[0]
     with killed(installation.cluster, *REPLICAS):
         client.create(path, plain, dryRun="All")
-        with pytest.raises(RequestError, match="failed calling webhook"):
+        with pytest.raises(ApiServerError, match="failed calling webhook"):
             client.create(path, queued, dryRun="All")

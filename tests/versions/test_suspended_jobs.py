@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from queuectl.localcluster import RequestError
+from queuectl.localcluster import ApiServerError
 from queuectl.localcluster.client import Client, wait_until
 from tests.support.jobs import batch_job
 from tests.system.installation import Installation
@@ -59,7 +59,7 @@ def refusals(client: Client, path: str) -> dict[str, str]:
     for name, template in FIELDS.items():
         try:
             client.patch(path, {"spec": {"template": template}})
-        except RequestError as error:
+        except ApiServerError as error:
             found[name] = str(error)
     return found
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from queuectl.localcluster import LocalCluster, RequestError
+from queuectl.localcluster import ApiServerError, LocalCluster
 from queuectl.localcluster.client import Client, wait_until
 from queuectl.localcluster.layout import LOOPBACK
 from queuectl.objects import keys
@@ -67,7 +67,7 @@ def refusal(
     document["metadata"]["labels"] = dict(LABELS[labels])
     try:
         client.create(PATHS[kind].format(namespace), document, dryRun="All")
-    except RequestError as error:
+    except ApiServerError as error:
         return str(error)
     return None
 
@@ -150,7 +150,7 @@ def test_without_the_first_replica_the_annotation_of_a_user_does_not_prevent_the
         assert made["spec"]["suspend"] is True
         assert made["metadata"]["labels"][keys.QUEUE_LABEL] == "default"
         document["metadata"]["labels"] = LABELS["a queue"]
-        with pytest.raises(RequestError, match="must start suspended"):
+        with pytest.raises(ApiServerError, match="must start suspended"):
             client.create(path, document, dryRun="All")
     client.close()
 
@@ -215,7 +215,7 @@ def test_queuectl_can_only_remove_the_start_time_of_a_suspended_job_in_a_queue(
         def refused(name: str, patch: Mapping[str, Any]) -> str | None:
             try:
                 own.patch(f"{PATHS['Job'].format(namespace)}/{name}/status", dict(patch))
-            except RequestError as error:
+            except ApiServerError as error:
                 return str(error)
             return None
 

@@ -24,7 +24,7 @@ import pytest
 from fastapi import FastAPI
 from playwright.async_api import Browser, Page, async_playwright, expect
 
-from queuectl.api.server import Address, WebServer
+from queuectl.api.server import ListenAddress, WebServer
 from queuectl.localcluster.cache import root
 from queuectl.web.vendor import fetch, packed
 
@@ -122,7 +122,7 @@ async def running() -> AsyncIterator[Browser]:
 @asynccontextmanager
 async def served(app: FastAPI) -> AsyncIterator[str]:
     """The address of a server that is stopped at the end."""
-    server = WebServer(app, Address("127.0.0.1", 0))
+    server = WebServer(app, ListenAddress("127.0.0.1", 0))
     task = asyncio.create_task(server.run())
     yield server.url
     server.stop()

@@ -12,7 +12,7 @@ from playwright.async_api import Browser
 from queuectl.api.access import Guard
 from queuectl.api.app import create_app
 from queuectl.domain.identity import Caller, Right
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from queuectl.web.app import add_dashboard
 from tests.api.conftest import Delegate, talking_to
 from tests.api.support import FixedHealth
@@ -44,7 +44,7 @@ class Standby:
         diagnoser: Any = Delegate(lambda: self._sample.diagnoser)
         cluster_reader: Any = Delegate(lambda: self._sample.cluster_reader)
         guard: Any = Delegate(lambda: self._guard)
-        self._app = create_app(store, FixedHealth(), Metrics().registry, diagnoser)
+        self._app = create_app(store, FixedHealth(), MetricsRecorder().registry, diagnoser)
         add_dashboard(self._app, store, guard, cluster_reader, diagnoser, clock=lambda: NOW)
 
     def over(self, sample: Sample, guard: Guard | None = None) -> FastAPI:

@@ -8,7 +8,7 @@ from typing import Any
 
 from queuectl.domain.accounting import HOUR, Amounts, LostWorkSum, Subject
 from queuectl.domain.audit import AuditLine
-from queuectl.domain.decisions import Decision, StoredDecision
+from queuectl.domain.decisions import CycleDecision, StoredDecision
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.plan import Proof
 from queuectl.domain.reasons import Code
@@ -64,7 +64,7 @@ def _decisions(
             cycle=number,
             after=after,
             upto=after + len(lines),
-            decision=Decision(
+            decision=CycleDecision(
                 at=lines[-1].at,
                 revision=database.revision,
                 nodes=nodes,

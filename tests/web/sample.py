@@ -403,14 +403,14 @@ def _history(entries: list[Entry], rng: random.Random) -> list[HistoryLine]:
 
 
 def _evicted(
-    entry: Entry, favoured: Entry, rng: random.Random
+    entry: Entry, favored: Entry, rng: random.Random
 ) -> Iterator[tuple[float, Entry, State | None, State, Reason, int]]:
     at = entry.queued_at + rng.uniform(0.2, 0.8) * ((entry.started_at or NOW) - entry.queued_at)
     lost = int(rng.expovariate(1 / 40_000))
     if rng.random() < 0.7:
-        text = f"preempted for {favoured.ref}; this loses {lost} GPU-seconds of work and frees {entry.gpus} GPUs"
+        text = f"preempted for {favored.ref}; this loses {lost} GPU-seconds of work and frees {entry.gpus} GPUs"
         why = rng.choice(("InClusterQueue", "InCohortReclamation", "InCohortFairSharing"))
-        details = {"preemptor": favoured.uid, "why": why, "lostGpuSeconds": lost, "gpus": entry.gpus}  # fmt: skip
+        details = {"preemptor": favored.uid, "why": why, "lostGpuSeconds": lost, "gpus": entry.gpus}  # fmt: skip
         reason = Reason(Code.PREEMPTED, text, json.loads(json.dumps(details)))
     else:
         reason = Reason(Code.NODE_FAILURES, "2 of its nodes are lost and no repair is possible")

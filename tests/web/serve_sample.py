@@ -13,11 +13,11 @@ from itertools import count
 from fastapi import FastAPI
 
 from queuectl.api.app import create_app
-from queuectl.api.server import Address, WebServer
+from queuectl.api.server import ListenAddress, WebServer
 from queuectl.db.ports import Commit
 from queuectl.domain.commands import Answer
 from queuectl.domain.ledger import EntryChange
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 from queuectl.web.app import add_dashboard
 from tests.api.support import FixedHealth, job, live_through
 from tests.web.sample import LARGE, NOW, SMALL, Sample, make
@@ -25,7 +25,7 @@ from tests.web.sample import LARGE, NOW, SMALL, Sample, make
 
 def dashboard(sample: Sample) -> FastAPI:
     """The API and its pages over a sample; their clock starts at the sample's time."""
-    app = create_app(sample.store, FixedHealth(), Metrics().registry, sample.diagnoser)
+    app = create_app(sample.store, FixedHealth(), MetricsRecorder().registry, sample.diagnoser)
     started = time.time()
     add_dashboard(
         app,
@@ -56,7 +56,7 @@ async def answer(sample: Sample, outcome: str, *changes: EntryChange) -> None:
 
 
 async def serve(port: int, sample: Sample) -> None:
-    server = WebServer(dashboard(sample), Address("127.0.0.1", port))
+    server = WebServer(dashboard(sample), ListenAddress("127.0.0.1", port))
     print(f"{server.url}/ui/", flush=True)
     async with asyncio.TaskGroup() as group:
         group.create_task(server.run())

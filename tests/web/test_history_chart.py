@@ -34,8 +34,8 @@ def test_pending_gangs_have_a_scale_of_their_own():
     chart = chart_of([point(0, 100, pending=40_000)])
     assert chart is not None
     held, pending = chart.panels
-    assert max(tick.value for tick in held.amounts) == 100
-    assert max(tick.value for tick in pending.amounts) == 50_000
+    assert max(tick.quantity for tick in held.amounts) == 100
+    assert max(tick.quantity for tick in pending.amounts) == 50_000
     assert [line.style for line in chart.lines] == ["allocated", "used", "pending"]
 
 
@@ -54,14 +54,14 @@ def test_the_capacity_is_drawn_where_it_is_known():
 def test_the_ticks_are_round_and_the_last_is_above_the_lines(most: float, ticks: list[float]):
     chart = chart_of([point(0, most)])
     assert chart is not None
-    assert [tick.value for tick in chart.panels[0].amounts] == ticks
+    assert [tick.quantity for tick in chart.panels[0].amounts] == ticks
     assert chart.panels[0].amounts[-1].at == 0
 
 
 def test_the_time_axis_has_a_tick_every_six_hours():
     chart = chart_of([point(hour, 1) for hour in range(1, 26)])
     assert chart is not None
-    assert [(tick.value - DAY) / HOUR for tick in chart.times] == [6, 12, 18, 24]
+    assert [(tick.quantity - DAY) / HOUR for tick in chart.times] == [6, 12, 18, 24]
 
 
 def test_there_is_no_chart_without_hours():

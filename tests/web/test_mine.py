@@ -16,7 +16,7 @@ from queuectl.domain.reasons import NOT_IN_LINE, PLANNED, TRANSIENT, Code
 from queuectl.web.advice import PENDING, next_step
 from queuectl.web.app import OPEN, SIGN_IN, add_dashboard
 from queuectl.web.pods import MOST, pod_table
-from queuectl.web.words import Column, headings
+from queuectl.web.words import TableColumn, headings
 from tests.api.signed import ADMIN, asking, people, signed_app
 from tests.web.sample import Sample
 
@@ -81,10 +81,10 @@ def test_a_failed_job_leads_to_its_logs():
 
 def test_a_heading_sorts_its_column_and_then_reverses_the_order():
     columns = (
-        Column("GPUs", SortKey.GPUS, numeric=True),
-        Column("Name", SortKey.NAME),
-        Column("Age", SortKey.SINCE, numeric=True, elapsed=True),
-        Column("Kind"),
+        TableColumn("GPUs", SortKey.GPUS, numeric=True),
+        TableColumn("Name", SortKey.NAME),
+        TableColumn("Age", SortKey.SINCE, numeric=True, elapsed=True),
+        TableColumn("Kind"),
     )
     by_gpus = headings(columns, WorkloadOrder.parse("-gpus"), {"user": "ann", "state": ""})
     assert [one.address for one in by_gpus] == [

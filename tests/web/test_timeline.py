@@ -11,7 +11,7 @@ from queuectl.domain.durations import DAY
 from queuectl.domain.estimates import ExpectedStart
 from queuectl.domain.snapshot import Pending, PlannedStart, Snapshot
 from queuectl.domain.workload import Placement
-from queuectl.web.timeline import HOUR, Axis, Bar, Timeline, timeline_of
+from queuectl.web.timeline import HOUR, Axis, Bar, TimelineRows, timeline_of
 from tests.api.conftest import talking_to
 from tests.planner.build import NOW, gang, holding, node, podset, queue, world
 from tests.web.conftest import app_over
@@ -65,7 +65,7 @@ def cluster() -> Snapshot:
 EXPECTED = {"w1": ExpectedStart(NOW + HOUR, NOW + 4 * HOUR, NOW)}
 
 
-def shown(*, sees: bool = True, queue: str = "main", span: str = "", most: int = 9) -> Timeline:
+def shown(*, sees: bool = True, queue: str = "main", span: str = "", most: int = 9) -> TimelineRows:
     return timeline_of(cluster(), EXPECTED, lambda _: sees, queue=queue, span=span, most=most)
 
 

@@ -138,13 +138,13 @@ one.{{ .owner }} == 'queuectl.dev/controller'
 {{- end }}
 
 {{/* Whether the labels of a pod say that admission gates it. Arguments: the root, and the expression of the pod. */}}
-{{- define "queuectl.isLabelled" -}}
+{{- define "queuectl.isLabeled" -}}
 {{ last . }}.metadata.?labels[?'queuectl.dev/workload-kind'].orValue('') in [{{ include "queuectl.labelKinds" (first .) }}]
 {{- end }}
 
 {{/* Whether a new pod is one of those, and another pod creates it, which is its controller. The token of that pod names it. Arguments: as above. */}}
 {{- define "queuectl.byPod" -}}
-{{ include "queuectl.isLabelled" . }}
+{{ include "queuectl.isLabeled" . }}
   && {{ last . }}.metadata.?ownerReferences.orValue([]).exists(owner, owner.?controller.orValue(false) && owner.kind == 'Pod'
     && request.userInfo.?extra[?'authentication.kubernetes.io/pod-uid'].orValue([]).exists(uid, uid == owner.uid))
 {{- end }}
@@ -171,7 +171,7 @@ the expression of the object. */}}
 {{- end }}
 
 {{/* Patches that write the labels and the PriorityClass of pods that admission gates by them. Argument: the kind. */}}
-{{- define "queuectl.labelledPods" -}}
+{{- define "queuectl.labeledPods" -}}
 {{- $kind := .kind }}
 {{- range $i, $place := .podsets }}
 {{- $at := printf "/%s" ($place.path | replace "." "/") }}
@@ -546,7 +546,7 @@ are their pod templates. */}}
 {{- range (include "queuectl.kinds" (first .) | fromYaml).kinds }}{{ $kinds = append $kinds .kind }}{{ end -}}
 {{ last . }}.metadata.?ownerReferences.orValue([]).exists(owner,
   owner.?controller.orValue(false) && (owner.kind in ['{{ join "', '" $kinds }}']
-    || owner.kind == 'Pod' && {{ include "queuectl.isLabelled" . }}))
+    || owner.kind == 'Pod' && {{ include "queuectl.isLabeled" . }}))
 {{- end }}
 
 {{/* Whether a pod is a workload, or a part of one: it has a queue label, and admission took it in. Argument: the expression of the pod. */}}

@@ -22,7 +22,7 @@ from queuectl.api.access import caller_of
 from queuectl.api.auth.authentication import CHANGES
 from queuectl.api.auth.requests import request_id_of
 from queuectl.db.ports import AuditStore
-from queuectl.domain.audit import AuditLine, Outcome
+from queuectl.domain.audit import AuditLine, RequestOutcome
 from queuectl.domain.errors import StoreUnavailable
 
 _LONGEST: Final = 2000  # characters of a path or detail
@@ -116,7 +116,7 @@ class Audit:
         fields = {"method": line.method, "path": scope["path"], "status": status}
         _log.info("api_write", **fields)
         try:
-            await self._audit_store.end(number, Outcome(operation, status, detail))
+            await self._audit_store.end(number, RequestOutcome(operation, status, detail))
         except StoreUnavailable as error:
             _log.warning("audit_not_completed", line=number, error=str(error), **fields)
 
@@ -124,7 +124,7 @@ class Audit:
 async def forget_old(
     audit_store: AuditStore, days: float, clock: Callable[[], float] = time.time
 ) -> None:
-    """Delete older lines until cancelled. Each process can run it."""
+    """Delete older lines until canceled. Each process can run it."""
     while True:
         deleted = 0
         try:

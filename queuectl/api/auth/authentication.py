@@ -28,7 +28,7 @@ from structlog.contextvars import bound_contextvars
 from queuectl.api import problems
 from queuectl.api.access import ANONYMOUS, Identities, set_caller, set_credential_check
 from queuectl.api.auth.limits import UnknownCallerLimit, address_of
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.control.questions.throttle import asking
 from queuectl.db.ports import Sessions
 from queuectl.domain.identity import LONGEST_TOKEN, Caller, Session
@@ -229,10 +229,10 @@ class Authentication:
         app: ASGIApp,
         session_service: SessionService,
         open_paths: OpenPaths,
-        seen: Callable[[str, str], None] = lambda *_: None,
+        note_caller: Callable[[str, str], None] = lambda *_: None,
     ) -> None:
-        """``seen``: called with the name and the address of each caller."""
-        self._seen = seen
+        """``note_caller``: called with the name and the address of each caller."""
+        self._seen = note_caller
         self._app = app
         self._session_service = session_service
         self._open_paths = open_paths
@@ -245,7 +245,7 @@ class Authentication:
         request = Request(scope)
         try:
             caller = await self._caller(request)
-        except Problem as problem:
+        except ApiProblem as problem:
             await self._refuse(request, problem)(scope, receive, send)
         except problems.OUTAGES as error:
             await problems.outage(request, error)(scope, receive, send)
@@ -260,10 +260,10 @@ class Authentication:
                 await self._app(scope, receive, send)
 
     async def _caller(self, request: Request) -> Caller:
-        """Raises Problem."""
+        """Raises ApiProblem."""
         if self._open_paths.allows(request.method, request.url.path):
             if request.method in CHANGES and from_another_site(request.headers):
-                raise Problem(
+                raise ApiProblem(
                     ProblemType.FOREIGN_ORIGIN, "a page of another site cannot open a session"
                 )
             return ANONYMOUS
@@ -276,12 +276,12 @@ class Authentication:
             )
             if caller is None:
                 detail = "the Authorization header has no valid token of the cluster"
-                raise Problem(ProblemType.UNAUTHENTICATED, detail, _CHALLENGE)
+                raise ApiProblem(ProblemType.UNAUTHENTICATED, detail, _CHALLENGE)
             return caller
         session = await self._session_service.find(request)
         if session is None:
             detail = "send a token as Authorization: Bearer, or sign in"
-            raise Problem(ProblemType.UNAUTHENTICATED, detail, _CHALLENGE)
+            raise ApiProblem(ProblemType.UNAUTHENTICATED, detail, _CHALLENGE)
         if request.method in CHANGES:
             _own_page(request)
         return session.caller
@@ -294,10 +294,10 @@ class Authentication:
             return False
         try:
             return await self._caller(request) == caller
-        except Problem:
+        except ApiProblem:
             return False
 
-    def _refuse(self, request: Request, problem: Problem) -> Response:
+    def _refuse(self, request: Request, problem: ApiProblem) -> Response:
         """The answer to a refused request; a browser that opens a page is redirected to the sign-in page."""
         wants_page = request.method == "GET" and "text/html" in request.headers.get("accept", "")
         unknown = problem.kind is ProblemType.UNAUTHENTICATED
@@ -310,12 +310,12 @@ class Authentication:
 
 
 def _own_page(request: Request) -> None:
-    """Raise Problem unless a page of the dashboard sent the request."""
+    """Raise ApiProblem unless a page of the dashboard sent the request."""
     headers = request.headers
     if not declared(headers) or from_another_site(headers):
         detail = "a page of another site cannot make changes with a session"
-        raise Problem(ProblemType.FOREIGN_ORIGIN, detail)
+        raise ApiProblem(ProblemType.FOREIGN_ORIGIN, detail)
     if headers.get(PROOF) != "1":
-        raise Problem(
+        raise ApiProblem(
             ProblemType.FOREIGN_ORIGIN, f"a change with a session needs the header {PROOF}: 1"
         )

@@ -41,7 +41,7 @@ class AuthenticationLayer:
         per_second, burst: rate limit of one caller.
         failures_per_second, failure_burst: rate limit of invalid credentials from one address.
         open_paths: paths that need no authentication.
-        seen: called with the name and the address of the caller of each request.
+        note_caller: called with the name and the address of the caller of each request.
         login: logins in the browser through an OpenID Connect issuer; None = sessions begin with a token.
     """
 
@@ -53,7 +53,7 @@ class AuthenticationLayer:
     failure_burst: int = 100
     open_paths: OpenPaths = OpenPaths()
     login: OidcLogin | None = None
-    seen: Callable[[str, str], None] = lambda *_: None
+    note_caller: Callable[[str, str], None] = lambda *_: None
 
 
 def install(
@@ -78,7 +78,7 @@ def install(
             Authentication,
             session_service=session_service,
             open_paths=authenticated.open_paths,
-            seen=authenticated.seen,
+            note_caller=authenticated.note_caller,
         )
     app.add_middleware(Requests)
     return session_service

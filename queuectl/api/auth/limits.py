@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from queuectl.api import problems
 from queuectl.api.access import ANONYMOUS, caller_of
 from queuectl.api.connections import connection_of, network_of
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.domain.rate_limit import Buckets
 
 _Found = TypeVar("_Found")
@@ -48,25 +48,25 @@ class UnknownCallerLimit:
             Problem: too-many-requests.
         """
         address, key = address_of(request), _hash(credentials)
-        known = key in self._valid
-        if not known and (wait := self._buckets.take(address)):
+        was_valid = key in self._valid
+        if not was_valid and (wait := self._buckets.take(address)):
             raise _too_often(f"too many invalid credentials from {address}", wait, last=True)
         invalid = True
         try:
-            found = await find()
-            invalid = found is None
+            identity = await find()
+            invalid = identity is None
         except problems.OUTAGES:
             invalid = False
             raise
         finally:
-            if known and invalid:
+            if was_valid and invalid:
                 self._valid.pop(key, None)
                 self._buckets.take(address)
-            elif not known and not invalid:
+            elif not was_valid and not invalid:
                 self._buckets.give_back(address)
-        if found is not None:
+        if identity is not None:
             self.remember(credentials)
-        return found
+        return identity
 
     def remember(self, credentials: str) -> None:
         """These credentials are valid, for example because they are new."""
@@ -92,7 +92,7 @@ class RateLimit:
                 return
         await self._app(scope, receive, send)
 
-    def _refusal(self, request: Request) -> Problem | None:
+    def _refusal(self, request: Request) -> ApiProblem | None:
         caller = caller_of(request)
         unknown = caller is ANONYMOUS
         key = f"at {address_of(request)}" if unknown else caller.name
@@ -104,12 +104,12 @@ class RateLimit:
         return None
 
 
-def _too_often(what: str, wait: float, *, last: bool) -> Problem:
+def _too_often(what: str, wait: float, *, last: bool) -> ApiProblem:
     """``wait``: seconds. ``last``: the connection ends, so that a flood has to open new ones, which are limited."""
     headers = {"Retry-After": str(math.ceil(wait))}
     if last:
         headers["Connection"] = "close"
-    return Problem(ProblemType.TOO_MANY_REQUESTS, f"{what}; try again in {wait:.1f} s", headers)
+    return ApiProblem(ProblemType.TOO_MANY_REQUESTS, f"{what}; try again in {wait:.1f} s", headers)
 
 
 def _hash(credentials: str) -> str:

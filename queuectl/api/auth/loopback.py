@@ -12,8 +12,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from queuectl.api import problems
 from queuectl.api.auth import authentication
-from queuectl.api.problems import Problem, ProblemType
-from queuectl.api.server import Address
+from queuectl.api.problems import ApiProblem, ProblemType
+from queuectl.api.server import ListenAddress
 
 
 class ThisMachine:
@@ -31,14 +31,14 @@ class ThisMachine:
             await problems.respond(Request(scope), refusal)(scope, receive, send)
 
 
-def _refusal(scope: Scope) -> Problem | None:
+def _refusal(scope: Scope) -> ApiProblem | None:
     headers = Headers(scope=scope)
     host = headers.get("host", "")
-    if not Address(_hostname(host), 0).loopback:
+    if not ListenAddress(_hostname(host), 0).loopback:
         detail = f"the Host {host!r} is not this machine; use 127.0.0.1 or localhost"
-        return Problem(ProblemType.MISDIRECTED, detail)
+        return ApiProblem(ProblemType.MISDIRECTED, detail)
     if scope["method"] in authentication.CHANGES and authentication.from_another_site(headers):
-        return Problem(ProblemType.FOREIGN_ORIGIN, "a page of another site cannot make changes")
+        return ApiProblem(ProblemType.FOREIGN_ORIGIN, "a page of another site cannot make changes")
     return None
 
 

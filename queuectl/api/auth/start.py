@@ -6,7 +6,7 @@ import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 
-from queuectl.api.server import Address, CannotListen, Certificate
+from queuectl.api.server import CannotListen, Certificate, ListenAddress
 from queuectl.domain.errors import BadInput
 
 
@@ -22,7 +22,7 @@ class Offer:
         proxies: addresses and networks whose X-Forwarded-For is trusted.
     """
 
-    address: Address
+    address: ListenAddress
     authenticated: bool
     certificate: Certificate | None
     secure: bool
@@ -45,7 +45,7 @@ def offer(
         BadInput: settings contradict each other.
         CannotListen: other machines could change everything, or read tokens.
     """
-    address = Address.parse(listen)
+    address = ListenAddress.parse(listen)
     if (cert_file is None) != (key_file is None):
         raise BadInput("QUEUECTL_TLS_CERT_FILE and QUEUECTL_TLS_KEY_FILE go together")
     certificate = Certificate(cert_file, key_file) if cert_file and key_file else None

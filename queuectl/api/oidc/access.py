@@ -11,7 +11,7 @@ from queuectl.api.oidc.claims import TokenRefused
 from queuectl.api.oidc.issuer import Issuer
 from queuectl.api.oidc.login import OidcLogin
 from queuectl.api.oidc.tokens import TokenVerifier
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.control.oidc_settings import OidcSettings
 from queuectl.domain.identity import Caller, Right
 
@@ -60,7 +60,7 @@ class OidcAccess:
             return (await self._verifier.bearer(token)).caller
         except TokenRefused as error:
             detail = f"the ID token is refused: {error}"
-            raise Problem(ProblemType.UNAUTHENTICATED, detail, _CHALLENGE) from error
+            raise ApiProblem(ProblemType.UNAUTHENTICATED, detail, _CHALLENGE) from error
 
     async def may(self, caller: Caller, right: Right) -> bool:
         """Whether the cluster's RBAC allows it. May raise ClusterUnavailable."""

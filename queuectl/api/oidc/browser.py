@@ -84,11 +84,11 @@ class BrowserLogins:
         """Forget the reason of a refusal, which the sign-in page shows once."""
         self._forget(response, self._reason)
 
-    def _keep(self, response: Response, name: str, value: str, seconds: int) -> None:
+    def _keep(self, response: Response, name: str, cookie: str, seconds: int) -> None:
         # With Strict, browsers leave a cookie out of the requests with which the issuer sends them back.
         response.set_cookie(
             name,
-            value,
+            cookie,
             max_age=seconds,
             path="/",
             secure=self._sessions.secure,

@@ -40,22 +40,22 @@ def caller_from(claims: Mapping[str, Any], settings: OidcSettings) -> Caller:
     return Caller(name, tuple(dict.fromkeys([*groups, AUTHENTICATED])))
 
 
-def _listed(claim: str, value: object) -> list[object]:
+def _listed(claim: str, content: object) -> list[object]:
     """Groups: a list, one group as text, or none."""
-    if value is None:
+    if content is None:
         return []
-    if isinstance(value, str):
-        return [value]
-    if isinstance(value, list):
-        return value
+    if isinstance(content, str):
+        return [content]
+    if isinstance(content, list):
+        return content
     raise TokenRefused(f"its claim {claim} is neither text nor a list")
 
 
-def _name(claim: str, value: object, prefix: str) -> str:
-    if not isinstance(value, str) or not value or not value.isprintable():
+def _name(claim: str, content: object, prefix: str) -> str:
+    if not isinstance(content, str) or not content or not content.isprintable():
         raise TokenRefused(f"its claim {claim} holds a value that is not printable text")
-    name = value if prefix == NO_PREFIX else prefix + value
-    if value.startswith(RESERVED) or name.startswith(RESERVED):
+    name = content if prefix == NO_PREFIX else prefix + content
+    if content.startswith(RESERVED) or name.startswith(RESERVED):
         raise TokenRefused(
             f"its claim {claim} gives the name {name!r}; Kubernetes reserves names that begin with {RESERVED}"
         )

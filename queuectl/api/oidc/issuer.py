@@ -167,11 +167,11 @@ class Issuer:
         pair = f"{quote_plus(client)}:{quote_plus(secret)}"
         return {"Authorization": f"Basic {b64encode(pair.encode()).decode()}"}
 
-    async def _read_after(self, known: Provider | None) -> Provider | None:
-        """The newest description; read again unless it is newer than ``known`` or was tried a moment ago."""
+    async def _read_after(self, last: Provider | None) -> Provider | None:
+        """The newest description; read again unless it is newer than ``last`` or was tried a moment ago."""
         async with self._reading:
             now = self._clock()
-            if self._provider is known and now >= self._again_at:
+            if self._provider is last and now >= self._again_at:
                 self._again_at = now + AGAIN_SECONDS
                 try:
                     self._provider = await self._read(now)
@@ -184,28 +184,28 @@ class Issuer:
 
     async def _read(self, now: float) -> Provider:
         url = self._settings.discovery_url
-        found = await self._document(url)
-        if found.get("issuer") != self._settings.issuer:
-            raise self._unusable(url, f"the document is of the issuer {found.get('issuer')!r}")
-        methods = found.get("code_challenge_methods_supported")
+        document = await self._document(url)
+        if document.get("issuer") != self._settings.issuer:
+            raise self._unusable(url, f"the document is of the issuer {document.get('issuer')!r}")
+        methods = document.get("code_challenge_methods_supported")
         if methods is not None and _S256 not in methods:
             raise self._unusable(url, f"the issuer does not support PKCE with {_S256}")
         authorization, token, jwks = (
-            self._endpoint(found, name)
+            self._endpoint(document, name)
             for name in ("authorization_endpoint", "token_endpoint", "jwks_uri")
         )
-        proofs = found.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
+        proofs = document.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
         return Provider(
             authorization,
             token,
             posts_secret="client_secret_basic" not in proofs,
-            names_itself=found.get("authorization_response_iss_parameter_supported") is True,
+            names_itself=document.get("authorization_response_iss_parameter_supported") is True,
             keys=_keys(await self._document(jwks)),
             read_at=now,
         )
 
-    def _endpoint(self, found: Mapping[str, Any], name: str) -> str:
-        url = found.get(name)
+    def _endpoint(self, document: Mapping[str, Any], name: str) -> str:
+        url = document.get(name)
         if not isinstance(url, str) or not encrypted_or_local(url):
             raise self._unusable(self._settings.discovery_url, f"{name} is not an https:// URL")
         return url
@@ -249,7 +249,7 @@ class Issuer:
 
 def _keys(document: Mapping[str, Any]) -> tuple[Key, ...]:
     """Those for signatures; others, and those that are too weak or not readable, are left out."""
-    found = []
+    usable = []
     listed = document.get("keys")
     for each in listed if isinstance(listed, list) else ():
         if not isinstance(each, dict) or each.get("kty") not in _KINDS:
@@ -258,7 +258,7 @@ def _keys(document: Mapping[str, Any]) -> tuple[Key, ...]:
             continue
         try:
             if each["kty"] == "EC" or len(urlsafe_b64decode(to_bytes(each["n"]))) >= _SMALLEST_RSA:
-                found.append(JWKRegistry.import_key(each))
+                usable.append(JWKRegistry.import_key(each))
         except (JoseError, LookupError, ValueError, TypeError):
             continue
-    return tuple(found)
+    return tuple(usable)

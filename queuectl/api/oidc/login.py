@@ -71,7 +71,7 @@ class OidcLogin:
         kept = _text(page.encode()) if len(page) <= _LONGEST_PAGE else ""
         secret = f"{int(self._clock())}.{secrets.token_urlsafe(32)}.{kept}"
         challenge = hashlib.sha256(_derived(secret, "verifier").encode()).digest()
-        asked = {
+        query = {
             "response_type": "code",
             "client_id": self._settings.client_id,
             "redirect_uri": self._redirect_uri,
@@ -82,7 +82,7 @@ class OidcLogin:
             "code_challenge_method": "S256",
         }
         endpoint = provider.authorization_endpoint
-        return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(asked)}", secret
+        return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(query)}", secret
 
     async def complete(self, answer: Mapping[str, str], secret: str) -> tuple[Verified, str]:
         """Complete a login.

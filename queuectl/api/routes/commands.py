@@ -27,7 +27,7 @@ from queuectl.api.command_views import (
 from queuectl.api.openapi import model_body, responses
 from queuectl.api.params import NAME, WORKLOAD, After, Before, Limit, OfNamespace
 from queuectl.api.ports import Diagnoser
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.db.ports import ApiStore
 from queuectl.domain.commands import (
     EVICTING,
@@ -159,7 +159,9 @@ def add_command_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None
         namespace, name = (entry.namespace, entry.name) if entry is not None else ("", "")
         may = await guard.may(request, Right("get", "workloads", namespace, name))
         if command is None or not may:
-            raise Problem(P.NOT_FOUND, f"there is no command {number}; results are kept for a day")
+            raise ApiProblem(
+                P.NOT_FOUND, f"there is no command {number}; results are kept for a day"
+            )
         return command_view(command, entry.ref if entry is not None else None)
 
 
@@ -190,12 +192,12 @@ def _add(
     finder: Finder,
     tag: str,
 ) -> None:
-    Found = Annotated[Entry, Depends(finder)]  # noqa: N806 - a type
+    FoundEntry = Annotated[Entry, Depends(finder)]  # noqa: N806 - a type
 
     async def ask(
         request: Request,
         response: Response,
-        entry: Found,
+        entry: FoundEntry,
         request_id: RequestId = None,
     ) -> CommandView:
         return await command_service.keep(request, response, entry, action, request_id)
@@ -203,7 +205,7 @@ def _add(
     async def evict(
         request: Request,
         response: Response,
-        entry: Found,
+        entry: FoundEntry,
         request_id: RequestId = None,
         dry_run: Preview = False,
     ) -> Any:

@@ -45,7 +45,7 @@ def add_routes(
 ) -> None:
     """Offer the paths of one kind."""
     offer = Documents(guard, bodies, kind, store, diagnoser)
-    item = kind.path("{namespace}", "{name}")
+    object_path = kind.path("{namespace}", "{name}")
     Key = Annotated[DocumentKey, Depends(key_in_path(kind))]  # noqa: N806 - a type
 
     async def get_one(key: Key, if_none_match: IfNoneMatch = None) -> Response:
@@ -71,7 +71,7 @@ def add_routes(
         return await offer.remove(key, if_match)
 
     routes.add_api_route(
-        item,
+        object_path,
         get_one,
         methods=["GET"],
         dependencies=[guard.needs("get", kind.plural)],
@@ -82,7 +82,7 @@ def add_routes(
         responses=responses(P.NOT_FOUND, P.INVALID_PARAMETER, not_modified=True),
     )
     routes.add_api_route(
-        item,
+        object_path,
         put_one,
         methods=["PUT"],
         dependencies=[guard.needs("update", kind.plural)],
@@ -102,7 +102,7 @@ def add_routes(
         openapi_extra=CONFIG_BODY[kind.kind],
     )
     routes.add_api_route(
-        item,
+        object_path,
         patch_one,
         methods=["PATCH"],
         dependencies=[guard.needs("patch", kind.plural)],
@@ -123,7 +123,7 @@ def add_routes(
         openapi_extra=PATCH_BODY,
     )
     routes.add_api_route(
-        item,
+        object_path,
         delete_one,
         methods=["DELETE"],
         dependencies=[guard.needs("delete", kind.plural)],
@@ -144,7 +144,7 @@ def _lists(routes: APIRouter, guard: Guard, kind: ConfigKind, offer: Documents) 
     async def list_filtered(request: Request, namespace: OfNamespace = None) -> Response:
         if namespace is not None:
             return await list_namespace(request, namespace)
-        return await offer.list(None, await offer.seen(request))
+        return await offer.list(None, await offer.visible_namespaces(request))
 
     async def list_namespace(request: Request, namespace: Namespace) -> Response:
         await guard.require(request, Right("list", kind.plural, namespace))

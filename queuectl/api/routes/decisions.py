@@ -17,7 +17,7 @@ from queuectl.api.events import event_view
 from queuectl.api.openapi import responses
 from queuectl.api.params import After, Limit
 from queuectl.api.presenter import WorkloadPresenter
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.db.ports import ApiStore
 from queuectl.objects.configuration.config_kinds import PREFIX
 
@@ -64,7 +64,9 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
     ) -> DecisionDetailView:
         decided = await store.get_decision(number)
         if decided is None:
-            raise Problem(P.NOT_FOUND, f"there is no decision {number}: they are kept for a week")
+            raise ApiProblem(
+                P.NOT_FOUND, f"there is no decision {number}: they are kept for a week"
+            )
         steps, next_after = await presenter.decided(request, decided, after)
         return DecisionDetailView(
             **dict(decision_view(decided)),

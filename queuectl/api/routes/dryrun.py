@@ -15,7 +15,7 @@ from queuectl.api.body import Bodies
 from queuectl.api.dry_run import DryRun, applied, dry_run_documents, excess_views, seen_excesses
 from queuectl.api.openapi import LIST_BODY, responses
 from queuectl.api.ports import Diagnoser
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.api.schemas import DryRunView
 from queuectl.db.ports import ApiStore
 from queuectl.domain.diagnosis import Excess
@@ -71,11 +71,11 @@ def _encoded(checked: DryRun, over: Sequence[Excess] | None) -> bytes:
     return b'{"objects":[%b],"overQuota":%b}' % (objects, orjson.dumps(excess_views(over)))
 
 
-def _right(item: dict[str, Any]) -> Right:
+def _right(document: dict[str, Any]) -> Right:
     """The rights to write this document. The reader refuses an unknown kind, with its reason."""
-    metadata = item.get("metadata")
+    metadata = document.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
-    kind = BY_KIND.get(str(item.get("kind")))
+    kind = BY_KIND.get(str(document.get("kind")))
     if kind is None:
         return Right("update", CONFIG_KINDS[0].plural)
     namespace = str(metadata.get("namespace") or "") if kind.namespaced else ""
@@ -87,5 +87,5 @@ def _items(body: dict[str, Any]) -> list[dict[str, Any]]:
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         detail = "items: must be a list of documents"
         errors = [{"field": "items", "reason": "must be a list of documents"}]
-        raise Problem(P.INVALID_DOCUMENT, detail, errors=errors)
+        raise ApiProblem(P.INVALID_DOCUMENT, detail, errors=errors)
     return items

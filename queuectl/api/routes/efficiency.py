@@ -13,7 +13,7 @@ from queuectl.api.access import Guard
 from queuectl.api.openapi import responses
 from queuectl.api.ports import ClusterReader
 from queuectl.api.problems import ProblemType
-from queuectl.api.routes.nodes import known
+from queuectl.api.routes.nodes import current_map
 from queuectl.api.schemas import View, moment
 from queuectl.domain.gpus import rounded
 from queuectl.domain.usage_reports import NO_GPUS, GpuParts
@@ -78,7 +78,7 @@ def add_routes(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader | 
         dependencies=[guard.needs("get", "reports")],
     )
     async def report_efficiency(label: OfLabel = None) -> EfficiencyReport:
-        cluster_map = await known(cluster_reader)
+        cluster_map = await current_map(cluster_reader)
         # Of 5,000 nodes it takes 50 ms, in which the event loop can serve others.
         found = await asyncio.to_thread(
             efficiency_of, cluster_map.gangs, cluster_map.occupancies, label
@@ -91,9 +91,9 @@ def add_routes(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader | 
         )
 
 
-def _item(value: str | None, parts: GpuParts) -> EfficiencyItem:
+def _item(group: str | None, parts: GpuParts) -> EfficiencyItem:
     return EfficiencyItem(
-        value=value,
+        value=group,
         total_gpus=rounded(parts.total),
         effective_gpus=rounded(parts.effective),
         wasted_gpus=rounded(parts.wasted),
@@ -107,5 +107,5 @@ def _item(value: str | None, parts: GpuParts) -> EfficiencyItem:
     )
 
 
-def _ratio(found: float | None) -> float | None:
-    return None if found is None else round(found, 6)
+def _ratio(ratio: float | None) -> float | None:
+    return None if ratio is None else round(ratio, 6)

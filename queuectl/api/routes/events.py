@@ -16,10 +16,10 @@ from starlette.types import Receive, Scope, Send
 from queuectl.api import events
 from queuectl.api.access import ANONYMOUS, Guard, caller_of, still_valid
 from queuectl.api.events import EventView
-from queuectl.api.feed import RETRY_SECONDS, Feed, FeedLine, feed_line
+from queuectl.api.feed import RETRY_SECONDS, EventFeed, FeedLine, feed_line
 from queuectl.api.openapi import responses
 from queuectl.api.params import UID, OfClusterQueue, OfNamespace
-from queuectl.api.problems import OUTAGES, Problem, ProblemType
+from queuectl.api.problems import OUTAGES, ApiProblem, ProblemType
 from queuectl.api.redaction import redactor_for
 from queuectl.db.ports import ApiStore
 from queuectl.domain.identity import Caller, Right
@@ -105,9 +105,9 @@ class StreamLimit:
             self._open -= Counter((caller.name,))  # drops callers without a stream
 
 
-def _too_many(detail: str) -> Problem:
+def _too_many(detail: str) -> ApiProblem:
     headers = {"Retry-After": str(STREAM_RETRY_SECONDS)}
-    return Problem(ProblemType.TOO_MANY_REQUESTS, f"{detail} already", headers)
+    return ApiProblem(ProblemType.TOO_MANY_REQUESTS, f"{detail} already", headers)
 
 
 class EventStream(StreamingResponse):
@@ -157,7 +157,7 @@ class EventScope:
         self._until = 0.0
         self._known_until = asyncio.get_running_loop().time() + KNOWN_SECONDS
 
-    async def known(self) -> bool:
+    async def is_valid(self) -> bool:
         """Whether the caller's credentials were good less than KNOWN_SECONDS ago. Raises as :meth:`chunks`."""
         now = asyncio.get_running_loop().time()
         if now >= self._known_until:
@@ -207,11 +207,11 @@ def _data(sent: FeedLine, redactor: Redactor) -> str:
 
 
 @dataclass(frozen=True)
-class Stream:
+class ClientStream:
     """The stream of one client. ``until``: id of the last line; None = it does not end."""
 
-    feed: Feed
-    wanted: StreamFilter
+    feed: EventFeed
+    filters: StreamFilter
     scope: EventScope
     after: int
     until: int | None
@@ -232,7 +232,7 @@ class Stream:
                     return
                 try:
                     lines = await self.feed.more(position, min(HEARTBEAT_SECONDS, KNOWN_SECONDS))
-                    if not await self.scope.known():
+                    if not await self.scope.is_valid():
                         yield events.signed_out(position)
                         return
                     text = await self._shown(lines)
@@ -251,12 +251,12 @@ class Stream:
         return self.until is not None and position >= self.until
 
     async def _shown(self, lines: Sequence[FeedLine]) -> str:
-        matching = [chunks for chunks in lines if self.wanted.matches(chunks.line)]
+        matching = [chunks for chunks in lines if self.filters.matches(chunks.line)]
         return "".join(await self.scope.chunks(matching))
 
 
 def add_routes(
-    routes: APIRouter, guard: Guard, store: ApiStore, feed: Feed, limit: StreamLimit
+    routes: APIRouter, guard: Guard, store: ApiStore, feed: EventFeed, limit: StreamLimit
 ) -> None:
     """Offer the path."""
 
@@ -290,7 +290,7 @@ def add_routes(
         if uid is not None:
             entry = await store.get_workload(uid)
             if entry is None:
-                raise Problem(ProblemType.NOT_FOUND, f"there is no workload with uid {uid}")
+                raise ApiProblem(ProblemType.NOT_FOUND, f"there is no workload with uid {uid}")
             await guard.require(request, Right("watch", "workloads", entry.namespace, entry.name))
         if namespace is None and uid is None:
             await _require_some(guard, request, store)
@@ -301,7 +301,9 @@ def add_routes(
         position = newest if start is None else start
         until = None if follow else newest
         scope = EventScope(guard, request, store)
-        stream = Stream(feed, StreamFilter(namespace, cluster_queue, uid), scope, position, until)
+        stream = ClientStream(
+            feed, StreamFilter(namespace, cluster_queue, uid), scope, position, until
+        )
         return EventStream(stream.chunks(), limit)
 
 

@@ -10,8 +10,8 @@ from prometheus_client.exposition import choose_encoder
 from starlette.responses import JSONResponse, Response
 
 from queuectl.api.access import Guard
-from queuectl.api.ports import Health
-from queuectl.api.problems import Problem, ProblemType, respond
+from queuectl.api.ports import HealthChecks
+from queuectl.api.problems import ApiProblem, ProblemType, respond
 
 
 def add_metrics(routes: APIRouter, guard: Guard, registry: CollectorRegistry) -> None:
@@ -24,7 +24,7 @@ def add_metrics(routes: APIRouter, guard: Guard, registry: CollectorRegistry) ->
         return Response(encode(registry), headers={"Content-Type": media_type})
 
 
-def add_health(routes: APIRouter, health: Health) -> None:
+def add_health(routes: APIRouter, health: HealthChecks) -> None:
     """Add ``/healthz`` and ``/readyz``."""
 
     @routes.get("/healthz", include_in_schema=False)
@@ -39,4 +39,4 @@ def add_health(routes: APIRouter, health: Health) -> None:
 def _verdict(request: Request, kind: ProblemType, blockers: Sequence[str]) -> Response:
     if not blockers:
         return JSONResponse({"status": "ok"})
-    return respond(request, Problem(kind, "; ".join(blockers), blockers=list(blockers)))
+    return respond(request, ApiProblem(kind, "; ".join(blockers), blockers=list(blockers)))

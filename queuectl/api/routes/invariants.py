@@ -10,7 +10,7 @@ from pydantic import Field
 from queuectl.api.access import Guard
 from queuectl.api.openapi import responses
 from queuectl.api.ports import Diagnoser
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.api.schemas import View, moment
 from queuectl.domain.ledger import Checked, Invariant
 from queuectl.objects.configuration.config_kinds import PREFIX
@@ -56,7 +56,7 @@ def add_routes(routes: APIRouter, guard: Guard, diagnoser: Diagnoser | None) -> 
             leader = await diagnoser.leader() if diagnoser is not None else ""
             who = f"{leader} leads" if leader else "none leads now"
             text = f"only the process that leads checks invariants: {who}"
-            raise Problem(ProblemType.NOT_KNOWN_YET, text)
+            raise ApiProblem(ProblemType.NOT_KNOWN_YET, text)
         return _view(checked)
 
 

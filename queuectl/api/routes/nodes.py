@@ -27,7 +27,7 @@ from queuectl.api.openapi import responses
 from queuectl.api.params import Cursor, IfNoneMatch, Limit, Name, cursor_after, name_before
 from queuectl.api.ports import ClusterReader
 from queuectl.api.preconditions import etag, unchanged
-from queuectl.api.problems import Problem, ProblemType, not_known_yet
+from queuectl.api.problems import ApiProblem, ProblemType, not_known_yet
 from queuectl.domain.cluster_map import ClusterMap, NodeOccupancy, TopologyLayout
 from queuectl.objects.configuration.config_kinds import PREFIX
 
@@ -83,7 +83,7 @@ class PerMapCache:
         self._cluster_map: ClusterMap | None = None
         self._made: dict[Any, Any] = {}
 
-    def made(self, cluster_map: ClusterMap, key: Hashable, make: Callable[[], _Made]) -> _Made:
+    def rendered(self, cluster_map: ClusterMap, key: Hashable, make: Callable[[], _Made]) -> _Made:
         """The result of ``make``, or its cached result. ``key``: of the request; equal keys have equal results."""
         if self._cluster_map is not cluster_map:
             self._cluster_map, self._made = cluster_map, {}
@@ -93,7 +93,7 @@ class PerMapCache:
         return found
 
 
-async def known(cluster_reader: ClusterReader | None) -> ClusterMap:
+async def current_map(cluster_reader: ClusterReader | None) -> ClusterMap:
     """The cluster map.
 
     Raises:
@@ -133,10 +133,10 @@ def _nodes(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader | None
         cursor: Cursor = None,
     ) -> NodePageView:
         after = name_before(cursor)
-        cluster_map = await known(cluster_reader)
+        cluster_map = await current_map(cluster_reader)
         visible = await visible_in(guard, request, cluster_map)
         labels = [tuple(each.split("=", 1)) for each in domain or ()]
-        found: list[NodeOccupancy] = []
+        occupied: list[NodeOccupancy] = []
         for occupancy in cluster_map.occupancies:
             if occupancy.node.name <= after or (free is not None and not _has(occupancy, free)):
                 continue
@@ -146,11 +146,11 @@ def _nodes(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader | None
                 continue
             if search and not _matches(occupancy, cluster_map, visible, search.lower()):
                 continue
-            found.append(occupancy)
-            if len(found) > limit:
+            occupied.append(occupancy)
+            if len(occupied) > limit:
                 break
-        page = found[:limit]
-        more = len(found) > limit
+        page = occupied[:limit]
+        more = len(occupied) > limit
         return NodePageView(
             items=[node_view(occupancy, cluster_map, visible) for occupancy in page],
             next_cursor=cursor_after(page[-1].node.name) if more else None,
@@ -165,13 +165,13 @@ def _nodes(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader | None
         dependencies=[guard.needs("get", "nodes")],
     )
     async def get_node(request: Request, name: Name) -> NodeView:
-        cluster_map = await known(cluster_reader)
+        cluster_map = await current_map(cluster_reader)
         occupancy = next(
             (occupancy for occupancy in cluster_map.occupancies if occupancy.node.name == name),
             None,
         )
         if occupancy is None:
-            raise Problem(P.NOT_FOUND, f"there is no node {name}")
+            raise ApiProblem(P.NOT_FOUND, f"there is no node {name}")
         return node_view(occupancy, cluster_map, await visible_in(guard, request, cluster_map))
 
 
@@ -190,7 +190,7 @@ def _matches(
 
 
 def _domains(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader | None) -> None:
-    kept = PerMapCache()
+    cache = PerMapCache()
 
     def body(layouts: Sequence[TopologyLayout]) -> bytes:
         return domains_view(layouts).model_dump_json(by_alias=True).encode()
@@ -205,16 +205,16 @@ def _domains(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader | No
         dependencies=[guard.needs("list", "nodes")],
     )
     async def list_domains(topology: OfTopology = None) -> Response:
-        cluster_map = await known(cluster_reader)
+        cluster_map = await current_map(cluster_reader)
         wanted = [layout for layout in cluster_map.layouts if topology in (None, layout.name)]
         if topology is not None and not wanted:
-            raise Problem(P.NOT_FOUND, f"there is no Topology {topology}")
-        content = kept.made(cluster_map, topology, partial(body, wanted))
+            raise ApiProblem(P.NOT_FOUND, f"there is no Topology {topology}")
+        content = cache.rendered(cluster_map, topology, partial(body, wanted))
         return Response(content, media_type="application/json")
 
 
 def _cluster_map(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader | None) -> None:
-    kept = PerMapCache()
+    cache = PerMapCache()
 
     def body(cluster_map: ClusterMap, visible: Visible) -> tuple[bytes, str]:
         """The answer and its tag."""
@@ -231,10 +231,10 @@ def _cluster_map(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader 
         dependencies=[guard.needs("list", "nodes")],
     )
     async def get_cluster_map(request: Request, if_none_match: IfNoneMatch = None) -> Response:
-        cluster_map = await known(cluster_reader)
+        cluster_map = await current_map(cluster_reader)
         visible = await visible_in(guard, request, cluster_map)
         seen = None if visible is None else frozenset(visible)
-        content, tag = kept.made(cluster_map, seen, partial(body, cluster_map, visible))
+        content, tag = cache.rendered(cluster_map, seen, partial(body, cluster_map, visible))
         headers = {"ETag": etag(tag), "Cache-Control": "private, no-cache"}
         if unchanged(tag, if_none_match):
             return Response(status_code=304, headers=headers)

@@ -42,7 +42,9 @@ def add_routes(
         return _view(await store.past_use(), await stated.config(), seen)
 
 
-def _view(stored: Iterable[Used], config: QueueConfig, seen: Collection[str] | None) -> PastUseView:
+def _view(
+    stored: Iterable[Used], config: QueueConfig, visible: Collection[str] | None
+) -> PastUseView:
     """The past use at the last sample, which updates each account with current use."""
     rule = config.rules.usage_fairness
     known = tuple(stored) if rule is not None else ()
@@ -50,7 +52,7 @@ def _view(stored: Iterable[Used], config: QueueConfig, seen: Collection[str] | N
     used = [one.later(at, {}, rule) for one in known] if at is not None and rule else []
     weighed = _Weighed(past_use(used, config), config)
     items = [_item(one, weighed, config) for one in used]
-    shown = items if seen is None else [item for item in items if item.namespace in seen]
+    shown = items if visible is None else [item for item in items if item.namespace in visible]
     return PastUseView(as_of=maybe(at), items=shown)
 
 

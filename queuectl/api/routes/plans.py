@@ -15,7 +15,7 @@ from queuectl.api.manifests import with_manifests
 from queuectl.api.openapi import model_body, responses
 from queuectl.api.plans import PlanBody, PlanView, plan_view
 from queuectl.api.ports import ClusterReader
-from queuectl.api.problems import RETRY_SECONDS, Problem, ProblemType, not_known_yet
+from queuectl.api.problems import RETRY_SECONDS, ApiProblem, ProblemType, not_known_yet
 from queuectl.domain.errors import TookTooLong
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.what_if import WhatIf
@@ -62,7 +62,7 @@ def add_routes(
             )
         except TookTooLong as error:
             retry = {"Retry-After": str(RETRY_SECONDS)}
-            raise Problem(P.TOOK_TOO_LONG, str(error), retry) from error
+            raise ApiProblem(P.TOOK_TOO_LONG, str(error), retry) from error
         if trial is None:
             raise not_known_yet()
         known = trial.after
@@ -75,7 +75,7 @@ def add_routes(
 
 
 async def _while_connected(request: Request, answer: Coroutine[Any, Any, _Answer]) -> _Answer:
-    """The answer. It is cancelled if its caller disconnects, so that the questions of others begin.
+    """The answer. It is canceled if its caller disconnects, so that the questions of others begin.
 
     Raises:
         ClientDisconnect: the caller disconnected before the answer.

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from queuectl.api.access import Guard
 from queuectl.api.openapi import Responses, responses
 from queuectl.api.params import Number
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.api.schemas import View, moment
 from queuectl.db.ports import ApiStore
 from queuectl.domain.decisions import RefusedPlan
@@ -83,7 +83,9 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
             await guard.require(request, Right("get", "refusedplans/names"))
         content = await store.refused_plan(number)
         if content is None:
-            raise Problem(P.NOT_FOUND, f"there is no refused plan {number}: the newest 20 are kept")
+            raise ApiProblem(
+                P.NOT_FOUND, f"there is no refused plan {number}: the newest 20 are kept"
+            )
         if not names:
             async with one_at_a_time:
                 content = await asyncio.to_thread(redact, content)

@@ -13,7 +13,7 @@ from queuectl.api.access import ANONYMOUS, caller_of
 from queuectl.api.auth.authentication import PROOF, SESSION_PATH, SessionService
 from queuectl.api.body import missing, read_small
 from queuectl.api.openapi import model_body, responses
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.api.schemas import SignInBody, View, moment
 
 P = ProblemType
@@ -70,13 +70,13 @@ def add_routes(routes: APIRouter, session_service: SessionService | None) -> Non
         if body is None:
             raise missing()
         if session_service is None:
-            raise Problem(
+            raise ApiProblem(
                 P.NOT_IN_THIS_STATE,
                 "queuectl does not authenticate callers here: QUEUECTL_AUTH=none",
             )
         opened = await session_service.open(request, body.token.strip())
         if opened is None:
-            raise Problem(P.UNAUTHENTICATED, "the token is not valid, or it has expired")
+            raise ApiProblem(P.UNAUTHENTICATED, "the token is not valid, or it has expired")
         name, session = opened
         _log.info("signed_in", caller=session.caller.name)
         view = CallerView(

@@ -13,10 +13,10 @@ from starlette.responses import Response
 from queuectl.api.access import Guard
 from queuectl.api.openapi import Responses, responses
 from queuectl.api.params import Number
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.api.schemas import View, moment
 from queuectl.db.ports import ApiStore
-from queuectl.domain.set_aside_objects import KEPT, SetAsideObject
+from queuectl.domain.set_aside_objects import KEPT_OBJECTS, SetAsideObject
 from queuectl.objects.configuration.config_kinds import PREFIX
 
 P = ProblemType
@@ -73,21 +73,21 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
     async def get_set_aside_object(number: Number) -> Response:
         content = await store.set_aside_object(number)
         if content is None:
-            text = f"no stored object has the id {number}: the newest {KEPT} are kept"
-            raise Problem(P.NOT_FOUND, text)
+            text = f"no stored object has the id {number}: the newest {KEPT_OBJECTS} are kept"
+            raise ApiProblem(P.NOT_FOUND, text)
         file = f'attachment; filename="set-aside-{number}.json"'
         return Response(content, media_type=MEDIA_TYPE, headers={"Content-Disposition": file})
 
 
-def _view(one: SetAsideObject) -> SetAsideObjectView:
+def _view(set_aside: SetAsideObject) -> SetAsideObjectView:
     return SetAsideObjectView(
-        id=one.id,
-        at=moment(one.at),
-        epoch=one.epoch,
-        boundary=one.boundary,
-        unit=one.ref,
-        error=one.error,
-        place=one.place,
-        bytes=one.size,
-        truncated=one.truncated,
+        id=set_aside.id,
+        at=moment(set_aside.at),
+        epoch=set_aside.epoch,
+        boundary=set_aside.boundary,
+        unit=set_aside.ref,
+        error=set_aside.error,
+        place=set_aside.place,
+        bytes=set_aside.size,
+        truncated=set_aside.truncated,
     )

@@ -74,26 +74,26 @@ def add_routes(
         request: Request, namespace: OfNamespace = None, limit: Limit = 100, cursor: Cursor = None
     ) -> UnmanagedView:
         after = name_before(cursor)
-        seen: frozenset[str] | None
+        visible: frozenset[str] | None
         if namespace is not None:
             await guard.require(request, Right("get", "reports", namespace))
-            seen = frozenset([namespace])
+            visible = frozenset([namespace])
         else:
-            seen = await guard.visible(request, "get", "reports", there)
-        if seen is not None and not seen:
+            visible = await guard.visible(request, "get", "reports", there)
+        if visible is not None and not visible:
             return UnmanagedView(items=[], namespaces=[], next_cursor=None)
         pods = await read()
         if pods is None:
             raise not_known_yet()
-        shown = [pod for pod in pods if seen is None or pod.namespace in seen]
+        shown = [pod for pod in pods if visible is None or pod.namespace in visible]
         return _page(shown, after, limit)
 
 
 def _page(pods: list[UnmanagedPod], after: str, limit: int) -> UnmanagedView:
     """The pods that come after ``namespace/name``, at most ``limit`` of them."""
     start = tuple(after.split("/", 1))
-    rest = [pod for pod in pods if (pod.namespace, pod.name) > start]
-    page = rest[:limit]
+    later = [pod for pod in pods if (pod.namespace, pod.name) > start]
+    page = later[:limit]
     on_page = {pod.namespace for pod in page}
     return UnmanagedView(
         items=[
@@ -111,6 +111,6 @@ def _page(pods: list[UnmanagedPod], after: str, limit: int) -> UnmanagedView:
             for one in summed(pod for pod in pods if pod.namespace in on_page)
         ],
         next_cursor=(
-            cursor_after(f"{page[-1].namespace}/{page[-1].name}") if len(rest) > limit else None
+            cursor_after(f"{page[-1].namespace}/{page[-1].name}") if len(later) > limit else None
         ),
     )

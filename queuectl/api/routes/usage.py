@@ -27,7 +27,12 @@ from queuectl.api.reports import (
     waits_report,
     waste_report,
 )
-from queuectl.api.usage_history import LONGEST, HistoryView, UsageHistory, history_view
+from queuectl.api.usage_history import (
+    LONGEST,
+    UsageHistory,
+    UsageHistoryView,
+    history_view,
+)
 from queuectl.db.ports import ApiStore
 from queuectl.domain.errors import BadInput
 from queuectl.domain.usage_reports import Grouping, Period, QueueHour, Report
@@ -144,20 +149,20 @@ def _add_history(routes: APIRouter, guard: Guard, store: ApiStore, history: Usag
         namespace: OfNamespace = None,
         queue: OfQueue = None,
         cluster_queue: OfClusterQueue = None,
-    ) -> HistoryView:
-        seen = await guard.visible(request, "get", "reports", store.namespaces)
-        if seen is not None and not seen:
+    ) -> UsageHistoryView:
+        visible = await guard.visible(request, "get", "reports", store.namespaces)
+        if visible is not None and not visible:
             return history_view(())
 
         def wanted(row: QueueHour) -> bool:
             return (
-                (seen is None or row.namespace in seen)
+                (visible is None or row.namespace in visible)
                 and namespace in (None, row.namespace)
                 and queue in (None, row.queue)
                 and cluster_queue in (None, row.cluster_queue)
             )
 
-        everything = seen is None and namespace is queue is cluster_queue is None
+        everything = visible is None and namespace is queue is cluster_queue is None
         return history_view(await history.points(time.time(), hours, wanted, capacity=everything))
 
 

@@ -26,7 +26,7 @@ from queuectl.api.params import (
 )
 from queuectl.api.ports import ClusterReader, Diagnoser
 from queuectl.api.presenter import WorkloadPresenter
-from queuectl.api.problems import Problem, ProblemType, wrong_parameter
+from queuectl.api.problems import ApiProblem, ProblemType, wrong_parameter
 from queuectl.api.routes import commands, pods
 from queuectl.api.schemas import ExplainView, HistoryPage, WorkloadPageView, WorkloadView
 from queuectl.api.views import history_view
@@ -66,7 +66,7 @@ def add_routes(
         entry = await store.get_workload(uid)
         # A uid does not show its namespace, so the response must not reveal that the workload exists.
         if entry is None or not await guard.may(request, _reading(entry.namespace, entry.name)):
-            raise Problem(P.NOT_FOUND, f"there is no workload with uid {uid}")
+            raise ApiProblem(P.NOT_FOUND, f"there is no workload with uid {uid}")
         return entry
 
     async def by_name(
@@ -146,7 +146,7 @@ def _one(
     tag: str,
 ) -> None:
     """Add the reads of one workload, by uid or by name."""
-    Found = Annotated[Entry, Depends(finder)]  # noqa: N806 - a type
+    FoundEntry = Annotated[Entry, Depends(finder)]  # noqa: N806 - a type
 
     @routes.get(
         path,
@@ -155,7 +155,7 @@ def _one(
         summary="Read one workload",
         responses=_ONE,
     )
-    async def get_workload(request: Request, entry: Found) -> WorkloadView:
+    async def get_workload(request: Request, entry: FoundEntry) -> WorkloadView:
         (view,) = await presenter.workloads(request, (entry,))
         return view
 
@@ -167,7 +167,7 @@ def _one(
         responses=_ONE,
     )
     async def history(
-        request: Request, entry: Found, after: After = 0, limit: Limit = 100
+        request: Request, entry: FoundEntry, after: After = 0, limit: Limit = 100
     ) -> HistoryPage:
         lines = await store.history(entry.uid, after, limit)
         return HistoryPage(
@@ -203,9 +203,9 @@ async def _named(store: ApiStore, namespace: str, name: str, kind: str | None) -
         found = list(await store.find_workloads(namespace, name))
     found = [e for e in found if e.state is not State.FINISHED] or found
     if not found:
-        raise Problem(P.NOT_FOUND, f"there is no workload {namespace}/{name}")
+        raise ApiProblem(P.NOT_FOUND, f"there is no workload {namespace}/{name}")
     if len(found) > 1:
         listed = " or ".join(f"kind={e.kind}" for e in found)
         detail = f"{namespace}/{name} is the name of several workloads: give {listed}"
-        raise Problem(P.AMBIGUOUS, detail, kinds=[e.kind for e in found])
+        raise ApiProblem(P.AMBIGUOUS, detail, kinds=[e.kind for e in found])
     return found[0]

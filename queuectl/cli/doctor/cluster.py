@@ -12,7 +12,7 @@ import msgspec
 
 from queuectl.cli.doctor import judge, own_kinds, technologies
 from queuectl.cli.doctor.findings import Finding, Level
-from queuectl.cli.reads import Document, cluster_connection, items
+from queuectl.cli.reads import Document, cluster_connection, list_items
 from queuectl.cluster.apply import manifests, older_manifests, optional
 from queuectl.cluster.client import Api
 from queuectl.cluster.lease import Lease
@@ -36,7 +36,7 @@ _PLURALS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ServerObjects:
     """Answers of the server.
 
     Attributes:
@@ -49,7 +49,7 @@ class Known:
     not_aligned: Sequence[str] = ()
 
 
-async def examine(namespace: str, known: Known) -> list[Finding]:
+async def examine(namespace: str, objects: ServerObjects) -> list[Finding]:
     """All findings about the cluster."""
     try:
         api = await Api.connect(cluster_connection())
@@ -62,12 +62,14 @@ async def examine(namespace: str, known: Known) -> list[Finding]:
             return [_unreachable(error)]
         oldest, old = str(Server(MINIMUM)), not server.supported
         findings = judge.server_version(str(server), oldest, server.needs, old=old)
-        return findings + await _examined(api, server, namespace, known)
+        return findings + await _examined(api, server, namespace, objects)
     finally:
         await api.close()
 
 
-async def _examined(api: Api, server: Server, namespace: str, known: Known) -> list[Finding]:
+async def _examined(
+    api: Api, server: Server, namespace: str, objects: ServerObjects
+) -> list[Finding]:
     documents = manifests if server.has_mutating_policies else older_manifests
     deployed = documents(controller=False)
 
@@ -77,7 +79,7 @@ async def _examined(api: Api, server: Server, namespace: str, known: Known) -> l
     async def installed() -> list[Finding]:
         return judge.objects(await missing(api, deployed))
 
-    kinds = await own_kinds.known(api, namespace)
+    kinds = await own_kinds.declared_kinds(api, namespace)
 
     async def declared() -> list[Finding]:
         return await own_kinds.examine(api, namespace)
@@ -95,21 +97,21 @@ async def _examined(api: Api, server: Server, namespace: str, known: Known) -> l
         return judge.leader(await Lease(api, namespace, _NAME).read(), time.time())
 
     async def nodes() -> list[Finding]:
-        listed = [_node(each) for each in await items(api, "/api/v1/nodes")]
+        listed = [_node(each) for each in await list_items(api, "/api/v1/nodes")]
         found = judge.nodes(listed)
-        if known.flavors is not None and known.topologies is not None:
-            found += judge.labels(listed, known.flavors, known.topologies)
+        if objects.flavors is not None and objects.topologies is not None:
+            found += judge.labels(listed, objects.flavors, objects.topologies)
         return found
 
     async def others() -> list[Finding]:
-        return judge.foreign(await items(api, "/apis/apps/v1/deployments"))
+        return judge.foreign(await list_items(api, "/apis/apps/v1/deployments"))
 
     async def mig() -> list[Finding]:
-        flavors = technologies.reconfigured(known.flavors)
+        flavors = technologies.reconfigured(objects.flavors)
         return await _mig(api, namespace, flavors) if flavors else []
 
     async def numa() -> list[Finding]:
-        return await _numa(api, known.not_aligned) if known.not_aligned else []
+        return await _numa(api, objects.not_aligned) if objects.not_aligned else []
 
     checks = (
         *(("rights", rights), ("policies", installed), ("policies", acting), ("kinds", declared)),
@@ -151,7 +153,7 @@ def _unreachable(error: Exception) -> Finding:
     return Finding("cluster", Level.PROBLEM, f"no answer: {error}", fix)
 
 
-def _node(node: Document) -> judge.Node:
+def _node(node: Document) -> judge.CheckedNode:
     meta, status = node["metadata"], node.get("status") or {}
     amounts = (status.get("allocatable") or {}).items()
     gpus = sum(int(amount) for name, amount in amounts if name.rpartition("/")[2] == "gpu")
@@ -159,7 +161,7 @@ def _node(node: Document) -> judge.Node:
         condition["type"] == "Ready" and condition["status"] == "True"
         for condition in status.get("conditions") or ()
     )
-    return judge.Node(meta["name"], meta.get("labels") or {}, gpus, ready)
+    return judge.CheckedNode(meta["name"], meta.get("labels") or {}, gpus, ready)
 
 
 async def missing(api: Api, deployed: Sequence[Document]) -> list[str]:
@@ -180,7 +182,7 @@ async def refused(
     api: Api, deployed: Sequence[Document], namespace: str, role: str = _NAME
 ) -> list[str]:
     """The rights that queuectl's ServiceAccount lacks, of those that roles with this name grant, as ``verb resource``."""
-    wanted = [
+    rights = [
         (attributes, f"{attributes['verb']} {attributes['resource']}")
         for document in deployed
         if document["kind"] in ("ClusterRole", "Role") and document["metadata"]["name"] == role
@@ -203,9 +205,9 @@ async def refused(
         answer = msgspec.json.decode(await api.request("POST", _REVIEWS, body=body))
         return bool(answer["status"]["allowed"])
 
-    allowed = await asyncio.gather(*(ask(attributes) for attributes, _ in wanted))
+    allowed = await asyncio.gather(*(ask(attributes) for attributes, _ in rights))
     return list(
-        dict.fromkeys(text for (_, text), may in zip(wanted, allowed, strict=True) if not may)
+        dict.fromkeys(text for (_, text), may in zip(rights, allowed, strict=True) if not may)
     )
 
 

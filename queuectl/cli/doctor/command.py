@@ -28,7 +28,7 @@ _SIGNS: Final = {
 }
 
 
-class Form(StrEnum):
+class DoctorFormat(StrEnum):
     TEXT = "text"
     JSON = "json"
 
@@ -53,8 +53,8 @@ def doctor_command(
         ),
     ] = False,
     output: Annotated[
-        Form, typer.Option("--output", "-o", help="Format of the output.")
-    ] = Form.TEXT,
+        DoctorFormat, typer.Option("--output", "-o", help="Format of the output.")
+    ] = DoctorFormat.TEXT,
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """Check the server, the database, the cluster, rights, policies, nodes and other gang schedulers, and show fixes.
@@ -81,9 +81,9 @@ def doctor_command(
 
         if database_url:
             findings += asyncio.run(serving.database(database_url))
-        known = cluster.Known(flavors, topologies, not_aligned)
+        known = cluster.ServerObjects(flavors, topologies, not_aligned)
         findings += asyncio.run(cluster.examine(system_namespace, known))
-    if output is Form.JSON:
+    if output is DoctorFormat.JSON:
         emit_json({"findings": [asdict(finding) for finding in findings]})
     else:
         show(findings)

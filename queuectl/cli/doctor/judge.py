@@ -30,7 +30,7 @@ _ADVICE: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class CheckedNode:
     """A node. ``gpus``: the devices that it offers."""
 
     name: str
@@ -39,20 +39,20 @@ class Node:
     ready: bool
 
 
-def server_version(found: str, oldest: str, needs: Sequence[str], *, old: bool) -> list[Finding]:
+def server_version(version: str, oldest: str, needs: Sequence[str], *, old: bool) -> list[Finding]:
     """Findings on the version of the API server.
 
     Args:
-        found: the version.
+        version: the version.
         oldest: the oldest version on which queuectl runs.
         needs: what queuectl needs on this version and on no newer one.
         old: whether queuectl does not run on it.
     """
     if old:
         fix = f"upgrade the cluster to {oldest} or newer"
-        return [Finding("cluster", Level.PROBLEM, f"Kubernetes {found} is too old", fix)]
+        return [Finding("cluster", Level.PROBLEM, f"Kubernetes {version} is too old", fix)]
     more = f"; on this version, queuectl needs {' and '.join(needs)}" if needs else ""
-    return [Finding("cluster", Level.OK, f"Kubernetes {found}{more}")]
+    return [Finding("cluster", Level.OK, f"Kubernetes {version}{more}")]
 
 
 def rights(refused: Sequence[str]) -> list[Finding]:
@@ -106,10 +106,10 @@ def leader(record: LeaderRecord | None, now: float) -> list[Finding]:
     return [Finding("leader", Level.OK, f"{record.holder} is the leader")]
 
 
-def reservations(found: Iterable[Document]) -> list[Finding]:
-    """Findings on Reservations that have no placement. ``found``: all of them."""
+def reservations(documents: Iterable[Document]) -> list[Finding]:
+    """Findings on Reservations that have no placement. ``documents``: all of them."""
     findings = []
-    for each in found:
+    for each in documents:
         status = each.get("status") or {}
         if status.get("phase") == "NotPlaceable":
             message = f"Reservation {each['metadata']['name']}: {status['reason']}"
@@ -140,15 +140,15 @@ def _images(deployment: Document) -> list[str]:
     return [str(container.get("image")) for container in spec.get("containers") or ()]
 
 
-def nodes(found: Sequence[Node]) -> list[Finding]:
+def nodes(listed: Sequence[CheckedNode]) -> list[Finding]:
     """Findings on GPUs, and on nodes with GPUs that are not ready."""
-    with_gpus = [node for node in found if node.gpus]
+    with_gpus = [node for node in listed if node.gpus]
     if not with_gpus:
-        message = f"none of {len(found)} nodes offers GPUs"
+        message = f"none of {len(listed)} nodes offers GPUs"
         fix = "install the vendor's device plugin, and read the logs of its pods"
         return [Finding("nodes", Level.PROBLEM, message, fix)]
     total = sum(node.gpus for node in with_gpus)
-    message = f"{total} GPUs on {len(with_gpus)} of {len(found)} nodes"
+    message = f"{total} GPUs on {len(with_gpus)} of {len(listed)} nodes"
     findings = [Finding("nodes", Level.OK, message)]
     if away := [node.name for node in with_gpus if not node.ready]:
         message = f"{len(away)} nodes with GPUs are not ready: {some(away)}"
@@ -159,7 +159,7 @@ def nodes(found: Sequence[Node]) -> list[Finding]:
 
 
 def labels(
-    found: Sequence[Node], flavors: Sequence[Document], topologies: Sequence[Document]
+    listed: Sequence[CheckedNode], flavors: Sequence[Document], topologies: Sequence[Document]
 ) -> list[Finding]:
     """Findings on the node labels that ResourceFlavors and Topologies name."""
     levels = {
@@ -173,12 +173,12 @@ def labels(
     for flavor in flavors:
         name, spec = flavor["metadata"]["name"], flavor.get("spec") or {}
         wanted = (spec.get("nodeLabels") or {}).items()
-        mine = [node for node in found if wanted <= node.labels.items()]
+        mine = [node for node in listed if wanted <= node.labels.items()]
         taken |= {node.name for node in mine}
         findings += _flavor(
             name, dict(wanted), mine, levels.get(spec.get("topologyName") or "", [])
         )
-    if flavors and (left := [n.name for n in found if n.gpus and n.name not in taken]):
+    if flavors and (left := [n.name for n in listed if n.gpus and n.name not in taken]):
         message = f"{len(left)} nodes with GPUs match no ResourceFlavor, so no gang can use them: {some(left)}"
         fix = "add the labels of a ResourceFlavor to them, or create a ResourceFlavor for them"
         findings.append(Finding("labels", Level.WARNING, message, fix))
@@ -193,11 +193,11 @@ def labels(
 
 
 def _flavor(
-    name: str, wanted: Mapping[str, str], mine: Sequence[Node], levels: Sequence[str]
+    name: str, node_labels: Mapping[str, str], mine: Sequence[CheckedNode], levels: Sequence[str]
 ) -> list[Finding]:
     """Findings on one flavor: its nodes, and the labels of its Topology."""
     if not mine:
-        shown = ",".join(f"{key}={value}" for key, value in wanted.items())
+        shown = ",".join(f"{key}={value}" for key, value in node_labels.items())
         message = f"no node matches ResourceFlavor {name} ({shown})"
         return [Finding("labels", Level.WARNING, message, f"kubectl label node NAME {shown}")]
     findings = []
@@ -227,9 +227,9 @@ def readiness(blockers: Sequence[str]) -> list[Finding]:
     return [Finding("server", Level.PROBLEM, f"not ready: {each}", fix) for each in blockers]
 
 
-def addresses(callers: float, found: float) -> list[Finding]:
-    """Findings on the addresses of callers. ``callers``, ``found``: the callers of the last hour, and their addresses."""
-    if found != 1 or callers < _MANY_CALLERS:
+def addresses(callers: float, address_count: float) -> list[Finding]:
+    """Findings on the addresses of callers. ``callers``, ``address_count``: the callers of the last hour, and their addresses."""
+    if address_count != 1 or callers < _MANY_CALLERS:
         return []
     message = (
         f"all {callers:.0f} callers of the last hour have one address, so they share its limits"
@@ -314,9 +314,9 @@ def audit(checked: Mapping[str, Any]) -> list[Finding]:
     return found or [Finding("audit", Level.OK, f"no invariant is violated; checked: {counts}")]
 
 
-def schema(current: str | None, head: str, *, known: bool) -> list[Finding]:
+def schema(current: str | None, head: str, *, migrated: bool) -> list[Finding]:
     """Findings on the revision of the database schema. ``head``: the revision of this release."""
-    if not known:
+    if not migrated:
         message = (
             f"the schema ({current}) belongs to a newer release, as is normal during a rollout"
         )
@@ -327,17 +327,17 @@ def schema(current: str | None, head: str, *, known: bool) -> list[Finding]:
     return [Finding("database", Level.PROBLEM, message, "queuectl db upgrade")]
 
 
-def replicas(found: Sequence[tuple[str, str, bool]], ours: str) -> list[Finding]:
+def replicas(registered: Sequence[tuple[str, str, bool]], ours: str) -> list[Finding]:
     """Findings on the replicas that are registered in the database.
 
     Args:
-        found: for each replica its description, its version, and whether its registration has expired.
+        registered: for each replica its description, its version, and whether its registration has expired.
         ours: the version of this program.
     """
-    running = [(text, theirs) for text, theirs, expired in found if not expired]
+    running = [(text, theirs) for text, theirs, expired in registered if not expired]
     if not running:
         return [Finding("database", Level.WARNING, "no replica is registered", "start queuectl")]
-    others = [
+    other_versions = [
         Finding(
             "database",
             Level.WARNING,
@@ -348,4 +348,4 @@ def replicas(found: Sequence[tuple[str, str, bool]], ours: str) -> list[Finding]
         if theirs != ours
     ]
     texts = ", ".join(text for text, _ in running)
-    return others or [Finding("database", Level.OK, f"registered replicas: {texts}")]
+    return other_versions or [Finding("database", Level.OK, f"registered replicas: {texts}")]

@@ -19,7 +19,7 @@ _CONFIG_MAP: Final = "queuectl-job-kinds"  # of the chart
 _KEY: Final = "job-kinds.yaml"
 
 
-async def known(api: Api, namespace: str) -> JobKinds:
+async def declared_kinds(api: Api, namespace: str) -> JobKinds:
     """The job kinds, with the declared ones if they can be read."""
     with suppress(BadInput, ClusterError):
         return await declared(api, namespace)

@@ -9,7 +9,7 @@ from typing import Final
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from queuectl.cli.client import Client, Json, Refused
+from queuectl.cli.client import Json, RequestRefused, ServerClient
 from queuectl.cli.doctor import judge
 from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cli.errors import CommandFailed
@@ -24,7 +24,7 @@ _TRUST: Final = "queuectl_utilization_trust_info"
 _SET_ASIDE: Final = "queuectl_set_aside"
 
 
-def examine(client: Client) -> tuple[list[Finding], bool]:
+def examine(client: ServerClient) -> tuple[list[Finding], bool]:
     """Findings on readiness, version and GPU metrics of the server, and whether it answers."""
     try:
         findings = judge.readiness(_blockers(client))
@@ -64,7 +64,7 @@ def of_metrics(samples: Iterable[Sample], ours: str) -> list[Finding]:
     return found + judge.measured(alarms or None, leads=leads, trusts=trusts)
 
 
-def audited(client: Client) -> list[Finding]:
+def audited(client: ServerClient) -> list[Finding]:
     """Findings of the leader's complete check of invariants."""
     try:
         return judge.audit(client.get("/api/v1/invariants"))
@@ -73,7 +73,7 @@ def audited(client: Client) -> list[Finding]:
         return [Finding("audit", Level.UNKNOWN, str(error), fix)]
 
 
-def configured(client: Client, kind: str) -> list[Json] | None:
+def configured(client: ServerClient, kind: str) -> list[Json] | None:
     """All objects of a kind; None where the server does not return them."""
     try:
         found: list[Json] = client.get(BY_KIND[kind].collection())["items"]
@@ -82,7 +82,7 @@ def configured(client: Client, kind: str) -> list[Json] | None:
     return found
 
 
-def not_aligned(client: Client) -> list[str]:
+def not_aligned(client: ServerClient) -> list[str]:
     """The gangs for which no node can give each pod one NUMA node, at most those of one page; none without an answer."""
     try:
         page = client.get(f"{PREFIX}/workloads", reason=Code.UNSUPPORTED, state=State.PENDING)
@@ -92,10 +92,10 @@ def not_aligned(client: Client) -> list[str]:
     return [f"{one['namespace']}/{one['name']}" for one in with_numa]
 
 
-def _blockers(client: Client) -> list[str]:
+def _blockers(client: ServerClient) -> list[str]:
     try:
         client.get("/readyz")
-    except Refused as refused:
+    except RequestRefused as refused:
         return refused.blockers or [str(refused)]
     return []
 
@@ -113,6 +113,6 @@ async def database(url: str) -> list[Finding]:
     except StoreError as error:
         return [Finding("database", Level.PROBLEM, str(error))]
     found = [(str(one), one.release, one.expired) for one in state.replicas]
-    return judge.schema(state.current, state.head, known=state.known) + judge.replicas(
+    return judge.schema(state.current, state.head, migrated=state.known) + judge.replicas(
         found, version("queuectl")
     )

@@ -16,7 +16,14 @@ import structlog
 from queuectl.control.device_rows import DeviceRows
 from queuectl.control.ports import Clock
 from queuectl.db.ports import UsageStore
-from queuectl.domain.accounting import AccountingTerms, ClusterGpus, Free, Mark, Meter, Phase
+from queuectl.domain.accounting import (
+    AccountingTerms,
+    ClusterGpus,
+    Free,
+    Mark,
+    Meter,
+    UsagePhase,
+)
 from queuectl.domain.errors import StaleSnapshot, StoreUnavailable
 from queuectl.domain.folding import Accounts, Fold
 from queuectl.domain.ledger import Entry
@@ -99,7 +106,7 @@ class Accountant:
         self._checked = False
 
     async def run(self, seconds: float) -> None:
-        """Account periodically until cancelled.
+        """Account periodically until canceled.
 
         Raises:
             Fenced: another leader has taken over.
@@ -206,9 +213,9 @@ class Accountant:
         by_uid = {**of, **dict.fromkeys(meters, ())} if whole else of
         for number, uid in enumerate(by_uid):
             mine, meter = of.get(uid, ()), meters.get(uid)
-            holds = mine or (meter is not None and meter.phase is Phase.HOLDS)
+            holds = mine or (meter is not None and meter.phase is UsagePhase.HOLDS)
             samples = self._facts.samples(uid) if holds else ()
-            fold.workload(meter, mine, samples, known=uid in known)
+            fold.workload(meter, mine, samples, at_start=uid in known)
             if number % TURN == TURN - 1:
                 await asyncio.sleep(0)
         return fold

@@ -24,8 +24,8 @@ from queuectl.domain.errors import (
 )
 from queuectl.domain.ledger import Purpose
 from queuectl.lifecycle.outstanding_writes import POD, Write
-from queuectl.lifecycle.refusals import Outcome, Refusals, outcome_of
-from queuectl.telemetry.metrics import Metrics, WriteResult
+from queuectl.lifecycle.refusals import Refusals, WriteOutcome, outcome_of
+from queuectl.telemetry.metrics import MetricsRecorder, WriteResult
 
 log = structlog.get_logger()
 
@@ -37,7 +37,7 @@ class Actuator:
         self,
         cluster: Cluster,
         outstanding_writes: Callable[[str], list[Write]],
-        metrics: Metrics,
+        metrics: MetricsRecorder,
         in_flight: int,
         placed: Callable[[str], None] = lambda _: None,
         *,
@@ -100,7 +100,7 @@ class Actuator:
                 self._queue.put_nowait(uid)
 
     async def run(self) -> None:
-        """Send until cancelled."""
+        """Send until canceled."""
         async with asyncio.TaskGroup() as group:
             for number in range(self._workers):
                 group.create_task(self._work(), name=f"actuate-{number}")
@@ -162,15 +162,15 @@ class Actuator:
         """Send one write. Returns whether it took effect."""
         async with self._limit:
             began = time.perf_counter()
-            outcome, result = Outcome.DONE, WriteResult.OK
+            outcome, metric = WriteOutcome.TOOK_EFFECT, WriteResult.OK
             try:
                 version = await self._patch(write)
             except ClusterError as error:
-                outcome, result = outcome_of(error), _result_of(error)
+                outcome, metric = outcome_of(error), _result_of(error)
                 self._refusals.ended(uid, write, outcome, str(error), self._clock())
                 asked = error.retry_after if isinstance(error, ClusterUnavailable) else None
                 self._retries.failed(uid, write, outcome, asyncio.get_running_loop().time(), asked)
-                if outcome is Outcome.REFUSED:
+                if outcome is WriteOutcome.REFUSED:
                     name = f"{write.namespace}/{write.name}"
                     log.warning("write_refused", object=name, error=str(error))
                     self._refused(uid)
@@ -180,8 +180,8 @@ class Actuator:
                 self._retries.succeeded(uid, write)
                 if write.purpose is Purpose.PIN:
                     self._placed(uid)
-            self._metrics.wrote(write.resource, result, time.perf_counter() - began)
-            return outcome is Outcome.DONE
+            self._metrics.wrote(write.resource, metric, time.perf_counter() - began)
+            return outcome is WriteOutcome.TOOK_EFFECT
 
     async def _patch(self, write: Write) -> int:
         """Send it. If it is denied, send it again without its optional parts. Returns the object's new version."""

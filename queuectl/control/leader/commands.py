@@ -108,7 +108,7 @@ class ForceDeletion:
         self._dead_since: dict[str, float] = {}  # by node, on the event loop's clock
 
     async def run(self) -> None:
-        """Check periodically until cancelled."""
+        """Check periodically until canceled."""
         clock = asyncio.get_running_loop().time
         while True:
             for entry, pod in list(self.due(clock())):

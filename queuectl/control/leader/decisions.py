@@ -21,10 +21,10 @@ from queuectl.domain.plan import (
     Cost,
     Move,
     Plan,
-    Planned,
     Preemption,
     PreemptionReason,
     Refusal,
+    ScheduledGang,
 )
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
@@ -76,19 +76,19 @@ class Decider:
         self._changed_queues = changed_queues
         self._classes = priority_values(self._mirror.priority_classes.values())
         spared = list(self._dry_run_events(snapshot, plan))
-        asked = {p.workload.uid: p.workload for p in snapshot.pending}
-        asked |= {a.workload.uid: a.workload for a in snapshot.admitted}
+        requested = {p.workload.uid: p.workload for p in snapshot.pending}
+        requested |= {a.workload.uid: a.workload for a in snapshot.admitted}
         leaving = _leaving(plan)
-        found = []
-        for uid, event in (*self._events(plan, asked, now, snapshot.config), *spared):
+        changes = []
+        for uid, event in (*self._events(plan, requested, now, snapshot.config), *spared):
             entry = self._ledger.get(uid)
             job = self._mirror.jobs.get(uid)
             if entry is None or job is None or job.outcome is not None:
                 continue
-            if isinstance(event, Repair) and _asked(entry, job) != asked[uid].requested:
+            if isinstance(event, Repair) and _asked(entry, job) != requested[uid].requested:
                 continue  # resized since the snapshot
             if isinstance(event, Admit | Reserve) and not self._as_seen(
-                entry, job, asked[uid], snapshot.config
+                entry, job, requested[uid], snapshot.config
             ):
                 continue  # its requests have changed since the snapshot
             if isinstance(event, Admit | Repair) and not self._stands(event.placement):
@@ -106,9 +106,9 @@ class Decider:
                 decided = event
             change = handle(entry, decided, now, snapshot.config.rules)
             if change is not None:
-                found.append(change)
+                changes.append(change)
                 self._refreshed[uid] = now
-        return found
+        return changes
 
     def _as_seen(
         self, entry: Entry, job: JobRecord, workload: Workload, config: QueueConfig
@@ -136,24 +136,24 @@ class Decider:
         self._spared.pop(uid, None)
 
     def _events(
-        self, plan: Plan, asked: Mapping[str, Workload], now: float, config: QueueConfig
+        self, plan: Plan, requested: Mapping[str, Workload], now: float, config: QueueConfig
     ) -> Iterator[tuple[str, Event]]:
         no_longer_idle = set(self._no_longer_idle(plan))
         wanting = {preemption.preemptor for preemption in plan.preempted} - no_longer_idle
         waiting = {
             refusal.uid
             for refusal in plan.pending
-            if refusal.uid in wanting and self._still_wants(asked[refusal.uid], config)
+            if refusal.uid in wanting and self._still_wants(requested[refusal.uid], config)
         }
         for admission in plan.admitted:
-            workload = asked.get(admission.uid)
+            workload = requested.get(admission.uid)
             yield admission.uid, _admission(admission, workload, config)
         for eviction in plan.evicted:
             yield eviction.uid, Evict(Reason(eviction.code, eviction.message))
         for preemption in plan.preempted:
             if preemption.preemptor in waiting:
                 yield preemption.victim, self._preemption(preemption, config, now)
-        moves = list(self._moves(plan, asked, config))
+        moves = list(self._moves(plan, requested, config))
         yield from moves
         self._rest = max(REFRESH_SECONDS, len(plan.pending) / REFRESH_PER_SECOND)
         put_off = no_longer_idle | (
@@ -165,7 +165,7 @@ class Decider:
                 yield refusal.uid, _refusal(refusal, planned.get(refusal.uid), config, now)
 
     def _moves(
-        self, plan: Plan, asked: Mapping[str, Workload], config: QueueConfig
+        self, plan: Plan, requested: Mapping[str, Workload], config: QueueConfig
     ) -> Iterator[tuple[str, Event]]:
         """All moves or none: no gang is evicted if the gang that needs the capacity, or a new place, no longer exists."""
         if not plan.moved:
@@ -173,8 +173,8 @@ class Decider:
         leases = {refusal.uid: refusal.lease for refusal in plan.pending}
         ready = [(move, lease) for move in plan.moved if (lease := leases.get(move.beneficiary))]
         for move, lease in ready:
-            waits = self._still_wants(asked[move.beneficiary], config)
-            runs = self._runs_unchanged(asked[move.uid])
+            waits = self._still_wants(requested[move.beneficiary], config)
+            runs = self._runs_unchanged(requested[move.uid])
             if not (waits and runs and self._stands(move.placement)):
                 return
             if not self._stands(lease.placement):
@@ -241,7 +241,7 @@ class Decider:
         )
 
     def _news(
-        self, refusals: Iterable[Refusal], planned: Mapping[str, Planned], now: float
+        self, refusals: Iterable[Refusal], planned: Mapping[str, ScheduledGang], now: float
     ) -> Iterator[Refusal]:
         """Whether the reason of a gang is new: most gangs have the same recent reason, and hold no lease."""
         entry_of, refreshed, since = self._ledger.get, self._refreshed.get, now - self._rest
@@ -378,7 +378,9 @@ def _admission(admission: Admission, workload: Workload | None, config: QueueCon
     return Admit(admission.placement, details=queue.shown_prices if queue is not None else {})
 
 
-def _refusal(refusal: Refusal, planned: Planned | None, config: QueueConfig, now: float) -> Event:
+def _refusal(
+    refusal: Refusal, planned: ScheduledGang | None, config: QueueConfig, now: float
+) -> Event:
     first, *more = refusal.reasons
     details = dict(first.details)
     if more:

@@ -84,7 +84,7 @@ class Leadership:
             return None
 
     async def keep(self, stalled: Callable[[], str] = str) -> None:
-        """Renew until cancelled. ``stalled``: why the leader makes no progress; empty while it does.
+        """Renew until canceled. ``stalled``: why the leader makes no progress; empty while it does.
 
         Raises:
             LeadershipLost: the lease has expired, another process holds it, or the leader makes no progress.

@@ -42,7 +42,7 @@ _AT_ONCE: Final = 100  # runs between two pauses: learning blocks the event loop
 _PLANNING_SECONDS: Final = 1.0  # between two checks whether an estimate is to stop
 
 
-class Estimator:
+class StartEstimator:
     """Of one leadership."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Estimator:
         self._throttle = PlannerThrottle(SHARE)
 
     async def run(self, learned: Callable[[], None]) -> None:
-        """Estimate until cancelled. ``learned``: called when the run times of earlier gangs are known."""
+        """Estimate until canceled. ``learned``: called when the run times of earlier gangs are known."""
         try:
             runs = await self._store.past_runs(PAST_RUNS)
         except StoreUnavailable as error:  # then it uses runs that finish from now on
@@ -101,7 +101,7 @@ class Estimator:
         new = estimates.replace(found, leader_state.ledger)
         self._metrics.observe((queue, start - found.computed_at) for queue, start in new)
 
-    def _worked_out(self, given: EstimateInput, stop: StopSignal) -> ExpectedStarts | None:
+    def _worked_out(self, estimate_input: EstimateInput, stop: StopSignal) -> ExpectedStarts | None:
         """The expected starts; None if it was stopped."""
 
         def check() -> None:
@@ -113,16 +113,18 @@ class Estimator:
 
         try:
             check()
-            running = (gang.workload.uid for gang in given.snapshot.admitted)
-            if not given.snapshot.pending:
-                return ExpectedStarts(given.snapshot.now, run_times=given.run_times(running))
-            snapshot = DeviceRows.of(self._cache).added(given.snapshot)
+            running = (gang.workload.uid for gang in estimate_input.snapshot.admitted)
+            if not estimate_input.snapshot.pending:
+                return ExpectedStarts(
+                    estimate_input.snapshot.now, run_times=estimate_input.run_times(running)
+                )
+            snapshot = DeviceRows.of(self._cache).added(estimate_input.snapshot)
             scene = scene_of(snapshot, self._cache, MOST_GANGS, check)
             check()
-            run_times = given.run_times({*running, *scene.uids})
+            run_times = estimate_input.run_times({*running, *scene.uids})
             check()
             return replace(
-                expected_starts(scene, given.runs(scene.uids), check), run_times=run_times
+                expected_starts(scene, estimate_input.runs(scene.uids), check), run_times=run_times
             )
         except _StoppedError:
             return None

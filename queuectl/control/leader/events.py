@@ -99,7 +99,7 @@ class EventRecorder:
             del self._notes[next(iter(self._notes))]
 
     async def run(self) -> None:
-        """Write until cancelled."""
+        """Write until canceled."""
         while True:
             await asyncio.sleep(self._pause)
             uid = self._due() if self._quiet() else None
@@ -125,14 +125,14 @@ class EventRecorder:
         # The end of the workload can follow during the write, and then nothing more is kept of it.
         if entry.state is not State.FINISHED:
             self._last[entry.uid] = written
-        done = False
+        published = False
         entry = replace(entry, reason=self._redacted(entry.reason, entry.namespace))
         kind = "Warning" if entry.reason.code in WARNINGS else "Normal"
         text = entry.reason.message or str(entry.state)
         try:
             await self._annotate(job, status_text(entry))
             await self._cluster.create_event(job, kind, str(entry.reason.code), text)
-            done = True
+            published = True
         except (WriteConflict, ObjectGone):
             # The watch is behind, or the first pod was replaced.
             if entry.uid not in self._queued:
@@ -142,7 +142,7 @@ class EventRecorder:
         except ClusterError as error:
             log.info("event_not_written", workload=entry.ref, error=str(error))
         finally:
-            if not done:
+            if not published:
                 self._last.pop(entry.uid, None)
 
     async def _write_note(self, uid: str, reason: Reason) -> None:

@@ -85,19 +85,19 @@ class GangsSetAside:
 
         ``out``: as :meth:`left_out` returned it.
         """
-        containment, asked = self._containment, _workloads(snapshot)
-        found: dict[str, SetAside] = {}
+        containment, workloads = self._containment, _workloads(snapshot)
+        failures: dict[str, SetAside] = {}
         for failure in contained.failures:
-            found[failure.uid] = self._failed(asked[failure.uid], failure.error)
+            failures[failure.uid] = self._failed(workloads[failure.uid], failure.error)
         for failure, uid in contained.with_them:
-            units = [(uid, _ref(asked[uid]), asked[uid])]
-            containment.set_aside_with(found[failure.uid], units)
+            units = [(uid, _ref(workloads[uid]), workloads[uid])]
+            containment.set_aside_with(failures[failure.uid], units)
         checked = contained.checked
         if checked is not None and checked.usable:
             planned = {p.workload.uid for p in checked.snapshot.pending}
             self.proven = frozenset(planned) | (self.proven if contained.cohort else frozenset())
             for one in containment:
-                tried = one.key in asked and one.key not in out and one.key not in found
+                tried = one.key in workloads and one.key not in out and one.key not in failures
                 left = one.key in contained.put_off or one.key not in planned
                 if one.boundary is Boundary.GANG and tried and not left:
                     containment.passed(Boundary.GANG, one.key)

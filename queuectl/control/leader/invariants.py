@@ -17,10 +17,10 @@ from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.ports import Clock, Cluster
 from queuectl.db.ports import LeaderStore
 from queuectl.domain.errors import ClusterError, StoreUnavailable
-from queuectl.domain.ledger import VIOLATED, Checked, Entry, Invariant, Violation
+from queuectl.domain.ledger import VIOLATED, Checked, Entry, Invariant, InvariantViolation
 from queuectl.state.checks import HighWaterMarks, of_gang, of_row, over_nodes, violation
 from queuectl.state.mirror import Mirror
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 
 log = structlog.get_logger()
 
@@ -43,7 +43,7 @@ class InvariantChecker:
         mirror: Mirror,
         store: LeaderStore,
         cluster: Cluster,
-        metrics: Metrics,
+        metrics: MetricsRecorder,
         clock: Clock,
     ) -> None:
         self._leader_state = leader_state
@@ -60,7 +60,7 @@ class InvariantChecker:
         self._asked = asyncio.Lock()
 
     async def run(self) -> None:
-        """Check some workloads periodically until cancelled."""
+        """Check some workloads periodically until canceled."""
         while True:
             await self._report(await self._violations())
             await asyncio.sleep(max(EVERY_SECONDS, self._worked / CPU_SHARE))
@@ -78,7 +78,7 @@ class InvariantChecker:
             counts = len(self._leader_state.ledger), len(mirror.pods), len(mirror.nodes)
             return Checked(self._clock(), *counts, tuple(found))
 
-    async def _violations(self) -> list[Violation]:
+    async def _violations(self) -> list[InvariantViolation]:
         """The violations that this check and the last one found."""
         began = time.thread_time()
         ledger = self._leader_state.ledger
@@ -95,13 +95,13 @@ class InvariantChecker:
         self._suspected = {one.key for one in found}
         return confirmed
 
-    def _of_gangs(self, entries: Iterable[Entry]) -> list[Violation]:
+    def _of_gangs(self, entries: Iterable[Entry]) -> list[InvariantViolation]:
         names = self._leader_state.names
         return [one for entry in entries for one in of_gang(entry, self._mirror, names)]
 
-    async def _of_rows(self, entries: Iterable[Entry]) -> list[Violation]:
+    async def _of_rows(self, entries: Iterable[Entry]) -> list[InvariantViolation]:
         """Workloads whose row differs from the entry in memory, without a change in progress."""
-        found: list[Violation] = []
+        found: list[InvariantViolation] = []
         for entry in entries:
             if not self._settled(entry):
                 continue
@@ -119,45 +119,45 @@ class InvariantChecker:
             leader_state.ledger.get(entry.uid) is entry and entry.uid not in leader_state.unwritten
         )
 
-    async def _all(self) -> list[Violation]:
-        found: list[Violation] = []
+    async def _all(self) -> list[InvariantViolation]:
+        violations: list[InvariantViolation] = []
         all_entries = list(self._leader_state.ledger)
         for first in range(0, len(all_entries), AT_ONCE):
             entries = all_entries[first : first + AT_ONCE]
-            found += self._of_gangs(entry for entry in entries if self._settled(entry))
+            violations += self._of_gangs(entry for entry in entries if self._settled(entry))
             await asyncio.sleep(0)
-        found += over_nodes(self._leader_state.ledger, self._mirror)
+        violations += over_nodes(self._leader_state.ledger, self._mirror)
         before = [entry for entry in self._leader_state.ledger if self._settled(entry)]
         stored = {entry.uid: entry for entry in (await self._store.load()).entries}
         for entry in before:
             if self._settled(entry):
-                found += of_row(entry, stored.get(entry.uid))
+                violations += of_row(entry, stored.get(entry.uid))
         for entry in stored.values():
             if self._leader_state.ledger.get(entry.uid) is None:
                 text = "the database holds it, the leader does not"
-                found.append(violation(Invariant.DATABASE, entry, text))
-        return found
+                violations.append(violation(Invariant.DATABASE, entry, text))
+        return violations
 
-    async def _report(self, found: Iterable[Violation]) -> None:
+    async def _report(self, violations: Iterable[InvariantViolation]) -> None:
         """Log, count, and raise an Event for each that is new."""
         events = EVENTS
-        for one in found:
-            self._metrics.violated(one.invariant)
-            where = f"{one.namespace}/{one.name}"
+        for broken in violations:
+            self._metrics.violated(broken.invariant)
+            where = f"{broken.namespace}/{broken.name}"
             log.error(
                 "invariant_violated",
-                invariant=str(one.invariant),
+                invariant=str(broken.invariant),
                 workload=where,
-                message=one.message,
+                message=broken.message,
             )
-            job = self._mirror.jobs.get(one.uid)
-            if job is None or one.key in self._reported or not events:
+            job = self._mirror.jobs.get(broken.uid)
+            if job is None or broken.key in self._reported or not events:
                 continue
             events -= 1
             try:
-                text = f"{one.invariant}: {one.message}"
+                text = f"{broken.invariant}: {broken.message}"
                 await self._cluster.create_event(job, "Warning", VIOLATED, text)
-                self._reported.add(one.key)
+                self._reported.add(broken.key)
             except ClusterError as error:
                 log.info("event_not_written", workload=where, error=str(error))
-        self._reported &= {one.key for one in found} | self._suspected
+        self._reported &= {broken.key for broken in violations} | self._suspected

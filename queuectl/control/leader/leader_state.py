@@ -34,7 +34,7 @@ from queuectl.lifecycle.user_commands import move_refusal
 from queuectl.objects.configuration.admissibility import closed
 from queuectl.objects.configuration.catalog import Catalog, concerned
 from queuectl.state.budgets import MigrationBudget
-from queuectl.state.durations import Durations
+from queuectl.state.durations import LearnedDurations
 from queuectl.state.estimates import Estimates
 from queuectl.state.gpu_holders import SampleLog
 from queuectl.state.history import HistoryLimit
@@ -55,7 +55,7 @@ class LeaderState:
     Attributes:
         planning: what plans are made from.
         observer, decider: turn observations and plans into changes of the ledger.
-        tally, holdings: past use, and current use.
+        past_use_sums, holdings: past use, and current use.
         durations: of gangs, stated and learned.
         estimates: of the starts of pending gangs.
         gang_uses: the last measured GPU utilization of gangs, by uid.
@@ -82,9 +82,9 @@ class LeaderState:
         self.gang_uses: Mapping[str, GangUse] = {}
         self._samples = SampleLog()
         self.unwritten: Collection[str] = frozenset()
-        self.tally = PastUseSums(mirror)
+        self.past_use_sums = PastUseSums(mirror)
         self.holdings = Holdings(mirror)
-        self.durations = Durations(mirror)
+        self.durations = LearnedDurations(mirror)
         self.estimates = Estimates(mirror, self.durations)
         self.refusals = Refusals()
         self.stragglers = Stragglers(max_age_seconds)
@@ -96,7 +96,7 @@ class LeaderState:
         )
         self.planning = PlanningState(
             mirror,
-            past_use=self.tally,
+            past_use=self.past_use_sums,
             durations=self.durations,
             uses=lambda: self.gang_uses,
             idle_since=self._idleness.since,
@@ -121,8 +121,8 @@ class LeaderState:
         self.planning.reserved = loaded.reserved
         self.planning.moves = MigrationBudget(loaded.spent)
         self._marker.forget()
-        self.tally.learn(loaded.used)
-        self.tally.configure(self.config, loaded.entries, self._clock())
+        self.past_use_sums.learn(loaded.used)
+        self.past_use_sums.configure(self.config, loaded.entries, self._clock())
         self._adopt(loaded.entries)
         self.holdings.configure(self.config, loaded.entries)
         self.estimates.forget(self.ledger)
@@ -160,7 +160,7 @@ class LeaderState:
         known = self._readable
         self._build(changes.revision)
         queues = concerned(changes, self.config) if known and self._readable else None
-        self.tally.configure(self.config, self.ledger, self._clock())
+        self.past_use_sums.configure(self.config, self.ledger, self._clock())
         if queues is None:
             self.holdings.configure(self.config, self.ledger)
             self._evaluate_all()
@@ -188,7 +188,7 @@ class LeaderState:
         """Whether an override or a Reservation has begun or ended by ``now``, so that plans can differ."""
         if not self.planning.turns(now):
             return False
-        self.tally.configure(self.config, self.ledger, self._clock())
+        self.past_use_sums.configure(self.config, self.ledger, self._clock())
         self.holdings.configure(self.config, self.ledger)
         return True
 
@@ -285,7 +285,7 @@ class LeaderState:
         return self.ledger.entries(State.PENDING, State.RESERVED)
 
     def cluster_queue(self, uid: str) -> str:
-        """The outstanding writes of a workload; empty if it is not in the ledger."""
+        """The ClusterQueue of a workload; empty if the workload is not in the ledger."""
         entry = self.ledger.get(uid)
         return entry.cluster_queue if entry is not None else ""
 

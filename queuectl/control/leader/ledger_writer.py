@@ -25,7 +25,7 @@ from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
 from queuectl.objects.files.refused_plans import BrokenRule, pack
 from queuectl.state.mirror import Mirror
-from queuectl.telemetry.metrics import Metrics, Stage
+from queuectl.telemetry.metrics import CycleStage, MetricsRecorder
 
 log = structlog.get_logger()
 
@@ -47,9 +47,9 @@ class LedgerWriter:
         store: LeaderStore,
         leader_state: LeaderState,
         mirror: Mirror,
-        metrics: Metrics,
+        metrics: MetricsRecorder,
         actuator: Actuator,
-        presenter: EventRecorder,
+        recorder: EventRecorder,
         wakeup: Wakeup,
         epoch: int,
         step: Callable[[], None],
@@ -63,7 +63,7 @@ class LedgerWriter:
         self._mirror = mirror
         self._metrics = metrics
         self._actuator = actuator
-        self._presenter = presenter
+        self._recorder = recorder
         self._wakeup = wakeup
         self._ahead: asyncio.Task[None] | None = None  # observations that are being written
 
@@ -150,7 +150,7 @@ class LedgerWriter:
 
     async def _write(self, commit: Commit) -> None:
         self._step()
-        with self._metrics.stage(Stage.COMMIT):
+        with self._metrics.stage(CycleStage.COMMIT):
             try:
                 await self._store.commit(commit, epoch=self.epoch, cycle=self.cycle)
             except Exception as error:
@@ -201,9 +201,9 @@ class LedgerWriter:
                 self._actuator.forget(change.after.uid)
             before = change.before
             if before is not None and before.intent in _OF_A_STATE and not change.after.intent:
-                self._metrics.stage_took(Stage.ACTUATE, change.at - before.since)
+                self._metrics.stage_took(CycleStage.ACTUATE, change.at - before.since)
         self._metrics.committed(changes, self._leader_state.priority_class)
-        self._presenter.add(changes)
+        self._recorder.add(changes)
         self._actuator.poke(change.after.uid for change in changes)
         if self._mirror.touched:
             self._wakeup.trigger()

@@ -15,7 +15,7 @@ import structlog
 
 from queuectl.control.leader.actuator import Actuator
 from queuectl.control.leader.commands import carry_out
-from queuectl.control.leader.estimates import Estimator
+from queuectl.control.leader.estimates import StartEstimator
 from queuectl.control.leader.events import EventRecorder
 from queuectl.control.leader.invariants import InvariantChecker
 from queuectl.control.leader.leader_state import LeaderState
@@ -29,8 +29,8 @@ from queuectl.control.leader.stored_state import StoredState
 from queuectl.control.leader.supervised import Job, supervised
 from queuectl.control.leader.wakeup import Wakeup
 from queuectl.control.ports import Clock, Cluster
-from queuectl.control.progress import Progress, longest_step
-from queuectl.control.questions.diagnosis import Diagnoser
+from queuectl.control.progress import LoopProgress, longest_step
+from queuectl.control.questions.diagnosis import LeaderDiagnoser
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.settings import Settings
 from queuectl.db.ports import Commit, LeaderStore
@@ -45,7 +45,7 @@ from queuectl.planner import StopSignal
 from queuectl.planner.cache import PlannerCache
 from queuectl.state.mirror import Mirror
 from queuectl.telemetry.logs import cycle_context
-from queuectl.telemetry.metrics import DiscardReason, Metrics, Stage
+from queuectl.telemetry.metrics import CycleStage, DiscardReason, MetricsRecorder
 
 log = structlog.get_logger()
 
@@ -74,7 +74,7 @@ class Loop:
         store: LeaderStore,
         cluster: Cluster,
         mirror: Mirror,
-        metrics: Metrics,
+        metrics: MetricsRecorder,
         settings: Settings,
         clock: Clock,
         cache: PlannerCache,
@@ -91,7 +91,7 @@ class Loop:
         self._cache = cache
         self.loaded = False
         self.caught_up = asyncio.Event()
-        self.progress = Progress(longest_step(settings.solver.wall_seconds))
+        self.progress = LoopProgress(longest_step(settings.solver.wall_seconds))
         self.leader_state = LeaderState(
             mirror,
             settings.solver.limits,
@@ -101,13 +101,13 @@ class Loop:
         )
         self._wakeup = Wakeup()
         self._stop = StopSignal()
-        self._diagnoser = Diagnoser(throttle, cache)
+        self._diagnoser = LeaderDiagnoser(throttle, cache)
         self._plan_at = 0.0  # on the event loop's clock; no cycle before it
         self._summary = NOTHING_TO_PLAN
         self._inbox = True  # there can be commands in the database
         self._inbox_read = asyncio.Event()
         self._stored = StoredState(store, self.leader_state, metrics, clock)
-        self._auditor = InvariantChecker(
+        self._checker = InvariantChecker(
             leader_state=self.leader_state,
             mirror=mirror,
             store=store,
@@ -145,7 +145,7 @@ class Loop:
 
     def compared(self, stragglers: Sequence[Straggler]) -> None:
         """Store the ranks whose GPUs run far slower than those of their peers."""
-        if self.leader_state.stragglers.found(stragglers, self._clock()):
+        if self.leader_state.stragglers.update(stragglers, self._clock()):
             self._wakeup.trigger()
 
     def _placed(self, uid: str) -> None:
@@ -166,7 +166,7 @@ class Loop:
             self._planning.consider(uid)
         return found
 
-    def seen(self, touched: Iterable[str]) -> None:
+    def react(self, touched: Iterable[str]) -> None:
         """Wake up after a change of these jobs, and let the actuator send their writes at once."""
         if self.loaded:
             entries = filter(None, map(self.leader_state.ledger.get, touched))
@@ -175,15 +175,15 @@ class Loop:
 
     async def check(self) -> Checked:
         """Check all invariants of all workloads. Can raise StoreUnavailable."""
-        return await self._auditor.check()
+        return await self._checker.check()
 
     async def run(self, epoch: int) -> None:
-        """Lead under this epoch until cancelled.
+        """Lead under this epoch until canceled.
 
         Raises:
             Fenced: another leader has taken over.
         """
-        presenter = self._assemble(epoch)
+        recorder = self._assemble(epoch)
         objects = SetAsideObjects(self._store, self._mirror, self.leader_state.entry, epoch)
         with self.progress.idle():
             await self._cluster.catch_up()  # the ledger must not be newer than the watch
@@ -196,10 +196,10 @@ class Loop:
         self.loaded = True
         try:
             async with asyncio.TaskGroup() as group:
-                self._report_to(presenter, objects)
+                self._report_to(recorder, objects)
                 tasks: dict[str, Job] = {
                     "actuate": self._actuator.run,
-                    "tell": presenter.run,
+                    "tell": recorder.run,
                     "tick": self._tick,
                     "store set-aside objects": objects.run,
                 }
@@ -210,22 +210,22 @@ class Loop:
         finally:
             self.loaded = False
 
-    def _report_to(self, presenter: EventRecorder, objects: SetAsideObjects) -> None:
+    def _report_to(self, recorder: EventRecorder, objects: SetAsideObjects) -> None:
         """Store each object that is set aside, and write an Event on it if its workload is not pending: a pending one shows its reason."""
 
-        def told(found: SetAside, _: BaseException | None) -> None:
-            objects.note(found)
-            entry = self.leader_state.entry(found.key)
+        def told(failure: SetAside, _: BaseException | None) -> None:
+            objects.note(failure)
+            entry = self.leader_state.entry(failure.key)
             pending = entry is not None and entry.state in (State.PENDING, State.RESERVED)
-            if not (pending and found.boundary in (Boundary.GANG, Boundary.SNAPSHOT)):
-                presenter.note(found.key, found.reason)
+            if not (pending and failure.boundary in (Boundary.GANG, Boundary.SNAPSHOT)):
+                recorder.note(failure.key, failure.reason)
 
         self._containment.listener = told
 
     def _assemble(self, epoch: int) -> EventRecorder:
         """Make the parts that know the epoch or each other."""
         settings = self._settings
-        presenter = EventRecorder(
+        recorder = EventRecorder(
             self._cluster,
             self._mirror.jobs.get,
             lambda: self._actuator.idle,
@@ -241,7 +241,7 @@ class Loop:
             mirror=self._mirror,
             metrics=self._metrics,
             actuator=self._actuator,
-            presenter=presenter,
+            recorder=recorder,
             wakeup=self._wakeup,
             epoch=epoch,
             step=self.progress.step,
@@ -273,7 +273,7 @@ class Loop:
             containment=self._containment,
             step=self.progress.step,
         )
-        return presenter
+        return recorder
 
     def _start_maintenance(self, group: asyncio.TaskGroup, epoch: int) -> None:
         """Start the tasks for which no admission waits."""
@@ -288,7 +288,7 @@ class Loop:
             self._cache,
         )
         maintenance.start(group, epoch, self._stored.follower(), self._containment)
-        estimator = Estimator(
+        estimator = StartEstimator(
             self.leader_state,
             self._store.usage,
             self._metrics.estimates,
@@ -297,7 +297,7 @@ class Loop:
         )
         tasks: dict[str, Job] = {
             "estimate": lambda: estimator.run(self._wakeup.plan),
-            "audit": self._auditor.run,
+            "audit": self._checker.run,
             "reconfigure MIG": self._mig.run,
             "provision": self._provisioner.run,
         }
@@ -352,24 +352,24 @@ class Loop:
             self._mirror.trust_running()
             await self._reload()
         wakeup, observer = self._wakeup, self.leader_state.observer
-        with self._metrics.stage(Stage.OBSERVE):
-            seen = observer.observe(self.leader_state.config, self._clock(), MOST_OBSERVED)
+        with self._metrics.stage(CycleStage.OBSERVE):
+            observed = observer.observe(self.leader_state.config, self._clock(), MOST_OBSERVED)
         if observer.damaged:
             await self._reload()
             return
         if self._mirror.touched:
             wakeup.trigger()  # there are more of them than one observation takes
-        wakeup.plan_due |= seen.plan_again
+        wakeup.plan_due |= observed.plan_again
         while observer.log_messages:
             log.warning("job_ignored", message=observer.log_messages.pop())
-        idle = self.leader_state.of_idle_gangs(seen.changes)
-        idle += self.leader_state.of_unhealthy_nodes([*seen.changes, *idle])
-        idle += self.leader_state.of_stragglers([*seen.changes, *idle])
+        idle = self.leader_state.of_idle_gangs(observed.changes)
+        idle += self.leader_state.of_unhealthy_nodes([*observed.changes, *idle])
+        idle += self.leader_state.of_stragglers([*observed.changes, *idle])
         wakeup.plan_due |= any(change.after.state is State.EVICTING for change in idle)
         if self._inbox:
-            await self._carry_out([*seen.changes, *idle])
+            await self._carry_out([*observed.changes, *idle])
         else:
-            self._writer.write_ahead([*seen.changes, *idle])
+            self._writer.write_ahead([*observed.changes, *idle])
         if wakeup.plan_due:
             wakeup.plan_due = False
             await self._plan()
@@ -465,7 +465,7 @@ class Loop:
             if due or self._wakeup.plan_due:
                 self._mirror.touched |= due
                 self._wakeup.trigger()
-            if self.leader_state.tally.due(now):
+            if self.leader_state.past_use_sums.due(now):
                 await self._stored.keep_past_use(now, self._writer.epoch)
                 self._wakeup.plan()  # the queue order can have changed
 

@@ -118,10 +118,10 @@ class MigReconfigurer:
             if asked and self._wanted(change) and self._holders(names).gangs:
                 yield Emptied(change.key, change.gang, names)
 
-    def changes(self, found: MigFound, snapshot: Snapshot) -> list[EntryChange]:
+    def changes(self, mig: MigFound, snapshot: Snapshot) -> list[EntryChange]:
         """The migrations, to commit with the plan. A change whose gangs find no place is abandoned."""
         changes = []
-        for one, moves in found.moves:
+        for one, moves in mig.moves:
             staying = self._holders(one.nodes).gangs
             if moves is None or not staying <= {move.uid for move in moves}:
                 self._stuck.add(one.change)
@@ -130,15 +130,15 @@ class MigReconfigurer:
             changes += decider.relocations(snapshot, moves, lease_end(snapshot), self._clock())
         return changes
 
-    async def begin(self, found: MigFound, given: Snapshot) -> None:
-        """Cordon the nodes for which a change was found, unless anything has changed since the snapshot ``given``."""
-        if found.begins is None:
+    async def begin(self, mig: MigFound, planned: Snapshot) -> None:
+        """Cordon the nodes for which a change was found, unless anything has changed since the snapshot ``planned``."""
+        if mig.begins is None:
             return
-        gang, configs = found.begins
+        gang, configs = mig.begins
         entry = self._leader_state.ledger.get(gang)
         records = [self._mirror.nodes.get(name) for name in configs]
         nodes = [record for record in records if record is not None]
-        known = given.fleet.by_name
+        known = planned.fleet.by_name
         same = all(known.get(r.node.name) == r.node for r in nodes) and len(nodes) == len(configs)
         if not same or entry is None or entry.state is not State.PENDING:
             return
@@ -180,7 +180,7 @@ class MigReconfigurer:
     # ---- beside the cycles
 
     async def run(self) -> None:
-        """Take the next step of each change until cancelled."""
+        """Take the next step of each change until canceled."""
         try:
             while True:
                 await self.follow()
@@ -208,7 +208,7 @@ class MigReconfigurer:
         if emptying and self._holders(tuple(r.node.name for r in emptying)).pods:
             use = GpuUse.STAYS if change.key in self._stuck else GpuUse.USED
         return MigGroup(
-            wanted=self._wanted(change),
+            needed=self._wanted(change),
             complete=change.complete,
             use=use,
             applied=not emptying and all(map(_applied, changed)),
@@ -232,21 +232,21 @@ class MigReconfigurer:
 
     async def _report(self, node: str, before: MigReconfiguration, following: MigStep) -> None:
         source, target = before.source.config, before.target.config
-        result, after = following.result, following.after
-        if result is not None:
-            good = result in (MigResult.SUCCEEDED, MigResult.WITHDRAWN)
+        outcome, after = following.outcome, following.after
+        if outcome is not None:
+            good = outcome in (MigResult.SUCCEEDED, MigResult.WITHDRAWN)
             failures = after.failures
             log.info(
                 "mig_reconfiguration_ended",
                 node=node,
                 source=source,
                 target=target,
-                result=result,
+                result=outcome,
                 failures=failures,
             )
-            self._metrics.ended(result)
-            text = _TEXTS[result].format(node=node, source=source, target=target)
-            if failures > 1 and result is not MigResult.WITHDRAWN:
+            self._metrics.ended(outcome)
+            text = _TEXTS[outcome].format(node=node, source=source, target=target)
+            if failures > 1 and outcome is not MigResult.WITHDRAWN:
                 again = format_time(after.next_at(self._settings.backoff_seconds))
                 text += f"; {failures} changes in succession failed, the next one begins after {again} at the earliest"
             await self._tell(before, "Normal" if good else "Warning", text)

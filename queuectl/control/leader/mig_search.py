@@ -11,7 +11,7 @@ from queuectl.domain.changes import ReconfigureMig
 from queuectl.domain.plan import Move, Plan
 from queuectl.planner import StopSignal
 from queuectl.planner.explain import MigScope, plan_mig, plan_moves
-from queuectl.planner.verify import Violation, verify
+from queuectl.planner.verify import PlanViolation, verify
 from queuectl.state.mig_reconfiguration import ChangeKey
 
 
@@ -49,21 +49,21 @@ class MigFound:
 
     moves: tuple[tuple[Emptied, tuple[Move, ...] | None], ...] = ()
     begins: tuple[str, dict[str, str]] | None = None
-    violations: tuple[Violation, ...] = ()
+    violations: tuple[PlanViolation, ...] = ()
 
 
-def search(asked: MigSearch, checked: CheckedPlan, stop: StopSignal) -> MigFound:
+def search(question: MigSearch, checked: CheckedPlan, stop: StopSignal) -> MigFound:
     """The answer beside a plan. A stopped search finds nothing."""
     snapshot, plan = checked.snapshot, checked.decided
-    moves, violations = [], list[Violation]()
-    for one in asked.emptied:
+    moves, violations = [], list[PlanViolation]()
+    for one in question.emptied:
         found = plan_moves(snapshot, plan, one.gang, one.nodes, stop)
         if found is not None:
             wrong = verify(snapshot, _together(plan, found), checked.selects)
             violations += wrong
             found = None if wrong else without_claim_podsets(replace(plan, moved=found)).moved
         moves.append((one, found))
-    fix = plan_mig(snapshot, plan, stop, asked.scope) if asked.scope is not None else None
+    fix = plan_mig(snapshot, plan, stop, question.scope) if question.scope is not None else None
     if stop.stopped:
         return MigFound()
     if fix is None:

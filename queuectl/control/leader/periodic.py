@@ -29,18 +29,18 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.rules import Rules
 from queuectl.domain.spending import BudgetReport, report
 from queuectl.domain.usage_reports import GpuParts
-from queuectl.domain.utilization import GangUse, PodKey, Sample, SourceFault, UseState
+from queuectl.domain.utilization import GangUse, PodKey, SourceFault, UseState, UtilizationSample
 from queuectl.objects.keys import DEFAULT_QUEUE_LABEL
 from queuectl.planner.cache import PlannerCache
 from queuectl.reports.efficiency import all_parts
-from queuectl.state.defaults import mislabelled
+from queuectl.state.defaults import mislabeled
 from queuectl.state.gpu_holders import HeldGang, held_gangs
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
-from queuectl.state.nodes import Judgement, NodeHealthTracker
+from queuectl.state.nodes import Judgment, NodeHealthTracker
 from queuectl.state.stragglers import WINDOW, find_stragglers
 from queuectl.state.utilization import UseTracker, present_uses, source_faults
-from queuectl.telemetry.metrics import Metrics, NodeHealthMetrics
+from queuectl.telemetry.metrics import MetricsRecorder, NodeHealthMetrics
 from queuectl.telemetry.utilization import UseGauges, UseMetrics
 
 # ---- Metrics of budgets
@@ -49,7 +49,7 @@ from queuectl.telemetry.utilization import UseGauges, UseMetrics
 async def show_budgets(
     leader_state: LeaderState, show: Callable[[BudgetReport], None], seconds: float
 ) -> None:
-    """Show the report every ``seconds`` seconds until cancelled."""
+    """Show the report every ``seconds`` seconds until canceled."""
     while True:
         if leader_state.config.budgets:
             snapshot = leader_state.snapshot(seek_room=False)
@@ -68,7 +68,7 @@ async def show_efficiency(
     show: Callable[[GpuParts], None],
     seconds: float,
 ) -> None:
-    """Show the parts every ``seconds`` seconds until cancelled."""
+    """Show the parts every ``seconds`` seconds until canceled."""
     while True:
         snapshot = leader_state.snapshot(seek_room=False)
         uses = present_uses(leader_state.gang_uses, leader_state.ledger)
@@ -86,7 +86,7 @@ _AGAIN_SECONDS: Final = 1.0  # between batches of them
 
 
 async def prune(store: LeaderStore, rules: Callable[[], Rules], clock: Clock, epoch: int) -> None:
-    """Delete until cancelled, for one epoch of the leader.
+    """Delete until canceled, for one epoch of the leader.
 
     Raises:
         Fenced: another leader has taken over.
@@ -108,10 +108,10 @@ POLL_SECONDS = 1.0
 
 
 async def keep_labels(cluster: Cluster, mirror: Mirror, config: Callable[[], QueueConfig]) -> None:
-    """Check periodically until cancelled. A write that fails is repeated by the next check."""
+    """Check periodically until canceled. A write that fails is repeated by the next check."""
     warned: set[str] = set()
     while True:
-        for name, value in list(mislabelled(mirror.namespaces.values(), config())):
+        for name, value in list(mislabeled(mirror.namespaces.values(), config())):
             try:
                 patch = {"metadata": {"labels": {DEFAULT_QUEUE_LABEL: value}}}
                 await cluster.patch_namespace(name, patch)
@@ -136,7 +136,7 @@ class Maintenance:
     cluster: Cluster
     mirror: Mirror
     leader_state: LeaderState
-    metrics: Metrics
+    metrics: MetricsRecorder
     settings: Settings
     clock: Clock
     cache: PlannerCache
@@ -231,7 +231,7 @@ class UseWatch:
         borrowing: Callable[[], Container[str]],
         put: Callable[[Mapping[str, GangUse]], None],
     ) -> None:
-        """Evaluate until cancelled. ``put`` receives the results, by uid, after each evaluation.
+        """Evaluate until canceled. ``put`` receives the results, by uid, after each evaluation.
 
         ``borrowing``: ClusterQueues that use more than their nominal quota.
         """
@@ -284,12 +284,12 @@ class UseWatch:
             containment.failed(Boundary.SERIES, gang.uid, error)
 
     async def _ask(
-        self, gangs: Sequence[HeldGang], at: float, known: Collection[PodKey]
-    ) -> tuple[Sample, dict[float, Sample]]:
+        self, gangs: Sequence[HeldGang], at: float, pods: Collection[PodKey]
+    ) -> tuple[UtilizationSample, dict[float, UtilizationSample]]:
         """The recent samples; over longer windows only if a gang can be idle or stuck."""
-        recent = await self._source.sample(self._window, at, known)
+        recent = await self._source.sample(self._window, at, pods)
         windows = self._tracker.windows(gangs, recent)
-        return recent, {window: await self._source.sample(window, at, known) for window in windows}
+        return recent, {window: await self._source.sample(window, at, pods) for window in windows}
 
     def _log_untrusted(self, jobs: tuple[str, ...]) -> None:
         """Log once: an incomplete set-up, or a tenant that reports pods of others."""
@@ -347,7 +347,7 @@ class NodeHealthWatch:
         put: Callable[[Mapping[str, str]], None],
         put_stragglers: Callable[[Sequence[Straggler]], None],
     ) -> None:
-        """Evaluate until cancelled.
+        """Evaluate until canceled.
 
         Args:
             config: in use.
@@ -366,7 +366,7 @@ class NodeHealthWatch:
         finally:
             self._metrics.forget()
 
-    async def evaluate(self, rules: NodeHealthRules) -> Judgement:
+    async def evaluate(self, rules: NodeHealthRules) -> Judgment:
         """Judge all nodes now."""
         faults = await self._ask(rules)
         judged = self._tracker.judge(self._mirror.nodes, faults, rules, self._clock())
@@ -401,9 +401,9 @@ class NodeHealthWatch:
             log.warning("node_health_not_measured", reason=why)
             return None
 
-    def _log(self, judged: Judgement) -> None:
+    def _log(self, judged: Judgment) -> None:
         """Log each change once."""
-        found = {**judged.kept, **judged.out}
+        found = {**judged.staying, **judged.out}
         for node, evidence in found.items():
             if self._known.get(node) != evidence:
                 log.warning("node_unhealthy", node=node, reason=evidence, out=node in judged.out)
@@ -422,7 +422,7 @@ EVERY_SECONDS: Final = 2.0
 async def share(
     leader_state: LeaderState, mirror: Mirror, store: LeaderStore, clock: Clock, epoch: int
 ) -> None:
-    """Write the results of one leader until cancelled.
+    """Write the results of one leader until canceled.
 
     Raises:
         Fenced: another leader has taken over.
@@ -454,7 +454,7 @@ class Broadcast:
         self._last = LeaderFindings()
 
     async def follow(self, standing_by: Callable[[], bool], mirror: Mirror) -> None:
-        """Read new results until cancelled, while ``standing_by``. The mirror gets the nodes that are out of placement."""
+        """Read new results until canceled, while ``standing_by``. The mirror gets the nodes that are out of placement."""
         while True:
             if standing_by():
                 await self.hand_over(mirror)

@@ -17,7 +17,7 @@ from typing import Final
 
 import structlog
 
-from queuectl.control.checked_plan import CheckedPlan, Step, checked_plan
+from queuectl.control.checked_plan import CheckedPlan, PlanStep, checked_plan
 from queuectl.control.contained_plan import ContainedPlan, contained_plan
 from queuectl.control.leader.decisions import sentence, with_relocations
 from queuectl.control.leader.gangs_set_aside import GangsSetAside
@@ -27,10 +27,10 @@ from queuectl.control.leader.mig_reconfiguration import MigReconfigurer
 from queuectl.control.leader.mig_search import MigFound, MigSearch, search
 from queuectl.control.leader.wakeup import Wakeup
 from queuectl.control.ports import Clock
-from queuectl.control.questions.diagnosis import Diagnoser
+from queuectl.control.questions.diagnosis import LeaderDiagnoser
 from queuectl.db.ports import Commit
 from queuectl.domain.containment import Boundary, Containment, place_of
-from queuectl.domain.decisions import Decision
+from queuectl.domain.decisions import CycleDecision
 from queuectl.domain.errors import StaleConfiguration
 from queuectl.domain.gpus import summed
 from queuectl.domain.ledger import EntryChange, State
@@ -48,17 +48,17 @@ from queuectl.planner.backfill.timeline import next_expected_end
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.order.pending_gangs import pending_gangs
 from queuectl.planner.preempt.protections import next_plan_due
-from queuectl.planner.verify import Violation
+from queuectl.planner.verify import PlanViolation
 from queuectl.reports.domains import spreads
 from queuectl.state.pending_window import PendingWindow
-from queuectl.telemetry.metrics import DiscardReason, Metrics, Stage
+from queuectl.telemetry.metrics import CycleStage, DiscardReason, MetricsRecorder
 
 # ---- The record of a cycle
 
 
 def record_of(
     snapshot: Snapshot, plan: Plan, changes: Iterable[EntryChange], seconds: float
-) -> Decision | None:
+) -> CycleDecision | None:
     """The record of one cycle; None if no decision has a line of history.
 
     Args:
@@ -80,7 +80,7 @@ def record_of(
     ]
     leaving = [entry.reason.code for entry in noted.values() if entry.state is State.EVICTING]
     moved = leaving.count(Code.DEFRAGMENTED)
-    return Decision(
+    return CycleDecision(
         at=snapshot.now,
         revision=snapshot.config.revision,
         nodes=len(snapshot.fleet.nodes),
@@ -144,9 +144,9 @@ class Planning:
         leader_state: LeaderState,
         writer: LedgerWriter,
         wakeup: Wakeup,
-        metrics: Metrics,
+        metrics: MetricsRecorder,
         clock: Clock,
-        diagnoser: Diagnoser,
+        diagnoser: LeaderDiagnoser,
         cache: PlannerCache,
         stop: StopSignal,
         mig: MigReconfigurer,
@@ -186,25 +186,25 @@ class Planning:
         if not self._leader_state.anything_to_plan():
             return NOTHING_TO_PLAN
         documents, worked = self._leader_state.documents, time.thread_time()
-        with self._metrics.stage(Stage.FREEZE):
+        with self._metrics.stage(CycleStage.FREEZE):
             snapshot = self._leader_state.snapshot(seek_room=self._clock() >= self._seek_at)
             within, beyond = considered(snapshot, self._gangs.without_snapshot())
-            given = self._window.applied(within)
-        asked = self._mig.question(given)
+            planned = self._window.applied(within)
+        asked = self._mig.question(planned)
         self.worked = time.thread_time() - worked
         began = time.perf_counter()
-        out = self._gangs.left_out(given)
-        contained, answer = await asyncio.to_thread(self._decide, given, asked, out)
+        out = self._gangs.left_out(planned)
+        contained, answer = await asyncio.to_thread(self._decide, planned, asked, out)
         await self._writer.written()
         took = time.perf_counter() - began
-        refusals = self._gangs.learn(given, out, contained)
-        await self._keep_failures(given, contained)
+        refusals = self._gangs.learn(planned, out, contained)
+        await self._keep_failures(planned, contained)
         if self._window.partial:
             self._wakeup.plan_by(WINDOW_SECONDS)
         checked = contained.checked
         if checked is None:
             return self._failed(contained.error)
-        found = await self._answered(answer, given)
+        mig = await self._answered(answer, planned)
         decision = self._completed(contained, checked.plan, (*refusals, *beyond))
         self._metrics.planned(decision, took)
         lines = pending_gangs(checked.snapshot, self._cache)  # from the cache of the plan
@@ -217,7 +217,7 @@ class Planning:
             self._containment.failed(Boundary.TASK, _PLANNING, contained.error)
         else:
             self._containment.passed(Boundary.TASK, _PLANNING)
-        for violation in found.violations:
+        for violation in mig.violations:
             log.error("plan_refused", violation=str(violation))
             self._metrics.discarded(DiscardReason.VERIFIER)
         self._diagnoser.planned(checked)
@@ -229,13 +229,13 @@ class Planning:
             next_plan_due(checked.snapshot, checked.decided),
             next_expected_end(checked.snapshot, checked.decided),
         )
-        changes = await self._commit(snapshot, decision, took, documents, found)
+        changes = await self._commit(snapshot, decision, took, documents, mig)
         if beyond and decision.admitted:
             self._wakeup.plan()  # others are considered in the place of those that start
         if any(c.before is not None and c.before.awaits_checks for c in changes):
             self._wakeup.plan()  # a gang without pods has released its capacity, and no observation follows
         self._count(checked.snapshot, decision, changes)
-        await self._mig.begin(found, snapshot)
+        await self._mig.begin(mig, snapshot)
         return sentence(snapshot, decision, changes)
 
     def _completed(
@@ -251,14 +251,14 @@ class Planning:
         decision: Plan,
         took: float,
         documents: Collection[DocumentKey],
-        found: MigFound,
+        mig: MigFound,
     ) -> list[EntryChange]:
         """Write the decisions of a plan that are still valid.
 
         Users edit LocalQueues at any time: decisions for gangs of a LocalQueue that is stopped or has another ClusterQueue are
         dropped, and the rest is written. Each other change of the configuration makes the plan stale.
 
-        ``documents``: of the configuration it was made from. ``found``: migrations off nodes that are emptied, too.
+        ``documents``: of the configuration it was made from. ``mig``: migrations off nodes that are emptied, too.
         """
         dropped: frozenset[tuple[str, str]] = frozenset()
         reserved = (
@@ -267,7 +267,7 @@ class Planning:
         while True:
             changes = with_relocations(
                 self._leader_state.decider.changes(snapshot, decision, self._clock(), dropped),
-                self._mig.changes(found, snapshot),
+                self._mig.changes(mig, snapshot),
             )
             concerned = self._queues_served(decision, changes)
             news = ConfigurationTolerance(snapshot.config, concerned - dropped)
@@ -312,7 +312,7 @@ class Planning:
         return True
 
     def _decide(
-        self, snapshot: Snapshot, asked: MigSearch, out: Collection[str]
+        self, snapshot: Snapshot, mig_search: MigSearch, out: Collection[str]
     ) -> tuple[ContainedPlan, MigFound | Exception]:
         """The plan without the gangs of ``out``, and the answer about MIG configurations."""
         self.between_plans.clear()
@@ -324,14 +324,14 @@ class Planning:
                 self._plan_once,
                 self._stop,
                 proven=self._gangs.proven,
-                known=self._gangs.by_place(),
+                earlier=self._gangs.by_place(),
                 last_cohort=self._last_cohort,
             )
             checked, self._last_cohort = contained.checked, contained.cohort
             if checked is None or not checked.usable:
                 return contained, MigFound()
             try:
-                return contained, search(asked, checked, self._stop)
+                return contained, search(mig_search, checked, self._stop)
             except Exception as error:  # noqa: BLE001 - contained on the event loop
                 return contained, error
         finally:
@@ -342,11 +342,11 @@ class Planning:
         self._step()
         return checked_plan(snapshot, self._stop, self._cache, self._stage)
 
-    async def _answered(self, answer: MigFound | Exception, asked: Snapshot) -> MigFound:
+    async def _answered(self, answer: MigFound | Exception, planned: Snapshot) -> MigFound:
         """The answer about MIG configurations; nothing is found by a search that fails."""
         if isinstance(answer, Exception):
             self._containment.failed(Boundary.QUESTION, _MIG_SEARCH, answer)
-            await self._keep_snapshot(asked, _MIG_SEARCH, answer)
+            await self._keep_snapshot(planned, _MIG_SEARCH, answer)
             return MigFound()
         self._containment.passed(Boundary.QUESTION, _MIG_SEARCH)
         return answer
@@ -377,8 +377,8 @@ class Planning:
         if self._new((rule,)):
             await self._writer.keep_refused(snapshot, Plan(), [rule])
 
-    def _stage(self, step: Step) -> AbstractContextManager[object]:
-        return self._metrics.stage(Stage(step.value))
+    def _stage(self, step: PlanStep) -> AbstractContextManager[object]:
+        return self._metrics.stage(CycleStage(step.value))
 
     async def _discard(self, checked: CheckedPlan) -> str:
         self._metrics.discarded(_why(checked))
@@ -391,7 +391,7 @@ class Planning:
         return "plan discarded: " + ("cut by the wall clock" if cut else "verification")
 
     async def _keep(
-        self, snapshot: Snapshot, decision: Plan, violations: Sequence[Violation]
+        self, snapshot: Snapshot, decision: Plan, violations: Sequence[PlanViolation]
     ) -> None:
         """Save it, unless a plan with the same violations is saved: plans are made every second."""
         broken = [BrokenRule(v.rule.value, v.subject, v.message) for v in violations]

@@ -70,7 +70,7 @@ class Provisioner:
         self._keep: dict[str, float] = {}  # by uid: when a refused deletion is sent again
 
     async def run(self) -> None:
-        """Create and delete requests until cancelled."""
+        """Create and delete requests until canceled."""
         while True:
             await self.follow()
             await asyncio.sleep(POLL_SECONDS)
@@ -78,18 +78,18 @@ class Provisioner:
     async def follow(self) -> None:
         """Create the requests that are missing, and delete those that no gang needs."""
         requests = self._mirror.provisioning
-        wanted = dict(self._wanted())
+        missing = dict(self._wanted())
         for table in (requests.refused, self._again):
-            for key in table.keys() - wanted.keys():
+            for key in table.keys() - missing.keys():
                 del table[key]
         now = asyncio.get_running_loop().time()
         # A request can be deleted before the watch shows it. It is then created again.
         self._created = {
             key: at
             for key, at in self._created.items()
-            if key in wanted and now - at < SHOWN_SECONDS
+            if key in missing and now - at < SHOWN_SECONDS
         }
-        for key, one in wanted.items():
+        for key, one in missing.items():
             if requests.of(*key, one.entry.uid) is not None:
                 self._created.pop(key, None)
             elif one.due and key not in self._created:
@@ -99,7 +99,7 @@ class Provisioner:
         for record in present:
             unwritten = record.gang in self._leader_state.unwritten
             done = record.deleting or record.uid in self._keep
-            if (record.namespace, record.name) not in wanted and not unwritten and not done:
+            if (record.namespace, record.name) not in missing and not unwritten and not done:
                 await self._delete(record)
 
     def _wanted(self) -> Iterator[tuple[_Key, _Wanted]]:
@@ -111,20 +111,20 @@ class Provisioner:
                 due = waits and entry.uid not in state.unwritten
                 yield key, _Wanted(entry, settings, due)
 
-    async def _create(self, key: _Key, one: _Wanted) -> None:
-        job = self._mirror.jobs.get(one.entry.uid)
+    async def _create(self, key: _Key, request: _Wanted) -> None:
+        job = self._mirror.jobs.get(request.entry.uid)
         now = asyncio.get_running_loop().time()
-        if job is None or one.entry.lease is None or self._again.get(key, 0.0) > now:
+        if job is None or request.entry.lease is None or self._again.get(key, 0.0) > now:
             return
-        if not one.settings.requested(job.podsets):
+        if not request.settings.requested(job.podsets):
             return
         flavors = self._leader_state.config.flavors
         try:
             for resource, document in documents(
                 key[1],
-                one.entry,
+                request.entry,
                 job,
-                one.settings,
+                request.settings,
                 flavors,
                 owner_references(job, self._mirror.kinds),
             ):
@@ -133,12 +133,12 @@ class Provisioner:
             return
         except ClusterError as error:
             self._again[key] = now + REFUSED_SECONDS
-            self._tell(key, one.entry.uid, f"its nodes cannot be requested: {error}")
+            self._tell(key, request.entry.uid, f"its nodes cannot be requested: {error}")
             return
         self._created[key] = now
         self._again.pop(key, None)
         self._mirror.provisioning.refused.pop(key, None)
-        log.info("nodes_requested", workload=one.entry.ref, request=key[1])
+        log.info("nodes_requested", workload=request.entry.ref, request=key[1])
 
     def _tell(self, key: _Key, uid: str, text: str) -> None:
         if self._mirror.provisioning.refused.get(key) != text:

@@ -9,7 +9,7 @@ from typing import Final
 from queuectl.domain.backoff import doubling
 from queuectl.domain.ledger import Purpose
 from queuectl.lifecycle.outstanding_writes import Write
-from queuectl.lifecycle.refusals import Outcome
+from queuectl.lifecycle.refusals import WriteOutcome
 
 FIRST_RETRY: Final = 0.2  # seconds; the delay doubles with each failure in a row
 LAST_RETRY: Final = 10.0
@@ -33,7 +33,7 @@ class _Failed:
 
     kind: tuple[Purpose, int]
     version: int
-    outcome: Outcome
+    outcome: WriteOutcome
     count: int
     earliest: float
     due: float
@@ -46,18 +46,23 @@ class Retries:
         self._failed: dict[str, dict[str, _Failed]] = {}
 
     def failed(
-        self, uid: str, write: Write, outcome: Outcome, now: float, asked: float | None = None
+        self,
+        uid: str,
+        write: Write,
+        outcome: WriteOutcome,
+        now: float,
+        server_delay: float | None = None,
     ) -> None:
-        """Record a failure. ``asked``: the delay in seconds that the server asks for."""
+        """Record a failure. ``server_delay``: the delay in seconds that the server asks for."""
         known = self._failed.setdefault(uid, {})
         kind, old = (write.purpose, write.attempt), known.get(write.uid)
         count = old.count + 1 if old is not None and old.kind == kind else 1
-        least = REFUSED_RETRY if outcome is Outcome.REFUSED else FIRST_RETRY
-        if asked is not None:
-            least = min(asked, LONGEST_WAIT)
+        least = REFUSED_RETRY if outcome is WriteOutcome.REFUSED else FIRST_RETRY
+        if server_delay is not None:
+            least = min(server_delay, LONGEST_WAIT)
         delay = max(least, doubling(FIRST_RETRY, LAST_RETRY, count))
         # After an outage, the events of the watch show that the server answers again. A refusal does not end with an event.
-        early = now + (delay if outcome is Outcome.REFUSED else least)
+        early = now + (delay if outcome is WriteOutcome.REFUSED else least)
         known[write.uid] = _Failed(kind, write.version, outcome, count, early, now + delay)
 
     def succeeded(self, uid: str, write: Write) -> None:
@@ -90,6 +95,6 @@ class Retries:
 def _may_be_sent(failed: _Failed, write: Write, now: float) -> bool:
     if failed.kind != (write.purpose, write.attempt):
         return True  # another write than the one that failed
-    if failed.outcome is Outcome.OUTDATED and write.version > failed.version:
+    if failed.outcome is WriteOutcome.OUTDATED and write.version > failed.version:
         return True  # the watch has caught up
     return now >= failed.earliest

@@ -13,7 +13,7 @@ from queuectl.db.ports import LeaderStore
 from queuectl.domain.containment import Boundary, SetAside
 from queuectl.domain.errors import StoreUnavailable
 from queuectl.domain.ledger import Entry
-from queuectl.domain.set_aside_objects import KEPT, Received, SetAsideObject
+from queuectl.domain.set_aside_objects import KEPT_OBJECTS, Received, SetAsideObject
 from queuectl.objects.files.set_aside_objects import File, pack
 from queuectl.state.mirror import Mirror
 
@@ -43,19 +43,19 @@ class SetAsideObjects:
         self._due: dict[tuple[Boundary, str], SetAside] = {}
         self._noted = asyncio.Event()
 
-    def note(self, found: SetAside) -> None:
+    def note(self, failure: SetAside) -> None:
         """Store the object of this unit soon. It does not wait, and raises nothing."""
-        if found.boundary in _WITHOUT_OBJECT:
+        if failure.boundary in _WITHOUT_OBJECT:
             return
-        unit = found.boundary, found.key
+        unit = failure.boundary, failure.key
         self._due.pop(unit, None)
-        self._due[unit] = found
-        if len(self._due) > KEPT:
+        self._due[unit] = failure
+        if len(self._due) > KEPT_OBJECTS:
             del self._due[next(iter(self._due))]
         self._noted.set()
 
     async def run(self) -> None:
-        """Store objects until cancelled, first those of units that were set aside before this process led.
+        """Store objects until canceled, first those of units that were set aside before this process led.
 
         Raises:
             Fenced: another leader has taken over.
@@ -73,28 +73,28 @@ class SetAsideObjects:
                 await asyncio.sleep(_REST * (time.perf_counter() - began))
             await asyncio.sleep(PAUSE_SECONDS)
 
-    async def _keep(self, found: SetAside) -> None:
-        given = self._mirror.containment.inputs.get(found.boundary, found.key)
+    async def _keep(self, failure: SetAside) -> None:
+        given = self._mirror.containment.inputs.get(failure.boundary, failure.key)
         received = given if isinstance(given, Received) else None
-        records = self._records(found.key) if given is None else [given]
+        records = self._records(failure.key) if given is None else [given]
         if received is None and not records:
             return
-        file = await asyncio.to_thread(pack, found, received, records)
+        file = await asyncio.to_thread(pack, failure, received, records)
         try:
-            await self._store.keep_set_aside(self._about(found, file), file.content)
+            await self._store.keep_set_aside(self._about(failure, file), file.content)
         except StoreUnavailable as error:
-            log.warning("set_aside_object_not_stored", unit=found.ref, error=str(error))
+            log.warning("set_aside_object_not_stored", unit=failure.ref, error=str(error))
 
-    def _about(self, found: SetAside, file: File) -> SetAsideObject:
+    def _about(self, failure: SetAside, file: File) -> SetAsideObject:
         return SetAsideObject(
             id=0,
-            at=found.since,
+            at=failure.since,
             epoch=self._epoch,
-            boundary=str(found.boundary),
-            key=found.key,
-            ref=found.ref,
-            error=found.error,
-            place=found.place,
+            boundary=str(failure.boundary),
+            key=failure.key,
+            ref=failure.ref,
+            error=failure.error,
+            place=failure.place,
             size=file.size,
             truncated=file.truncated,
         )

@@ -13,7 +13,7 @@ from queuectl.control.ports import Clock
 from queuectl.db.ports import LeaderStore
 from queuectl.domain.budgets import SpentUnits
 from queuectl.domain.errors import StoreUnavailable
-from queuectl.telemetry.metrics import Metrics
+from queuectl.telemetry.metrics import MetricsRecorder
 
 log = structlog.get_logger()
 
@@ -22,7 +22,7 @@ class StoredState:
     """Of one leader. Each read can raise StoreUnavailable."""
 
     def __init__(
-        self, store: LeaderStore, leader_state: LeaderState, metrics: Metrics, clock: Clock
+        self, store: LeaderStore, leader_state: LeaderState, metrics: MetricsRecorder, clock: Clock
     ) -> None:
         self._store = store
         self._leader_state = leader_state
@@ -44,7 +44,7 @@ class StoredState:
         async with self._reading:
             changes = await self._store.config_changes(state.config.revision, state.documents)
             used = await self._store.past_use()
-            state.tally.learn(used)
+            state.past_use_sums.learn(used)
             state.configure(changes)
             if not state.planning.budgets.knows(state.config):
                 await self._read_budgets()
@@ -56,14 +56,14 @@ class StoredState:
 
     async def keep_past_use(self, now: float, epoch: int) -> None:
         """Write past use."""
-        tally = self._leader_state.tally
-        used = tally.current(now)
+        sums = self._leader_state.past_use_sums
+        used = sums.current(now)
         try:
-            await self._store.keep_use(used, tally.forget(now), epoch=epoch)
+            await self._store.keep_use(used, sums.forget(now), epoch=epoch)
         except StoreUnavailable as error:
             log.info("past_use_not_stored", error=str(error))
         else:
-            tally.written(used)
+            sums.written(used)
         self._show_use(now)
 
     async def _read_budgets(self) -> None:
@@ -76,5 +76,5 @@ class StoredState:
             self._leader_state.planning.budgets.learn(budgets, spent)
 
     def _show_use(self, now: float) -> None:
-        past = self._leader_state.tally.past_use(now)
+        past = self._leader_state.past_use_sums.past_use(now)
         self._metrics.used_lately(past.local_queues, self._leader_state.config.local_queues)

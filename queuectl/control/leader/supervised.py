@@ -19,7 +19,7 @@ STEADY_SECONDS: Final = 600.0
 
 
 async def supervised(name: str, job: Job, containment: Containment) -> None:
-    """Run a task until it ends or is cancelled, and start it again after each error that concerns only this task.
+    """Run a task until it ends or is canceled, and start it again after each error that concerns only this task.
 
     Raises:
         Exception: an error that is never contained.

@@ -20,7 +20,7 @@ TIMEOUT_SECONDS: Final = 5.0  # after which it stops, as clients wait no longer
 _KEPT: Final = 256  # diagnoses remembered until the next plan
 
 
-class Diagnoser:
+class LeaderDiagnoser:
     """The diagnoses of one leader. ``latest`` is set with each plan."""
 
     def __init__(self, throttle: PlannerThrottle, cache: PlannerCache) -> None:

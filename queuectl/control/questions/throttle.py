@@ -102,7 +102,7 @@ class PlannerThrottle:
             self._next()
 
     async def work_out(self, work: Callable[[StopSignal], _Answer], seconds: float) -> _Answer:
-        """The result of ``work``, which is stopped after so many seconds, or if the caller is cancelled. Call it in a turn.
+        """The result of ``work``, which is stopped after so many seconds, or if the caller is canceled. Call it in a turn.
 
         Raises:
             TookTooLong: the work did not end although it was stopped. It is left behind.
@@ -115,7 +115,7 @@ class PlannerThrottle:
         try:
             try:
                 await asyncio.wait({answer}, timeout=seconds)
-            finally:  # it has ended, it is at its limit, or its caller is cancelled
+            finally:  # it has ended, it is at its limit, or its caller is canceled
                 if not answer.done():
                     thread.stop()
                     await asyncio.wait({answer}, timeout=GRACE_SECONDS)
@@ -204,7 +204,7 @@ class _Thread(Generic[_Answer]):
         threading.Thread(target=self._signal.stop, name="question stop", daemon=True).start()
 
     def _run(self) -> None:
-        self.answer.set_running_or_notify_cancel()  # so that it can no longer be cancelled
+        self.answer.set_running_or_notify_cancel()  # so that it can no longer be canceled
         began = time.thread_time()
         try:
             found = self._work(self._signal)

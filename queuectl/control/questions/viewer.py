@@ -20,7 +20,11 @@ from queuectl.control.contained_plan import planned_around
 from queuectl.control.device_rows import DeviceRows
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.ports import Clock
-from queuectl.control.questions.diagnosis import TIMEOUT_SECONDS, Diagnoser, excesses
+from queuectl.control.questions.diagnosis import (
+    TIMEOUT_SECONDS,
+    LeaderDiagnoser,
+    excesses,
+)
 from queuectl.control.questions.standby import Standby
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.db.ports import LeaderStore
@@ -108,7 +112,7 @@ class Viewer:
         self._cluster_map: tuple[ClusterView, ClusterMap] | None = None
         self._with_rows: tuple[ClusterView, Snapshot] | None = None
         self._throttle = throttle
-        self._diagnoser = Diagnoser(throttle, cache)
+        self._diagnoser = LeaderDiagnoser(throttle, cache)
         self._consulted: float | None = None
         self._devices = DeviceRows.of(cache)
 
@@ -116,11 +120,11 @@ class Viewer:
         """Copy the ledger before the first request, which would wait for it. A process that leads immediately needs no copy."""
         await asyncio.sleep(STANDBY_SECONDS)
         try:
-            await self.seen()
+            await self.recent()
         except StoreUnavailable as error:  # then the first request copies it
             _log.info("ledger_not_copied", error=str(error))
 
-    async def seen(self) -> ClusterView | None:
+    async def recent(self) -> ClusterView | None:
         """The view for pages; None until this process has one. Can raise StoreUnavailable."""
         async with self._lock:
             return await self._view(_now() - MAX_AGE_SECONDS)
@@ -147,12 +151,12 @@ class Viewer:
 
     async def unmanaged(self) -> tuple[UnmanagedPod, ...] | None:
         """Unmanaged pods that hold GPUs; None until this process has a view. Can raise StoreUnavailable."""
-        seen = await self.seen()
+        seen = await self.recent()
         return seen.unmanaged() if seen is not None else None
 
     async def budgets(self) -> BudgetReport | None:
         """The use of budgets and its forecast; None until this process has a view. Can raise StoreUnavailable."""
-        seen = await self.seen()
+        seen = await self.recent()
         return await asyncio.to_thread(report, seen.snapshot) if seen is not None else None
 
     def pods(self, entry: Entry) -> tuple[PodRecord, ...] | None:
@@ -170,7 +174,7 @@ class Viewer:
 
     async def device_resources(self) -> frozenset[str]:
         """The resources that only devices of ResourceSlices provide; none until this process has a view."""
-        seen = await self.seen()
+        seen = await self.recent()
         if seen is None:
             return frozenset()
         found = seen.snapshot
@@ -179,13 +183,13 @@ class Viewer:
 
     async def counted(self) -> Snapshot | None:
         """The snapshot for reports, with device rows; None until this process has a view. Can raise StoreUnavailable."""
-        seen = await self.seen()
+        seen = await self.recent()
         return await self._counted(seen) if seen is not None else None
 
-    async def _counted(self, seen: ClusterView) -> Snapshot:
-        if self._with_rows is None or self._with_rows[0] is not seen:
-            made = await asyncio.to_thread(self._devices.added, seen.snapshot)
-            self._with_rows = (seen, made)
+    async def _counted(self, view: ClusterView) -> Snapshot:
+        if self._with_rows is None or self._with_rows[0] is not view:
+            made = await asyncio.to_thread(self._devices.added, view.snapshot)
+            self._with_rows = (view, made)
         return self._with_rows[1]
 
     async def _view(self, since: float) -> ClusterView | None:
@@ -226,7 +230,7 @@ class Viewer:
         async with self._planning:
             if self._consulted is not None and _now() - self._consulted < PLAN_SECONDS:
                 return True
-            seen = await self.seen()
+            seen = await self.recent()
             if seen is None:
                 return False
             try:

@@ -56,7 +56,7 @@ class WhatIfPlanner:
         self._throttle = throttle
         self._cache = cache
 
-    async def try_out(self, asked: WhatIf) -> WhatIfResult | None:
+    async def try_out(self, question: WhatIf) -> WhatIfResult | None:
         """The plans with and without the changes; None until this process has a snapshot.
 
         Raises:
@@ -65,15 +65,15 @@ class WhatIfPlanner:
             StoreUnavailable: no response from the database.
         """
         async with self._throttle.turn():
-            return await self._answer(asked)
+            return await self._answer(question)
 
-    async def _answer(self, asked: WhatIf) -> WhatIfResult | None:
+    async def _answer(self, question: WhatIf) -> WhatIfResult | None:
         seen = await self._read_view()
         if seen is None:
             return None
         _, documents = await self._store.configuration()
         around = ReadingContext(self._mirror.requests(), self._mirror.kinds)
-        work = partial(_worked_out, seen.snapshot, documents, asked, around, self._cache)
+        work = partial(_worked_out, seen.snapshot, documents, question, around, self._cache)
         trial = await self._throttle.work_out(work, TIMEOUT_SECONDS)
         if trial is None:
             raise TookTooLong("the planner did not come to an end in time")
@@ -83,15 +83,15 @@ class WhatIfPlanner:
 def _worked_out(
     snapshot: Snapshot,
     documents: Iterable[Mapping[str, Any]],
-    asked: WhatIf,
+    question: WhatIf,
     around: ReadingContext,
     cache: PlannerCache,
     stop: StopSignal,
 ) -> WhatIfResult | None:
     """The result; None after a time-out."""
-    done = changed(snapshot, documents, asked, around, lambda: stop.stopped)
+    changed_snapshot = changed(snapshot, documents, question, around, lambda: stop.stopped)
     without = _checked(snapshot, cache, stop)
-    after = _checked(with_sizes(done.snapshot), cache, stop)
+    after = _checked(with_sizes(changed_snapshot.snapshot), cache, stop)
     if without is None or after is None:
         return None
     excesses = over_quota(after.snapshot, after.snapshot.config)
@@ -101,12 +101,12 @@ def _worked_out(
         without=without.plan,
         after=after.snapshot,
         plan=after.plan,
-        submitted=done.submitted,
-        evicted=done.evicted,
+        submitted=changed_snapshot.submitted,
+        evicted=changed_snapshot.evicted,
         excesses=tuple(excess for excess in excesses if excess not in old),
-        diagnoses=_diagnoses(done, after, cache, stop),
-        warnings=done.warnings,
-        ignored=done.ignored,
+        diagnoses=_diagnoses(changed_snapshot, after, cache, stop),
+        warnings=changed_snapshot.warnings,
+        ignored=changed_snapshot.ignored,
     )
 
 
@@ -122,10 +122,10 @@ def _checked(snapshot: Snapshot, cache: PlannerCache, stop: StopSignal) -> Check
 
 
 def _diagnoses(
-    done: ChangedSnapshot, after: CheckedPlan, cache: PlannerCache, stop: StopSignal
+    changed_snapshot: ChangedSnapshot, after: CheckedPlan, cache: PlannerCache, stop: StopSignal
 ) -> dict[str, Diagnosis]:
     """Diagnoses of the first submitted gangs that stay pending, without those that wait for evicted gangs only."""
-    new = set(done.submitted)
+    new = set(changed_snapshot.submitted)
     waits = [r.uid for r in after.decided.pending if r.uid in new and r.lease is None][
         :MOST_DIAGNOSED
     ]

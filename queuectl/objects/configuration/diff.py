@@ -25,7 +25,7 @@ class Difference:
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Difference, ...]:
-    """All fields in which two normalised documents differ, in the order of their paths. A null counts as absent."""
+    """All fields in which two normalized documents differ, in the order of their paths. A null counts as absent."""
     return tuple(_compare("", _plain(before), _plain(after)))
 
 
@@ -67,20 +67,20 @@ def _compare_lists(path: str, before: Sequence[Any], after: Sequence[Any]) -> It
         yield from _compare(f"{path}[{name}]", old.get(name), new.get(name))
 
 
-def _by_name(items: Sequence[Any]) -> dict[str, Any] | None:
+def _by_name(members: Sequence[Any]) -> dict[str, Any] | None:
     """The members by name, or None if not all have a unique name."""
     for key in _NAMES:
-        names = [item.get(key) if isinstance(item, Mapping) else None for item in items]
+        names = [item.get(key) if isinstance(item, Mapping) else None for item in members]
         if all(isinstance(name, str) for name in names) and len(set(names)) == len(names):
-            return dict(zip(map(str, names), items, strict=True))
+            return dict(zip(map(str, names), members, strict=True))
     return None
 
 
-def _at(items: Sequence[Any], i: int) -> Any:
-    return items[i] if i < len(items) else None
+def _at(members: Sequence[Any], i: int) -> Any:
+    return members[i] if i < len(members) else None
 
 
-def _shown(value: Any) -> str:
-    if value is None:
+def _shown(side: Any) -> str:
+    if side is None:
         return "(none)"
-    return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
+    return side if isinstance(side, str) and side else json.dumps(side, ensure_ascii=False)

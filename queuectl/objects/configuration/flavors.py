@@ -81,26 +81,26 @@ _PATH: Final = "spec.policy.nodeTemplate"
 
 def read_node_template(spec: wire.ResourceFlavorSpec) -> NodeTemplate | None:
     """None without one. Raises RequestError naming field and value."""
-    given = spec.policy.node_template if spec.policy is not None else None
-    if given is None:
+    template = spec.policy.node_template if spec.policy is not None else None
+    if template is None:
         return None
     if not spec.topology_name:
         raise RequestError(f"{_PATH}: requires spec.topologyName; without it, no nodes are chosen")
     with under(f"{_PATH}.allocatable"):
-        allocatable = read_vector(given.allocatable, round_up=False)
-    domains = given.nodes_per_domain or {}
-    for field, labels in (("labels", given.labels or {}), ("nodesPerDomain", domains)):
+        allocatable = read_vector(template.allocatable, round_up=False)
+    domains = template.nodes_per_domain or {}
+    for field, labels in (("labels", template.labels or {}), ("nodesPerDomain", domains)):
         for key in labels:
             if not is_label_key(key):
                 raise RequestError(f"{_PATH}.{field}: {key!r} is not a node label key")
     if HOSTNAME in domains:
         raise RequestError(f"{_PATH}.nodesPerDomain: {HOSTNAME} is the level of single nodes")
-    taints = given.taints or ()
+    taints = template.taints or ()
     once((f"{taint.key}:{taint.effect}" for taint in taints), f"{_PATH}.taints: taint")
     return NodeTemplate(
         allocatable=Resources({PODS: DEFAULT_PODS, **allocatable}),
-        maximum=given.maximum_nodes,
-        labels=tuple(sorted((given.labels or {}).items())),
+        maximum=template.maximum_nodes,
+        labels=tuple(sorted((template.labels or {}).items())),
         taints=read_taints([taint.loose() for taint in taints], f"{_PATH}.taints"),
         domains=tuple(sorted(domains.items())),
     )

@@ -137,41 +137,43 @@ def references(document: Mapping[str, Any]) -> frozenset[DocumentKey]:
 
 def dangling(config: QueueConfig) -> tuple[str, ...]:
     """Sentences about references to missing objects. They are allowed: a queue can be created before its flavors."""
-    found = []
+    sentences = []
     for queue in config.cluster_queues.values():
         for group in queue.groups:
-            found += [
+            sentences += [
                 f"ClusterQueue {queue.name}: ResourceFlavor {quotas.flavor} does not exist"
                 for quotas in group.flavors
                 if quotas.flavor not in config.flavors
             ]
-        found += [
+        sentences += [
             f"ClusterQueue {queue.name}: AdmissionCheck {rule.name} does not exist: no gang starts"
             for rule in queue.admission_checks
             if rule.name not in config.checks
         ]
-    found += [
+    sentences += [
         f"AdmissionCheck {check.name}: {PROVISIONING_KIND} {check.settings} does not exist"
         for check in config.checks.values()
         if check.settings and check.provisioning is None
     ]
     for local in config.local_queues.values():
         if local.cluster_queue not in config.cluster_queues:
-            found.append(
+            sentences.append(
                 f"LocalQueue {local.namespace}/{local.name}:"
                 f" ClusterQueue {local.cluster_queue} does not exist"
             )
     for override in config.overrides.values():
         if (reason := _no_quota(config, override)) is not None:
-            found.append(f"QuotaOverride {override.name}: {reason}")
-    found += _of_budgets(config)
+            sentences.append(f"QuotaOverride {override.name}: {reason}")
+    sentences += _of_budgets(config)
     for reservation in config.reservations.values():
-        found += [
+        sentences += [
             f"Reservation {reservation.name}: {text}" for text in _unknown(config, reservation)
         ]
     for flavor in config.flavors.values():
-        found += [f"ResourceFlavor {flavor.name}: {text}" for text in _of_topology(config, flavor)]
-    return tuple(found)
+        sentences += [
+            f"ResourceFlavor {flavor.name}: {text}" for text in _of_topology(config, flavor)
+        ]
+    return tuple(sentences)
 
 
 def _of_topology(config: QueueConfig, flavor: ResourceFlavor) -> Iterator[str]:

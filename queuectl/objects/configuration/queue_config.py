@@ -145,7 +145,7 @@ def validate(document: Document | Mapping[str, Any]) -> tuple[dict[str, Any], tu
         f"{given.address}: {warned.field}: {warned.reason}"
         for warned in READERS[kind.kind].warn(decoded)
     )
-    return _normalise(kind, decoded), warnings
+    return _normalize(kind, decoded), warnings
 
 
 def _decode(document: Document) -> tuple[ConfigKind, Any]:
@@ -194,7 +194,7 @@ def _read(document: Document, kind: ConfigKind, decoded: Any) -> Any:
     return value
 
 
-def _normalise(kind: ConfigKind, decoded: Any) -> dict[str, Any]:
+def _normalize(kind: ConfigKind, decoded: Any) -> dict[str, Any]:
     decoded.api_version = API_VERSION
     decoded.status = None
     if not kind.namespaced:

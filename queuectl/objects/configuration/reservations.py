@@ -234,11 +234,11 @@ def _check_zone(zone: str) -> None:
         raise RequestError(f"spec.timeZone: {zone} {text}")
 
 
-def _amount(given: str | float, field: str) -> int:
+def _amount(stated: str | float, field: str) -> int:
     try:
-        hours = exact(given)
+        hours = exact(stated)
     except (ValueError, ZeroDivisionError):
         hours = Fraction(-1)
     if not 0 <= hours <= MOST_GPU_HOURS:
-        raise RequestError(f"spec.{field}: {given!r} is not a number from 0 to {MOST_GPU_HOURS:,}")
+        raise RequestError(f"spec.{field}: {stated!r} is not a number from 0 to {MOST_GPU_HOURS:,}")
     return units_of(hours)

@@ -18,7 +18,7 @@ from queuectl.domain.rules import (
     MAX_PENDING,
     FairStrategy,
     KueueKeys,
-    PodsReady,
+    PodsReadyRules,
     Retention,
     Rules,
     Transformation,
@@ -38,53 +38,53 @@ _MOST_GPUS: Final = 10**9
 _MOST_LABELS: Final = 16  # each is stored with every workload
 
 
-def read_accounting(asked: wire.AccountingSettings | None) -> Accounting:
+def read_accounting(spec: wire.AccountingSettings | None) -> Accounting:
     """Raises RequestError naming field and value."""
-    if asked is None:
+    if spec is None:
         return Accounting()
-    labels = tuple(asked.labels or ())
+    labels = tuple(spec.labels or ())
     if len(labels) > _MOST_LABELS:
         raise RequestError(f"{_PATH}.labels: at most {_MOST_LABELS} are allowed")
-    for field, key in (("userLabel", asked.user_label), *(("labels", key) for key in labels)):
+    for field, key in (("userLabel", spec.user_label), *(("labels", key) for key in labels)):
         if key is not None and not is_label_key(key):
             raise RequestError(f"{_PATH}.{field}: {key!r} is not a label key")
-    weights = asked.gpu_weights or {}
+    weights = spec.gpu_weights or {}
     for resource in weights:
         if not is_label_key(resource):
             raise RequestError(f"{_PATH}.gpuWeights: {resource!r} is not a resource name")
     given = {resource: _weight(resource, weight) for resource, weight in weights.items()}
-    prices = asked.prices or []
+    prices = spec.prices or []
     once((price.name for price in prices), f"{_PATH}.prices: name")
     return Accounting(
-        user_label=asked.user_label,
+        user_label=spec.user_label,
         labels=labels,
         prices=tuple(_price(price, f"{_PATH}.prices[{i}]") for i, price in enumerate(prices)),
-        currency=asked.currency or Accounting().currency,
-        keep_days=asked.keep_days or Accounting().keep_days,
+        currency=spec.currency or Accounting().currency,
+        keep_days=spec.keep_days or Accounting().keep_days,
         gpus=GpuWeights(tuple(sorted(given.items()))),
     )
 
 
-def _weight(resource: str, asked: float | str) -> Fraction:
+def _weight(resource: str, stated: float | str) -> Fraction:
     try:
-        weight = exact(asked)
+        weight = exact(stated)
     except (ValueError, ZeroDivisionError):
         weight = Fraction(-1)
     if not 0 <= weight <= _MOST_GPUS:
         raise RequestError(
-            f"{_PATH}.gpuWeights.{resource}: {asked!r} is not a number or fraction from 0 to {_MOST_GPUS:,}"
+            f"{_PATH}.gpuWeights.{resource}: {stated!r} is not a number or fraction from 0 to {_MOST_GPUS:,}"
         )
     return weight
 
 
-def _price(asked: wire.PriceSpec, path: str) -> Price:
-    if not asked.name:
+def _price(spec: wire.PriceSpec, path: str) -> Price:
+    if not spec.name:
         raise RequestError(f"{path}.name: is empty")
-    for key in asked.node_labels or {}:
+    for key in spec.node_labels or {}:
         if not is_label_key(key):
             raise RequestError(f"{path}.nodeLabels: {key!r} is not a label key")
     return Price(
-        asked.name, asked.gpu_hour, asked.flavor, tuple(sorted((asked.node_labels or {}).items()))
+        spec.name, spec.gpu_hour, spec.flavor, tuple(sorted((spec.node_labels or {}).items()))
     )
 
 
@@ -95,20 +95,20 @@ _MOST_CLASSES: Final = 8
 _MAPPINGS_PATH: Final = "resources.deviceClassMappings"
 
 
-def read_device_classes(given: Sequence[wire.DeviceClassMapping]) -> tuple[tuple[str, str], ...]:
+def read_device_classes(mappings: Sequence[wire.DeviceClassMapping]) -> tuple[tuple[str, str], ...]:
     """(DeviceClass, resource), sorted, without the mappings of counters and capacities.
 
     Raises:
         RequestError: a name is invalid, or a class occurs twice.
     """
-    if len(given) > _MOST_MAPPINGS:
+    if len(mappings) > _MOST_MAPPINGS:
         raise RequestError(f"{_MAPPINGS_PATH}: at most {_MOST_MAPPINGS} are allowed")
-    once((mapping.name for mapping in given), f"{_MAPPINGS_PATH}: name")
-    for i, mapping in enumerate(given):
+    once((mapping.name for mapping in mappings), f"{_MAPPINGS_PATH}: name")
+    for i, mapping in enumerate(mappings):
         _check(mapping, f"{_MAPPINGS_PATH}[{i}]")
     pairs = [
         (name, mapping.name)
-        for mapping in given
+        for mapping in mappings
         if not mapping.sources
         for name in mapping.device_class_names or ()
     ]
@@ -134,28 +134,28 @@ def _check(mapping: wire.DeviceClassMapping, path: str) -> None:
 # ---- ``queuectl.nodeHealth``
 
 
-def read_node_health(asked: wire.NodeHealthSettings) -> NodeHealthRules:
+def read_node_health(spec: wire.NodeHealthSettings) -> NodeHealthRules:
     """Omitted fields have their defaults. Raises RequestError naming field and value."""
     path = "queuectl.nodeHealth"
     converted: dict[str, Any] = {}
-    if asked.hold is not None:
-        converted["hold"] = read_duration(asked.hold, f"{path}.hold")
-    if asked.conditions is not None:
-        converted["conditions"] = read_conditions(asked.conditions)
-    if asked.signals is not None:
-        once(asked.signals, f"{path}.signals:")
-        if HealthSignal.CONDITION in asked.signals:
+    if spec.hold is not None:
+        converted["hold"] = read_duration(spec.hold, f"{path}.hold")
+    if spec.conditions is not None:
+        converted["conditions"] = read_conditions(spec.conditions)
+    if spec.signals is not None:
+        once(spec.signals, f"{path}.signals:")
+        if HealthSignal.CONDITION in spec.signals:
             raise RequestError(f"{path}.signals: {HealthSignal.CONDITION} is set by conditions")
-        converted["signals"] = tuple(asked.signals)
-    if asked.xids is not None:
-        once(map(str, asked.xids), f"{path}.xids:")
-        converted["xids"] = tuple(asked.xids)
-    return asked.applied_to(NodeHealthRules(), **converted)
+        converted["signals"] = tuple(spec.signals)
+    if spec.xids is not None:
+        once(map(str, spec.xids), f"{path}.xids:")
+        converted["xids"] = tuple(spec.xids)
+    return spec.applied_to(NodeHealthRules(), **converted)
 
 
-def read_conditions(given: wire.NodeConditions) -> tuple[tuple[str, str], ...]:
+def read_conditions(stated: wire.NodeConditions) -> tuple[tuple[str, str], ...]:
     """(type, status) of conditions of nodes. YAML reads an unquoted True as a Boolean."""
-    return tuple((kind, str(status)) for kind, status in given.items())
+    return tuple((kind, str(status)) for kind, status in stated.items())
 
 
 # ---- ``flavorOrder: Cheapest``
@@ -289,25 +289,25 @@ def _read_fair_sharing(fair: wire.FairSharingSettings | None) -> tuple[FairStrat
 
 
 def _read_usage(
-    asked: wire.AdmissionFairSharing | None, own: wire.OwnSettings
+    spec: wire.AdmissionFairSharing | None, own: wire.OwnSettings
 ) -> UsageFairness | None:
     if own.user_label is not None and not is_label_key(own.user_label):
         raise RequestError(f"queuectl.userLabel: {own.user_label!r} is not a label key")
-    if asked is None:
+    if spec is None:
         for field, given in _usage_only(own):
             if given is not None:
                 raise RequestError(f"queuectl.{field}: has no effect without admissionFairSharing")
         return None
     path = "admissionFairSharing"
-    sampling = asked.usage_sampling_interval
+    sampling = spec.usage_sampling_interval
     default = UsageFairness().sampling
     seconds = _optional(sampling, f"{path}.usageSamplingInterval")
     if seconds == 0:
         raise RequestError(f"{path}.usageSamplingInterval: must be more than 0")
     return UsageFairness(
-        half_life=read_duration(asked.usage_half_life_time, f"{path}.usageHalfLifeTime"),
+        half_life=read_duration(spec.usage_half_life_time, f"{path}.usageHalfLifeTime"),
         sampling=default if seconds is None else seconds,
-        resource_weights=dict(asked.resource_weights or {}),
+        resource_weights=dict(spec.resource_weights or {}),
         before_priority=bool(own.usage_before_priority),
         user_label=own.user_label,
     )
@@ -329,44 +329,44 @@ def _read_prefixes(prefixes: Sequence[str]) -> tuple[str, ...]:
 
 
 def _read_transformations(
-    given: Sequence[wire.ResourceTransformation],
+    specs: Sequence[wire.ResourceTransformation],
 ) -> tuple[Transformation, ...]:
     path = "resources.transformations"
-    once((asked.input for asked in given), f"{path}: input")
-    return tuple(_read_one(asked, f"{path}[{i}]") for i, asked in enumerate(given))
+    once((asked.input for asked in specs), f"{path}: input")
+    return tuple(_read_one(asked, f"{path}[{i}]") for i, asked in enumerate(specs))
 
 
-def _read_one(asked: wire.ResourceTransformation, path: str) -> Transformation:
-    outputs = asked.outputs or {}
-    names = {"input": asked.input, **{f"outputs.{name}": name for name in outputs}}
-    if asked.multiply_by:
-        names["multiplyBy"] = asked.multiply_by
+def _read_one(spec: wire.ResourceTransformation, path: str) -> Transformation:
+    outputs = spec.outputs or {}
+    names = {"input": spec.input, **{f"outputs.{name}": name for name in outputs}}
+    if spec.multiply_by:
+        names["multiplyBy"] = spec.multiply_by
     for field, name in names.items():
         if not is_label_key(name):
             raise RequestError(f"{path}.{field}: {name!r} is not a resource name")
     with under(f"{path}.outputs"):
         factors = {name: read_factor(name, amount) for name, amount in outputs.items()}
     return Transformation(
-        source=asked.input,
+        source=spec.input,
         outputs=factors,
-        multiply_by=asked.multiply_by or None,
-        retain=asked.strategy != "Replace",
+        multiply_by=spec.multiply_by or None,
+        retain=spec.strategy != "Replace",
     )
 
 
 # ---- life cycle
 
 
-def _read_pods_ready(waits: wire.WaitForPodsReady | None, own: wire.OwnSettings) -> PodsReady:
-    default = PodsReady()
+def _read_pods_ready(waits: wire.WaitForPodsReady | None, own: wire.OwnSettings) -> PodsReadyRules:
+    default = PodsReadyRules()
     jitter = default.backoff_jitter if own.backoff_jitter is None else own.backoff_jitter
     if waits is None or waits.enable is False:
-        return PodsReady(backoff_jitter=jitter)
+        return PodsReadyRules(backoff_jitter=jitter)
     path = "waitForPodsReady"
     requeuing = waits.requeuing_strategy or wire.RequeuingStrategy()
     timeout = _optional(waits.timeout, f"{path}.timeout") or default.timeout
     recovery = _optional(waits.recovery_timeout, f"{path}.recoveryTimeout")
-    rules = PodsReady(
+    rules = PodsReadyRules(
         timeout=timeout,
         recovery_timeout=timeout if recovery is None else recovery or None,
         requeue_by_eviction=requeuing.timestamp != "Creation",
@@ -388,7 +388,7 @@ def _read_retention(policies: wire.ObjectRetention | None) -> Retention:
 
 # ---- fields without effect
 
-_UNHONOURED: Final = (
+_UNHONORED: Final = (
     ("manageJobsWithoutQueueName", "manage_jobs_without_queue_name"),
     ("managedJobsNamespaceSelector", "managed_jobs_namespace_selector"),
     ("integrations", "integrations"),
@@ -401,7 +401,7 @@ def warn_configuration(document: wire.ConfigurationDocument) -> Iterator[Warned]
     """Fields that affect decisions in Kueue and have no effect here. Fields about the process of a manager are ignored."""
     waits = document.wait_for_pods_ready or wire.WaitForPodsReady()
     if waits.enable is False:
-        default = PodsReady().timeout
+        default = PodsReadyRules().timeout
         yield Warned(
             "waitForPodsReady.enable",
             f"false is not supported: a gang that is not ready {default / 60:g} minutes after its start is requeued",
@@ -418,18 +418,18 @@ def warn_configuration(document: wire.ConfigurationDocument) -> Iterator[Warned]
     for i, mapping in enumerate(resources.device_class_mappings or ()):
         if mapping.sources:
             yield Warned(f"resources.deviceClassMappings[{i}].sources")
-    for field, attribute in _UNHONOURED:
+    for field, attribute in _UNHONORED:
         if getattr(document, attribute):
             yield Warned(field)
 
 
-def _interruption_taints(asked: list[str] | None) -> tuple[str, ...]:
+def _interruption_taints(stated: list[str] | None) -> tuple[str, ...]:
     """The keys, or the default without them."""
-    if asked is None:
+    if stated is None:
         return INTERRUPTION_TAINTS
     path = "queuectl.interruptionTaints"
-    once(asked, f"{path}:")
-    for number, key in enumerate(asked):
+    once(stated, f"{path}:")
+    for number, key in enumerate(stated):
         if not is_label_key(key):
             raise RequestError(f"{path}[{number}]: {key!r} is not the key of a taint")
-    return tuple(asked)
+    return tuple(stated)

@@ -11,7 +11,7 @@ import msgspec
 
 from queuectl.domain.node_health import HealthMode, HealthSignal
 from queuectl.domain.rules import AdmissionPlugin, FairStrategy
-from queuectl.objects.configuration.wire import Head, MaxPending, Part, SelectorSpec, Strict
+from queuectl.objects.configuration.wire import MaxPending, ObjectHead, Part, SelectorSpec, Strict
 from queuectl.objects.kubernetes.wire import Quantity
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
@@ -221,7 +221,7 @@ class Tls(Strict):
     curve_preferences: Any = None
 
 
-class ConfigurationDocument(Head, kw_only=True):
+class ConfigurationDocument(ObjectHead, kw_only=True):
     """One object: the rules for all queues, and what else Kueue keeps beside them."""
 
     wait_for_pods_ready: WaitForPodsReady | None = None

@@ -141,17 +141,17 @@ def _read_weight(sharing: wire.FairSharing | None) -> int:
         ) from None
 
 
-def _read_headroom(asked: bool | wire.QuotaFromNodes | None) -> float | None:
+def _read_headroom(stated: bool | wire.QuotaFromNodes | None) -> float | None:
     """The fraction of capacity that stays free, or None if quota does not follow the nodes."""
-    if isinstance(asked, wire.QuotaFromNodes):
-        text = asked.headroom if asked.headroom is not None else "0%"
+    if isinstance(stated, wire.QuotaFromNodes):
+        text = stated.headroom if stated.headroom is not None else "0%"
         part = Fraction(text[:-1]) / 100 if _PERCENT.fullmatch(text) else Fraction(2)
         if part > 1:
             raise RequestError(
                 f"spec.policy.quotaFromNodes.headroom: {text!r} is not between 0% and 100%"
             )
         return float(part)
-    return 0.0 if asked else None
+    return 0.0 if stated else None
 
 
 def _read_cohort_name(name: str | None, path: str) -> str | None:
@@ -175,9 +175,9 @@ def _read_fungibility(spec: wire.FlavorFungibility) -> Fungibility:
     return Fungibility(borrow, preempt, FlavorPreference(spec.preference or default.preference))
 
 
-def _read_idle_reclaim(asked: ReclaimMode | wire.IdleReclaimSpec | None) -> IdleReclaim:
+def _read_idle_reclaim(stated: ReclaimMode | wire.IdleReclaimSpec | None) -> IdleReclaim:
     """Omitted fields have their defaults. A string is the mode."""
-    spec = wire.IdleReclaimSpec(asked) if isinstance(asked, ReclaimMode) else asked
+    spec = wire.IdleReclaimSpec(stated) if isinstance(stated, ReclaimMode) else stated
     if spec is None:
         return IdleReclaim()
     rule = spec.applied_to(IdleReclaim())
@@ -218,9 +218,9 @@ def _read_victim_order(policy: wire.PolicySpec) -> tuple[VictimKey, ...]:
     return tuple(policy.victim_order)
 
 
-def _read_max_per_user(asked: dict[str, Quantity] | int | None) -> tuple[tuple[str, int], ...]:
+def _read_max_per_user(stated: dict[str, Quantity] | int | None) -> tuple[tuple[str, int], ...]:
     """In the order of resources; a number alone means GPUs."""
-    amounts = {GPU: asked} if isinstance(asked, int) else asked or {}
+    amounts = {GPU: stated} if isinstance(stated, int) else stated or {}
     with under("spec.policy.maxPerUser"):
         return tuple((r, read_amount(r, amounts[r], round_up=False)) for r in sorted(amounts))
 

@@ -29,7 +29,12 @@ from queuectl.domain.queues import (
     VictimKey,
     WithinClusterQueue,
 )
-from queuectl.objects.kubernetes.wire import Expression, Quantity, WireTaint, WireToleration
+from queuectl.objects.kubernetes.wire import (
+    Quantity,
+    SelectorRequirement,
+    WireTaint,
+    WireToleration,
+)
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -78,8 +83,8 @@ class StrictExpression(Strict):
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
     values: list[str] | None = None
 
-    def loose(self) -> Expression:
-        return Expression(self.key, self.operator, self.values)
+    def loose(self) -> SelectorRequirement:
+        return SelectorRequirement(self.key, self.operator, self.values)
 
 
 class SelectorSpec(Strict):
@@ -362,7 +367,7 @@ class ProvisioningRequestConfigSpec(Strict):
     pod_set_merge_policy: MergePolicy | None = None
 
 
-class Head(Strict, kw_only=True):
+class ObjectHead(Strict, kw_only=True):
     """Fields of all kinds. The status is ignored."""
 
     api_version: str
@@ -371,31 +376,31 @@ class Head(Strict, kw_only=True):
     status: Any = None
 
 
-class ClusterQueueDocument(Head, kw_only=True):
+class ClusterQueueDocument(ObjectHead, kw_only=True):
     spec: ClusterQueueSpec = msgspec.field(default_factory=ClusterQueueSpec)
 
 
-class CohortDocument(Head, kw_only=True):
+class CohortDocument(ObjectHead, kw_only=True):
     spec: CohortSpec = msgspec.field(default_factory=CohortSpec)
 
 
-class LocalQueueDocument(Head, kw_only=True):
+class LocalQueueDocument(ObjectHead, kw_only=True):
     spec: LocalQueueSpec
 
 
-class ResourceFlavorDocument(Head, kw_only=True):
+class ResourceFlavorDocument(ObjectHead, kw_only=True):
     spec: ResourceFlavorSpec = msgspec.field(default_factory=ResourceFlavorSpec)
 
 
-class TopologyDocument(Head, kw_only=True):
+class TopologyDocument(ObjectHead, kw_only=True):
     spec: TopologySpec
 
 
-class AdmissionCheckDocument(Head, kw_only=True):
+class AdmissionCheckDocument(ObjectHead, kw_only=True):
     spec: AdmissionCheckSpec
 
 
-class ProvisioningRequestConfigDocument(Head, kw_only=True):
+class ProvisioningRequestConfigDocument(ObjectHead, kw_only=True):
     spec: ProvisioningRequestConfigSpec
 
 
@@ -410,7 +415,7 @@ class QuotaOverrideSpec(Strict):
     reason: Annotated[str, msgspec.Meta(max_length=500)] | None = None
 
 
-class QuotaOverrideDocument(Head, kw_only=True):
+class QuotaOverrideDocument(ObjectHead, kw_only=True):
     spec: QuotaOverrideSpec
 
 
@@ -426,7 +431,7 @@ class BudgetSpec(Strict):
     whole_run: bool | None = None
 
 
-class BudgetDocument(Head, kw_only=True):
+class BudgetDocument(ObjectHead, kw_only=True):
     spec: BudgetSpec
 
 
@@ -439,7 +444,7 @@ class BudgetTopUpSpec(Strict):
     at: str | None = None
 
 
-class BudgetTopUpDocument(Head, kw_only=True):
+class BudgetTopUpDocument(ObjectHead, kw_only=True):
     spec: BudgetTopUpSpec
 
 
@@ -466,10 +471,10 @@ class ReservationSpec(Strict):
     reason: Annotated[str, msgspec.Meta(max_length=500)] | None = None
 
 
-class ReservationDocument(Head, kw_only=True):
+class ReservationDocument(ObjectHead, kw_only=True):
     spec: ReservationSpec
 
 
-class PriorityClassDocument(Head, kw_only=True):
+class PriorityClassDocument(ObjectHead, kw_only=True):
     value: Priority
     description: Annotated[str, msgspec.Meta(max_length=2048)] | None = None

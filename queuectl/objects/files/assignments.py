@@ -103,17 +103,17 @@ def read_admission(admission: AdmissionStatus) -> dict[str, Assigned]:
             with under(f"{path}.topologyAssignment", "."):
                 found = tuple(_domains(topology, levels))
                 hosts = None if coarse else tuple((values[-1], count) for values, count in found)
-                domains = tuple(_labelled(levels, found)) if coarse else ()
+                domains = tuple(_labeled(levels, found)) if coarse else ()
         read[assignment.name] = Assigned(
             assignment.count, assignment.flavors or {}, hosts, coarse, domains
         )
     return read
 
 
-def _labelled(
-    levels: list[str], found: Iterable[tuple[tuple[str, ...], int]]
+def _labeled(
+    levels: list[str], counts: Iterable[tuple[tuple[str, ...], int]]
 ) -> Iterator[tuple[Mapping[str, str], int]]:
-    for values, count in found:
+    for values, count in counts:
         yield {level: v for level, v in zip(levels, values, strict=False) if level}, count
 
 
@@ -140,10 +140,10 @@ def _domains(
         yield from zip(zip(*names, strict=True), counts, strict=True)
 
 
-def _names(values: LevelValues, size: int) -> list[str]:
-    if values.universal is not None:
-        return [values.universal] * size
-    each = values.individual or IndividualValues()
+def _names(level_values: LevelValues, size: int) -> list[str]:
+    if level_values.universal is not None:
+        return [level_values.universal] * size
+    each = level_values.individual or IndividualValues()
     return [f"{each.prefix or ''}{root}{each.suffix or ''}" for root in each.roots or ()]
 
 

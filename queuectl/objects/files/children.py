@@ -33,31 +33,33 @@ class Children:
 
     Attributes:
         runtimes: by kind, namespace ("" for those of the cluster) and name.
-        made: JobSets by namespace and name of their TrainJob.
+        created: JobSets by namespace and name of their TrainJob.
         jobs: Jobs by namespace and name of their JobSet.
     """
 
     runtimes: dict[tuple[str, str, str], Document] = field(default_factory=dict)
-    made: dict[tuple[str, str], Document] = field(default_factory=dict)
+    created: dict[tuple[str, str], Document] = field(default_factory=dict)
     jobs: dict[tuple[str, str], list[Document]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, documents: Iterable[Document]) -> Children:
-        found = cls()
-        for one in documents:
-            namespace, _, name = one.name.partition("/")
-            if is_runtime(one):
-                place = "" if one.kind == _CLUSTER_WIDE else namespace
-                found.runtimes[one.kind, place, name] = one
-            elif one.kind == JOBSET.kind:
-                kind, parent = controller_of(one) or ("", "")
+        children = cls()
+        for document in documents:
+            namespace, _, name = document.name.partition("/")
+            if is_runtime(document):
+                place = "" if document.kind == _CLUSTER_WIDE else namespace
+                children.runtimes[document.kind, place, name] = document
+            elif document.kind == JOBSET.kind:
+                kind, parent = controller_of(document) or ("", "")
                 if kind in keys.PARENT_KINDS:
-                    found.made[namespace, parent.partition("/")[2]] = one
-            elif one.kind == BATCH_JOB.kind:
-                kind, parent = controller_of(one) or ("", "")
+                    children.created[namespace, parent.partition("/")[2]] = document
+            elif document.kind == BATCH_JOB.kind:
+                kind, parent = controller_of(document) or ("", "")
                 if kind == JOBSET.kind:
-                    found.jobs.setdefault((namespace, parent.partition("/")[2]), []).append(one)
-        return found
+                    children.jobs.setdefault((namespace, parent.partition("/")[2]), []).append(
+                        document
+                    )
+        return children
 
     def completed(self, document: Document, record: JobRecord) -> JobRecord:
         """The record of a job with what its children state. Other jobs stay as they are.
@@ -69,7 +71,7 @@ class Children:
             return self._left(record)
         if record.kind not in keys.PARENT_KINDS or record.error is not None:
             return record
-        child = self.made.get((record.namespace, record.name))
+        child = self.created.get((record.namespace, record.name))
         if child is None:
             body = self._made_from_runtime(document, record)
             child = Document(document.address, body)

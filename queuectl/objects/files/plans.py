@@ -12,7 +12,7 @@ from typing import Any
 from queuectl.domain.diagnosis import Diagnosis, Obstacle, SuggestedFix
 from queuectl.domain.gpus import as_number
 from queuectl.domain.ignored import Ignored
-from queuectl.domain.plan import Cost, Eviction, Plan, Planned, Preemption, Proof, Refusal
+from queuectl.domain.plan import Cost, Eviction, Plan, Preemption, Proof, Refusal, ScheduledGang
 from queuectl.domain.reasons import Reason
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.words import format_time
@@ -42,44 +42,44 @@ def plan_document(
         documents: the number of documents of each use; None or empty = the input has none.
     """
     diagnosed = {diagnosis.uid: diagnosis for diagnosis in diagnoses}
-    known: dict[str, Workload] = {p.workload.uid: p.workload for p in snapshot.pending}
-    known.update({a.workload.uid: a.workload for a in snapshot.admitted})
+    by_uid: dict[str, Workload] = {p.workload.uid: p.workload for p in snapshot.pending}
+    by_uid.update({a.workload.uid: a.workload for a in snapshot.admitted})
     planned = {each.uid: each for each in plan.planned}
     moves = {"moves": _moves(plan, snapshot)} if plan.moved or snapshot.make_room else {}
     return {
         "admitted": [
             {
-                "workload": known[admission.uid].ref,
-                "kind": known[admission.uid].kind,
+                "workload": by_uid[admission.uid].ref,
+                "kind": by_uid[admission.uid].kind,
                 "podSets": _podsets(admission.placement),
                 "proof": admission.proof.value,
             }
             for admission in plan.admitted
         ],
         "preempted": [
-            *_victims(plan.preempted, known),
-            *_evicted((*evicted, *plan.evicted), known),
+            *_victims(plan.preempted, by_uid),
+            *_evicted((*evicted, *plan.evicted), by_uid),
         ],
-        "spared": _victims(plan.spared, known),
+        "spared": _victims(plan.spared, by_uid),
         **moves,
-        **({"mig": [_mig(known[uid], fix) for uid, fix in mig]} if mig is not None else {}),
+        **({"mig": [_mig(by_uid[uid], fix) for uid, fix in mig]} if mig is not None else {}),
         **({"reservations": _reservations(plan, snapshot)} if snapshot.reservations else {}),
         "pending": [
-            _pending(refusal, known, diagnosed.get(refusal.uid, Diagnosis(refusal.uid)))
+            _pending(refusal, by_uid, diagnosed.get(refusal.uid, Diagnosis(refusal.uid)))
             | _planned_start(planned.get(refusal.uid))
             for refusal in plan.pending
         ],
         "proof": plan.proof.value,
         "ignored": [asdict(each) for each in ignored],
         **({"documents": dict(documents)} if documents else {}),
-        "warnings": [*warnings, *_uneven(plan, known)],
+        "warnings": [*warnings, *_uneven(plan, by_uid)],
         "stats": {**plan.stats, "diagnosed": len(diagnosed)},
     }
 
 
-def _uneven(plan: Plan, known: Mapping[str, Workload]) -> list[str]:
+def _uneven(plan: Plan, by_uid: Mapping[str, Workload]) -> list[str]:
     return [
-        f"{known[uid].ref}: podset {podset} is to be balanced, but its pods are spread unevenly"
+        f"{by_uid[uid].ref}: podset {podset} is to be balanced, but its pods are spread unevenly"
         for uid, podset in plan.uneven
     ]
 
@@ -129,12 +129,12 @@ def _flavors(flavors: Mapping[str, str]) -> dict[str, str]:
     return dict(sorted(flavors.items()))
 
 
-def _victims(victims: Iterable[Preemption], known: Mapping[str, Workload]) -> list[dict[str, Any]]:
+def _victims(victims: Iterable[Preemption], by_uid: Mapping[str, Workload]) -> list[dict[str, Any]]:
     """Victim, preemptor, rule and lost work of each eviction."""
     return [
         {
-            "workload": known[victim.victim].ref,
-            "for": known[victim.preemptor].ref,
+            "workload": by_uid[victim.victim].ref,
+            "for": by_uid[victim.preemptor].ref,
             "reason": victim.reason,
             "cost": _cost(victim.cost),
             "proof": victim.proof.value,
@@ -143,11 +143,11 @@ def _victims(victims: Iterable[Preemption], known: Mapping[str, Workload]) -> li
     ]
 
 
-def _evicted(evicted: Iterable[Eviction], known: Mapping[str, Workload]) -> list[dict[str, Any]]:
+def _evicted(evicted: Iterable[Eviction], by_uid: Mapping[str, Workload]) -> list[dict[str, Any]]:
     """Gangs that are evicted for no other gang, without a cost."""
     return [
         {
-            "workload": known[eviction.uid].ref,
+            "workload": by_uid[eviction.uid].ref,
             "for": None,
             "reason": eviction.code.value,
             "cost": None,
@@ -191,11 +191,11 @@ def _cost(cost: Cost) -> dict[str, int | float]:
 
 
 def _pending(
-    refusal: Refusal, known: Mapping[str, Workload], diagnosis: Diagnosis
+    refusal: Refusal, by_uid: Mapping[str, Workload], diagnosis: Diagnosis
 ) -> dict[str, Any]:
     written: dict[str, Any] = {
-        "workload": known[refusal.uid].ref,
-        "reasons": [_reason(reason, known) for reason in refusal.reasons],
+        "workload": by_uid[refusal.uid].ref,
+        "reasons": [_reason(reason, by_uid) for reason in refusal.reasons],
         "conflict": [_obstacle(obstacle) for obstacle in diagnosis.conflict],
         "suggestedFixes": [_suggested_fix(fix) for fix in diagnosis.suggested_fixes],
         "proof": refusal.proof.value,
@@ -205,7 +205,7 @@ def _pending(
     return written
 
 
-def _planned_start(planned: Planned | None) -> dict[str, Any]:
+def _planned_start(planned: ScheduledGang | None) -> dict[str, Any]:
     """The planned start of a pending gang, if it has one."""
     if planned is None or planned.start.promised is None:
         return {}
@@ -235,13 +235,13 @@ def _suggested_fix(fix: SuggestedFix) -> dict[str, Any]:
     }
 
 
-def _name(uid: str, known: Mapping[str, Workload]) -> str:
-    return known[uid].ref if uid in known else uid
+def _name(uid: str, by_uid: Mapping[str, Workload]) -> str:
+    return by_uid[uid].ref if uid in by_uid else uid
 
 
-def _reason(reason: Reason, known: Mapping[str, Workload]) -> dict[str, Any]:
+def _reason(reason: Reason, by_uid: Mapping[str, Workload]) -> dict[str, Any]:
     """The name of a victim. The planner uses its uid."""
     details = dict(reason.details)
     if "victims" in details:
-        details["victims"] = sorted(_name(uid, known) for uid in details["victims"])
+        details["victims"] = sorted(_name(uid, by_uid) for uid in details["victims"])
     return {"code": reason.code.value, "message": reason.message, "details": details}

@@ -22,7 +22,7 @@ from queuectl.objects.kinds.pods import MOST_PODS, WireMember, read_member, take
 from queuectl.objects.kubernetes.pods import read_pod
 from queuectl.objects.kubernetes.wire import (
     Meta,
-    Owner,
+    OwnerReference,
     PodMeta,
     PodNotes,
     Template,
@@ -72,7 +72,7 @@ class GivenPod:
 
     record: PodRecord
     labels: Mapping[str, str]
-    owners: tuple[Owner, ...]
+    owners: tuple[OwnerReference, ...]
     workload: str | None
 
 
@@ -205,7 +205,7 @@ def _queue_labels(labels: Mapping[str, str]) -> dict[str, str]:
     return {key: labels[key] for key in copied if key in labels}
 
 
-def taken(document: Document, record: PodRecord, kinds: JobKinds) -> PodRecord | None:
+def workload_pod(document: Document, record: PodRecord, kinds: JobKinds) -> PodRecord | None:
     """The pod as a part of a workload; None for all others. A pod that was not created yet becomes what admission makes of it."""
     meta: PodMeta = document.convert(WirePod).metadata
     wire = document.convert(WireMember)

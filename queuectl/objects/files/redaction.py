@@ -40,9 +40,9 @@ _OF_PLACES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Another name for each: ``places`` for nodes and values of labels, ``others`` for all else."""
+    """Another name for each: ``places`` for nodes and values of labels, ``other_names`` for all else."""
 
-    others: Mapping[str, str] = field(default_factory=dict)
+    other_names: Mapping[str, str] = field(default_factory=dict)
     places: Mapping[str, str] = field(default_factory=dict)
 
     def within(self, part: str) -> Names:
@@ -50,29 +50,29 @@ class Names:
         return Names(self.places, self.places) if part in _OF_PLACES else self
 
 
-def renamed(value: Any, names: Names) -> Any:
+def renamed(content: Any, names: Names) -> Any:
     """The same value with other names, and without sentences."""
-    if type(value) is str:  # not a member of an enumeration
-        return names.others.get(value, value)
-    if isinstance(value, tuple | frozenset):
-        return type(value)(renamed(one, names) for one in value)
-    if isinstance(value, Mapping) and not isinstance(value, Resources):
+    if type(content) is str:  # not a member of an enumeration
+        return names.other_names.get(content, content)
+    if isinstance(content, tuple | frozenset):
+        return type(content)(renamed(one, names) for one in content)
+    if isinstance(content, Mapping) and not isinstance(content, Resources):
         return {
             renamed(key, names): renamed(
                 one, names.within("labels") if isinstance(one, Mapping) else names
             )
-            for key, one in value.items()
+            for key, one in content.items()
         }
-    if not is_dataclass(value) or isinstance(value, type):
-        return value
-    parts = [part.name for part in fields(value) if part.name not in _TERMS]
+    if not is_dataclass(content) or isinstance(content, type):
+        return content
+    parts = [part.name for part in fields(content) if part.name not in _TERMS]
     changed = {
         part: _SENTENCES[part]
         if part in _SENTENCES
-        else renamed(getattr(value, part), names.within(part))
+        else renamed(getattr(content, part), names.within(part))
         for part in parts
     }
-    return replace(value, **changed)
+    return replace(content, **changed)
 
 
 def new_names(snapshot: Snapshot) -> Names:

@@ -38,7 +38,7 @@ class BrokenRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedPlanFile:
     """A file.
 
     Attributes:
@@ -58,23 +58,23 @@ class Refused:
     plan: bytes
 
 
-def _plain(value: object) -> object:
-    match value:
+def _plain(content: object) -> object:
+    match content:
         case Resources():
-            return dict(value)
+            return dict(content)
         case Fraction():
-            whole = value.denominator == 1
-            return value.numerator if whole else [value.numerator, value.denominator]
+            whole = content.denominator == 1
+            return content.numerator if whole else [content.numerator, content.denominator]
         case _:
-            raise NotImplementedError(f"{type(value)} has no place in a snapshot")
+            raise NotImplementedError(f"{type(content)} has no place in a snapshot")
 
 
-def _made(kind: type, value: Any) -> object:
-    return Fraction(*value) if kind is Fraction and isinstance(value, list) else kind(value)
+def _made(kind: type, content: Any) -> object:
+    return Fraction(*content) if kind is Fraction and isinstance(content, list) else kind(content)
 
 
 _encode: Final = msgspec.msgpack.Encoder(enc_hook=_plain).encode
-_decode: Final = msgspec.msgpack.Decoder(Refused, dec_hook=_made).decode
+_decode: Final = msgspec.msgpack.Decoder(RefusedPlanFile, dec_hook=_made).decode
 _plan_from: Final = msgspec.msgpack.Decoder(Plan, dec_hook=_made).decode
 
 
@@ -90,11 +90,13 @@ def read_plan(content: bytes) -> Plan:
 
 def pack(snapshot: Snapshot, plan: Plan, broken: Iterable[BrokenRule]) -> bytes:
     """A file with all names."""
-    refused = Refused(FORMAT, version("queuectl"), False, tuple(broken), snapshot, plan_bytes(plan))
+    refused = RefusedPlanFile(
+        FORMAT, version("queuectl"), False, tuple(broken), snapshot, plan_bytes(plan)
+    )
     return gzip.compress(_encode(refused), mtime=0)
 
 
-def unpack(content: bytes, name: str) -> Refused:
+def unpack(content: bytes, name: str) -> RefusedPlanFile:
     """Read a file.
 
     Raises:
@@ -118,7 +120,7 @@ def _unzipped(content: bytes) -> bytes:
     return unzipped
 
 
-def same_plan(refused: Refused, plan: Plan) -> bool:
+def same_plan(refused: RefusedPlanFile, plan: Plan) -> bool:
     """Whether a plan made from the file's snapshot is, byte for byte, the one in the file."""
     if not refused.redacted:
         return plan_bytes(plan) == refused.plan
@@ -145,7 +147,7 @@ def redact(content: bytes) -> bytes:
         ),
     )
     names = new_names(refused.snapshot)
-    subjects = {**names.places, **names.others}
+    subjects = {**names.places, **names.other_names}
     redacted = replace(
         refused,
         redacted=True,

@@ -58,22 +58,22 @@ class File:
     truncated: bool
 
 
-def pack(found: SetAside, received: Received | None, records: Iterable[object]) -> File:
+def pack(failure: SetAside, received: Received | None, records: Iterable[object]) -> File:
     """The file of a unit.
 
     Args:
-        found: the unit.
+        failure: the unit.
         received: its object; None if only the records are known.
         records: of its workload.
     """
     about = {
         "format": FORMAT,
         "version": version("queuectl"),
-        "boundary": str(found.boundary),
-        "unit": found.ref,
-        "error": found.error,
-        "place": found.place,
-        "failures": found.failures,
+        "boundary": str(failure.boundary),
+        "unit": failure.ref,
+        "error": failure.error,
+        "place": failure.place,
+        "failures": failure.failures,
     }
     if received is not None:
         text, size = redacted(received.content), len(received.content)
@@ -109,57 +109,57 @@ def _digits(text: str) -> msgspec.Raw:
     return msgspec.Raw(text.encode())
 
 
-def _without_secrets(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _field(key, one) for key, one in value.items() if key != "managedFields"}
-    if isinstance(value, list):
-        return [_without_secrets(one) for one in value]
-    return _LOGIN.sub(f"://{REDACTED}@", value) if isinstance(value, str) else value
+def _without_secrets(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {key: _field(key, one) for key, one in content.items() if key != "managedFields"}
+    if isinstance(content, list):
+        return [_without_secrets(one) for one in content]
+    return _LOGIN.sub(f"://{REDACTED}@", content) if isinstance(content, str) else content
 
 
-def _field(key: str, value: Any) -> Any:
-    if key == "annotations" and isinstance(value, dict):
+def _field(key: str, content: Any) -> Any:
+    if key == "annotations" and isinstance(content, dict):
         return {
             name: one if name.startswith(_READ_ANNOTATIONS) else _hidden(one)
-            for name, one in value.items()
+            for name, one in content.items()
         }
-    if key == "sparkConf" and isinstance(value, dict):
+    if key == "sparkConf" and isinstance(content, dict):
         return {
             name: one if _READ_PROPERTY.search(name) and not _SECRET.search(name) else _hidden(one)
-            for name, one in value.items()
+            for name, one in content.items()
         }
     if key in _NAMED:
-        return _hidden(value, names=isinstance(value, list))
+        return _hidden(content, names=isinstance(content, list))
     if key in _HIDDEN or _SECRET.search(key):
-        return _hidden(value)
-    return _without_secrets(value)
+        return _hidden(content)
+    return _without_secrets(content)
 
 
-def _hidden(value: Any, *, names: bool = False) -> Any:
+def _hidden(content: Any, *, names: bool = False) -> Any:
     """The same structure without text. ``names``: texts of fields with the key ``name`` stay."""
-    if isinstance(value, dict):
+    if isinstance(content, dict):
         return {
             key: one if names and key == "name" and isinstance(one, str) else _hidden(one)
-            for key, one in value.items()
+            for key, one in content.items()
         }
-    if isinstance(value, list):
-        return [_hidden(one, names=names) for one in value]
-    return value if value is None or isinstance(value, bool) else REDACTED
+    if isinstance(content, list):
+        return [_hidden(one, names=names) for one in content]
+    return content if content is None or isinstance(content, bool) else REDACTED
 
 
-def _plain(value: object) -> object:
-    match value:
+def _plain(content: object) -> object:
+    match content:
         case Resources():
-            return dict(value)
+            return dict(content)
         case Fraction():
-            return str(value)
+            return str(content)
         case _:
-            return repr(value)
+            return repr(content)
 
 
-def _encode(value: object) -> bytes:
+def _encode(content: object) -> bytes:
     """JSON; text if a value has no form in JSON."""
     try:
-        return msgspec.json.encode(value, enc_hook=_plain)
+        return msgspec.json.encode(content, enc_hook=_plain)
     except (TypeError, ValueError, RecursionError):
-        return msgspec.json.encode(repr(value))
+        return msgspec.json.encode(repr(content))

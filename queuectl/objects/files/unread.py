@@ -77,8 +77,8 @@ def _metadata(document: Document) -> Mapping[str, Any]:
     return document.body.get("metadata") or {}
 
 
-def _has_key(found: Any) -> bool:
-    return isinstance(found, Mapping) and any(key in found for key in keys.QUEUE_KEYS)
+def _has_key(annotations: Any) -> bool:
+    return isinstance(annotations, Mapping) and any(key in annotations for key in keys.QUEUE_KEYS)
 
 
 def _metadata_below(spec: Any) -> Iterator[Mapping[str, Any]]:

@@ -35,12 +35,12 @@ from queuectl.objects.kubernetes.templates import (
     read_podset,
     topology_request,
 )
-from queuectl.objects.kubernetes.wire import Condition, Meta, Owner, Template, Wire
+from queuectl.objects.kubernetes.wire import Condition, Meta, OwnerReference, Template, Wire
 from queuectl.objects.times import time_or_none
 
 KIND: Final = "Workload"
 
-_UNHONOURED: Final = ("workload-slice-replacement-for", "priority-boost")  # annotations of Kueue's
+_UNHONORED: Final = ("workload-slice-replacement-for", "priority-boost")  # annotations of Kueue's
 
 
 class TopologyRequestSpec(Strict):
@@ -145,7 +145,7 @@ class GivenWorkload:
     evicted: str | None = None
     finished: bool = False
     requeue_at: float | None = None
-    owners: tuple[Owner, ...] = ()
+    owners: tuple[OwnerReference, ...] = ()
     evictions: tuple[float, ...] = ()
     unhealthy: tuple[str, ...] = ()
     past_seconds: float = 0.0
@@ -175,7 +175,7 @@ def read_workload(document: Document) -> tuple[GivenWorkload, tuple[str, ...]]:
     if not wire.spec.pod_sets:
         raise document.error("spec.podSets", "is required")
     status = wire.status or WorkloadStatus()
-    done = {one.name: one.count for one in status.reclaimable_pods or ()}
+    reclaimed = {one.name: one.count for one in status.reclaimable_pods or ()}
     error: RequestError | None = None
     podsets: tuple[PodSet, ...] = ()
     assigned: dict[str, Assigned] = {}
@@ -184,7 +184,7 @@ def read_workload(document: Document) -> tuple[GivenWorkload, tuple[str, ...]]:
             assigned = read_admission(status.admission)
             _check_names(assigned, wire.spec.pod_sets)
         # A pending gang requests only the pods that have not ended.
-        podsets = _read_podsets(wire.spec.pod_sets, done if status.admission is None else {})
+        podsets = _read_podsets(wire.spec.pod_sets, reclaimed if status.admission is None else {})
     except MalformedError as malformed:
         raise document.error("", str(malformed)) from None
     except RequestError as found:
@@ -192,7 +192,7 @@ def read_workload(document: Document) -> tuple[GivenWorkload, tuple[str, ...]]:
     record = replace(
         _record(wire, status),
         podsets=podsets,
-        expected=tuple(_left(podsets, assigned, done)),
+        expected=tuple(_left(podsets, assigned, reclaimed)),
         error=str(error) if error else None,
         unsupported=error is not None and error.unsupported,
     )
@@ -299,16 +299,16 @@ def _check_names(assigned: dict[str, Assigned], podsets: list[PodSetSpec]) -> No
 
 
 def _left(
-    podsets: Iterable[PodSet], assigned: Mapping[str, Assigned], done: Mapping[str, int]
+    podsets: Iterable[PodSet], assigned: Mapping[str, Assigned], reclaimed: Mapping[str, int]
 ) -> Iterator[tuple[str, int]]:
     """The pods of an admitted Workload that have not ended, for podsets of which some have."""
     for podset in podsets:
-        if podset.name in assigned and podset.name in done:
+        if podset.name in assigned and podset.name in reclaimed:
             admitted = assigned[podset.name].count or podset.count
-            yield podset.name, max(0, admitted - done[podset.name])
+            yield podset.name, max(0, admitted - reclaimed[podset.name])
 
 
-def _read_podsets(specs: list[PodSetSpec], done: Mapping[str, int]) -> tuple[PodSet, ...]:
+def _read_podsets(specs: list[PodSetSpec], reclaimed: Mapping[str, int]) -> tuple[PodSet, ...]:
     podsets: list[PodSet] = []
     for i, spec in enumerate(specs):
         path = f"spec.podSets[{i}]"
@@ -319,7 +319,7 @@ def _read_podsets(specs: list[PodSetSpec], done: Mapping[str, int]) -> tuple[Pod
         check_count(spec.count, f"{path}.count")
         if spec.min_count is not None and not 0 <= spec.min_count <= spec.count:
             raise RequestError(f"{path}.minCount: {spec.min_count} is not 0 to {spec.count}")
-        count = spec.count - done.get(spec.name, 0)
+        count = spec.count - reclaimed.get(spec.name, 0)
         if count <= 0:
             continue
         podset = read_podset(spec.name, count, spec.template, f"{path}.template")
@@ -381,8 +381,8 @@ def _slices(request: TopologyRequestSpec, count: int) -> tuple[Slice, ...]:
 def _warnings(wire: WireWorkload) -> list[str]:
     spec = wire.spec
     annotations = wire.metadata.annotations or {}
-    unhonoured = [keys.KUEUE_PREFIX + name for name in _UNHONOURED]
-    found = {f"metadata.annotations.{key}": key in annotations for key in unhonoured} | {
+    unhonored = [keys.KUEUE_PREFIX + name for name in _UNHONORED]
+    found = {f"metadata.annotations.{key}": key in annotations for key in unhonored} | {
         "spec.preemptionGates": bool(spec.preemption_gates),
     }
     return [f"{field}: not supported" for field, asked in found.items() if asked]

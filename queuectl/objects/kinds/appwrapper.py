@@ -26,7 +26,7 @@ from queuectl.objects.kinds.description import (
     RAY_CLUSTER,
     Description,
     Manager,
-    Phase,
+    StatusPhase,
     nested,
 )
 from queuectl.objects.kinds.job import BatchJob
@@ -119,30 +119,32 @@ class AppWrapper(DescribedKind):
 
     def _ask(self, document: Any, kueue: bool) -> SpecFields:
         self._check_fields(document)
-        found = list(self._components(field(document, _COMPONENTS) or (), kueue))
-        if not found:
+        components = list(self._components(field(document, _COMPONENTS) or (), kueue))
+        if not components:
             raise RequestError(f"{_COMPONENTS}: no component has pods")
         names = {
             one.index: {
-                podset.name: podset.name if len(found) == 1 else f"{podset.name}-{one.index}"
+                podset.name: podset.name if len(components) == 1 else f"{podset.name}-{one.index}"
                 for podset in one.job.podsets
             }
-            for one in found
+            for one in components
         }
         podsets = [
             replace(podset, name=names[one.index][podset.name])
-            for one in found
+            for one in components
             for podset in one.job.podsets
         ]
         check_groups(podsets)
 
         def named(part: Callable[[JobRecord], tuple[str, ...]]) -> tuple[str, ...]:
-            return tuple(names[one.index][name] for one in found for name in part(one.job))
+            return tuple(names[one.index][name] for one in components for name in part(one.job))
 
         def numbered(
             part: Callable[[JobRecord], tuple[tuple[str, int], ...]],
         ) -> tuple[tuple[str, int], ...]:
-            return tuple((names[one.index][name], n) for one in found for name, n in part(one.job))
+            return tuple(
+                (names[one.index][name], n) for one in components for name, n in part(one.job)
+            )
 
         return SpecFields(
             tuple(podsets),
@@ -150,12 +152,12 @@ class AppWrapper(DescribedKind):
             followed=True,
             ranks=numbered(lambda job: job.ranks),
             first_ranks=numbered(lambda job: job.first_ranks),
-            kept=named(lambda job: job.kept),
+            kept_podsets=named(lambda job: job.kept_podsets),
             late=named(lambda job: job.late),
             unborn=named(lambda job: job.unborn),
-            items=tuple(
+            list_indexes=tuple(
                 (names[one.index][podset.name], one.index)
-                for one in found
+                for one in components
                 for podset in one.job.podsets
             ),
             missing=tuple(self._missing(document, ())),
@@ -187,7 +189,7 @@ class AppWrapper(DescribedKind):
         self, record: JobRecord, template: Callable[[str], dict[str, Any]]
     ) -> dict[str, Any]:
         infos: dict[str, list[dict[str, Any]]] = {}
-        for name, index in record.items:
+        for name, index in record.list_indexes:
             labels = template(name)["metadata"]["labels"]
             info = {"labels": labels, "schedulingGates": [{"name": keys.GATE}]}
             infos.setdefault(str(index), []).append(info)
@@ -298,7 +300,7 @@ DESCRIPTION: Final = Description(
     plural="appwrappers",
     suspend="spec.suspend",
     podsets=(),
-    phase=Phase(
+    phase=StatusPhase(
         path="status.phase",
         succeeded=("Succeeded",),
         failed=("Failed",),

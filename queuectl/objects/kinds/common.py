@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from queuectl.domain.gates import MOST_DEPENDENCIES, Dependency, distinct_gates
-from queuectl.domain.jobs import ArrayStatus, JobRecord, Outcome, Parallelism
+from queuectl.domain.jobs import ArrayStatus, JobOutcome, JobRecord, Parallelism
 from queuectl.domain.needs import ContainerNeeds, PodNeeds, incidental, limited, requested
 from queuectl.domain.words import shortened
 from queuectl.domain.workload import PodSet
@@ -48,10 +48,10 @@ class SpecFields:
     final: bool = False
     ranks: tuple[tuple[str, int], ...] = ()
     first_ranks: tuple[tuple[str, int], ...] = ()
-    kept: tuple[str, ...] = ()
+    kept_podsets: tuple[str, ...] = ()
     late: tuple[str, ...] = ()
     unborn: tuple[str, ...] = ()
-    items: tuple[tuple[str, int], ...] = ()
+    list_indexes: tuple[tuple[str, int], ...] = ()
     missing: tuple[str, ...] = ()
     array: ArrayStatus | None = None
     ended: frozenset[int] = frozenset()
@@ -64,7 +64,7 @@ def read_job(
     *,
     suspended: bool,
     drained: bool,
-    outcome: Outcome | None,
+    outcome: JobOutcome | None,
     own_priority_class: str | None,
     ask: Callable[[], SpecFields],
     kueue: bool,
@@ -88,11 +88,11 @@ def read_job(
         MalformedError: only when ``strict``.
     """
     error: RequestError | None = None
-    asked = SpecFields()
+    fields = SpecFields()
     try:
-        asked = _bounded(ask())
+        fields = _bounded(ask())
         _check_labels(kind, meta, kueue)
-        _check_elastic(kind, meta, asked, kueue)
+        _check_elastic(kind, meta, fields, kueue)
     except RequestError as raised:
         if strict and isinstance(raised, MalformedError):
             raise
@@ -105,7 +105,7 @@ def read_job(
         version=version_of(meta.resource_version),
         created_at=time_or_none(meta.creation_timestamp) or 0.0,
         queue=None if _is_child(kind, templates) else lenient(meta.labels, keys.QUEUE_NAME, kueue),
-        podsets=asked.podsets,
+        podsets=fields.podsets,
         priority_class=lenient(meta.labels, keys.PRIORITY_CLASS, kueue),
         pod_priority_class=_pod_priority_class(meta, templates, own_priority_class),
         error=shortened(str(error), LONGEST_ERROR) if error else None,
@@ -119,40 +119,40 @@ def read_job(
         checkpoint_at=read_checkpoint(meta.annotations),
         status=(meta.annotations or {}).get(keys.STATUS_ANNOTATION, ""),
         deleting=meta.deletion_timestamp is not None,
-        expected=asked.expected,
-        parallelism=asked.parallelism,
-        array=asked.array,
-        ended=asked.ended,
+        expected=fields.expected,
+        parallelism=fields.parallelism,
+        array=fields.array,
+        ended=fields.ended,
         gates=_gates(meta, kueue),
         max_execution=_max_execution(meta, kueue),
         expected_duration=read_expected_duration(meta),
-        followed=asked.followed,
-        restarts=asked.restarts,
-        final=asked.final,
+        followed=fields.followed,
+        restarts=fields.restarts,
+        final=fields.final,
         preempt_requested=(meta.annotations or {}).get(keys.PREEMPT_REQUESTED, ""),
         preempt_ready=(meta.annotations or {}).get(keys.PREEMPT_READY) == "true",
-        ungated=tuple(_ungated(asked.podsets, templates)),
+        ungated=tuple(_ungated(fields.podsets, templates)),
         idle_reclaim=_is_true(meta, keys.IDLE_RECLAIM),
         warmup=_warmup(meta),
         labels=user_labels(meta.labels),
         submitter=intern((meta.annotations or {}).get(keys.SUBMITTED_BY, "")),
         queue_keys=_queue_keys(meta, kueue),
-        ranks=asked.ranks,
-        first_ranks=asked.first_ranks,
-        kept=asked.kept,
-        late=asked.late,
-        unborn=asked.unborn,
-        items=asked.items,
-        missing=asked.missing,
+        ranks=fields.ranks,
+        first_ranks=fields.first_ranks,
+        kept_podsets=fields.kept_podsets,
+        late=fields.late,
+        unborn=fields.unborn,
+        list_indexes=fields.list_indexes,
+        missing=fields.missing,
         parent=controller_of(meta, keys.PARENT_KINDS),
         applied=any(owner.operation == "Apply" for owner in meta.managed_fields or ()),
     )
 
 
-def _bounded(asked: SpecFields) -> SpecFields:
-    if excess := too_much(asked.podsets):
+def _bounded(fields: SpecFields) -> SpecFields:
+    if excess := too_much(fields.podsets):
         raise RequestError(excess)
-    return asked
+    return fields
 
 
 def controller_of(meta: Meta, kinds: Collection[str]) -> str:
@@ -223,13 +223,13 @@ def base_count(meta: Meta) -> int | None:
     return read_count((meta.annotations or {}).get(keys.BASE_COUNT, ""))
 
 
-def _check_elastic(kind: str, meta: Meta, asked: SpecFields, kueue: bool) -> None:
+def _check_elastic(kind: str, meta: Meta, fields: SpecFields, kueue: bool) -> None:
     value = keys.either(meta.annotations, keys.ELASTIC_JOB, kueue=kueue)
     if value not in (None, "true", "false"):
         raise RequestError(
             f'metadata.annotations: {keys.ELASTIC_JOB}: {value!r} is neither "true" nor "false"'
         )
-    if value == "true" and asked.array is None:
+    if value == "true" and fields.array is None:
         raise RequestError(
             f"metadata.annotations: {keys.ELASTIC_JOB}: a {kind} cannot be elastic",
             unsupported=True,
@@ -415,7 +415,7 @@ def patch_frame(record: JobRecord, status: str) -> dict[str, Any]:
     return {"metadata": metadata}
 
 
-def relabelled(record: JobRecord, status: str, queue: str) -> dict[str, Any]:
+def relabeled(record: JobRecord, status: str, queue: str) -> dict[str, Any]:
     """Write only another LocalQueue. For a job without a queue label, use queuectl's key."""
     patch = patch_frame(record, status)
     patch["metadata"]["labels"] = dict.fromkeys(record.queue_keys or (keys.QUEUE_LABEL,), queue)

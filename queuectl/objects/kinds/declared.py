@@ -78,42 +78,46 @@ def read_kinds(text: str | bytes, source: str) -> tuple[Declared, ...]:
     return tuple(found)
 
 
-def _named(given: Any) -> str:
-    kind = given.get("kind") if isinstance(given, dict) else None
+def _named(declaration: Any) -> str:
+    kind = declaration.get("kind") if isinstance(declaration, dict) else None
     return f" ({kind})" if isinstance(kind, str) else ""
 
 
-def _read(given: Any, place: str) -> Declared:
+def _read(declaration: Any, place: str) -> Declared:
     for name in _BUILT_IN_ONLY:
-        if isinstance(given, dict) and name in given:
+        if isinstance(declaration, dict) and name in declaration:
             raise BadInput(f"{place}: {name}: is for built-in kinds; set controller")
     try:
-        return msgspec.convert(given, Declared)
+        return msgspec.convert(declaration, Declared)
     except msgspec.ValidationError as error:
         raise BadInput(f"{place}: {': '.join(filter(None, explain(error)))}") from None
 
 
-def problems(one: Declared, others: Sequence[Description]) -> Iterator[tuple[str, str]]:
-    """The errors of a declaration, as fields with reasons. ``others``: the kinds that are declared before it."""
-    known = (*descriptions_of(KINDS), *others)
-    if one.kind in {*KINDS, *(other.kind for other in known), *(maker.kind for maker in MAKERS)}:
-        yield "kind", f"{one.kind} is the name of another job kind"
-    if one.plural in _TAKEN | {KINDS["Job"].plural} | {other.plural for other in known}:
-        yield "plural", f"{one.plural} is the name of another kind"
-    if "." not in one.group:
-        yield "group", f"{one.group} is not the group of a CustomResourceDefinition"
-    if one.patches is not None:
+def problems(declared: Declared, earlier: Sequence[Description]) -> Iterator[tuple[str, str]]:
+    """The errors of a declaration, as fields with reasons. ``earlier``: the kinds that are declared before it."""
+    known = (*descriptions_of(KINDS), *earlier)
+    if declared.kind in {
+        *KINDS,
+        *(other.kind for other in known),
+        *(maker.kind for maker in MAKERS),
+    }:
+        yield "kind", f"{declared.kind} is the name of another job kind"
+    if declared.plural in _TAKEN | {KINDS["Job"].plural} | {other.plural for other in known}:
+        yield "plural", f"{declared.plural} is the name of another kind"
+    if "." not in declared.group:
+        yield "group", f"{declared.group} is not the group of a CustomResourceDefinition"
+    if declared.patches is not None:
         yield "patches", "is for built-in kinds"
-    if not one.suspend.startswith("spec."):
-        yield "suspend", f"{one.suspend} is not a field of the spec"
-    for number, child in enumerate(one.children):
+    if not declared.suspend.startswith("spec."):
+        yield "suspend", f"{declared.suspend} is not a field of the spec"
+    for number, child in enumerate(declared.children):
         if child.kind not in keys.CHILD_KINDS:
             allowed = ", ".join(sorted(keys.CHILD_KINDS))
             yield f"children[{number}].kind", f"{child.kind} is none of {allowed}"
-    if one.phase is not None and not one.phase.succeeded:
+    if declared.phase is not None and not declared.phase.succeeded:
         yield "phase.succeeded", "is empty: no value would mean that a job has succeeded"
-    yield from _podset_problems(one.podsets)
-    for field, path in _paths(one):
+    yield from _podset_problems(declared.podsets)
+    for field, path in _paths(declared):
         words = sorted(_RESERVED & {*path.split(".")})
         if words:
             yield field, f"{path}: {words[0]} is a word of CEL, so no policy can read the field"
@@ -158,13 +162,13 @@ def _names(place: PodSets) -> list[str]:
     return [place.name] if place.name else [name.lower() for name in place.types]
 
 
-def _paths(one: Description) -> Iterator[tuple[str, str]]:
+def _paths(description: Description) -> Iterator[tuple[str, str]]:
     """The paths that policies read, by their fields."""
-    yield "suspend", one.suspend
-    if one.priority_class:
-        yield "priorityClass", one.priority_class
-    yield from (("fixed", path) for path in one.fixed)
-    for number, place in enumerate(one.podsets):
+    yield "suspend", description.suspend
+    if description.priority_class:
+        yield "priorityClass", description.priority_class
+    yield from (("fixed", path) for path in description.fixed)
+    for number, place in enumerate(description.podsets):
         field = f"podsets[{number}]"
         yield f"{field}.path", place.path
         yield f"{field}.template", place.template

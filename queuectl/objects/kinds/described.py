@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from queuectl.domain.jobs import JobRecord, Outcome
+from queuectl.domain.jobs import JobOutcome, JobRecord
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
@@ -17,7 +17,7 @@ from queuectl.objects.kinds.common import (
     notice,
     patch_frame,
     read_job,
-    relabelled,
+    relabeled,
     start_frame,
     starting_template,
     template_patch,
@@ -32,21 +32,21 @@ from queuectl.objects.kinds.description import (
     nested,
 )
 from queuectl.objects.kinds.elastic import KEY, elastic_fields
-from queuectl.objects.kinds.places import Entry, check, entries, refuse
+from queuectl.objects.kinds.places import PodSetPlace, check, entries, refuse
 from queuectl.objects.kinds.wires import CONDITIONS, field, wire
 from queuectl.objects.kubernetes.templates import check_groups, read_podset
 from queuectl.objects.kubernetes.wire import Condition, Meta, Template
 
 # ---- Patches
 #
-# A JSON merge patch replaces a list as a whole. A patch with :class:`Items` is therefore sent as a JSON patch. Both have uid and
+# A JSON merge patch replaces a list as a whole. A patch with :class:`ListPatch` is therefore sent as a JSON patch. Both have uid and
 # resourceVersion in their metadata, and apply only to that version: the list that the patch addresses by index is the list that was read.
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 JSON_PATCH: Final = "application/json-patch+json"
 
 
-class Items(dict[str, Any]):
+class ListPatch(dict[str, Any]):
     """Changes of entries of a list, by index."""
 
 
@@ -67,7 +67,7 @@ def escaped(key: str) -> str:
 
 
 def _has_items(patch: Mapping[str, Any]) -> bool:
-    return isinstance(patch, Items) or any(
+    return isinstance(patch, ListPatch) or any(
         _has_items(value) for value in patch.values() if isinstance(value, Mapping)
     )
 
@@ -108,14 +108,14 @@ class DescribedKind:
     def read(self, document: Any, *, kueue: bool = True, strict: bool = False) -> JobRecord:
         one = self.description
         succeeded, failed, drained = self.status(document)
-        outcome = Outcome.FAILED if failed else None
+        outcome = JobOutcome.FAILED if failed else None
         return read_job(
             self.kind,
             document.metadata,
             self.written(document),
             suspended=bool(field(document, one.suspend)),
             drained=drained,
-            outcome=Outcome.SUCCEEDED if succeeded else outcome,
+            outcome=JobOutcome.SUCCEEDED if succeeded else outcome,
             own_priority_class=field(document, one.priority_class) if one.priority_class else None,
             ask=lambda: self._ask(document, kueue),
             kueue=kueue,
@@ -161,7 +161,7 @@ class DescribedKind:
         """The templates in which queuectl writes, in podset order."""
         return [entry.template for entry in self._asking(document)]
 
-    def template_of(self, document: Any, entry: Entry) -> Template | None:  # noqa: ARG002 - for subclasses
+    def template_of(self, document: Any, entry: PodSetPlace) -> Template | None:  # noqa: ARG002 - for subclasses
         """The pod template of an entry. Raises RequestError."""
         return entry.template
 
@@ -169,18 +169,18 @@ class DescribedKind:
         """The podsets, with what the controller of the kind adds to their pods."""
         return podsets
 
-    def asked(self, document: Any, fields: SpecFields) -> SpecFields:  # noqa: ARG002 - for subclasses
+    def read_fields(self, document: Any, fields: SpecFields) -> SpecFields:  # noqa: ARG002 - for subclasses
         """The request, with what only this kind has."""
         return fields
 
-    def can_grow(self, document: Any, entry: Entry) -> bool:  # noqa: ARG002 - for subclasses
+    def can_grow(self, document: Any, entry: PodSetPlace) -> bool:  # noqa: ARG002 - for subclasses
         """See :class:`queuectl.objects.kinds.elastic.Growing`."""
         raise RequestError(f"{KEY}: a {self.kind} cannot be elastic", unsupported=True)
 
-    def check_growth(self, document: Any, entry: Entry, base: int) -> None:
+    def check_growth(self, document: Any, entry: PodSetPlace, base: int) -> None:
         """See :class:`queuectl.objects.kinds.elastic.Growing`."""
 
-    def stated_least(self, document: Any, entry: Entry) -> int | None:  # noqa: ARG002 - for subclasses
+    def stated_least(self, document: Any, entry: PodSetPlace) -> int | None:  # noqa: ARG002 - for subclasses
         """See :class:`queuectl.objects.kinds.elastic.Growing`."""
         return None
 
@@ -209,12 +209,12 @@ class DescribedKind:
         return patch_frame(record, status)
 
     def queue_patch(self, record: JobRecord, status: str, queue: str) -> dict[str, Any]:
-        return relabelled(record, status, queue)
+        return relabeled(record, status, queue)
 
     def notice_patch(self, record: JobRecord, status: str, deadline: str) -> dict[str, Any]:
         return notice(record, status, deadline)
 
-    def _asking(self, document: Any) -> Iterator[Entry]:
+    def _asking(self, document: Any) -> Iterator[PodSetPlace]:
         """The entries with pods. An entry of a list can have none."""
         for entry in entries(self.description.podsets, document):
             if entry.index is None or not entry.is_empty:
@@ -224,7 +224,7 @@ class DescribedKind:
         self, record: JobRecord, template: Callable[[str], dict[str, Any]]
     ) -> dict[str, Any]:
         names = {podset.name for podset in record.podsets}
-        items, found = dict(record.items), []
+        items, found = dict(record.list_indexes), []
         for where in self.description.podsets:
             places = {where.name: where.path} if where.name else {}
             places |= {key.lower(): f"{where.path}.{key}" for key in where.types}
@@ -261,17 +261,17 @@ class DescribedKind:
         """The parts of a patch as one. Of a list, the keys are indexes."""
         patch = merged(parts)
         if self._list is not None:
-            patch = _replaced(patch, self._list.split("."), Items)
+            patch = _replaced(patch, self._list.split("."), ListPatch)
             for pointer in record.missing:
                 patch = _replaced(patch, pointer.split("/")[1:], Absent)
         return patch
 
     def _ask(self, document: Any, kueue: bool) -> SpecFields:
-        one = self.description
-        check(one.podsets, document)
+        description = self.description
+        check(description.podsets, document)
         self._check_fields(document)
-        if one.patches is not None:
-            return self.asked(document, SpecFields())
+        if description.patches is not None:
+            return self.read_fields(document, SpecFields())
         podsets, ranks = [], []
         asking = [(entry, entry.count()) for entry in self._asking(document)]
         for entry, count in asking:
@@ -288,22 +288,22 @@ class DescribedKind:
                 ranks.append((entry.podset, size))
         check_groups(podsets)
         if not podsets:
-            raise RequestError(f"{one.podsets[-1].path}: no entry has pods")
-        replaces = one.replaces_finished
+            raise RequestError(f"{description.podsets[-1].path}: no entry has pods")
+        replaces = description.replaces_finished
         followed = bool(replaces) and field(document, replaces) is not None
         fields = SpecFields(
             tuple(self.complete(podsets)),
             followed=followed,
             ranks=tuple(ranks),
-            items=tuple((e.podset, e.index) for e, _ in asking if e.index is not None),
+            list_indexes=tuple((e.podset, e.index) for e, _ in asking if e.index is not None),
             missing=tuple(self._missing(document, asking)) if self._list is not None else (),
         )
         return elastic_fields(
             self,
             document,
             asking,
-            self.asked(document, fields),
-            suspended=bool(field(document, one.suspend)),
+            self.read_fields(document, fields),
+            suspended=bool(field(document, description.suspend)),
             kueue=kueue,
         )
 
@@ -321,7 +321,7 @@ class DescribedKind:
             if not field(document, required.path):
                 raise RequestError(f"{required.path}: {required.reason}", unsupported=True)
 
-    def _missing(self, document: Any, asking: Iterable[tuple[Entry, int]]) -> Iterator[str]:
+    def _missing(self, document: Any, asking: Iterable[tuple[PodSetPlace, int]]) -> Iterator[str]:
         """Maps that patches write to and the object does not have."""
         meta: Meta = document.metadata
         yield from (

@@ -33,7 +33,7 @@ Version = Annotated[str, msgspec.Meta(pattern="^v[0-9]+((alpha|beta)[0-9]+)?$")]
 Key = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?$")]
 
 
-class Part(
+class DescriptionPart(
     msgspec.Struct,
     frozen=True,
     kw_only=True,
@@ -44,7 +44,7 @@ class Part(
     """Base: camelCase names, unknown fields are errors."""
 
 
-class Unsupported(Part, frozen=True, kw_only=True):
+class Unsupported(DescriptionPart, frozen=True, kw_only=True):
     """A field that queuectl does not support, and the reason. ``annotation``: the key, if the field is a map of annotations."""
 
     path: Path
@@ -52,21 +52,21 @@ class Unsupported(Part, frozen=True, kw_only=True):
     annotation: str = ""
 
 
-class Required(Part, frozen=True, kw_only=True):
+class Required(DescriptionPart, frozen=True, kw_only=True):
     """A Boolean field that must be true in each job of a queue, and the reason."""
 
     path: Path
     reason: str
 
 
-class Only(Part, frozen=True, kw_only=True):
+class Only(DescriptionPart, frozen=True, kw_only=True):
     """A field and its default value, with which a place has a podset."""
 
     path: Path
     value: str
 
 
-class Default(Part, frozen=True, kw_only=True):
+class Default(DescriptionPart, frozen=True, kw_only=True):
     """The pod template of a job that has none: one container.
 
     Attributes:
@@ -81,7 +81,7 @@ class Default(Part, frozen=True, kw_only=True):
     limits: dict[str, str]
 
 
-class PodLabels(Part, frozen=True, kw_only=True):
+class PodLabels(DescriptionPart, frozen=True, kw_only=True):
     """The fields of an entry for the labels and the PriorityClass of its pods, of a kind whose pods are not all made of pod templates.
 
     Admission gates each pod with these labels when it is created.
@@ -91,7 +91,7 @@ class PodLabels(Part, frozen=True, kw_only=True):
     priority_class: Path
 
 
-class PodSets(Part, frozen=True, kw_only=True):
+class PodSets(DescriptionPart, frozen=True, kw_only=True):
     """A place of podsets: a map whose keys are replica types, a list whose entries have names, or a single entry.
 
     Exactly one of ``types``, ``key`` and ``name`` has a value. The name of a podset is in lower case.
@@ -130,7 +130,7 @@ class PodSets(Part, frozen=True, kw_only=True):
     unsupported: tuple[Unsupported, ...] = ()
 
 
-class Conditions(Part, frozen=True, kw_only=True):
+class Conditions(DescriptionPart, frozen=True, kw_only=True):
     """Types of the status conditions. Each holds while its status is True; "" = there is none.
 
     Attributes:
@@ -144,7 +144,7 @@ class Conditions(Part, frozen=True, kw_only=True):
     suspended: str = "Suspended"
 
 
-class Phase(Part, frozen=True, kw_only=True):
+class StatusPhase(DescriptionPart, frozen=True, kw_only=True):
     """A field of the status with the state of the job, for kinds without such conditions.
 
     Attributes:
@@ -159,14 +159,14 @@ class Phase(Part, frozen=True, kw_only=True):
     suspended: tuple[str, ...] = ()
 
 
-class Manager(Part, frozen=True, kw_only=True):
+class Manager(DescriptionPart, frozen=True, kw_only=True):
     """The field that names the controller of one job, and the controller whose jobs queuectl manages."""
 
     path: Path
     name: str
 
 
-class Patches(Part, frozen=True, kw_only=True):
+class Patches(DescriptionPart, frozen=True, kw_only=True):
     """A list of changes of the pod templates, of a kind without templates: they are in the first child, which exists while the job is suspended.
 
     Each entry has an owner. That of queuectl has the labels and the gate of the pods, and a label by which admission recognizes the child.
@@ -182,7 +182,7 @@ class Patches(Part, frozen=True, kw_only=True):
     changes: Path
 
 
-class Child(Part, frozen=True, kw_only=True):
+class ChildKind(DescriptionPart, frozen=True, kw_only=True):
     """A kind of objects that the controller of a job creates, and whose controller creates the pods."""
 
     kind: Kind
@@ -191,7 +191,7 @@ class Child(Part, frozen=True, kw_only=True):
     plural: Name
 
 
-class Description(Part, frozen=True, kw_only=True):
+class Description(DescriptionPart, frozen=True, kw_only=True):
     """A job kind.
 
     Attributes:
@@ -226,7 +226,7 @@ class Description(Part, frozen=True, kw_only=True):
     patches: Patches | None = None
     fixed: tuple[Path, ...] = ()
     conditions: Conditions = Conditions()
-    phase: Phase | None = None
+    phase: StatusPhase | None = None
     index: LabelOrNone = ""
     probe: Mapping[str, Any] = {}
     priority_class: PathOrNone = ""
@@ -238,11 +238,11 @@ class Description(Part, frozen=True, kw_only=True):
     container: Name = "main"
     scale: bool = False
     operator: str = "trainingOperator"
-    children: tuple[Child, ...] = ()
+    children: tuple[ChildKind, ...] = ()
     keeps_priority_class: bool = False
 
 
-class Account(Part, frozen=True, kw_only=True):
+class ServiceAccount(DescriptionPart, frozen=True, kw_only=True):
     """A ServiceAccount."""
 
     namespace: Name
@@ -252,20 +252,24 @@ class Account(Part, frozen=True, kw_only=True):
 class Declared(Description, frozen=True, kw_only=True):
     """A job kind of the configuration. ``controller``: the account that creates its pods, or objects whose controllers do."""
 
-    controller: Account
+    controller: ServiceAccount
 
 
-RAY_CLUSTER: Final = Child(kind="RayCluster", group="ray.io", version="v1", plural="rayclusters")
-JOB_SET: Final = Child(kind="JobSet", group="jobset.x-k8s.io", version="v1alpha2", plural="jobsets")
-PYTORCH_JOB: Final = Child(
+RAY_CLUSTER: Final = ChildKind(
+    kind="RayCluster", group="ray.io", version="v1", plural="rayclusters"
+)
+JOB_SET: Final = ChildKind(
+    kind="JobSet", group="jobset.x-k8s.io", version="v1alpha2", plural="jobsets"
+)
+PYTORCH_JOB: Final = ChildKind(
     kind="PyTorchJob", group="kubeflow.org", version="v1", plural="pytorchjobs"
 )
-BATCH_JOB: Final = Child(kind="Job", group="batch", version="v1", plural="jobs")
+BATCH_JOB: Final = ChildKind(kind="Job", group="batch", version="v1", plural="jobs")
 
 
-def labels_pods(one: Description) -> bool:
+def labels_pods(description: Description) -> bool:
     """Whether admission gates its pods by their labels."""
-    return any(where.labels is not None for where in one.podsets)
+    return any(where.labels is not None for where in description.podsets)
 
 
 def alternatives(names: Sequence[str], no: str, neither: str) -> str:
@@ -280,10 +284,10 @@ def below(path: str, part: str) -> str:
     return f"{path}.{part}" if part else path
 
 
-def nested(path: str, value: object) -> dict[str, object]:
+def nested(path: str, leaf: object) -> dict[str, object]:
     """The document with only this value."""
     first, _, rest = path.partition(".")
-    return {first: nested(rest, value) if rest else value}
+    return {first: nested(rest, leaf) if rest else leaf}
 
 
 def merged(documents: Iterable[dict[str, object]]) -> dict[str, object]:

@@ -12,7 +12,7 @@ from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds.common import SpecFields, base_count, is_elastic
-from queuectl.objects.kinds.places import Entry
+from queuectl.objects.kinds.places import PodSetPlace
 from queuectl.objects.kubernetes.pods import read_count
 from queuectl.objects.kubernetes.wire import Meta
 
@@ -22,15 +22,15 @@ KEY: Final = f"metadata.annotations: {keys.ELASTIC_JOB}"
 class Growing(Protocol):
     """A kind whose jobs can be elastic."""
 
-    def can_grow(self, document: Any, entry: Entry) -> bool:
+    def can_grow(self, document: Any, entry: PodSetPlace) -> bool:
         """Whether the pods of this podset can be added and evicted one by one. Raises RequestError if those of no podset can."""
         ...
 
-    def check_growth(self, document: Any, entry: Entry, base: int) -> None:
+    def check_growth(self, document: Any, entry: PodSetPlace, base: int) -> None:
         """Raise RequestError if the job could not bear that. ``base``: the number of pods of this podset in its gang."""
         ...
 
-    def stated_least(self, document: Any, entry: Entry) -> int | None:
+    def stated_least(self, document: Any, entry: PodSetPlace) -> int | None:
         """The least number of its pods in the fields of the kind; None without one."""
         ...
 
@@ -38,7 +38,7 @@ class Growing(Protocol):
 def elastic_fields(
     kind: Growing,
     document: Any,
-    asking: Iterable[tuple[Entry, int]],
+    asking: Iterable[tuple[PodSetPlace, int]],
     fields: SpecFields,
     *,
     suspended: bool,
@@ -99,7 +99,7 @@ def _of_gang(podsets: Iterable[PodSet], array: ArrayStatus) -> Iterator[PodSet]:
         yield replace(podset, count=array.base)
 
 
-def _least(kind: Growing, document: Any, entry: Entry, count: int) -> int | None:
+def _least(kind: Growing, document: Any, entry: PodSetPlace, count: int) -> int | None:
     """The least number of pods of a podset, from the annotation of its template or else its own field; None without one."""
     meta = entry.template.metadata if entry.template is not None else None
     text = keys.either(meta.annotations if meta else None, keys.MIN_COUNT, kueue=False)

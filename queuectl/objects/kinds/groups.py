@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Final, NamedTuple, cast
 
 from queuectl.domain.gates import MOST_DEPENDENCIES, distinct_gates
-from queuectl.domain.jobs import JobRecord, Outcome, PodPhase, PodRecord
+from queuectl.domain.jobs import JobOutcome, JobRecord, PodPhase, PodRecord
 from queuectl.domain.ledger import Entry
 from queuectl.domain.words import counted
 from queuectl.domain.workload import PodSet, PodShape
@@ -44,7 +44,7 @@ def key_of(pod: PodRecord) -> GroupKey:
 
 
 @dataclass(slots=True)
-class Group:
+class PodGroup:
     """One workload.
 
     Attributes:
@@ -78,21 +78,21 @@ class Group:
         """The pod with the podset and the rank that it has in the group."""
         return pod
 
-    def assemble(self, *, known: bool) -> JobRecord | None:
-        """The record of the present pods; None if there is nothing to describe. ``known``: the ledger has it, not Finished."""
-        current = self._current(known)
+    def assemble(self, *, in_ledger: bool) -> JobRecord | None:
+        """The record of the present pods; None if there is nothing to describe. ``in_ledger``: the ledger has it, not Finished."""
+        current = self._current(in_ledger)
         if not current:
             return self._absent()
         first = member_of(current.first(Fact.ALIVE) or current.oldest)
         self.total = first.total or 1
-        done = Counter({str(name): n for name, n in current.counts(Fact.DONE).items()})
+        succeeded = Counter({str(name): n for name, n in current.counts(Fact.SUCCEEDED).items()})
         released = current.count(Fact.RELEASED)
         awaits = ""
         if released:
-            podsets = self._running_podsets(current, done)
+            podsets = self._running_podsets(current, succeeded)
         else:
             self.started = {}
-            podsets, awaits = self._waiting_podsets(current, done)
+            podsets, awaits = self._waiting_podsets(current, succeeded)
         self.entry = None
         if not podsets and self.record is not None:
             podsets = list(self.record.podsets)  # all its pods have ended
@@ -109,7 +109,7 @@ class Group:
             podsets=tuple(podsets),
             suspended=not released,
             attempt=max(cast(Counter[int], current.counts(Fact.ATTEMPT))),
-            outcome=self._outcome(current, done),
+            outcome=self._outcome(current, succeeded),
             status=member_of(shown).job.status if shown is not None else "",
             deleting=current.count(Fact.TERMINATING) == len(current),
             staged=first.fast,
@@ -141,10 +141,10 @@ class Group:
         )
         return self.record
 
-    def _current(self, known: bool) -> Roster:
+    def _current(self, in_ledger: bool) -> Roster:
         """Its pods, without those of an earlier workload of the same name."""
         new = self.pods.first(Fact.NEW)
-        if self.record is not None and self.record.outcome is not None and new and not known:
+        if self.record is not None and self.record.outcome is not None and new and not in_ledger:
             self._begin_again(new.uid)
         if not self.uid and self.pods:
             live = self._live()
@@ -154,14 +154,14 @@ class Group:
 
     def _live(self) -> PodRecord | None:
         """The first pod of a workload that has not ended."""
-        for workload in self.pods.values(Fact.MEMBER):
+        for workload in self.pods.distinct(Fact.MEMBER):
             first = self.pods.first(Fact.MEMBER, workload)
             ended = self.pods.count(Fact.MEMBER, workload) == self.pods.count(
                 Fact.ENDED_MEMBER, workload
             )
             if first is None or workload == "":
                 continue
-            done = self.pods.count(Fact.DONE_MEMBER, workload)
+            done = self.pods.count(Fact.SUCCEEDED_MEMBER, workload)
             if not ended or done < (member_of(first).total or 1):
                 return first
         return None
@@ -173,11 +173,11 @@ class Group:
         self.uid, self.record, self.entry = uid, None, None
         self.started, self.vanished = {}, Counter()
 
-    def _running_podsets(self, pods: Iterable[PodRecord], done: Counter[str]) -> list[PodSet]:
+    def _running_podsets(self, pods: Iterable[PodRecord], succeeded: Counter[str]) -> list[PodSet]:
         if not self.started:
             before = self.record
             if self.entry is not None and self.entry.placement is not None:
-                self.started = _placed(self.entry, pods, done, self.total)
+                self.started = _placed(self.entry, pods, succeeded, self.total)
             elif before is not None and before.suspended and before.podsets:
                 self.started = {podset.name: podset for podset in before.podsets}
             else:
@@ -188,10 +188,10 @@ class Group:
             if podset.count > self.vanished[name]
         ]
 
-    def _waiting_podsets(self, pods: Roster, done: Counter[str]) -> tuple[list[PodSet], str]:
+    def _waiting_podsets(self, pods: Roster, succeeded: Counter[str]) -> tuple[list[PodSet], str]:
         """The podsets that it requests, and the pods for which it waits. Pods beyond its number stay gated."""
-        self._recall(done)
-        needed = max(0, self.total - done.total() - self.vanished.total())
+        self._recall(succeeded)
+        needed = max(0, self.total - succeeded.total() - self.vanished.total())
         waiting = pods.counts(Fact.WAITING).total()
         if waiting > needed:
             gated = (p for p in pods if p.gated and not (p.terminal or p.terminating))
@@ -207,21 +207,21 @@ class Group:
         text = f"{min(waiting, needed)} of {counted(needed, 'pod')} of the group exist"
         return podsets, "" if complete else text
 
-    def _recall(self, done: Counter[str]) -> None:
+    def _recall(self, succeeded: Counter[str]) -> None:
         """After a restart: the pods that had succeeded and were deleted are those that its entry did not request any more."""
         if self.entry is not None and self.entry.state.waiting and self.entry.pods:
-            gone = self.total - self.entry.pods - done.total()
+            gone = self.total - self.entry.pods - succeeded.total()
             self.vanished = Counter({"": max(0, gone)})
 
-    def _outcome(self, pods: Roster, done: Counter[str]) -> Outcome | None:
-        if done.total() + self.vanished.total() >= self.total:
-            return Outcome.SUCCEEDED
+    def _outcome(self, pods: Roster, succeeded: Counter[str]) -> JobOutcome | None:
+        if succeeded.total() + self.vanished.total() >= self.total:
+            return JobOutcome.SUCCEEDED
         ended = pods.count(Fact.ENDED) == len(pods)
-        return Outcome.FAILED if ended and pods.count(Fact.FINAL) else None
+        return JobOutcome.FAILED if ended and pods.count(Fact.FINAL) else None
 
     def _gates(self, pods: Roster) -> tuple[tuple[str, ...], str | None]:
         """The gates of all pods, and the error if they are too many: any pod of a group can name what the group waits for."""
-        lists = cast(list[tuple[str, ...]], pods.values(Fact.GATES))
+        lists = cast(list[tuple[str, ...]], pods.distinct(Fact.GATES))
         gates = distinct_gates(gate for each in lists[:MOST_DEPENDENCIES] for gate in each)
         number = max(len(gates), len(lists))
         if number <= MOST_DEPENDENCIES:
@@ -256,7 +256,7 @@ class Group:
 def _waiting(pods: Roster) -> dict[str, PodSet]:
     """The podsets of the pods that wait, in the order of their first pods."""
     found: dict[str, PodSet] = {}
-    for name in pods.values(Fact.WAITING):
+    for name in pods.distinct(Fact.WAITING):
         first = pods.first(Fact.WAITING, name)
         for podset in member_of(first).job.podsets if first is not None else ():
             found[podset.name] = replace(podset, count=pods.count(Fact.WAITING, name))
@@ -275,14 +275,14 @@ def _grouped(pods: Iterable[PodRecord]) -> dict[str, PodSet]:
 
 
 def _placed(
-    entry: Entry, pods: Iterable[PodRecord], done: Counter[str], total: int
+    entry: Entry, pods: Iterable[PodRecord], succeeded: Counter[str], total: int
 ) -> dict[str, PodSet]:
     """The podsets of a running gang, as its placement has them. Slots of pods that succeeded are possibly free already."""
     assert entry.placement is not None
     shapes = _grouped(pods)
     planned = entry.planned.requests if entry.planned is not None else {}
     placed = {p.podset: p.pods if p.pods is not None else p.count for p in entry.placement.podsets}
-    freed = total - sum(placed.values()) >= done.total()
+    freed = total - sum(placed.values()) >= succeeded.total()
     found = {}
     for name, count in placed.items():
         shape = shapes.get(name)
@@ -290,7 +290,7 @@ def _placed(
             if name not in planned:
                 continue
             shape = PodSet(name, 1, PodShape(planned[name]))
-        found[name] = replace(shape, count=count + (done[name] if freed else 0))
+        found[name] = replace(shape, count=count + (succeeded[name] if freed else 0))
     return found
 
 
@@ -312,7 +312,7 @@ def _remembered(entry: Entry) -> JobRecord:
     )
 
 
-def common(values: Iterable[str]) -> str:
+def common(texts: Iterable[str]) -> str:
     """The value of all; "" if they differ."""
-    found = set(values)
+    found = set(texts)
     return found.pop() if len(found) == 1 else ""

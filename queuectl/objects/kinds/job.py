@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace as replace_fields
 
-from queuectl.domain.jobs import JobRecord, Outcome, Parallelism
+from queuectl.domain.jobs import JobOutcome, JobRecord, Parallelism
 from queuectl.objects import keys
 from queuectl.objects.errors import MalformedError, RequestError
 from queuectl.objects.kinds.common import (
@@ -21,7 +21,7 @@ from queuectl.objects.kinds.common import (
     notice,
     patch_frame,
     read_job,
-    relabelled,
+    relabeled,
     start_frame,
     starting_template,
     template_patch,
@@ -128,7 +128,7 @@ class BatchJob:
         return patch_frame(record, status)
 
     def queue_patch(self, record: JobRecord, status: str, queue: str) -> dict[str, Any]:
-        return relabelled(record, status, queue)
+        return relabeled(record, status, queue)
 
     def notice_patch(self, record: JobRecord, status: str, deadline: str) -> dict[str, Any]:
         return notice(record, status, deadline)
@@ -160,10 +160,10 @@ def _as_asked(parallelism: Parallelism | None, patch: dict[str, Any]) -> dict[st
     return patch
 
 
-def _outcome(conditions: list[Condition]) -> Outcome | None:
+def _outcome(conditions: list[Condition]) -> JobOutcome | None:
     if holds(conditions, "Complete"):
-        return Outcome.SUCCEEDED
-    return Outcome.FAILED if holds(conditions, "Failed") else None
+        return JobOutcome.SUCCEEDED
+    return JobOutcome.FAILED if holds(conditions, "Failed") else None
 
 
 def _ask(spec: JobSpec, status: JobStatus, meta: Meta, kueue: bool) -> SpecFields:

@@ -130,7 +130,7 @@ def elastic_fields(spec: JobSpec, status: JobStatus, meta: Meta, kueue: bool) ->
     first = max(base, stated or most)
     if first < most and not ends_with(spec, first):
         raise RequestError(
-            f"{key}: spec.successPolicy has no rule that the first {first} indexes can fulfil, so the Job could not complete "
+            f"{key}: spec.successPolicy has no rule that the first {first} indexes can fulfill, so the Job could not complete "
             "while it has fewer pods than spec.parallelism"
         )
     podset = pods_of(spec, base, kueue)

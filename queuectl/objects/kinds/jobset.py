@@ -32,7 +32,7 @@ from queuectl.objects.kinds.job_indexes import (
     check_disruption,
     ends_with,
 )
-from queuectl.objects.kinds.places import Entry, entries
+from queuectl.objects.kinds.places import PodSetPlace, entries
 from queuectl.objects.kinds.wires import field
 from queuectl.objects.kubernetes.wire import Wire
 
@@ -85,10 +85,10 @@ class JobSet(DescribedKind):
         _SUCCESS: SuccessPolicy | None,
     }
 
-    def can_grow(self, document: Any, entry: Entry) -> bool:  # noqa: ARG002 - of Growing
+    def can_grow(self, document: Any, entry: PodSetPlace) -> bool:  # noqa: ARG002 - of Growing
         return bool(field(entry.content, "replicas") in (None, 1))
 
-    def check_growth(self, document: Any, entry: Entry, base: int) -> None:
+    def check_growth(self, document: Any, entry: PodSetPlace, base: int) -> None:
         parallelism, completions = (field(entry.content, path) for path in _AT_ONCE)
         parallelism = 1 if parallelism is None else parallelism
         if completions is not None and completions != parallelism:
@@ -113,40 +113,40 @@ class JobSet(DescribedKind):
         decides = not targets or entry.content.name in targets
         if decides and base < parallelism and not ends_with(spec, base):
             raise RequestError(
-                f"{KEY}: {at}spec.successPolicy has no rule that the first {base} indexes can fulfil, so the JobSet could not "
+                f"{KEY}: {at}spec.successPolicy has no rule that the first {base} indexes can fulfill, so the JobSet could not "
                 "complete while it has fewer pods"
             )
 
-    def _is_awaited(self, document: Any, entry: Entry) -> bool:
+    def _is_awaited(self, document: Any, entry: PodSetPlace) -> bool:
         """Whether other Jobs come only when all pods of this entry are ready."""
         found = entries(self.description.podsets, document)
         awaited = (one for other in found for one in field(other.content, _DEPENDS) or ())
         named = _DependsOn(entry.content.name, "Ready")
         return field(document, _ORDER) == "InOrder" or named in awaited
 
-    def asked(self, document: Any, fields: SpecFields) -> SpecFields:
-        found = list(entries(self.description.podsets, document))
-        followed = fields.followed or any(map(_queues_pods, found))
-        late = [one.podset for one in found if field(one.content, _DEPENDS)]
+    def read_fields(self, document: Any, fields: SpecFields) -> SpecFields:
+        places = list(entries(self.description.podsets, document))
+        followed = fields.followed or any(map(_queues_pods, places))
+        late = [one.podset for one in places if field(one.content, _DEPENDS)]
         started = {one.name for one in field(document, _STATUSES) or () if one.has_started}
         unborn = tuple(name for name in late if name not in started)
         if field(document, _ORDER) == "InOrder":
             # The next Job starts as soon as the pods of the last one are ready, so the gang is ready when all are.
-            late, unborn = [one.podset for one in found[1:]], ()
+            late, unborn = [one.podset for one in places[1:]], ()
         fields = replace(fields, followed=followed, late=tuple(late), unborn=unborn)
         fields = replace(fields, restarts=field(document, _FAILURE_POLICY) is not None)
         # The podset that grows is one Job, and its gang only a part of that.
         return (
             fields
             if is_elastic(document.metadata, kueue=True)
-            else _without_ended(document, found, fields)
+            else _without_ended(document, places, fields)
         )
 
 
-def _without_ended(document: Any, found: Iterable[Entry], fields: SpecFields) -> SpecFields:
+def _without_ended(document: Any, places: Iterable[PodSetPlace], fields: SpecFields) -> SpecFields:
     """The request without the pods of Jobs that have succeeded: the operator keeps these Jobs."""
     succeeded = {one.name.lower(): one.succeeded or 0 for one in field(document, _STATUSES) or ()}
-    jobs = {one.podset: max(1, field(one.content, "replicas") or 1) for one in found}
+    jobs = {one.podset: max(1, field(one.content, "replicas") or 1) for one in places}
     counts = {one.name: one.count for one in fields.podsets}
     left = {
         name: count // jobs[name] * max(0, jobs[name] - max(0, succeeded.get(name, 0)))
@@ -190,7 +190,7 @@ def _left(
     return tuple(one for one in reduced if one.count), ()
 
 
-def _queues_pods(entry: Entry) -> bool:
+def _queues_pods(entry: PodSetPlace) -> bool:
     """Whether its Jobs have more completions than pods at once."""
     at_once, completions = (field(entry.content, path) for path in _AT_ONCE)
     return completions is not None and completions > (1 if at_once is None else at_once)

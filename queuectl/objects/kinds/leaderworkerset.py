@@ -82,9 +82,12 @@ def read_set(document: WireSet, *, kueue: bool = True, strict: bool = False) -> 
     Raises:
         MalformedError: only when ``strict``.
     """
-    one = document.spec.leader_worker_template
+    group_template = document.spec.leader_worker_template
     named = lenient(document.metadata.labels, keys.QUEUE_NAME, kueue)
-    templates = {"leaderTemplate": one.leader_template, "workerTemplate": one.worker_template}
+    templates = {
+        "leaderTemplate": group_template.leader_template,
+        "workerTemplate": group_template.worker_template,
+    }
 
     def ask() -> SpecFields:
         if named is None:
@@ -94,14 +97,14 @@ def read_set(document: WireSet, *, kueue: bool = True, strict: bool = False) -> 
         refuse(_UNSUPPORTED, document)
         for field, template in templates.items():
             _check(template, f"{_TEMPLATES}.{field}")
-        podsets = tuple(_podsets(one, kueue))
+        podsets = tuple(_podsets(group_template, kueue))
         check_groups(podsets)
         return SpecFields(podsets)
 
     record = read_job(
         KIND,
         document.metadata,
-        [one.leader_template, one.worker_template],
+        [group_template.leader_template, group_template.worker_template],
         suspended=True,
         drained=True,
         outcome=None,
@@ -143,15 +146,17 @@ def labels_of(name: str, group: int, index: int) -> Mapping[str, str]:
     }
 
 
-def _podsets(one: LeaderWorkerTemplate, kueue: bool) -> Iterator[PodSet]:
-    size = check_count(1 if one.size is None else one.size, f"{_TEMPLATES}.size")
+def _podsets(template: LeaderWorkerTemplate, kueue: bool) -> Iterator[PodSet]:
+    size = check_count(1 if template.size is None else template.size, f"{_TEMPLATES}.size")
     path = f"{_TEMPLATES}.workerTemplate"
-    if one.leader_template is None:
-        yield read_podset(MAIN, size, one.worker_template, path, kueue=kueue)
+    if template.leader_template is None:
+        yield read_podset(MAIN, size, template.worker_template, path, kueue=kueue)
         return
-    yield read_podset(LEADER, 1, one.leader_template, f"{_TEMPLATES}.leaderTemplate", kueue=kueue)
+    yield read_podset(
+        LEADER, 1, template.leader_template, f"{_TEMPLATES}.leaderTemplate", kueue=kueue
+    )
     if size > 1:
-        yield read_podset(WORKER, size - 1, one.worker_template, path, kueue=kueue)
+        yield read_podset(WORKER, size - 1, template.worker_template, path, kueue=kueue)
 
 
 def _queue_of(template: Template | None, kueue: bool) -> str | None:

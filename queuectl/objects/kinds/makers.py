@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Final
 
 from queuectl.objects.kinds.description import (
+    DescriptionPart,
     GroupOrNone,
     Kind,
     Name,
     NameOrNone,
-    Part,
     PathOrNone,
     PodLabels,
     PodSets,
@@ -24,7 +24,7 @@ from queuectl.objects.kinds.ray import cluster_podsets
 from queuectl.objects.kinds.sparkapplication import LABELS
 
 
-class Created(Part, frozen=True, kw_only=True):
+class Created(DescriptionPart, frozen=True, kw_only=True):
     """Objects of a queue that the controller of a kind creates with annotations of its user.
 
     Attributes:
@@ -40,7 +40,7 @@ class Created(Part, frozen=True, kw_only=True):
     operator: str = ""
 
 
-class Maker(Part, frozen=True, kw_only=True):
+class Maker(DescriptionPart, frozen=True, kw_only=True):
     """A kind.
 
     Attributes:

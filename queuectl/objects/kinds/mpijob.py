@@ -13,7 +13,7 @@ from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds.common import SpecFields
 from queuectl.objects.kinds.described import DescribedKind
 from queuectl.objects.kinds.description import BATCH_JOB, Description, Manager, PodSets
-from queuectl.objects.kinds.places import Entry, entries
+from queuectl.objects.kinds.places import PodSetPlace, entries
 from queuectl.objects.kinds.wires import field
 
 _LAUNCHER: Final = "launcher"
@@ -33,7 +33,7 @@ class MPIJob(DescribedKind):
         _CLEANING: str | None,
     }
 
-    def asked(self, document: Any, fields: SpecFields) -> SpecFields:
+    def read_fields(self, document: Any, fields: SpecFields) -> SpecFields:
         _check({one.podset: one for one in entries(self.description.podsets, document)})
         workers = any(podset.name == _WORKER for podset in fields.podsets)
         waits = field(document, _LAUNCHER_CREATION) == "WaitForWorkersReady"
@@ -45,13 +45,13 @@ class MPIJob(DescribedKind):
             # The launcher has the index 0 then, and the workers those from 1.
             first_ranks=((_WORKER, 1),) if shifted and workers else (),
             # A worker has the name of its index. With another policy, a suspension deletes also those that have ended.
-            kept=(_WORKER,) if field(document, _CLEANING) == "Running" else (),
+            kept_podsets=(_WORKER,) if field(document, _CLEANING) == "Running" else (),
         )
 
 
-def _check(found: dict[str, Entry]) -> None:
+def _check(replicas: dict[str, PodSetPlace]) -> None:
     """Check what the operator checks only after the creation. Raises RequestError."""
-    launcher, worker = found.get(_LAUNCHER), found.get(_WORKER)
+    launcher, worker = replicas.get(_LAUNCHER), replicas.get(_WORKER)
     if launcher is None:
         raise RequestError("spec.mpiReplicaSpecs: has no Launcher")
     if (count := launcher.count()) != 1:

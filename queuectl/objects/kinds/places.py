@@ -15,7 +15,7 @@ from queuectl.objects.kubernetes.wire import Template
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PodSetPlace:
     """One podset.
 
     Attributes:
@@ -84,23 +84,23 @@ class Entry:
                 check_count(value, f"{self.path}.{path}")
 
 
-def entries(places: Iterable[PodSets], document: Any) -> Iterator[Entry]:
+def entries(places: Iterable[PodSets], document: Any) -> Iterator[PodSetPlace]:
     """All entries of an object, in podset order. ``document``: a struct or a document."""
     for where in places:
-        found = field(document, where.path)
+        listed = field(document, where.path)
         if where.only is not None and not _counts(where.only, document):
             continue
         if where.name:
-            if found is not None or where.default is not None:
-                yield Entry(where, where.name, where.path, found)
+            if listed is not None or where.default is not None:
+                yield PodSetPlace(where, where.name, where.path, listed)
         elif where.key:
-            for index, content in enumerate(found or ()):
+            for index, content in enumerate(listed or ()):
                 name = (field(content, where.key) or "").lower()
-                yield Entry(where, name, f"{where.path}[{index}]", content, index)
+                yield PodSetPlace(where, name, f"{where.path}[{index}]", content, index)
         else:
             for key in where.types:
-                if key in (found or {}):
-                    yield Entry(where, key.lower(), f"{where.path}.{key}", found[key])
+                if key in (listed or {}):
+                    yield PodSetPlace(where, key.lower(), f"{where.path}.{key}", listed[key])
 
 
 def _counts(only: Only, document: Any) -> bool:

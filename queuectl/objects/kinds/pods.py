@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from queuectl.domain.fleet import HOSTNAME
-from queuectl.domain.jobs import JobRecord, Member, Outcome, PodFace, PodRecord
+from queuectl.domain.jobs import JobOutcome, JobRecord, PodFace, PodGroupMember, PodRecord
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
@@ -40,7 +40,7 @@ MOST_PODS: Final = 10_000
 Bytes = bytes | msgspec.Raw
 """An object in JSON."""
 
-_OUTCOMES: Final = {"Succeeded": Outcome.SUCCEEDED, "Failed": Outcome.FAILED}
+_OUTCOMES: Final = {"Succeeded": JobOutcome.SUCCEEDED, "Failed": JobOutcome.FAILED}
 
 
 class WireMember(Wire):
@@ -76,7 +76,9 @@ def pod_reader(labels: Sequence[str], *, kueue: bool = True) -> Callable[[Bytes]
     return read
 
 
-def read_member(document: WireMember, *, kueue: bool = True, strict: bool = False) -> Member:
+def read_member(
+    document: WireMember, *, kueue: bool = True, strict: bool = False
+) -> PodGroupMember:
     """The request of a pod. The record has an error of the user, which is not raised.
 
     Args:
@@ -122,7 +124,7 @@ def read_member(document: WireMember, *, kueue: bool = True, strict: bool = Fals
         strict=strict,
     )
     face = PodFace(job.name, job.uid, job.version)
-    return Member(
+    return PodGroupMember(
         replace(job, of_pods=True, ungated=(), face=face),
         group,
         parent,
@@ -135,7 +137,7 @@ def read_member(document: WireMember, *, kueue: bool = True, strict: bool = Fals
 
 def role_of(podset: PodSet) -> str:
     """The name of the podset of pods with this request in a group: equal for equal requests."""
-    asked = (
+    request = (
         sorted(podset.shape.requests.items()),
         podset.shape.rules,
         sorted(podset.shape.incidental),
@@ -147,7 +149,7 @@ def role_of(podset: PodSet) -> str:
         podset.gpu_fraction,
         podset.one_numa_node,
     )
-    return f"pods-{blake2b(repr(asked).encode(), digest_size=4).hexdigest()}"
+    return f"pods-{blake2b(repr(request).encode(), digest_size=4).hexdigest()}"
 
 
 def _unpinned(spec: TemplateSpec, gated: bool) -> TemplateSpec:

@@ -29,12 +29,12 @@ from queuectl.objects.kinds.description import (
     Description,
     Manager,
     Only,
-    Phase,
     PodSets,
     Required,
+    StatusPhase,
     Unsupported,
 )
-from queuectl.objects.kinds.places import Entry
+from queuectl.objects.kinds.places import PodSetPlace
 from queuectl.objects.kinds.wires import field
 
 _GROUP, _VERSION = "ray.io", "v1"
@@ -114,19 +114,19 @@ class RayKind(DescribedKind):
         others = (_HEAD, _SUBMITTER)
         return [one if one.name in others else with_init(one, _WAIT) for one in podsets]
 
-    def asked(self, document: Any, fields: SpecFields) -> SpecFields:
-        return replace(super().asked(document, fields), followed=True)
+    def read_fields(self, document: Any, fields: SpecFields) -> SpecFields:
+        return replace(super().read_fields(document, fields), followed=True)
 
 
 class RayCluster(RayKind):
     """Adds elastic clusters. KubeRay regards a RayJob, which has such a cluster, as not started while a pod of it waits."""
 
-    def can_grow(self, document: Any, entry: Entry) -> bool:  # noqa: ARG002 - of Growing
+    def can_grow(self, document: Any, entry: PodSetPlace) -> bool:  # noqa: ARG002 - of Growing
         hosts = field(entry.content, _HOSTS) if entry.index is not None else None
         # KubeRay replaces all pods of a replica with several hosts together.
         return entry.index is not None and (hosts or 1) == 1
 
-    def stated_least(self, document: Any, entry: Entry) -> int | None:  # noqa: ARG002 - of Growing
+    def stated_least(self, document: Any, entry: PodSetPlace) -> int | None:  # noqa: ARG002 - of Growing
         return field(entry.content, _LEAST) or None
 
 
@@ -140,7 +140,7 @@ class RayJob(RayKind):
         stopped = succeeded and field(document, _JOB_STATUS) not in (None, "", "SUCCEEDED")
         return succeeded and not stopped, failed or stopped, drained
 
-    def asked(self, document: Any, fields: SpecFields) -> SpecFields:
+    def read_fields(self, document: Any, fields: SpecFields) -> SpecFields:
         if (mode := field(document, _MODE) or _K8S_JOB) not in (_K8S_JOB, "HTTPMode", _SIDECAR):
             raise RequestError(
                 f"{_MODE}: {mode!r} is not supported: KubeRay does not suspend a RayJob that waits for its user",
@@ -148,7 +148,7 @@ class RayJob(RayKind):
             )
         podsets = tuple(self._with_submitter(one, mode) for one in fields.podsets)
         late = tuple(one.name for one in podsets if one.name == _SUBMITTER)
-        return replace(super().asked(document, fields), podsets=podsets, late=late)
+        return replace(super().read_fields(document, fields), podsets=podsets, late=late)
 
     def _with_submitter(self, podset: PodSet, mode: str) -> PodSet:
         if podset.name == _SUBMITTER:
@@ -206,7 +206,7 @@ RAYJOB: Final = RayJob(
             ),
         ),
         # On its RayCluster. Its pods have only the name of the RayCluster, and the labels of queuectl.
-        phase=Phase(
+        phase=StatusPhase(
             path="status.jobDeploymentStatus",
             succeeded=("Complete",),
             failed=("Failed",),

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from enum import Enum, auto
 
-from queuectl.domain.jobs import Member, PodPhase, PodRecord
+from queuectl.domain.jobs import PodGroupMember, PodPhase, PodRecord
 
-Value = str | int | tuple[str, ...]
+FactValue = str | int | tuple[str, ...]
 Place = tuple[float, str, str]
 """The order of creation: time, name and uid."""
 
@@ -19,8 +19,8 @@ class Fact(Enum):
 
     MEMBER = auto()  # value: uid of its workload
     ENDED_MEMBER = auto()  # the same of those that have ended
-    DONE_MEMBER = auto()  # the same of those that succeeded
-    DONE = auto()  # it succeeded; value: podset
+    SUCCEEDED_MEMBER = auto()  # the same of those that succeeded
+    SUCCEEDED = auto()  # it succeeded; value: podset
     ENDED = auto()
     ALIVE = auto()
     RELEASED = auto()
@@ -44,7 +44,7 @@ _IN_ORDER = frozenset(
 """The facts of which the first pod is asked for."""
 
 
-def member_of(pod: PodRecord) -> Member:
+def member_of(pod: PodRecord) -> PodGroupMember:
     """The request of a pod of a workload."""
     assert pod.member is not None
     return pod.member
@@ -54,7 +54,7 @@ def _place(pod: PodRecord) -> Place:
     return (member_of(pod).job.created_at, pod.name, pod.uid)
 
 
-def _facts(pod: PodRecord) -> Iterator[tuple[Fact, Value]]:
+def _facts(pod: PodRecord) -> Iterator[tuple[Fact, FactValue]]:
     member = member_of(pod)
     released = not (pod.gated or pod.terminal)
     yield Fact.MEMBER, member.workload
@@ -70,8 +70,8 @@ def _facts(pod: PodRecord) -> Iterator[tuple[Fact, Value]]:
         if member.job.error is not None:
             yield Fact.ERROR, True
     if pod.phase is PodPhase.SUCCEEDED:
-        yield Fact.DONE, pod.podset
-        yield Fact.DONE_MEMBER, member.workload
+        yield Fact.SUCCEEDED, pod.podset
+        yield Fact.SUCCEEDED_MEMBER, member.workload
     if pod.gated and not (pod.terminal or pod.terminating):
         yield Fact.WAITING, pod.podset
     if pod.gated and not member.workload:
@@ -98,10 +98,10 @@ class Roster:
     def __init__(self, pods: Iterable[PodRecord] = ()) -> None:
         self.version = 0
         self._pods: dict[str, PodRecord] = {}
-        self._facts: dict[str, tuple[Place, tuple[tuple[Fact, Value], ...]]] = {}
-        self._counts: dict[Fact, Counter[Value]] = {fact: Counter() for fact in Fact}
+        self._facts: dict[str, tuple[Place, tuple[tuple[Fact, FactValue], ...]]] = {}
+        self._counts: dict[Fact, Counter[FactValue]] = {fact: Counter() for fact in Fact}
         self._places: list[Place] = []
-        self._first: dict[tuple[Fact, Value], list[Place]] = {}
+        self._first: dict[tuple[Fact, FactValue], list[Place]] = {}
         for pod in pods:
             self.put(pod)
 
@@ -140,21 +140,21 @@ class Roster:
             return self
         return Roster(pod for pod in self if member_of(pod).workload in ("", workload))
 
-    def count(self, fact: Fact, value: Value = True) -> int:
+    def count(self, fact: Fact, fact_value: FactValue = True) -> int:
         """The number of pods of which this is so."""
-        return self._counts[fact][value]
+        return self._counts[fact][fact_value]
 
-    def counts(self, fact: Fact) -> Counter[Value]:
+    def counts(self, fact: Fact) -> Counter[FactValue]:
         """The number of pods by value."""
         return self._counts[fact]
 
-    def values(self, fact: Fact) -> list[Value]:
+    def distinct(self, fact: Fact) -> list[FactValue]:
         """The different values, in the order of the first pods that have them."""
         return sorted(self._counts[fact], key=lambda value: self._first[fact, value][0])
 
-    def first(self, fact: Fact, value: Value = True) -> PodRecord | None:
+    def first(self, fact: Fact, fact_value: FactValue = True) -> PodRecord | None:
         """The first pod of which this is so."""
-        places = self._first.get((fact, value))
+        places = self._first.get((fact, fact_value))
         return self._pods[places[0][2]] if places else None
 
     @property
@@ -162,7 +162,7 @@ class Roster:
         """The first of all pods."""
         return self._pods[self._places[0][2]]
 
-    def _count(self, place: Place, facts: Iterable[tuple[Fact, Value]]) -> None:
+    def _count(self, place: Place, facts: Iterable[tuple[Fact, FactValue]]) -> None:
         insort(self._places, place)
         for fact, value in facts:
             self._counts[fact][value] += 1

@@ -13,13 +13,13 @@ from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.ledger import Entry, Intent
 from queuectl.domain.words import counted
 from queuectl.domain.workload import PodSet
-from queuectl.objects.kinds.groups import Group, GroupKey, common
+from queuectl.objects.kinds.groups import GroupKey, PodGroup, common
 from queuectl.objects.kinds.leaderworkerset import KIND, LEADER, WORKER, set_name
 from queuectl.objects.kinds.roster import member_of
 
 
 @dataclass(slots=True)
-class SetGroup(Group):
+class SetGroup(PodGroup):
     """One group.
 
     Attributes:
@@ -31,7 +31,7 @@ class SetGroup(Group):
     running: int = 0
 
     @property
-    def wanted(self) -> bool:
+    def requested(self) -> bool:
         """Whether the set still has this group, so that the operator creates its pods again."""
         one = self.parent
         if one is None or one.groups is None:
@@ -52,16 +52,16 @@ class SetGroup(Group):
         rank = pod.rank - 1 if name == WORKER and pod.rank else pod.rank
         return replace(pod, podset=name, rank=rank)
 
-    def assemble(self, *, known: bool) -> JobRecord | None:
-        roster = self._current(known)
+    def assemble(self, *, in_ledger: bool) -> JobRecord | None:
+        roster = self._current(in_ledger)
         current = [self.seated(pod) for pod in roster]
-        if not self.uid or not (current or self.wanted):
+        if not self.uid or not (current or self.requested):
             self.record = None
             return None
         alive = [pod for pod in current if not pod.terminal]
         released = [pod for pod in alive if not pod.gated]
-        kept = self.running if known and self.wanted else 0
-        runs = bool(released) or kept > 0
+        running = self.running if in_ledger and self.requested else 0
+        runs = bool(released) or running > 0
         podsets = tuple(self._requests(alive, runs=runs))
         base = self._base(alive or current)
         error, unsupported = self._error(roster)
@@ -73,7 +73,7 @@ class SetGroup(Group):
             version=max((pod.version for pod in current), default=base.version + 1),
             podsets=podsets,
             suspended=not runs,
-            attempt=max((kept, *(pod.attempt for pod in current))),
+            attempt=max((running, *(pod.attempt for pod in current))),
             status=next((s for pod in current if (s := member_of(pod).job.status)), ""),
             awaits="" if runs else self._awaits(alive, podsets),
             preempt_requested=common(pod.preempt_requested for pod in released),
@@ -129,10 +129,10 @@ class SetGroup(Group):
         return names[-1]
 
 
-def new_group(key: GroupKey, sets: Mapping[tuple[str, str], JobRecord]) -> Group:
+def new_group(key: GroupKey, sets: Mapping[tuple[str, str], JobRecord]) -> PodGroup:
     """A group without pods. ``sets``: by namespace and name."""
     if key.kind != KIND:
-        return Group(key)
+        return PodGroup(key)
     return SetGroup(key, parent=sets.get(set_key(key)))
 
 

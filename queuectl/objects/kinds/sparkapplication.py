@@ -24,13 +24,13 @@ from queuectl.objects.kinds.common import SpecFields
 from queuectl.objects.kinds.described import DescribedKind
 from queuectl.objects.kinds.description import (
     Description,
-    Phase,
     PodLabels,
     PodSets,
+    StatusPhase,
     Unsupported,
     nested,
 )
-from queuectl.objects.kinds.places import Entry
+from queuectl.objects.kinds.places import PodSetPlace
 from queuectl.objects.kinds.wires import field
 from queuectl.objects.kubernetes.wire import Template
 
@@ -95,7 +95,7 @@ class SparkApplication(DescribedKind):
         "priorityClassName": str | None,
     }
 
-    def template_of(self, document: Any, entry: Entry) -> Template | None:
+    def template_of(self, document: Any, entry: PodSetPlace) -> Template | None:
         own = f"{entry.path}.template"
         try:
             # The definition has no schema for a template.
@@ -121,7 +121,7 @@ class SparkApplication(DescribedKind):
             _EXECUTOR: {"instances": 1},
         }
 
-    def asked(self, document: Any, fields: SpecFields) -> SpecFields:
+    def read_fields(self, document: Any, fields: SpecFields) -> SpecFields:
         if (mode := field(document, _MODE) or "cluster") != "cluster":
             raise RequestError(
                 f"{_MODE}: {mode!r} is not supported: only in the mode 'cluster' the driver is a pod",
@@ -132,10 +132,10 @@ class SparkApplication(DescribedKind):
             if value != accepted:
                 raise RequestError(f"{_CONF}: {name}: {reason}", unsupported=True)
         # The driver creates the executors, and another one for each that ends.
-        return replace(super().asked(document, fields), late=(_EXECUTOR,), followed=True)
+        return replace(super().read_fields(document, fields), late=(_EXECUTOR,), followed=True)
 
 
-def _marked(entry: Entry) -> Template:
+def _marked(entry: PodSetPlace) -> Template:
     """The fields in which queuectl writes, as of a template. Admission gates each pod with these labels."""
     labels = field(entry.content, LABELS.path)
     priority_class = field(entry.content, LABELS.priority_class)
@@ -143,7 +143,7 @@ def _marked(entry: Entry) -> Template:
     return msgspec.convert({"metadata": {"labels": labels}, "spec": spec}, Template)
 
 
-def _gated(template: dict[str, Any], entry: Entry) -> dict[str, Any]:
+def _gated(template: dict[str, Any], entry: PodSetPlace) -> dict[str, Any]:
     """The template of the pods as they are after their admission."""
     if keys.KIND_LABEL not in template["metadata"]["labels"]:
         return template
@@ -152,7 +152,7 @@ def _gated(template: dict[str, Any], entry: Entry) -> dict[str, Any]:
     return template | {"spec": template["spec"] | gate | priority_class}
 
 
-def _template(document: Any, entry: Entry) -> dict[str, Any]:
+def _template(document: Any, entry: PodSetPlace) -> dict[str, Any]:
     """The pod template of the driver, or of executors."""
     own = field(entry.content, "template")
     given: Mapping[str, Any] = own or {}
@@ -190,7 +190,7 @@ def _selected(properties: Mapping[str, str], prefix: str) -> Iterator[tuple[str,
             yield key.removeprefix(prefix), value
 
 
-def _properties(document: Any, entry: Entry) -> dict[str, str]:
+def _properties(document: Any, entry: PodSetPlace) -> dict[str, str]:
     """The properties of Spark: those of ``sparkConf``, and those of the other fields, which precede them."""
     role, found = entry.podset, {k: str(v) for k, v in (field(document, _CONF) or {}).items()}
     for source, name in _PROPERTIES.items():
@@ -202,7 +202,7 @@ def _properties(document: Any, entry: Entry) -> dict[str, str]:
 
 
 def _resources(
-    document: Any, entry: Entry, properties: Mapping[str, str]
+    document: Any, entry: PodSetPlace, properties: Mapping[str, str]
 ) -> dict[str, dict[str, Any]]:
     """The requests and limits that Spark writes to its container."""
     role = entry.podset
@@ -284,7 +284,7 @@ SPARKAPPLICATION: Final = SparkApplication(
         # A change of the others starts the application again, too, under the same admission.
         fixed=(_CONF, _TYPE, _MODE, _SELECTOR, _FACTOR, "spec.dynamicAllocation"),
         # After SUBMISSION_FAILED, the operator submits it again, or writes FAILED.
-        phase=Phase(
+        phase=StatusPhase(
             path="status.applicationState.state",
             succeeded=("COMPLETED",),
             failed=("FAILED",),

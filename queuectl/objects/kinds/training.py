@@ -16,7 +16,7 @@ from queuectl.objects.kinds.common import with_init
 from queuectl.objects.kinds.described import DescribedKind
 from queuectl.objects.kinds.description import Description, Manager, PodSets, Unsupported
 from queuectl.objects.kinds.elastic import KEY
-from queuectl.objects.kinds.places import Entry
+from queuectl.objects.kinds.places import PodSetPlace
 from queuectl.objects.kinds.wires import field
 
 _MASTER, _WORKER = "Master", "Worker"
@@ -73,10 +73,10 @@ class PyTorchJob(DescribedKind):
     more: ClassVar[Mapping[str, object]] = {_LEAST: int | None, _BACKOFF: int | None}
     more_of_entries: ClassVar[Mapping[str, object]] = {_RESTART: str | None}
 
-    def can_grow(self, document: Any, entry: Entry) -> bool:  # noqa: ARG002 - of Growing
+    def can_grow(self, document: Any, entry: PodSetPlace) -> bool:  # noqa: ARG002 - of Growing
         return entry.podset == _WORKER.lower()
 
-    def check_growth(self, document: Any, entry: Entry, base: int) -> None:  # noqa: ARG002 - of Growing
+    def check_growth(self, document: Any, entry: PodSetPlace, base: int) -> None:  # noqa: ARG002 - of Growing
         if field(document, _ELASTIC) is None:
             raise RequestError(
                 f"{KEY}: {_ELASTIC} is required: without it, the operator states a fixed number of workers"
@@ -91,7 +91,7 @@ class PyTorchJob(DescribedKind):
                 f"{KEY}: {_BACKOFF}: with 0, an eviction of a worker could be the failure of the job"
             )
 
-    def stated_least(self, document: Any, entry: Entry) -> int | None:
+    def stated_least(self, document: Any, entry: PodSetPlace) -> int | None:
         return field(document, _LEAST) if entry.podset == _WORKER.lower() else None
 
     def complete(self, podsets: list[PodSet]) -> list[PodSet]:

@@ -23,7 +23,7 @@ from queuectl.objects.kinds.common import (
     starting_template,
     withdraws,
 )
-from queuectl.objects.kinds.described import Absent, DescribedKind, Items
+from queuectl.objects.kinds.described import Absent, DescribedKind, ListPatch
 from queuectl.objects.kinds.description import (
     BATCH_JOB,
     JOB_SET,
@@ -75,7 +75,7 @@ class TrainJob(DescribedKind):
         labels = (field(one, f"{_PATCHES.changes}.metadata.labels") for one in found)
         return [Template(TemplateMeta(labels=one)) for one in labels]
 
-    def asked(self, document: Any, fields: SpecFields) -> SpecFields:
+    def read_fields(self, document: Any, fields: SpecFields) -> SpecFields:
         owners = [owner for _, owner in _entries(document)]
         own = [(name, n) for n, name in enumerate(owners) if name == keys.PATCHES_OWNER]
         meta = document.metadata
@@ -83,7 +83,7 @@ class TrainJob(DescribedKind):
         missing = [f"/metadata/{name}" for name in without]
         if not owners:
             missing.append("/" + _PATCHES.path.replace(".", "/"))
-        return replace(fields, items=tuple(own), missing=tuple(missing))
+        return replace(fields, list_indexes=tuple(own), missing=tuple(missing))
 
     def read(self, document: Any, *, kueue: bool = True, strict: bool = False) -> JobRecord:
         record = super().read(document, kueue=kueue, strict=strict)
@@ -114,12 +114,12 @@ class TrainJob(DescribedKind):
         """The patch of the entry: it replaces its changes, or adds an entry to the list, or a list."""
         changes = {_CHANGES: self._changes(record, attempt)}
         entry = {_PATCHES.owner: keys.PATCHES_OWNER, _SPEC: changes}
-        if record.items:
-            [(_, index)] = record.items
-            return nested(_PATCHES.path, Items({str(index): {_SPEC: Absent(changes)}}))
+        if record.list_indexes:
+            [(_, index)] = record.list_indexes
+            return nested(_PATCHES.path, ListPatch({str(index): {_SPEC: Absent(changes)}}))
         if "/" + _PATCHES.path.replace(".", "/") in record.missing:
             return nested(_PATCHES.path, [entry])
-        return nested(_PATCHES.path, Items({"-": Absent(entry)}))
+        return nested(_PATCHES.path, ListPatch({"-": Absent(entry)}))
 
     def _changes(self, record: JobRecord, attempt: int) -> dict[str, Any]:
         own = {keys.KIND_LABEL: self.kind, keys.ATTEMPT_LABEL: str(attempt)}
@@ -177,7 +177,7 @@ def _entries(document: Any) -> Iterator[tuple[object, str | None]]:
 def _with_maps(record: JobRecord, *parts: dict[str, Any]) -> dict[str, Any]:
     """The parts as one patch. As a JSON patch, it adds the maps of the metadata that the object does not have."""
     patch: dict[str, Any] = merged(parts)
-    if isinstance(field(patch, _PATCHES.path), Items):
+    if isinstance(field(patch, _PATCHES.path), ListPatch):
         metadata = patch["metadata"]
         for name in ("annotations", "labels"):
             if f"/metadata/{name}" in record.missing and name in metadata:
@@ -254,22 +254,24 @@ def jobset_of(job: Mapping[str, Any], runtime: Mapping[str, Any]) -> _Document:
     }
 
 
-def _check(changes: Mapping[str, Any], known: Iterable[str], runtime: tuple[str, str]) -> None:
+def _check(
+    changes: Mapping[str, Any], replicated_jobs: Iterable[str], runtime: tuple[str, str]
+) -> None:
     for one in field(changes, "spec.replicatedJobs") or ():
-        if one.get("name") not in known:
+        if one.get("name") not in replicated_jobs:
             kind, name = runtime
             raise RequestError(
                 f"spec.runtimePatches: {kind} {name} has no replicated job {one.get('name')!r}"
             )
 
 
-def _patched(value: Any, change: Any) -> Any:
+def _patched(original: Any, change: Any) -> Any:
     """The value with a change: maps by key, some lists by the names of their entries, other values as a whole."""
-    if not isinstance(value, dict) or not isinstance(change, dict):
+    if not isinstance(original, dict) or not isinstance(change, dict):
         return deepcopy(change)
-    result = dict(value)
+    result = dict(original)
     for key, new in change.items():
-        old = value.get(key)
+        old = original.get(key)
         if key in _BY_NAME:
             result[key] = _by_name(old or [], new or [])
         elif key not in ("containers", "initContainers"):  # their patches have no requests
@@ -284,25 +286,27 @@ def _by_name(old: list[_Document], new: list[_Document]) -> list[_Document]:
     return kept + [deepcopy(one) for one in new if one["name"] not in names]
 
 
-def _adjust(one: _Document, policy: Mapping[str, Any] | None, trainer: Mapping[str, Any]) -> None:
+def _adjust(
+    replicated_job: _Document, policy: Mapping[str, Any] | None, trainer: Mapping[str, Any]
+) -> None:
     """Give a replicated job its number of pods and their requests, as the trainer does."""
-    step = field(one, "template.metadata.labels") or {}
+    step = field(replicated_job, "template.metadata.labels") or {}
     is_trainer = step.get(_STEP) == _TRAINER
     mpi = (policy or {}).get("mpi")
     leads = mpi is not None and bool(mpi.get("runLauncherAsNode"))
     if step.get(_STEP) in _SINGLE:
-        one["replicas"] = 1
-    job = one["template"].setdefault("spec", {})
+        replicated_job["replicas"] = 1
+    job = replicated_job["template"].setdefault("spec", {})
     count = job.get("parallelism", 1)
     if is_trainer and policy is not None:
         count = policy.get("numNodes", 1)
     nodes = trainer.get("numNodes")
-    if nodes is not None and (one["name"] == _NODE if mpi is not None else is_trainer):
+    if nodes is not None and (replicated_job["name"] == _NODE if mpi is not None else is_trainer):
         # The launcher is one of the nodes.
         count = max(nodes - 1, 1) if leads else nodes
     job["parallelism"] = job["completions"] = max(count, 1)
     asked = trainer.get("resourcesPerNode")
-    if asked and policy is not None and (is_trainer or (leads and one["name"] == _NODE)):
+    if asked and policy is not None and (is_trainer or (leads and replicated_job["name"] == _NODE)):
         for container in field(job, "template.spec.containers") or ():
             if container.get("name") == _NODE:
                 container["resources"] = _patched(container.get("resources") or {}, asked)

@@ -32,35 +32,37 @@ def field(document: Any, path: str) -> Any:
 
 
 def wire(
-    one: Description, more: Mapping[str, object], more_of_entries: Mapping[str, object]
+    description: Description, more: Mapping[str, object], more_of_entries: Mapping[str, object]
 ) -> type[msgspec.Struct]:
     """The struct of a kind. ``more``, ``more_of_entries``: types of other fields, and of those of an entry of a podset, by path."""
-    leaves: dict[str, object] = {one.replaces_finished: Any} if one.replaces_finished else {}
-    leaves |= {**dict.fromkeys(_paths(one.unsupported), Any), **more}
-    leaves[one.suspend] = bool | None
-    leaves |= dict.fromkeys((required.path for required in one.required), bool | None)
-    if one.phase is not None:
-        leaves[one.phase.path] = str | None
+    leaves: dict[str, object] = (
+        {description.replaces_finished: Any} if description.replaces_finished else {}
+    )
+    leaves |= {**dict.fromkeys(_paths(description.unsupported), Any), **more}
+    leaves[description.suspend] = bool | None
+    leaves |= dict.fromkeys((required.path for required in description.required), bool | None)
+    if description.phase is not None:
+        leaves[description.phase.path] = str | None
     else:
         leaves[CONDITIONS] = list[Condition] | None
-    for where in one.podsets:
+    for where in description.podsets:
         if where.only is not None:
             leaves[where.only.path] = str | None
-    if one.patches is not None:
-        patch = _patch(one.patches)
-        leaves[one.patches.path] = list[patch] | None  # type: ignore[valid-type]
-    if one.priority_class:
-        leaves[one.priority_class] = str | None
-    if one.manager is not None:
-        leaves[one.manager.path] = str | None
-    places = [(where.path, _entries(where, more_of_entries)) for where in one.podsets]
+    if description.patches is not None:
+        patch = _patch(description.patches)
+        leaves[description.patches.path] = list[patch] | None  # type: ignore[valid-type]
+    if description.priority_class:
+        leaves[description.priority_class] = str | None
+    if description.manager is not None:
+        leaves[description.manager.path] = str | None
+    places = [(where.path, _entries(where, more_of_entries)) for where in description.podsets]
     tree = merged(nested(path, leaf) for path, leaf in (*leaves.items(), *places))
-    return _struct(one.kind, {"metadata": Meta, **tree})
+    return _struct(description.kind, {"metadata": Meta, **tree})
 
 
-def _patch(one: Patches) -> type[msgspec.Struct]:
-    labels = nested(f"{one.changes}.metadata.labels", dict[str, str] | None)
-    return _struct("Patch", merged([nested(one.owner, str | None), labels]))
+def _patch(patches: Patches) -> type[msgspec.Struct]:
+    labels = nested(f"{patches.changes}.metadata.labels", dict[str, str] | None)
+    return _struct("Patch", merged([nested(patches.owner, str | None), labels]))
 
 
 def _entries(where: PodSets, more: Mapping[str, object]) -> object:

@@ -7,7 +7,7 @@ from sys import intern
 
 import msgspec
 
-from queuectl.domain.limits import Bound, Kind, LimitRange
+from queuectl.domain.limits import BoundKind, LimitRange, LimitRangeBound
 from queuectl.domain.records import LimitRangeRecord
 from queuectl.objects.errors import under
 from queuectl.objects.kubernetes.nodes import version_of
@@ -42,21 +42,27 @@ def read_limit_range(wire: WireLimitRange) -> LimitRangeRecord:
     meta = wire.metadata
     requests: dict[str, int] = {}
     limits: dict[str, int] = {}
-    bounds: list[Bound] = []
-    for i, item in enumerate((wire.spec or LimitRangeSpec()).limits or ()):
+    bounds: list[LimitRangeBound] = []
+    for i, limit in enumerate((wire.spec or LimitRangeSpec()).limits or ()):
         path = f"spec.limits[{i}]"
-        least, most = _amounts(item.min, f"{path}.min"), _amounts(item.max, f"{path}.max")
-        default = _amounts(item.default, f"{path}.default")
-        request = _amounts(item.default_request, f"{path}.defaultRequest")
-        ratios = _ratios(item.max_limit_request_ratio, f"{path}.maxLimitRequestRatio")
-        if item.type not in ("Container", "Pod"):
+        least, most = _amounts(limit.min, f"{path}.min"), _amounts(limit.max, f"{path}.max")
+        default = _amounts(limit.default, f"{path}.default")
+        request = _amounts(limit.default_request, f"{path}.defaultRequest")
+        ratios = _ratios(limit.max_limit_request_ratio, f"{path}.maxLimitRequestRatio")
+        if limit.type not in ("Container", "Pod"):
             continue  # of claims
-        if item.type == "Container":
+        if limit.type == "Container":
             limits |= {**most, **default}
             requests |= {**least, **most, **default, **request}
-        whole = item.type == "Pod"
-        for kind, values in ((Kind.MIN, least), (Kind.MAX, most), (Kind.RATIO, ratios)):
-            bounds += [Bound(kind, intern(r), Fraction(v), whole) for r, v in values.items()]
+        whole = limit.type == "Pod"
+        for kind, values in (
+            (BoundKind.MIN, least),
+            (BoundKind.MAX, most),
+            (BoundKind.RATIO, ratios),
+        ):
+            bounds += [
+                LimitRangeBound(kind, intern(r), Fraction(v), whole) for r, v in values.items()
+            ]
     return LimitRangeRecord(
         namespace=intern(meta.namespace or "default"),
         uid=meta.uid,
@@ -67,11 +73,11 @@ def read_limit_range(wire: WireLimitRange) -> LimitRangeRecord:
     )
 
 
-def _amounts(given: dict[str, Quantity] | None, path: str) -> dict[str, int]:
+def _amounts(quantities: dict[str, Quantity] | None, path: str) -> dict[str, int]:
     with under(path):
-        return dict(read_amounts(given))
+        return dict(read_amounts(quantities))
 
 
-def _ratios(given: dict[str, Quantity] | None, path: str) -> dict[str, Fraction]:
+def _ratios(quantities: dict[str, Quantity] | None, path: str) -> dict[str, Fraction]:
     with under(path):
-        return {name: read_factor(name, text) for name, text in (given or {}).items()}
+        return {name: read_factor(name, text) for name, text in (quantities or {}).items()}

@@ -15,7 +15,7 @@ from queuectl.domain.records import NodeTopologyRecord
 from queuectl.objects.errors import under
 from queuectl.objects.kubernetes.nodes import version_of
 from queuectl.objects.kubernetes.requests import read_vector
-from queuectl.objects.kubernetes.wire import LabelledMeta, Quantity, Wire
+from queuectl.objects.kubernetes.wire import LabeledMeta, Quantity, Wire
 
 API_VERSION: Final = "topology.node.k8s.io/v1alpha2"
 KIND: Final = "NodeResourceTopology"
@@ -47,7 +47,7 @@ class TopologyAttribute(Wire):
 
 
 class WireNodeTopology(Wire):
-    metadata: LabelledMeta = msgspec.field(default_factory=LabelledMeta)
+    metadata: LabeledMeta = msgspec.field(default_factory=LabeledMeta)
     zones: list[Zone] | None = None
     attributes: list[TopologyAttribute] | None = None
     topology_policies: list[str] | None = None

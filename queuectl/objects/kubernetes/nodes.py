@@ -219,7 +219,7 @@ def with_hostnames(nodes: Sequence[Node], queues: QueueConfig) -> list[Node]:
 def lacks_hostname(node: Node, queues: QueueConfig) -> str | None:
     """A Topology with other levels of a node, and with a hostname label that the node does not have."""
     for topology in queues.topologies.values():
-        labelled = any(level in node.labels for level in topology.levels)
-        if HOSTNAME in topology.levels and HOSTNAME not in node.labels and labelled:
+        labeled = any(level in node.labels for level in topology.levels)
+        if HOSTNAME in topology.levels and HOSTNAME not in node.labels and labeled:
             return topology.name
     return None

@@ -64,8 +64,8 @@ def read_used(documents: Iterable[Document]) -> tuple[Used, ...]:
     return tuple(used.values())
 
 
-def _plus(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
-    return {name: one.get(name, 0.0) + other.get(name, 0.0) for name in {**one, **other}}
+def _plus(left: Mapping[str, float], right: Mapping[str, float]) -> dict[str, float]:
+    return {name: left.get(name, 0.0) + right.get(name, 0.0) for name in {**left, **right}}
 
 
 def _stated(document: Document, queue: _LocalQueue) -> tuple[dict[str, float], float]:

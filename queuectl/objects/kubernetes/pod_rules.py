@@ -51,7 +51,7 @@ def _wrong(spec: TemplateSpec) -> Iterator[tuple[str, str]]:
 
 
 def _containers(spec: TemplateSpec) -> Iterator[tuple[str, str]]:
-    seen: dict[str, str] = {}
+    places: dict[str, str] = {}
     for place, containers in (
         ("containers", spec.containers),
         ("initContainers", spec.init_containers),
@@ -63,9 +63,9 @@ def _containers(spec: TemplateSpec) -> Iterator[tuple[str, str]]:
                 continue
             if not is_dns_label(one.name):
                 yield f"{at}.name", f"{one.name!r} is not a name of at most 63 of a-z, 0-9 and -"
-            elif one.name in seen:
-                yield f"{at}.name", f"{one.name!r} is also the name of {seen[one.name]}"
-            seen[one.name] = at
+            elif one.name in places:
+                yield f"{at}.name", f"{one.name!r} is also the name of {places[one.name]}"
+            places[one.name] = at
 
 
 def _labels(labels: Mapping[str, str] | None) -> Iterator[tuple[str, str]]:
@@ -76,24 +76,24 @@ def _labels(labels: Mapping[str, str] | None) -> Iterator[tuple[str, str]]:
             yield f".{key}", f"{value!r} is not the value of a label"
 
 
-def _toleration(one: WireToleration) -> Iterator[tuple[str, str]]:
-    operator, value = one.operator or "Equal", one.value or ""
+def _toleration(toleration: WireToleration) -> Iterator[tuple[str, str]]:
+    operator, taint_value = toleration.operator or "Equal", toleration.value or ""
     yield from _enumerated("operator", operator, _TOLERATES)
-    yield from _enumerated("effect", one.effect or None, list(Effect))
-    if one.key and not is_label_key(one.key):
-        yield "key", f"{one.key!r} is not the key of a taint"
-    if not one.key and operator != "Exists":
+    yield from _enumerated("effect", toleration.effect or None, list(Effect))
+    if toleration.key and not is_label_key(toleration.key):
+        yield "key", f"{toleration.key!r} is not the key of a taint"
+    if not toleration.key and operator != "Exists":
         yield "operator", "must be Exists without a key"
-    if operator == "Exists" and value:
-        yield "value", f"{value!r}: Exists takes none"
-    if operator in ("Lt", "Gt") and not re.fullmatch("0|-?[1-9][0-9]{0,18}", value):
+    if operator == "Exists" and taint_value:
+        yield "value", f"{taint_value!r}: Exists takes none"
+    if operator in ("Lt", "Gt") and not re.fullmatch("0|-?[1-9][0-9]{0,18}", taint_value):
         yield "value", f"{operator} needs a whole number"
-    if not is_label_value(value):
-        yield "value", f"{value!r} is not the value of a taint"
-    if one.toleration_seconds is not None and one.effect != Effect.NO_EXECUTE:
+    if not is_label_value(taint_value):
+        yield "value", f"{taint_value!r} is not the value of a taint"
+    if toleration.toleration_seconds is not None and toleration.effect != Effect.NO_EXECUTE:
         yield "effect", "must be NoExecute with tolerationSeconds"
 
 
-def _enumerated(field: str, value: str | None, values: Iterable[str]) -> Iterator[tuple[str, str]]:
-    if value is not None and value not in values:
-        yield field, f"{value!r} is not one of {', '.join(values)}"
+def _enumerated(field: str, word: str | None, words: Iterable[str]) -> Iterator[tuple[str, str]]:
+    if word is not None and word not in words:
+        yield field, f"{word!r} is not one of {', '.join(words)}"

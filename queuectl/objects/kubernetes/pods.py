@@ -164,7 +164,7 @@ def _membership(
         rank -= read_count(labels[keys.FIRST_RANK_LABEL]) or 0
         rank = rank if rank >= 0 else None
     attempt = read_count(labels.get(keys.ATTEMPT_LABEL, "")) or 0
-    return attempt, intern(labels.get(keys.PODSET_LABEL) or _unlabelled(labels)), rank
+    return attempt, intern(labels.get(keys.PODSET_LABEL) or _unlabeled(labels)), rank
 
 
 def _workload(labels: Mapping[str, str]) -> tuple[str, str]:
@@ -174,7 +174,7 @@ def _workload(labels: Mapping[str, str]) -> tuple[str, str]:
     return _share(index[0] if index is not None else uid), intern(labels[keys.KIND_LABEL])
 
 
-def _unlabelled(labels: Mapping[str, str]) -> str:
+def _unlabeled(labels: Mapping[str, str]) -> str:
     """The podset of a pod that is older than queuectl, by the labels of its controller."""
     if keys.REPLICA_TYPE_LABEL in labels:
         return labels[keys.REPLICA_TYPE_LABEL]

@@ -162,7 +162,7 @@ def held_requests(spec: PodSpec, status: PodStatus) -> Resources:
     Raises:
         RequestError: naming the field and the value.
     """
-    asked = pod_requests(spec)
+    of_spec = pod_requests(spec)
     statuses = {
         one.name: one
         for one in (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
@@ -170,12 +170,12 @@ def held_requests(spec: PodSpec, status: PodStatus) -> Resources:
     containers = (*(spec.containers or ()), *(spec.init_containers or ()))
     alone = status.resources is None and status.allocated_resources is None
     if alone and all(_as_asked(one, statuses.get(one.name)) for one in containers):
-        return asked
+        return of_spec
     accepted = _with(spec, status.allocated_resources, statuses, _accepted)
     own = status.resources.requests if status.resources is not None else None
     in_effect = _with(spec, own, statuses, _in_effect)
     held = requested(read_needs(accepted)).at_least(requested(read_needs(in_effect)))
-    return held if _does_not_fit(status) else held.at_least(asked)
+    return held if _does_not_fit(status) else held.at_least(of_spec)
 
 
 def _as_asked(container: Container, status: ContainerStatus | None) -> bool:

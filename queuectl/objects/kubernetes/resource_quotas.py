@@ -10,7 +10,7 @@ from __future__ import annotations
 from sys import intern
 from typing import Final
 
-from queuectl.domain.limits import Allowance, Limit
+from queuectl.domain.limits import Allowance, QuotaLimit
 from queuectl.domain.needs import LIMITED
 from queuectl.domain.quantity import PODS
 from queuectl.domain.records import ResourceQuotaRecord
@@ -46,7 +46,7 @@ def read_resource_quota(wire: WireResourceQuota) -> ResourceQuotaRecord:
         with under("status.used"):
             amount = read_limit(resource, (used or {}).get(key, 0), round_up=True)
         of_limits = key.startswith(_LIMITS)
-        limits.append(Limit(intern(key), intern(resource), most, amount, of_limits))
+        limits.append(QuotaLimit(intern(key), intern(resource), most, amount, of_limits))
     applies, best_effort = _scope(wire)
     return ResourceQuotaRecord(
         namespace=intern(meta.namespace or "default"),

@@ -29,12 +29,12 @@ from queuectl.objects.kubernetes.nodes import version_of
 from queuectl.objects.kubernetes.requests import read_factor
 from queuectl.objects.kubernetes.resource_wire import (
     Attribute,
-    Capacity,
     Counter,
     RequestPolicy,
     SliceSpec,
-    Taint,
+    WireCapacity,
     WireDevice,
+    WireDeviceTaint,
     WireResourceSlice,
 )
 from queuectl.objects.kubernetes.templates import read_term
@@ -89,12 +89,12 @@ def _check(spec: SliceSpec) -> None:
         raise MalformedError(f"spec: needs exactly one of {', '.join(chosen)}: has {text}")
 
 
-def _access(given: SliceSpec | WireDevice, path: str) -> NodeAccess | None:
-    if given.node_name:
-        return NodeAccess(given.node_name)
-    if given.node_selector is not None:
-        return NodeAccess(selector=_selector(given.node_selector, f"{path}.nodeSelector"))
-    return NodeAccess() if given.all_nodes else None
+def _access(wire: SliceSpec | WireDevice, path: str) -> NodeAccess | None:
+    if wire.node_name:
+        return NodeAccess(wire.node_name)
+    if wire.node_selector is not None:
+        return NodeAccess(selector=_selector(wire.node_selector, f"{path}.nodeSelector"))
+    return NodeAccess() if wire.all_nodes else None
 
 
 def _selector(selector: NodeSelectorTerms, path: str) -> SelectorTerm:
@@ -116,10 +116,10 @@ def _values(counters: Mapping[str, Counter] | None, path: str) -> Iterator[tuple
         yield name, _amount(f"{path}.{name}.value", counter.value)
 
 
-def _amount(path: str, value: Quantity | None) -> Fraction:
-    if value is None:
+def _amount(path: str, quantity: Quantity | None) -> Fraction:
+    if quantity is None:
         raise MalformedError(f"{path}: is required")
-    return read_factor(path, value)
+    return read_factor(path, quantity)
 
 
 # ---- devices
@@ -179,33 +179,33 @@ _T = TypeVar("_T")
 
 
 @lru_cache(maxsize=1 << 14)
-def _kept(value: Any) -> Any:
-    return value
+def _kept(shared: Any) -> Any:
+    return shared
 
 
-def _same(value: _T) -> _T:
-    kept: _T = _kept(value)
+def _same(shared: _T) -> _T:
+    kept: _T = _kept(shared)
     return kept
 
 
 @lru_cache(maxsize=1 << 14, typed=True)
-def _kept_pair(name: str, value: AttributeValue) -> tuple[str, AttributeValue]:
-    return name, value
+def _kept_pair(name: str, attribute: AttributeValue) -> tuple[str, AttributeValue]:
+    return name, attribute
 
 
-def _pair(name: str, value: AttributeValue) -> tuple[str, AttributeValue]:
+def _pair(name: str, attribute: AttributeValue) -> tuple[str, AttributeValue]:
     """Lists are not shared: the types of their elements do not count in a cache."""
-    return (name, value) if isinstance(value, tuple) else _kept_pair(name, value)
+    return (name, attribute) if isinstance(attribute, tuple) else _kept_pair(name, attribute)
 
 
-def read_taint(taint: Taint, rule: str = "") -> DeviceTaint:
+def read_taint(taint: WireDeviceTaint, rule: str = "") -> DeviceTaint:
     """A taint. An unknown effect has no effect, as in kube-scheduler. ``rule``: the name of its DeviceTaintRule."""
     effect = _EFFECTS.get(taint.effect, DeviceEffect.NONE)
     return DeviceTaint(taint.key, effect, taint.value or "", rule)
 
 
 def _attribute(attribute: Attribute, path: str) -> AttributeValue:
-    given: dict[str, Any] = {
+    by_type: dict[str, Any] = {
         "int": attribute.integer,
         "bool": attribute.boolean,
         "string": attribute.string,
@@ -215,10 +215,10 @@ def _attribute(attribute: Attribute, path: str) -> AttributeValue:
         "strings": attribute.strings,
         "versions": attribute.versions,
     }
-    found = {name: value for name, value in given.items() if value is not None}
+    found = {name: value for name, value in by_type.items() if value is not None}
     if len(found) != 1:
         text = " and ".join(found) if found else "none"
-        raise MalformedError(f"{path}: needs exactly one of {', '.join(given)}: has {text}")
+        raise MalformedError(f"{path}: needs exactly one of {', '.join(by_type)}: has {text}")
     ((name, value),) = found.items()
     match name:
         case "version":
@@ -241,7 +241,7 @@ def _version(text: str, path: str) -> Version:
 
 
 def _capacity(
-    capacity: Mapping[str, Capacity], path: str
+    capacity: Mapping[str, WireCapacity], path: str
 ) -> tuple[Amounts, tuple[tuple[str, CapacityPolicy], ...]]:
     amounts, policies = [], []
     for name, given in sorted(capacity.items()):
@@ -258,7 +258,7 @@ def _policy(policy: RequestPolicy) -> CapacityPolicy:
         raise MalformedError("validRange: is not allowed with validValues")
     return CapacityPolicy(
         default=_optional("default", policy.default),
-        values=tuple(
+        valid_values=tuple(
             read_factor(f"validValues[{i}]", value)
             for i, value in enumerate(policy.valid_values or ())
         ),
@@ -268,12 +268,12 @@ def _policy(policy: RequestPolicy) -> CapacityPolicy:
     )
 
 
-def _optional(path: str, value: Quantity | None) -> Fraction | None:
-    return None if value is None else read_factor(path, value)
+def _optional(path: str, quantity: Quantity | None) -> Fraction | None:
+    return None if quantity is None else read_factor(path, quantity)
 
 
-def _step(value: Quantity | None) -> Fraction | None:
-    step = _optional("validRange.step", value)
+def _step(quantity: Quantity | None) -> Fraction | None:
+    step = _optional("validRange.step", quantity)
     if step is not None and step <= 0:
-        raise MalformedError(f"validRange.step: {value!r} is not positive")
+        raise MalformedError(f"validRange.step: {quantity!r} is not positive")
     return step

@@ -34,7 +34,7 @@ class RequestPolicy(Wire):
     valid_range: ValidRange | None = None
 
 
-class Capacity(Wire):
+class WireCapacity(Wire):
     value: Quantity | None = None
     request_policy: RequestPolicy | None = None
 
@@ -53,7 +53,7 @@ class Consumption(Wire):
     counters: dict[str, Counter] | None = None
 
 
-class Taint(Wire):
+class WireDeviceTaint(Wire):
     key: str = ""
     value: str | None = None
     effect: str = ""
@@ -62,12 +62,12 @@ class Taint(Wire):
 class WireDevice(Wire):
     name: str = ""
     attributes: dict[str, Attribute] | None = None
-    capacity: dict[str, Capacity] | None = None
+    capacity: dict[str, WireCapacity] | None = None
     consumes_counters: list[Consumption] | None = None
     node_name: str | None = None
     node_selector: NodeSelectorTerms | None = None
     all_nodes: bool | None = None
-    taints: list[Taint] | None = None
+    taints: list[WireDeviceTaint] | None = None
     binding_conditions: list[str] | None = None
     allow_multiple_allocations: bool | None = None
     node_allocatable_resource_mappings: dict[str, Any] | None = None
@@ -160,7 +160,7 @@ class WireClaimSpec(Wire):
     devices: DeviceRequests = msgspec.field(default_factory=DeviceRequests)
 
 
-class Result(Wire):
+class DeviceRequestAllocationResult(Wire):
     request: str = ""
     driver: str = ""
     pool: str = ""
@@ -170,12 +170,12 @@ class Result(Wire):
     tolerations: list[WireDeviceToleration] | None = None
 
 
-class Results(Wire):
-    results: list[Result] | None = None
+class DeviceAllocationResult(Wire):
+    results: list[DeviceRequestAllocationResult] | None = None
 
 
 class Allocation(Wire):
-    devices: Results = msgspec.field(default_factory=Results)
+    devices: DeviceAllocationResult = msgspec.field(default_factory=DeviceAllocationResult)
     node_selector: NodeSelectorTerms | None = None
 
 
@@ -215,7 +215,7 @@ class TaintSelector(Wire):
 
 class TaintRuleSpec(Wire):
     device_selector: TaintSelector | None = None
-    taint: Taint = msgspec.field(default_factory=Taint)
+    taint: WireDeviceTaint = msgspec.field(default_factory=WireDeviceTaint)
 
 
 class WireTaintRule(Wire):

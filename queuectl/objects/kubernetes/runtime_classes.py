@@ -13,7 +13,7 @@ from queuectl.objects.errors import under
 from queuectl.objects.kubernetes.nodes import version_of
 from queuectl.objects.kubernetes.requests import read_amounts
 from queuectl.objects.kubernetes.templates import read_rule_tolerations
-from queuectl.objects.kubernetes.wire import LabelledMeta, Quantity, Wire, WireToleration
+from queuectl.objects.kubernetes.wire import LabeledMeta, Quantity, Wire, WireToleration
 
 API_VERSION: Final = "node.k8s.io/v1"
 KIND: Final = "RuntimeClass"
@@ -29,7 +29,7 @@ class Scheduling(Wire):
 
 
 class WireRuntimeClass(Wire):
-    metadata: LabelledMeta = msgspec.field(default_factory=LabelledMeta)
+    metadata: LabeledMeta = msgspec.field(default_factory=LabeledMeta)
     overhead: Overhead | None = None
     scheduling: Scheduling | None = None
 

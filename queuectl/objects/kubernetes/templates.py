@@ -30,7 +30,7 @@ from queuectl.objects.kubernetes.requests import LARGEST, pod_requests, read_nee
 from queuectl.objects.kubernetes.slices import annotated_slices, check_below
 from queuectl.objects.kubernetes.wire import (
     Affinity,
-    Expression,
+    SelectorRequirement,
     Template,
     TemplateSpec,
     Term,
@@ -106,8 +106,8 @@ def too_much(podsets: Iterable[PodSet]) -> str | None:
     return None
 
 
-def _pairs(values: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((values or {}).items()))
+def _pairs(mapping: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((mapping or {}).items()))
 
 
 def check_count(count: int, path: str) -> int:
@@ -197,9 +197,9 @@ def topology_request(
         RequestError: two modes at once, a level that is no label key, a group without a level.
     """
     asked = {names[0]: required, names[1]: preferred, names[2]: "true" if unconstrained else None}
-    given = {name: value for name, value in asked.items() if value is not None}
-    if len(given) > 1:
-        listed = " and ".join(f"{name}={value!r}" for name, value in given.items())
+    annotations = {name: value for name, value in asked.items() if value is not None}
+    if len(annotations) > 1:
+        listed = " and ".join(f"{name}={value!r}" for name, value in annotations.items())
         raise RequestError(f"{listed} contradict each other: keep one of them")
     for name, level in ((names[0], required), (names[1], preferred)):
         if level is not None and not is_label_key(level):
@@ -211,7 +211,7 @@ def topology_request(
     elif preferred is not None:
         mode = TopologyMode.PREFERRED
     request = None
-    if given or slices or balanced:
+    if annotations or slices or balanced:
         request = TopologyRequest(mode, required or preferred, slices, balanced)
     if group is not None and not group:
         raise RequestError(f"{names[3]}: is empty")
@@ -333,7 +333,7 @@ def read_term(term: Term, path: str) -> SelectorTerm:
 
 
 def read_requirements(
-    expressions: Sequence[Expression], path: str, *, field: bool = False
+    expressions: Sequence[SelectorRequirement], path: str, *, field: bool = False
 ) -> tuple[Requirement, ...]:
     """Expressions of a node selector term or of a label selector.
 
@@ -342,25 +342,27 @@ def read_requirements(
     """
     read = []
     for i, expression in enumerate(expressions):
-        operator, values = expression.operator, tuple(expression.values or ())
+        operator, alternatives = expression.operator, tuple(expression.values or ())
         if operator not in _OPERATORS:
             listed = ", ".join(sorted(_OPERATORS))
             raise MalformedError(f"{path}[{i}].operator: {operator!r} is not one of {listed}")
-        if operator in ("In", "NotIn") and not values:
+        if operator in ("In", "NotIn") and not alternatives:
             raise MalformedError(f"{path}[{i}].values: {operator} needs at least one")
-        if operator in ("Exists", "DoesNotExist") and values:
+        if operator in ("Exists", "DoesNotExist") and alternatives:
             raise MalformedError(f"{path}[{i}].values: {operator} takes none")
-        if operator in ("Gt", "Lt") and not (len(values) == 1 and _is_integer(values[0])):
+        if operator in ("Gt", "Lt") and not (
+            len(alternatives) == 1 and _is_integer(alternatives[0])
+        ):
             raise MalformedError(f"{path}[{i}].values: {operator} needs one whole number")
         if field:
             _check_field(expression, f"{path}[{i}]")
         elif not is_label_key(expression.key):
             raise MalformedError(f"{path}[{i}].key: {expression.key!r} is not the key of a label")
-        read.append(Requirement(expression.key, operator, values, field))
+        read.append(Requirement(expression.key, operator, alternatives, field))
     return tuple(read)
 
 
-def _check_field(expression: Expression, path: str) -> None:
+def _check_field(expression: SelectorRequirement, path: str) -> None:
     if expression.key != "metadata.name":
         raise MalformedError(f"{path}.key: {expression.key!r} is not metadata.name")
     if expression.operator not in ("In", "NotIn") or len(expression.values or ()) != 1:

@@ -19,7 +19,7 @@ class Wire(msgspec.Struct, rename="camel", gc=False):
     """Base: camelCase names, unknown fields ignored."""
 
 
-class Owner(Wire):
+class OwnerReference(Wire):
     uid: str = ""
     kind: str = ""
     name: str = ""
@@ -39,7 +39,7 @@ class Meta(Wire):
     deletion_timestamp: str | None = None
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
-    owner_references: list[Owner] | None = None
+    owner_references: list[OwnerReference] | None = None
     managed_fields: list[FieldsOwner] | None = None
 
 
@@ -60,7 +60,7 @@ class WireTaint(Wire):
     time_added: str | None = None
 
 
-class NodeSpec(Wire):
+class WireNodeSpec(Wire):
     taints: list[WireTaint] | None = None
     unschedulable: bool | None = None
 
@@ -71,7 +71,7 @@ class NodeStatus(Wire):
     conditions: list[Condition] | None = None
 
 
-class LabelledMeta(Wire):
+class LabeledMeta(Wire):
     """Metadata of objects without annotations, which are not needed."""
 
     name: str = ""
@@ -95,7 +95,7 @@ class NodeMeta(Wire):
 
 class WireNode(Wire):
     metadata: NodeMeta = msgspec.field(default_factory=NodeMeta)
-    spec: NodeSpec | None = None
+    spec: WireNodeSpec | None = None
     status: NodeStatus | None = None
 
 
@@ -121,7 +121,7 @@ class WireNamespace(Wire):
 
 
 class WirePriorityClass(Wire):
-    metadata: LabelledMeta = msgspec.field(default_factory=LabelledMeta)
+    metadata: LabeledMeta = msgspec.field(default_factory=LabeledMeta)
     value: int = 0
     global_default: bool | None = None
     preemption_policy: Literal["PreemptLowerPriority", "Never"] | None = None
@@ -208,7 +208,7 @@ class PodMeta(Wire):
     deletion_timestamp: str | None = None
     labels: dict[str, str] | None = None
     annotations: PodNotes | None = None
-    owner_references: list[Owner] | None = None
+    owner_references: list[OwnerReference] | None = None
 
 
 class Gate(Wire):
@@ -275,12 +275,12 @@ class Port(Wire):
     container_port: int | None = None
 
 
-class ClaimUse(Wire):
+class WireClaimUse(Wire):
     name: str = ""
 
 
 class TemplateNeeds(Needs):
-    claims: list[ClaimUse] | None = None
+    claims: list[WireClaimUse] | None = None
 
 
 class TemplateContainer(Container):
@@ -288,15 +288,15 @@ class TemplateContainer(Container):
     ports: list[Port] | None = None
 
 
-class Expression(Wire):
+class SelectorRequirement(Wire):
     key: str = ""
     operator: str = ""
     values: list[str] | None = None
 
 
 class Term(Wire):
-    match_expressions: list[Expression] | None = None
-    match_fields: list[Expression] | None = None
+    match_expressions: list[SelectorRequirement] | None = None
+    match_fields: list[SelectorRequirement] | None = None
 
 
 class NodeSelectorTerms(Wire):
@@ -321,7 +321,7 @@ class Affinity(Wire):
     pod_anti_affinity: PodAffinity | None = None
 
 
-class Spread(Wire):
+class TopologySpreadConstraint(Wire):
     topology_key: str = ""
     when_unsatisfiable: str | None = None
 
@@ -342,7 +342,7 @@ class TemplateSpec(Wire):
     node_name: str | None = None
     affinity: Affinity | None = None
     tolerations: list[WireToleration] | None = None
-    topology_spread_constraints: list[Spread] | None = None
+    topology_spread_constraints: list[TopologySpreadConstraint] | None = None
     resource_claims: list[PodClaim] | None = None
     host_network: bool | None = None
     priority_class_name: str | None = None

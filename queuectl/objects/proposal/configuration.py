@@ -15,7 +15,7 @@ from queuectl.objects.configuration.config_kinds import API_VERSION
 from queuectl.objects.configuration.groups import MOST_IN_GROUP, MOST_QUOTAS
 from queuectl.objects.proposal.labels import gpu_resources
 from queuectl.objects.proposal.levels import Levels, propose_levels
-from queuectl.objects.proposal.pools import Pool, find_pools, named
+from queuectl.objects.proposal.pools import NodePool, find_pools, named
 
 Body = dict[str, Any]
 
@@ -27,7 +27,7 @@ _GPU_TAINT: Final = "sku"  # the key that the pages of Azure use for GPU nodes
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ProposedObject:
     """One proposed object. ``reasons``: sentences that the file has as comments."""
 
     body: Body
@@ -45,7 +45,7 @@ class Proposal:
         gpus: the number of GPU nodes among them.
     """
 
-    entries: tuple[Entry, ...]
+    entries: tuple[ProposedObject, ...]
     left_out: tuple[str, ...]
     nodes: int
     gpus: int
@@ -63,23 +63,23 @@ def propose(
         left_out: sentences about other things that the objects do not cover.
     """
     listed = sorted(nodes, key=lambda node: node.name)
-    found = find_pools(listed)
-    topologies = _topologies(found.pools)
-    resources, dropped = _covered(found.pools)
+    proposed = find_pools(listed)
+    topologies = _topologies(proposed.pools)
+    resources, dropped = _covered(proposed.pools)
     entries = [
         *(_topology(name, levels, pools) for name, (levels, pools) in topologies.items()),
         *(
             _flavor(pool, name)
-            for pool in found.pools
+            for pool in proposed.pools
             for name, (_, pools) in topologies.items()
             if pool in pools
         ),
     ]
-    if found.pools:
-        entries.append(_cluster_queue(queue, found.pools, resources, namespaces))
+    if proposed.pools:
+        entries.append(_cluster_queue(queue, proposed.pools, resources, namespaces))
         entries += [_local_queue(namespace, queue) for namespace in dict.fromkeys(namespaces)]
     gpus = sum(bool(gpu_resources(node)) for node in listed)
-    reasons = (*found.left_out, *_unusable(listed), *dropped, *left_out)
+    reasons = (*proposed.left_out, *_unusable(listed), *dropped, *left_out)
     return Proposal(tuple(entries), reasons, len(listed), gpus)
 
 
@@ -91,9 +91,9 @@ def _object(kind: str, name: str, spec: Body, namespace: str | None = None) -> B
 # ---- topologies
 
 
-def _topologies(pools: Sequence[Pool]) -> dict[str, tuple[Levels, list[Pool]]]:
+def _topologies(pools: Sequence[NodePool]) -> dict[str, tuple[Levels, list[NodePool]]]:
     """By name: pools with the same levels share a Topology."""
-    shared: dict[tuple[str, ...], tuple[list[Levels], list[Pool]]] = {}
+    shared: dict[tuple[str, ...], tuple[list[Levels], list[NodePool]]] = {}
     for pool in pools:
         levels = propose_levels(pool.nodes)
         alike = shared.setdefault(levels.labels, ([], []))
@@ -108,7 +108,7 @@ def _topologies(pools: Sequence[Pool]) -> dict[str, tuple[Levels, list[Pool]]]:
     }
 
 
-def _topology(name: str, levels: Levels, pools: Sequence[Pool]) -> Entry:
+def _topology(name: str, levels: Levels, pools: Sequence[NodePool]) -> ProposedObject:
     flavors = ", ".join(pool.name for pool in pools)
     reasons = [
         f"Places gangs of {flavors}. Each domain of a level is in one domain of the level before it."
@@ -121,7 +121,7 @@ def _topology(name: str, levels: Levels, pools: Sequence[Pool]) -> Entry:
         reasons.append(f"{label}: {_domains(numbers)}.")
     dropped = dict.fromkeys(reason for each in measured for reason in each.left_out)
     reasons += [f"No level: {reason}." for reason in dropped]
-    return Entry(
+    return ProposedObject(
         _object("Topology", name, {"levels": [{"nodeLabel": label} for label in levels.labels]}),
         tuple(reasons),
     )
@@ -134,11 +134,11 @@ def _domains(numbers: Sequence[int]) -> str:
 # ---- flavors
 
 
-def _flavor(pool: Pool, topology: str) -> Entry:
+def _flavor(pool: NodePool, topology: str) -> ProposedObject:
     spec: Body = {}
     if pool.labels:
         spec["nodeLabels"] = dict(pool.labels)
-    gpu_taints, others = _taints(pool)
+    gpu_taints, other_taints = _taints(pool)
     if gpu_taints:
         spec["tolerations"] = [
             {"key": taint.key, "operator": "Exists", "effect": str(taint.effect)}
@@ -153,12 +153,12 @@ def _flavor(pool: Pool, topology: str) -> Entry:
         )
     reasons += [
         f"Left out: a toleration of the taint {taint.key}={taint.value}:{taint.effect}. Jobs need it themselves."
-        for taint in others
+        for taint in other_taints
     ]
-    return Entry(_object("ResourceFlavor", pool.name, spec), tuple(reasons))
+    return ProposedObject(_object("ResourceFlavor", pool.name, spec), tuple(reasons))
 
 
-def _having(pool: Pool) -> str:
+def _having(pool: NodePool) -> str:
     """The GPUs of the nodes, in words."""
     if not pool.gpus:
         return " without GPUs"
@@ -176,7 +176,7 @@ def _having(pool: Pool) -> str:
     return f" with {amounts}{kind}"
 
 
-def _taints(pool: Pool) -> tuple[list[Taint], list[Taint]]:
+def _taints(pool: NodePool) -> tuple[list[Taint], list[Taint]]:
     """The taints that keep pods off the nodes of a pool: those for GPUs, and others."""
     found = {
         (taint.key, taint.effect): taint
@@ -196,7 +196,7 @@ def _is_of_gpus(taint: Taint) -> bool:
 # ---- queues
 
 
-def _covered(pools: Sequence[Pool]) -> tuple[list[str], list[str]]:
+def _covered(pools: Sequence[NodePool]) -> tuple[list[str], list[str]]:
     """The resources to cover, and a sentence about those that exceed the limits of a resource group."""
     offered = total(node.allocatable for pool in pools for node in pool.nodes)
     gpus = sorted({name for pool in pools for name in pool.gpus})
@@ -219,8 +219,8 @@ def _is_usable(node: Node) -> bool:
 
 
 def _cluster_queue(
-    name: str, pools: Sequence[Pool], resources: Sequence[str], namespaces: Sequence[str]
-) -> Entry:
+    name: str, pools: Sequence[NodePool], resources: Sequence[str], namespaces: Sequence[str]
+) -> ProposedObject:
     selector = {
         "matchExpressions": [
             {"key": _NAMESPACE_LABEL, "operator": "In", "values": sorted(set(namespaces))}
@@ -242,26 +242,28 @@ def _cluster_queue(
         "To let the quota follow the nodes, add spec.policy.quotaFromNodes: true.",
         "A gang evicts gangs of lower priority. To divide the quota, write a ClusterQueue for each team.",
     )
-    return Entry(_object("ClusterQueue", name, spec), reasons)
+    return ProposedObject(_object("ClusterQueue", name, spec), reasons)
 
 
-def _quotas(pool: Pool, resources: Iterable[str]) -> list[Mapping[str, Any]]:
+def _quotas(pool: NodePool, resources: Iterable[str]) -> list[Mapping[str, Any]]:
     capacity = total(node.allocatable for node in pool.nodes if _is_usable(node))
     return [{"name": name, "nominalQuota": _amount(name, capacity[name])} for name in resources]
 
 
-def _amount(resource: str, value: int) -> int | str:
-    text = format_quantity(resource, value)
+def _amount(resource: str, amount: int) -> int | str:
+    text = format_quantity(resource, amount)
     return int(text) if text.isdecimal() else text
 
 
-def _local_queue(namespace: str, queue: str) -> Entry:
+def _local_queue(namespace: str, queue: str) -> ProposedObject:
     reasons = [f"Jobs in {namespace} name it with the label queuectl.dev/queue-name: {queue}"]
     if queue == DEFAULT_NAME:
         reasons = [
             f"All Jobs in {namespace} without a queue label use it, also those that need no GPU."
         ]
-    return Entry(_object("LocalQueue", queue, {"clusterQueue": queue}, namespace), tuple(reasons))
+    return ProposedObject(
+        _object("LocalQueue", queue, {"clusterQueue": queue}, namespace), tuple(reasons)
+    )
 
 
 def _unusable(nodes: Iterable[Node]) -> Iterator[str]:

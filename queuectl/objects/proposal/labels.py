@@ -1,6 +1,6 @@
 """The node labels that name GPU models, node pools and network domains, by vendor and by cloud.
 
-Sources: GPU Feature Discovery, the node labeller of AMD, the rules of Intel for Node Feature Discovery, Topograph, and the pages of
+Sources: GPU Feature Discovery, the node labeler of AMD, the rules of Intel for Node Feature Discovery, Topograph, and the pages of
 the clouds about their node labels.
 """
 

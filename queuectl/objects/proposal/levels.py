@@ -122,13 +122,13 @@ def _conflict(label: _Label, chain: Sequence[_Label]) -> str | None:
     return None
 
 
-def _is_finer(label: _Label, other: _Label, *, inside: bool) -> bool:
+def _is_finer(label: _Label, compared: _Label, *, inside: bool) -> bool:
     """Whether the label must be the finer one of the two. Where no order is known, the one with more domains is finer."""
-    if label.family == other.family and label.family != _UNKNOWN:
-        return label.rank > other.rank
-    if _GENERAL in (label.family, other.family):
-        return other.family == _GENERAL
-    return inside or len(set(label.values)) > len(set(other.values))
+    if label.family == compared.family and label.family != _UNKNOWN:
+        return label.rank > compared.rank
+    if _GENERAL in (label.family, compared.family):
+        return compared.family == _GENERAL
+    return inside or len(set(label.values)) > len(set(compared.values))
 
 
 def _is_inside(finer: Sequence[str], coarser: Sequence[str]) -> bool:

@@ -29,7 +29,7 @@ _VENDOR_WORDS: Final = re.compile(r"^(amd-instinct|nvidia|amd|intel)-")
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class NodePool:
     """The nodes of one flavor.
 
     Attributes:
@@ -47,10 +47,10 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True)
-class Pools:
+class NodePools:
     """All pools, those without GPUs first, and sentences about nodes that are in none."""
 
-    pools: tuple[Pool, ...]
+    pools: tuple[NodePool, ...]
     left_out: tuple[str, ...]
 
 
@@ -63,32 +63,32 @@ class _Use:
     shares: tuple[str, ...]
 
 
-def find_pools(nodes: Sequence[Node]) -> Pools:
+def find_pools(nodes: Sequence[Node]) -> NodePools:
     """The pools of these nodes."""
     silent = [node for node in nodes if not gpu_resources(node) and has_hardware(node.labels)]
     left_out = [_silence(silent)] if silent else []
     hidden = {node.name for node in silent}
     nodes = [node for node in nodes if node.name not in hidden]
     with_gpus: dict[_Use, list[Node]] = {}
-    unknown, others = [], []
+    unknown, without_gpus = [], []
     for node in nodes:
         gpus = gpu_resources(node)
         if not gpus:
-            others.append(node)
+            without_gpus.append(node)
         elif (product := _product(node, gpus)) is None:
             unknown.append(node)
         else:
             with_gpus.setdefault(_Use(product, gpus, _shares(node, gpus)), []).append(node)
     pools = _with_names(_separated(with_gpus, nodes))
-    if unknown and not with_gpus and not others:
+    if unknown and not with_gpus and not without_gpus:
         gpus = tuple(sorted({name for node in unknown for name in gpu_resources(node)}))
         note = "No label of the nodes names the GPU model, so the flavor selects all nodes."
-        pools = [Pool("gpu", _of_all(unknown), tuple(unknown), gpus, (note,))]
+        pools = [NodePool("gpu", _of_all(unknown), tuple(unknown), gpus, (note,))]
     elif unknown:
-        fix = "run GPU feature discovery or the node labeller of the vendor"
+        fix = "run GPU feature discovery or the node labeler of the vendor"
         left_out.append(f"{named(unknown)}: no label names the GPU model; {fix}")
-    without, reasons = _without_gpus(others, nodes)
-    return Pools((*without, *pools), (*left_out, *reasons))
+    without, reasons = _without_gpus(without_gpus, nodes)
+    return NodePools((*without, *pools), (*left_out, *reasons))
 
 
 def _silence(nodes: Sequence[Node]) -> str:
@@ -116,7 +116,7 @@ def _shares(node: Node, gpus: Iterable[str]) -> tuple[str, ...]:
 # ---- labels that select exactly the nodes of a pool
 
 
-def _separated(uses: Mapping[_Use, list[Node]], nodes: Sequence[Node]) -> Iterator[Pool]:
+def _separated(uses: Mapping[_Use, list[Node]], nodes: Sequence[Node]) -> Iterator[NodePool]:
     """Pools with the labels that select them, before they have names."""
     products = dict.fromkeys(use.product for use in uses)
     for product in products:
@@ -130,24 +130,24 @@ def _separated(uses: Mapping[_Use, list[Node]], nodes: Sequence[Node]) -> Iterat
         yield from split or [_mixed(product, tuple(same), everything)]
 
 
-def _alone(use: _Use, found: Sequence[Node], nodes: Sequence[Node]) -> Pool | None:
+def _alone(use: _Use, members: Sequence[Node], nodes: Sequence[Node]) -> NodePool | None:
     """The pool of one use, or None if no labels select exactly its nodes."""
     vendor = vendor_of(use.gpus[0])
     keys = (*(LABELS[vendor].divisions if vendor is not None else ()), *NODE_POOLS)
-    labels = _selecting(found, nodes, use.product, keys)
-    return None if labels is None else Pool("", labels, tuple(found), use.gpus)
+    labels = _selecting(members, nodes, use.product, keys)
+    return None if labels is None else NodePool("", labels, tuple(members), use.gpus)
 
 
 def _selecting(
-    found: Sequence[Node], nodes: Sequence[Node], first: tuple[str, str], keys: Iterable[str]
+    members: Sequence[Node], nodes: Sequence[Node], first: tuple[str, str], keys: Iterable[str]
 ) -> Labels | None:
     """The labels that select these nodes and no others: the first one, and as few of the others as are needed."""
-    own = {node.name for node in found}
+    own = {node.name for node in members}
     labels, strangers = [first], [n for n in nodes if n.name not in own and _has(n, first)]
     for key in keys:
         if not strangers:
             break
-        values = {node.labels.get(key) for node in found}
+        values = {node.labels.get(key) for node in members}
         value = next(iter(values))
         if len(values) != 1 or not value:
             continue
@@ -164,7 +164,7 @@ def _has(node: Node, label: tuple[str, str]) -> bool:
 
 def _by_node_pool(
     product: tuple[str, str], uses: Sequence[Sequence[Node]], nodes: Sequence[Node]
-) -> list[Pool]:
+) -> list[NodePool]:
     """A pool for each node pool of the cloud, if none of them has nodes of two uses; else no pools."""
     for key in NODE_POOLS:
         values = [{node.labels.get(key) for node in found} for found in uses]
@@ -175,18 +175,18 @@ def _by_node_pool(
         found = []
         for value in sorted(str(each) for each in set().union(*values)):
             members = [n for n in nodes if _has(n, product) and _has(n, (key, value))]
-            found.append(Pool("", (product, (key, value)), tuple(members), _gpus(members)))
+            found.append(NodePool("", (product, (key, value)), tuple(members), _gpus(members)))
         return found
     return []
 
 
-def _mixed(product: tuple[str, str], uses: Sequence[_Use], nodes: Sequence[Node]) -> Pool:
+def _mixed(product: tuple[str, str], uses: Sequence[_Use], nodes: Sequence[Node]) -> NodePool:
     """One pool for nodes that labels do not distinguish."""
     kinds = " and ".join(
         ", ".join(use.gpus) + "".join(f" ({way})" for way in use.shares) for use in uses
     )
     note = f"Nodes with {kinds} have the same labels, so they are one flavor. Label them apart, then run queuectl init again."
-    return Pool("", (product,), tuple(nodes), _gpus(nodes), (note,))
+    return NodePool("", (product,), tuple(nodes), _gpus(nodes), (note,))
 
 
 def _gpus(nodes: Iterable[Node]) -> tuple[str, ...]:
@@ -196,11 +196,13 @@ def _gpus(nodes: Iterable[Node]) -> tuple[str, ...]:
 # ---- nodes without GPUs
 
 
-def _without_gpus(others: Sequence[Node], nodes: Sequence[Node]) -> tuple[list[Pool], list[str]]:
+def _without_gpus(
+    candidates: Sequence[Node], nodes: Sequence[Node]
+) -> tuple[list[NodePool], list[str]]:
     """Pools of nodes without GPUs that accept ordinary pods, and the reasons for the others."""
-    closed = [node for node in others if any(map(_keeps_pods_off, node.taints))]
+    closed = [node for node in candidates if any(map(_keeps_pods_off, node.taints))]
     names = {node.name for node in closed}
-    usable = [node for node in others if node.name not in names]
+    usable = [node for node in candidates if node.name not in names]
     reasons = []
     if closed:
         keys = ", ".join(
@@ -210,7 +212,7 @@ def _without_gpus(others: Sequence[Node], nodes: Sequence[Node]) -> tuple[list[P
     if not usable:
         return [], reasons
     if len(usable) == len(nodes):
-        return [Pool("cpu", _of_all(usable), tuple(usable), ())], reasons
+        return [NodePool("cpu", _of_all(usable), tuple(usable), ())], reasons
     for key in (*NODE_POOLS, _SYSTEM):
         values = {node.labels.get(key) for node in usable}
         own = {node.name for node in usable}
@@ -229,11 +231,11 @@ def _of_all(nodes: Sequence[Node]) -> Labels:
     return tuple((_SYSTEM, value) for value in values if value and len(values) == 1)
 
 
-def _cpu_pools(key: str, values: Sequence[str], usable: Sequence[Node]) -> Iterator[Pool]:
-    for value in values:
+def _cpu_pools(key: str, families: Sequence[str], usable: Sequence[Node]) -> Iterator[NodePool]:
+    for value in families:
         members = tuple(node for node in usable if _has(node, (key, value)))
-        name = "cpu" if len(values) == 1 else f"cpu-{as_name(value)}"
-        yield Pool(name, ((key, value),), members, ())
+        name = "cpu" if len(families) == 1 else f"cpu-{as_name(value)}"
+        yield NodePool(name, ((key, value),), members, ())
 
 
 def _keeps_pods_off(taint: Taint) -> bool:
@@ -254,7 +256,7 @@ def as_name(text: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.") or "unnamed"
 
 
-def _with_names(pools: Iterable[Pool]) -> list[Pool]:
+def _with_names(pools: Iterable[NodePool]) -> list[NodePool]:
     """With names from the product, and from the other labels where two products give the same name."""
     listed = list(pools)
     plain = [_model(pool) for pool in listed]
@@ -265,16 +267,16 @@ def _with_names(pools: Iterable[Pool]) -> list[Pool]:
     return sorted(_unique(models), key=lambda pool: pool.name)
 
 
-def _further(pool: Pool) -> list[str]:
+def _further(pool: NodePool) -> list[str]:
     """The part of a name for the labels after the one of the model."""
     return [as_name(value) for _, value in pool.labels[1:]]
 
 
-def _model(pool: Pool) -> str:
+def _model(pool: NodePool) -> str:
     return _VENDOR_WORDS.sub("", as_name(pool.labels[0][1])) or as_name(pool.labels[0][1])
 
 
-def _unique(models: Iterable[tuple[str, Pool]]) -> Iterator[Pool]:
+def _unique(models: Iterable[tuple[str, NodePool]]) -> Iterator[NodePool]:
     """The pools under these names, with a number where a name occurs twice."""
     taken: set[str] = set()
     for model, pool in models:

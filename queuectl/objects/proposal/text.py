@@ -9,7 +9,7 @@ from typing import Any, Final
 import yaml
 
 from queuectl.domain.words import counted
-from queuectl.objects.proposal.configuration import Entry, Proposal
+from queuectl.objects.proposal.configuration import Proposal, ProposedObject
 
 _WIDTH: Final = 110
 _MAP: Final = "tag:yaml.org,2002:map"
@@ -60,7 +60,7 @@ def _head(proposal: Proposal, source: str) -> Iterator[str]:
     yield ""
 
 
-def _entry(entry: Entry) -> str:
+def _entry(entry: ProposedObject) -> str:
     comments = "".join(f"{line}\n" for reason in entry.reasons for line in _comment(reason))
     body = yaml.dump(
         _rows(entry.body), Dumper=_Dumper, sort_keys=False, width=_WIDTH, allow_unicode=True
@@ -79,20 +79,20 @@ def _comment(text: str, mark: str = "") -> Iterable[str]:
     )
 
 
-def _rows(value: Any) -> Any:
+def _rows(node: Any) -> Any:
     """The value with lists of plain values, and mappings of two or more plain values in lists, in one line each."""
-    if isinstance(value, dict):
-        return {key: _rows(part) for key, part in value.items()}
-    if isinstance(value, list):
-        if _are_plain(value):
-            return _Words(value)
-        return [_Row(each) if _is_row(each) else _rows(each) for each in value]
-    return value
+    if isinstance(node, dict):
+        return {key: _rows(part) for key, part in node.items()}
+    if isinstance(node, list):
+        if _are_plain(node):
+            return _Words(node)
+        return [_Row(each) if _is_row(each) else _rows(each) for each in node]
+    return node
 
 
-def _are_plain(values: Iterable[Any]) -> bool:
-    return not any(isinstance(value, (dict, list)) for value in values)
+def _are_plain(nodes: Iterable[Any]) -> bool:
+    return not any(isinstance(value, (dict, list)) for value in nodes)
 
 
-def _is_row(value: Any) -> bool:
-    return isinstance(value, dict) and len(value) > 1 and _are_plain(value.values())
+def _is_row(node: Any) -> bool:
+    return isinstance(node, dict) and len(node) > 1 and _are_plain(node.values())

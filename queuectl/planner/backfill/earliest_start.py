@@ -26,10 +26,10 @@ from queuectl.planner.capacity.node_counts import (
     take,
 )
 from queuectl.planner.capacity.placements import node_counts_of
-from queuectl.planner.model.bounds import Load
+from queuectl.planner.model.bounds import GangLoad
 from queuectl.planner.order.lines import Lines
 from queuectl.planner.placement import several
-from queuectl.planner.placement.feasible import Decision, refuted_by_sums
+from queuectl.planner.placement.feasible import Feasibility, refuted_by_sums
 from queuectl.planner.placement.joint import Arrangement, arrange
 from queuectl.planner.placement.several import levels_to_try
 from queuectl.planner.problem.problem import Problem, caps
@@ -112,23 +112,23 @@ class Question:
     beside: Sequence[PlannedGang]
     moves: bool = True
 
-    def ask(self, solver: Solver) -> Decision:
+    def ask(self, solver: Solver) -> Feasibility:
         """Whether it fits, and where."""
         if not self._has_quota():
-            return Decision(Status.REFUTED)
+            return Feasibility(Status.REFUTED)
         room = self._room()
         found = several.find(self.request, room, lambda shape: caps(room, shape))
         if found is not None:
-            return Decision(Status.FOUND, found)
+            return Feasibility(Status.FOUND, found)
         planned = [gang for gang in self.beside if gang.request.podset_groups]
         movable = [
             k for k in self._admissions if self.moves and not k.fixed and k.request.podset_groups
         ]
         if several.exact(self.request) and not planned and not movable:
-            return Decision(Status.REFUTED)
+            return Feasibility(Status.REFUTED)
         return self._jointly(planned, movable, solver)
 
-    def holds(self, decision: Decision) -> bool:
+    def holds(self, decision: Feasibility) -> bool:
         """Whether a decision that was made without the planned gangs leaves them their places."""
         if not self._has_quota():
             return False
@@ -195,14 +195,14 @@ class Question:
         planned: Sequence[PlannedGang],
         movable: Sequence[TentativeAdmission],
         solver: Solver,
-    ) -> Decision:
+    ) -> Feasibility:
         times = self.times
         without = set(movable)
         moments = Moments([self.timeline.free(at, without=without) for at in times])
         free = moments.stacked
         request = moments.request(self.request, tuple(map(self.present, times)))
         if refuted_by_sums(request, free):
-            return Decision(Status.REFUTED)
+            return Feasibility(Status.REFUTED)
         others = [
             (k.request, k.node_counts, tuple(self.timeline.holds(k.request, at) for at in times))
             for k in movable
@@ -214,13 +214,13 @@ class Question:
             TentativeAdmission(moments.request(asked, present), node_counts)
             for asked, node_counts, present in [*others, *later]
         ]
-        if Load.of([*(k.request for k in stacked), request], free).exceeds():
-            return Decision(Status.REFUTED)
+        if GangLoad.of([*(k.request for k in stacked), request], free).exceeds():
+            return Feasibility(Status.REFUTED)
         if solver.ended():
-            return Decision(Status.UNKNOWN)
+            return Feasibility(Status.UNKNOWN)
         made = self._arranged(stacked, request, free, solver)
         if made.status is not Status.FOUND:
-            return Decision(made.status, alarm=made.alarm)
+            return Feasibility(made.status, alarm=made.alarm)
         return _decision(made, movable, planned)
 
     def _arranged(
@@ -249,9 +249,9 @@ class Question:
 
 def _decision(
     made: Arrangement, movable: Sequence[TentativeAdmission], planned: Sequence[PlannedGang]
-) -> Decision:
+) -> Feasibility:
     first, rest = made.moved[: len(movable)], made.moved[len(movable) :]
-    return Decision(
+    return Feasibility(
         Status.FOUND,
         made.new[0],
         tuple(
@@ -303,7 +303,7 @@ def _level(group: PodSetGroup, placed: NodeCounts) -> int:
 
 # ---- The earliest start
 
-Start: TypeAlias = tuple[PlannedGang, Decision]
+Start: TypeAlias = tuple[PlannedGang, Feasibility]
 """A planned start, and what must be placed elsewhere for it."""
 
 
@@ -353,7 +353,7 @@ class StartSearch:
         found = node_counts_of(self._problem, asked, last.placement)
         if found is None or at < least:
             return None
-        decision = Decision(Status.FOUND, found)
+        decision = Feasibility(Status.FOUND, found)
         if not self._question(asked, at).holds(decision):
             return None
         return self._planned(asked, decision, at)
@@ -407,7 +407,7 @@ class StartSearch:
         found = node_counts_of(self._problem, request, last.placement)
         return as_placed(request, found) if found is not None else None
 
-    def _planned(self, request: GangRequest, decision: Decision, at: float) -> Start:
+    def _planned(self, request: GangRequest, decision: Feasibility, at: float) -> Start:
         found = decision.node_counts
         end, latest = end_of(request, at), self._latest(request, at)
         return PlannedGang(as_placed(request, found), found, at, end, latest), decision

@@ -19,10 +19,10 @@ from queuectl.planner.backfill.earliest_start import Question, StartSearch
 from queuectl.planner.backfill.slips import MOST_OVERRUNS, Lapsed
 from queuectl.planner.backfill.timeline import NOW, Timeline, end_of, first_fit
 from queuectl.planner.capacity.node_counts import NodeCounts, PlannedGang, TentativeAdmission
-from queuectl.planner.capacity.state import State
-from queuectl.planner.order.lines import Line, Lines, lines_of
+from queuectl.planner.capacity.state import CycleState
+from queuectl.planner.order.lines import Lines, PlannedStartQueue, lines_of
 from queuectl.planner.placement import several
-from queuectl.planner.placement.feasible import Decision
+from queuectl.planner.placement.feasible import Feasibility
 from queuectl.planner.placement.measure import device_columns, devices
 from queuectl.planner.preempt.shortage import borrows
 from queuectl.planner.problem.problem import caps
@@ -40,7 +40,7 @@ MARGIN: Final = 4.0
 
 
 def whole_node_kept_for(
-    state: State, request: GangRequest, decision: Decision, ahead: Iterable[PlannedGang]
+    state: CycleState, request: GangRequest, decision: Feasibility, ahead: Iterable[PlannedGang]
 ) -> PlannedGang | None:
     """The first planned gang that a whole free node is kept for; None = the gang can start where the decision puts it.
 
@@ -61,7 +61,7 @@ def whole_node_kept_for(
     return next((gang for gang in wide if gone > gang.at), None)
 
 
-def _wholly_free(state: State, node: int) -> bool:
+def _wholly_free(state: CycleState, node: int) -> bool:
     """Whether it has devices, and none is in use."""
     columns = device_columns(state.problem)
     there = devices(state.problem)[:, node]
@@ -87,12 +87,12 @@ class PlannedStarts:
         waiting: by line, uids of the gangs that count as its first ones, and the first of them, as ``namespace/name``.
     """
 
-    state: State
+    state: CycleState
     solver: Solver
     lines: Lines = field(init=False)
     timeline: Timeline = field(init=False)
     gangs: list[PlannedGang] = field(default_factory=list)
-    waiting: dict[Line, dict[str, str]] = field(default_factory=dict)
+    waiting: dict[PlannedStartQueue, dict[str, str]] = field(default_factory=dict)
     lapsed: list[Lapsed] = field(default_factory=list)
     undecided: bool = False
     _delayed: dict[str, PlannedGang] = field(default_factory=dict)  # at their latest times
@@ -166,7 +166,7 @@ class PlannedStarts:
 
     # Later gangs.
 
-    def beside(self, request: GangRequest, decision: Decision) -> Decision | Reason:
+    def beside(self, request: GangRequest, decision: Feasibility) -> Feasibility | Reason:
         """How a gang that fits now starts without a delay of a planned start, or why it does not."""
         ahead = self.respected(request)
         if (why := self._length_unknown(request)) is not None or not ahead:
@@ -217,7 +217,7 @@ class PlannedStarts:
         self.gangs = gangs
         return None if stand else self._delays(request, ahead)
 
-    def replace(self, decision: Decision) -> None:
+    def replace(self, decision: Feasibility) -> None:
         """Place planned gangs where a decision puts them."""
         for gang, node_counts in decision.planned:
             gang.node_counts = node_counts
@@ -289,7 +289,7 @@ class PlannedStarts:
 
     # Parts.
 
-    def _line(self, queue: ClusterQueue | None) -> Line | None:
+    def _line(self, queue: ClusterQueue | None) -> PlannedStartQueue | None:
         return self.lines.of(queue.name) if queue is not None and self.lines else None
 
     def _question(
@@ -323,7 +323,7 @@ class PlannedStarts:
                 self.timeline.guarded.setdefault(gang.at, []).append(waiting)
 
     def _harmless(
-        self, request: GangRequest, decision: Decision, ahead: Iterable[PlannedGang]
+        self, request: GangRequest, decision: Feasibility, ahead: Iterable[PlannedGang]
     ) -> bool:
         """Whether it and all that move for it have left before the first planned start."""
         requests = [request, *(admission.request for admission, _ in decision.moved)]
@@ -350,7 +350,7 @@ class PlannedStarts:
 # ---- Room without an eviction
 
 
-def first_room(state: State, request: GangRequest, until: float) -> float | None:
+def first_room(state: CycleState, request: GangRequest, until: float) -> float | None:
     """The first time at which enforced limits leave a gang its quota and a place that is found greedily.
 
     An end that is only expected does not count: its gang can run longer, and then an eviction loses more.

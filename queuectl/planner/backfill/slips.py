@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from queuectl.domain.plan import Planned, SlipCause
+from queuectl.domain.plan import ScheduledGang, SlipCause
 from queuectl.domain.snapshot import Admitted, PlannedStart
 from queuectl.domain.workload import Placement, Workload
 from queuectl.planner.backfill.timeline import Timeline
@@ -222,14 +222,14 @@ class Slips:
     gangs: Sequence[PlannedGang]
     causes: dict[str, SlipCause] = field(default_factory=dict)
 
-    def planned(self, lapsed: Sequence[Lapsed]) -> Iterator[Planned]:
+    def planned(self, lapsed: Sequence[Lapsed]) -> Iterator[ScheduledGang]:
         """All planned starts, and those that are no longer known."""
         for number, gang in enumerate(self.gangs):
             yield self._of(gang, self.gangs[:number])
         for each in lapsed:
             yield self._lapsed(each)
 
-    def _of(self, gang: PlannedGang, ahead: Sequence[PlannedGang]) -> Planned:
+    def _of(self, gang: PlannedGang, ahead: Sequence[PlannedGang]) -> ScheduledGang:
         problem = self.timeline.state.problem
         now = problem.snapshot.now
         last = gang.request.pending.planned_start
@@ -244,30 +244,30 @@ class Slips:
             overruns=last.overruns if last is not None else 0,
         )
         if last is None or promised is None or gang.latest < promised:
-            return Planned(gang.uid, start)
+            return ScheduledGang(gang.uid, start)
         if gang.at > promised:
             self.causes[gang.uid] = self._cause(gang.request, last, ahead)
         if gang.at > promised + SLACK:
             return self._slip(gang.uid, start)
         first = dict(last.awaits)
         awaits = tuple((uid, min(end, first.get(uid, end))) for uid, end in start.awaits)
-        return Planned(
+        return ScheduledGang(
             gang.uid, replace(start, promised=promised, made_at=last.made_at, awaits=awaits)
         )
 
-    def _lapsed(self, lapsed: Lapsed) -> Planned:
+    def _lapsed(self, lapsed: Lapsed) -> ScheduledGang:
         uid = lapsed.request.pending.workload.uid
         last = lapsed.request.pending.planned_start
         assert last is not None
         if lapsed.undecided or last.promised is None:
-            return Planned(uid, last, known=False)
+            return ScheduledGang(uid, last, known=False)
         self.causes[uid] = self._cause(lapsed.request, last, self.gangs)
         return replace(self._slip(uid, replace(last, promised=None)), known=False)
 
-    def _slip(self, uid: str, start: PlannedStart) -> Planned:
+    def _slip(self, uid: str, start: PlannedStart) -> ScheduledGang:
         cause = self.causes[uid]
         overruns = start.overruns + (cause is SlipCause.OVERRUN)
-        return Planned(uid, replace(start, overruns=overruns), cause)
+        return ScheduledGang(uid, replace(start, overruns=overruns), cause)
 
     def _cause(
         self, request: GangRequest, last: PlannedStart, ahead: Sequence[PlannedGang]

@@ -32,11 +32,11 @@ from queuectl.planner.capacity.node_counts import (
     give_back,
     take,
 )
-from queuectl.planner.capacity.state import State
+from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.problem.problem import Shape
-from queuectl.planner.problem.request import GangRequest, Pods, PodSetGroup
+from queuectl.planner.problem.request import GangRequest, PodSetGroup, ShapePods
 from queuectl.planner.problem.topology import Ints
-from queuectl.planner.problem.usage import Entry, Slots
+from queuectl.planner.problem.usage import CountedGang, Slots
 from queuectl.planner.quota.tree import QuotaRow, QuotaUse
 
 # ---- Events to come
@@ -223,9 +223,9 @@ class Timeline:
             expected end count as if they were still there, unless that gang can evict them.
     """
 
-    state: State
+    state: CycleState
     guarded: dict[float, list[Workload]] = field(default_factory=dict)
-    _running: Departures[Entry] | None = None
+    _running: Departures[CountedGang] | None = None
     _of: int = -1  # departures of the state
 
     @property
@@ -303,13 +303,13 @@ class Timeline:
         return use
 
     @property
-    def _ends(self) -> Departures[Entry]:
+    def _ends(self) -> Departures[CountedGang]:
         """Of the running gangs that stay."""
         if self._running is None or self._of != self.state.departures:
             self._running, self._of = self._sorted(), self.state.departures
         return self._running
 
-    def _sorted(self) -> Departures[Entry]:
+    def _sorted(self) -> Departures[CountedGang]:
         problem = self.state.problem
         ends = [
             (max(gang.ends_at, self.now + SOON), problem.usage.entries[id(gang)])
@@ -371,7 +371,7 @@ class Moments:
         bundle = self._pods(group.bundle, present) if group.bundle is not None else None
         return replace(group, pods=pods, bundle=bundle)
 
-    def _pods(self, pods: Pods, present: Present) -> Pods:
+    def _pods(self, pods: ShapePods, present: Present) -> ShapePods:
         return replace(pods, shape=self._shape(pods.shape, present))
 
     def _shape(self, shape: Shape, present: Present) -> Shape:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 
 from queuectl.domain.snapshot import Admitted
-from queuectl.planner.problem.request import GangRequest, Pods, PodSetGroup
+from queuectl.planner.problem.request import GangRequest, PodSetGroup, ShapePods
 from queuectl.planner.problem.topology import Ints
 
 NodeCounts: TypeAlias = tuple[
@@ -89,25 +89,27 @@ class Reservation:
         return self.request.pending.workload.uid
 
 
-def use_of_counts(pods: Sequence[Pods], node_counts: NodeCounts) -> Iterator[tuple[Ints, Ints]]:
+def use_of_counts(
+    pods: Sequence[ShapePods], node_counts: NodeCounts
+) -> Iterator[tuple[Ints, Ints]]:
     """Node indexes (K,) and amounts (R, K) of each of these pods."""
     for p, (nodes, counts) in zip(pods, node_counts, strict=True):
         yield nodes, p.shape.vector[:, None] * counts
 
 
-def take(free: Ints, pods: Sequence[Pods], node_counts: NodeCounts) -> None:
+def take(free: Ints, pods: Sequence[ShapePods], node_counts: NodeCounts) -> None:
     """Take what these pods use there off a free matrix (R, N)."""
     for nodes, amounts in use_of_counts(pods, node_counts):
         free[:, nodes] -= amounts
 
 
-def give_back(free: Ints, pods: Sequence[Pods], node_counts: NodeCounts) -> None:
+def give_back(free: Ints, pods: Sequence[ShapePods], node_counts: NodeCounts) -> None:
     """Add what these pods use there to a free matrix (R, N)."""
     for nodes, amounts in use_of_counts(pods, node_counts):
         free[:, nodes] += amounts
 
 
-def fits(free: Ints, pods: tuple[Pods, ...], node_counts: NodeCounts) -> bool:
+def fits(free: Ints, pods: tuple[ShapePods, ...], node_counts: NodeCounts) -> bool:
     """Whether these pods, together, fit a free matrix on real vectors."""
     touched = (
         np.unique(np.concatenate([nodes for nodes, _ in node_counts]))
@@ -123,7 +125,7 @@ def fits(free: Ints, pods: tuple[Pods, ...], node_counts: NodeCounts) -> bool:
     return bool(np.all(left[asked] >= 0))
 
 
-def short_nodes(free: Ints, pods: Sequence[Pods], node_counts: NodeCounts) -> Ints:
+def short_nodes(free: Ints, pods: Sequence[ShapePods], node_counts: NodeCounts) -> Ints:
     """Indexes of the nodes of these pods on which a free matrix is below zero for a resource that they request."""
     short = [
         nodes[(free[np.ix_(np.array(p.shape.columns, np.int64), nodes)] < 0).any(axis=0)]

@@ -22,7 +22,7 @@ def placement_of(
     staying: Mapping[str, Mapping[str, int]] | None = None,
     before: Placement | None = None,
 ) -> Placement:
-    """The placement of a gang: nodes of each podset in topology order, so that neighbouring ranks are neighbours.
+    """The placement of a gang: nodes of each podset in topology order, so that neighboring ranks are neighbors.
 
     In a repair healthy pods keep their ranks, and so do the lost ones (:mod:`queuectl.planner.capacity.placements`).
 

@@ -34,7 +34,7 @@ from queuectl.planner.capacity.node_counts import (
     use_of_counts,
 )
 from queuectl.planner.capacity.placements import node_counts_of
-from queuectl.planner.capacity.state import State, Undo
+from queuectl.planner.capacity.state import CycleState, Undo
 from queuectl.planner.order.queue_order import QueueOrder, inadmissible, place
 from queuectl.planner.problem.flavors import admits, flavors_of
 from queuectl.planner.problem.parts import as_placed
@@ -45,7 +45,7 @@ from queuectl.planner.quota.tree import QuotaUse
 
 
 def reserve(
-    state: State, request: GangRequest, node_counts: NodeCounts, victims: Iterable[str]
+    state: CycleState, request: GangRequest, node_counts: NodeCounts, victims: Iterable[str]
 ) -> Undo:
     """Keep capacity and quota for a gang: all of it later, and a part of it now.
 
@@ -64,7 +64,7 @@ def reserve(
     return partial(release, state, request, node_counts)
 
 
-def release(state: State, request: GangRequest, node_counts: NodeCounts) -> None:
+def release(state: CycleState, request: GangRequest, node_counts: NodeCounts) -> None:
     """End a reservation."""
     state.hold(request, node_counts, -1)
     state.awaited.pop(request.pending.workload.uid, None)
@@ -80,7 +80,7 @@ def reservation_of(
 
 
 def awaited(
-    state: State, request: GangRequest, node_counts: NodeCounts, evicted: Sequence[Admitted]
+    state: CycleState, request: GangRequest, node_counts: NodeCounts, evicted: Sequence[Admitted]
 ) -> tuple[str, ...]:
     """Uids of the victims of a new reservation: those evicted for it, sorted, and those leaving already that it needs besides.
 
@@ -122,7 +122,7 @@ class _ValidLease:
 class Leases:
     """The valid leases of the snapshot; each is reserved until it is claimed or released."""
 
-    state: State
+    state: CycleState
     _valid: dict[str, _ValidLease] = field(default_factory=dict)
 
     def holds(self, uid: str) -> bool:
@@ -182,7 +182,7 @@ class Leases:
         return waits_for_victims(self._valid[uid].lease.victims)
 
 
-def valid_leases(problem: Problem, state: State, in_order: Iterable[Pending]) -> Leases:
+def valid_leases(problem: Problem, state: CycleState, in_order: Iterable[Pending]) -> Leases:
     """Reserve what every lease holds that would fit once everything that leaves has left, in queue order."""
     leases = Leases(state)
     leased = [pending for pending in in_order if pending.lease is not None]
@@ -205,7 +205,7 @@ def valid_leases(problem: Problem, state: State, in_order: Iterable[Pending]) ->
     return leases
 
 
-def _claimable(state: State, request: GangRequest, node_counts: NodeCounts) -> bool:
+def _claimable(state: CycleState, request: GangRequest, node_counts: NodeCounts) -> bool:
     """Whether a gang with a reservation can start now, beside the use and the parts kept for other reservations."""
     uid = request.pending.workload.uid
     if not (
@@ -223,7 +223,7 @@ def _claimable(state: State, request: GangRequest, node_counts: NodeCounts) -> b
 
 
 def _others(
-    state: State, request: GangRequest, node_counts: NodeCounts, named: tuple[str, ...]
+    state: CycleState, request: GangRequest, node_counts: NodeCounts, named: tuple[str, ...]
 ) -> Iterator[Admitted]:
     """Gangs that leave and hold something of what a reservation needs."""
     usage, nodes = state.problem.usage, _nodes(node_counts)
@@ -237,7 +237,7 @@ def _others(
 
 
 def _enough(
-    state: State, request: GangRequest, node_counts: NodeCounts, victims: Sequence[Admitted]
+    state: CycleState, request: GangRequest, node_counts: NodeCounts, victims: Sequence[Admitted]
 ) -> bool:
     """Whether a gang can start once these have left, beside all that is used now and kept for others.
 

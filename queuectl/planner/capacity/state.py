@@ -46,7 +46,7 @@ class Instant:
 
 
 @dataclass(eq=False)
-class State:
+class CycleState:
     """Starts from a problem; only the cycle changes it.
 
     Attributes:
@@ -323,12 +323,12 @@ class State:
             self._free[:, nodes] = self._least(nodes)
 
 
-def open_state(problem: Problem) -> State:
+def open_state(problem: Problem) -> CycleState:
     """The state when a cycle begins."""
     usage, pools = problem.usage, problem.pools
     now = problem.now.copy()
     later = now if problem.later is problem.now else problem.later.copy()
-    return State(
+    return CycleState(
         problem,
         (
             Instant(now, use_of(pools, usage.quota_held)),

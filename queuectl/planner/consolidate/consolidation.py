@@ -16,14 +16,14 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission, give_back, take
-from queuectl.planner.capacity.state import State
+from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.consolidate.consolidation_model import (
     Bundles,
     ConsolidationModel,
     bundle,
     keeps_shape,
 )
-from queuectl.planner.model.counts import Counts
+from queuectl.planner.model.counts import ShapeCounts
 from queuectl.planner.model.readback import hand_out, pack_all
 from queuectl.planner.placement.measure import (
     PlacedPodSetGroup,
@@ -45,7 +45,7 @@ _ROUNDS: Final = 2
 LIMIT: Final = 0.0015  # deterministic time of one
 
 
-def consolidate(state: State, starting: Sequence[TentativeAdmission], solver: Solver) -> int:
+def consolidate(state: CycleState, starting: Sequence[TentativeAdmission], solver: Solver) -> int:
     """Place some of the gangs that start elsewhere where that is tidier; returns how many.
 
     Args:
@@ -78,7 +78,7 @@ def may_move(admission: TentativeAdmission) -> bool:
 
 
 def _move(
-    state: State, movable: Sequence[TentativeAdmission], placed: Sequence[PlacedPodSetGroup]
+    state: CycleState, movable: Sequence[TentativeAdmission], placed: Sequence[PlacedPodSetGroup]
 ) -> int:
     """Place the gangs in the state where they are now; returns how many are elsewhere."""
     left = iter(placed)
@@ -229,7 +229,7 @@ def _gather(work: Placements) -> Iterator[Round]:
         if not work.bundles[number].scattered:
             continue
         tree, used = group.tree, work.bundles[number].used
-        counts = [Counts(tree, caps(free, p.shape)) for p in group.pods]
+        counts = [ShapeCounts(tree, caps(free, p.shape)) for p in group.pods]
         bounds = [c.fewest(ANYWHERE, p.count) for c, p in zip(counts, group.pods, strict=True)]
         if used[:-1] == tuple(map(max, zip(*bounds, strict=True)))[1:-1]:
             continue

@@ -17,7 +17,7 @@ from queuectl.domain.fleet import NodeRules
 from queuectl.domain.quantity import NOTHING
 from queuectl.planner.capacity.node_counts import NodeCounts
 from queuectl.planner.model.builder import Layer, ModelBuilder
-from queuectl.planner.model.classes import Classes, GroupClass
+from queuectl.planner.model.classes import GroupClass, PlacementClasses
 from queuectl.planner.model.readback import values_of
 from queuectl.planner.placement.measure import (
     PlacedPodSetGroup,
@@ -28,7 +28,7 @@ from queuectl.planner.placement.measure import (
 )
 from queuectl.planner.placement.several import levels_to_try
 from queuectl.planner.problem.problem import Problem, Shape
-from queuectl.planner.problem.request import ANYWHERE, Pods, PodSetGroup, as_one_pod
+from queuectl.planner.problem.request import ANYWHERE, PodSetGroup, ShapePods, as_one_pod
 from queuectl.planner.problem.topology import Ints, Mask, Tree
 from queuectl.planner.solver.solver import Model
 
@@ -36,7 +36,7 @@ _WHOLE_KEYS: Final = 1 << 50  # shape keys of whole nodes, apart from all others
 _SORTS: Final = 4  # sorts of whole nodes, the most frequent first
 
 
-class Use(NamedTuple):
+class UsedVariable(NamedTuple):
     """A variable that is 1 when any of ``pods`` is above 0."""
 
     variable: int
@@ -60,13 +60,15 @@ class ConsolidationModel:
     layers: list[Layer] = field(default_factory=list)
     _sorts: list[int] = field(default_factory=list)  # pod classes of whole nodes
     _racks: list[tuple[int, list[int], int]] = field(default_factory=list)  # kept, nodes, size
-    _uses: list[Use] = field(default_factory=list)
+    _uses: list[UsedVariable] = field(default_factory=list)
     _missed_levels: list[int] = field(
         default_factory=list
     )  # whether a podset group misses its preferred level
 
     def __post_init__(self) -> None:
-        self.classes = Classes([u.podset_group for u in self.podset_groups], self.free, self.nodes)
+        self.classes = PlacementClasses(
+            [u.podset_group for u in self.podset_groups], self.free, self.nodes
+        )
         self._add_whole_nodes()
         self.built = ModelBuilder(self.classes)
         self._add_scattered()
@@ -115,7 +117,7 @@ class ConsolidationModel:
 
     def _add_uses(self, group: GroupClass, bundled: Bundles) -> Iterator[tuple[int, list[int]]]:
         """Level by level from the racks up, the variables that say which domains one podset group uses."""
-        tree, below = bundled.podset_group.tree, dict[int, Use]()
+        tree, below = bundled.podset_group.tree, dict[int, UsedVariable]()
         for level in range(tree.depth - 1, bundled.podset_group.required, -1):
             uses = self._add_above(tree, level, below) if below else self._add_racks(group, level)
             variables = [use.variable for use in uses.values()]
@@ -126,28 +128,32 @@ class ConsolidationModel:
             below = uses
             yield level, variables
 
-    def _add_racks(self, group: GroupClass, level: int) -> dict[int, Use]:
+    def _add_racks(self, group: GroupClass, level: int) -> dict[int, UsedVariable]:
         pods = self.built.pods
         domains = self.classes.domains(group.tree, level)
-        uses: dict[int, Use] = {}
+        uses: dict[int, UsedVariable] = {}
         for domain in np.unique(domains).tolist():
             inside = np.flatnonzero(domains == domain).tolist()
             rows = [[pods[k][at] for at in inside if at in pods[k]] for k, _ in group.pods]
             if not any(rows):
                 continue
-            use = uses[domain] = Use(self.model.var(0, 1), [v for row in rows for v in row])
+            use = uses[domain] = UsedVariable(
+                self.model.var(0, 1), [v for row in rows for v in row]
+            )
             for row, (_, count) in zip(rows, group.pods, strict=True):
                 most = min(count, self.built.most(row))
                 self.model.at_most([*row, use.variable], [*[1] * len(row), -most], 0)
         return uses
 
-    def _add_above(self, tree: Tree, level: int, below: dict[int, Use]) -> dict[int, Use]:
+    def _add_above(
+        self, tree: Tree, level: int, below: dict[int, UsedVariable]
+    ) -> dict[int, UsedVariable]:
         """Domains one level up: used when one inside is."""
-        uses: dict[int, Use] = {}
+        uses: dict[int, UsedVariable] = {}
         for child, use in below.items():
             d = int(tree.domain[level][tree.order[tree.starts[level + 1][child]]])
             if d not in uses:
-                uses[d] = Use(self.model.var(0, 1), [])
+                uses[d] = UsedVariable(self.model.var(0, 1), [])
             uses[d].pods.extend(use.pods)
             self.model.at_most([use.variable, uses[d].variable], [1, -1], 0)
         return uses
@@ -295,7 +301,7 @@ def bundle(problem: Problem, number: int, placed: PlacedPodSetGroup) -> Bundles:
         shape = as_one_pod(problem, [(p.shape, count) for p, count in inside if count])
         if used[-2:-1] > (1,):
             shape = replace(shape, key=_OWN_KEYS + (number << 16) + at)
-        pods.append(Pods(at, len(nodes), shape))
+        pods.append(ShapePods(at, len(nodes), shape))
         where.append((np.array(nodes, dtype=np.int64), np.ones(len(nodes), dtype=np.int64)))
     bundled = PodSetGroup(podset_group.tree, tuple(pods), level, podset_group.preferred)
     return Bundles(bundled, tuple(sorted(nodes_with, reverse=True)), tuple(where), used)

@@ -43,8 +43,8 @@ from queuectl.planner.capacity.node_counts import (
     use_of_counts,
 )
 from queuectl.planner.capacity.placements import node_counts_of, placement_of
-from queuectl.planner.capacity.state import State
-from queuectl.planner.placement.feasible import Decision, place
+from queuectl.planner.capacity.state import CycleState
+from queuectl.planner.placement.feasible import Feasibility, place
 from queuectl.planner.problem.limit_rows import (
     beside,
     end_of,
@@ -72,7 +72,7 @@ class Advance:
     """
 
     problem: Problem
-    state: State
+    state: CycleState
     solver: Solver
     placed: list[tuple[Occurrence, TentativeAdmission]] = field(default_factory=list)
     known: dict[str, ReservationState] = field(default_factory=dict)
@@ -111,12 +111,12 @@ class Advance:
         elif not (each.reservation.evicts and self._over_running(each, request)):
             self.known[each.name] = self._nowhere(each, request, made.status)
 
-    def _decide(self, each: Occurrence, request: GangRequest) -> Decision:
+    def _decide(self, each: Occurrence, request: GangRequest) -> Feasibility:
         """The placement of the last plan, or else another one."""
         last = Placement((PodSetPlacement(_PODS, each.placed),))
         before = node_counts_of(self.problem, request, last) if each.placed else None
         if before is not None and fits(self.state.free(), request.pods, before):
-            return Decision(Status.FOUND, before)
+            return Feasibility(Status.FOUND, before)
         return place(request, self.state.free(), self.solver)
 
     def _over_running(self, each: Occurrence, request: GangRequest) -> bool:
@@ -233,7 +233,7 @@ class Advance:
         state = self.known.get(each.name)
         kept = with_placement(each, state.nodes) if state is not None else each
         rows = self._rows(each)
-        for name, _ in fixed(kept, snapshot) or kept.kept():
+        for name, _ in fixed(kept, snapshot) or kept.held_amounts():
             at = self.problem.index.position.get(name)
             if at is not None:
                 self._evict_from(each, name, at, rows)
@@ -269,7 +269,7 @@ class Advance:
         return np.array(found, dtype=np.int64)
 
 
-def reserve_in_advance(problem: Problem, state: State, solver: Solver) -> Advance:
+def reserve_in_advance(problem: Problem, state: CycleState, solver: Solver) -> Advance:
     """Keep the capacity of all Reservations of the snapshot, and evict gangs for those that start."""
     advance = Advance(problem, state, solver)
     for each in problem.snapshot.reservations:

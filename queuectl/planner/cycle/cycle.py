@@ -27,7 +27,7 @@ from queuectl.planner.capacity import reservations
 from queuectl.planner.capacity.node_counts import TentativeAdmission
 from queuectl.planner.capacity.placements import placement_of
 from queuectl.planner.capacity.reservations import Leases, lease_end, waits_for_victims
-from queuectl.planner.capacity.state import State
+from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.cycle.elastic import ElasticRanks
 from queuectl.planner.cycle.holds import (
     Hold,
@@ -36,9 +36,9 @@ from queuectl.planner.cycle.holds import (
     hold_without_nodes,
     makes_nodes,
 )
-from queuectl.planner.order.limits import Limits
+from queuectl.planner.order.limits import GangLimits
 from queuectl.planner.order.queue_order import (
-    Head,
+    BlockingHead,
     StrictFifoHeads,
     after_rank,
     behind,
@@ -101,12 +101,12 @@ class AdmissionCycle:
     """
 
     problem: Problem
-    state: State
+    state: CycleState
     solver: Solver
     leases: Leases
     classes: GangClasses
     heads: StrictFifoHeads
-    limits: Limits = field(init=False)
+    limits: GangLimits = field(init=False)
     sizing: SizeSearch = field(init=False)
     starting: dict[str, TentativeAdmission] = field(default_factory=dict)
     holds: dict[str, Hold] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class AdmissionCycle:
     def __post_init__(self) -> None:
         self.planned = PlannedStarts(self.state, self.solver)
         chooser = FlavorChooser(self.problem, self.state, self.solver, planned=self.planned)
-        self.limits = Limits(self.problem.snapshot)
+        self.limits = GangLimits(self.problem.snapshot)
         self.sizing = SizeSearch(
             chooser, self.classes, self.heads, self.limits, self.solver, self._doubt
         )
@@ -185,7 +185,7 @@ class AdmissionCycle:
             return
         self._decide(gang, head)
 
-    def _decide(self, gang: Candidate, head: Head | None) -> None:
+    def _decide(self, gang: Candidate, head: BlockingHead | None) -> None:
         """Decide a gang without a lease that no limit on its size holds back: by what is known, else by a search."""
         refusal, before = gang.refusal, self._before(gang, head)
         if refusal is not None and refusal[0].never_fits:
@@ -204,7 +204,7 @@ class AdmissionCycle:
         else:
             self._search(gang)
 
-    def _before(self, gang: Candidate, head: Head | None) -> Reason | None:
+    def _before(self, gang: Candidate, head: BlockingHead | None) -> Reason | None:
         """Why a gang waits for one before it, whatever is free; None if it does not."""
         if head is None:
             return self.limits.claims.in_use(gang.pending.workload)
@@ -270,7 +270,7 @@ class AdmissionCycle:
 
     # Order.
 
-    def _head(self, gang: Candidate) -> Head | None:
+    def _head(self, gang: Candidate) -> BlockingHead | None:
         """The head that holds back every choice of flavors; None when some choice is open.
 
         A pod of an elastic gang is also held back by each gang before it that waits for any of them.
@@ -284,7 +284,7 @@ class AdmissionCycle:
         waiting = (self.heads.ahead_of_growth(gang.queue, choice) for choice in choices)
         return next((head for head in waiting if head is not None), None)
 
-    def _leased(self, gang: Candidate, head: Head | None) -> bool:
+    def _leased(self, gang: Candidate, head: BlockingHead | None) -> bool:
         """Start a gang on its lease, or let it wait on; False when the lease ends."""
         without_nodes = not self.problem.size and makes_nodes(gang.queue)
         if without_nodes or self.leases.awaits_nodes(gang.uid):  # the nodes can be there now
@@ -323,7 +323,7 @@ class AdmissionCycle:
             return False
         if refuted.why[0].never_fits:
             return False  # it holds back no gang
-        head = Head(gang.pending.workload.ref, gang.known.flavors, leased=False)
+        head = BlockingHead(gang.pending.workload.ref, gang.known.flavors, leased=False)
         behind = [
             request.pending.workload.uid
             for request in self.leases.behind(gang.pending, queue, self.heads.order)
@@ -522,7 +522,7 @@ class AdmissionCycle:
         lease: CapacityLease | None = None,
     ) -> None:
         """Refuse a gang that keeps its place: in a StrictFIFO queue it holds back later gangs from what it could use."""
-        head = Head(gang.pending.workload.ref, gang.known.flavors, lease is not None)
+        head = BlockingHead(gang.pending.workload.ref, gang.known.flavors, lease is not None)
         if not gang.grows:
             self.heads.wait(gang.queue, head)
             if gang.queue is not None and lease is None:

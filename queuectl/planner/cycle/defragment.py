@@ -45,7 +45,7 @@ def defragment(cycle: AdmissionCycle, in_order: Sequence[Pending]) -> Defragment
         cycle: finished; nothing was confirmed yet.
         in_order: the pending gangs in queue order.
     """
-    policy = Policy(cycle)
+    policy = MigrationPolicy(cycle)
     if cycle.solver.cut or not (policy.on_request or policy.search_due()):
         return Defragmented()
     sought = 0
@@ -68,7 +68,7 @@ def _under_way(cycle: AdmissionCycle) -> bool:
 
 
 @dataclass(slots=True)
-class Policy:
+class MigrationPolicy:
     """The gangs that can migrate, for which gangs, at what cost."""
 
     cycle: AdmissionCycle

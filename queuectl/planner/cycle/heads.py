@@ -46,8 +46,8 @@ class QueueHeads:
     name: str | None
     queue: ClusterQueue | None
     order: QueueOrder
-    waiting: list[tuple[Rank, Position]]
-    deferred: list[tuple[Position, Refusal]] = field(default_factory=list)
+    waiting: list[tuple[Rank, UndecidedGangs]]
+    deferred: list[tuple[UndecidedGangs, Refusal]] = field(default_factory=list)
     considered: int = 0
 
     @property
@@ -62,11 +62,11 @@ class QueueHeads:
             heappush(self.waiting, (now, position))
         return None
 
-    def take(self) -> Position:
+    def take(self) -> UndecidedGangs:
         """The equal gangs of the head; they are out of the order until they are put back."""
         return heappop(self.waiting)[1]
 
-    def put(self, position: Position) -> None:
+    def put(self, position: UndecidedGangs) -> None:
         """Put equal gangs into the order by the first that is not decided, if there is one."""
         if self.name in self.order.shortest:
             position.sort(self.order.snapshot.now)
@@ -226,7 +226,7 @@ class HeadScheduler:
             self._refuse_equal(heads, position, refusal)
         heads.put(position)
 
-    def _refuse_equal(self, heads: QueueHeads, position: Position, refusal: Refusal) -> None:
+    def _refuse_equal(self, heads: QueueHeads, position: UndecidedGangs, refusal: Refusal) -> None:
         """Refuse the first gang and all equal ones for which its answer holds, too; the others are left."""
         pending = position.first
         least = self._holds_from(pending, heads.queue)
@@ -295,7 +295,7 @@ _FOR_ALL = NEVER_FITS | {Code.WAITING_IN_ORDER}
 
 
 @dataclass(eq=False, slots=True)
-class Position:
+class UndecidedGangs:
     """The gangs of a group that are not decided. They differ in name, age, priority, and in length where there are planned starts.
 
     Attributes:
@@ -329,15 +329,15 @@ class Position:
         self.left = np.delete(self.left, here) if here else self.left[1:]
         self._find_first()
 
-    def take_longer(self, seconds: float) -> Position:
+    def take_longer(self, seconds: float) -> UndecidedGangs:
         """Take out those that run for at least so many seconds, or for an unknown time."""
         if seconds <= 0.0:
-            taken = Position(self.gangs, self.left, self._at, self._now)
+            taken = UndecidedGangs(self.gangs, self.left, self._at, self._now)
             self.left = ()
             return taken
         left = np.asarray(self.left)
         long = self.gangs.lengths[left] >= seconds
-        taken = Position(self.gangs, self.left if long.all() else left[long], _now=self._now)
+        taken = UndecidedGangs(self.gangs, self.left if long.all() else left[long], _now=self._now)
         taken._find_first()
         self.left = left[~long]
         self._find_first()
@@ -361,6 +361,6 @@ class Position:
         self._at = int(np.argmax(np.where(level == level.max(), stretched, -np.inf)))
 
 
-def all_of(gangs: EqualGangs) -> Position:
+def all_of(gangs: EqualGangs) -> UndecidedGangs:
     """A group of which none is decided."""
-    return Position(gangs, range(len(gangs.gangs)))
+    return UndecidedGangs(gangs, range(len(gangs.gangs)))

@@ -22,7 +22,7 @@ from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workloa
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.capacity.node_counts import TentativeAdmission
 from queuectl.planner.capacity.placements import placement_of
-from queuectl.planner.capacity.state import State, open_state
+from queuectl.planner.capacity.state import CycleState, open_state
 from queuectl.planner.problem.flavors import Flavors, members_of
 from queuectl.planner.problem.problem import Problem, survey
 from queuectl.planner.problem.request import GangRequest, quota_only, request_of
@@ -86,7 +86,7 @@ class NotMade:
 
 
 def hold_without_nodes(
-    state: State,
+    state: CycleState,
     pending: Pending,
     queue: ClusterQueue,
     requests: Iterable[GangRequest],
@@ -140,7 +140,7 @@ def _claims(workload: Workload) -> Reason | None:
     return Reason(Code.SHAPE_NEVER_FITS, text, {"podSets": claiming})
 
 
-def _unasked(state: State, pending: Pending, made: frozenset[str]) -> Reason | None:
+def _unasked(state: CycleState, pending: Pending, made: frozenset[str]) -> Reason | None:
     """Why no nodes of these flavors are requested now."""
     now = state.problem.snapshot.now
     closed = {flavor: at for flavor, at in pending.unasked if flavor in made and at > now}
@@ -159,7 +159,7 @@ def _made(queue: ClusterQueue, request: GangRequest) -> frozenset[str]:
     return frozenset(name for name in names if any(rule.applies((name,)) for rule in rules))
 
 
-def _without_nodes(state: State, pending: Pending, request: GangRequest) -> Placement:
+def _without_nodes(state: CycleState, pending: Pending, request: GangRequest) -> Placement:
     known = state.problem.snapshot.config.flavors
     placed = []
     for podset, flavors in zip(pending.workload.podsets, request.flavors, strict=True):

@@ -16,11 +16,11 @@ from typing import Final
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission, fits
 from queuectl.planner.cycle.cycle import AdmissionCycle
-from queuectl.planner.model.bounds import Load
+from queuectl.planner.model.bounds import GangLoad
 from queuectl.planner.order.queue_order import inadmissible
-from queuectl.planner.placement.feasible import Decision, decide, moved, refuted_by_sums
+from queuectl.planner.placement.feasible import Feasibility, decide, moved, refuted_by_sums
 from queuectl.planner.placement.joint import arrange
-from queuectl.planner.problem.fleet import Room
+from queuectl.planner.problem.fleet import NodeRoom
 from queuectl.planner.problem.parts import shrinks
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.topology import Ints
@@ -68,18 +68,18 @@ class LookAhead(FlavorChooser):
     reach: int = _MOST
     _passed: int = 0  # of those in order, how many were considered
 
-    def decide(self, request: GangRequest) -> Decision:
+    def decide(self, request: GangRequest) -> Feasibility:
         uid = request.pending.workload.uid
         foreseen, node_counts = self.places.pop(uid, (None, ()))
         known = foreseen is not None and foreseen.podset_groups is request.podset_groups
         if known and fits(self.state.free(), request.pods, node_counts):
             self.cycle.moved.add(uid)
-            return Decision(Status.FOUND, node_counts)
+            return Feasibility(Status.FOUND, node_counts)
         return decide(self.state, request, self.solver, opening=self._with_later)
 
     def _with_later(
         self, movable: Sequence[TentativeAdmission], request: GangRequest, free: Ints
-    ) -> Decision | None:
+    ) -> Feasibility | None:
         """One search for this gang and those behind it."""
         most = min(self.reach, _MOST - len(movable) - 1)
         if most < _LEAST or shrinks(request.pending.workload):
@@ -98,13 +98,13 @@ class LookAhead(FlavorChooser):
         for each, node_counts in zip(later, made.new[1:], strict=True):
             self.places[each.pending.workload.uid] = each, node_counts
         self.cycle.moved.add(request.pending.workload.uid)
-        return Decision(Status.FOUND, made.new[0], moved(movable, made))
+        return Feasibility(Status.FOUND, made.new[0], moved(movable, made))
 
     def _later(
         self, movable: Sequence[TentativeAdmission], request: GangRequest, free: Ints, most: int
     ) -> list[GangRequest]:
         """Those behind whom counting does not refuse beside the ones before; none where there is room enough."""
-        load = Load.of([*(admission.request for admission in movable), request], free)
+        load = GangLoad.of([*(admission.request for admission in movable), request], free)
         later: list[GangRequest] = []
         refused = 0
         for each in islice(self._waiting(request), _MOST_CONSIDERED):
@@ -136,7 +136,7 @@ class LookAhead(FlavorChooser):
             if kind.refuted(workload) is None and kind.requests:
                 choice, template = kind.requests[0]
                 asked = replace(template, pending=pending)
-                if not self.state.quota.ever(asked) or self.room(asked, queue) is Room.NEVER:
+                if not self.state.quota.ever(asked) or self.room(asked, queue) is NodeRoom.NEVER:
                     continue
                 if asked.podset_groups and cycle.heads.ahead(queue, choice) is None:
                     yield asked

@@ -21,7 +21,7 @@ from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import Placement, Workload
 from queuectl.planner.capacity.placements import placement_of
 from queuectl.planner.cycle.cycle import AdmissionCycle
-from queuectl.planner.model.counts import Counts
+from queuectl.planner.model.counts import ShapeCounts
 from queuectl.planner.order.queue_order import place
 from queuectl.planner.placement.several import levels_to_try
 from queuectl.planner.problem.flavors import flavors_of
@@ -29,8 +29,8 @@ from queuectl.planner.problem.parts import as_placed
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import (
     ANYWHERE,
-    Pods,
     PodSetGroup,
+    ShapePods,
     request_of,
 )
 from queuectl.planner.problem.topology import Ints
@@ -159,11 +159,11 @@ def _level(podset_group: PodSetGroup, nodes: Ints) -> int:
     return ANYWHERE
 
 
-def _even(podset_group: PodSetGroup, level: int, pods: Pods, per_node: Ints) -> bool:
+def _even(podset_group: PodSetGroup, level: int, pods: ShapePods, per_node: Ints) -> bool:
     tree, below = podset_group.tree, level + 1
     if level == tree.depth:
         return True
     sums = per_node if below == tree.depth else tree.sums(below, per_node)
     used = sums[sums > 0]
-    grain = Counts(tree, per_node, pods.slices).grains[below] * pods.size
+    grain = ShapeCounts(tree, per_node, pods.slices).grains[below] * pods.size
     return bool((used % grain == 0).all() and (used.max() - used.min() <= grain))

@@ -28,14 +28,14 @@ from queuectl.planner.order.queue_order import place
 from queuectl.planner.preempt.shortage import Heights, borrows
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.quota.shares import passed_up, share_of
-from queuectl.planner.quota.tree import FlavorResource, Pool
+from queuectl.planner.quota.tree import FlavorResource, QuotaNode
 
 _LEASED: Final = -1  # its quota is taken off already: it borrows nothing more
 _NO_CHARGES: Final[Mapping[FlavorResource, int]] = {}
 _NO_SHARE: Final = Fraction(0)
 
 
-class Ranked(Protocol):
+class RankedQueue(Protocol):
     """The ranked item: the pending gangs of one ClusterQueue, None for those without one."""
 
     @property
@@ -48,7 +48,7 @@ class Ranked(Protocol):
     def head(self) -> Pending | None: ...
 
 
-R = TypeVar("R", bound=Ranked)
+R = TypeVar("R", bound=RankedQueue)
 
 _Key: TypeAlias = tuple[Any, ...]
 """The values that a tournament compares, in order; the last one is a rank, which no two heads share."""
@@ -85,7 +85,7 @@ class _Entrant(Generic[R]):
         members: by their keys; some places are out of date.
     """
 
-    pool: Pool | None
+    pool: QuotaNode | None
     parent: _Entrant[R] | None
     entry: _Entry[R] | None = None
     charges: Mapping[FlavorResource, int] = field(default_factory=dict)
@@ -150,7 +150,7 @@ class Ranking(ABC, Generic[R]):
             if shares and entrant.entry is not None:
                 self.put(entrant.entry.ranked)
 
-    def _above(self, _pool: Pool | None, /) -> _Entrant[R]:
+    def _above(self, _pool: QuotaNode | None, /) -> _Entrant[R]:
         """The tournament that a pool enters."""
         return self._top
 
@@ -179,7 +179,7 @@ class Ranking(ABC, Generic[R]):
 
     # The request of a head, and its quota.
 
-    def _asks(self, ranked: Ranked, head: Pending) -> tuple[GangRequest | None, int]:
+    def _asks(self, ranked: RankedQueue, head: Pending) -> tuple[GangRequest | None, int]:
         """The flavors its head would get first, and how far up its cohorts it would borrow with them."""
         queue = ranked.queue
         if queue is None or queue.cohort is None or head.blocked is not None:
@@ -226,9 +226,9 @@ class ByShare(Ranking[R]):
 
     def __init__(self, cycle: AdmissionCycle) -> None:
         super().__init__(cycle)
-        self._cohorts: dict[Pool, _Entrant[R]] = {}
+        self._cohorts: dict[QuotaNode, _Entrant[R]] = {}
 
-    def _above(self, pool: Pool | None, /) -> _Entrant[R]:
+    def _above(self, pool: QuotaNode | None, /) -> _Entrant[R]:
         if pool is None or pool.parent is None:
             return self._top
         entrant = self._cohorts.get(pool.parent)

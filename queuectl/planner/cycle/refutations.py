@@ -27,7 +27,7 @@ from queuectl.planner.preempt.protections import next_change
 from queuectl.planner.preempt.running import may_evict
 from queuectl.planner.problem.parts import shrinks
 from queuectl.planner.problem.problem import Problem
-from queuectl.planner.quota.tree import Pool
+from queuectl.planner.quota.tree import QuotaNode
 
 _EvictionRank: TypeAlias = tuple[int, float] | None
 """Priority and time queued of the gang that was searched for, where they say whom it may evict."""
@@ -78,8 +78,10 @@ class Refutations:
     cycle: AdmissionCycle
     _known: Mapping[ClassKey, _Refutation] = field(default_factory=dict)
     _kept: dict[ClassKey, _Refutation] = field(default_factory=dict)
-    _changed: set[Pool | None] = field(default_factory=set)  # roots of trees, since the last plan
-    _changed_now: set[Pool | None] = field(
+    _changed: set[QuotaNode | None] = field(
+        default_factory=set
+    )  # roots of trees, since the last plan
+    _changed_now: set[QuotaNode | None] = field(
         default_factory=set
     )  # likewise, by this cycle or a lease
     _searched: _Searched | None = None
@@ -118,7 +120,7 @@ class Refutations:
             solver = self.cycle.solver
             self._searched = _Searched(kind, solver.calls, solver.placements)
 
-    def _holds(self, known: _Refutation, root: Pool | None) -> bool:
+    def _holds(self, known: _Refutation, root: QuotaNode | None) -> bool:
         """Whether all that it depends on is as it was."""
         if root in self._changed:
             return False
@@ -181,7 +183,7 @@ class Refutations:
         limited = (queue is not None and queue.max_per_user) or snapshot.budgets
         return not ((limited or snapshot.allowances) and shrinks(pending.workload))
 
-    def _root(self, queue: str | None) -> Pool | None:
+    def _root(self, queue: str | None) -> QuotaNode | None:
         """The top of a ClusterQueue's tree; None for gangs without a ClusterQueue."""
         pool = self.cycle.problem.pools.get(queue or "")
         return pool.root if pool is not None else None

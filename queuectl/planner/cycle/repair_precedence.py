@@ -16,7 +16,7 @@ from queuectl.domain.plan import Eviction, Proof
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.preempt.rules import evictable
 from queuectl.planner.preempt.running import may_evict
-from queuectl.planner.repair.repair import Awaiting, Repaired, repair, repair_order
+from queuectl.planner.repair.repair import AwaitingRepair, Repaired, repair, repair_order
 from queuectl.planner.search.flavor_choice import Fit, FitsAfterEviction, Outcome, Refuted, Unknown
 from queuectl.planner.search.gang_classes import Candidate
 
@@ -31,7 +31,7 @@ class Repairs:
     def __init__(self, cycle: AdmissionCycle) -> None:
         """Repair every broken gang; from here on the cycle can undo repairs."""
         self._cycle = cycle
-        self._done: dict[str, Repaired | Awaiting] = {}
+        self._done: dict[str, Repaired | AwaitingRepair] = {}
         self._changes: dict[str, ExitStack] = {}  # by uid, what a repair has changed in the state
         self._undone = False
         self._repair()
@@ -62,15 +62,15 @@ class Repairs:
             else:
                 self._record(gang.workload.uid, done)
 
-    def _apply(self, uid: str, done: Repaired | Awaiting) -> None:
+    def _apply(self, uid: str, done: Repaired | AwaitingRepair) -> None:
         self._changes[uid] = ExitStack()
         for undo in done.changes(self._cycle.state):
             self._changes[uid].callback(undo)
 
-    def _record(self, uid: str, done: Repaired | Awaiting) -> None:
+    def _record(self, uid: str, done: Repaired | AwaitingRepair) -> None:
         self._done[uid] = done
         self._apply(uid, done)
-        if isinstance(done, Awaiting):
+        if isinstance(done, AwaitingRepair):
             self._cycle.preempted.extend(done.victims)
             self._cycle.unproved |= done.proof is not Proof.OPTIMAL
             self._cycle.waiting_repairs.append(done.refusal(self._cycle.problem))
@@ -107,7 +107,7 @@ class Repairs:
         found = [uid for uid in uids if needed.isdisjoint(self._done[uid].evicts)]
         return found if len(found) == len(uids) else self._undoable(found)
 
-    def _forget(self, undone: dict[str, Repaired | Awaiting]) -> None:
+    def _forget(self, undone: dict[str, Repaired | AwaitingRepair]) -> None:
         cycle = self._cycle
         cycle.preempted[:] = [p for p in cycle.preempted if p.preemptor not in undone]
         cycle.waiting_repairs[:] = [

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, Final
 
-from queuectl.domain.changes import Change, apply_all
+from queuectl.domain.changes import SuggestedChange, apply_all
 from queuectl.domain.diagnosis import Remedy, SuggestedFix
 from queuectl.domain.gpus import as_number
 from queuectl.domain.permits import (
@@ -34,7 +34,7 @@ from queuectl.domain.queues import (
 )
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.words import counted, counted_gpus
-from queuectl.planner.explain.context import HOLDERS, Context
+from queuectl.planner.explain.context import HOLDERS, GangContext
 from queuectl.planner.explain.relaxation import ask, past_heads, requests
 from queuectl.planner.preempt.protections import opts_out, protected_until
 from queuectl.planner.preempt.rules import evictable
@@ -44,10 +44,10 @@ from queuectl.planner.reasons.words import some
 
 _FIXES: Final = 3
 
-_Changes = tuple[Change, ...]
+_Changes = tuple[SuggestedChange, ...]
 
 
-def others_evicted(ctx: Context) -> Iterator[SuggestedFix]:
+def others_evicted(ctx: GangContext) -> Iterator[SuggestedFix]:
     """Each single setting that is enough; else a set of settings of which none can be left out."""
     if ctx.queue is None or ctx.head is not None or not ctx.staying:
         return
@@ -67,7 +67,7 @@ def others_evicted(ctx: Context) -> Iterator[SuggestedFix]:
     yield from found or _together(ctx, settings)
 
 
-def _settings(ctx: Context, own: ClusterQueue) -> Iterator[list[_Changes]]:
+def _settings(ctx: GangContext, own: ClusterQueue) -> Iterator[list[_Changes]]:
     """Per setting of policy, the values that it could have, each allowing more than the one before."""
     known = ctx.snapshot.config.cluster_queues
     for name in in_reach(ctx.problem, ctx.pending.workload, own, dry=True):
@@ -101,8 +101,8 @@ def _stronger(own: ClusterQueue, field: PolicyField, now: StrEnum) -> list[_Chan
     return [(AllowPreemption(own.name, field, value.value),) for value in more]
 
 
-def _protected(ctx: Context) -> tuple[set[str], set[str]]:
-    """ClusterQueues whose protections shield some gang now; and uids of gangs that opt out, where their queue honours it."""
+def _protected(ctx: GangContext) -> tuple[set[str], set[str]]:
+    """ClusterQueues whose protections shield some gang now; and uids of gangs that opt out, where their queue honors it."""
     protecting, unwilling = set(), set()
     for gang in ctx.staying:
         queue = ctx.queue_of(gang)
@@ -117,7 +117,7 @@ def _protected(ctx: Context) -> tuple[set[str], set[str]]:
     return protecting, unwilling
 
 
-def _together(ctx: Context, settings: Iterable[list[_Changes]]) -> list[SuggestedFix]:
+def _together(ctx: GangContext, settings: Iterable[list[_Changes]]) -> list[SuggestedFix]:
     """All settings that could count, less all that can be left out or be weaker; none if that does not help."""
     ladders = [[changes[-1] for changes in values] for values in settings if values]
     ladders.sort(key=lambda values: not isinstance(values[0], AllowPreemption))
@@ -131,10 +131,11 @@ def _together(ctx: Context, settings: Iterable[list[_Changes]]) -> list[Suggeste
 
 
 def _reduced(
-    ladders: Sequence[Sequence[Change]], enough: Callable[[Sequence[Change]], bool]
-) -> list[Change]:
+    ladders: Sequence[Sequence[SuggestedChange]],
+    enough: Callable[[Sequence[SuggestedChange]], bool],
+) -> list[SuggestedChange]:
     """Of each setting the least value that is still enough, or none."""
-    chosen: list[Change | None] = [values[-1] for values in ladders]
+    chosen: list[SuggestedChange | None] = [values[-1] for values in ladders]
     for at, values in enumerate(ladders):
         for less in (None, *values[:-1]):
             fewer = [c for c in (*chosen[:at], less, *chosen[at + 1 :]) if c is not None]
@@ -144,14 +145,14 @@ def _reduced(
     return [change for change in chosen if change is not None]
 
 
-def _may_help(ctx: Context, changes: Sequence[Change]) -> bool:
+def _may_help(ctx: GangContext, changes: Sequence[SuggestedChange]) -> bool:
     """Whether it would fit if all left that it may evict then: otherwise a trial is not worth its time."""
     legal = _legal(ctx, changes)
     relaxed = replace(past_heads(ctx), gone=(*legal, *ctx.leaving))
     return bool(legal) and ask(ctx, relaxed).fits
 
 
-def _legal(ctx: Context, changes: Sequence[Change]) -> list[Admitted]:
+def _legal(ctx: GangContext, changes: Sequence[SuggestedChange]) -> list[Admitted]:
     """The gangs that it may evict after these changes, under some choice of flavors."""
     changed, config = apply_all(changes, ctx.snapshot), ctx.snapshot.config
     if all(isinstance(change, AllowPreemption) for change in changes):
@@ -166,7 +167,7 @@ def _legal(ctx: Context, changes: Sequence[Change]) -> list[Admitted]:
     return [gang for gang in ctx.staying if gang.workload.uid in named]
 
 
-def _tried(ctx: Context, changes: Sequence[Change]) -> SuggestedFix | None:
+def _tried(ctx: GangContext, changes: Sequence[SuggestedChange]) -> SuggestedFix | None:
     """The fix, if the planner evicts others for the gang then; with the victims and what that loses."""
     victims = _victims(ctx, changes)
     gone = {v.victim for v in victims}
@@ -178,12 +179,14 @@ def _tried(ctx: Context, changes: Sequence[Change]) -> SuggestedFix | None:
     return _fix(ctx, changes, victims) if victims else None
 
 
-def _victims(ctx: Context, changes: Sequence[Change]) -> list[Preemption]:
+def _victims(ctx: GangContext, changes: Sequence[SuggestedChange]) -> list[Preemption]:
     cycle = ctx.checks.decided(changes)
     return [v for v in cycle.preempted if v.preemptor == ctx.uid] if cycle is not None else []
 
 
-def _fix(ctx: Context, changes: Sequence[Change], victims: Sequence[Preemption]) -> SuggestedFix:
+def _fix(
+    ctx: GangContext, changes: Sequence[SuggestedChange], victims: Sequence[Preemption]
+) -> SuggestedFix:
     refs = ctx.refs
     victims = sorted(victims, key=lambda v: refs[v.victim])
     gpus = sum((v.cost.gpus for v in victims), Fraction())
@@ -207,7 +210,7 @@ def _fix(ctx: Context, changes: Sequence[Change], victims: Sequence[Preemption])
     return SuggestedFix(Remedy.ALLOW_PREEMPTION, message, details, tuple(changes))
 
 
-def _in_words(ctx: Context, change: Change) -> tuple[str, list[dict[str, Any]]]:
+def _in_words(ctx: GangContext, change: SuggestedChange) -> tuple[str, list[dict[str, Any]]]:
     """A change of policy as text, and as plain JSON values."""
 
     def row(queue: str, field: str, value: object) -> list[dict[str, Any]]:

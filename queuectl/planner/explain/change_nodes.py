@@ -18,9 +18,9 @@ from queuectl.domain.diagnosis import Remedy, SuggestedFix
 from queuectl.domain.fleet import Node
 from queuectl.domain.quantity import Resources
 from queuectl.domain.words import counted
-from queuectl.planner.capacity.state import State
+from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.explain.constraints import unhealthy, why_unavailable
-from queuectl.planner.explain.context import Context
+from queuectl.planner.explain.context import GangContext
 from queuectl.planner.explain.relaxation import (
     any_quota,
     ask,
@@ -46,7 +46,7 @@ _KINDS: Final = 3  # kinds of nodes to add, the most common first
 _MOST: Final = 1024  # nodes to add; more is no advice
 
 
-def repaired_nodes(ctx: Context) -> Iterator[SuggestedFix]:
+def repaired_nodes(ctx: GangContext) -> Iterator[SuggestedFix]:
     """A smallest set of nodes that are out, in the sense that none of them can be left out of it."""
     if quota_alone(ctx):
         return
@@ -71,7 +71,7 @@ def repaired_nodes(ctx: Context) -> Iterator[SuggestedFix]:
         return
 
 
-def _mask(ctx: Context, nodes: Sequence[int]) -> Mask:
+def _mask(ctx: GangContext, nodes: Sequence[int]) -> Mask:
     mask = np.zeros(ctx.problem.size, dtype=np.bool_)
     mask[nodes] = True
     return mask
@@ -111,7 +111,7 @@ def _choices(request: GangRequest, out: Mask, free: Ints, then: Ints) -> Iterato
     yield by_gain(useful)
 
 
-def _needed(ctx: Context, candidates: list[int]) -> list[int]:
+def _needed(ctx: GangContext, candidates: list[int]) -> list[int]:
     """The candidates less those that can be left out, the least useful first; none when all of them do not help."""
 
     def enough(nodes: list[int]) -> bool:
@@ -149,7 +149,7 @@ class _Site:
     domain: str | None = None
 
 
-def more_nodes(ctx: Context) -> Iterator[SuggestedFix]:
+def more_nodes(ctx: GangContext) -> Iterator[SuggestedFix]:
     """The fewest nodes over all domains and kinds, with the quota they need besides."""
     if quota_alone(ctx):
         return
@@ -175,7 +175,9 @@ def more_nodes(ctx: Context) -> Iterator[SuggestedFix]:
         return
 
 
-def _best(ctx: Context, state: State, request: GangRequest) -> tuple[_Site, int, bool] | None:
+def _best(
+    ctx: GangContext, state: CycleState, request: GangRequest
+) -> tuple[_Site, int, bool] | None:
     """Site, number of nodes, and whether no site does with fewer; None when none of those tried is enough."""
     sites = sorted(_sites(ctx, request, state.free()), key=lambda s: s.bound)
     best: tuple[_Site, int] | None = None
@@ -193,7 +195,7 @@ def _podset_group(request: GangRequest) -> PodSetGroup:
     return max(request.podset_groups, key=lambda u: (u.required, sum(p.count for p in u.pods)))
 
 
-def _sites(ctx: Context, request: GangRequest, free: Ints) -> Iterator[_Site]:
+def _sites(ctx: GangContext, request: GangRequest, free: Ints) -> Iterator[_Site]:
     podset_group, index = _podset_group(request), ctx.problem.index
     tree, level = podset_group.tree, podset_group.required
     useful = np.zeros(free.shape[1], dtype=np.bool_)
@@ -254,7 +256,7 @@ def _for_slices(
             yield _Site(-(-more // gain), anywhere[inside], like, labels, at, path[-1])
 
 
-def _kinds(ctx: Context, podset_group: PodSetGroup) -> list[Node]:
+def _kinds(ctx: GangContext, podset_group: PodSetGroup) -> list[Node]:
     """One node of each kind that the podset group's first pods may use, the most common kinds first."""
     index = ctx.problem.index
     at = np.flatnonzero(index.lasting_mask(podset_group.pods[0].shape.rules))
@@ -267,7 +269,7 @@ def _kinds(ctx: Context, podset_group: PodSetGroup) -> list[Node]:
     return [index.nodes[i] for i in at[first[order]].tolist()]
 
 
-def _gains(ctx: Context, podset_group: PodSetGroup, like: Node) -> tuple[int, ...] | None:
+def _gains(ctx: GangContext, podset_group: PodSetGroup, like: Node) -> tuple[int, ...] | None:
     """Of each of the podset group's pods, how many fit one empty node of the kind; None when such a node could not be used."""
     new = AddNodes(like.name, 1, {}).nodes(like)[0]
     room = ctx.problem.index.vector(new.allocatable)
@@ -290,7 +292,9 @@ def _lacks(podset_group: PodSetGroup, gains: tuple[int, ...], held: list[int]) -
     return least
 
 
-def _enough(ctx: Context, state: State, request: GangRequest, site: _Site, most: int) -> int | None:
+def _enough(
+    ctx: GangContext, state: CycleState, request: GangRequest, site: _Site, most: int
+) -> int | None:
     """The fewest new nodes there, up to ``most``; galloping from the bound, then by halving."""
     podset_group = request.podset_groups[0]
     if site.bound > most:
@@ -313,7 +317,9 @@ def _enough(ctx: Context, state: State, request: GangRequest, site: _Site, most:
     return low + 1 + bisect_left(between, True, key=lambda n: _fits(ctx, state, request, site, n))
 
 
-def _fits(ctx: Context, state: State, request: GangRequest, site: _Site, count: int) -> bool:
+def _fits(
+    ctx: GangContext, state: CycleState, request: GangRequest, site: _Site, count: int
+) -> bool:
     """Whether the gang fits the nodes of the site, with what is free on them, and so many new ones."""
     index = state.problem.index
     free = np.maximum(state.free(), 0)

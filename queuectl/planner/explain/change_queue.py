@@ -25,12 +25,12 @@ from queuectl.domain.queues import FlavorQuotas
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.words import counted, format_time
 from queuectl.planner.explain.change_request import largest_part, more_pods
-from queuectl.planner.explain.context import Context
+from queuectl.planner.explain.context import GangContext
 from queuectl.planner.explain.left_out import too_little
 from queuectl.planner.explain.others_leave import once_left
 from queuectl.planner.explain.relaxation import any_quota, ask, past_heads
 from queuectl.planner.explain.remedy import finish, offer, raised_until_it_starts
-from queuectl.planner.order.limits import Bound, Limits
+from queuectl.planner.order.limits import CountedLimit, GangLimits
 from queuectl.planner.reasons.words import amount, some
 
 # ---- Fixes for a gang that a Budget holds
@@ -41,18 +41,18 @@ from queuectl.planner.reasons.words import amount, some
 _THOUSANDTH: Final = GPU_HOUR // 1000
 
 
-def over_budgets(ctx: Context) -> list[Bound]:
+def over_budgets(ctx: GangContext) -> list[CountedLimit]:
     """The Budgets that cannot pay the gang."""
     return list(ctx.cycle.limits.over_budgets(ctx.pending.workload))
 
 
-def budget_sentence(over: Sequence[Bound]) -> Obstacle:
+def budget_sentence(over: Sequence[CountedLimit]) -> Obstacle:
     """The first of them in words."""
     reason = over[0].reason()
     return Obstacle(Limit.BUDGET, f"Budget: {reason.message}", reason.details)
 
 
-def next_months(ctx: Context) -> Iterator[SuggestedFix]:
+def next_months(ctx: GangContext) -> Iterator[SuggestedFix]:
     """Nothing to do: the gang starts when the Budgets that hold it have a month that can pay for it."""
     names = {bound.row[1] for bound in over_budgets(ctx)}
     change = NewMonth(tuple(sorted(names)))
@@ -66,7 +66,7 @@ def next_months(ctx: Context) -> Iterator[SuggestedFix]:
     yield SuggestedFix(Remedy.WAIT, text, details, (change,))
 
 
-def shorter_run(ctx: Context) -> Iterator[SuggestedFix]:
+def shorter_run(ctx: GangContext) -> Iterator[SuggestedFix]:
     """The longest limit with which Budgets with ``wholeRun`` can pay for the gang."""
     workload = ctx.pending.workload
     units = max(1, round(workload.gpus * UNITS))
@@ -79,16 +79,16 @@ def shorter_run(ctx: Context) -> Iterator[SuggestedFix]:
     yield SuggestedFix(Remedy.SHORTEN_RUN, text, {"seconds": seconds}, (change,), least)
 
 
-def top_up(ctx: Context) -> Iterator[SuggestedFix]:
+def top_up(ctx: GangContext) -> Iterator[SuggestedFix]:
     """The rest of the cost of the gang, and of those of the same Budgets that start before it then."""
     first, more = over_budgets(ctx), Counter[str]()
 
-    def topped_up(over: Sequence[Bound]) -> tuple[TopUpBudget, ...]:
+    def topped_up(over: Sequence[CountedLimit]) -> tuple[TopUpBudget, ...]:
         for bound in over:
             more[bound.row[1]] += _missing(bound)
         return tuple(TopUpBudget(name, units) for name, units in sorted(more.items()))
 
-    found = raised_until_it_starts(ctx, Limits.over_budgets, topped_up)
+    found = raised_until_it_starts(ctx, GangLimits.over_budgets, topped_up)
     if found is not None:
         changes, at_once = found
         less = [
@@ -99,18 +99,18 @@ def top_up(ctx: Context) -> Iterator[SuggestedFix]:
         yield _topped_up(ctx, changes, least=least)
 
 
-def _least(bound: Bound) -> int:
+def _least(bound: CountedLimit) -> int:
     """Units with which the Budget permits the start."""
     return bound.held + bound.need - bound.most
 
 
-def _missing(bound: Bound) -> int:
+def _missing(bound: CountedLimit) -> int:
     """Units with which it pays for the whole run, in whole thousandths of a GPU-hour."""
     cost = bound.need if bound.adds is None else bound.adds
     return -(-(bound.held + cost - bound.most) // _THOUSANDTH) * _THOUSANDTH
 
 
-def _topped_up(ctx: Context, changes: Sequence[TopUpBudget], *, least: bool) -> SuggestedFix:
+def _topped_up(ctx: GangContext, changes: Sequence[TopUpBudget], *, least: bool) -> SuggestedFix:
     months = {balance.budget.name: balance.month.name for balance in ctx.snapshot.budgets}
     parts = [
         f"Budget {c.budget} by {gpu_hours(c.units):g} GPU-hours in {months[c.budget]}"
@@ -132,7 +132,7 @@ _FLAVORS_TRIED: Final = 4
 _COMBINED: Final = 12  # gangs of a user among which the cheapest set is searched for
 
 
-def more_quota(ctx: Context) -> Iterator[SuggestedFix]:
+def more_quota(ctx: GangContext) -> Iterator[SuggestedFix]:
     """Exactly what is missing, where there are nodes for it."""
     verdict = ask(ctx, any_quota(ctx))
     if ctx.queue is not None and verdict.fits and verdict.short:
@@ -141,7 +141,7 @@ def more_quota(ctx: Context) -> Iterator[SuggestedFix]:
         )
 
 
-def one_more_flavor(ctx: Context) -> Iterator[SuggestedFix]:
+def one_more_flavor(ctx: GangContext) -> Iterator[SuggestedFix]:
     """A flavor that its ClusterQueue does not have, with the quota that the gang takes of it."""
     queue, asked = ctx.queue, ctx.pending.workload.requests
     if queue is None:
@@ -169,17 +169,17 @@ def one_more_flavor(ctx: Context) -> Iterator[SuggestedFix]:
 _Held = tuple[Admitted, Mapping[str, int]]
 
 
-def over_caps(ctx: Context) -> list[Bound]:
+def over_caps(ctx: GangContext) -> list[CountedLimit]:
     """The resources of which the gang's user would hold too much with it."""
     return list(ctx.cycle.limits.over_caps(ctx.pending.workload))
 
 
-def _held(ctx: Context) -> Sequence[_Held]:
+def _held(ctx: GangContext) -> Sequence[_Held]:
     """The gangs with which its user holds part of its ClusterQueue."""
     return ctx.cycle.limits.users.of_user(ctx.pending.workload)
 
 
-def user_sentence(ctx: Context, over: Sequence[Bound]) -> Obstacle:
+def user_sentence(ctx: GangContext, over: Sequence[CountedLimit]) -> Obstacle:
     """The limit of one user in words, and the gangs with which the user holds the amount."""
     assert ctx.queue is not None
     first, user = over[0], ctx.pending.workload.user
@@ -207,14 +207,14 @@ def user_sentence(ctx: Context, over: Sequence[Bound]) -> Obstacle:
     return Obstacle(Limit.USER, text, {**details, "over": limits, "gangs": gangs})
 
 
-def own_leaving(ctx: Context) -> Iterator[SuggestedFix]:
+def own_leaving(ctx: GangContext) -> Iterator[SuggestedFix]:
     """Nothing to do: it starts when those of the user's gangs that are being evicted have left."""
     fix = once_left([gang for gang, _ in _held(ctx) if gang.leaving])
     if fix is not None:
         yield fix
 
 
-def fewer_for_user(ctx: Context) -> Iterator[SuggestedFix]:
+def fewer_for_user(ctx: GangContext) -> Iterator[SuggestedFix]:
     """As many pods of its largest podset as ``maxPerUser`` allows."""
     limits, workload = ctx.cycle.limits, ctx.pending.workload
     podsets = {p.name: p for p in workload.podsets}
@@ -230,19 +230,19 @@ def fewer_for_user(ctx: Context) -> Iterator[SuggestedFix]:
         yield replace(fix, least=least)
 
 
-def higher_cap(ctx: Context) -> Iterator[SuggestedFix]:
+def higher_cap(ctx: GangContext) -> Iterator[SuggestedFix]:
     """Exactly what its user would hold with it, and with those of the user's gangs that start before it then."""
     assert ctx.queue is not None
     queue = ctx.queue.name
     caps, now = dict[str, int](), dict[str, int]()
 
-    def raised(over: Sequence[Bound]) -> tuple[RaiseUserCap, ...]:
+    def raised(over: Sequence[CountedLimit]) -> tuple[RaiseUserCap, ...]:
         for bound in over:
             caps[bound.resource] = bound.held + bound.need
             now.setdefault(bound.resource, bound.most)
         return tuple(RaiseUserCap(queue, r, most) for r, most in sorted(caps.items()))
 
-    found = raised_until_it_starts(ctx, Limits.over_caps, raised)
+    found = raised_until_it_starts(ctx, GangLimits.over_caps, raised)
     if found is not None:
         changes, at_once = found
         less = [
@@ -268,7 +268,7 @@ def _raised(
     return SuggestedFix(Remedy.RAISE_USER_CAP, message, details, tuple(changes), least)
 
 
-def own_end(ctx: Context) -> Iterator[SuggestedFix]:
+def own_end(ctx: GangContext) -> Iterator[SuggestedFix]:
     """The fewest of the user's gangs, of these the smallest, without which the user holds little enough."""
     over, user = over_caps(ctx), ctx.pending.workload.user
     ending = _fewest(over, [held for held in _held(ctx) if not held[0].leaving])
@@ -286,7 +286,7 @@ def own_end(ctx: Context) -> Iterator[SuggestedFix]:
         )
 
 
-def _fewest(over: Sequence[Bound], running: Sequence[_Held]) -> Sequence[_Held]:
+def _fewest(over: Sequence[CountedLimit], running: Sequence[_Held]) -> Sequence[_Held]:
     """None where all of them are not enough, or what leaves already is."""
 
     def sums(ending: Sequence[_Held]) -> list[int]:

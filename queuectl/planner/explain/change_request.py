@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Final
 
 from queuectl.domain.changes import (
-    Change,
     FewerPods,
     LimitRun,
     RaisePriority,
     RelaxLevel,
     RelaxRules,
+    SuggestedChange,
     apply_all,
 )
 from queuectl.domain.devices import CLAIM_PODSET
@@ -21,7 +21,7 @@ from queuectl.domain.diagnosis import Limit, Remedy, SuggestedFix
 from queuectl.domain.fleet import NodeRules, Toleration
 from queuectl.domain.words import counted
 from queuectl.domain.workload import PodSet, TopologyMode
-from queuectl.planner.explain.context import HOLDERS, Context
+from queuectl.planner.explain.context import HOLDERS, GangContext
 from queuectl.planner.explain.left_out import taints
 from queuectl.planner.explain.relaxation import Relaxation, ask, past_heads
 from queuectl.planner.explain.remedy import offer
@@ -32,13 +32,13 @@ _TAINTS_TRIED: Final = 4
 _PRIORITIES_TRIED: Final = 2
 
 
-def _with(ctx: Context, change: Change) -> Relaxation:
+def _with(ctx: GangContext, change: SuggestedChange) -> Relaxation:
     """The gang after a change of its own, past the heads."""
     snapshot = replace(ctx.snapshot, pending=(ctx.pending,))
     return replace(past_heads(ctx), workload=apply_all([change], snapshot).pending[0].workload)
 
 
-def fewer_pods(ctx: Context) -> Iterator[SuggestedFix]:
+def fewer_pods(ctx: GangContext) -> Iterator[SuggestedFix]:
     """The largest number of pods of its largest podset that fits now; proved by the next larger one.
 
     A gang that never fits is decided after others. With fewer pods it can come before them, so each number is planned.
@@ -57,7 +57,7 @@ def fewer_pods(ctx: Context) -> Iterator[SuggestedFix]:
         yield from offer(ctx, _with(ctx, fix.changes[0]), fix, more_pods(ctx, fix))
 
 
-def more_pods(ctx: Context, fix: SuggestedFix) -> Sequence[tuple[Change, ...]]:
+def more_pods(ctx: GangContext, fix: SuggestedFix) -> Sequence[tuple[SuggestedChange, ...]]:
     """The next larger number of pods, if it is not the gang as it is."""
     [change] = fix.changes
     assert isinstance(change, FewerPods)
@@ -72,7 +72,7 @@ def _step(podset: PodSet) -> int:
     return slices[0].size if slices else 1
 
 
-def largest_part(ctx: Context, enough: Callable[[FewerPods], bool]) -> SuggestedFix | None:
+def largest_part(ctx: GangContext, enough: Callable[[FewerPods], bool]) -> SuggestedFix | None:
     """The gang with as many pods of its largest podset as are still ``enough``; None where it sets a minimum itself."""
     workload = ctx.pending.workload
     podset = max(workload.podsets, key=lambda p: (p.count, p.name), default=None)
@@ -93,11 +93,11 @@ def largest_part(ctx: Context, enough: Callable[[FewerPods], bool]) -> Suggested
     return SuggestedFix(Remedy.FEWER_PODS, message, details, (change,), least=True)
 
 
-def coarser_level(ctx: Context) -> Iterator[SuggestedFix]:
+def coarser_level(ctx: GangContext) -> Iterator[SuggestedFix]:
     """The finest level that is coarse enough, or no topology at all."""
     bound = [p for p in ctx.pending.workload.podsets if _bound(p)]
     asked = sorted({level_name(p.topology.level) for p in bound if p.topology and p.topology.level})
-    finer: list[tuple[Change, ...]] = []
+    finer: list[tuple[SuggestedChange, ...]] = []
     for level in _coarser(ctx, bound):
         change = RelaxLevel(ctx.uid, {p.name: level for p in bound if _finer(ctx, p, level)})
         to = f"one {level_name(level)}" if level is not None else "any nodes"
@@ -119,7 +119,7 @@ def _bound(podset: PodSet) -> bool:
     return asked is not None and (asked.mode is TopologyMode.REQUIRED or bool(asked.slices))
 
 
-def _levels(ctx: Context, podset: PodSet) -> tuple[tuple[str, ...], int]:
+def _levels(ctx: GangContext, podset: PodSet) -> tuple[tuple[str, ...], int]:
     """Levels of the topology that the podset's own level is of, coarse to fine, and the position of its own."""
     level = podset.topology.level if podset.topology is not None else None
     known = ctx.snapshot.config.topologies.values()
@@ -127,7 +127,7 @@ def _levels(ctx: Context, podset: PodSet) -> tuple[tuple[str, ...], int]:
     return levels, levels.index(level) if level in levels else 0
 
 
-def _coarser(ctx: Context, bound: list[PodSet]) -> Iterator[str | None]:
+def _coarser(ctx: GangContext, bound: list[PodSet]) -> Iterator[str | None]:
     """Levels coarser than the finest one asked, the finest first; then none."""
     if not bound:
         return
@@ -136,13 +136,13 @@ def _coarser(ctx: Context, bound: list[PodSet]) -> Iterator[str | None]:
     yield None
 
 
-def _finer(ctx: Context, podset: PodSet, level: str | None) -> bool:
+def _finer(ctx: GangContext, podset: PodSet, level: str | None) -> bool:
     """Whether a podset asks for something finer than a level."""
     levels, rank = _levels(ctx, podset)
     return level is None or (level in levels and rank > levels.index(level))
 
 
-def fewer_rules(ctx: Context) -> Iterator[SuggestedFix]:
+def fewer_rules(ctx: GangContext) -> Iterator[SuggestedFix]:
     """Without one selector, without the affinity, or with one toleration more."""
     for message, details, rules in _relaxed(ctx):
         change = RelaxRules(ctx.uid, rules)
@@ -150,7 +150,7 @@ def fewer_rules(ctx: Context) -> Iterator[SuggestedFix]:
         yield from offer(ctx, _with(ctx, change), fix)
 
 
-def shorter_run(ctx: Context) -> Iterator[SuggestedFix]:
+def shorter_run(ctx: GangContext) -> Iterator[SuggestedFix]:
     """The longest limit with which it delays no planned start, where the reason states one."""
     reason = ctx.of_order
     seconds = int(reason.details.get("mostSeconds", 0)) if reason is not None else 0
@@ -161,7 +161,7 @@ def shorter_run(ctx: Context) -> Iterator[SuggestedFix]:
         yield SuggestedFix(Remedy.SHORTEN_RUN, text, {"seconds": seconds}, (change,), least)
 
 
-def _relaxed(ctx: Context) -> Iterator[tuple[str, dict[str, str], dict[str, NodeRules]]]:
+def _relaxed(ctx: GangContext) -> Iterator[tuple[str, dict[str, str], dict[str, NodeRules]]]:
     rules = {p.name: p.shape.rules for p in ctx.pending.workload.podsets}
     own = {p.name: p.shape.rules for p in ctx.pending.workload.requested}
     for selector in sorted({s for r in own.values() for s in r.selector}):
@@ -184,7 +184,7 @@ def _relaxed(ctx: Context) -> Iterator[tuple[str, dict[str, str], dict[str, Node
         yield text, {"taint": key}, less
 
 
-def higher_priority(ctx: Context) -> Iterator[SuggestedFix]:
+def higher_priority(ctx: GangContext) -> Iterator[SuggestedFix]:
     """The least priority, of those one above a gang before it, with which it would start."""
     relaxed = replace(past_heads(ctx), holders=HOLDERS - {Limit.ORDER})
     own = ctx.pending.workload

@@ -14,8 +14,8 @@ from queuectl.domain.fleet import is_passing
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.reasons import Reason
 from queuectl.domain.words import counted, format_time, is_or_are
-from queuectl.planner.explain.context import Context
-from queuectl.planner.explain.left_out import Constraint, any_flavor
+from queuectl.planner.explain.context import GangContext
+from queuectl.planner.explain.left_out import ConstraintGroup, any_flavor
 from queuectl.planner.explain.relaxation import (
     Relaxation,
     as_it_is,
@@ -24,7 +24,7 @@ from queuectl.planner.explain.relaxation import (
 )
 from queuectl.planner.problem.flavors import options_of
 from queuectl.planner.problem.problem import caps
-from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, PodSetGroup
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup, ShapePods
 from queuectl.planner.problem.topology import Mask
 from queuectl.planner.quota.tree import FlavorResource
 from queuectl.planner.reasons.lacks import Lack, holders_of, in_words, lacks_of
@@ -48,7 +48,7 @@ from queuectl.planner.reasons.words import (
 )
 
 
-def sentence(ctx: Context, constraint: Constraint) -> Obstacle:
+def sentence(ctx: GangContext, constraint: ConstraintGroup) -> Obstacle:
     """A blocking constraint in words, with the numbers that make it one."""
     if constraint.row is not None:
         text, details = _quota(ctx, constraint.row)
@@ -60,7 +60,7 @@ def sentence(ctx: Context, constraint: Constraint) -> Obstacle:
 _Description = tuple[str, dict[str, Any]]
 
 
-def _quota(ctx: Context, row: FlavorResource) -> _Description:
+def _quota(ctx: GangContext, row: FlavorResource) -> _Description:
     flavor, resource = row
     assert ctx.queue is not None
     state, queue = state_under(ctx, as_it_is(ctx)), ctx.queue
@@ -84,7 +84,7 @@ def _quota(ctx: Context, row: FlavorResource) -> _Description:
     return text, details
 
 
-def _flavor(ctx: Context) -> _Description:
+def _flavor(ctx: GangContext) -> _Description:
     assert ctx.queue is not None
     options = options_of(ctx.pending.workload, ctx.queue, ctx.problem)
     details: dict[str, Any] = {"clusterQueue": ctx.queue.name}
@@ -99,7 +99,7 @@ def _flavor(ctx: Context) -> _Description:
     return text + (f"; not admissible: {', '.join(why)}" if why else ""), details
 
 
-def _rules(ctx: Context) -> _Description:
+def _rules(ctx: GangContext) -> _Description:
     rules = {p.shape.rules for p in ctx.pending.workload.podsets}
     parts = [f"node selector {k}={v}" for k, v in sorted({s for r in rules for s in r.selector})]
     if any(r.affinity is not None for r in rules):
@@ -112,7 +112,7 @@ def _rules(ctx: Context) -> _Description:
     return text, {"usable": usable, "nodes": size, "rules": parts}
 
 
-def _topology(ctx: Context) -> _Description:
+def _topology(ctx: GangContext) -> _Description:
     request = next(iter(_requests(ctx)), None)
     bound = (
         [u for u in request.podset_groups if u.required != ANYWHERE or _sliced(u)]
@@ -135,7 +135,7 @@ def _sliced(podset_group: PodSetGroup) -> bool:
     return any(p.slices or p.size > 1 for p in podset_group.pods)
 
 
-def _shape(ctx: Context) -> _Description:
+def _shape(ctx: GangContext) -> _Description:
     pods = _largest(ctx)
     if pods is None:
         return "pod size: its pods do not fit on the nodes", {}
@@ -157,20 +157,20 @@ def _shape(ctx: Context) -> _Description:
     return f"pod size: {needed}; {text}", details
 
 
-def _lacks(ctx: Context, pods: Pods) -> tuple[Lack, ...]:
+def _lacks(ctx: GangContext, pods: ShapePods) -> tuple[Lack, ...]:
     """The resources that its eligible nodes lack for these pods."""
     state = state_under(ctx, as_it_is(ctx))
     return lacks_of(state, pods, np.flatnonzero(pods.shape.eligible), state.free())
 
 
-def _largest(ctx: Context) -> Pods | None:
+def _largest(ctx: GangContext) -> ShapePods | None:
     """Of its pods that take nodes, those that request most of the scarcest resource."""
     request = next(iter(_requests(ctx)), None)
     pods = [p for p in request.pods if p.shape.columns] if request is not None else []
     return max(pods, key=lambda p: int(p.shape.vector[p.shape.columns[0]]), default=None)
 
 
-def _order(ctx: Context) -> _Description:
+def _order(ctx: GangContext) -> _Description:
     heads = ctx.cycle.heads.heads.get(ctx.queue.name, []) if ctx.queue is not None else []
     behind = [head.ref for head in heads]
     names = [admission.request.pending.workload.ref for admission in ctx.cycle.state.admissions]
@@ -188,12 +188,12 @@ def in_order(reason: Reason) -> Obstacle:
     return Obstacle(Limit.ORDER, f"queue order: {reason.message}", details)
 
 
-def _lease(ctx: Context) -> _Description:
+def _lease(ctx: GangContext) -> _Description:
     names = [ctx.refs.get(u, u) for u, _, _ in ctx.cycle.leases.held() if u != ctx.uid]
     return f"reservations: freed capacity is reserved for {some(names)}", {"heldFor": names}
 
 
-def _health(ctx: Context) -> _Description:
+def _health(ctx: GangContext) -> _Description:
     whole = unhealthy(ctx)
     parts: list[str] = []
     listed: dict[str, str] = {}
@@ -208,7 +208,7 @@ def _health(ctx: Context) -> _Description:
     return f"node health: {'; '.join(parts)}", {"nodes": listed}
 
 
-def _lost_in_part(ctx: Context) -> Mask:
+def _lost_in_part(ctx: GangContext) -> Mask:
     """Nodes that would have room for more of its pods with the devices that are out of use. Shape (N,)."""
     more = np.zeros(ctx.problem.size, dtype=np.bool_)
     for request in _open(ctx, replace(as_it_is(ctx), well=True)):
@@ -218,19 +218,19 @@ def _lost_in_part(ctx: Context) -> Mask:
     return more
 
 
-def unhealthy(ctx: Context) -> Mask:
+def unhealthy(ctx: GangContext) -> Mask:
     """Nodes that it could use if they were healthy, uncordoned and not refused to it. Shape (N,)."""
     well = replace(as_it_is(ctx), well=True)
     return _usable(ctx, well) & ~_usable(ctx, as_it_is(ctx))
 
 
-def why_unavailable(ctx: Context, name: str) -> str:
+def why_unavailable(ctx: GangContext, name: str) -> str:
     """Why the gang cannot use a node that it could use otherwise."""
     node = ctx.snapshot.fleet.by_name[name]
     return unavailable_because(ctx.snapshot, node, ctx.pending.excluded) or "tainted"
 
 
-def _running(ctx: Context) -> _Description:
+def _running(ctx: GangContext) -> _Description:
     gangs, leaving, pods = len(ctx.snapshot.admitted), len(ctx.leaving), _largest(ctx)
     daemons, others, names = False, bool(ctx.snapshot.other_pods), ""
     devices: list[str] = []
@@ -260,20 +260,20 @@ def _running(ctx: Context) -> _Description:
     return f"running: {'; '.join(parts)}", {"gangs": gangs, "leaving": leaving, **details}
 
 
-def _devices_of_others(ctx: Context, pods: Pods) -> list[str]:
+def _devices_of_others(ctx: GangContext, pods: ShapePods) -> list[str]:
     """The devices on its eligible nodes that pods of no gang hold."""
     nodes = compress(ctx.problem.index.nodes, pods.shape.eligible)
     return list(chain.from_iterable(held_devices(ctx.snapshot, node) for node in nodes))
 
 
-def _held_resource(ctx: Context, pods: Pods) -> str | None:
+def _held_resource(ctx: GangContext, pods: ShapePods) -> str | None:
     """The resource that running gangs and other pods hold on most nodes that lack it; else the one that is likely short."""
     held = (lack.names[0] for lack in _lacks(ctx, pods) if lack.held is not None)
     known = next((name for name in held if not is_row(name)), scarcest(pods))
     return None if known is None or is_row(known) else known
 
 
-def _fleet(ctx: Context) -> _Description:
+def _fleet(ctx: GangContext) -> _Description:
     size, index = ctx.problem.size, ctx.problem.index
     sums = dict(zip(index.resources, index.allocatable.sum(axis=1).tolist(), strict=True))
     asked = sorted(ctx.pending.workload.requests.items())
@@ -298,7 +298,7 @@ def _fleet(ctx: Context) -> _Description:
     return text, details
 
 
-def _requests(ctx: Context) -> list[GangRequest]:
+def _requests(ctx: GangContext) -> list[GangRequest]:
     """Its requests under each choice of flavors, the ones with eligible nodes first. If no choice exists, the rules of flavors do not count."""
     any_ = replace(as_it_is(ctx), config=ctx.once(any_flavor, lambda: any_flavor(ctx)))
     for relaxed in (as_it_is(ctx), any_):
@@ -308,18 +308,18 @@ def _requests(ctx: Context) -> list[GangRequest]:
     return []
 
 
-def _open(ctx: Context, relaxed: Relaxation) -> Iterator[GangRequest]:
+def _open(ctx: GangContext, relaxed: Relaxation) -> Iterator[GangRequest]:
     """Its requests if it is not held back and all of the nodes are whole."""
     relaxed = replace(relaxed, strict=False)
     return requests(ctx, relaxed, state_under(ctx, relaxed).problem)
 
 
-def _usable(ctx: Context, relaxed: Relaxation) -> Mask:
+def _usable(ctx: GangContext, relaxed: Relaxation) -> Mask:
     """Nodes that some of its pods may use under some choice of flavors."""
     return _nodes(ctx, _open(ctx, relaxed))
 
 
-def _nodes(ctx: Context, among: Iterable[GangRequest]) -> Mask:
+def _nodes(ctx: GangContext, among: Iterable[GangRequest]) -> Mask:
     """Nodes that some pods of these requests may use."""
     usable = np.zeros(ctx.problem.size, dtype=np.bool_)
     for request in among:
@@ -328,7 +328,7 @@ def _nodes(ctx: Context, among: Iterable[GangRequest]) -> Mask:
     return usable
 
 
-_SENTENCES: Final[Mapping[Limit, Callable[[Context], _Description]]] = {
+_SENTENCES: Final[Mapping[Limit, Callable[[GangContext], _Description]]] = {
     Limit.FLAVOR: _flavor,
     Limit.RULES: _rules,
     Limit.TOPOLOGY: _topology,

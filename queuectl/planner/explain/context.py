@@ -20,7 +20,7 @@ from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner.capacity.node_counts import Reservation
 from queuectl.planner.capacity.reservations import reservation_of
-from queuectl.planner.capacity.state import Instant, State, open_state
+from queuectl.planner.capacity.state import CycleState, Instant, open_state
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.explain.fix_checks import FixChecks
 from queuectl.planner.problem.parts import admissible, shrinks, with_counts
@@ -35,7 +35,7 @@ HOLDERS: Final = frozenset({Limit.RUNNING, Limit.LEASE, Limit.ORDER})
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Holdings:
+class HolderUse:
     """The use of one kind of holder, of nodes, (R, N), and of quota, at each instant of a state.
 
     ``reservations`` have a part of the free capacity kept for them now.
@@ -45,7 +45,7 @@ class Holdings:
     quota: Sequence[Counter[QuotaRow]]
     reservations: tuple[Reservation, ...] = ()
 
-    def less(self, *parts: Holdings) -> Holdings:
+    def less(self, *parts: HolderUse) -> HolderUse:
         """The remaining use without these parts."""
         nodes = [used - sum(p.nodes[at] for p in parts) for at, used in enumerate(self.nodes)]
         quota = list(map(Counter, self.quota))
@@ -54,11 +54,11 @@ class Holdings:
                 rows.subtract(less)
         known = {id(reservation) for part in parts for reservation in part.reservations}
         others = tuple(r for r in self.reservations if id(r) not in known)
-        return Holdings(nodes, [+rows for rows in quota], others)
+        return HolderUse(nodes, [+rows for rows in quota], others)
 
 
 @dataclass(frozen=True, eq=False)
-class Context:
+class GangContext:
     """A gang when the cycle considers it.
 
     Attributes:
@@ -78,7 +78,7 @@ class Context:
     pending: Pending
     queue: ClusterQueue | None
     solver: Solver
-    held: Mapping[Limit, Holdings]
+    held: Mapping[Limit, HolderUse]
     head: Workload | None
     checks: FixChecks
     stated: tuple[Reason, ...]
@@ -150,13 +150,13 @@ class Context:
             self.found[key] = known
         return known
 
-    def state(self, holders: frozenset[Limit], config: QueueConfig) -> State:
+    def state(self, holders: frozenset[Limit], config: QueueConfig) -> CycleState:
         """The state with these holders alone, under a (perhaps changed) configuration; to be read, not changed."""
         return self.once((holders, config), lambda: self.fresh_state(holders, config))
 
     def fresh_state(
         self, holders: frozenset[Limit], config: QueueConfig, gone: Iterable[Admitted] = ()
-    ) -> State:
+    ) -> CycleState:
         """The same, to be changed; the kept parts of reservations are counted as if ``gone`` had left."""
         problem, parts = self.problem, [self.held[limit] for limit in HOLDERS & holders]
         if config is not self.snapshot.config:
@@ -166,7 +166,7 @@ class Context:
             quota = sum((part.quota[at] for part in parts), Counter[QuotaRow]())
             free = problem.index.allocatable - sum(part.nodes[at] for part in parts)
             instants.append(Instant(free, use_of(problem.pools, quota)))
-        state = State(problem, instants)
+        state = CycleState(problem, instants)
         state.evicted.update(gang.workload.uid for gang in evicted_by(self.cycle))
         if Limit.ORDER in holders:
             state.admissions.extend(self.cycle.state.admissions)
@@ -180,11 +180,11 @@ class Context:
 
 def context_of(
     cycle: AdmissionCycle, pending: Pending, checks: FixChecks, stated: tuple[Reason, ...] = ()
-) -> Context:
+) -> GangContext:
     """The context of the gang that the cycle considers; ``stated``: the reasons for which it is known not to fit."""
     least = least_of(pending)
     queue = cycle.problem.snapshot.queue_of(pending.workload)
-    return Context(
+    return GangContext(
         cycle,
         least,
         queue,
@@ -204,7 +204,7 @@ def least_of(pending: Pending) -> Pending:
     return with_counts(least, [admissible(p)[0] for p in least.workload.podsets])
 
 
-def _holdings(cycle: AdmissionCycle, uid: str) -> dict[Limit, Holdings]:
+def _holdings(cycle: AdmissionCycle, uid: str) -> dict[Limit, HolderUse]:
     """By kind of holder, the use when this gang is considered; its own reservation, if any, is released."""
     running = cycle.problem.once(_running)
     if evicted := evicted_by(cycle):
@@ -217,15 +217,17 @@ def _holdings(cycle: AdmissionCycle, uid: str) -> dict[Limit, Holdings]:
     return {Limit.RUNNING: running, Limit.LEASE: leased, Limit.ORDER: order}
 
 
-def _running(problem: Problem) -> Holdings:
+def _running(problem: Problem) -> HolderUse:
     """The use of gangs that run when the cycle begins."""
     return _held_in(open_state(problem))
 
 
-def _leased(cycle: AdmissionCycle, counts: Callable[[str], bool]) -> Holdings:
+def _leased(cycle: AdmissionCycle, counts: Callable[[str], bool]) -> HolderUse:
     """The use of the leases of the gangs that count, by uid."""
     problem, free = cycle.problem, cycle.problem.index.allocatable.copy()
-    state = State(problem, [Instant(free, QuotaUse(problem.pools)) for _ in cycle.state.instants])
+    state = CycleState(
+        problem, [Instant(free, QuotaUse(problem.pools)) for _ in cycle.state.instants]
+    )
     for uid, request, node_counts in cycle.leases.held():
         if counts(uid):
             state.hold(request, node_counts)
@@ -234,7 +236,7 @@ def _leased(cycle: AdmissionCycle, counts: Callable[[str], bool]) -> Holdings:
     return _held_in(state)
 
 
-def _held_in(state: State) -> Holdings:
+def _held_in(state: CycleState) -> HolderUse:
     """All that is held in a state."""
     nodes = [state.problem.index.allocatable - instant.free for instant in state.instants]
     quota = [
@@ -247,7 +249,7 @@ def _held_in(state: State) -> Holdings:
         )
         for instant in state.instants
     ]
-    return Holdings(nodes, quota, tuple(state.reservations.values()))
+    return HolderUse(nodes, quota, tuple(state.reservations.values()))
 
 
 def evicted_by(cycle: AdmissionCycle) -> list[Admitted]:

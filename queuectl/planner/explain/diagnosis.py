@@ -25,9 +25,14 @@ from queuectl.planner.explain import (
     others_leave,
 )
 from queuectl.planner.explain.constraints import in_order, sentence
-from queuectl.planner.explain.context import Context, context_of
-from queuectl.planner.explain.fix_checks import FixChecks, Known, know, of_plan
-from queuectl.planner.explain.left_out import Constraint, quota_rows, status_with, whole_fleet
+from queuectl.planner.explain.context import GangContext, context_of
+from queuectl.planner.explain.fix_checks import FixChecks, KnownAnswers, know, of_plan
+from queuectl.planner.explain.left_out import (
+    ConstraintGroup,
+    quota_rows,
+    status_with,
+    whole_fleet,
+)
 from queuectl.planner.explain.others_leave import with_tainted_devices
 from queuectl.planner.explain.relaxation import ask, past_heads
 from queuectl.planner.order.queue_order import inadmissible
@@ -36,7 +41,7 @@ from queuectl.planner.problem.parts import smallest
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.solver.solver import Status, StopSignal
 
-_Finder = Callable[[Context], Iterator[SuggestedFix]]
+_Finder = Callable[[GangContext], Iterator[SuggestedFix]]
 
 # In the order of what they cost people: nothing, a change of the job, of the queues, of the nodes, of others' work.
 _FINDERS: Final[tuple[_Finder, ...]] = (
@@ -114,7 +119,7 @@ def diagnose_those(
     if plan is None or plan.cut:
         plan = plan_cycle.plan(snapshot, stop, cache)
     prepared = begin(survey(snapshot, cache), stop)
-    known = of_plan(plan) if not plan.cut else Known({})
+    known = of_plan(plan) if not plan.cut else KnownAnswers({})
     know(prepared, known)
     left = len(uids)
     for pending in one_by_one(prepared):
@@ -137,7 +142,7 @@ def diagnose_those(
             return
 
 
-def _diagnosis_of(ctx: Context) -> Diagnosis:
+def _diagnosis_of(ctx: GangContext) -> Diagnosis:
     """Of the gang whose turn it is."""
     conflict: tuple[Obstacle, ...]
     proof, finders = Proof.OPTIMAL, _FOR_USER
@@ -164,7 +169,7 @@ def _diagnosis_of(ctx: Context) -> Diagnosis:
     return Diagnosis(ctx.uid, conflict, tuple(fixes), proof, ctx.solver.ended(), under_way)
 
 
-def conflict_of(ctx: Context) -> tuple[tuple[Constraint, ...], bool]:
+def conflict_of(ctx: GangContext) -> tuple[tuple[ConstraintGroup, ...], bool]:
     """The blocking constraints, and whether each was proved to be needed and all together to be enough.
 
     There are none when no constraint blocks the gang, or nothing could be proved.
@@ -174,8 +179,8 @@ def conflict_of(ctx: Context) -> tuple[tuple[Constraint, ...], bool]:
     if status is not Status.REFUTED:
         return (), status is Status.FOUND and not ctx.stated
     if status_with(ctx, ()) is Status.REFUTED:
-        return (Constraint(Limit.FLEET),), True
-    before: tuple[Constraint, ...] = ()
+        return (ConstraintGroup(Limit.FLEET),), True
+    before: tuple[ConstraintGroup, ...] = ()
     while left != before:
         before = left  # again: the flavors that the planner selects can depend on what was dropped
         for constraint in before:
@@ -186,18 +191,20 @@ def conflict_of(ctx: Context) -> tuple[tuple[Constraint, ...], bool]:
     return left[::-1], all(needed)
 
 
-def _less(constraints: tuple[Constraint, ...], one: Constraint) -> tuple[Constraint, ...]:
+def _less(
+    constraints: tuple[ConstraintGroup, ...], one: ConstraintGroup
+) -> tuple[ConstraintGroup, ...]:
     return tuple(c for c in constraints if c != one)
 
 
-def _constraints(ctx: Context) -> Iterator[Constraint]:
+def _constraints(ctx: GangContext) -> Iterator[ConstraintGroup]:
     """Every constraint that can block the gang, in order of deletion, less those that cannot."""
     idle = set(_idle(ctx))
-    yield from (Constraint(limit) for limit in _ORDER if limit not in idle)
-    yield from (Constraint(Limit.QUOTA, row) for row in quota_rows(ctx))
+    yield from (ConstraintGroup(limit) for limit in _ORDER if limit not in idle)
+    yield from (ConstraintGroup(Limit.QUOTA, row) for row in quota_rows(ctx))
 
 
-def _idle(ctx: Context) -> Iterator[Limit]:
+def _idle(ctx: GangContext) -> Iterator[Limit]:
     healthy = whole_fleet(ctx, frozenset(Limit) - {Limit.HEALTH}) is ctx.checks.snapshot.fleet
     if healthy and not ctx.pending.excluded:
         yield Limit.HEALTH

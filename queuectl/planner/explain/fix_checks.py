@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from queuectl.domain.changes import Change, apply_all
+from queuectl.domain.changes import SuggestedChange, apply_all
 from queuectl.domain.diagnosis import SuggestedFix
 from queuectl.domain.plan import Plan, Proof, Refusal
 from queuectl.domain.queues import ClusterQueue
@@ -23,7 +23,7 @@ from queuectl.planner.capacity.placements import node_counts_of
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.cycle.look_ahead import LookAhead
 from queuectl.planner.order.lines import lines_of
-from queuectl.planner.placement.feasible import Decision
+from queuectl.planner.placement.feasible import Feasibility
 from queuectl.planner.plan_cycle import Prepared, begin, decide_up_to
 from queuectl.planner.preempt.running import may_evict
 from queuectl.planner.preempt.shortage import borrows
@@ -33,15 +33,15 @@ from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.search.flavor_choice import Fit, Outcome, Refuted, Unknown
 from queuectl.planner.solver.solver import Status, StopSignal
 
-# ---- Known results
+# ---- KnownAnswers results
 #
 # A placement is a hint, which is checked against the free capacity, and a gang for which it holds needs no search. A refusal holds only
 # for the snapshot of its plan. All other gangs are decided again.
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """Known results for pending gangs, by uid.
+class KnownAnswers:
+    """KnownAnswers results for pending gangs, by uid.
 
     Attributes:
         placed: where a gang fits, also one that waits for its admission checks there; checked before it is believed.
@@ -53,13 +53,13 @@ class Known:
     reserved: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
     refused: Mapping[str, Refusal] = field(default_factory=dict)
 
-    def of_others(self, uid: str) -> Known:
+    def of_others(self, uid: str) -> KnownAnswers:
         """The results for other gangs than one that hold for other snapshots too."""
         placed = {known: at for known, at in self.placed.items() if known != uid}
-        return Known(placed, self.reserved)
+        return KnownAnswers(placed, self.reserved)
 
 
-def of_plan(plan: Plan) -> Known:
+def of_plan(plan: Plan) -> KnownAnswers:
     """All results of a plan for its own snapshot."""
     refused = {
         r.uid: r
@@ -70,10 +70,10 @@ def of_plan(plan: Plan) -> Known:
     }
     held = {r.uid: r.lease.placement for r in plan.pending if r.lease and not r.lease.victims}
     reserved = {state.name: state.nodes for state in plan.reserved}
-    return Known(held | {a.uid: a.placement for a in plan.admitted}, reserved, refused)
+    return KnownAnswers(held | {a.uid: a.placement for a in plan.admitted}, reserved, refused)
 
 
-def know(prepared: Prepared, known: Known) -> None:
+def know(prepared: Prepared, known: KnownAnswers) -> None:
     """Let a cycle that has not begun use what is known."""
     cycle = prepared.cycle
     cycle.sizing.chooser = _KnownFirst(
@@ -91,7 +91,7 @@ def know(prepared: Prepared, known: Known) -> None:
 class _KnownFirst(LookAhead):
     """A chooser that looks up before it searches."""
 
-    known: Known = field(kw_only=True)
+    known: KnownAnswers = field(kw_only=True)
 
     def choose(
         self,
@@ -111,7 +111,7 @@ class _KnownFirst(LookAhead):
         holds = node_counts is not None and fits(state.free(), request.pods, node_counts)
         if node_counts is None or not holds or not state.quota.fits(request):
             return super().fit(request)
-        found = Fit(request, Decision(Status.FOUND, node_counts), borrows(state, request))
+        found = Fit(request, Feasibility(Status.FOUND, node_counts), borrows(state, request))
         return self.beside_planned(found)
 
     def _node_counts(self, request: GangRequest) -> NodeCounts | None:
@@ -152,22 +152,22 @@ class FixChecks:
     uid: str
     stop: StopSignal
     cache: PlannerCache
-    known: Known = field(default_factory=Known)
+    known: KnownAnswers = field(default_factory=KnownAnswers)
     turns: int = _TURNS
-    passed_with: list[tuple[Change, ...]] = field(default_factory=list)
+    passed_with: list[tuple[SuggestedChange, ...]] = field(default_factory=list)
 
     @property
     def over(self) -> bool:
         """Whether no further fix is checked."""
         return self.turns <= 0 or self.stop.stopped
 
-    def decided(self, changes: Sequence[Change]) -> AdmissionCycle | None:
+    def decided(self, changes: Sequence[SuggestedChange]) -> AdmissionCycle | None:
         """The cycle on the changed snapshot, as soon as the gang is decided; None where no further fix is checked."""
         if self.over:
             return None
         changed = apply_all(changes, self.snapshot)
         prepared = begin(survey(changed, self.cache.fork()), self.stop)
-        know(prepared, self.known if self._any_place(prepared.cycle.problem) else Known())
+        know(prepared, self.known if self._any_place(prepared.cycle.problem) else KnownAnswers())
         self.turns -= max(1, decide_up_to(prepared, self.uid))
         if self.stop.stopped:
             return None
@@ -190,14 +190,14 @@ class FixChecks:
         lease = cycle.leased.get(self.uid)
         return lease is not None and not lease.victims
 
-    def starts(self, changes: Sequence[Change]) -> bool:
+    def starts(self, changes: Sequence[SuggestedChange]) -> bool:
         """Whether these changes are enough."""
         if tuple(changes) in self.passed_with:
             return True
         cycle = self.decided(changes)
         return cycle is not None and self.helped(cycle)
 
-    def refuses(self, changes: Sequence[Change]) -> bool:
+    def refuses(self, changes: Sequence[SuggestedChange]) -> bool:
         """Whether it is proved that these changes are not enough."""
         cycle = self.decided(changes)
         if cycle is None or self.helped(cycle):
@@ -214,7 +214,7 @@ class FixChecks:
             elif self.over:
                 return
 
-    def _with_less(self, changes: Sequence[Change]) -> bool:
+    def _with_less(self, changes: Sequence[SuggestedChange]) -> bool:
         """Whether the gang is known to start with a part of these changes."""
         return any(
             len(enough) < len(changes) and all(change in changes for change in enough)

@@ -12,7 +12,7 @@ from operator import is_
 
 import numpy as np
 
-from queuectl.domain.changes import AddQuota, Change, RelaxLevel, RelaxRules, apply_all
+from queuectl.domain.changes import AddQuota, RelaxLevel, RelaxRules, SuggestedChange, apply_all
 from queuectl.domain.diagnosis import Limit
 from queuectl.domain.fleet import Fleet, Node, NodeRules, Toleration, is_passing
 from queuectl.domain.plan import Proof
@@ -27,9 +27,9 @@ from queuectl.domain.queues import (
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.capacity.state import State
+from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.cycle.cycle import AdmissionCycle
-from queuectl.planner.explain.context import Context, evicted_by, least_of
+from queuectl.planner.explain.context import GangContext, evicted_by, least_of
 from queuectl.planner.explain.relaxation import place_on
 from queuectl.planner.plan_cycle import begin
 from queuectl.planner.problem.flavors import options_of
@@ -48,21 +48,21 @@ _NOWHERE = Reason(Code.TOPOLOGY_PLACEMENT_FAILED, "")
 
 
 @dataclass(frozen=True, slots=True)
-class Constraint:
+class ConstraintGroup:
     """A group of constraints of one kind; ``row``: the quota row, of kind ``QUOTA``."""
 
     limit: Limit
     row: FlavorResource | None = None
 
 
-def status_with(ctx: Context, constraints: Collection[Constraint]) -> Status:
+def status_with(ctx: GangContext, constraints: Collection[ConstraintGroup]) -> Status:
     """FOUND if the gang starts when these constraints hold and no other does; REFUTED if it is proved that it does not."""
     limits = frozenset(c.limit for c in constraints)
     rows = frozenset(c.row for c in constraints if c.row is not None)
     return ctx.once((limits, rows), lambda: _status(ctx, limits, rows))
 
 
-def _status(ctx: Context, limits: frozenset[Limit], rows: frozenset[FlavorResource]) -> Status:
+def _status(ctx: GangContext, limits: frozenset[Limit], rows: frozenset[FlavorResource]) -> Status:
     cycle, pending = turn(ctx, limits, rows)
     status = _decided(ctx, cycle, pending)
     if status is not Status.REFUTED:
@@ -79,7 +79,7 @@ def _status(ctx: Context, limits: frozenset[Limit], rows: frozenset[FlavorResour
     return Status.REFUTED
 
 
-def _decided(ctx: Context, cycle: AdmissionCycle, pending: Pending) -> Status:
+def _decided(ctx: GangContext, cycle: AdmissionCycle, pending: Pending) -> Status:
     cycle.consider(pending)
     ctx.solver.count(cycle.solver)
     refusal = cycle.refused.get(ctx.uid)
@@ -88,7 +88,7 @@ def _decided(ctx: Context, cycle: AdmissionCycle, pending: Pending) -> Status:
     return Status.REFUTED if refusal.proof is Proof.OPTIMAL else Status.UNKNOWN
 
 
-def too_little(ctx: Context, changes: Sequence[Change]) -> bool:
+def too_little(ctx: GangContext, changes: Sequence[SuggestedChange]) -> bool:
     """Whether it is proved that the gang neither starts nor evicts others after these changes."""
     if ctx.movable:  # a gang before it could move for it
         return ctx.checks.refuses(changes)
@@ -98,7 +98,7 @@ def too_little(ctx: Context, changes: Sequence[Change]) -> bool:
     return _decided(ctx, cycle, pending) is Status.REFUTED
 
 
-def quota_rows(ctx: Context) -> list[FlavorResource]:
+def quota_rows(ctx: GangContext) -> list[FlavorResource]:
     """The quota rows that are short for the gang, under some choice of flavors."""
     kinds = frozenset(Limit)
     short = set[FlavorResource]()
@@ -111,7 +111,7 @@ def quota_rows(ctx: Context) -> list[FlavorResource]:
 
 
 def turn(
-    ctx: Context,
+    ctx: GangContext,
     limits: frozenset[Limit],
     rows: frozenset[FlavorResource],
     *,
@@ -138,7 +138,7 @@ def turn(
     return cycle, pending
 
 
-def _cycle(ctx: Context, snapshot: Snapshot) -> tuple[AdmissionCycle, Pending]:
+def _cycle(ctx: GangContext, snapshot: Snapshot) -> tuple[AdmissionCycle, Pending]:
     """A cycle in which no gang is decided yet, and the gang."""
     cycle = begin(survey(snapshot, _cache(ctx).fork()), ctx.solver.stop).cycle
     cycle.without_repairs = None
@@ -159,7 +159,7 @@ class _NoVictims(FlavorChooser):
         return _NOWHERE
 
 
-def _keep_order(ctx: Context, cycle: AdmissionCycle) -> None:
+def _keep_order(ctx: GangContext, cycle: AdmissionCycle) -> None:
     """Keep the flavors and the quota that gangs before it in the queue order wait for."""
     known = ctx.cycle
     cycle.heads.heads = {name: list(heads) for name, heads in known.heads.heads.items()}
@@ -176,7 +176,7 @@ def _rows(queue: ClusterQueue) -> Iterator[FlavorResource]:
             yield from ((quotas.flavor, resource) for resource in group.covered)
 
 
-def _snapshot(ctx: Context, limits: frozenset[Limit]) -> Snapshot:
+def _snapshot(ctx: GangContext, limits: frozenset[Limit]) -> Snapshot:
     """The snapshot of the gang's turn without the constraints of other kinds, with all quota."""
     snapshot = ctx.once(_settled, lambda: _settled(ctx))
     starting, uid = ctx.cycle.starting, ctx.uid
@@ -210,14 +210,14 @@ def _snapshot(ctx: Context, limits: frozenset[Limit]) -> Snapshot:
     return snapshot
 
 
-def taints(ctx: Context) -> list[str]:
+def taints(ctx: GangContext) -> list[str]:
     """Keys of all taints, of nodes and of flavors, but those that mean that a node is not healthy."""
     found = {t.key for node in ctx.snapshot.fleet.nodes for t in node.taints}
     found |= {t.key for f in ctx.snapshot.config.flavors.values() for t in f.node_taints}
     return sorted(key for key in found if not is_passing(key))
 
 
-def whole_fleet(ctx: Context, limits: Collection[Limit]) -> Fleet:
+def whole_fleet(ctx: GangContext, limits: Collection[Limit]) -> Fleet:
     """The fleet with all nodes healthy if health is not among these, and with the devices that others hold if running pods are not."""
     left_out = frozenset({Limit.HEALTH, Limit.RUNNING}.difference(limits))
 
@@ -249,11 +249,11 @@ def _without(snapshot: Snapshot, node: Node, left_out: Collection[Limit]) -> Nod
     )
 
 
-def _cache(ctx: Context) -> PlannerCache:
+def _cache(ctx: GangContext) -> PlannerCache:
     return ctx.once(PlannerCache, ctx.checks.cache.fork)
 
 
-def _settled(ctx: Context) -> Snapshot:
+def _settled(ctx: GangContext) -> Snapshot:
     """The snapshot with what the plan has decided for the gangs before this one."""
     cycle, snapshot, placed = ctx.cycle, ctx.checks.snapshot, ctx.checks.known.placed
     leaving, leased = {gang.workload.uid for gang in evicted_by(cycle)}, cycle.leased
@@ -293,7 +293,7 @@ def _settled(ctx: Context) -> Snapshot:
     )
 
 
-def any_flavor(ctx: Context) -> QueueConfig:
+def any_flavor(ctx: GangContext) -> QueueConfig:
     """The queues as if flavors had neither labels nor taints, and the gang's queue covered all that it requests."""
     config, queue = ctx.snapshot.config, ctx.queue
     if queue is None:
@@ -318,7 +318,7 @@ def any_flavor(ctx: Context) -> QueueConfig:
 # Without whole pods: nodes that no rule and no topology level distinguishes become one large node.
 
 
-def _fits_in_pieces(ctx: Context, state: State, request: GangRequest) -> bool:
+def _fits_in_pieces(ctx: GangContext, state: CycleState, request: GangRequest) -> bool:
     """Whether the gang would fit if pods could be cut and spread over alike nodes of one lowest domain.
 
     A search that ends open counts as no.

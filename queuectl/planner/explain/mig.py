@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from queuectl.domain.changes import Change, ReconfigureMig, Relocate, is_cordoned
+from queuectl.domain.changes import ReconfigureMig, Relocate, SuggestedChange, is_cordoned
 from queuectl.domain.diagnosis import Remedy, SuggestedFix
 from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.mig import CONFIG, MigMode, choices, nvidia_gpus
@@ -23,10 +23,10 @@ from queuectl.domain.workload import Placement, Workload
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.capacity.placements import placement_of
 from queuectl.planner.capacity.reservations import lease_end
-from queuectl.planner.capacity.state import State
-from queuectl.planner.cycle.defragment import Policy
+from queuectl.planner.capacity.state import CycleState
+from queuectl.planner.cycle.defragment import MigrationPolicy
 from queuectl.planner.explain.change_queue import over_caps
-from queuectl.planner.explain.context import Context, context_of
+from queuectl.planner.explain.context import GangContext, context_of
 from queuectl.planner.explain.fix_checks import FixChecks
 from queuectl.planner.explain.relaxation import past_heads, quota_alone, requests, state_under
 from queuectl.planner.explain.remedy import finish, quota_short
@@ -36,7 +36,7 @@ from queuectl.planner.plan_cycle import begin, one_by_one
 from queuectl.planner.preempt.running import Rows
 from queuectl.planner.problem.parts import smallest
 from queuectl.planner.problem.problem import Problem, caps, survey
-from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, PodSetGroup
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup, ShapePods
 from queuectl.planner.problem.topology import Ints, Mask
 from queuectl.planner.quota.tree import FlavorResource
 from queuectl.planner.reasons.words import some
@@ -77,7 +77,7 @@ class MigOptions:
 
 
 def mig_options(
-    ctx: Context, movers: MoveCandidates | None, among: Container[str] | None = None
+    ctx: GangContext, movers: MoveCandidates | None, among: Container[str] | None = None
 ) -> Iterator[MigOptions]:
     """Under each choice of flavors.
 
@@ -116,7 +116,7 @@ def mig_options(
         )
 
 
-def _free(state: State, movers: MoveCandidates | None) -> tuple[Ints, Ints]:
+def _free(state: CycleState, movers: MoveCandidates | None) -> tuple[Ints, Ints]:
     """(R, N) free once the gangs that can migrate off a node's GPUs have done so, and what that loses, (N,)."""
     free, index = state.free(), state.problem.index
     lost = np.full(index.size, -1, dtype=np.int64)
@@ -138,7 +138,7 @@ def _gpu_columns(problem: Problem) -> list[int]:
     return [at for at, name in enumerate(problem.resources) if nvidia_gpus(name)]
 
 
-def _nodes(ctx: Context, free: Ints) -> dict[str, dict[str, Node]]:
+def _nodes(ctx: GangContext, free: Ints) -> dict[str, dict[str, Node]]:
     """Node name to the node under each configuration, of nodes whose GPUs are all free."""
     index, pools = ctx.problem.index, ctx.snapshot.config.mig_pools
     gpus = _gpu_columns(ctx.problem)
@@ -154,14 +154,14 @@ def _nodes(ctx: Context, free: Ints) -> dict[str, dict[str, Node]]:
     return found
 
 
-def _under(ctx: Context, found: Mapping[str, Mapping[str, Node]], name: str) -> Problem:
+def _under(ctx: GangContext, found: Mapping[str, Mapping[str, Node]], name: str) -> Problem:
     """The problem in which every node that can have this configuration has it."""
     nodes = (found.get(node.name, {}).get(name, node) for node in ctx.snapshot.fleet.nodes)
     changed = replace(ctx.snapshot, fleet=Fleet(tuple(nodes)))
     return survey(changed, ctx.problem.cache)
 
 
-def _by_flavors(ctx: Context, problem: Problem) -> dict[tuple[object, ...], GangRequest]:
+def _by_flavors(ctx: GangContext, problem: Problem) -> dict[tuple[object, ...], GangRequest]:
     return {
         tuple(tuple(sorted(flavors.items())) for flavors in request.flavors): request
         for request in requests(ctx, past_heads(ctx), problem)
@@ -169,7 +169,7 @@ def _by_flavors(ctx: Context, problem: Problem) -> dict[tuple[object, ...], Gang
     }
 
 
-def _items(request: GangRequest) -> list[tuple[PodSetGroup, Pods]]:
+def _items(request: GangRequest) -> list[tuple[PodSetGroup, ShapePods]]:
     return [(group, pods) for group in request.podset_groups for pods in group.items]
 
 
@@ -195,7 +195,7 @@ def _translated(before: Problem, after: Problem, free: Ints) -> Ints:
     return translated
 
 
-def _mask(ctx: Context, found: Mapping[str, Mapping[str, Node]], names: list[str]) -> Mask:
+def _mask(ctx: GangContext, found: Mapping[str, Mapping[str, Node]], names: list[str]) -> Mask:
     allowed = np.zeros((len(names), ctx.problem.size), dtype=np.bool_)
     for node, options in found.items():
         allowed[[names.index(name) for name in options], ctx.problem.index.position[node]] = True
@@ -234,13 +234,13 @@ class MigScope:
     most: int
 
 
-def movers_of(ctx: Context, *, execute: bool) -> MoveCandidates:
+def movers_of(ctx: GangContext, *, execute: bool) -> MoveCandidates:
     """Gangs that policy permits to migrate.
 
     ``execute``: queuectl migrates them itself, so only the queues with ``Execute`` count, within what moves may cost a day.
     """
     state = state_under(ctx, past_heads(ctx))
-    policy = Policy(ctx.cycle)
+    policy = MigrationPolicy(ctx.cycle)
     if execute:
         allowed = policy.may_move(ctx.pending, (Defragment.EXECUTE,))
         return move_candidates(state, allowed, policy.budgets())
@@ -249,7 +249,7 @@ def movers_of(ctx: Context, *, execute: bool) -> MoveCandidates:
 
 
 def moved_off(
-    ctx: Context, movers: MoveCandidates, nodes: Sequence[int]
+    ctx: GangContext, movers: MoveCandidates, nodes: Sequence[int]
 ) -> dict[str, Placement] | None:
     """By uid, new places for the movers on the GPUs of these nodes; None if they find none on the others, or cost too much."""
     table = movers.table
@@ -272,7 +272,7 @@ def moved_off(
     }
 
 
-def moves_off(ctx: Context, nodes: Sequence[str]) -> tuple[Move, ...] | None:
+def moves_off(ctx: GangContext, nodes: Sequence[str]) -> tuple[Move, ...] | None:
     """The migrations, which queuectl makes itself, of the gangs on the GPUs of these nodes; None if some find no place."""
     movers, index = movers_of(ctx, execute=True), ctx.problem.index
     there = [index.position[name] for name in nodes if name in index.position]
@@ -308,12 +308,12 @@ class _Found:
     least: bool
 
     @property
-    def changes(self) -> tuple[Change, ...]:
+    def changes(self) -> tuple[SuggestedChange, ...]:
         moves = (Relocate(self.places),) if self.places else ()
         return (*moves, ReconfigureMig(self.configs))
 
 
-def reconfigured_nodes(ctx: Context, scope: MigScope | None = None) -> Iterator[SuggestedFix]:
+def reconfigured_nodes(ctx: GangContext, scope: MigScope | None = None) -> Iterator[SuggestedFix]:
     """The fewest nodes whose MIG configuration lets the gang start, with the gangs that migrate first.
 
     ``scope``: what queuectl can do itself; None = all that policy permits.
@@ -332,7 +332,7 @@ def reconfigured_nodes(ctx: Context, scope: MigScope | None = None) -> Iterator[
             return
 
 
-def under_way(ctx: Context) -> Iterator[str]:
+def under_way(ctx: GangContext) -> Iterator[str]:
     """The changes of MIG configurations that queuectl makes for the gang, and those that failed."""
     for node in ctx.snapshot.fleet.nodes:
         if (
@@ -351,7 +351,7 @@ def _asks(workload: Workload) -> bool:
     )
 
 
-def _fix(ctx: Context, found: _Found, movers: MoveCandidates | None) -> SuggestedFix:
+def _fix(ctx: GangContext, found: _Found, movers: MoveCandidates | None) -> SuggestedFix:
     by_name = ctx.snapshot.fleet.by_name
     nodes = [
         {"node": name, "from": by_name[name].labels.get(CONFIG), "to": config}
@@ -457,7 +457,7 @@ def _first(useful: Ints, options: MigOptions) -> tuple[int, int] | None:
 class _Search:
     """For one gang; ``movers`` and ``among``: as of :func:`mig_options`."""
 
-    ctx: Context
+    ctx: GangContext
     movers: MoveCandidates | None
     among: frozenset[str] | None
 
@@ -588,7 +588,7 @@ def _executing(config: QueueConfig) -> QueueConfig:
     return replace(config, flavors=flavors)
 
 
-def _waiting(snapshot: Snapshot, stop: StopSignal | None) -> Iterator[Context]:
+def _waiting(snapshot: Snapshot, stop: StopSignal | None) -> Iterator[GangContext]:
     """The pending gangs that only nodes keep waiting, in queue order."""
     cache = PlannerCache()
     prepared = begin(survey(snapshot, cache), stop)

@@ -22,9 +22,9 @@ from queuectl.domain.queues import ClusterQueue, Defragment
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.words import counted
 from queuectl.planner.capacity.placements import placement_of
-from queuectl.planner.capacity.state import State
-from queuectl.planner.cycle.defragment import Policy
-from queuectl.planner.explain.context import HOLDERS, Context
+from queuectl.planner.capacity.state import CycleState
+from queuectl.planner.cycle.defragment import MigrationPolicy
+from queuectl.planner.explain.context import HOLDERS, GangContext
 from queuectl.planner.explain.relaxation import ask, past_heads, requests, state_under
 from queuectl.planner.explain.remedy import finish, offer
 from queuectl.planner.preempt.cost import layers
@@ -37,7 +37,7 @@ from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.reasons.words import some
 from queuectl.planner.relocate.candidates import move_candidates
 from queuectl.planner.relocate.move_search import find_moves
-from queuectl.planner.solver.solver import Model, Outcome, Solver, Status
+from queuectl.planner.solver.solver import Model, Solution, Solver, Status
 
 # ---- Fixes by others that run
 
@@ -57,14 +57,14 @@ def _stopped(names: Sequence[str]) -> str:
     return f"{some(names)} {'has' if len(names) == 1 else 'have'} stopped"
 
 
-def those_leaving(ctx: Context) -> Iterator[SuggestedFix]:
+def those_leaving(ctx: GangContext) -> Iterator[SuggestedFix]:
     """Nothing to do: it fits when those that are being evicted have left."""
     relaxed, fix = replace(past_heads(ctx), gone=ctx.leaving), once_left(ctx.leaving)
     if fix is not None and ask(ctx, relaxed).fits:
         yield from offer(ctx, relaxed, fix)
 
 
-def holders_withdraw(ctx: Context) -> Iterator[SuggestedFix]:
+def holders_withdraw(ctx: GangContext) -> Iterator[SuggestedFix]:
     """Gangs for which freed capacity is reserved, if they were held or deleted."""
     uids = [uid for uid, _, _ in ctx.cycle.leases.held() if uid != ctx.uid]
     if not uids or not {p.workload.uid for p in ctx.snapshot.pending} >= set(uids):
@@ -75,7 +75,7 @@ def holders_withdraw(ctx: Context) -> Iterator[SuggestedFix]:
     yield from offer(ctx, replace(past_heads(ctx), holders=HOLDERS - {Limit.LEASE}), fix)
 
 
-def others_move(ctx: Context) -> Iterator[SuggestedFix]:
+def others_move(ctx: GangContext) -> Iterator[SuggestedFix]:
     """The cheapest set of running gangs to move so that it fits; what moves may cost a day does not count.
 
     While others leave anyway, no fix is suggested: those that move could be among those that then need not.
@@ -85,7 +85,7 @@ def others_move(ctx: Context) -> Iterator[SuggestedFix]:
         return
     modes = (Defragment.PLAN, Defragment.EXECUTE)
     state = state_under(ctx, past_heads(ctx))
-    candidates = move_candidates(state, Policy(ctx.cycle).may_move(ctx.pending, modes), {})
+    candidates = move_candidates(state, MigrationPolicy(ctx.cycle).may_move(ctx.pending, modes), {})
     for request in requests(ctx, past_heads(ctx)):
         solution = find_moves(state, request, candidates, ctx.solver)
         if solution is not None and solution.moved:
@@ -114,7 +114,7 @@ def others_move(ctx: Context) -> Iterator[SuggestedFix]:
     yield from finish(ctx, fix, {})
 
 
-def others_end(ctx: Context) -> Iterator[SuggestedFix]:
+def others_end(ctx: GangContext) -> Iterator[SuggestedFix]:
     """The least set of gangs whose end would let it start, and what keeps each of them from being evicted for it.
 
     Least in the layers of its ClusterQueue, over all that runs and all choices of flavors.
@@ -134,7 +134,9 @@ def others_end(ctx: Context) -> Iterator[SuggestedFix]:
         yield from _ending(ctx, tuple(least[1]), least=proved)
 
 
-def _ending(ctx: Context, chosen: tuple[Admitted, ...], *, least: bool) -> Iterator[SuggestedFix]:
+def _ending(
+    ctx: GangContext, chosen: tuple[Admitted, ...], *, least: bool
+) -> Iterator[SuggestedFix]:
     """The fix, with those that leave anyway where it takes them too."""
     for gone in (chosen, (*chosen, *ctx.leaving)):
         if ask(ctx, replace(past_heads(ctx), gone=gone)).fits:
@@ -153,7 +155,7 @@ def _ending(ctx: Context, chosen: tuple[Admitted, ...], *, least: bool) -> Itera
 
 
 def _exits(
-    ctx: Context, state: State, request: GangRequest, queue: ClusterQueue
+    ctx: GangContext, state: CycleState, request: GangRequest, queue: ClusterQueue
 ) -> tuple[CandidateTable, Found]:
     """The search for them under one choice of flavors."""
     staying = {gang.workload.uid for gang in ctx.strangers}
@@ -174,11 +176,11 @@ def table_without(problem: Problem, gone: frozenset[str]) -> CandidateTable:
 class _BudgetedSolver(Solver):
     """For a question that no plan depends on: a share of the limit for each solve, and for all of them together."""
 
-    def solve(self, model: Model, budget: int = 0) -> Outcome:
+    def solve(self, model: Model, budget: int = 0) -> Solution:
         most = self.limits.deterministic_time
         left = min(most * _SHARE, most * _ALL - self.deterministic_time)
         if left <= 0:
-            return Outcome(Status.UNKNOWN)
+            return Solution(Status.UNKNOWN)
         limits = replace(self.limits, deterministic_time=left, growth=1.0)
         once = Solver(limits, self.stop, light=True)
         outcome = once.solve(model, budget)
@@ -187,7 +189,7 @@ class _BudgetedSolver(Solver):
         return outcome
 
 
-def shield(ctx: Context, gang: Admitted) -> str:
+def shield(ctx: GangContext, gang: Admitted) -> str:
     """Which policy keeps a gang from being evicted for the one that is diagnosed."""
     relaxed = past_heads(ctx)
     return why_not(state_under(ctx, relaxed), requests(ctx, relaxed), ctx.queue, gang)
@@ -199,7 +201,7 @@ _OF_NODES: Final = (Limit.FLEET, Limit.SHAPE, Limit.TOPOLOGY, Limit.RUNNING, Lim
 _MOST: Final = 50  # in the details
 
 
-def with_tainted_devices(ctx: Context, conflict: tuple[Obstacle, ...]) -> tuple[Obstacle, ...]:
+def with_tainted_devices(ctx: GangContext, conflict: tuple[Obstacle, ...]) -> tuple[Obstacle, ...]:
     """The blocking constraints; the last one of those about nodes names the devices with taints."""
     at = next((i for i in reversed(range(len(conflict))) if conflict[i].limit in _OF_NODES), None)
     found = list(_tainted(ctx)) if at is not None else []
@@ -218,7 +220,7 @@ def with_tainted_devices(ctx: Context, conflict: tuple[Obstacle, ...]) -> tuple[
     )
 
 
-def _tainted(ctx: Context) -> Iterator[dict[str, Any]]:
+def _tainted(ctx: GangContext) -> Iterator[dict[str, Any]]:
     """The devices that its requests select, with the taints that none of these requests tolerates."""
     options = dict.fromkeys(_options(ctx))
     devices = ctx.snapshot.devices
@@ -242,7 +244,7 @@ def _tainted(ctx: Context) -> Iterator[dict[str, Any]]:
             yield {"node": name, "device": str(node.devices[at].id), "taints": sorted(taints[at])}
 
 
-def _options(ctx: Context) -> Iterator[DeviceOption]:
+def _options(ctx: GangContext) -> Iterator[DeviceOption]:
     for podset in ctx.pending.workload.podsets:
         devices = podset.shape.devices
         for claim in devices.claims if devices is not None else ():

@@ -19,9 +19,9 @@ from queuectl.domain.queues import (
 )
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import Workload
-from queuectl.planner.capacity.state import State
-from queuectl.planner.explain.context import HOLDERS, Context
-from queuectl.planner.placement.feasible import Decision, place
+from queuectl.planner.capacity.state import CycleState
+from queuectl.planner.explain.context import HOLDERS, GangContext
+from queuectl.planner.placement.feasible import Feasibility, place
 from queuectl.planner.problem.problem import Problem, survey
 from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.problem.topology import Ints, Mask
@@ -74,34 +74,34 @@ class Verdict:
         return self.status is Status.FOUND
 
 
-def as_it_is(ctx: Context) -> Relaxation:
+def as_it_is(ctx: GangContext) -> Relaxation:
     """The gang's turn, nothing relaxed."""
     return Relaxation(ctx.pending.workload, ctx.snapshot.config)
 
 
-def past_heads(ctx: Context) -> Relaxation:
+def past_heads(ctx: GangContext) -> Relaxation:
     """The relaxation for fixes: StrictFIFO does not hold the gang back, and those that start before it stay in place."""
     return replace(as_it_is(ctx), strict=False)
 
 
-def any_quota(ctx: Context) -> Relaxation:
+def any_quota(ctx: GangContext) -> Relaxation:
     """The same without quota."""
     return replace(past_heads(ctx), any_quota=True)
 
 
-def quota_alone(ctx: Context) -> bool:
+def quota_alone(ctx: GangContext) -> bool:
     """Whether only quota (and the order of its queue) keeps the gang from starting."""
     return ask(ctx, any_quota(ctx)).fits
 
 
-def ask(ctx: Context, relaxed: Relaxation) -> Verdict:
+def ask(ctx: GangContext, relaxed: Relaxation) -> Verdict:
     """Whether the gang fits under a relaxation."""
     if relaxed.gone or relaxed.repaired is not None:
         return _answer(ctx, relaxed)
     return ctx.once(relaxed, lambda: _answer(ctx, relaxed))
 
 
-def _answer(ctx: Context, relaxed: Relaxation) -> Verdict:
+def _answer(ctx: GangContext, relaxed: Relaxation) -> Verdict:
     state = state_under(ctx, relaxed)
     open_, best = False, None
     for request in requests(ctx, relaxed, state.problem):
@@ -120,10 +120,12 @@ def _answer(ctx: Context, relaxed: Relaxation) -> Verdict:
     return best or Verdict(Status.UNKNOWN if open_ else Status.REFUTED)
 
 
-def _decide(ctx: Context, relaxed: Relaxation, state: State, request: GangRequest) -> Decision:
+def _decide(
+    ctx: GangContext, relaxed: Relaxation, state: CycleState, request: GangRequest
+) -> Feasibility:
     """Whether it finds a place; relaxations that differ only in quota and queues share the answer."""
 
-    def search() -> Decision:
+    def search() -> Feasibility:
         return place(request, _free(ctx, relaxed, state), ctx.solver)
 
     if relaxed.gone or relaxed.repaired is not None:
@@ -132,7 +134,7 @@ def _decide(ctx: Context, relaxed: Relaxation, state: State, request: GangReques
     return ctx.once(key, search)
 
 
-def _free(ctx: Context, relaxed: Relaxation, state: State) -> Ints:
+def _free(ctx: GangContext, relaxed: Relaxation, state: CycleState) -> Ints:
     """The free capacity of the nodes, with the failed devices of those that count as healthy."""
     if relaxed.well:
         return state.free() + failed_devices(ctx)
@@ -141,7 +143,7 @@ def _free(ctx: Context, relaxed: Relaxation, state: State) -> Ints:
     return state.free()
 
 
-def failed_devices(ctx: Context) -> Ints:
+def failed_devices(ctx: GangContext) -> Ints:
     """The devices of nodes that are unhealthy. Shape (R, N)."""
 
     def found() -> Ints:
@@ -156,7 +158,7 @@ def failed_devices(ctx: Context) -> Ints:
     return ctx.once(failed_devices, found)
 
 
-def state_under(ctx: Context, relaxed: Relaxation) -> State:
+def state_under(ctx: GangContext, relaxed: Relaxation) -> CycleState:
     """Capacity and quota under a relaxation."""
     if not relaxed.gone or Limit.RUNNING not in relaxed.holders:
         return ctx.state(relaxed.holders, relaxed.config)
@@ -167,7 +169,7 @@ def state_under(ctx: Context, relaxed: Relaxation) -> State:
 
 
 def requests(
-    ctx: Context, relaxed: Relaxation, problem: Problem | None = None
+    ctx: GangContext, relaxed: Relaxation, problem: Problem | None = None
 ) -> Iterator[GangRequest]:
     """The requests of the gang under each choice of flavors that the relaxation allows."""
     workload, problem = relaxed.workload, problem or ctx.problem
@@ -186,7 +188,7 @@ def requests(
             yield replace(request, pending=pending)
 
 
-def shortage(state: State, request: GangRequest) -> dict[FlavorResource, int]:
+def shortage(state: CycleState, request: GangRequest) -> dict[FlavorResource, int]:
     """Quota rows of which less is left than the request is charged, and how much less."""
     return {row: request.charges[row] - left for row, left in state.quota.short(request).items()}
 

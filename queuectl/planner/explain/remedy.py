@@ -7,26 +7,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias, TypeVar
 
-from queuectl.domain.changes import AddQuota, Change, RaisePriority
+from queuectl.domain.changes import AddQuota, RaisePriority, SuggestedChange
 from queuectl.domain.diagnosis import SuggestedFix
 from queuectl.domain.workload import Workload
 from queuectl.planner.cycle.cycle import AdmissionCycle
-from queuectl.planner.explain.context import Context, least_of
+from queuectl.planner.explain.context import GangContext, least_of
 from queuectl.planner.explain.left_out import too_little
 from queuectl.planner.explain.relaxation import Relaxation, ask, quota_alone
-from queuectl.planner.order.limits import Bound, Limits
+from queuectl.planner.order.limits import CountedLimit, GangLimits
 from queuectl.planner.placement.feasible import decide
 from queuectl.planner.quota.tree import FlavorResource
 from queuectl.planner.reasons.words import amount
 from queuectl.planner.solver.solver import Status
 
 _ROUNDS: Final = 4  # cycles planned for one fix
-Raise = TypeVar("Raise", bound=Change)
-Smaller: TypeAlias = Sequence[tuple[Change, ...]]
+Raise = TypeVar("Raise", bound=SuggestedChange)
+Smaller: TypeAlias = Sequence[tuple[SuggestedChange, ...]]
 
 
 def offer(
-    ctx: Context, relaxed: Relaxation, fix: SuggestedFix, less: Smaller = ()
+    ctx: GangContext, relaxed: Relaxation, fix: SuggestedFix, less: Smaller = ()
 ) -> Iterator[SuggestedFix]:
     """The fix, if the gang fits under ``relaxed`` (after the fix), or does with more quota besides; else none."""
     verdict = ask(ctx, relaxed)
@@ -37,7 +37,7 @@ def offer(
 
 
 def finish(
-    ctx: Context, fix: SuggestedFix, short: Mapping[FlavorResource, int], less: Smaller = ()
+    ctx: GangContext, fix: SuggestedFix, short: Mapping[FlavorResource, int], less: Smaller = ()
 ) -> Iterator[SuggestedFix]:
     """The fix with the quota that is short besides, and with the priority that takes it past a StrictFIFO head.
 
@@ -76,26 +76,26 @@ def finish(
     yield SuggestedFix(fix.remedy, message, details, changes, least)
 
 
-def _follows_nodes(ctx: Context, flavor: str) -> bool:
+def _follows_nodes(ctx: GangContext, flavor: str) -> bool:
     """Whether nodes alone change the nominal quota that the ClusterQueue of the gang has of a flavor."""
     known = ctx.snapshot.config.flavors.get(flavor)
     follows = ctx.queue is not None and ctx.queue.headroom is not None
     return follows and known is not None and bool(known.node_labels)
 
 
-def _nodes_give_quota(ctx: Context, rows: Mapping[FlavorResource, int]) -> bool:
+def _nodes_give_quota(ctx: GangContext, rows: Mapping[FlavorResource, int]) -> bool:
     """Whether nodes change the quota of these rows that a ClusterQueue of the cohort of the gang can lend."""
     config = ctx.snapshot.config
-    labelled = {name for name, flavor in config.flavors.items() if flavor.node_labels}
+    labeled = {name for name, flavor in config.flavors.items() if flavor.node_labels}
     following = (q for q in config.cluster_queues.values() if q.headroom is not None)
     given = {quotas.flavor for queue in following for g in queue.groups for quotas in g.flavors}
-    return any(flavor in given & labelled for flavor, _ in rows)
+    return any(flavor in given & labeled for flavor, _ in rows)
 
 
 def raised_until_it_starts(
-    ctx: Context,
-    exceeded: Callable[[Limits, Workload], Iterable[Bound]],
-    raises: Callable[[Sequence[Bound]], tuple[Raise, ...]],
+    ctx: GangContext,
+    exceeded: Callable[[GangLimits, Workload], Iterable[CountedLimit]],
+    raises: Callable[[Sequence[CountedLimit]], tuple[Raise, ...]],
 ) -> tuple[tuple[Raise, ...], bool] | None:
     """Higher limits with which the gang starts, and whether the first ones were enough; None if it does not start.
 
@@ -122,8 +122,8 @@ def raised_until_it_starts(
 
 
 def _with_quota(
-    ctx: Context,
-    changes: Sequence[Change],
+    ctx: GangContext,
+    changes: Sequence[SuggestedChange],
     short: Mapping[FlavorResource, int],
     *,
     learn: bool = False,
@@ -157,7 +157,7 @@ def _with_quota(
     return None
 
 
-def quota_short(ctx: Context, cycle: AdmissionCycle) -> Mapping[FlavorResource, int] | None:
+def quota_short(ctx: GangContext, cycle: AdmissionCycle) -> Mapping[FlavorResource, int] | None:
     """The least quota that the gang lacks for a place in a cycle that refused it; None if it has no place."""
     cycle.stop_withholding(ctx.uid)
     snapshot, state = cycle.problem.snapshot, cycle.state
@@ -170,7 +170,9 @@ def quota_short(ctx: Context, cycle: AdmissionCycle) -> Mapping[FlavorResource, 
     return min(lacks, key=lambda rows: sum(rows.values()), default=None)
 
 
-def _too_little(ctx: Context, fix: SuggestedFix, quota: Sequence[AddQuota], less: Smaller) -> bool:
+def _too_little(
+    ctx: GangContext, fix: SuggestedFix, quota: Sequence[AddQuota], less: Smaller
+) -> bool:
     """Whether the planner refuses the gang with each smaller size of the fix, and with each quota less one."""
     smaller = [(*changes, *quota) for changes in less]
     for one in quota:
@@ -179,7 +181,7 @@ def _too_little(ctx: Context, fix: SuggestedFix, quota: Sequence[AddQuota], less
     return all(too_little(ctx, changes) for changes in smaller)
 
 
-def _as_before(ctx: Context, cycle: AdmissionCycle) -> bool:
+def _as_before(ctx: GangContext, cycle: AdmissionCycle) -> bool:
     """Whether each gang before it got the answer that it gets without the changes."""
     now, then = ctx.cycle, cycle
     same = now.starting.keys() == then.starting.keys() - {ctx.uid}

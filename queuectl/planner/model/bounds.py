@@ -81,7 +81,7 @@ def overfull(pods: Mapping[int, int], nodes: Ints) -> bool:
 
 
 @dataclass(eq=False)
-class Load:
+class GangLoad:
     """The sum of the requests of gangs to the nodes that any of them can use. It refutes them if it exceeds the free amount.
 
     Attributes:
@@ -97,7 +97,7 @@ class Load:
     )  # resource -> sum, nodes by amount
 
     @classmethod
-    def of(cls, requests: Iterable[GangRequest], free: Ints) -> Load:
+    def of(cls, requests: Iterable[GangRequest], free: Ints) -> GangLoad:
         """The load of these gangs on a free matrix (R, N)."""
         load = cls(free)
         load.add(*requests)
@@ -125,9 +125,9 @@ class Load:
                 counts = self.sizes[column]
                 counts[amount] = counts.get(amount, 0) + count
 
-    def copy(self) -> Load:
+    def copy(self) -> GangLoad:
         """A copy, to be added to."""
-        load = Load(self.free, _usable=self._usable, _there=self._there)
+        load = GangLoad(self.free, _usable=self._usable, _there=self._there)
         load.sizes.update((column, dict(counts)) for column, counts in self.sizes.items())
         return load
 

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from queuectl.planner.model.classes import Classes, GroupClass
+from queuectl.planner.model.classes import GroupClass, PlacementClasses
 from queuectl.planner.model.patterns import Exact, add_exact
 from queuectl.planner.problem.problem import most_pods_of_node
 from queuectl.planner.problem.request import ANYWHERE
@@ -76,7 +76,7 @@ class ModelBuilder:
 
     def __init__(
         self,
-        classes: Classes,
+        classes: PlacementClasses,
         exact: Collection[int] = (),
         *,
         tight: bool = True,
@@ -339,7 +339,9 @@ class Exits:
     use: Ints
     owners: Sequence[int]
 
-    def freed(self, classes: Classes, variables: Mapping[int, int]) -> dict[int, dict[int, Terms]]:
+    def freed(
+        self, classes: PlacementClasses, variables: Mapping[int, int]
+    ) -> dict[int, dict[int, Terms]]:
         """Node class to resource to what exits free there; ``variables``: of the gangs."""
         freed: dict[int, dict[int, Terms]] = {}
         rows = zip(self.gang.tolist(), self.node.tolist(), self.use.T.tolist(), strict=True)
@@ -361,7 +363,7 @@ def add_terms(terms: Terms, more: Mapping[int, int], times: int) -> None:
 
 def add_blocked(
     model: Model,
-    classes: Classes,
+    classes: PlacementClasses,
     node_class: int,
     freed: Mapping[int, Terms],
     pods: Mapping[int, int],
@@ -396,7 +398,7 @@ class _Node:
     """One of the equal nodes of a class, for pods of one class."""
 
     def __init__(
-        self, classes: Classes, node_class: int, pod_class: int, freed: Mapping[int, Terms]
+        self, classes: PlacementClasses, node_class: int, pod_class: int, freed: Mapping[int, Terms]
     ) -> None:
         members = classes.members[node_class]
         vector, free = classes.pods[pod_class][0].vector, classes.free[:, members[0]]

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from queuectl.planner.model.bounds import LARGEST, bounds
-from queuectl.planner.model.counts import Counts
+from queuectl.planner.model.counts import ShapeCounts
 from queuectl.planner.problem.problem import Shape, caps
 from queuectl.planner.problem.request import ANYWHERE, PodSetGroup
 from queuectl.planner.problem.topology import Ints, Tree
@@ -50,7 +50,7 @@ class GroupClass:
         return sum(count for number, count in self.pods if number == pod_class)
 
 
-class Limits(NamedTuple):
+class NodeLimits(NamedTuple):
     """Rows that hold in every node class.
 
     Attributes:
@@ -65,7 +65,7 @@ class Limits(NamedTuple):
 
 
 @dataclass(eq=False)
-class Classes:
+class PlacementClasses:
     """PodSet groups to be placed together on a free matrix, in classes.
 
     Attributes:
@@ -187,18 +187,18 @@ class Classes:
         return self._class_of.get(node)
 
     @cached_property
-    def _counts(self) -> dict[int, Counts]:
+    def _counts(self) -> dict[int, ShapeCounts]:
         return {}
 
     def holding(self, pod_class: int, level: int) -> Ints:
         """Pods of a class that each domain of a level holds by themselves, in whole slices."""
         if pod_class not in self._counts:
             shape, tree = self.pods[pod_class]
-            counts = Counts(self.trees[tree], self._per_node[shape.key], shape.slices)
+            counts = ShapeCounts(self.trees[tree], self._per_node[shape.key], shape.slices)
             self._counts[pod_class] = counts
         return self._counts[pod_class].holding(level)
 
-    def limits(self, *, tight: bool = True) -> Limits:
+    def limits(self, *, tight: bool = True) -> NodeLimits:
         """Rows valid in every node class; ``tight``: with the bounds of :mod:`queuectl.planner.model.bounds`."""
         vectors = np.stack([shape.vector for shape, _ in self.pods])
         columns = np.flatnonzero(vectors.any(axis=0))
@@ -213,7 +213,7 @@ class Classes:
         rows = np.concatenate(there)
         limits = np.add.reduceat(rows, self._starts, axis=1) if self.members else rows[:, :0]
         of_rows = np.concatenate([columns, np.full(len(rows) - len(columns), -1)])
-        return Limits(np.concatenate(coeffs), limits, of_rows)
+        return NodeLimits(np.concatenate(coeffs), limits, of_rows)
 
 
 def _labels(columns: list[Ints], size: int) -> Ints:

@@ -20,7 +20,7 @@ _EXACT_WORK: Final = 6000  # items times domains for the exact choice of several
 
 
 @dataclass(eq=False)
-class Counts:
+class ShapeCounts:
     """Pods of one shape that fit each node and each domain of a tree, in whole slices if there are any.
 
     Attributes:

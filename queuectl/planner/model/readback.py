@@ -10,11 +10,11 @@ import numpy as np
 
 from queuectl.planner.capacity.node_counts import NodeCounts
 from queuectl.planner.model.builder import ModelBuilder
-from queuectl.planner.model.classes import Classes, GroupClass
+from queuectl.planner.model.classes import GroupClass, PlacementClasses
 from queuectl.planner.model.patterns import add_exact, greedy
 from queuectl.planner.problem.request import ANYWHERE
 from queuectl.planner.problem.topology import Ints
-from queuectl.planner.solver.solver import Model, Outcome, Solver, Status
+from queuectl.planner.solver.solver import Model, Solution, Solver, Status
 
 Packing: TypeAlias = dict[int, dict[int, Ints]]  # node class -> pod class -> pods per node
 
@@ -52,7 +52,7 @@ def values_of(built: ModelBuilder, node_counts: Sequence[NodeCounts]) -> list[in
 
 def pack_all(
     built: ModelBuilder, values: Sequence[int], solver: Solver, budget: int = 0
-) -> tuple[Packing, set[int] | Outcome]:
+) -> tuple[Packing, set[int] | Solution]:
     """Pods per node of every class; with the node classes that have no packing, or the outcome that ended it."""
     packing: Packing = {}
     failed: set[int] = set()
@@ -69,7 +69,7 @@ def pack_all(
         vectors = [built.classes.pods[number][0].vector for number in asked]
         counts = [count for count in totals if count]
         packed = _pack(built.classes.free[:, nodes], vectors, counts, solver, budget)
-        if isinstance(packed, Outcome):
+        if isinstance(packed, Solution):
             if packed.status is not Status.REFUTED:
                 return packing, packed
             failed.add(node_class)
@@ -80,7 +80,7 @@ def pack_all(
 
 def _pack(
     free: Ints, vectors: Sequence[Ints], counts: Sequence[int], solver: Solver, budget: int
-) -> Ints | Outcome:
+) -> Ints | Solution:
     """Greedily, else by the solver; REFUTED when these counts have no packing."""
     placed = greedy(free, vectors, counts)
     if placed is not None:
@@ -118,7 +118,7 @@ def hand_out(built: ModelBuilder, values: Sequence[int], packing: Packing) -> Pl
     return Placed(Status.FOUND, in_order, tuple(domains))
 
 
-def _nodes(classes: Classes, group: GroupClass, domain: int) -> Ints:
+def _nodes(classes: PlacementClasses, group: GroupClass, domain: int) -> Ints:
     tree = classes.trees[group.tree]
     return tree.order if group.level == ANYWHERE else tree.nodes_in(group.level, domain)
 
@@ -135,7 +135,7 @@ def _take(left: Ints, nodes: Ints, count: int) -> tuple[Ints, Ints]:
     return used, shares
 
 
-def _as_placed(classes: Classes, podset_group: int, taken: NodeCounts) -> NodeCounts:
+def _as_placed(classes: PlacementClasses, podset_group: int, taken: NodeCounts) -> NodeCounts:
     asked = classes.podset_groups[podset_group]
     if not asked.on_one_node:
         return taken

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from queuectl.domain.accounting import UNITS
 from queuectl.domain.budgets import BudgetBalance, WhenSpent, gpu_hours
-from queuectl.domain.limits import Allowance, Limit
+from queuectl.domain.limits import Allowance, QuotaLimit
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import Code, Reason
@@ -35,7 +35,7 @@ Row: TypeAlias = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class CountedLimit:
     """One limit that a gang counts against. Amounts are in units of ``resource``.
 
     Attributes:
@@ -52,7 +52,7 @@ class Bound:
     most: int
     held: int
     need: int
-    make_reason: Callable[[Bound], Reason]
+    make_reason: Callable[[CountedLimit], Reason]
     adds: int | None = None
 
     def exceeded(self) -> bool:
@@ -74,7 +74,7 @@ class _Shared(NamedTuple):
 
     waits: str
     sharer: str
-    bounds: Iterator[Bound]
+    bounds: Iterator[CountedLimit]
 
 
 class UserCaps:
@@ -94,7 +94,7 @@ class UserCaps:
                 self._leased[pending.workload.uid] = leased
                 self._add(pending.workload, leased, 1)
 
-    def bounds(self, workload: Workload) -> Iterator[Bound]:
+    def bounds(self, workload: Workload) -> Iterator[CountedLimit]:
         """The limit of one user for each resource that a gang asks for."""
         queue = self._capped(workload)
         if queue is None:
@@ -106,7 +106,7 @@ class UserCaps:
             if need := needs.get(resource, 0):
                 row = _row(queue, workload, resource)
                 held = self._held[row] - own.get(resource, 0)
-                yield Bound(row, resource, most, held, need, make_reason)
+                yield CountedLimit(row, resource, most, held, need, make_reason)
 
     def user(self, workload: Workload) -> str | None:
         """The user of a gang, if its ClusterQueue has a limit per user."""
@@ -163,7 +163,7 @@ def _row(queue: ClusterQueue, workload: Workload, resource: str) -> Row:
     return "maxPerUser", queue.name, workload.user or "", resource
 
 
-class ClaimUse:
+class SharedClaimUse:
     """The gangs that use the ResourceClaims which pods share: those that hold capacity, or have a lease."""
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -192,19 +192,19 @@ class ClaimUse:
 
 
 @dataclass(slots=True)
-class Limits:
+class GangLimits:
     """Starts from a snapshot; gangs that start, or wait on a lease, take their part."""
 
     snapshot: Snapshot
     users: UserCaps = field(init=False)
     budgets: BudgetUse = field(init=False)
-    claims: ClaimUse = field(init=False)
+    claims: SharedClaimUse = field(init=False)
     _taken: Counter[Row] = field(default_factory=Counter)  # by this plan
 
     def __post_init__(self) -> None:
         self.users = UserCaps(self.snapshot)
         self.budgets = BudgetUse(self.snapshot)
-        self.claims = ClaimUse(self.snapshot)
+        self.claims = SharedClaimUse(self.snapshot)
 
     def refusal(
         self, workload: Workload, queue: ClusterQueue | None, heads: StrictFifoHeads
@@ -215,7 +215,7 @@ class Limits:
             head = heads.ahead_at_limit(queue, limit)
             if head is not None:
                 return behind(head, waits)
-            over = next(filter(Bound.exceeded, bounds), None)
+            over = next(filter(CountedLimit.exceeded, bounds), None)
             if over is not None:
                 if over.need <= over.most:  # a gang larger than the limit holds back no gang
                     heads.wait_at_limit(queue, limit, workload.ref)
@@ -231,17 +231,17 @@ class Limits:
         over = (self.over_quotas(workload), self.over_caps(workload), self.over_budgets(workload))
         return any(chain.from_iterable(over))
 
-    def over_quotas(self, workload: Workload) -> Iterator[Bound]:
+    def over_quotas(self, workload: Workload) -> Iterator[CountedLimit]:
         """The lines of ResourceQuotas that a gang is over."""
-        return filter(Bound.exceeded, self._quotas(workload))
+        return filter(CountedLimit.exceeded, self._quotas(workload))
 
-    def over_caps(self, workload: Workload) -> Iterator[Bound]:
+    def over_caps(self, workload: Workload) -> Iterator[CountedLimit]:
         """The resources of which its user would hold too much with a gang."""
-        return filter(Bound.exceeded, self._caps(workload))
+        return filter(CountedLimit.exceeded, self._caps(workload))
 
-    def over_budgets(self, workload: Workload) -> Iterator[Bound]:
+    def over_budgets(self, workload: Workload) -> Iterator[CountedLimit]:
         """The budgets that cannot pay a gang."""
-        return filter(Bound.exceeded, self._budgets(workload))
+        return filter(CountedLimit.exceeded, self._budgets(workload))
 
     def stated_in_full(self, workload: Workload) -> bool:
         """Whether a limit holds a gang whose reason has all that there is to say about it."""
@@ -265,27 +265,27 @@ class Limits:
         for bound in self._budgets(workload):
             yield _Shared("exceeds a Budget", bound.row[1], iter((bound,)))
 
-    def _quotas(self, workload: Workload) -> Iterator[Bound]:
+    def _quotas(self, workload: Workload) -> Iterator[CountedLimit]:
         return self._beside(_of_namespace(self.snapshot, workload))
 
-    def _caps(self, workload: Workload) -> Iterator[Bound]:
+    def _caps(self, workload: Workload) -> Iterator[CountedLimit]:
         return self._beside(self.users.bounds(workload))
 
-    def _budgets(self, workload: Workload) -> Iterator[Bound]:
+    def _budgets(self, workload: Workload) -> Iterator[CountedLimit]:
         if not self.snapshot.budgets:
             return iter(())
         return self._beside(map(partial(_of_budget, workload), self.budgets.charges(workload)))
 
-    def _beside(self, bounds: Iterable[Bound]) -> Iterator[Bound]:
+    def _beside(self, bounds: Iterable[CountedLimit]) -> Iterator[CountedLimit]:
         """With what this plan has added."""
         for bound in bounds:
             taken = self._taken[bound.row]
             yield replace(bound, held=bound.held + taken) if taken else bound
 
 
-def _of_budget(workload: Workload, charge: Charge) -> Bound:
+def _of_budget(workload: Workload, charge: Charge) -> CountedLimit:
     reason = reason_maker(workload, charge)
-    return Bound(
+    return CountedLimit(
         row=("Budget", charge.name),
         resource="",
         most=charge.balance.granted,
@@ -296,7 +296,7 @@ def _of_budget(workload: Workload, charge: Charge) -> Bound:
     )
 
 
-def _of_namespace(snapshot: Snapshot, workload: Workload) -> Iterator[Bound]:
+def _of_namespace(snapshot: Snapshot, workload: Workload) -> Iterator[CountedLimit]:
     """Every line of a ResourceQuota that the pods of a gang count against."""
     for allowance in snapshot.allowances.get(workload.namespace, ()):
         counted = [p for p in workload.podsets if allowance.covers(p.shape)]
@@ -306,10 +306,14 @@ def _of_namespace(snapshot: Snapshot, workload: Workload) -> Iterator[Bound]:
             if need:
                 row = ("ResourceQuota", workload.namespace, allowance.name, limit.key)
                 make_reason = partial(_quota_exceeded, workload.namespace, allowance, limit)
-                yield Bound(row, limit.resource, limit.hard, limit.used + coming, need, make_reason)
+                yield CountedLimit(
+                    row, limit.resource, limit.hard, limit.used + coming, need, make_reason
+                )
 
 
-def _quota_exceeded(namespace: str, allowance: Allowance, limit: Limit, bound: Bound) -> Reason:
+def _quota_exceeded(
+    namespace: str, allowance: Allowance, limit: QuotaLimit, bound: CountedLimit
+) -> Reason:
     def quantity(amount: int) -> str:
         return format_quantity(limit.resource, amount)
 
@@ -340,7 +344,7 @@ def _quota_exceeded(namespace: str, allowance: Allowance, limit: Limit, bound: B
     return Reason(Code.RESOURCE_QUOTA_EXCEEDED, text, details)
 
 
-def _cap_exceeded(workload: Workload, queue: ClusterQueue, bound: Bound) -> Reason:
+def _cap_exceeded(workload: Workload, queue: ClusterQueue, bound: CountedLimit) -> Reason:
     resource, most, held, need = bound.resource, bound.most, bound.held, bound.need
 
     def quantity(amount: int) -> str:

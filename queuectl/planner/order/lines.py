@@ -9,7 +9,7 @@ from queuectl.planner.cache import PlannerCache
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PlannedStartQueue:
     """Gangs of which the first that wait have planned starts.
 
     Attributes:
@@ -22,10 +22,10 @@ class Line:
     rule: Backfill
 
 
-class Lines(dict[str, Line]):
+class Lines(dict[str, PlannedStartQueue]):
     """ClusterQueue to its line; ClusterQueues without planned starts are absent."""
 
-    def of(self, queue: str | None) -> Line | None:
+    def of(self, queue: str | None) -> PlannedStartQueue | None:
         """The line of a ClusterQueue."""
         return self.get(queue or "")
 
@@ -42,7 +42,7 @@ def find_lines(config: QueueConfig) -> Lines:
     for name, queue in config.cluster_queues.items():
         cohort = config.backfill_cohort(queue)
         if cohort is not None and cohort.backfill is not None:
-            lines[name] = Line(cohort.name, cohort=True, rule=cohort.backfill)
+            lines[name] = PlannedStartQueue(cohort.name, cohort=True, rule=cohort.backfill)
         elif queue.strategy is QueueingStrategy.BACKFILL:
-            lines[name] = Line(name, cohort=False, rule=queue.backfill)
+            lines[name] = PlannedStartQueue(name, cohort=False, rule=queue.backfill)
     return lines

@@ -141,7 +141,7 @@ def inadmissible(snapshot: Snapshot, pending: Pending) -> Reason | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class BlockingHead:
     """A gang of a StrictFIFO queue that waits for capacity: later gangs must not use flavors that it can use."""
 
     ref: str
@@ -149,7 +149,7 @@ class Head:
     leased: bool
 
 
-def _add(heads: list[Head], head: Head) -> None:
+def _add(heads: list[BlockingHead], head: BlockingHead) -> None:
     if not any(head.flavors <= known.flavors for known in heads):
         heads.append(head)
 
@@ -170,10 +170,10 @@ class StrictFifoHeads:
 
     problem: Problem
     order: QueueOrder = field(init=False)
-    heads: dict[str, list[Head]] = field(default_factory=dict)
-    waiting: dict[str, list[Head]] = field(default_factory=dict)
+    heads: dict[str, list[BlockingHead]] = field(default_factory=dict)
+    waiting: dict[str, list[BlockingHead]] = field(default_factory=dict)
     at_limits: dict[tuple[str, Hashable], str] = field(default_factory=dict)
-    returning: dict[str, list[tuple[Workload, Head]]] = field(default_factory=dict)
+    returning: dict[str, list[tuple[Workload, BlockingHead]]] = field(default_factory=dict)
     leaving: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -188,7 +188,7 @@ class StrictFifoHeads:
         """Note a gang that is to be in its ClusterQueue again, before the first gang behind it is considered."""
         queue = self.problem.snapshot.queue_of(workload)
         if queue is not None:
-            head = Head(workload.ref, flavors, leased)
+            head = BlockingHead(workload.ref, flavors, leased)
             self.returning.setdefault(queue.name, []).append((workload, head))
 
     def advance_to(self, pending: Pending) -> Iterator[Workload]:
@@ -213,7 +213,7 @@ class StrictFifoHeads:
             if not strict and gang[0].uid in self.leaving:
                 yield gang[0]
 
-    def wait(self, queue: ClusterQueue | None, head: Head) -> None:
+    def wait(self, queue: ClusterQueue | None, head: BlockingHead) -> None:
         """Note a gang that waits for capacity."""
         if queue is not None and not head.leased:
             _add(self.waiting.setdefault(queue.name, []), head)
@@ -229,17 +229,17 @@ class StrictFifoHeads:
         """The head that waits for this limit; None if there is none."""
         return self.at_limits.get((queue.name, limit)) if queue is not None else None
 
-    def ahead(self, queue: ClusterQueue | None, choice: Choice) -> Head | None:
+    def ahead(self, queue: ClusterQueue | None, choice: Choice) -> BlockingHead | None:
         """The first waiting head that could use what this choice of flavors takes."""
         heads = self.heads.get(queue.name, ()) if queue is not None else ()
         return next((head for head in heads if self.holds_back(head, choice)), None)
 
-    def ahead_of_growth(self, queue: ClusterQueue | None, choice: Choice) -> Head | None:
+    def ahead_of_growth(self, queue: ClusterQueue | None, choice: Choice) -> BlockingHead | None:
         """The first gang before a pod of an elastic gang that waits for what this choice of flavors takes."""
         waiting = self.waiting.get(queue.name, ()) if queue is not None else ()
         return next((head for head in waiting if self.holds_back(head, choice)), None)
 
-    def holds_back(self, head: Head, choice: Choice) -> bool:
+    def holds_back(self, head: BlockingHead, choice: Choice) -> bool:
         """Whether this head could use what a choice of flavors takes."""
         taken = frozenset(choice.values())
         return not taken or not head.flavors or self._overlap(taken, head.flavors)
@@ -256,5 +256,5 @@ class StrictFifoHeads:
         if a is None or b is None or a.topology is None or b.topology is None:
             return False
         index = self.problem.index
-        masks = [index.labelled(f.node_labels) for f in (a, b)]
+        masks = [index.labeled(f.node_labels) for f in (a, b)]
         return bool((masks[0] & masks[1]).any())

@@ -20,13 +20,13 @@ from queuectl.planner.capacity.node_counts import (
     give_back,
     take,
 )
-from queuectl.planner.capacity.state import State
-from queuectl.planner.model.bounds import Load
-from queuectl.planner.model.counts import Counts
+from queuectl.planner.capacity.state import CycleState
+from queuectl.planner.model.bounds import GangLoad
+from queuectl.planner.model.counts import ShapeCounts
 from queuectl.planner.placement import several
 from queuectl.planner.placement.joint import Arrangement, arrange
 from queuectl.planner.problem.problem import caps
-from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, PodSetGroup
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup, ShapePods
 from queuectl.planner.problem.topology import Ints, Mask
 from queuectl.planner.solver.solver import Solver, Status
 
@@ -35,7 +35,7 @@ _FEW: Final = 4  # one in so many at most: those alone make a model that is wort
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class Feasibility:
     """Whether a gang fits.
 
     Attributes:
@@ -53,17 +53,17 @@ class Decision:
     planned: tuple[tuple[PlannedGang, NodeCounts], ...] = ()
 
 
-Opening: TypeAlias = Callable[[Sequence[TentativeAdmission], GangRequest, Ints], Decision | None]
+Opening: TypeAlias = Callable[[Sequence[TentativeAdmission], GangRequest, Ints], Feasibility | None]
 """A search before the model, on the admitted gangs that can move and on what is free without them; None: it decides nothing."""
 
 
-def place(request: GangRequest, free: Ints, solver: Solver) -> Decision:
+def place(request: GangRequest, free: Ints, solver: Solver) -> Feasibility:
     """Whether a gang alone fits a free matrix (R, N), and where."""
     found = several.find(request, free, lambda shape: caps(free, shape))
     if found is not None:
-        return Decision(Status.FOUND, found)
+        return Feasibility(Status.FOUND, found)
     if several.exact(request) or refuted_by_sums(request, free):
-        return Decision(Status.REFUTED)
+        return Feasibility(Status.REFUTED)
     return _ask_solver((), request, free, solver)
 
 
@@ -89,8 +89,8 @@ def fits_apart(request: GangRequest, free: Ints) -> bool:
 
 
 def decide(
-    state: State, request: GangRequest, solver: Solver, *, opening: Opening | None = None
-) -> Decision:
+    state: CycleState, request: GangRequest, solver: Solver, *, opening: Opening | None = None
+) -> Feasibility:
     """Whether a gang fits together with all that is admitted so far, moving admitted gangs if that is what it takes.
 
     Args:
@@ -102,26 +102,26 @@ def decide(
     solver.placements += 1
     found = several.find(request, state.free(), state.caps)
     if found is not None:
-        return Decision(Status.FOUND, found)
+        return Feasibility(Status.FOUND, found)
     movable = [k for k in state.admissions if not k.fixed and k.request.podset_groups]
     if several.exact(request) and not movable:
-        return Decision(Status.REFUTED)
+        return Feasibility(Status.REFUTED)
     free = state.free_without_admissions()
     if refuted_by_sums(request, free):
-        return Decision(Status.REFUTED)
-    if Load.of([*(k.request for k in movable), request], free).exceeds():
-        return Decision(Status.REFUTED)
+        return Feasibility(Status.REFUTED)
+    if GangLoad.of([*(k.request for k in movable), request], free).exceeds():
+        return Feasibility(Status.REFUTED)
     opened = opening(movable, request, free) if opening is not None else None
     return opened or _search(state, movable, request, free, solver)
 
 
 def _search(
-    state: State,
+    state: CycleState,
     movable: Sequence[TentativeAdmission],
     request: GangRequest,
     free: Ints,
     solver: Solver,
-) -> Decision:
+) -> Feasibility:
     """Greedily, then by models: first only the blocking gangs move; then only these exist, which often refutes; then all move."""
     in_the_way = list(_in_the_way(movable, request, free))
     few = in_the_way[-1] if in_the_way else []
@@ -130,7 +130,7 @@ def _search(
         (near, beside)
         for near in in_the_way
         for beside in [_free_without(state, near)]
-        if not Load.of([*(k.request for k in near), request], beside).exceeds()
+        if not GangLoad.of([*(k.request for k in near), request], beside).exceeds()
     ]
     for near, beside in by_sums:
         placed = _one_by_one(near, request, beside)
@@ -143,7 +143,7 @@ def _search(
         if decision.status is Status.FOUND:
             return decision
     if much_smaller and _ask_solver(few, request, free, solver).status is Status.REFUTED:
-        return Decision(Status.REFUTED)
+        return Feasibility(Status.REFUTED)
     return _one_by_one(movable, request, free) or _ask_solver(movable, request, free, solver)
 
 
@@ -177,7 +177,7 @@ def _in_the_way(
 
 def _one_by_one(
     near: Sequence[TentativeAdmission], request: GangRequest, free: Ints
-) -> Decision | None:
+) -> Feasibility | None:
     """All of them placed again, one after the other, the hardest first, on what is free without any of them; None proves nothing."""
     requests = [*(k.request for k in near), request]
     left = free.copy()
@@ -190,10 +190,10 @@ def _one_by_one(
         found[at] = node_counts
     new = found.pop(len(near))
     others = [(near[at], node_counts) for at, node_counts in sorted(found.items())]
-    return Decision(Status.FOUND, new, tuple(others))
+    return Feasibility(Status.FOUND, new, tuple(others))
 
 
-def _free_without(state: State, near: Sequence[TentativeAdmission]) -> Ints:
+def _free_without(state: CycleState, near: Sequence[TentativeAdmission]) -> Ints:
     free = state.free().copy()
     for admission in near:
         give_back(free, admission.request.pods, admission.node_counts)
@@ -214,24 +214,24 @@ def _some_domain_holds(podset_group: PodSetGroup, free: Ints) -> bool:
     return holds is None or bool(holds.any())
 
 
-def _holding(podset_group: PodSetGroup, pods: Pods, level: int, free: Ints) -> Ints:
+def _holding(podset_group: PodSetGroup, pods: ShapePods, level: int, free: Ints) -> Ints:
     """Pods that fit each domain of a level by themselves, in whole slices."""
-    return Counts(podset_group.tree, caps(free, pods.shape), pods.slices).holding(level)
+    return ShapeCounts(podset_group.tree, caps(free, pods.shape), pods.slices).holding(level)
 
 
 def _ask_solver(
     movable: Sequence[TentativeAdmission], request: GangRequest, free: Ints, solver: Solver
-) -> Decision:
+) -> Feasibility:
     """Joint model of the admitted gangs and the new one, on what is free without any of them."""
     if solver.ended():
-        return Decision(Status.UNKNOWN)
+        return Feasibility(Status.UNKNOWN)
     made = arrange(movable, [request], free, solver, request.pending.budget)
     if made.status is not Status.FOUND:
-        return Decision(made.status, alarm=made.alarm)
+        return Feasibility(made.status, alarm=made.alarm)
     left = free.copy()
     for admission, node_counts in zip(movable, made.moved, strict=True):
         take(left, admission.request.pods, node_counts)
-    return Decision(
+    return Feasibility(
         Status.FOUND, several.narrowed(request, left, made.new[0]), moved(movable, made)
     )
 
@@ -248,7 +248,7 @@ def moved(
     )
 
 
-def narrow(state: State, uids: Container[str]) -> None:
+def narrow(state: CycleState, uids: Container[str]) -> None:
     """Place each of these gangs in fewer domains, where that is found beside all others."""
     for admission in state.admissions:
         if admission.request.pending.workload.uid in uids and not admission.fixed:

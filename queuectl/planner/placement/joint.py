@@ -21,21 +21,21 @@ from queuectl.planner.capacity.node_counts import (
     give_back,
     take,
 )
-from queuectl.planner.capacity.state import State
+from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.model.builder import ModelBuilder
-from queuectl.planner.model.classes import Classes
+from queuectl.planner.model.classes import PlacementClasses
 from queuectl.planner.model.readback import Placed, hand_out, pack_all, values_of
 from queuectl.planner.placement import several
 from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup
 from queuectl.planner.problem.topology import Ints, Mask
-from queuectl.planner.quota.tree import FlavorResource, Pool, QuotaUse
-from queuectl.planner.solver.solver import Model, Outcome, Solver, Status
+from queuectl.planner.quota.tree import FlavorResource, QuotaNode, QuotaUse
+from queuectl.planner.solver.solver import Model, Solution, Solver, Status
 
 T = TypeVar("T")
 _Terms: TypeAlias = dict[int, int]  # variable to coefficient
 
 
-def place_jointly(classes: Classes, solver: Solver, budget: int = 0) -> Placed:
+def place_jointly(classes: PlacementClasses, solver: Solver, budget: int = 0) -> Placed:
     """Whether all podset groups of the classes fit together, and where."""
     exact: set[int] = set()
     while True:
@@ -44,7 +44,7 @@ def place_jointly(classes: Classes, solver: Solver, budget: int = 0) -> Placed:
         if outcome.status is not Status.FOUND:
             return Placed(outcome.status, alarm=outcome.alarm)
         packing, failed = pack_all(built, outcome.values, solver, budget)
-        if isinstance(failed, Outcome):
+        if isinstance(failed, Solution):
             return Placed(failed.status, alarm=failed.alarm)
         if not failed:
             return hand_out(built, outcome.values, packing)
@@ -84,7 +84,7 @@ def arrange(
     """
     requests = [*(k.request for k in movable), *new]
     answer = place_jointly(
-        Classes([u for r in requests for u in r.podset_groups], free), solver, budget
+        PlacementClasses([u for r in requests for u in r.podset_groups], free), solver, budget
     )
     if answer.status is not Status.FOUND:
         return Arrangement(answer.status, alarm=answer.alarm)
@@ -138,7 +138,7 @@ class Confirmed:
     alarm: str = ""
 
 
-def confirm(state: State, solver: Solver) -> Confirmed:
+def confirm(state: CycleState, solver: Solver) -> Confirmed:
     """Have CP-SAT accept the placements of all admitted gangs, which it gets as a hint.
 
     It may use the nodes that they are on. If its solution is another one, they are placed from the model instead. Where gangs
@@ -151,7 +151,7 @@ def confirm(state: State, solver: Solver) -> Confirmed:
         used = np.unique(
             np.concatenate([nodes for k in state.admissions for nodes, _ in k.node_counts])
         )
-        classes = Classes(podset_groups, _free_there(state, used), used)
+        classes = PlacementClasses(podset_groups, _free_there(state, used), used)
         built = ModelBuilder(classes, tight=False)
         model = built.model
         hint = values_of(
@@ -172,7 +172,7 @@ def confirm(state: State, solver: Solver) -> Confirmed:
     return Confirmed(Status.FOUND, tuple(admission.node_counts for admission in state.admissions))
 
 
-def _free_there(state: State, nodes: Ints) -> Ints:
+def _free_there(state: CycleState, nodes: Ints) -> Ints:
     """(R, N) free without any admitted gang on these nodes, among which are all they are on; nothing elsewhere."""
     free = np.zeros(state.now.free.shape, dtype=np.int64)
     free[:, nodes] = state.free()[:, nodes]
@@ -181,7 +181,7 @@ def _free_there(state: State, nodes: Ints) -> Ints:
     return free
 
 
-def _add_quota(state: State, model: Model, hint: list[int]) -> None:
+def _add_quota(state: CycleState, model: Model, hint: list[int]) -> None:
     """Variables for the gangs that start, and rows of the quota that all of them need, members before their cohorts.
 
     With u(X) what a pool uses of one flavor and resource, and over(X) what it passes up:
@@ -196,7 +196,7 @@ def _add_quota(state: State, model: Model, hint: list[int]) -> None:
         for admission in state.admissions
         if admission.request.queue is not None
     )
-    touched: dict[FlavorResource, dict[Pool, _Terms]] = {}
+    touched: dict[FlavorResource, dict[QuotaNode, _Terms]] = {}
     for (queue, charges), gangs in sorted(charged.items()):
         number = rows.var(gangs, gangs, gangs, before=0)
         for row, amount in charges:
@@ -225,7 +225,7 @@ class _QuotaRows:
     hint: list[int]
     before: dict[int, int] = field(default_factory=dict)
 
-    def passed_up(self, pool: Pool, row: FlavorResource, terms: _Terms) -> int:
+    def passed_up(self, pool: QuotaNode, row: FlavorResource, terms: _Terms) -> int:
         """The use that a pool passes up, as a variable; at the root, where nothing is passed up, -1."""
         used = self.use.used_of(pool, row)
         others = used - sum(c * self.hint[v] for v, c in terms.items())

@@ -23,7 +23,7 @@ import numpy as np
 
 from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission
 from queuectl.planner.problem.problem import COMMON, Problem
-from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, PodSetGroup
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup, ShapePods
 from queuectl.planner.problem.topology import Ints, Mask, Tree
 
 PlacedPodSetGroup: TypeAlias = tuple[
@@ -73,7 +73,7 @@ def width(request: GangRequest, node_counts: NodeCounts) -> tuple[int, ...]:
     )
 
 
-def avoided_nodes(pods: Sequence[Pods], node_counts: NodeCounts) -> int:
+def avoided_nodes(pods: Sequence[ShapePods], node_counts: NodeCounts) -> int:
     """Nodes that pods use although they leave them to others if they can, summed over the podsets."""
     found = 0
     for each, (nodes, _) in zip(pods, node_counts, strict=True):

@@ -10,8 +10,8 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from queuectl.planner.model.counts import Counts
-from queuectl.planner.problem.request import ANYWHERE, Pods
+from queuectl.planner.model.counts import ShapeCounts
+from queuectl.planner.problem.request import ANYWHERE, ShapePods
 from queuectl.planner.problem.topology import Ints, Mask, Tree
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -21,7 +21,7 @@ _FINER: Final = 3  # tried of each finer level
 
 
 def regions(
-    tree: Tree, level: int, pods: Sequence[Pods], fits: Sequence[Ints], free: Ints
+    tree: Tree, level: int, pods: Sequence[ShapePods], fits: Sequence[Ints], free: Ints
 ) -> Iterator[Mask | None]:
     """Nodes on which all these pods may fit together, the narrowest first.
 
@@ -51,18 +51,19 @@ class _Loads:
     """How many of some podsets the domains of a tree can hold, each alone, and how much of each resource they ask, all together."""
 
     tree: Tree
-    pods: Sequence[Pods]
+    pods: Sequence[ShapePods]
     fits: Sequence[Ints]
     free: Ints
 
     @cached_property
-    def _counts(self) -> list[Counts]:
+    def _counts(self) -> list[ShapeCounts]:
         counts = [
-            Counts(self.tree, fits, p.slices) for fits, p in zip(self.fits, self.pods, strict=True)
+            ShapeCounts(self.tree, fits, p.slices)
+            for fits, p in zip(self.fits, self.pods, strict=True)
         ]
         usable = np.logical_or.reduce([fits > 0 for fits in self.fits])
         there = np.where(usable, np.maximum(self.free, 0), 0)
-        return [*counts, *(Counts(self.tree, there[c]) for c in self._columns)]
+        return [*counts, *(ShapeCounts(self.tree, there[c]) for c in self._columns)]
 
     @cached_property
     def _columns(self) -> list[int]:
@@ -105,7 +106,7 @@ class _Loads:
         for fits, p in zip(self.fits, self.pods, strict=True):
             if p.shape.spared is not None:
                 rest = np.where(p.shape.spared.avoided[-1], 0, fits)
-                spoils += Counts(self.tree, rest, p.slices).holding(level) < p.count
+                spoils += ShapeCounts(self.tree, rest, p.slices).holding(level) < p.count
         return spoils
 
     def _share(self, level: int) -> Floats:

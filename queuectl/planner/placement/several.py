@@ -20,9 +20,9 @@ import numpy as np
 from queuectl.planner.capacity.node_counts import NodeCounts, take
 from queuectl.planner.placement.measure import avoided_nodes, domain_counts, width
 from queuectl.planner.placement.regions import regions
-from queuectl.planner.placement.single import Capacity, Filled
+from queuectl.planner.placement.single import Filled, ShapeCapacity
 from queuectl.planner.problem.problem import Shape, caps, most_pods
-from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, PodSetGroup, on_nodes
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup, ShapePods, on_nodes
 from queuectl.planner.problem.spared import Spared
 from queuectl.planner.problem.topology import Ints, Mask, Tree
 
@@ -223,7 +223,7 @@ class _Scratch:
                 return narrowest
         return None
 
-    def _take(self, pods: Sequence[Pods], node_counts: NodeCounts) -> None:
+    def _take(self, pods: Sequence[ShapePods], node_counts: NodeCounts) -> None:
         """The next podset group finds less by these pods, and is placed near them."""
         if not self._own:
             self.free, self._own = self.free.copy(), True
@@ -253,7 +253,7 @@ class _Scratch:
         return self.together(parts, level, within)
 
     def _podset(
-        self, tree: Tree, level: int, pods: Pods, within: Mask | None
+        self, tree: Tree, level: int, pods: ShapePods, within: Mask | None
     ) -> PodsPerNode | None:
         """Pods alike in one domain of a level: on nodes near first, then in domains near, the finest first."""
         fits = _inside(self.caps_of(pods.shape), within)
@@ -265,19 +265,21 @@ class _Scratch:
                     return self._filled_up(tree, level, pods, fits, _pods_per_node(tree, found))
         return None
 
-    def _filled(self, tree: Tree, level: int, pods: Pods, fits: Ints) -> Filled | None:
+    def _filled(self, tree: Tree, level: int, pods: ShapePods, fits: Ints) -> Filled | None:
         """Where pods go by what fits each node: of placements with as few domains, one that leaves most to other pods."""
         spared = pods.shape.spared
         if spared is None:
-            return _filled(Capacity(tree, fits, pods.slices), level, pods)
+            return _filled(ShapeCapacity(tree, fits, pods.slices), level, pods)
         avoided = spared.avoided[-1]
-        found = _filled(Capacity(tree, fits, pods.slices, avoided=avoided), level, pods)
+        found = _filled(ShapeCapacity(tree, fits, pods.slices, avoided=avoided), level, pods)
         if found is None:
             return None
         for fewer in self._sparing(spared, pods.shape, fits, _pods_per_node(tree, found)[0]):
             if int(fewer.sum()) >= pods.count:
-                other = _filled(Capacity(tree, fewer, pods.slices, avoided=avoided), level, pods)
-                if other is not None and Capacity.widths(other) <= Capacity.widths(found):
+                other = _filled(
+                    ShapeCapacity(tree, fewer, pods.slices, avoided=avoided), level, pods
+                )
+                if other is not None and ShapeCapacity.widths(other) <= ShapeCapacity.widths(found):
                     return other
         return found
 
@@ -303,7 +305,7 @@ class _Scratch:
         yield None
 
     def _filled_up(
-        self, tree: Tree, level: int, pods: Pods, fits: Ints, alone: PodsPerNode
+        self, tree: Tree, level: int, pods: ShapePods, fits: Ints, alone: PodsPerNode
     ) -> PodsPerNode:
         """``alone``, or what fills up the nodes near first: whichever takes fewer other nodes."""
         if self.near is None or pods.slices or pods.balanced:
@@ -316,14 +318,14 @@ class _Scratch:
         rest = pods.count - int(fits[filled].sum())
         if rest <= 0 or not len(filled):
             return alone
-        added = Capacity(tree, np.where(self.near, 0, fits)).anywhere(rest)
+        added = ShapeCapacity(tree, np.where(self.near, 0, fits)).anywhere(rest)
         if added is None or len(added[1]) >= np.count_nonzero(~self.near[nodes]):
             return alone
         more, counts = _pods_per_node(tree, added)
         return np.concatenate([filled, more]), np.concatenate([fits[filled], counts])
 
 
-def _sizes(free: Ints, podsets: Sequence[Sequence[Pods]]) -> list[float]:
+def _sizes(free: Ints, podsets: Sequence[Sequence[ShapePods]]) -> list[float]:
     """The sum of the requests of each of these podsets, as a share of the free amount of the scarcest resource."""
     columns = {column for pods in podsets for p in pods for column in p.shape.columns}
     totals = {c: max(1, int(np.maximum(free[c], 0).sum())) for c in columns}
@@ -336,7 +338,7 @@ def _sizes(free: Ints, podsets: Sequence[Sequence[Pods]]) -> list[float]:
     ]
 
 
-def _filled(capacity: Capacity, level: int, pods: Pods) -> Filled | None:
+def _filled(capacity: ShapeCapacity, level: int, pods: ShapePods) -> Filled | None:
     """Spread evenly where that is asked and possible, else as close together as can be."""
     even = capacity.evenly(level, pods.count) if pods.balanced else None
     if even is not None:

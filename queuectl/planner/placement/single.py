@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 
 from queuectl.planner.model.counts import (
-    Counts,
+    ShapeCounts,
     fewest_then_sparing,
     fewest_then_tightest,
     most_even,
@@ -29,7 +29,7 @@ Filled: TypeAlias = tuple[Score, list[tuple[int, int]]]  # score, (position in t
 
 
 @dataclass(eq=False)
-class Capacity(Counts):
+class ShapeCapacity(ShapeCounts):
     """Where to put pods of one shape, by what fits each node and each domain of a tree.
 
     Attributes:

@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from queuectl.planner.placement.single import Capacity
+from queuectl.planner.placement.single import ShapeCapacity
 from queuectl.planner.preempt.running import CandidateTable
 from queuectl.planner.preempt.shortage import Deficits
 from queuectl.planner.problem.problem import Shape, caps, most_pods
@@ -35,7 +35,7 @@ _PAIRS: Final = 60_000  # of a place and a gang that blocks it; more are not wor
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Part:
+class CoLocatedPods:
     """Pods that must share one domain of ``level`` (``ANYWHERE`` = none): count per shape."""
 
     tree: Tree
@@ -53,10 +53,10 @@ class Part:
         """Pods of a shape that each domain holds, in whole slices if it has any, given how many fit each node."""
         if not shape.slices:
             return sums(*self.domains, fits)
-        return Capacity(self.tree, fits, shape.slices).holding(self.level)
+        return ShapeCapacity(self.tree, fits, shape.slices).holding(self.level)
 
 
-def parts_of(request: GangRequest) -> tuple[Part, ...]:
+def parts_of(request: GangRequest) -> tuple[CoLocatedPods, ...]:
     """PodSet groups as parts; those that can be anywhere in the same tree become one."""
     parts: dict[object, tuple[Tree, int, dict[Shape, int]]] = {}
     for number, group in enumerate(request.podset_groups):
@@ -65,7 +65,9 @@ def parts_of(request: GangRequest) -> tuple[Part, ...]:
         counts = parts.setdefault(key, (group.tree, level, {}))[2]
         for pods in group.items:
             counts[pods.shape] = counts.get(pods.shape, 0) + pods.count
-    return tuple(Part(tree, level, tuple(counts.items())) for tree, level, counts in parts.values())
+    return tuple(
+        CoLocatedPods(tree, level, tuple(counts.items())) for tree, level, counts in parts.values()
+    )
 
 
 def sums(domain: Ints, domains: int, per_node: Ints) -> Ints:
@@ -200,7 +202,7 @@ class Places:
         return useful
 
 
-def deficit_of(part: Part, shape: Shape, free: Ints, table: CandidateTable) -> Deficit:
+def deficit_of(part: CoLocatedPods, shape: Shape, free: Ints, table: CandidateTable) -> Deficit:
     """The deficit of one shape of a part, all candidates of the table considered; ``free`` (R, N) is what is free before."""
     count = dict(part.counts)[shape]
     domain, domains = part.domains

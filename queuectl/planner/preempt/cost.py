@@ -1,4 +1,4 @@
-"""The loss of an eviction, in GPU-seconds, and the layers of a set's cost as integers a solver can minimise.
+"""The loss of an eviction, in GPU-seconds, and the layers of a set's cost as integers a solver can minimize.
 
 An eviction loses GPUs x time since the last checkpoint x utilization, plus a restart. Pods without GPUs count as a part of GPUs
 (:mod:`queuectl.planner.preempt.sizes`), and their utilization as 1, because it is that of GPUs. Unknown is not idle (invariant I5):
@@ -113,7 +113,7 @@ _RANGE: Final = 1 << 58  # of one goal's value; leaves the solver a factor of fo
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Goal:
-    """Minimise ``sum(weight of each victim) + rank_weight * rank of the highest priority touched``."""
+    """Minimize ``sum(weight of each victim) + rank_weight * rank of the highest priority touched``."""
 
     weight: Ints
     rank_weight: int = 0

@@ -46,7 +46,7 @@ from queuectl.planner.preempt.returning import Place, Returning, place_of
 from queuectl.planner.preempt.running import CandidateTable
 from queuectl.planner.preempt.shortage import CommonPool, QuotaShortfall
 from queuectl.planner.quota.shares import share_of
-from queuectl.planner.quota.tree import FlavorResource, Pool, QuotaUse
+from queuectl.planner.quota.tree import FlavorResource, QuotaNode, QuotaUse
 
 # Of the gangs that leave, the sum of coefficients is at most the bound: what every legal set obeys.
 Cut: TypeAlias = tuple[dict[int, int], int]
@@ -56,7 +56,7 @@ _LOWEST: Final[Place] = (-(2**62), -inf)
 _HIGHEST: Final[Place] = (2**62, inf)
 
 
-class Order(Protocol):
+class CandidateOrder(Protocol):
     """A rule about which candidates can be evicted together.
 
     Attributes:
@@ -148,16 +148,16 @@ class OtherQueues:
 
     def by_top(self, gangs: Iterable[int]) -> list[tuple[CommonPool, list[int]]]:
         """Some gangs by the member of the common pool they are in, the lowest common pool first."""
-        found: dict[Pool, tuple[CommonPool, list[int]]] = {}
+        found: dict[QuotaNode, tuple[CommonPool, list[int]]] = {}
         for gang in sorted(gangs):
             if gang in self.owner:
                 common_pool = self.common_pool(gang)
                 found.setdefault(common_pool.top, (common_pool, []))[1].append(gang)
         return sorted(found.values(), key=lambda pair: pair[0].level)
 
-    def below(self, pool: Pool, gangs: Iterable[int]) -> dict[Pool, list[int]]:
+    def below(self, pool: QuotaNode, gangs: Iterable[int]) -> dict[QuotaNode, list[int]]:
         """Gangs somewhere below a pool, by the member of it that they are in; none for a ClusterQueue."""
-        found: dict[Pool, list[int]] = {}
+        found: dict[QuotaNode, list[int]] = {}
         for gang in gangs:
             chain = self.common_pool(gang).below
             at = chain.index(pool)
@@ -194,7 +194,7 @@ class OtherQueues:
         use: QuotaUse,
         gone: Collection[int],
         victim: int,
-        pools: Iterable[Pool],
+        pools: Iterable[QuotaNode],
         *,
         alone: bool = False,
     ) -> bool:
@@ -217,9 +217,9 @@ class OtherQueues:
     def lasts(
         self,
         use: QuotaUse,
-        pool: Pool,
+        pool: QuotaNode,
         victims: Sequence[int],
-        over: Callable[[Pool], bool],
+        over: Callable[[QuotaNode], bool],
         final: Collection[int] = (),
     ) -> list[int]:
         """Which of some victims below a pool may leave it last; empty = they may not all leave.
@@ -268,7 +268,7 @@ class OtherQueues:
 
 
 @dataclass(eq=False)
-class Reclaim(Order):
+class Reclaim(CandidateOrder):
     """Kueue's classic rule: a queue is over while it uses more than its own of a row that the preemptor contends for.
 
     Attributes:
@@ -282,7 +282,7 @@ class Reclaim(Order):
     others: OtherQueues
     unordered: frozenset[int] = frozenset()
     must_stay_out: frozenset[int] = frozenset()
-    _rows: dict[Pool, _ReturnRows] = field(default_factory=dict)
+    _rows: dict[QuotaNode, _ReturnRows] = field(default_factory=dict)
 
     def allows(
         self, common_pool: CommonPool, theirs: Sequence[int], _gone: Collection[int], /
@@ -302,7 +302,7 @@ class Reclaim(Order):
                 if v in self.must_stay_out
             )
 
-    def _stay_over(self, top: Pool, victims: list[int]) -> bool:
+    def _stay_over(self, top: QuotaNode, victims: list[int]) -> bool:
         """Whether a member, and all pools in it, use more than their own until their last victims leave."""
         shortfall, quota = self.others.shortfall, self.others.table.quota
         if top.members:
@@ -351,7 +351,7 @@ class _ReturnRows:
     """
 
     others: OtherQueues
-    pool: Pool
+    pool: QuotaNode
     must_stay_out: frozenset[int]
     _over: list[FlavorResource] = field(init=False)
     _spare: dict[int, dict[FlavorResource, int]] = field(default_factory=dict)
@@ -439,7 +439,7 @@ class _ReturnRows:
 
 
 @dataclass(eq=False)
-class Fair(Order):
+class Fair(CandidateOrder):
     """The strategies in force, first to last.
 
     Attributes:
@@ -541,7 +541,7 @@ class Fair(Order):
                 if others.returning.threatens(others.table.gangs[victim])
             )
 
-    def _stay_out(self, top: Pool, theirs: list[int], ours: Rank) -> bool:
+    def _stay_out(self, top: QuotaNode, theirs: list[int], ours: Rank) -> bool:
         """Whether none of them that could displace the preemptor would have the smaller share if it returned."""
         use, others = self.use, self.others
         with others.without(use, theirs):
@@ -578,7 +578,7 @@ class Fair(Order):
                     yield list(split)
 
     def _passes(
-        self, top: Pool, theirs: list[int], last: list[int], first: Rank, second: Rank
+        self, top: QuotaNode, theirs: list[int], last: list[int], first: Rank, second: Rank
     ) -> bool:
         """Whether all may leave, ``last`` by their share before, the others by the one after."""
         use, others = self.use, self.others
@@ -596,7 +596,7 @@ class Fair(Order):
                         return True
         return not last
 
-    def _borrows(self, pool: Pool) -> bool:
+    def _borrows(self, pool: QuotaNode) -> bool:
         return bool(share_of(pool, self.use).borrowed)
 
     # Cuts of an illegal set.

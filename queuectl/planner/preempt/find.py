@@ -27,11 +27,11 @@ from queuectl.domain.rules import FairStrategy
 from queuectl.domain.snapshot import Admitted
 from queuectl.planner.capacity.node_counts import NodeCounts, add_at
 from queuectl.planner.capacity.reservations import awaited
-from queuectl.planner.capacity.state import State
+from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.placement.feasible import refuted_by_sums
 from queuectl.planner.placement.several import find
 from queuectl.planner.preempt.cost import Goal, complete, goals, layers, older_of
-from queuectl.planner.preempt.exit_order import Fair, Order, OtherQueues, Reclaim
+from queuectl.planner.preempt.exit_order import CandidateOrder, Fair, OtherQueues, Reclaim
 from queuectl.planner.preempt.rules import (
     BY_PLACE,
     BY_SHARE,
@@ -43,7 +43,7 @@ from queuectl.planner.preempt.rules import (
     WITHIN,
     WITHOUT_BORROWING,
     JointCondition,
-    Rule,
+    PreemptionRule,
     rules_within,
 )
 from queuectl.planner.preempt.running import CandidateTable, EvictionScope, Preemptor
@@ -73,7 +73,7 @@ class Victims:
 
 
 def find_victims(
-    state: State,
+    state: CycleState,
     request: GangRequest,
     queue: ClusterQueue,
     solver: Solver,
@@ -118,7 +118,7 @@ def patient(request: GangRequest, solver: Solver) -> bool:
 
 
 def _answer(
-    state: State, request: GangRequest, candidate_set: CandidateSet, found: Found
+    state: CycleState, request: GangRequest, candidate_set: CandidateSet, found: Found
 ) -> Victims:
     table = candidate_set.table
     victims = sorted(found.victims or ())
@@ -133,7 +133,9 @@ def _answer(
     return Victims(tuple(evicted), placed, proof)
 
 
-def _placed(state: State, request: GangRequest, evicted: Sequence[Admitted]) -> NodeCounts | None:
+def _placed(
+    state: CycleState, request: GangRequest, evicted: Sequence[Admitted]
+) -> NodeCounts | None:
     """Where a gang runs once these gangs are evicted, as close together as it prefers; None if no place is found.
 
     Of the gangs that leave already, it waits for those whose quota it needs, and for others only if it does not fit without them.
@@ -167,7 +169,7 @@ def _placed(state: State, request: GangRequest, evicted: Sequence[Admitted]) -> 
 class Blocked:
     """One gang under one choice of flavors, and the gangs it might evict; without a set of rules nothing binds them."""
 
-    state: State
+    state: CycleState
     request: GangRequest
     queue: ClusterQueue
     solver: Solver
@@ -253,7 +255,7 @@ class CandidateSet:
 
     by: Preemptor
     table: CandidateTable
-    rules: tuple[Rule, ...]
+    rules: tuple[PreemptionRule, ...]
     kinds: Ints
     borrows: bool = True
     strategies: tuple[FairStrategy, ...] = ()
@@ -271,7 +273,7 @@ class CandidateSet:
         return EvictionConstraints(table, deficits, shortfall, None if own else self._order)
 
     @cached_property
-    def _order(self) -> Order | None:
+    def _order(self) -> CandidateOrder | None:
         """The condition of all candidates of the set; it holds for those up to some priority as well."""
         others = OtherQueues(self.by.shortfall, self.table, self.by.returning)
         if not others.owner:
@@ -292,7 +294,7 @@ class CandidateSet:
 
 
 def candidate_sets(
-    state: State,
+    state: CycleState,
     request: GangRequest,
     queue: ClusterQueue,
     candidates: EvictionScope = EvictionScope.LEGAL,
@@ -335,7 +337,7 @@ def _by_share(by: Preemptor) -> list[list[CandidateSet]]:
     return [*(list(_with_idle(by, *rules, strategies=some)) for some in tried), *room]
 
 
-def _for_room(by: Preemptor, rules: Sequence[Rule]) -> list[list[CandidateSet]]:
+def _for_room(by: Preemptor, rules: Sequence[PreemptionRule]) -> list[list[CandidateSet]]:
     more = FOR_ROOM.names(by)
     for rule in rules:
         more = more & ~rule.names(by)
@@ -343,7 +345,7 @@ def _for_room(by: Preemptor, rules: Sequence[Rule]) -> list[list[CandidateSet]]:
 
 
 def _with_idle(
-    by: Preemptor, *rules: Rule, strategies: tuple[FairStrategy, ...] = ()
+    by: Preemptor, *rules: PreemptionRule, strategies: tuple[FairStrategy, ...] = ()
 ) -> Iterator[CandidateSet]:
     """The gangs that some rules name and those that are idle; some of these only for a preemptor that does not borrow."""
     yield from _scheme(by, *rules, strategies=strategies)
@@ -352,7 +354,10 @@ def _with_idle(
 
 
 def _scheme(
-    by: Preemptor, *rules: Rule, borrows: bool = True, strategies: tuple[FairStrategy, ...] = ()
+    by: Preemptor,
+    *rules: PreemptionRule,
+    borrows: bool = True,
+    strategies: tuple[FairStrategy, ...] = (),
 ) -> list[CandidateSet]:
     """The gangs that some rules name, or that are idle; none where they could not free the quota that is missing."""
     rules = (IDLE if borrows else IDLE_WITHOUT_BORROWING, *rules)

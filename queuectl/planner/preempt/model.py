@@ -16,7 +16,7 @@ import numpy as np
 
 from queuectl.planner.capacity.node_counts import NodeCounts
 from queuectl.planner.model.builder import STAYS, Exits, ModelBuilder
-from queuectl.planner.model.classes import Classes
+from queuectl.planner.model.classes import PlacementClasses
 from queuectl.planner.placement.feasible import refuted_by_sums
 from queuectl.planner.placement.joint import arrange
 from queuectl.planner.placement.several import exact, find, first, on_fleet
@@ -60,7 +60,7 @@ class VictimModel:
         self.table, self.gangs = table, gangs
         marks = np.arange(free.shape[1]) if by_node else _alike(request, free, nodes, rows)
         groups = request.podset_groups
-        classes = Classes(groups, free, nodes, free + rows.sums(free.shape[1]), marks)
+        classes = PlacementClasses(groups, free, nodes, free + rows.sums(free.shape[1]), marks)
         exits = Exits(gangs, rows.gang, rows.node, rows.use, [STAYS] * len(groups))
         self.built = ModelBuilder(classes, exits=exits)
         self.model, self.exits = self.built.model, self.built.exits
@@ -79,7 +79,7 @@ class VictimModel:
     def set_objective(
         self, goal: Goal, most: int | None, earlier: Iterable[tuple[Goal, int]]
     ) -> None:
-        """Minimise ``goal``, at most ``most``; keep what earlier goals reached."""
+        """Minimize ``goal``, at most ``most``; keep what earlier goals reached."""
         ranked = goal.rank_weight or any(g.rank_weight for g, _ in earlier)
         highest = self._highest() if ranked else -1
         variables, coeffs = self._terms(goal, highest)
@@ -123,7 +123,7 @@ def _alike(request: GangRequest, free: Ints, nodes: Ints, rows: Rows) -> Ints:
 
 
 @dataclass(frozen=True, eq=False)
-class Stage:
+class UsableNodes:
     """The n nodes that the gang could use, cut out of the fleet, in topology order: trying victims touches no others.
 
     Attributes:
@@ -178,11 +178,11 @@ class Stage:
         return made.status, on_fleet(self.nodes, made.new[0]) if found else None
 
 
-def stage_of(request: GangRequest, free: Ints, table: CandidateTable, useful: Mask) -> Stage:
+def stage_of(request: GangRequest, free: Ints, table: CandidateTable, useful: Mask) -> UsableNodes:
     """Cut out the useful nodes (N,); all of the fleet where the gang's podset groups see it by different topologies."""
     trees = {podset_group.tree for podset_group in request.podset_groups}
     if len(trees) != 1:
-        return Stage(np.arange(free.shape[1]), request, free, table)
+        return UsableNodes(np.arange(free.shape[1]), request, free, table)
     nodes = trees.pop().order
     nodes = nodes[useful[nodes]]
     number = np.full(free.shape[1], -1, dtype=np.int64)
@@ -190,4 +190,4 @@ def stage_of(request: GangRequest, free: Ints, table: CandidateTable, useful: Ma
     rows = table.rows.select(number[table.rows.node] >= 0)
     here = Rows(rows.gang, number[rows.node], rows.use)
     cut = on_nodes(request, nodes)
-    return Stage(nodes, cut, free[:, nodes], replace(table, rows=here))
+    return UsableNodes(nodes, cut, free[:, nodes], replace(table, rows=here))

@@ -147,7 +147,7 @@ def why_protected(
 
 
 def opts_out(workload: Workload, queue: ClusterQueue, *, reclaimed: bool = False) -> bool:
-    """Whether a gang is not preemptible and its ClusterQueue honours that; for ``reclaimed`` see ``protected_until``."""
+    """Whether a gang is not preemptible and its ClusterQueue honors that; for ``reclaimed`` see ``protected_until``."""
     return not workload.preemptible and queue.preemption_opt_out.counts(borrowing=reclaimed)
 
 

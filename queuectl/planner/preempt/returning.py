@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from queuectl.domain.queues import ClusterQueue, ReclaimWithinCohort, WithinClusterQueue
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.workload import Workload
-from queuectl.planner.capacity.state import State
+from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.preempt.protections import opts_out
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.topology import Ints, Mask
@@ -57,7 +57,7 @@ class Returning:
         uphill: whether any other queue of the preemptor's tree reclaims whatever the priority.
     """
 
-    state: State
+    state: CycleState
     preemptor: Workload
     uphill: bool
     _bounds: dict[int, Place | None] = field(default_factory=dict)

@@ -45,7 +45,7 @@ from queuectl.domain.queues import (
 )
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.words import format_time
-from queuectl.planner.capacity.state import State
+from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.preempt.protections import slice_end, why_protected
 from queuectl.planner.preempt.returning import evicts_below
 from queuectl.planner.preempt.running import Preemptor
@@ -56,7 +56,7 @@ _ALLOWED: Final = "policy allows its eviction, but that alone is not enough"
 
 
 class JointCondition(Enum):
-    """The condition that the gangs that leave by one rule fulfil together, beside the quota that must come free."""
+    """The condition that the gangs that leave by one rule fulfill together, beside the quota that must come free."""
 
     NONE = auto()  # nothing
     WHILE_OVER = auto()  # each queue is over its own until its last gang leaves; or shares
@@ -72,7 +72,7 @@ class _Condition:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Rule:
+class PreemptionRule:
     """One row: the reason in the plan, the conditions of each candidate, and what binds the set."""
 
     reason: PreemptionReason
@@ -191,18 +191,20 @@ _WITHIN_COHORT: Final = (
         lambda by: by.by_queue(lambda m: by.charged(m.below[0].name, by.shortfall.rows)), _borrows
     ),
 )
-IDLE: Final = Rule(
+IDLE: Final = PreemptionRule(
     PreemptionReason.IDLE,
     JointCondition.NONE,
     (_Condition(lambda by: by.idle & ~by.guarded, lambda *_: "it is not idle"),),
 )
-IDLE_WITHOUT_BORROWING: Final = Rule(
+IDLE_WITHOUT_BORROWING: Final = PreemptionRule(
     PreemptionReason.IDLE,
     JointCondition.NONE,
     (_Condition(lambda by: by.idle, lambda *_: "it is not idle"),),
 )
-WITHIN: Final = Rule(PreemptionReason.IN_CLUSTER_QUEUE, JointCondition.NONE, _WITHIN_QUEUE)
-IN_TURN: Final = Rule(
+WITHIN: Final = PreemptionRule(
+    PreemptionReason.IN_CLUSTER_QUEUE, JointCondition.NONE, _WITHIN_QUEUE
+)
+IN_TURN: Final = PreemptionRule(
     PreemptionReason.TIME_SLICE,
     JointCondition.NONE,
     (
@@ -225,21 +227,21 @@ IN_TURN: Final = Rule(
 )
 
 
-def rules_within(by: Preemptor) -> tuple[Rule, ...]:
+def rules_within(by: Preemptor) -> tuple[PreemptionRule, ...]:
     """The rules for gangs of its own ClusterQueue. A repair evicts no gang in turn."""
     in_turn = by.queue.time_slice is not None and by.request.queue is not None
     return (WITHIN, IN_TURN) if in_turn else (WITHIN,)
 
 
-BY_PLACE: Final = Rule(
+BY_PLACE: Final = PreemptionRule(
     PreemptionReason.IN_COHORT_RECLAMATION,
     JointCondition.WHILE_OVER,
     (*_WITHIN_COHORT, _Condition(lambda by: by.by_place, _borrows)),
 )
-BY_SHARE: Final = Rule(
+BY_SHARE: Final = PreemptionRule(
     PreemptionReason.IN_COHORT_FAIR_SHARING, JointCondition.WHILE_OVER, _WITHIN_COHORT
 )
-WHILE_BORROWING: Final = Rule(
+WHILE_BORROWING: Final = PreemptionRule(
     PreemptionReason.IN_COHORT_RECLAIM_WHILE_BORROWING,
     JointCondition.FOR_GOOD,
     (
@@ -248,10 +250,10 @@ WHILE_BORROWING: Final = Rule(
         _Condition(_below_threshold, _borrows),
     ),
 )
-WITHOUT_BORROWING: Final = Rule(
+WITHOUT_BORROWING: Final = PreemptionRule(
     PreemptionReason.IN_COHORT_RECLAMATION, JointCondition.WHILE_OVER, _WITHIN_COHORT
 )
-FOR_ROOM: Final = Rule(
+FOR_ROOM: Final = PreemptionRule(
     PreemptionReason.IN_COHORT_ROOM,
     JointCondition.NONE,
     (
@@ -262,7 +264,7 @@ FOR_ROOM: Final = Rule(
 )
 
 
-def evictable(state: State, request: GangRequest, queue: ClusterQueue) -> frozenset[str]:
+def evictable(state: CycleState, request: GangRequest, queue: ClusterQueue) -> frozenset[str]:
     """Uids of all gangs that some rule lets ``request`` evict, whether or not their exits would be enough."""
     by = Preemptor(state, request, queue)
     return frozenset(by.running.gangs[at].workload.uid for at in np.flatnonzero(_named(by)))
@@ -279,7 +281,7 @@ def _named(by: Preemptor) -> Mask:
 
 
 def why_not(
-    state: State, requests: Iterable[GangRequest], queue: ClusterQueue | None, gang: Admitted
+    state: CycleState, requests: Iterable[GangRequest], queue: ClusterQueue | None, gang: Admitted
 ) -> str:
     """Why a running gang that does not leave is not evicted for a pending gang, as the end of a sentence.
 

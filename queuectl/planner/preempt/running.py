@@ -30,7 +30,7 @@ from queuectl.domain.queues import (
 )
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.workload import Workload
-from queuectl.planner.capacity.state import State
+from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.preempt.cost import Ages, ages_of, cost_of
 from queuectl.planner.preempt.protections import opts_out, protected_until
 from queuectl.planner.preempt.returning import Place, Returning, evicts_below
@@ -39,7 +39,7 @@ from queuectl.planner.preempt.sizes import Sizes, sizes_of
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.topology import Ints, Mask
-from queuectl.planner.quota.tree import FlavorResource, Pool, QuotaRow
+from queuectl.planner.quota.tree import FlavorResource, QuotaNode, QuotaRow
 
 
 class EvictionScope(Enum):
@@ -359,7 +359,7 @@ class Preemptor:
         everywhere: consider the whole tree, also where no rule reaches beyond its own ClusterQueue.
     """
 
-    state: State
+    state: CycleState
     request: GangRequest
     queue: ClusterQueue
     dry: bool = False
@@ -459,7 +459,7 @@ class Preemptor:
                 charged |= amounts > 0
         return charged
 
-    def within_nominal(self, common_pool: CommonPool) -> Pool | None:
+    def within_nominal(self, common_pool: CommonPool) -> QuotaNode | None:
         """Of another queue and the cohorts above it the first that uses no more than its own of what is contended for."""
         pools = common_pool.below[:1] if self.fair else common_pool.below
         return next((pool for pool in pools if not self.shortfall.over(pool)), None)

@@ -24,23 +24,23 @@ import numpy as np
 
 from queuectl.planner.capacity.node_counts import NodeCounts
 from queuectl.planner.preempt.bounds import (
+    CoLocatedPods,
     Deficit,
     Floats,
-    Part,
     Places,
     deficit_of,
     parts_of,
     quota_lower_bound,
 )
 from queuectl.planner.preempt.cost import Goal
-from queuectl.planner.preempt.exit_order import Cut, Order
-from queuectl.planner.preempt.model import Stage, VictimModel, stage_of
+from queuectl.planner.preempt.exit_order import CandidateOrder, Cut
+from queuectl.planner.preempt.model import UsableNodes, VictimModel, stage_of
 from queuectl.planner.preempt.running import CandidateTable
 from queuectl.planner.preempt.shortage import Deficits, QuotaShortfall
 from queuectl.planner.problem.problem import Shape
 from queuectl.planner.problem.request import ANYWHERE, GangRequest
 from queuectl.planner.problem.topology import Ints, Mask
-from queuectl.planner.solver.solver import Outcome, Solver, Status
+from queuectl.planner.solver.solver import Solution, Solver, Status
 
 Key: TypeAlias = tuple[int, Shape]  # number of a part, and one of its shapes
 
@@ -63,7 +63,7 @@ class EvictionConstraints:
     table: CandidateTable
     deficits: Deficits
     shortfall: QuotaShortfall | None = None
-    order: Order | None = None
+    order: CandidateOrder | None = None
     cuts: list[Cut] = field(default_factory=list)
     beyond: dict[int, int] = field(init=False)
 
@@ -182,9 +182,9 @@ class Search:
     table: CandidateTable
     terms: EvictionConstraints
     solver: Solver
-    parts: tuple[Part, ...] = field(init=False)
+    parts: tuple[CoLocatedPods, ...] = field(init=False)
     found: Found = field(default_factory=Found)
-    _stages: dict[int, Stage] = field(default_factory=dict)
+    _stages: dict[int, UsableNodes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.parts = parts_of(self.request)
@@ -196,7 +196,7 @@ class Search:
         self.by_domain = len(self.parts) == 1 and self.parts[0].level != ANYWHERE
 
     def run(self, goals: Sequence[Goal]) -> Found:
-        """Minimise the goals one after the other."""
+        """Minimize the goals one after the other."""
         earlier: list[tuple[Goal, int]] = []
         for goal in goals:
             for number, (lower_bound, scope) in enumerate(self.scopes(goal)):
@@ -331,7 +331,7 @@ class Search:
         """Where the gang is found to fit then."""
         return self._stage(scope).place(self.table.mask(victims))
 
-    def _stage(self, scope: int) -> Stage:
+    def _stage(self, scope: int) -> UsableNodes:
         if scope not in self._stages:
             useful = self.useful(self.deficits, scope)
             self._stages[scope] = stage_of(self.request, self.free, self.table, useful)
@@ -404,7 +404,7 @@ class Search:
 
     def _ask(
         self, building: VictimModel, scope: int, *, by_node: bool
-    ) -> tuple[Outcome, NodeCounts | None]:
+    ) -> tuple[Solution, NodeCounts | None]:
         """Solve a model, and again without each answer that is illegal or, of single nodes, proved to make no room."""
         for _ in range(MOST_CUTS):
             outcome = self.solver.solve(building.model, self.request.pending.budget)
@@ -422,7 +422,7 @@ class Search:
                 return outcome, node_counts
             others = (gang for gang in building.gangs if gang not in victims)
             apply((dict.fromkeys(others, -1), -1), building)
-        return Outcome(Status.UNKNOWN), None
+        return Solution(Status.UNKNOWN), None
 
 
 def _others(inside: Container[int], terms: EvictionConstraints) -> list[int]:

@@ -15,10 +15,10 @@ from typing import TypeAlias
 import numpy as np
 
 from queuectl.domain.queues import ReclaimWithinCohort
-from queuectl.planner.capacity.state import State
+from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.topology import Ints
-from queuectl.planner.quota.tree import FlavorResource, Pool, QuotaRow, QuotaUse
+from queuectl.planner.quota.tree import FlavorResource, QuotaNode, QuotaRow, QuotaUse
 
 Charges: TypeAlias = Mapping[
     int, tuple[tuple[QuotaRow, int], ...]
@@ -47,10 +47,10 @@ class CommonPool:
     """
 
     level: int
-    below: tuple[Pool, ...]
+    below: tuple[QuotaNode, ...]
 
     @property
-    def top(self) -> Pool:
+    def top(self) -> QuotaNode:
         """The member of the common pool that the other queue is in."""
         return self.below[-1]
 
@@ -68,7 +68,7 @@ class QuotaShortfall:
     """
 
     use: QuotaUse
-    path: tuple[Pool, ...]
+    path: tuple[QuotaNode, ...]
     needs: Mapping[FlavorResource, int]
     rows: frozenset[FlavorResource]
     borrows: bool = True
@@ -78,7 +78,7 @@ class QuotaShortfall:
     def queue(self) -> str:
         return self.path[0].name
 
-    def over(self, pool: Pool) -> bool:
+    def over(self, pool: QuotaNode) -> bool:
         """Whether a pool uses more than its own quota of something that the gang contends for."""
         return any(self.use.beyond(pool, row) > 0 for row in self.rows)
 
@@ -187,12 +187,12 @@ class QuotaShortfall:
             return self.use.fits(self.queue, self.needs, borrows=self.borrows)
 
 
-def _keeps(pool: Pool, row: FlavorResource) -> bool:
+def _keeps(pool: QuotaNode, row: FlavorResource) -> bool:
     """Whether a lending limit at or below a pool keeps some of a row."""
     return pool.local.get(row, 0) > 0 or any(_keeps(member, row) for member in pool.members)
 
 
-def shortfall_of(state: State, request: GangRequest, queue: str) -> QuotaShortfall:
+def shortfall_of(state: CycleState, request: GangRequest, queue: str) -> QuotaShortfall:
     """The rows that a request contends for, with a ClusterQueue's name to be used where it is charged nothing (a repair)."""
     use = state.later.quota
     pool = use.pools.get(queue)
@@ -209,7 +209,9 @@ def shortfall_of(state: State, request: GangRequest, queue: str) -> QuotaShortfa
 Heights: TypeAlias = tuple[int, ...]  # per podset, how far up the cohorts it borrows; 0 = not
 
 
-def borrows(state: State, request: GangRequest, views: Sequence[QuotaUse] | None = None) -> Heights:
+def borrows(
+    state: CycleState, request: GangRequest, views: Sequence[QuotaUse] | None = None
+) -> Heights:
     """How far up its cohorts each podset borrows, those before it charged already, in the tightest of some views: now and later."""
     views = (state.now.quota, state.later.quota) if views is None else views
     heights = [0] * len(request.flavors)
@@ -231,7 +233,7 @@ def borrows(state: State, request: GangRequest, views: Sequence[QuotaUse] | None
     return tuple(heights)
 
 
-def entitled(state: State, request: GangRequest) -> bool:
+def entitled(state: CycleState, request: GangRequest) -> bool:
     """Whether what a request lacks of quota is its ClusterQueue's to take from running gangs.
 
     Kueue's rule: what fits the queue's own nominal quota, or that of a cohort below the root, is; more than that only

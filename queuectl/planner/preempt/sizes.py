@@ -106,7 +106,7 @@ class Sizes:
 
     def _count(self, requests: Resources, gpus: float) -> tuple[float, bool]:
         accelerators, share = gpus, 0.0
-        given = dict(self.weights.given)
+        given = dict(self.weights.configured)
         for name, amount in requests.items():
             if name in given or self.weights.of(name) or is_planner_row(name):
                 continue

@@ -43,7 +43,7 @@ def _accelerates(device: str) -> bool:
     return bool(BY_NAME.of(device)) or is_accelerator(name) or name.startswith(_GPU_DRIVERS)
 
 
-class Room(Enum):
+class NodeRoom(Enum):
     """Which nodes have room for a gang if no other pods are on them."""
 
     NOW = 1
@@ -73,7 +73,7 @@ class FleetIndex:
         self.fits: dict[
             tuple[object, ...], bool
         ] = {}  # by request, whether it fits the empty nodes
-        self._room: dict[tuple[object, ...], tuple[tuple[object, ...], Room]] = {}
+        self._room: dict[tuple[object, ...], tuple[tuple[object, ...], NodeRoom]] = {}
         self._taints = _classes([node.effective_taints for node in fleet.nodes])
         self._labels: dict[str, Ints] = {}
         self._masks: dict[NodeRules, Mask] = {}
@@ -81,13 +81,13 @@ class FleetIndex:
 
     def room(
         self, asked: tuple[object, ...], flavors: Flavors, excluded: frozenset[str]
-    ) -> Room | None:
+    ) -> NodeRoom | None:
         """The nodes that have room for what these objects ask with these flavors; None = not known."""
         known = self._room.get((*_by_identity(asked, flavors), excluded))
         return known[1] if known is not None else None
 
     def note_room(
-        self, asked: tuple[object, ...], flavors: Flavors, excluded: frozenset[str], room: Room
+        self, asked: tuple[object, ...], flavors: Flavors, excluded: frozenset[str], room: NodeRoom
     ) -> None:
         if len(self._room) >= _MASKS_KEPT:
             self._room.clear()
@@ -117,7 +117,7 @@ class FleetIndex:
         """The index of the nodes as they can be (:attr:`queuectl.domain.fleet.Node.recovered`); itself where nothing passes."""
         return FleetIndex(self._recovered) if self._recovered is not None else self
 
-    def labelled(self, labels: tuple[tuple[str, str], ...]) -> Mask:
+    def labeled(self, labels: tuple[tuple[str, str], ...]) -> Mask:
         """Nodes that carry all these labels, whatever their taints."""
         return self.mask(NodeRules(labels, None, (Toleration(operator="Exists"),)))
 

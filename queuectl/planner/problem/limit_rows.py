@@ -431,7 +431,7 @@ def fixed(occurrence: Occurrence, snapshot: Snapshot) -> Iterable[tuple[str, Res
     if reservation.capacity is None:
         nodes: Mapping[str, Node] = snapshot.fleet.by_name
         return [(name, nodes[name].allocatable) for name in reservation.nodes if name in nodes]
-    return list(occurrence.kept()) if stays(occurrence, snapshot) else ()
+    return list(occurrence.held_amounts()) if stays(occurrence, snapshot) else ()
 
 
 def stays(occurrence: Occurrence, snapshot: Snapshot) -> bool:

@@ -22,11 +22,11 @@ from queuectl.planner.problem.fleet import FleetIndex, index_of
 from queuectl.planner.problem.limit_rows import with_limit_rows
 from queuectl.planner.problem.spared import Spared, published_on, spared_by
 from queuectl.planner.problem.topology import Ints, Mask
-from queuectl.planner.problem.usage import Slots, Usage, beside_other_pods, usage_of
+from queuectl.planner.problem.usage import AdmittedUsage, Slots, beside_other_pods, usage_of
 from queuectl.planner.quota.tree import (
     FlavorResource,
     LaterPools,
-    Pools,
+    QuotaTree,
     later_pools_of,
     pools_of,
 )
@@ -80,7 +80,7 @@ class Problem:
 
     snapshot: Snapshot
     index: FleetIndex
-    usage: Usage
+    usage: AdmittedUsage
     now: Ints
     later: Ints
     cache: PlannerCache
@@ -101,7 +101,7 @@ class Problem:
         return self.index.size
 
     @property
-    def pools(self) -> Pools:
+    def pools(self) -> QuotaTree:
         """ClusterQueue name to its pool."""
         return pools_of(self.snapshot.config, self.cache)
 

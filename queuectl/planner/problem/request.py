@@ -28,7 +28,7 @@ ANYWHERE = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Pods:
+class ShapePods:
     """``count`` pods of one shape, of podset number ``podset`` of the gang.
 
     Attributes:
@@ -50,7 +50,7 @@ class Pods:
 
     @property
     def total(self) -> int:
-        """Pods of the podset that they represent."""
+        """ShapePods of the podset that they represent."""
         return self.count * self.size
 
 
@@ -65,10 +65,10 @@ class PodSetGroup:
     """
 
     tree: Tree
-    pods: tuple[Pods, ...]
+    pods: tuple[ShapePods, ...]
     required: int = ANYWHERE
     preferred: int = ANYWHERE
-    bundle: Pods | None = None
+    bundle: ShapePods | None = None
 
     @property
     def on_one_node(self) -> bool:
@@ -76,7 +76,7 @@ class PodSetGroup:
         return self.bundle is not None and self.required == self.tree.depth
 
     @property
-    def items(self) -> tuple[Pods, ...]:
+    def items(self) -> tuple[ShapePods, ...]:
         """The items that are placed for it: its pods, or all of them as one where they share a node."""
         return (self.bundle,) if self.on_one_node and self.bundle is not None else self.pods
 
@@ -113,7 +113,7 @@ class GangRequest:
         return tuple(name for name in self.checks if name not in self.pending.ready_checks)
 
     @property
-    def pods(self) -> tuple[Pods, ...]:
+    def pods(self) -> tuple[ShapePods, ...]:
         """Of all podset groups, in order."""
         return tuple(p for podset_group in self.podset_groups for p in podset_group.pods)
 
@@ -193,7 +193,7 @@ def on_nodes(request: GangRequest, nodes: Ints) -> GangRequest:
     """A gang of one topology as if there were no other nodes than these, in topology order: number i is node i of the result."""
     tree = request.podset_groups[0].tree.within(nodes)
 
-    def there(pods: Pods) -> Pods:
+    def there(pods: ShapePods) -> ShapePods:
         shape = pods.shape
         spared = None if shape.spared is None else shape.spared.within(nodes)
         return replace(pods, shape=replace(shape, eligible=shape.eligible[nodes], spared=spared))
@@ -272,7 +272,7 @@ class _PodSetGroups:
                 return topology.levels
         return (HOSTNAME,)
 
-    def _pods(self, number: int, visible: Mask | None, tree: Tree, required: int) -> Pods:
+    def _pods(self, number: int, visible: Mask | None, tree: Tree, required: int) -> ShapePods:
         podset = self.workload.podsets[number]
         rules = podset.shape.rules
         for flavor in self._chosen((number,)):
@@ -290,11 +290,11 @@ class _PodSetGroups:
             requests, rules, self.excluded, visible, lasting=self.lasting, slices=slices
         )
         balanced = podset.topology is not None and podset.topology.balanced
-        return Pods(number, podset.count // size, shape, size, balanced)
+        return ShapePods(number, podset.count // size, shape, size, balanced)
 
 
 def _sliced(tree: Tree, request: TopologyRequest | None, required: int) -> tuple[int, Slices]:
-    """Pods of a slice on one node, and the layers above the node in units of it.
+    """ShapePods of a slice on one node, and the layers above the node in units of it.
 
     Layers that say nothing are left out: of one pod, at or above the level all pods share, or implied by a finer one.
     """
@@ -322,9 +322,9 @@ def _finest(tree: Tree, podsets: Sequence[PodSet], mode: TopologyMode) -> int:
     return max((level for level in asked if level is not None), default=ANYWHERE)
 
 
-def _bundle(pods: tuple[Pods, ...], problem: Problem) -> Pods:
+def _bundle(pods: tuple[ShapePods, ...], problem: Problem) -> ShapePods:
     """All pods of a podset group as one pod: what a podset group on a single node asks of it."""
-    return Pods(-1, 1, as_one_pod(problem, [(p.shape, p.count) for p in pods]))
+    return ShapePods(-1, 1, as_one_pod(problem, [(p.shape, p.count) for p in pods]))
 
 
 def as_one_pod(problem: Problem, pods: Sequence[tuple[Shape, int]]) -> Shape:
@@ -375,7 +375,7 @@ def _group_beside(
     return replace(group, pods=pods, bundle=bundle)
 
 
-def _pods_beside(problem: Problem, pods: Pods, these: tuple[Occurrence, ...]) -> Pods:
+def _pods_beside(problem: Problem, pods: ShapePods, these: tuple[Occurrence, ...]) -> ShapePods:
     shape = pods.shape
     alone = plain(shape.requests)
     asked = alone + rows_beside(alone, these)

@@ -33,7 +33,7 @@ class Tree:
         node_level: label of single nodes (``kubernetes.io/hostname``), None if the topology has none.
         domain: per level, the domain index of each node, -1 where the node is invisible. Shape (N,).
         names: per level, the label values of the path to each domain.
-        order: visible node indexes sorted by path, then by name: neighbours in it are neighbours in the topology.
+        order: visible node indexes sorted by path, then by name: neighbors in it are neighbors in the topology.
         position: position of each node in ``order``, or N where invisible. Shape (N,).
         starts: per level, where each domain begins in ``order``. Domains are numbered in that order.
     """

@@ -26,7 +26,7 @@ Slots: TypeAlias = tuple[Ints, Ints]  # node indexes (K,), amounts (R, K)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CountedGang:
     """One gang as counted. It keeps the gang alive, so that its id names it for as long as the entry exists."""
 
     gang: Admitted
@@ -35,7 +35,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class AdmittedUsage:
     """Sums over all admitted gangs.
 
     Attributes:
@@ -48,7 +48,7 @@ class Usage:
     """
 
     config: QueueConfig
-    entries: Mapping[int, Entry]
+    entries: Mapping[int, CountedGang]
     free: Ints
     later: Ints
     quota_held: Mapping[QuotaRow, int] = field(default_factory=dict)
@@ -67,12 +67,12 @@ class Usage:
         return self.entries[id(gang)].charges
 
 
-def usage_of(snapshot: Snapshot, cache: PlannerCache) -> Usage:
+def usage_of(snapshot: Snapshot, cache: PlannerCache) -> AdmittedUsage:
     """Count a snapshot's admitted gangs, starting from the last one counted on the same fleet and configuration."""
     index = index_of(snapshot.fleet, cache)
-    last = cache.get(snapshot.fleet, Usage)
+    last = cache.get(snapshot.fleet, AdmittedUsage)
     if last is None or not _charge_alike(last.config, snapshot.config):
-        last = Usage(snapshot.config, {}, index.allocatable, index.allocatable)
+        last = AdmittedUsage(snapshot.config, {}, index.allocatable, index.allocatable)
     elif last.config is not snapshot.config:
         last = replace(last, config=snapshot.config)
     return cache.keep(snapshot.fleet, _advance(last, snapshot, index))
@@ -113,14 +113,14 @@ def beside_other_pods(free: Ints, snapshot: Snapshot, index: FleetIndex) -> Ints
     return left
 
 
-def _advance(last: Usage, snapshot: Snapshot, index: FleetIndex) -> Usage:
+def _advance(last: AdmittedUsage, snapshot: Snapshot, index: FleetIndex) -> AdmittedUsage:
     if len(snapshot.admitted) == len(last.gangs) and all(map(is_, snapshot.admitted, last.gangs)):
         return last
     current = dict(zip(map(id, snapshot.admitted), snapshot.admitted, strict=True))
     gone = [entry for key, entry in last.entries.items() if key not in current]
     counted = {_parts(entry.gang): entry for entry in gone}
-    entries: dict[int, Entry] = {}
-    new: list[Entry] = []
+    entries: dict[int, CountedGang] = {}
+    new: list[CountedGang] = []
     for key, gang in current.items():
         entry = last.entries.get(key)
         if entry is None:
@@ -135,7 +135,12 @@ def _parts(gang: Admitted) -> tuple[int, int]:
     return id(gang.workload), id(gang.placement)
 
 
-def _sum(last: Usage, entries: Mapping[int, Entry], new: list[Entry], gone: list[Entry]) -> Usage:
+def _sum(
+    last: AdmittedUsage,
+    entries: Mapping[int, CountedGang],
+    new: list[CountedGang],
+    gone: list[CountedGang],
+) -> AdmittedUsage:
     free = last.free.copy()
     later = last.later.copy()
     quota_held, quota_staying = dict(last.quota_held), dict(last.quota_staying)
@@ -150,7 +155,7 @@ def _sum(last: Usage, entries: Mapping[int, Entry], new: list[Entry], gone: list
     if not leaving:
         later = free
     free.flags.writeable = later.flags.writeable = False
-    return Usage(
+    return AdmittedUsage(
         last.config,
         entries,
         free,
@@ -164,7 +169,7 @@ def _sum(last: Usage, entries: Mapping[int, Entry], new: list[Entry], gone: list
     )
 
 
-def _add(matrix: Ints, entries: list[Entry], sign: int) -> None:
+def _add(matrix: Ints, entries: list[CountedGang], sign: int) -> None:
     if not entries:
         return
     nodes = np.concatenate([entry.slots[0] for entry in entries])
@@ -173,16 +178,18 @@ def _add(matrix: Ints, entries: list[Entry], sign: int) -> None:
         np.add.at(row, nodes, amount)
 
 
-def _charge(sums: dict[QuotaRow, int], entries: list[Entry], sign: int) -> None:
+def _charge(sums: dict[QuotaRow, int], entries: list[CountedGang], sign: int) -> None:
     for entry in entries:
         for row, amount in entry.charges:
             sums[row] = sums.get(row, 0) + sign * amount
 
 
-def _count(gang: Admitted, before: Entry | None, snapshot: Snapshot, index: FleetIndex) -> Entry:
+def _count(
+    gang: Admitted, before: CountedGang | None, snapshot: Snapshot, index: FleetIndex
+) -> CountedGang:
     if before is not None:
-        return Entry(gang, before.slots, before.charges)
-    return Entry(gang, _slots(gang, index), tuple(charges_of(gang, snapshot)))
+        return CountedGang(gang, before.slots, before.charges)
+    return CountedGang(gang, _slots(gang, index), tuple(charges_of(gang, snapshot)))
 
 
 def _slots(gang: Admitted, index: FleetIndex) -> Slots:

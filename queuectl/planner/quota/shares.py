@@ -15,7 +15,7 @@ from math import ceil
 from typing import Final
 
 from queuectl.domain.queues import WEIGHT_UNIT
-from queuectl.planner.quota.tree import FlavorResource, Pool, QuotaUse
+from queuectl.planner.quota.tree import FlavorResource, QuotaNode, QuotaUse
 
 _NONE_ADDED: Final[Mapping[FlavorResource, int]] = {}
 _NOTHING: Final = Fraction(0)
@@ -56,7 +56,9 @@ class Share:
 NO_SHARE: Final = Share()
 
 
-def share_of(pool: Pool, use: QuotaUse, added: Mapping[FlavorResource, int] = _NONE_ADDED) -> Share:
+def share_of(
+    pool: QuotaNode, use: QuotaUse, added: Mapping[FlavorResource, int] = _NONE_ADDED
+) -> Share:
     """The share of a pool if it used so much more (or, below 0, less) than ``use``."""
     if pool.parent is None:
         return NO_SHARE
@@ -76,7 +78,7 @@ def share_of(pool: Pool, use: QuotaUse, added: Mapping[FlavorResource, int] = _N
     return Share(False, ratio * WEIGHT_UNIT / pool.weight, resource, frozenset(rows))
 
 
-def _dominant(parent: Pool, borrowed: Mapping[str, int]) -> tuple[str, Fraction]:
+def _dominant(parent: QuotaNode, borrowed: Mapping[str, int]) -> tuple[str, Fraction]:
     """The resource of which the largest part is borrowed, and that part."""
     lendable = lendable_at(parent)
     best, name = _NOTHING, ""
@@ -87,7 +89,7 @@ def _dominant(parent: Pool, borrowed: Mapping[str, int]) -> tuple[str, Fraction]
     return name, best
 
 
-def lendable_at(pool: Pool) -> Mapping[str, int]:
+def lendable_at(pool: QuotaNode) -> Mapping[str, int]:
     """Resource to what a pool could get hold of if nothing were used, over all flavors of its tree."""
     if pool.lendable is None:
         sums: dict[str, int] = {}
@@ -98,7 +100,7 @@ def lendable_at(pool: Pool) -> Mapping[str, int]:
 
 
 def passed_up(
-    pool: Pool, use: QuotaUse, charges: Mapping[FlavorResource, int]
+    pool: QuotaNode, use: QuotaUse, charges: Mapping[FlavorResource, int]
 ) -> Mapping[FlavorResource, int]:
     """By how much the use of a pool's parent changes when the pool uses so much more (or less)."""
     if not pool.local:

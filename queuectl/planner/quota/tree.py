@@ -29,7 +29,7 @@ QuotaRow: TypeAlias = tuple[str, str, str]  # ClusterQueue, flavor, resource
 
 
 @dataclass(eq=False, slots=True)
-class Pool:
+class QuotaNode:
     """A ClusterQueue or a Cohort as a node of its tree; compared by identity.
 
     Attributes:
@@ -42,8 +42,8 @@ class Pool:
     """
 
     name: str
-    parent: Pool | None = None
-    members: list[Pool] = field(default_factory=list)
+    parent: QuotaNode | None = None
+    members: list[QuotaNode] = field(default_factory=list)
     subtree: dict[FlavorResource, int] = field(default_factory=dict)
     local: dict[FlavorResource, int] = field(default_factory=dict)
     borrowing: dict[FlavorResource, int] = field(default_factory=dict)
@@ -62,12 +62,12 @@ class Pool:
         return self._queues
 
     @property
-    def path(self) -> tuple[Pool, ...]:
+    def path(self) -> tuple[QuotaNode, ...]:
         """Itself and every pool above it, the root last."""
         return (self,) if self.parent is None else (self, *self.parent.path)
 
     @property
-    def root(self) -> Pool:
+    def root(self) -> QuotaNode:
         """The pool at the top of its tree; itself if it has no parent."""
         return self.path[-1]
 
@@ -96,17 +96,17 @@ class Pool:
         return self.passed_up(row, used + more) - self.passed_up(row, used)
 
 
-class Pools(dict[str, Pool]):
+class QuotaTree(dict[str, QuotaNode]):
     """ClusterQueue name to its pool."""
 
 
-def pools_of(config: QueueConfig, cache: PlannerCache) -> Pools:
+def pools_of(config: QueueConfig, cache: PlannerCache) -> QuotaTree:
     """The pools of a configuration, built at first use."""
-    known = cache.get(config, Pools)
+    known = cache.get(config, QuotaTree)
     return known if known is not None else cache.keep(config, build_pools(config))
 
 
-class LaterPools(tuple[tuple[float | None, Pools], ...]):
+class LaterPools(tuple[tuple[float | None, QuotaTree], ...]):
     """The pools whenever quota changes without a change of the configuration: see :class:`~queuectl.domain.queues.LaterQuota`."""
 
     __slots__ = ()
@@ -121,22 +121,22 @@ def later_pools_of(config: QueueConfig, cache: PlannerCache) -> LaterPools:
     return known
 
 
-def _pools_then(config: QueueConfig, later: LaterQuota) -> Pools:
+def _pools_then(config: QueueConfig, later: LaterQuota) -> QuotaTree:
     return build_pools(replace(config, cluster_queues={**config.cluster_queues, **later.queues}))
 
 
-def build_pools(config: QueueConfig) -> Pools:
+def build_pools(config: QueueConfig) -> QuotaTree:
     """The pools of a configuration, not kept."""
     named = {queue.cohort for queue in config.cluster_queues.values()}
     named |= {cohort.parent for cohort in config.cohorts.values()} | config.cohorts.keys()
-    cohorts = {name: Pool(name) for name in sorted(n for n in named if n is not None)}
-    limits: dict[Pool, dict[FlavorResource, int]] = {}
+    cohorts = {name: QuotaNode(name) for name in sorted(n for n in named if n is not None)}
+    limits: dict[QuotaNode, dict[FlavorResource, int]] = {}
     for name, pool in cohorts.items():
         stated = config.cohorts.get(name, Cohort(name))
         pool.weight = stated.weight
         limits[pool] = _own(pool, stated.groups)
         _join(pool, cohorts, stated.parent)
-    queues = Pools({name: Pool(name) for name in sorted(config.cluster_queues)})
+    queues = QuotaTree({name: QuotaNode(name) for name in sorted(config.cluster_queues)})
     for name, pool in queues.items():
         pool.weight = config.cluster_queues[name].weight
         limits[pool] = _own(pool, config.cluster_queues[name].groups)
@@ -147,7 +147,7 @@ def build_pools(config: QueueConfig) -> Pools:
     return queues
 
 
-def _own(pool: Pool, groups: Iterable[ResourceGroup]) -> dict[FlavorResource, int]:
+def _own(pool: QuotaNode, groups: Iterable[ResourceGroup]) -> dict[FlavorResource, int]:
     """Note a pool's own quotas; its lending limits are returned."""
     lending: dict[FlavorResource, int] = {}
     for group in groups:
@@ -162,13 +162,13 @@ def _own(pool: Pool, groups: Iterable[ResourceGroup]) -> dict[FlavorResource, in
     return lending
 
 
-def _join(pool: Pool, cohorts: Mapping[str, Pool], parent: str | None) -> None:
+def _join(pool: QuotaNode, cohorts: Mapping[str, QuotaNode], parent: str | None) -> None:
     if parent is not None:
         pool.parent = cohorts[parent]
         pool.parent.members.append(pool)
 
 
-def _add_up(pool: Pool, lending: Mapping[Pool, Mapping[FlavorResource, int]]) -> None:
+def _add_up(pool: QuotaNode, lending: Mapping[QuotaNode, Mapping[FlavorResource, int]]) -> None:
     """Subtree and local quotas and heights, members first."""
     for member in pool.members:
         _add_up(member, lending)
@@ -190,8 +190,8 @@ class QuotaUse:
         changes: how often it was changed.
     """
 
-    pools: Mapping[str, Pool]
-    used: dict[Pool, dict[FlavorResource, int]] = field(default_factory=dict)
+    pools: Mapping[str, QuotaNode]
+    used: dict[QuotaNode, dict[FlavorResource, int]] = field(default_factory=dict)
     changes: int = 0
 
     def add(self, row: QuotaRow, amount: int) -> None:
@@ -214,8 +214,8 @@ class QuotaUse:
                 self.add(row, -sign * amount)
 
     def _shifts(
-        self, row: QuotaRow, amount: int, more: Mapping[tuple[Pool, FlavorResource], int]
-    ) -> Iterator[tuple[Pool, int]]:
+        self, row: QuotaRow, amount: int, more: Mapping[tuple[QuotaNode, FlavorResource], int]
+    ) -> Iterator[tuple[QuotaNode, int]]:
         """The pools whose use changes with an amount of a ClusterQueue, lowest first, and by how much each.
 
         ``more``: what is used besides.
@@ -233,9 +233,9 @@ class QuotaUse:
 
     def shifts(
         self, rows: Iterable[tuple[QuotaRow, int]]
-    ) -> dict[tuple[Pool, FlavorResource], int]:
+    ) -> dict[tuple[QuotaNode, FlavorResource], int]:
         """By how much the use of every pool would change with these amounts more (or, below 0, less)."""
-        shifts: dict[tuple[Pool, FlavorResource], int] = {}
+        shifts: dict[tuple[QuotaNode, FlavorResource], int] = {}
         for row, amount in rows:
             for pool, more in self._shifts(row, amount, shifts):
                 shifts[pool, row[1:]] = shifts.get((pool, row[1:]), 0) + more
@@ -287,7 +287,7 @@ class QuotaUse:
             if limit is not None:
                 yield level, limit - used + kept
 
-    def climb(self, queue: str, row: FlavorResource) -> Iterator[tuple[Pool, int, int]]:
+    def climb(self, queue: str, row: FlavorResource) -> Iterator[tuple[QuotaNode, int, int]]:
         """The pools from a ClusterQueue to the root, with what each uses.
 
         The third number is how much of what the ClusterQueue uses more does not count there, because lending limits of
@@ -314,7 +314,7 @@ class QuotaUse:
             if need and need > (left := self.left(queue, row, borrows=borrows)):
                 yield row, left
 
-    def reach(self, queue: str, row: FlavorResource, need: int) -> Pool:
+    def reach(self, queue: str, row: FlavorResource, need: int) -> QuotaNode:
         """The lowest pool whose own subtree has room for ``need`` more; the root when none has.
 
         The queue's own pool = nothing is borrowed; the higher the pool, the more of others' quota is used.
@@ -324,21 +324,21 @@ class QuotaUse:
                 return pool
         return self.pools[queue].root
 
-    def used_of(self, pool: Pool, row: FlavorResource) -> int:
+    def used_of(self, pool: QuotaNode, row: FlavorResource) -> int:
         """The use of a pool: the use that its members pass up, or that of a ClusterQueue itself."""
         used = self.used.get(pool)
         return used.get(row, 0) if used is not None else 0
 
-    def beyond(self, pool: Pool, row: FlavorResource) -> int:
+    def beyond(self, pool: QuotaNode, row: FlavorResource) -> int:
         """The use of a pool beyond its own quota and the quota that its members lend; 0 or less = nothing."""
         return self.used_of(pool, row) - pool.subtree.get(row, 0)
 
-    def lends(self, pool: Pool, row: FlavorResource) -> int:
+    def lends(self, pool: QuotaNode, row: FlavorResource) -> int:
         """The use that a pool passes up: the most that exits below it can lower the use of its parent."""
         return pool.passed_up(row, self.used_of(pool, row))
 
 
-def use_of(pools: Pools, rows: Mapping[QuotaRow, int]) -> QuotaUse:
+def use_of(pools: QuotaTree, rows: Mapping[QuotaRow, int]) -> QuotaUse:
     """The use that these amounts add up to."""
     use = QuotaUse(pools)
     for row, amount in rows.items():

@@ -11,9 +11,9 @@ import numpy as np
 from queuectl.domain.devices import ONE_NUMA_NODE
 from queuectl.domain.quantity import PODS, format_quantity
 from queuectl.domain.words import counted
-from queuectl.planner.capacity.state import State
+from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.problem.problem import Problem
-from queuectl.planner.problem.request import Pods
+from queuectl.planner.problem.request import ShapePods
 from queuectl.planner.problem.topology import Ints, Mask
 from queuectl.planner.reasons.words import NAMED, amount, devices_asked, is_row, joined
 
@@ -148,7 +148,7 @@ def in_words(lacks: Sequence[Lack]) -> str:
     return ", ".join([*parts, *([f"and {others} more"] if others else [])])
 
 
-def lacks_of(state: State, pods: Pods, nodes: Ints, free: Ints) -> tuple[Lack, ...]:
+def lacks_of(state: CycleState, pods: ShapePods, nodes: Ints, free: Ints) -> tuple[Lack, ...]:
     """The nodes that have no room for a pod; if all have, the nodes by the resources that limit how many pods they have room for.
 
     Nodes that pass come before those that would be too small if they were empty; then, the most nodes first.
@@ -213,7 +213,7 @@ def _shown(problem: Problem, columns: list[int]) -> list[int]:
     return known or columns[:1]
 
 
-def holders_of(state: State, column: int, nodes: Ints, free: Ints) -> Holders:
+def holders_of(state: CycleState, column: int, nodes: Ints, free: Ints) -> Holders:
     """The holders of a resource on some nodes.
 
     Args:

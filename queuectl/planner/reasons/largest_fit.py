@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from queuectl.domain.words import counted, is_or_are
-from queuectl.planner.capacity.state import State
-from queuectl.planner.placement.single import Capacity
+from queuectl.planner.capacity.state import CycleState
+from queuectl.planner.placement.single import ShapeCapacity
 from queuectl.planner.problem.problem import COMMON, caps
-from queuectl.planner.problem.request import ANYWHERE, Pods, PodSetGroup
+from queuectl.planner.problem.request import ANYWHERE, PodSetGroup, ShapePods
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.reasons.lacks import Lack, in_words, lacks_of
 from queuectl.planner.reasons.words import (
@@ -41,7 +41,7 @@ class LargestFit:
     """
 
     podset_group: PodSetGroup
-    items: tuple[Pods, ...]
+    items: tuple[ShapePods, ...]
     domain: int
     fits: tuple[int, ...]
     nodes: int
@@ -158,7 +158,9 @@ def _more(missing: int, fits: int) -> str:
     return counted(missing, "more pod" if fits else "pod")
 
 
-def largest_fit(podset_group: PodSetGroup, free: Ints, state: State | None = None) -> LargestFit:
+def largest_fit(
+    podset_group: PodSetGroup, free: Ints, state: CycleState | None = None
+) -> LargestFit:
     """The room that a podset group has on a free matrix (R, N); with ``state``, what its nodes lack as well."""
     fit = _by_sums(podset_group, free)
     if state is None or not fit.short:
@@ -186,7 +188,7 @@ def _by_sums(podset_group: PodSetGroup, free: Ints) -> LargestFit:
         left = int(np.maximum(free[column], 0)[podset_group.pods[0].shape.eligible].sum())
     level = ANYWHERE if podset_group.on_one_node else podset_group.required
     held = [
-        Capacity(podset_group.tree, row, p.slices).holding(level)
+        ShapeCapacity(podset_group.tree, row, p.slices).holding(level)
         for row, p in zip(per_node, items, strict=True)
     ]
     if level == ANYWHERE:
@@ -202,7 +204,7 @@ def _by_sums(podset_group: PodSetGroup, free: Ints) -> LargestFit:
     return LargestFit(podset_group, items, best, tuple(int(n) for n in sums[:, best]), nodes, left)
 
 
-def scarcest(pods: Pods) -> str | None:
+def scarcest(pods: ShapePods) -> str | None:
     """The resource that is likely short for these pods: their first device, else their first resource; None if no node has it."""
     if not pods.shape.columns:
         return None

@@ -106,7 +106,7 @@ def awaiting_nodes(problem: Problem, lasting: GangRequest, why: Reason) -> Reaso
 def out_of_use(problem: Problem, labels: Iterable[tuple[str, str]]) -> dict[str, str]:
     """The nodes with these labels that are out of use for a time, in whole or in part, by name, and why."""
     index = problem.index
-    at = np.flatnonzero(index.labelled(tuple(labels)))
+    at = np.flatnonzero(index.labeled(tuple(labels)))
     return _those(
         problem, (i for i in at.tolist() if index.nodes[i].recovered is not index.nodes[i])
     )

@@ -17,13 +17,13 @@ from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import WAITS_FOR, Code, Reason
 from queuectl.domain.reservations import Occurrence
 from queuectl.domain.words import format_time, is_or_are
-from queuectl.planner.capacity.state import State
+from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.placement import several
 from queuectl.planner.problem.flavors import Options
 from queuectl.planner.problem.problem import UNBOUNDED, Problem, caps
 from queuectl.planner.problem.request import GangRequest, PodSetGroup, ahead_of, beside_these
 from queuectl.planner.problem.topology import Ints
-from queuectl.planner.quota.tree import FlavorResource, Pool
+from queuectl.planner.quota.tree import FlavorResource, QuotaNode
 from queuectl.planner.reasons.largest_fit import largest_fit
 from queuectl.planner.reasons.passing import listed, out_of_use
 from queuectl.planner.reasons.words import (
@@ -114,12 +114,12 @@ def length_unknown(ref: str) -> Reason:
 # Placement.
 
 
-def placement_failed(state: State, request: GangRequest) -> Reason:
+def placement_failed(state: CycleState, request: GangRequest) -> Reason:
     """No placement on the capacity that the gangs before it leave free."""
     return _reserved(state, request) or _first_tight(state, request) or _together(request)
 
 
-def _reserved(state: State, request: GangRequest) -> Reason | None:
+def _reserved(state: CycleState, request: GangRequest) -> Reason | None:
     """The Reservation without which it fits; None if it does not fit without any. The longest run that fits ends when it starts."""
     problem, free = state.problem, state.free()
     ahead = sorted(ahead_of(problem, request), key=lambda each: (each.begins, each.name))
@@ -153,7 +153,7 @@ def _reservation_ahead(each: Occurrence, now: float, request: GangRequest) -> Re
     return Reason(Code.RESERVATION_AHEAD, text, details)
 
 
-def never_fits(state: State, request: GangRequest) -> Reason:
+def never_fits(state: CycleState, request: GangRequest) -> Reason:
     """No placement even if every node were healthy and empty.
 
     Args:
@@ -180,7 +180,7 @@ def never_fits(state: State, request: GangRequest) -> Reason:
     return Reason(Code.SHAPE_NEVER_FITS, text, details)
 
 
-def _no_device(state: State, podset_group: PodSetGroup) -> str | None:
+def _no_device(state: CycleState, podset_group: PodSetGroup) -> str | None:
     """The request for devices that no node can serve; None if each request has a node."""
     index = state.problem.index.recovered
     requested = (name for pods in podset_group.pods for name in sorted(pods.shape.requests))
@@ -193,7 +193,7 @@ def _no_device(state: State, podset_group: PodSetGroup) -> str | None:
     return next(map(without_devices, missing), None)
 
 
-def _not_sure(state: State, podset_group: PodSetGroup, free: Ints) -> str | None:
+def _not_sure(state: CycleState, podset_group: PodSetGroup, free: Ints) -> str | None:
     """The reason of a podset group that fits by the number of devices alone; None if it does not."""
     resources = state.problem.resources
     rows = [i for i, name in enumerate(resources) if devices_asked(name)]
@@ -207,14 +207,14 @@ def _not_sure(state: State, podset_group: PodSetGroup, free: Ints) -> str | None
     return not_sure(filter(None, map(devices_asked, requests)))
 
 
-def _occupied(state: State, podset_group: PodSetGroup) -> bool:
+def _occupied(state: CycleState, podset_group: PodSetGroup) -> bool:
     """Whether taints or pods of no gang keep devices of a node from its pods."""
     nodes = state.problem.index.nodes
     eligible = np.flatnonzero(podset_group.items[0].shape.eligible).tolist()
     return any(nodes[i].occupied for i in eligible)
 
 
-def _first_tight(state: State, request: GangRequest) -> Reason | None:
+def _first_tight(state: CycleState, request: GangRequest) -> Reason | None:
     """The first podset group that the sums of free capacity alone exclude from every domain."""
     free = state.free()
     for podset_group in request.podset_groups:
@@ -253,7 +253,7 @@ class _Short:
 
     queue: str
     row: FlavorResource
-    pool: Pool
+    pool: QuotaNode
     need: int
     nominal: int
     used: int
@@ -332,7 +332,7 @@ class _Short:
         return details
 
 
-def short_of_quota(state: State, request: GangRequest) -> Reason | None:
+def short_of_quota(state: CycleState, request: GangRequest) -> Reason | None:
     """The quota that a gang lacks: it needs more than the ClusterQueue can ever use, or others use it now. None if it lacks none."""
     shorts = list(_shorts(state, request))
     if not shorts:
@@ -353,7 +353,7 @@ def short_of_quota(state: State, request: GangRequest) -> Reason | None:
     return Reason(code, text, details)
 
 
-def _shorts(state: State, request: GangRequest) -> Iterator[_Short]:
+def _shorts(state: CycleState, request: GangRequest) -> Iterator[_Short]:
     """The quota rows that are short for a gang without a reservation: the tighter of the two views counts."""
     if request.queue is None:
         return

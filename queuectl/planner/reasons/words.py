@@ -9,7 +9,7 @@ from queuectl.domain.devices import DEVICE_ROW, ONE_NUMA_NODE
 from queuectl.domain.quantity import PODS, Resources, format_quantity
 from queuectl.domain.words import counted
 from queuectl.planner.problem.limit_rows import is_limit_row, reservation_of_row
-from queuectl.planner.problem.request import ANYWHERE, Pods, PodSetGroup
+from queuectl.planner.problem.request import ANYWHERE, PodSetGroup, ShapePods
 
 TIMES: Final = "\u00d7"
 NAMED: Final = 3  # nodes or gangs that a sentence names
@@ -20,24 +20,24 @@ def amount(resource: str, value: int) -> str:
     return f"{format_quantity(resource, value)} {resource.partition('#')[0]}"
 
 
-def pods_of(pods: Pods) -> str:
+def pods_of(pods: ShapePods) -> str:
     """``4 pods x 8 nvidia.com/gpu in slices (8 per rack, 2 per node)``."""
     return f"{counted(pods.total, 'pod')} {kind_of(pods)}"
 
 
-def kind_of(pods: Pods, short: Container[str] = ()) -> str:
+def kind_of(pods: ShapePods, short: Container[str] = ()) -> str:
     """``x 8 nvidia.com/gpu + 8 cpu``; ``short``: resources to name besides the devices."""
     return f"{TIMES} {requests_of(each(pods), short)}"
 
 
-def each(pods: Pods) -> Resources:
+def each(pods: ShapePods) -> Resources:
     """The request of one pod, also where a slice of several counts as one."""
     if pods.size == 1:
         return pods.shape.requests
     return Resources({name: value // pods.size for name, value in pods.shape.requests.items()})
 
 
-def slices_of(podset_group: PodSetGroup, pods: Pods) -> str:
+def slices_of(podset_group: PodSetGroup, pods: ShapePods) -> str:
     """`` in slices (8 per rack, 2 per node)``; empty for pods without slices."""
     layers = [
         (level_name(podset_group.tree.levels[at]), size * pods.size) for at, size in pods.slices

@@ -14,7 +14,7 @@ import numpy as np
 from queuectl.domain.plan import Cost
 from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.snapshot import Admitted, Pending
-from queuectl.planner.capacity.state import State
+from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.order.queue_order import inadmissible
 from queuectl.planner.placement.feasible import place
 from queuectl.planner.preempt.protections import protected_until
@@ -28,7 +28,7 @@ from queuectl.planner.solver.solver import Solver, Status
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Limit:
+class RelocationBudget:
     """The budget for moving these gangs (by number): lost work, in GPU-seconds."""
 
     gangs: Ints
@@ -46,10 +46,10 @@ class MoveCandidates:
         costs: of each restart.
     """
 
-    state: State
+    state: CycleState
     table: CandidateTable
     pods: Ints
-    limits: tuple[Limit, ...]
+    limits: tuple[RelocationBudget, ...]
     costs: tuple[Cost, ...]
     _requests: dict[int, GangRequest] = field(default_factory=dict)
     _settled: dict[int, bool] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class MoveCandidates:
 
 
 def move_candidates(
-    state: State, allowed: Callable[[Admitted], bool], budgets: Mapping[str, int]
+    state: CycleState, allowed: Callable[[Admitted], bool], budgets: Mapping[str, int]
 ) -> MoveCandidates:
     """Collect the candidates.
 
@@ -133,7 +133,7 @@ def _whole(gang: Admitted) -> bool:
 class _Gate:
     """Which gangs no rule protects; what depends on queues alone is looked up once, as there can be many thousand gangs."""
 
-    state: State
+    state: CycleState
     _queues: dict[tuple[str, str | None], ClusterQueue | None] = field(default_factory=dict)
     _closed: set[tuple[str, str | None]] = field(default_factory=set)
     _rows: dict[QuotaRow, bool] = field(default_factory=dict)
@@ -167,11 +167,13 @@ class _Gate:
         return known
 
 
-def _limits(state: State, gangs: Sequence[Admitted], budgets: Mapping[str, int]) -> Iterable[Limit]:
+def _limits(
+    state: CycleState, gangs: Sequence[Admitted], budgets: Mapping[str, int]
+) -> Iterable[RelocationBudget]:
     members: dict[str, list[int]] = {}
     for number, gang in enumerate(gangs):
         queue = state.problem.snapshot.queue_of(gang.workload)
         if queue is not None and queue.name in budgets:
             members.setdefault(queue.name, []).append(number)
     for name, numbers in members.items():
-        yield Limit(np.array(numbers, dtype=np.int64), budgets[name])
+        yield RelocationBudget(np.array(numbers, dtype=np.int64), budgets[name])

@@ -24,9 +24,9 @@ import numpy as np
 from queuectl.domain.plan import Cost, Proof
 from queuectl.domain.snapshot import Admitted
 from queuectl.planner.capacity.node_counts import NodeCounts, take
-from queuectl.planner.capacity.state import State
+from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.model.builder import STAYS, Exits, ModelBuilder, stages
-from queuectl.planner.model.classes import Classes
+from queuectl.planner.model.classes import PlacementClasses
 from queuectl.planner.placement.feasible import refuted_by_sums
 from queuectl.planner.placement.joint import arrange
 from queuectl.planner.placement.several import find
@@ -40,7 +40,7 @@ from queuectl.planner.solver.solver import Solver, Status
 
 _RANGE: Final = 1 << 56  # of one goal's value
 _ALL: Final = 256  # candidates up to which one model may let all of them leave
-_MODELLED: Final = 1_500  # nodes up to which it may
+_MODELED: Final = 1_500  # nodes up to which it may
 _SCOPES: Final = 6  # domains tried where it may not
 _ROUNDS: Final = 24  # suggestions of one model that may turn out to find no place
 
@@ -73,7 +73,7 @@ class MoveSolution:
 
 
 def find_moves(
-    state: State, request: GangRequest, candidates: MoveCandidates, solver: Solver
+    state: CycleState, request: GangRequest, candidates: MoveCandidates, solver: Solver
 ) -> MoveSolution | None:
     """The cheapest moves after which ``request`` fits; None = proved that no moves help.
 
@@ -93,7 +93,7 @@ def find_moves(
     return MoveSearch(request, candidates, free, solver).run()
 
 
-def _more_than_free(state: State, request: GangRequest) -> bool:
+def _more_than_free(state: CycleState, request: GangRequest) -> bool:
     """Whether the gang asks more of a resource than is free in all: moving others changes nothing about that."""
     ready = state.problem.index.ready
     free = np.maximum(state.later.free[:, ready], 0).sum(axis=1)
@@ -208,7 +208,7 @@ class MoveSearch:
 
     def _model_all(self, lower_bound: int) -> None:
         touched = len(np.unique(self.candidates.table.rows.node))
-        complete = self.candidates.size <= _ALL and touched <= _MODELLED
+        complete = self.candidates.size <= _ALL and touched <= _MODELED
         earlier: list[tuple[Goal, int]] = []
         for number, goal in enumerate(self.goals):
             for tried, (by_domain, scope) in enumerate(self._scopes(goal)):
@@ -340,7 +340,7 @@ class MoveModel:
         ]
         marks = np.zeros(free.shape[1], dtype=np.int64)
         marks[rows.node] = rows.node + 1  # a node that a gang may leave is a class of its own
-        classes = Classes(
+        classes = PlacementClasses(
             [podset_group for request in requests for podset_group in request.podset_groups],
             free,
             emptied=free + candidates.table.freed(free.shape[1], chosen),

@@ -23,9 +23,9 @@ from queuectl.planner.capacity import reservations
 from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission
 from queuectl.planner.capacity.placements import placement_of
 from queuectl.planner.capacity.reservations import lease_end, waits_for_victims
-from queuectl.planner.capacity.state import State, Undo
+from queuectl.planner.capacity.state import CycleState, Undo
 from queuectl.planner.placement import several
-from queuectl.planner.placement.feasible import Decision, decide, place
+from queuectl.planner.placement.feasible import Feasibility, decide, place
 from queuectl.planner.preempt.find import Victims, find_victims
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import ANYWHERE, GangRequest
@@ -52,7 +52,7 @@ class Repaired:
         """Uids of the gangs that are evicted for it."""
         return frozenset()
 
-    def changes(self, state: State) -> Iterator[Undo]:
+    def changes(self, state: CycleState) -> Iterator[Undo]:
         """Take the room for its lost pods."""
         yield state.admit(self.replacement)
         yield state.repair(self.gang)
@@ -66,7 +66,7 @@ class Repaired:
 
 
 @dataclass(frozen=True, slots=True)
-class Awaiting:
+class AwaitingRepair:
     """A gang whose lost pods will have a place once ``victims``, or those leaving already, have left."""
 
     placement: Placement
@@ -81,7 +81,7 @@ class Awaiting:
         """Uids of the gangs that are evicted for it."""
         return frozenset(p.victim for p in self.victims)
 
-    def changes(self, state: State) -> Iterator[Undo]:
+    def changes(self, state: CycleState) -> Iterator[Undo]:
         """Count its victims as leaving, and hold the room that there will be."""
         yield from map(state.evict, state.problem.snapshot.admitted_of(self.evicts))
         request, node_counts = self.replacement.request, self.replacement.node_counts
@@ -108,8 +108,8 @@ def repair_order(gangs: Sequence[Admitted]) -> list[Admitted]:
 
 
 def repair(
-    problem: Problem, state: State, gang: Admitted, solver: Solver
-) -> Repaired | Awaiting | Eviction | None:
+    problem: Problem, state: CycleState, gang: Admitted, solver: Solver
+) -> Repaired | AwaitingRepair | Eviction | None:
     """Where a gang's lost pods go, now or later; None when the search ended open. Only an eviction changes the state."""
     broken = Broken(problem, gang)
     if not broken.known:
@@ -128,9 +128,9 @@ def repair(
     return _wait(problem, state, broken, request, room)
 
 
-def _decided(state: State, request: GangRequest, solver: Solver) -> Decision:
+def _decided(state: CycleState, request: GangRequest, solver: Solver) -> Feasibility:
     """Now, beside all that starts so far; asked again with a larger limit before it is left open."""
-    decision = Decision(Status.UNKNOWN)
+    decision = Feasibility(Status.UNKNOWN)
     for budget in _BUDGETS:
         decision = decide(state, _with(request, budget), solver)
         if decision.status is not Status.UNKNOWN:
@@ -142,13 +142,17 @@ def _with(request: GangRequest, budget: int) -> GangRequest:
     return replace(request, pending=replace(request.pending, budget=budget))
 
 
-def _placed(state: State, broken: Broken, request: GangRequest, decision: Decision) -> Repaired:
+def _placed(
+    state: CycleState, broken: Broken, request: GangRequest, decision: Feasibility
+) -> Repaired:
     for admission, node_counts in decision.moved:
         state.move(admission, node_counts)
     return Repaired(broken, TentativeAdmission(request, decision.node_counts))
 
 
-def _later(state: State, broken: Broken, request: GangRequest, solver: Solver) -> Victims | None:
+def _later(
+    state: CycleState, broken: Broken, request: GangRequest, solver: Solver
+) -> Victims | None:
     """Room once those leaving have left, else once the least victims have; None = proved that there is none."""
     queue = state.problem.snapshot.queue_of(broken.gang.workload)
     if queue is None:
@@ -161,7 +165,7 @@ def _later(state: State, broken: Broken, request: GangRequest, solver: Solver) -
     return room
 
 
-def _left(decision: Decision) -> Victims | None:
+def _left(decision: Feasibility) -> Victims | None:
     """Room that those leaving make for a gang without a queue, which may evict no other."""
     if decision.status is Status.REFUTED:
         return None
@@ -170,13 +174,13 @@ def _left(decision: Decision) -> Victims | None:
 
 
 def _wait(
-    problem: Problem, state: State, broken: Broken, request: GangRequest, room: Victims
-) -> Awaiting:
+    problem: Problem, state: CycleState, broken: Broken, request: GangRequest, room: Victims
+) -> AwaitingRepair:
     placement = _whole(problem, broken, request, room.node_counts)
     admission = TentativeAdmission(request, room.node_counts)
     victims = problem.snapshot.admitted_of({p.victim for p in room.victims})
     awaited = reservations.awaited(state, request, room.node_counts, victims)
-    return Awaiting(placement, broken.gang, room.victims, room.proof, admission, awaited)
+    return AwaitingRepair(placement, broken.gang, room.victims, room.proof, admission, awaited)
 
 
 def _whole(
@@ -185,7 +189,7 @@ def _whole(
     return placement_of(problem, request, node_counts, broken.staying, broken.gang.placement)
 
 
-def _give_up(state: State, gang: Admitted, why: str) -> Eviction:
+def _give_up(state: CycleState, gang: Admitted, why: str) -> Eviction:
     state.evict(gang)
     text = f"{_lost(gang)} are lost and cannot be placed again: {why}"
     return Eviction(gang.workload.uid, Code.NODE_FAILURES, text)
@@ -195,7 +199,7 @@ def _lost(gang: Admitted) -> str:
     return f"its pods on {', '.join(sorted({node for _, node, _ in gang.lost}))}"
 
 
-def _near(state: State, broken: Broken, request: GangRequest) -> Decision | None:
+def _near(state: CycleState, broken: Broken, request: GangRequest) -> Feasibility | None:
     """A placement on the healthy pods' own nodes, or in the finest domains they hold, widening level by level.
 
     Each time on as few nodes as can be that no healthy pod of the gang is on. None when there is none.
@@ -209,5 +213,5 @@ def _near(state: State, broken: Broken, request: GangRequest) -> Decision | None
         ]
         node_counts = several.find_near(request, state.free(), state.caps, within, near)
         if node_counts is not None:
-            return Decision(Status.FOUND, node_counts)
+            return Feasibility(Status.FOUND, node_counts)
     return None

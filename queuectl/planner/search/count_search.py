@@ -17,7 +17,7 @@ MOST_QUESTIONS: Final = (
 PodCounts: TypeAlias = tuple[int, ...]
 
 
-class Column(NamedTuple):
+class CountColumn(NamedTuple):
     """One count: of which group, and of which kind; counts of different kinds in a group exclude each other."""
 
     group: int
@@ -41,15 +41,15 @@ class Greatest:
     """
 
     totals: Sequence[int]
-    columns: Sequence[Column]
+    columns: Sequence[CountColumn]
     fits: Callable[[PodCounts], bool]
     most_questions: int = MOST_QUESTIONS
     most: list[int] = field(default_factory=list)
-    _answers: Answers = field(init=False)
+    _answers: CountAnswers = field(init=False)
 
     def __post_init__(self) -> None:
         nothing = (0,) * len(self.columns)  # fits unasked
-        self._answers = Answers(self.fits, self.most_questions + 1, {nothing: True})
+        self._answers = CountAnswers(self.fits, self.most_questions + 1, {nothing: True})
 
     @property
     def exact(self) -> bool:
@@ -135,7 +135,7 @@ def _with(counts: PodCounts, at: int, count: int) -> PodCounts:
 
 
 @dataclass(slots=True)
-class Answers:
+class CountAnswers:
     """The answers of one search.
 
     Attributes:
@@ -182,11 +182,11 @@ class Largest:
     fits: Callable[[PodCounts], bool]
     whole: bool
     _best: PodCounts | None = None
-    _answers: Answers = field(init=False)
+    _answers: CountAnswers = field(init=False)
 
     def __post_init__(self) -> None:
         everything = tuple(choice[-1] for choice in self.choices)
-        self._answers = Answers(self.fits, MOST_QUESTIONS, {everything: self.whole})
+        self._answers = CountAnswers(self.fits, MOST_QUESTIONS, {everything: self.whole})
 
     @property
     def exact(self) -> bool:

@@ -21,12 +21,12 @@ from queuectl.domain.queues import (
 from queuectl.domain.reasons import SHOWN_FIRST, Code, Reason
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.backfill.planned_starts import PlannedStarts
-from queuectl.planner.capacity.state import State
-from queuectl.planner.placement.feasible import Decision, decide, fits_apart, place
+from queuectl.planner.capacity.state import CycleState
+from queuectl.planner.placement.feasible import Feasibility, decide, fits_apart, place
 from queuectl.planner.preempt.find import Victims, find_victims
 from queuectl.planner.preempt.running import EvictionScope, any_yields
 from queuectl.planner.preempt.shortage import Heights, borrows, entitled
-from queuectl.planner.problem.fleet import FleetIndex, Room
+from queuectl.planner.problem.fleet import FleetIndex, NodeRoom
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.reasons import refusals
@@ -40,7 +40,7 @@ class Fit:
     """It fits now. ``heights``: how far up its cohorts each podset borrows; ``sure``: proved the best way to fit."""
 
     request: GangRequest
-    decision: Decision
+    decision: Feasibility
     heights: Heights
     sure: bool = True
 
@@ -82,7 +82,7 @@ class FlavorChooser:
     """
 
     problem: Problem
-    state: State
+    state: CycleState
     solver: Solver
     dry: bool = False
     planned: PlannedStarts | None = None
@@ -134,7 +134,7 @@ class FlavorChooser:
             return Unknown(beside.alarm, beside_planned=True)
         return replace(fit, decision=beside)
 
-    def decide(self, request: GangRequest) -> Decision:
+    def decide(self, request: GangRequest) -> Feasibility:
         """Whether a gang that has the quota finds a place."""
         return decide(self.state, request, self.solver)
 
@@ -144,7 +144,7 @@ class FlavorChooser:
 
     def never(self, request: GangRequest, queue: ClusterQueue | None) -> Reason | None:
         """Proof that the gang fits no empty nodes, not even as they can be."""
-        if self.room(request, queue) is not Room.NEVER:
+        if self.room(request, queue) is not NodeRoom.NEVER:
             return None
         return refusals.never_fits(self.state, self._lasting(request, queue))
 
@@ -152,36 +152,36 @@ class FlavorChooser:
         """The reason of a gang that does not fit now; or proof that it never does, or with nodes out of use that it waits for."""
         never = self.never(request, queue)
         waits = why.code is Code.TOPOLOGY_PLACEMENT_FAILED
-        if never is None and waits and self.room(request, queue) is Room.RECOVERED:
+        if never is None and waits and self.room(request, queue) is NodeRoom.RECOVERED:
             return awaiting_nodes(self.problem, self._lasting(request, queue), why)
         return never or why
 
-    def room(self, request: GangRequest, queue: ClusterQueue | None) -> Room:
+    def room(self, request: GangRequest, queue: ClusterQueue | None) -> NodeRoom:
         """The empty nodes that have room for a gang; without a proof, it is not known to be none."""
         index, pending = self.problem.index, request.pending
         asked = (pending.workload.podsets, self.problem.snapshot.config)
         of = (asked, request.flavors, pending.excluded)
-        room = index.room(*of) if request.podset_groups else Room.NOW
+        room = index.room(*of) if request.podset_groups else NodeRoom.NOW
         if room is None and (room := self._room(request, queue)) is not None:
             index.note_room(*of, room)
-        return room or Room.NOW
+        return room or NodeRoom.NOW
 
-    def _room(self, request: GangRequest, queue: ClusterQueue | None) -> Room | None:
+    def _room(self, request: GangRequest, queue: ClusterQueue | None) -> NodeRoom | None:
         """The same; None = a limit ended the search."""
         index = self.problem.index
         if fits_apart(request, index.allocatable):
-            return Room.NOW
+            return NodeRoom.NOW
         lasting, recovered = self._lasting(request, queue), index.recovered
         apart = recovered is not index and fits_apart(lasting, recovered.allocatable)
         can = apart or self.fits_empty(lasting, recovered)
         if not can:
-            return Room.NEVER if can is not None else None
+            return NodeRoom.NEVER if can is not None else None
         excluded = request.pending.excluded
         as_is = index.recovered is index and not excluded
         now = as_is or self.fits_empty(request, index, excluded)
         if now is None:
             return None
-        return Room.NOW if now else Room.RECOVERED
+        return NodeRoom.NOW if now else NodeRoom.RECOVERED
 
     def _lasting(self, request: GangRequest, queue: ClusterQueue | None) -> GangRequest:
         return request_of(self.problem, request.pending, queue, request.flavors, lasting=True)

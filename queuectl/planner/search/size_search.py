@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.snapshot import Pending
-from queuectl.planner.order.limits import Limits
+from queuectl.planner.order.limits import GangLimits
 from queuectl.planner.order.pending_gangs import length_of
-from queuectl.planner.order.queue_order import Head, StrictFifoHeads, behind
+from queuectl.planner.order.queue_order import BlockingHead, StrictFifoHeads, behind
 from queuectl.planner.problem.flavors import Choice
-from queuectl.planner.problem.fleet import Room
+from queuectl.planner.problem.fleet import NodeRoom
 from queuectl.planner.problem.parts import (
     admissible,
     at_least,
@@ -49,7 +49,7 @@ class SizeSearch:
     chooser: FlavorChooser
     classes: GangClasses
     strict: StrictFifoHeads
-    limits: Limits
+    limits: GangLimits
     solver: Solver
     doubt: Callable[[Pending], None]
 
@@ -106,7 +106,7 @@ class SizeSearch:
         """Whether one choice of flavors has never enough quota, or never a place."""
         if not self.chooser.state.quota.ever(request):
             return True
-        return nodes and self.chooser.room(request, queue) is Room.NEVER
+        return nodes and self.chooser.room(request, queue) is NodeRoom.NEVER
 
     def _ask(self, gang: Candidate) -> Outcome:
         """The outcome of a gang with exactly these pods.
@@ -140,7 +140,7 @@ class SizeSearch:
         It waits behind a head if it could ever fit under a choice of flavors that the head holds back, or split over several.
         """
         queue, kind = gang.queue, gang.known
-        first: Head | None = None
+        first: BlockingHead | None = None
         for choice, template in kind.requests:
             head = self.strict.ahead(queue, choice)
             if head is None:

@@ -32,7 +32,7 @@ from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.reasons.passing import awaiting_nodes
 from queuectl.planner.search.count_search import (
     MOST_QUESTIONS,
-    Column,
+    CountColumn,
     Greatest,
     PodCounts,
 )
@@ -112,7 +112,7 @@ class _Search:
     usable: Callable[[Choice], bool]
     portions: list[Portion] = field(init=False)
     totals: list[int] = field(init=False)
-    columns: list[Column] = field(init=False)
+    columns: list[CountColumn] = field(init=False)
     most: list[int] = field(default_factory=list)  # of each portion alone, in steps
     _complete: bool = True
     _unknown: Unknown | None = None
@@ -127,7 +127,7 @@ class _Search:
             self._podsets(podset_group)[0].count // step if step else 1
             for podset_group, step in enumerate(steps)
         ]
-        self.columns = [Column(p.podset_group, self._kind(p)) for p in self.portions]
+        self.columns = [CountColumn(p.podset_group, self._kind(p)) for p in self.portions]
 
     def _podsets(self, podset_group: int) -> list[PodSet]:
         podsets = self.pending.workload.podsets

@@ -41,7 +41,7 @@ class Status(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Solution:
     """One solve. ``values`` has one entry per variable when FOUND; ``optimal`` is about the objective, if any."""
 
     status: Status
@@ -219,13 +219,13 @@ class Solver:
         self.cut |= self.stop.stopped
         return self.cut
 
-    def solve(self, model: Model, budget: int = 0) -> Outcome:
+    def solve(self, model: Model, budget: int = 0) -> Solution:
         """Solve without presolve first, then once with presolve and a larger limit if that was not enough.
 
         Without presolve a model with an objective gets one try, another one short tries with several seeds.
         """
         if model.refuted:
-            return Outcome(Status.REFUTED)
+            return Solution(Status.REFUTED)
         if text := model.overflow():
             return self._defect(text)
         limits = self.limits
@@ -238,7 +238,7 @@ class Solver:
         runs.append((_SEED, limit * limits.growth, True))
         if self.brief:
             runs = runs[:1]
-        outcome = Outcome(Status.UNKNOWN)
+        outcome = Solution(Status.UNKNOWN)
         for seed, most, presolve in runs:
             light = (plain or self.light) and not presolve
             outcome = self._run(native, most, seed, presolve=presolve, light=light)
@@ -257,7 +257,7 @@ class Solver:
 
     def _run(
         self, native: cp_model.CpModel, limit: float, seed: int, *, presolve: bool, light: bool
-    ) -> Outcome:
+    ) -> Solution:
         solver = cp_model.CpSolver()
         p = solver.parameters
         p.num_workers = 1
@@ -273,7 +273,7 @@ class Solver:
         p.max_time_in_seconds = self.limits.wall_seconds
         if not self.stop.enter(solver):
             self.cut = True
-            return Outcome(Status.UNKNOWN)
+            return Solution(Status.UNKNOWN)
         try:
             status = solver.solve(native)
         except (RuntimeError, ValueError, TypeError, MemoryError) as error:
@@ -286,9 +286,9 @@ class Solver:
 
     def _read(
         self, solver: cp_model.CpSolver, status: cp_model.CpSolverStatus, limit: float
-    ) -> Outcome:
+    ) -> Solution:
         if status == cp_model.INFEASIBLE:
-            return Outcome(Status.REFUTED)
+            return Solution(Status.REFUTED)
         if status == cp_model.MODEL_INVALID:
             return self._defect(solver.solution_info() or "MODEL_INVALID")
         if status != cp_model.OPTIMAL:
@@ -296,10 +296,10 @@ class Solver:
                 solver.wall_time >= self.limits.wall_seconds and solver.deterministic_time < limit
             )
         if status == cp_model.UNKNOWN:
-            return Outcome(Status.UNKNOWN)
+            return Solution(Status.UNKNOWN)
         values = tuple(solver.response_proto.solution)
-        return Outcome(Status.FOUND, values, optimal=status == cp_model.OPTIMAL)
+        return Solution(Status.FOUND, values, optimal=status == cp_model.OPTIMAL)
 
-    def _defect(self, text: str) -> Outcome:
+    def _defect(self, text: str) -> Solution:
         self.alarms.append(text)
-        return Outcome(Status.DEFECT, alarm=text)
+        return Solution(Status.DEFECT, alarm=text)

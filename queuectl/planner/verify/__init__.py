@@ -29,15 +29,17 @@ from queuectl.planner.verify.placement import (
     check_shares,
     check_whole_nodes,
 )
-from queuectl.planner.verify.plan_index import PlanIndex, Rule, Violation
+from queuectl.planner.verify.plan_index import PlanIndex, PlanRule, PlanViolation
 from queuectl.planner.verify.quota import check_quota
 from queuectl.planner.verify.starts import check_planned, check_reserved
 from queuectl.planner.verify.victims import check_spared, check_victims
 
-__all__ = ["Rule", "Violation", "verify"]
+__all__ = ["PlanRule", "PlanViolation", "verify"]
 
 
-def verify(snapshot: Snapshot, plan: Plan, selects: Selects | None = None) -> tuple[Violation, ...]:
+def verify(
+    snapshot: Snapshot, plan: Plan, selects: Selects | None = None
+) -> tuple[PlanViolation, ...]:
     """Every rule that ``plan`` breaks on ``snapshot``; empty when the plan is safe to commit.
 
     Args:
@@ -61,7 +63,7 @@ def verify(snapshot: Snapshot, plan: Plan, selects: Selects | None = None) -> tu
     return tuple(found)
 
 
-def _partition(index: PlanIndex) -> Iterator[Violation]:
+def _partition(index: PlanIndex) -> Iterator[PlanViolation]:
     """Each pending gang in exactly one list, each repaired or evicted gang a running one, no unknown gang."""
     plan = index.plan
     waiting_repairs = [r.uid for r in plan.pending if r.lease is not None and index.broken(r.uid)]
@@ -71,10 +73,10 @@ def _partition(index: PlanIndex) -> Iterator[Violation]:
         seen = Counter(listed)
         for uid in listed:
             if uid not in index.pending:
-                yield Violation(Rule.PARTITION, uid, "not pending in the snapshot")
+                yield PlanViolation(PlanRule.PARTITION, uid, "not pending in the snapshot")
         for uid in index.pending:
             if seen[uid] != 1:
-                yield Violation(Rule.PARTITION, uid, f"is {seen[uid]} times in the plan")
+                yield PlanViolation(PlanRule.PARTITION, uid, f"is {seen[uid]} times in the plan")
     running = (
         [a.uid for a in plan.admitted if a.repaired]
         + [e.uid for e in plan.evicted]
@@ -82,22 +84,22 @@ def _partition(index: PlanIndex) -> Iterator[Violation]:
     )
     for uid in sorted(set(running)):
         if uid not in index.running:
-            yield Violation(Rule.PARTITION, uid, "repaired or evicted, but not admitted")
+            yield PlanViolation(PlanRule.PARTITION, uid, "repaired or evicted, but not admitted")
         elif running.count(uid) > 1:
-            yield Violation(Rule.PARTITION, uid, "repaired or evicted more than once")
+            yield PlanViolation(PlanRule.PARTITION, uid, "repaired or evicted more than once")
 
 
-def _reasons(index: PlanIndex) -> Iterator[Violation]:
+def _reasons(index: PlanIndex) -> Iterator[PlanViolation]:
     waits = Code.WAITING_TO_RECLAIM
     for refusal in index.plan.pending:
         if not refusal.reasons:
-            yield Violation(Rule.REASON, refusal.uid, "refused without a reason")
+            yield PlanViolation(PlanRule.REASON, refusal.uid, "refused without a reason")
         elif refusal.reasons[0].code is waits and _waited(index, refusal.uid):
             text = "waits to reclaim quota longer than reclaimPatienceSeconds of its ClusterQueue"
-            yield Violation(Rule.REASON, refusal.uid, text)
+            yield PlanViolation(PlanRule.REASON, refusal.uid, text)
     for eviction in index.plan.evicted:
         if not eviction.message:
-            yield Violation(Rule.REASON, eviction.uid, "evicted without a sentence")
+            yield PlanViolation(PlanRule.REASON, eviction.uid, "evicted without a sentence")
 
 
 def _waited(index: PlanIndex, uid: str) -> bool:

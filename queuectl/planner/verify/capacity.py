@@ -17,14 +17,14 @@ from queuectl.domain.fleet import Node
 from queuectl.domain.gpus import SharedGpus
 from queuectl.domain.workload import Placement, PodSet, Workload
 from queuectl.planner.verify.devices import Selects
-from queuectl.planner.verify.plan_index import Claim, PlanIndex, Rule, Violation
+from queuectl.planner.verify.plan_index import PlacedGang, PlanIndex, PlanRule, PlanViolation
 
 # ---- Capacity of nodes
 
 Use = dict[str, dict[str, int]]  # node name -> resource -> amount
 
 
-def check_capacity(index: PlanIndex) -> Iterator[Violation]:
+def check_capacity(index: PlanIndex) -> Iterator[PlanViolation]:
     """Node by node over what the plan touches."""
     now, after = asked_of(index)
     touched = now.keys() | after.keys()
@@ -73,7 +73,7 @@ def add_use(use: Use, workload: Workload, placement: Placement) -> None:
                 row[resource] = row.get(resource, 0) + amount * count
 
 
-def add_gained(use: Use, claim: Claim) -> None:
+def add_gained(use: Use, claim: PlacedGang) -> None:
     """Of a repaired gang, only what a node gains: what stays is already counted as admitted."""
     assert claim.running is not None
     before: Use = {}
@@ -108,7 +108,7 @@ def held_of(index: PlanIndex, touched: set[str]) -> tuple[Use, Use]:
 
 def _compare(
     index: PlanIndex, asked: Use, used: Mapping[str, Mapping[str, int]], when: str
-) -> Iterator[Violation]:
+) -> Iterator[PlanViolation]:
     for name in sorted(asked):
         node = index.nodes.get(name)
         if node is None:
@@ -117,13 +117,13 @@ def _compare(
             free = node.allocatable[resource] - used[name].get(resource, 0)
             if amount > free:
                 text = f"{resource}: asks {amount}, free {free} {when}"
-                yield Violation(Rule.CAPACITY, name, text)
+                yield PlanViolation(PlanRule.CAPACITY, name, text)
 
 
 # ---- Shared GPUs
 
 
-def check_shared_gpus(index: PlanIndex) -> Iterator[Violation]:
+def check_shared_gpus(index: PlanIndex) -> Iterator[PlanViolation]:
     """Every claim; pods that a repaired gang keeps can stay where they are."""
     for claim in index.claims:
         alone: dict[tuple[str, str], int] = {}
@@ -142,11 +142,11 @@ def check_shared_gpus(index: PlanIndex) -> Iterator[Violation]:
                     )
                     if too_much and new.get(name, 0) > 0:
                         text = f"podset {podset.name}: {amount} {resource} on node {name}, where it is shared ({rule})"
-                        yield Violation(Rule.SHARED_GPUS, claim.workload.uid, text)
+                        yield PlanViolation(PlanRule.SHARED_GPUS, claim.workload.uid, text)
         for (name, resource), count in alone.items():
             if count > 1 and not _was_there(claim, name, count):
                 text = f"{count} pods with shared {resource} on node {name}"
-                yield Violation(Rule.SHARED_GPUS, claim.workload.uid, text)
+                yield PlanViolation(PlanRule.SHARED_GPUS, claim.workload.uid, text)
 
 
 def _shared(index: PlanIndex, podset: PodSet, node: Node | None) -> list[str]:
@@ -155,13 +155,13 @@ def _shared(index: PlanIndex, podset: PodSet, node: Node | None) -> list[str]:
     return [r for r in requests if node is not None and weights.shared(r, node.labels)]
 
 
-def _rule(index: PlanIndex, claim: Claim, podset: PodSet) -> SharedGpus:
+def _rule(index: PlanIndex, claim: PlacedGang, podset: PodSet) -> SharedGpus:
     queue = index.snapshot.queue_of(claim.workload)
     of_queue = queue.shared_gpus if queue is not None else SharedGpus.ONE_PER_NODE
     return of_queue.unless(podset.shared_gpus)
 
 
-def _stays(claim: Claim, podset: str) -> dict[str, int]:
+def _stays(claim: PlacedGang, podset: str) -> dict[str, int]:
     """Pods per node that a repaired gang keeps."""
     placed = claim.running.placement.of(podset) if claim.running is not None else None
     stays = dict(placed.by_node) if placed is not None else {}
@@ -171,7 +171,7 @@ def _stays(claim: Claim, podset: str) -> dict[str, int]:
     return stays
 
 
-def _was_there(claim: Claim, node: str, count: int) -> bool:
+def _was_there(claim: PlacedGang, node: str, count: int) -> bool:
     """Whether a repaired gang keeps all of these pods on the node."""
     return sum(_stays(claim, p.name).get(node, 0) for p in claim.workload.podsets) >= count
 
@@ -181,7 +181,7 @@ def _was_there(claim: Claim, node: str, count: int) -> bool:
 _GPUS: Final = "gpu."  # the drivers of each vendor's GPUs have names that begin so
 
 
-def check_vendors(index: PlanIndex, selects: Selects) -> Iterator[Violation]:
+def check_vendors(index: PlanIndex, selects: Selects) -> Iterator[PlanViolation]:
     """Each claim: no option of a request selects GPUs of two drivers on the nodes of all pods together.
 
     A gang asks for several vendors by several requests or alternatives. Access for administration takes no device.
@@ -190,10 +190,10 @@ def check_vendors(index: PlanIndex, selects: Selects) -> Iterator[Violation]:
         for option, drivers in _drivers(index, claim, selects).items():
             if len(drivers) > 1:
                 text = f"a request for DeviceClass {option.device_class} can get GPUs of {' and '.join(sorted(drivers))}"
-                yield Violation(Rule.VENDORS, claim.workload.uid, text)
+                yield PlanViolation(PlanRule.VENDORS, claim.workload.uid, text)
 
 
-def _drivers(index: PlanIndex, claim: Claim, selects: Selects) -> dict[DeviceOption, set[str]]:
+def _drivers(index: PlanIndex, claim: PlacedGang, selects: Selects) -> dict[DeviceOption, set[str]]:
     """Option of a request to the drivers of the GPUs that it selects on the nodes of its podsets."""
     inventory = index.snapshot.devices.nodes
     found: dict[DeviceOption, set[str]] = {}

@@ -16,13 +16,13 @@ Row = tuple[str, str, str]  # ClusterQueue, flavor, resource
 
 
 @dataclass(eq=False)
-class Member:
+class CohortMember:
     """A ClusterQueue or a Cohort, with those below it."""
 
     name: str
     groups: tuple[ResourceGroup, ...] = ()
-    parent: Member | None = None
-    below: list[Member] = field(default_factory=list)
+    parent: CohortMember | None = None
+    below: list[CohortMember] = field(default_factory=list)
     queue: bool = True
     weight: int = WEIGHT_UNIT
 
@@ -70,7 +70,7 @@ class Member:
         reachable = kept + self.parent.most(flavor, resource)
         return reachable if own is None else min(own, reachable)
 
-    def up(self) -> Iterator[Member]:
+    def up(self) -> Iterator[CohortMember]:
         """Itself and all above it."""
         yield self
         if self.parent is not None:
@@ -84,14 +84,14 @@ class Member:
             yield from member.queues()
 
 
-def members_of(config: QueueConfig) -> dict[str, Member]:
+def members_of(config: QueueConfig) -> dict[str, CohortMember]:
     """ClusterQueue name to its place in the tree."""
-    cohorts: dict[str, Member] = {}
+    cohorts: dict[str, CohortMember] = {}
 
-    def cohort(name: str) -> Member:
+    def cohort(name: str) -> CohortMember:
         if name not in cohorts:
             stated = config.cohorts.get(name)
-            cohorts[name] = Member(name, stated.groups if stated else (), queue=False)
+            cohorts[name] = CohortMember(name, stated.groups if stated else (), queue=False)
             cohorts[name].weight = stated.weight if stated else WEIGHT_UNIT
             if stated is not None and stated.parent is not None:
                 _put_below(cohorts[name], cohort(stated.parent))
@@ -101,19 +101,19 @@ def members_of(config: QueueConfig) -> dict[str, Member]:
         cohort(name)
     queues = {}
     for name, queue in config.cluster_queues.items():
-        queues[name] = Member(name, queue.groups, weight=queue.weight)
+        queues[name] = CohortMember(name, queue.groups, weight=queue.weight)
         if queue.cohort is not None:
             _put_below(queues[name], cohort(queue.cohort))
     return queues
 
 
-def _put_below(member: Member, parent: Member) -> None:
+def _put_below(member: CohortMember, parent: CohortMember) -> None:
     member.parent = parent
     parent.below.append(member)
 
 
 def excesses(
-    members: Mapping[str, Member],
+    members: Mapping[str, CohortMember],
     before: Mapping[Row, int],
     after: Mapping[Row, int],
     touched: Iterable[Row],
@@ -135,7 +135,7 @@ def excesses(
                 yield member.name, text
 
 
-def trees_of(members: Mapping[str, Member], queues: Iterable[str]) -> frozenset[str]:
+def trees_of(members: Mapping[str, CohortMember], queues: Iterable[str]) -> frozenset[str]:
     """All ClusterQueues that share quota with one of these."""
     tops = [list(members[name].up())[-1] for name in queues if name in members]
     return frozenset(name for top in tops for name in top.queues())

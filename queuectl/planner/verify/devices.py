@@ -28,7 +28,7 @@ from queuectl.domain.devices import (
 from queuectl.domain.errors import QueuectlError
 from queuectl.domain.fleet import Node as FleetNode
 from queuectl.domain.workload import Placement, Workload
-from queuectl.planner.verify.plan_index import PlanIndex, Rule, Violation
+from queuectl.planner.verify.plan_index import PlanIndex, PlanRule, PlanViolation
 
 # ---- Conditions of one device
 
@@ -83,8 +83,8 @@ def amount_consumed(
     if asked is None:
         amount = value if policy.default is None else policy.default
         return amount if amount <= value else None
-    if policy.values:
-        larger = [each for each in policy.values if each >= asked]
+    if policy.valid_values:
+        larger = [each for each in policy.valid_values if each >= asked]
         return larger[0] if larger and larger[0] <= value else None
     amount = asked
     if policy.least is not None:
@@ -113,7 +113,7 @@ class TooMany(Exception):
     """The search has taken too many steps."""
 
 
-class Node:
+class NodeSelectors:
     """The devices of a node. ``free``: the state in which only other pods hold devices."""
 
     def __init__(
@@ -339,14 +339,14 @@ MOST_STATES: Final = 2_000
 SAMPLES: Final = 20
 
 
-def check_devices(index: PlanIndex, selects: Selects) -> Iterator[Violation]:
+def check_devices(index: PlanIndex, selects: Selects) -> Iterator[PlanViolation]:
     """Each node that gains pods with devices, now and after the victims have left."""
     yield from _for_long(index, selects)
     inventory = index.snapshot.devices
     known: dict[object, bool] = {}
     for name, views in sorted(_pods(index).items()):
         held = index.snapshot.other_devices.get(name, ())
-        node = Node(inventory.nodes.get(name, NodeDevices()), held, selects)
+        node = NodeSelectors(inventory.nodes.get(name, NodeDevices()), held, selects)
         for pods, when in zip(views, ("now", "after the victims left"), strict=True):
             served = Counter[Pod]()
             for pod, number in pods.items():
@@ -358,22 +358,22 @@ def check_devices(index: PlanIndex, selects: Selects) -> Iterator[Violation]:
             if not known[alike]:
                 total = sum(served.values())
                 text = f"its devices are not sure for all of {total} pods with claims {when}"
-                yield Violation(Rule.DEVICES, name, text)
+                yield PlanViolation(PlanRule.DEVICES, name, text)
 
 
-def _for_long(index: PlanIndex, selects: Selects) -> Iterator[Violation]:
+def _for_long(index: PlanIndex, selects: Selects) -> Iterator[PlanViolation]:
     """No pod starts where it can get a device from which a taint evicts it later."""
     nodes = index.snapshot.devices.nodes
     for claim in (each for each in index.claims if each.now):
         before = _by_node(claim.workload, claim.running.placement) if claim.running else {}
         for name, pods in _by_node(claim.workload, claim.placement).items():
             held = index.snapshot.other_devices.get(name, ())
-            node = Node(nodes.get(name, NodeDevices()), held, selects)
+            node = NodeSelectors(nodes.get(name, NodeDevices()), held, selects)
             added = pods - before.get(name, Counter())
             for option in dict.fromkeys(o for pod in added for o in _options(pod)):
                 for device in node.passing(option):
                     text = f"a pod can get device {device}, which it tolerates for a limited time"
-                    yield Violation(Rule.DEVICES, name, text)
+                    yield PlanViolation(PlanRule.DEVICES, name, text)
 
 
 def _options(pod: Pod) -> Iterator[DeviceOption]:
@@ -417,7 +417,7 @@ def _by_node(workload: Workload, placement: Placement) -> dict[str, Pods]:
     return found
 
 
-def _by_claims(pod: Pod, node: Node, index: PlanIndex, name: str) -> Pod:
+def _by_claims(pod: Pod, node: NodeSelectors, index: PlanIndex, name: str) -> Pod:
     """The claims of a pod for devices, without those that the node's device plugin serves."""
     on = index.nodes.get(name)
     return tuple(
@@ -427,7 +427,7 @@ def _by_claims(pod: Pod, node: Node, index: PlanIndex, name: str) -> Pod:
     )
 
 
-def _by_plugin(request: DeviceRequest, node: Node, on: FleetNode) -> bool:
+def _by_plugin(request: DeviceRequest, node: NodeSelectors, on: FleetNode) -> bool:
     """Whether a request stands for an extended resource of which the node has more than devices.
 
     Such a request has the resource as its name, which has a slash; names in claims of users have none.
@@ -437,7 +437,7 @@ def _by_plugin(request: DeviceRequest, node: Node, on: FleetNode) -> bool:
     )
 
 
-def _holds(node: Node, pods: Pods) -> bool:
+def _holds(node: NodeSelectors, pods: Pods) -> bool:
     """Whether each order of the pods and each choice of devices leaves devices for all of them."""
     kinds = sorted(pods, key=repr)
     start = tuple(pods[kind] for kind in kinds)
@@ -461,7 +461,7 @@ def _holds(node: Node, pods: Pods) -> bool:
     return True
 
 
-def _samples_hold(node: Node, pods: Pods) -> bool:
+def _samples_hold(node: NodeSelectors, pods: Pods) -> bool:
     """Some orders and choices, the same ones in each run."""
     random = Random(0)  # noqa: S311 - no secret depends on it
     for _ in range(SAMPLES):

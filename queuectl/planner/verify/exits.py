@@ -20,7 +20,7 @@ from queuectl.domain.queues import ClusterQueue, ReclaimWithinCohort, WithinClus
 from queuectl.domain.rules import FairStrategy
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.workload import Placement, Workload
-from queuectl.planner.verify.cohorts import Member, Row, excesses
+from queuectl.planner.verify.cohorts import CohortMember, Row, excesses
 from queuectl.planner.verify.plan_index import PlanIndex
 from queuectl.planner.verify.quota import charges
 
@@ -48,11 +48,11 @@ class Case:
         return (self.index.pending.get(self.uid) or self.index.running[self.uid]).workload
 
     @cached_property
-    def own(self) -> Member:
+    def own(self) -> CohortMember:
         return self.index.members[self.queue.name]
 
     @cached_property
-    def path(self) -> list[Member]:
+    def path(self) -> list[CohortMember]:
         return list(self.own.up())
 
     @cached_property
@@ -60,7 +60,7 @@ class Case:
         return {p.victim: p for p in self.index.plan.preempted if p.preemptor == self.uid}
 
     @cached_property
-    def foreign(self) -> dict[str, Member]:
+    def foreign(self) -> dict[str, CohortMember]:
         """Victims of other queues that share a cohort, with the member each is charged to."""
         found = {}
         for uid in self.victims:
@@ -72,7 +72,7 @@ class Case:
                     found[uid] = member
         return found
 
-    def below(self, member: Member) -> list[Member]:
+    def below(self, member: CohortMember) -> list[CohortMember]:
         """From a member up to below the lowest one shared with the preemptor."""
         return [m for m in member.up() if m not in self.path]
 
@@ -145,11 +145,11 @@ class Case:
             self.own.uses(use, *row) > self.own.quota(*row) for row, n in self.charges.items() if n
         )
 
-    def over(self, member: Member, use: Use) -> bool:
+    def over(self, member: CohortMember, use: Use) -> bool:
         return any(member.uses(use, *row) > member.quota(*row) for row in self.charges)
 
     def stays_out(
-        self, uid: str, theirs: list[str], pools: Iterable[Member], *, alone: bool = False
+        self, uid: str, theirs: list[str], pools: Iterable[CohortMember], *, alone: bool = False
     ) -> bool:
         """Whether a victim's pools would have to borrow, of what it asks and the gang contends for, to have it back.
 
@@ -201,10 +201,10 @@ class Case:
 
     def lasts(
         self,
-        member: Member,
+        member: CohortMember,
         theirs: list[str],
         late: Sequence[str],
-        over: Callable[[Member, Use], bool],
+        over: Callable[[CohortMember, Use], bool],
     ) -> list[str]:
         """Those of them that can be the last to leave below a member; empty = not all of them are permitted to leave."""
         able: list[str] = []
@@ -233,7 +233,7 @@ def _add(use: Use, rows: Iterable[tuple[Row, int]], sign: int = 1) -> None:
         use[row] = use.get(row, 0) + sign * amount
 
 
-def _stated(member: Member) -> Iterator[Key]:
+def _stated(member: CohortMember) -> Iterator[Key]:
     for group in member.groups:
         for quotas in group.flavors:
             for resource in group.covered:
@@ -250,7 +250,7 @@ def _stated(member: Member) -> Iterator[Key]:
 _SPLITS = 512  # splits between the two strategies that are tried; beyond it the plan is accepted
 
 
-def _share(case: Case, member: Member, use: Use) -> tuple[bool, Fraction]:
+def _share(case: Case, member: CohortMember, use: Use) -> tuple[bool, Fraction]:
     """Kueue's dominant resource share; endless ones last."""
     assert member.parent is not None
     borrowed: dict[str, int] = {}
@@ -269,12 +269,12 @@ def _share(case: Case, member: Member, use: Use) -> tuple[bool, Fraction]:
     return False, part / member.weight
 
 
-def _borrows_any(case: Case, member: Member, use: Use) -> bool:
+def _borrows_any(case: Case, member: CohortMember, use: Use) -> bool:
     """Whether a member uses more than its own of anything, contended for or not."""
     return any(member.uses(use, *row) > member.quota(*row) for row in case.rows)
 
 
-def unfair(case: Case, top: Member, theirs: list[str]) -> str | None:
+def unfair(case: Case, top: CohortMember, theirs: list[str]) -> str | None:
     """Why the victims below one member of a pool shared with the preemptor may not all leave."""
     return _by_shares(case, top, theirs) or _return_within_nominal(case, theirs)
 
@@ -291,7 +291,7 @@ def _return_within_nominal(case: Case, theirs: list[str]) -> str | None:
     return f"{back} could come back within their own" if back else None
 
 
-def _by_shares(case: Case, top: Member, theirs: list[str]) -> str | None:
+def _by_shares(case: Case, top: CohortMember, theirs: list[str]) -> str | None:
     near = [v for v in case.victims if v not in case.foreign or not _farther(case, v, top)]
     mine = case.with_request(case.without(case.low, near))
     within = all(
@@ -316,7 +316,7 @@ def _by_shares(case: Case, top: Member, theirs: list[str]) -> str | None:
 
 
 def _behind(
-    case: Case, uid: str, theirs: list[str], top: Member, ours: tuple[bool, Fraction]
+    case: Case, uid: str, theirs: list[str], top: CohortMember, ours: tuple[bool, Fraction]
 ) -> bool:
     """Whether a victim that is back would be on the side with the smaller share."""
     return _share(case, top, case.with_back(uid, theirs)) < ours
@@ -331,7 +331,7 @@ def _contended(case: Case, row: Key) -> bool:
     return any(excesses(case.index.members, case.low, more, [(case.queue.name, *row)]))
 
 
-def _farther(case: Case, uid: str, top: Member) -> bool:
+def _farther(case: Case, uid: str, top: CohortMember) -> bool:
     """Whether a victim meets the preemptor no lower than those below ``top`` do."""
     meets = case.below(case.foreign[uid])[-1].parent
     assert meets is not None
@@ -358,7 +358,7 @@ def _splits(case: Case, theirs: list[str]) -> Iterator[tuple[str, ...]]:
 
 def _passes(
     case: Case,
-    top: Member,
+    top: CohortMember,
     theirs: list[str],
     late: tuple[str, ...],
     able: list[str],
@@ -378,7 +378,7 @@ def _passes(
 # Whom the policy names, and that an order of exits exists in which each was legal.
 
 
-_Rule: TypeAlias = Callable[[Case, Member, list[str]], str | None]
+_Rule: TypeAlias = Callable[[Case, CohortMember, list[str]], str | None]
 
 
 def against_cohort_policy(
@@ -448,7 +448,7 @@ def _refusal(case: Case) -> str | None:
 
 def _by_policy(case: Case, why: _Rule) -> str | None:
     """The objections to the victims below each member of a pool shared with the preemptor."""
-    tops: dict[Member, list[str]] = {}
+    tops: dict[CohortMember, list[str]] = {}
     for uid, member in case.foreign.items():
         if case.victims[uid].reason not in _WHATEVER_IS_USED:
             tops.setdefault(case.below(member)[-1], []).append(uid)
@@ -479,7 +479,7 @@ def _reclaims(case: Case, uid: str) -> bool:
     return queue is not None and queue.reclaim_within_cohort is not ReclaimWithinCohort.NEVER
 
 
-def _not_reclaimable(case: Case, top: Member, theirs: list[str]) -> str | None:
+def _not_reclaimable(case: Case, top: CohortMember, theirs: list[str]) -> str | None:
     if not case.lasts(top, theirs, (), case.over):
         return f"{sorted(theirs)} cannot all leave while {top.name} uses more than its own"
     borrows = case.borrows() and not _advantage(case, top)
@@ -510,7 +510,7 @@ def _while_borrowing(case: Case, uid: str) -> bool:
     return case.queue.preempts_to_borrow and low
 
 
-def _advantage(case: Case, top: Member) -> bool:
+def _advantage(case: Case, top: CohortMember) -> bool:
     """Whether the preemptor's queue, or a cohort of it that the victims are outside of, has quota for all it asks."""
     use = case.low
     asked = {row: 0 if case.repaired else n for row, n in case.charges.items() if n}

@@ -14,12 +14,12 @@ from typing import TypeAlias
 
 from queuectl.domain.snapshot import Admitted
 from queuectl.planner.verify.capacity import Use, add_gained, add_use, asked_of, held_of
-from queuectl.planner.verify.cohorts import Member, Row
+from queuectl.planner.verify.cohorts import CohortMember, Row
 from queuectl.planner.verify.order import place
-from queuectl.planner.verify.plan_index import Claim, PlanIndex, Rule, Violation
+from queuectl.planner.verify.plan_index import PlacedGang, PlanIndex, PlanRule, PlanViolation
 from queuectl.planner.verify.quota import charges
 
-Pool: TypeAlias = tuple[Member, str, str]  # of one flavor and resource
+Pool: TypeAlias = tuple[CohortMember, str, str]  # of one flavor and resource
 Amounts: TypeAlias = list[tuple[Row, int]]
 
 
@@ -27,13 +27,13 @@ Amounts: TypeAlias = list[tuple[Row, int]]
 class _Lease:
     """``victims``: those of its own that still hold something; ``new``: given by this plan; ``stays``: it is valid after the plan."""
 
-    claim: Claim
+    claim: PlacedGang
     victims: list[Admitted]
     new: bool
     stays: bool
 
 
-def check_kept(index: PlanIndex) -> Iterator[Violation]:
+def check_kept(index: PlanIndex) -> Iterator[PlanViolation]:
     """Each valid lease, if the plan starts any gang."""
     if not any(claim.now for claim in index.claims):
         return
@@ -47,8 +47,8 @@ def check_kept(index: PlanIndex) -> Iterator[Violation]:
         if not held.has_room(lease):
             continue
         if lease.stays and (short := held.short_of(lease)) is not None:
-            yield Violation(
-                Rule.LEASE,
+            yield PlanViolation(
+                PlanRule.LEASE,
                 lease.claim.workload.uid,
                 f"capacity that is kept for it is taken: {short}",
             )
@@ -67,7 +67,7 @@ def _existing(index: PlanIndex) -> Iterator[_Lease]:
         victims = [running[v] for v in named if v in running and running[v].leaving]
         refusal = index.refused.get(uid)
         stays = uid in index.plan.returning or (refusal is not None and refusal.lease == lease)
-        yield _Lease(Claim(workload, lease.placement, False, excluded), victims, False, stays)
+        yield _Lease(PlacedGang(workload, lease.placement, False, excluded), victims, False, stays)
 
 
 def _given(index: PlanIndex) -> Iterator[_Lease]:

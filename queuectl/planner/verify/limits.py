@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Iterator
 
 from queuectl.domain.budgets import UNKNOWN_RUN, BudgetBalance, WhenSpent
-from queuectl.domain.limits import Limit
+from queuectl.domain.limits import QuotaLimit
 from queuectl.domain.quantity import CPU, MEMORY
 from queuectl.domain.spending import Spending
 from queuectl.domain.workload import Placement, PodSet, Workload, gpus_of
-from queuectl.planner.verify.plan_index import Claim, PlanIndex, Rule, Violation
+from queuectl.planner.verify.plan_index import PlacedGang, PlanIndex, PlanRule, PlanViolation
 from queuectl.planner.verify.quota import charges
 
 
-def check_allowances(index: PlanIndex) -> Iterator[Violation]:
+def check_allowances(index: PlanIndex) -> Iterator[PlanViolation]:
     """Each line of each quota that a start adds to; an excess that exists without the plan does not count."""
     starting: dict[str, list[tuple[PodSet, int]]] = {}
     for claim in index.claims:
@@ -35,10 +35,10 @@ def check_allowances(index: PlanIndex) -> Iterator[Violation]:
                     text = (
                         f"{line.key} of ResourceQuota {quota.name}: {used} + {asked} > {line.hard}"
                     )
-                    yield Violation(Rule.RESOURCE_QUOTA, namespace, text)
+                    yield PlanViolation(PlanRule.RESOURCE_QUOTA, namespace, text)
 
 
-def _counts(podset: PodSet, line: Limit) -> int:
+def _counts(podset: PodSet, line: QuotaLimit) -> int:
     amounts = podset.limits if line.key.startswith("limits.") else podset.shape.requests
     return amounts[line.resource]
 
@@ -47,7 +47,7 @@ def _best_effort(podset: PodSet) -> bool:
     return {CPU, MEMORY}.isdisjoint(podset.shape.requests)
 
 
-def check_budgets(index: PlanIndex) -> Iterator[Violation]:
+def check_budgets(index: PlanIndex) -> Iterator[PlanViolation]:
     """No gang starts, or gets a lease, that a budget cannot pay beside the others, in whatever order they are decided.
 
     The last of them under ``wholeRun: false`` needs a rest of any size. Therefore all but the largest such gang must leave one.
@@ -75,22 +75,22 @@ def check_budgets(index: PlanIndex) -> Iterator[Violation]:
         spare = 0 if balance.budget.whole_run else max(added, default=0) - 1
         if added and held + sum(added) - spare > balance.granted:
             text = f"{held} + {sum(added)} units for gangs that start, or get a lease, {balance.granted} are granted"
-            yield Violation(Rule.BUDGET, name, text)
+            yield PlanViolation(PlanRule.BUDGET, name, text)
 
 
-def _had(index: PlanIndex, claim: Claim) -> bool:
+def _had(index: PlanIndex, claim: PlacedGang) -> bool:
     """Whether it is a lease that its gang had before this plan."""
     lease = index.pending[claim.workload.uid].lease
     return not claim.now and lease is not None and lease.placement == claim.placement
 
 
-def _cost(index: PlanIndex, balance: BudgetBalance, claim: Claim) -> int:
+def _cost(index: PlanIndex, balance: BudgetBalance, claim: PlacedGang) -> int:
     run, now = claim.workload.duration, index.snapshot.now
     pods = [(podset, placed.pods_of(podset)) for podset, placed in claim.parts()]
     return balance.cost(gpus_of(pods), now, now + (run.seconds if run else UNKNOWN_RUN))
 
 
-def check_claims(index: PlanIndex) -> Iterator[Violation]:
+def check_claims(index: PlanIndex) -> Iterator[PlanViolation]:
     """Each ResourceClaim that pods share serves one gang; gangs that ran with one claim before do not count."""
     users: dict[tuple[str, str], set[str]] = {}
     holding = [gang.workload for gang in index.snapshot.admitted]
@@ -104,13 +104,13 @@ def check_claims(index: PlanIndex) -> Iterator[Violation]:
         for name in workload.claims:
             if others := users[workload.namespace, name] - {workload.uid}:
                 text = f"{sorted(others)} use ResourceClaim {name}"
-                yield Violation(Rule.RESOURCE_CLAIM, workload.uid, text)
+                yield PlanViolation(PlanRule.RESOURCE_CLAIM, workload.uid, text)
 
 
 _Row = tuple[str, str, str]  # ClusterQueue, user and resource
 
 
-def check_users(index: PlanIndex) -> Iterator[Violation]:
+def check_users(index: PlanIndex) -> Iterator[PlanViolation]:
     """The amounts that a user holds already, leaving gangs and leases included; an excess that exists without the plan does not count."""
     queues = index.snapshot.config.cluster_queues
     if not any(queue.max_per_user for queue in queues.values()):
@@ -132,7 +132,7 @@ def check_users(index: PlanIndex) -> Iterator[Violation]:
         amount = held[name, user, resource]
         if most is not None and amount > most:
             text = f"user {user} would hold {amount} {resource} in {name}, {most} are allowed"
-            yield Violation(Rule.MAX_PER_USER, user, text)
+            yield PlanViolation(PlanRule.MAX_PER_USER, user, text)
 
 
 def _rows(index: PlanIndex, workload: Workload, placement: Placement) -> Counter[_Row]:

@@ -15,27 +15,27 @@ from queuectl.domain.plan import Move
 from queuectl.domain.queues import Defragment
 from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.planner.verify.order import inadmissible, never, place
-from queuectl.planner.verify.plan_index import PlanIndex, Rule, Violation
+from queuectl.planner.verify.plan_index import PlanIndex, PlanRule, PlanViolation
 from queuectl.planner.verify.victims import protected
 
 
-def check_moves(index: PlanIndex) -> Iterator[Violation]:
+def check_moves(index: PlanIndex) -> Iterator[PlanViolation]:
     """Each move by itself, then what all of them cost, then the places kept for gangs already on the move."""
     times = Counter(move.uid for move in index.plan.moved)
     for move in index.plan.moved:
         why = "moved twice" if times[move.uid] > 1 else _illegal(index, move)
         if why is not None:
-            yield Violation(Rule.MOVE, move.uid, f"for {move.beneficiary}: {why}")
+            yield PlanViolation(PlanRule.MOVE, move.uid, f"for {move.beneficiary}: {why}")
     others = [move for move in index.plan.moved if not _empties(index, move)]
     if len({move.beneficiary for move in others}) > 1:
-        yield Violation(Rule.MOVE, index.plan.moved[0].uid, "moves for more than one gang")
+        yield PlanViolation(PlanRule.MOVE, index.plan.moved[0].uid, "moves for more than one gang")
     yield from _budgets(index)
     for uid in index.plan.returning:
         gang = index.running.get(uid)
         if gang is None or not gang.leaving or gang.lease is None:
-            yield Violation(Rule.MOVE, uid, "its place is kept, but it is not on the move")
+            yield PlanViolation(PlanRule.MOVE, uid, "its place is kept, but it is not on the move")
         elif gang.lease.expires_at <= index.snapshot.now:
-            yield Violation(Rule.LEASE, uid, "its lease has ended")
+            yield PlanViolation(PlanRule.LEASE, uid, "its lease has ended")
 
 
 def _illegal(index: PlanIndex, move: Move) -> str | None:
@@ -124,7 +124,7 @@ def _other_flavors(gang: Admitted, move: Move) -> str | None:
     return None if before == after else "its flavors change"
 
 
-def _budgets(index: PlanIndex) -> Iterator[Violation]:
+def _budgets(index: PlanIndex) -> Iterator[PlanViolation]:
     """Each ClusterQueue's moves of the last day, these included, cost no more than it allows."""
     if index.snapshot.make_room is not None:
         return
@@ -141,4 +141,4 @@ def _budgets(index: PlanIndex) -> Iterator[Violation]:
             text = (
                 f"moves cost {cost} GPU-seconds after {before} within a day, allowed are {budget}"
             )
-            yield Violation(Rule.MOVE, name, text)
+            yield PlanViolation(PlanRule.MOVE, name, text)

@@ -16,7 +16,7 @@ from queuectl.domain.queues import ClusterQueue, ResourceGroup, StopPolicy
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload
-from queuectl.planner.verify.plan_index import PlanIndex, Rule, Violation
+from queuectl.planner.verify.plan_index import PlanIndex, PlanRule, PlanViolation
 from queuectl.planner.verify.quota import flavor_refusal
 
 # A gang that could not start on the empty cluster, or in its queue ever, cannot have used what others take. Nor could one
@@ -33,7 +33,7 @@ Account: TypeAlias = tuple[str, str | None, str | None]
 """Namespace, LocalQueue and user."""
 
 
-def check_order(index: PlanIndex) -> Iterator[Violation]:
+def check_order(index: PlanIndex) -> Iterator[PlanViolation]:
     """Admissible gangs only, and StrictFIFO per ClusterQueue."""
     for uid in sorted(index.started):
         entry = index.pending.get(uid)
@@ -41,7 +41,7 @@ def check_order(index: PlanIndex) -> Iterator[Violation]:
             continue
         why = inadmissible(index, entry) or _unready_check(index, entry)
         if why is not None:
-            yield Violation(Rule.INADMISSIBLE, uid, why)
+            yield PlanViolation(PlanRule.INADMISSIBLE, uid, why)
     for name, entries in sorted(_in_strict_queues(index).items()):
         queue = index.snapshot.config.cluster_queues[name]
         yield from _strict(index, queue, sorted(entries, key=lambda entry: place(entry.workload)))
@@ -112,7 +112,9 @@ def _wants_nodes(index: PlanIndex, flavors: frozenset[str]) -> bool:
     return any(name in known and known[name].topology is not None for name in flavors)
 
 
-def _strict(index: PlanIndex, queue: ClusterQueue, entries: list[Pending]) -> Iterator[Violation]:
+def _strict(
+    index: PlanIndex, queue: ClusterQueue, entries: list[Pending]
+) -> Iterator[PlanViolation]:
     preemptors = {p.preemptor for p in index.plan.preempted}
     preemptors |= {m.beneficiary for m in index.plan.moved}
     waiting: list[tuple[Workload, frozenset[str]]] = []
@@ -126,7 +128,7 @@ def _strict(index: PlanIndex, queue: ClusterQueue, entries: list[Pending]) -> It
                     text = (
                         f"passes {head.uid} in StrictFIFO {queue.name} on {sorted(wanted & taken)}"
                     )
-                    yield Violation(Rule.ORDER, uid, text)
+                    yield PlanViolation(PlanRule.ORDER, uid, text)
         refusal = index.refused.get(uid)
         if refusal is None:
             continue
@@ -155,7 +157,7 @@ def account(workload: Workload) -> Account:
     return workload.namespace, workload.queue, workload.user
 
 
-def _overtaken(index: PlanIndex) -> Iterator[Violation]:
+def _overtaken(index: PlanIndex) -> Iterator[PlanViolation]:
     """A gang that is refused for sure although a later one that asks the same starts."""
     started: dict[Account, list[Pending]] = {}
     for uid in sorted(index.started):
@@ -182,11 +184,11 @@ def _overtaken(index: PlanIndex) -> Iterator[Violation]:
                 continue
             if place(workload) < place(other.workload) and _ask_the_same(entry, other):
                 text = f"asks what {other.workload.uid} starts with, and is before it"
-                yield Violation(Rule.ORDER, workload.uid, text)
+                yield PlanViolation(PlanRule.ORDER, workload.uid, text)
                 break
 
 
-def _grown_first(index: PlanIndex) -> Iterator[Violation]:
+def _grown_first(index: PlanIndex) -> Iterator[PlanViolation]:
     """A pod that is added to an elastic gang although a gang before it waits for what it takes."""
     grown = [e for e in index.snapshot.pending if e.workload.grows]
     for entry in grown:
@@ -195,7 +197,7 @@ def _grown_first(index: PlanIndex) -> Iterator[Violation]:
             continue
         if (lower := _lower_rank(index, entry.workload, grown)) is not None:
             text = f"is added to its gang before {lower} of a lower rank"
-            yield Violation(Rule.ORDER, entry.workload.uid, text)
+            yield PlanViolation(PlanRule.ORDER, entry.workload.uid, text)
         taken = _flavors_taken(index, entry.workload.uid)
         for first in index.snapshot.pending:
             ahead = first.workload
@@ -207,7 +209,7 @@ def _grown_first(index: PlanIndex) -> Iterator[Violation]:
                 continue
             if _could_use(index, queue, ahead) & taken:
                 text = f"is added to its gang while {ahead.uid} is before it and waits"
-                yield Violation(Rule.ORDER, entry.workload.uid, text)
+                yield PlanViolation(PlanRule.ORDER, entry.workload.uid, text)
                 break
 
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Final, TypeAlias
 
 from queuectl.domain.fleet import HOSTNAME, Node, NodeRules
-from queuectl.domain.plan import Planned
+from queuectl.domain.plan import ScheduledGang
 from queuectl.domain.quantity import CPU, MEMORY, PODS, Resources
 from queuectl.domain.queues import ResourceFlavor, Topology
 from queuectl.domain.snapshot import Pending
@@ -20,18 +20,18 @@ from queuectl.domain.workload import (
     Workload,
 )
 from queuectl.planner.verify.order import place, surely_before
-from queuectl.planner.verify.plan_index import Claim, PlanIndex, Rule, Violation
+from queuectl.planner.verify.plan_index import PlacedGang, PlanIndex, PlanRule, PlanViolation
 
 # ---- Balanced podsets
 
 
-def check_balance(index: PlanIndex) -> Iterator[Violation]:
+def check_balance(index: PlanIndex) -> Iterator[PlanViolation]:
     """Of each placement: the numbers of pods in the domains used differ by at most one, or it is listed as uneven."""
     for claim in index.claims:
         yield from _of(index, claim)
 
 
-def _of(index: PlanIndex, claim: Claim) -> Iterator[Violation]:
+def _of(index: PlanIndex, claim: PlacedGang) -> Iterator[PlanViolation]:
     for podset, placed in claim.parts():
         if podset.topology is None or not podset.topology.balanced:
             continue
@@ -42,11 +42,11 @@ def _of(index: PlanIndex, claim: Claim) -> Iterator[Violation]:
         if even == listed:
             what = "is listed as uneven" if listed else "is to be balanced"
             text = f"podset {podset.name} {what}: its domains hold {', '.join(map(str, sorted(amounts)))}"
-            yield Violation(Rule.TOPOLOGY, claim.workload.uid, text)
+            yield PlanViolation(PlanRule.TOPOLOGY, claim.workload.uid, text)
 
 
 def _amounts(
-    index: PlanIndex, claim: Claim, podset: PodSet, placed: PodSetPlacement
+    index: PlanIndex, claim: PlacedGang, podset: PodSet, placed: PodSetPlacement
 ) -> list[Fraction]:
     """Pods, in units of whole slices, in each domain used one level below the one that holds the podset's group."""
     group = [
@@ -71,7 +71,7 @@ def _amounts(
 
 
 def _levels(
-    index: PlanIndex, claim: Claim, placed: PodSetPlacement, members: Sequence[PodSet]
+    index: PlanIndex, claim: PlacedGang, placed: PodSetPlacement, members: Sequence[PodSet]
 ) -> list[str]:
     """The levels of the topology that count for a group, coarse to fine; the node is the last."""
     asked = [level for level in levels_asked(members) if index.counts(claim, placed, level)]
@@ -128,8 +128,8 @@ def _domain(
 _Domains: TypeAlias = set[tuple[str, ...] | None]
 
 
-def check_gangs(index: PlanIndex) -> Iterator[Violation]:
-    """Every admission, repair and lease on its own, without its neighbours."""
+def check_gangs(index: PlanIndex) -> Iterator[PlanViolation]:
+    """Every admission, repair and lease on its own, without its neighbors."""
     verdicts: dict[tuple[NodeRules, tuple[str, ...], str], str | None] = {}
     for claim in index.claims:
         yield from _whole(index, claim)
@@ -140,40 +140,44 @@ def check_gangs(index: PlanIndex) -> Iterator[Violation]:
             yield from _repaired(claim)
 
 
-def _shares(claim: Claim) -> Iterator[tuple[PodSet, PodSetPlacement]]:
+def _shares(claim: PlacedGang) -> Iterator[tuple[PodSet, PodSetPlacement]]:
     """Each podset with its placement, share by share where it is split over flavors."""
     for podset, placed in claim.parts():
         for share in placed.by_share():
             yield podset, share
 
 
-def _whole(index: PlanIndex, claim: Claim) -> Iterator[Violation]:
+def _whole(index: PlanIndex, claim: PlacedGang) -> Iterator[PlanViolation]:
     uid = claim.workload.uid
     names = [p.podset for p in claim.placement.podsets]
     if names != [p.name for p in claim.workload.podsets]:
-        yield Violation(Rule.WHOLE, uid, f"places podsets {names}, not those of the gang in order")
+        yield PlanViolation(
+            PlanRule.WHOLE, uid, f"places podsets {names}, not those of the gang in order"
+        )
         return
     for podset, placed in claim.parts():
         least = podset.count if podset.min_count is None else podset.min_count
         pods = placed.pods_of(podset)
         if not least <= pods <= podset.count:
             text = f"podset {podset.name}: {pods} pods, may start with {least} to {podset.count}"
-            yield Violation(Rule.WHOLE, uid, text)
+            yield PlanViolation(PlanRule.WHOLE, uid, text)
         expected = pods if index.takes_nodes(placed) else 0
         if claim.running is not None:  # its flavors can have become quota only since it started
             before = claim.running.placement.of(podset.name)
             expected = before.count if before is not None else 0
         if placed.count != expected or any(count <= 0 for _, count in placed.nodes):
-            yield Violation(
-                Rule.WHOLE, uid, f"podset {podset.name}: {placed.count} of {expected} pods placed"
+            yield PlanViolation(
+                PlanRule.WHOLE,
+                uid,
+                f"podset {podset.name}: {placed.count} of {expected} pods placed",
             )
 
 
 def _eligible(
     index: PlanIndex,
-    claim: Claim,
+    claim: PlacedGang,
     verdicts: dict[tuple[NodeRules, tuple[str, ...], str], str | None],
-) -> Iterator[Violation]:
+) -> Iterator[PlanViolation]:
     for podset, placed in _shares(claim):
         kept = _kept_slots(claim, podset.name)
         flavors = index.flavors_of(placed)
@@ -187,7 +191,7 @@ def _eligible(
             why = "excluded after a failed pin" if name in claim.excluded else verdicts[key]
             if why is not None:
                 text = f"podset {podset.name} on node {name}: {why}"
-                yield Violation(Rule.ELIGIBLE, claim.workload.uid, text)
+                yield PlanViolation(PlanRule.ELIGIBLE, claim.workload.uid, text)
 
 
 def _node_refusal(
@@ -220,7 +224,7 @@ def _flavor_refusal(index: PlanIndex, flavor: ResourceFlavor, node: Node) -> str
     return None
 
 
-def _groups(claim: Claim) -> Iterator[tuple[str, list[tuple[PodSet, PodSetPlacement]]]]:
+def _groups(claim: PlacedGang) -> Iterator[tuple[str, list[tuple[PodSet, PodSetPlacement]]]]:
     """The name of each group with the shares of its podsets."""
     groups: dict[tuple[str, str], list[tuple[PodSet, PodSetPlacement]]] = {}
     for podset, placed in _shares(claim):
@@ -230,7 +234,7 @@ def _groups(claim: Claim) -> Iterator[tuple[str, list[tuple[PodSet, PodSetPlacem
         yield name, members
 
 
-def _topology(index: PlanIndex, claim: Claim) -> Iterator[Violation]:
+def _topology(index: PlanIndex, claim: PlacedGang) -> Iterator[PlanViolation]:
     """A podset alone is a group of one; all of a group share one domain at each level a member requires.
 
     The labels of nodes can have changed since a gang started. The pods that are placed for a repaired gang join the pods that stay.
@@ -248,10 +252,10 @@ def _topology(index: PlanIndex, claim: Claim) -> Iterator[Violation]:
             joined = come <= stay if stay else len(come) <= 1
             if not joined or None in come:
                 text = f"{name} requires one {level}, placed in {sorted(map(str, stay | come))}"
-                yield Violation(Rule.TOPOLOGY, claim.workload.uid, text)
+                yield PlanViolation(PlanRule.TOPOLOGY, claim.workload.uid, text)
 
 
-def _slices(index: PlanIndex, claim: Claim) -> Iterator[Violation]:
+def _slices(index: PlanIndex, claim: PlacedGang) -> Iterator[PlanViolation]:
     """Ranks are handed out in the order of the nodes, so the domain must change only where a slice ends."""
     shares = ((members, *share) for _, members in _groups(claim) for share in members)
     for members, podset, placed in shares:
@@ -260,7 +264,7 @@ def _slices(index: PlanIndex, claim: Claim) -> Iterator[Violation]:
             split = _split_slice(index, placed, layer, topologies)
             if split is not None and index.counts(claim, placed, layer.level):
                 text = f"podset {podset.name}: the slice of {layer.size} pods from rank {split} is not in one {layer.level}"
-                yield Violation(Rule.TOPOLOGY, claim.workload.uid, text)
+                yield PlanViolation(PlanRule.TOPOLOGY, claim.workload.uid, text)
 
 
 def _split_slice(
@@ -280,7 +284,7 @@ def _split_slice(
 
 
 def _domains(
-    index: PlanIndex, claim: Claim, members: list[tuple[PodSet, PodSetPlacement]], level: str
+    index: PlanIndex, claim: PlacedGang, members: list[tuple[PodSet, PodSetPlacement]], level: str
 ) -> tuple[_Domains, _Domains]:
     """The domains of pods that stay where they are, and of pods that are placed."""
     stay: _Domains = set()
@@ -299,7 +303,7 @@ def _domains(
     return stay, come
 
 
-def _kept_slots(claim: Claim, podset: str) -> dict[str, int]:
+def _kept_slots(claim: PlacedGang, podset: str) -> dict[str, int]:
     """Slots per node that a repaired gang keeps: its placement without the lost ones."""
     if claim.running is None:
         return {}
@@ -313,11 +317,11 @@ def _kept_slots(claim: Claim, podset: str) -> dict[str, int]:
     return kept
 
 
-def _repaired(claim: Claim) -> Iterator[Violation]:
+def _repaired(claim: PlacedGang) -> Iterator[PlanViolation]:
     assert claim.running is not None
     uid = claim.workload.uid
     if claim.running.leaving or not claim.running.lost:
-        yield Violation(Rule.REPAIR, uid, "repaired, but it is leaving or has lost nothing")
+        yield PlanViolation(PlanRule.REPAIR, uid, "repaired, but it is leaving or has lost nothing")
     for podset, placed in claim.parts():
         slots: dict[str, int] = {}
         for name, count in placed.nodes:
@@ -325,17 +329,17 @@ def _repaired(claim: Claim) -> Iterator[Violation]:
         for name, count in _kept_slots(claim, podset.name).items():
             if slots.get(name, 0) < count:
                 text = f"podset {podset.name} leaves {count} healthy slots of node {name}"
-                yield Violation(Rule.REPAIR, uid, text)
+                yield PlanViolation(PlanRule.REPAIR, uid, text)
         before = claim.running.placement.of(podset.name)
         if before is not None and _flavors(before) != _flavors(placed):
-            yield Violation(Rule.REPAIR, uid, f"podset {podset.name} changes its flavors")
+            yield PlanViolation(PlanRule.REPAIR, uid, f"podset {podset.name} changes its flavors")
 
 
 def _flavors(placed: PodSetPlacement) -> list[tuple[int | None, dict[str, str]]]:
     return [(p.pods if placed.shares else None, dict(p.flavors)) for p in placed.by_share()]
 
 
-def check_shares(index: PlanIndex) -> Iterator[Violation]:
+def check_shares(index: PlanIndex) -> Iterator[PlanViolation]:
     """Every share of every claim; whether its flavors are legal and its nodes theirs is checked with all others."""
     for claim in index.claims:
         uid = claim.workload.uid
@@ -343,14 +347,16 @@ def check_shares(index: PlanIndex) -> Iterator[Violation]:
             if not placed.shares:
                 continue
             if (why := _forbidden(index, claim, podset)) is not None:
-                yield Violation(Rule.FLAVOR, uid, f"podset {podset.name} is split, but {why}")
+                yield PlanViolation(
+                    PlanRule.FLAVOR, uid, f"podset {podset.name} is split, but {why}"
+                )
             if (why := _share_counts(placed, podset)) is not None:
-                yield Violation(Rule.WHOLE, uid, f"podset {podset.name}: {why}")
+                yield PlanViolation(PlanRule.WHOLE, uid, f"podset {podset.name}: {why}")
             if (why := _torn(index, podset, placed)) is not None:
-                yield Violation(Rule.TOPOLOGY, uid, f"podset {podset.name}: {why}")
+                yield PlanViolation(PlanRule.TOPOLOGY, uid, f"podset {podset.name}: {why}")
 
 
-def _forbidden(index: PlanIndex, claim: Claim, podset: PodSet) -> str | None:
+def _forbidden(index: PlanIndex, claim: PlacedGang, podset: PodSet) -> str | None:
     queue = index.queue_of(claim.workload)
     if podset.group is not None:
         return "podsets of a group share their flavors"
@@ -398,7 +404,7 @@ _MARGIN: Final = 4.0  # of the longest run of earlier gangs
 _NO_DEVICES: Final = frozenset({CPU, MEMORY, PODS, "ephemeral-storage"})
 
 
-def check_whole_nodes(index: PlanIndex) -> Iterator[Violation]:
+def check_whole_nodes(index: PlanIndex) -> Iterator[PlanViolation]:
     """Gangs with a learned end that start on a whole free node, although a planned start on several nodes can need it."""
     wide = [p for p in index.planned if len(_nodes(p.start.placement)) > 1]
     if not wide:
@@ -415,10 +421,10 @@ def check_whole_nodes(index: PlanIndex) -> Iterator[Violation]:
         first = next((p for p in wide if _passes(index, entry, p)), None)
         if first is not None:
             text = f"takes the whole free node {node} before {first.uid} has started"
-            yield Violation(Rule.PLANNED_START, uid, text)
+            yield PlanViolation(PlanRule.PLANNED_START, uid, text)
 
 
-def _passes(index: PlanIndex, entry: Pending, planned: Planned) -> bool:
+def _passes(index: PlanIndex, entry: Pending, planned: ScheduledGang) -> bool:
     """Whether a gang is behind a planned start, and its end is not early enough for it."""
     workload, first = entry.workload, index.pending[planned.uid].workload
     queue = index.queue_of(workload)

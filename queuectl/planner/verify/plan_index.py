@@ -9,15 +9,15 @@ from functools import cached_property
 from typing import NamedTuple
 
 from queuectl.domain.fleet import HOSTNAME, Node
-from queuectl.domain.plan import Plan, Planned, Refusal
+from queuectl.domain.plan import Plan, Refusal, ScheduledGang
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ClusterQueue, OptOut, ResourceFlavor, Topology
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload
-from queuectl.planner.verify.cohorts import Member, members_of
+from queuectl.planner.verify.cohorts import CohortMember, members_of
 
 
-class Claim(NamedTuple):
+class PlacedGang(NamedTuple):
     """One gang the plan gives a placement: it starts now, or holds a lease for later.
 
     ``running`` is set for a repair, now or (with a lease) later: the gang as the snapshot has it.
@@ -60,7 +60,7 @@ class PlanIndex:
         return {r.uid: r for r in self.plan.pending}
 
     @cached_property
-    def planned(self) -> tuple[Planned, ...]:
+    def planned(self) -> tuple[ScheduledGang, ...]:
         """The starts that this plan gives to pending gangs. One without a time has that of an earlier plan, and takes no place."""
         return tuple(p for p in self.plan.planned if p.known and p.uid in self.pending)
 
@@ -79,32 +79,32 @@ class PlanIndex:
         return frozenset(leaving)
 
     @cached_property
-    def claims(self) -> tuple[Claim, ...]:
+    def claims(self) -> tuple[PlacedGang, ...]:
         return tuple(self._claims())
 
-    def _claims(self) -> Iterator[Claim]:
+    def _claims(self) -> Iterator[PlacedGang]:
         for admission in self.plan.admitted:
             if admission.repaired:
                 gang = self.running.get(admission.uid)
                 if gang is not None:
-                    yield Claim(gang.workload, admission.placement, True, running=gang)
+                    yield PlacedGang(gang.workload, admission.placement, True, running=gang)
             elif (entry := self.pending.get(admission.uid)) is not None:
-                yield Claim(entry.workload, admission.placement, True, entry.excluded)
+                yield PlacedGang(entry.workload, admission.placement, True, entry.excluded)
         for refusal in self.plan.pending:
             waiting = self.pending.get(refusal.uid)
             if refusal.lease is not None and waiting is not None:
-                yield Claim(waiting.workload, refusal.lease.placement, False, waiting.excluded)
+                yield PlacedGang(waiting.workload, refusal.lease.placement, False, waiting.excluded)
             elif refusal.lease is not None and (gang := self.running.get(refusal.uid)) is not None:
-                yield Claim(gang.workload, refusal.lease.placement, False, running=gang)
+                yield PlacedGang(gang.workload, refusal.lease.placement, False, running=gang)
         for move in self.plan.moved:
             if (gang := self.running.get(move.uid)) is not None:
-                yield Claim(gang.workload, move.placement, False)
+                yield PlacedGang(gang.workload, move.placement, False)
         for uid in self.plan.returning:
             if (gang := self.running.get(uid)) is not None and gang.lease is not None:
-                yield Claim(gang.workload, gang.lease.placement, False)
+                yield PlacedGang(gang.workload, gang.lease.placement, False)
 
     @cached_property
-    def members(self) -> dict[str, Member]:
+    def members(self) -> dict[str, CohortMember]:
         """ClusterQueue name to its place among the cohorts."""
         return members_of(self.snapshot.config)
 
@@ -121,10 +121,10 @@ class PlanIndex:
         return self._queues[key]
 
     def opts_out(self, workload: Workload) -> bool:
-        """Whether a gang is not preemptible, and its ClusterQueue, if it has one, honours that."""
+        """Whether a gang is not preemptible, and its ClusterQueue, if it has one, honors that."""
         queue = self.queue_of(workload)
-        honoured = queue is None or queue.preemption_opt_out is not OptOut.NEVER
-        return honoured and not workload.preemptible
+        honored = queue is None or queue.preemption_opt_out is not OptOut.NEVER
+        return honored and not workload.preemptible
 
     def flavors_of(self, placed: PodSetPlacement) -> list[ResourceFlavor]:
         known = self.snapshot.config.flavors
@@ -155,7 +155,7 @@ class PlanIndex:
             known[f.topology] for f in flavors if f.topology is not None and f.topology in known
         ]
 
-    def counts(self, claim: Claim, placed: PodSetPlacement, level: str | None) -> bool:
+    def counts(self, claim: PlacedGang, placed: PodSetPlacement, level: str | None) -> bool:
         """Whether a level that a gang names binds its placement: for one that is repaired, only while its topologies have it."""
         if claim.running is None:
             return True
@@ -176,7 +176,7 @@ class PlanIndex:
         return tuple(value for value in path if value is not None) if None not in path else None
 
 
-class Rule(StrEnum):
+class PlanRule(StrEnum):
     """The rule a plan broke; the comment names its purpose."""
 
     PARTITION = "Partition"  # each pending gang is in exactly one list
@@ -205,10 +205,10 @@ class Rule(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Violation:
+class PlanViolation:
     """One broken rule: which, by whom or where (uid, node or queue), and a sentence with the numbers."""
 
-    rule: Rule
+    rule: PlanRule
     subject: str
     message: str
 

@@ -9,10 +9,10 @@ from queuectl.domain.quantity import PODS
 from queuectl.domain.queues import ClusterQueue, ResourceFlavor, ResourceGroup
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload
 from queuectl.planner.verify.cohorts import Row, excesses, trees_of
-from queuectl.planner.verify.plan_index import Claim, PlanIndex, Rule, Violation
+from queuectl.planner.verify.plan_index import PlacedGang, PlanIndex, PlanRule, PlanViolation
 
 
-def check_quota(index: PlanIndex) -> Iterator[Violation]:
+def check_quota(index: PlanIndex) -> Iterator[PlanViolation]:
     """Flavor choice of each claim, then each quota row the plan adds to."""
     for claim in index.claims:
         queue = index.queue_of(claim.workload)
@@ -21,7 +21,7 @@ def check_quota(index: PlanIndex) -> Iterator[Violation]:
     yield from _rows(index)
 
 
-def _flavors(index: PlanIndex, queue: ClusterQueue, claim: Claim) -> Iterator[Violation]:
+def _flavors(index: PlanIndex, queue: ClusterQueue, claim: PlacedGang) -> Iterator[PlanViolation]:
     uid = claim.workload.uid
     for podset, placed in claim.parts():
         covered: set[str] = set()
@@ -30,11 +30,11 @@ def _flavors(index: PlanIndex, queue: ClusterQueue, claim: Claim) -> Iterator[Vi
             for share in placed.by_share():
                 why = _group_refusal(index, group, podset, share)
                 if why is not None:
-                    yield Violation(Rule.FLAVOR, uid, f"podset {podset.name}: {why}")
+                    yield PlanViolation(PlanRule.FLAVOR, uid, f"podset {podset.name}: {why}")
         missing = sorted(set(index.charged(podset)) - covered - {PODS} - podset.shape.incidental)
         if missing and not index.snapshot.config.rules.ignore_undeclared:
             text = f"podset {podset.name} asks {missing}, which {queue.name} does not cover"
-            yield Violation(Rule.FLAVOR, uid, text)
+            yield PlanViolation(PlanRule.FLAVOR, uid, text)
 
 
 def _group_refusal(
@@ -95,7 +95,7 @@ def _has_levels(
     return order == sorted(set(order)) and all(first <= at for at in order)
 
 
-def _rows(index: PlanIndex) -> Iterator[Violation]:
+def _rows(index: PlanIndex) -> Iterator[PlanViolation]:
     now: dict[Row, int] = {}
     after: dict[Row, int] = {}
     for claim in index.claims:
@@ -113,7 +113,7 @@ def _rows(index: PlanIndex) -> Iterator[Violation]:
 
 def _borrowers(
     index: PlanIndex, used_now: dict[Row, int], used_after: dict[Row, int]
-) -> Iterator[Violation]:
+) -> Iterator[PlanViolation]:
     """Gangs that must not borrow yet: with what runs, they fit the nominal quota of their ClusterQueue."""
     no_borrowing = {uid for uid, p in index.pending.items() if not p.may_borrow(index.snapshot.now)}
     now, after = dict(used_now), dict(used_after)
@@ -134,7 +134,7 @@ def _borrowers(
         used = max(use.get(row, 0) for use in ((now, after) if uid in index.started else (after,)))
         if member.parent is not None and used > nominal:
             text = f"borrows too early: {used} used of {row[1]}/{row[2]}, {nominal} nominal"
-            yield Violation(Rule.QUOTA, uid, text)
+            yield PlanViolation(PlanRule.QUOTA, uid, text)
 
 
 def _used(index: PlanIndex, touched: set[str]) -> tuple[dict[Row, int], dict[Row, int]]:
@@ -156,12 +156,12 @@ def _used(index: PlanIndex, touched: set[str]) -> tuple[dict[Row, int], dict[Row
 
 def _compare(
     index: PlanIndex, asked: dict[Row, int], used: dict[Row, int], when: str
-) -> Iterator[Violation]:
+) -> Iterator[PlanViolation]:
     total = dict(used)
     for row, amount in asked.items():
         total[row] = total.get(row, 0) + amount
     for name, text in excesses(index.members, used, total, asked):
-        yield Violation(Rule.QUOTA, name, f"{when}: {text}")
+        yield PlanViolation(PlanRule.QUOTA, name, f"{when}: {text}")
 
 
 def charges(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import inf
 from typing import TypeAlias
 
-from queuectl.domain.plan import Admission, Plan, Planned
+from queuectl.domain.plan import Admission, Plan, ScheduledGang
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import QueueingStrategy, WithinClusterQueue
 from queuectl.domain.reservations import AdvanceReservation, Occurrence
@@ -23,7 +23,7 @@ from queuectl.planner.verify.order import (
     surely_before,
 )
 from queuectl.planner.verify.placement import check_gangs
-from queuectl.planner.verify.plan_index import PlanIndex, Rule, Violation
+from queuectl.planner.verify.plan_index import PlanIndex, PlanRule, PlanViolation
 from queuectl.planner.verify.quota import check_quota
 
 # ---- Planned starts
@@ -35,7 +35,7 @@ _SLACK = 60.0  # seconds that the gangs before a planned start can take to stop
 _MOST_OVERRUNS = 2
 
 
-def check_planned(index: PlanIndex) -> Iterator[Violation]:
+def check_planned(index: PlanIndex) -> Iterator[PlanViolation]:
     """Planned starts, and gangs of unknown length that pass a gang that waits."""
     for planned in index.plan.planned:
         yield from _promise(index, planned)
@@ -44,37 +44,41 @@ def check_planned(index: PlanIndex) -> Iterator[Violation]:
     yield from _unknown_lengths(index)
 
 
-def _promise(index: PlanIndex, planned: Planned) -> Iterator[Violation]:
+def _promise(index: PlanIndex, planned: ScheduledGang) -> Iterator[PlanViolation]:
     entry, refusal = index.pending.get(planned.uid), index.refused.get(planned.uid)
     if entry is None or refusal is None or refusal.lease is not None:
-        yield Violation(Rule.PLANNED_START, planned.uid, "does not wait, or waits for its victims")
+        yield PlanViolation(
+            PlanRule.PLANNED_START, planned.uid, "does not wait, or waits for its victims"
+        )
         return
     last, start = entry.planned_start, planned.start
     if not planned.known:
         yield from _withdrawn(planned, last)
         return
     if start.at < index.snapshot.now:
-        yield Violation(Rule.PLANNED_START, planned.uid, "its planned start is in the past")
+        yield PlanViolation(PlanRule.PLANNED_START, planned.uid, "its planned start is in the past")
     if last is None or last.promised is None or planned.slip is not None:
         return
     if start.at > last.promised + _SLACK:
         text = f"is late without a cause: starts at {start.at:.0f}, planned {last.promised:.0f}"
-        yield Violation(Rule.PLANNED_START, planned.uid, text)
+        yield PlanViolation(PlanRule.PLANNED_START, planned.uid, text)
     if start.promised is None or start.promised > last.promised:
-        yield Violation(
-            Rule.PLANNED_START, planned.uid, "is planned for a later time without a cause"
+        yield PlanViolation(
+            PlanRule.PLANNED_START, planned.uid, "is planned for a later time without a cause"
         )
 
 
-def _withdrawn(planned: Planned, last: PlannedStart | None) -> Iterator[Violation]:
+def _withdrawn(planned: ScheduledGang, last: PlannedStart | None) -> Iterator[PlanViolation]:
     """A planned start for which the plan has no time: it keeps its latest time, or it loses it for a cause."""
     if last is None:
-        yield Violation(Rule.PLANNED_START, planned.uid, "has no planned start to keep")
+        yield PlanViolation(PlanRule.PLANNED_START, planned.uid, "has no planned start to keep")
     elif planned.slip is None and planned.start != last:
-        yield Violation(Rule.PLANNED_START, planned.uid, "loses its latest time without a cause")
+        yield PlanViolation(
+            PlanRule.PLANNED_START, planned.uid, "loses its latest time without a cause"
+        )
 
 
-def _at(index: PlanIndex, at: float) -> Iterator[Violation]:
+def _at(index: PlanIndex, at: float) -> Iterator[PlanViolation]:
     """The violations at one time, as those of the first gang that is planned for it."""
     here = [p for p in index.planned if p.start.at == at]
     snapshot = _later(index, at)
@@ -83,7 +87,7 @@ def _at(index: PlanIndex, at: float) -> Iterator[Violation]:
     for check in (check_gangs, check_capacity, check_quota):
         for violation in check(then):
             text = f"at its planned start {violation.subject}: {violation.message}"
-            yield Violation(Rule.PLANNED_START, here[0].uid, text)
+            yield PlanViolation(PlanRule.PLANNED_START, here[0].uid, text)
 
 
 def _later(index: PlanIndex, at: float) -> Snapshot:
@@ -147,7 +151,7 @@ def _length(workload: Workload) -> float:
     return inf if workload.duration is None else workload.duration.seconds
 
 
-def _unknown_lengths(index: PlanIndex) -> Iterator[Violation]:
+def _unknown_lengths(index: PlanIndex) -> Iterator[PlanViolation]:
     """In one ClusterQueue, a gang of unknown length that starts although one before it waits."""
     queues = index.snapshot.config.cluster_queues
     if not any(q.strategy is QueueingStrategy.BACKFILL for q in queues.values()):
@@ -165,7 +169,7 @@ def _unknown_lengths(index: PlanIndex) -> Iterator[Violation]:
                 continue
             if surely_before(index, queue, ahead, workload):
                 text = f"of unknown length, passes {ahead.uid}"
-                yield Violation(Rule.PLANNED_START, uid, text)
+                yield PlanViolation(PlanRule.PLANNED_START, uid, text)
                 break
 
 
@@ -197,7 +201,7 @@ _Kept: TypeAlias = Mapping[str, Resources | None]
 """Nodes of a Reservation, and what it keeps there; None = the whole node."""
 
 
-def check_reserved(index: PlanIndex) -> Iterator[Violation]:
+def check_reserved(index: PlanIndex) -> Iterator[PlanViolation]:
     """The placements of Reservations, and the gangs that start beside them."""
     known = {state.name: state for state in index.plan.reserved}
     for each in index.snapshot.reservations:
@@ -207,7 +211,7 @@ def check_reserved(index: PlanIndex) -> Iterator[Violation]:
             continue
         state = known.get(each.name)
         if state is None or bool(state.nodes) == bool(state.reason):
-            yield Violation(Rule.RESERVATION, each.name, "has neither nodes nor a reason")
+            yield PlanViolation(PlanRule.RESERVATION, each.name, "has neither nodes nor a reason")
             continue
         nodes = dict(state.nodes)
         if not nodes:
@@ -217,25 +221,31 @@ def check_reserved(index: PlanIndex) -> Iterator[Violation]:
         yield from _starts(index, each, kept)
 
 
-def _placement(index: PlanIndex, each: Occurrence, nodes: dict[str, int]) -> Iterator[Violation]:
+def _placement(
+    index: PlanIndex, each: Occurrence, nodes: dict[str, int]
+) -> Iterator[PlanViolation]:
     capacity = each.reservation.capacity
     assert capacity is not None
     begun = each.begins <= index.snapshot.now
     if begun and each.placed:
         if nodes != dict(each.placed):
-            yield Violation(Rule.RESERVATION, each.name, "moves after it has begun")
+            yield PlanViolation(PlanRule.RESERVATION, each.name, "moves after it has begun")
         return
     if sum(nodes.values()) != capacity.pods:
         text = f"keeps room for {sum(nodes.values())} of {capacity.pods} pods"
-        yield Violation(Rule.RESERVATION, each.name, text)
+        yield PlanViolation(PlanRule.RESERVATION, each.name, text)
     flavor = index.snapshot.config.flavors.get(capacity.flavor or "")
     labels = [*capacity.node_labels, *(flavor.node_labels if flavor is not None else ())]
     for name in nodes:
         node = index.nodes.get(name)
         if node is None or not node.ready:
-            yield Violation(Rule.RESERVATION, each.name, f"keeps node {name}, which is lost")
+            yield PlanViolation(
+                PlanRule.RESERVATION, each.name, f"keeps node {name}, which is lost"
+            )
         elif any(node.labels.get(key) != value for key, value in labels):
-            yield Violation(Rule.RESERVATION, each.name, f"keeps node {name} of other labels")
+            yield PlanViolation(
+                PlanRule.RESERVATION, each.name, f"keeps node {name} of other labels"
+            )
     asked = capacity.topology
     if asked is not None and asked.mode is TopologyMode.REQUIRED and asked.level is not None:
         topologies = list(index.snapshot.config.topologies.values())
@@ -244,10 +254,10 @@ def _placement(index: PlanIndex, each: Occurrence, nodes: dict[str, int]) -> Ite
         here = [index.nodes[name] for name in nodes if name in index.nodes]
         if len({index.domain(node, asked.level, topologies) for node in here}) > 1:
             text = f"is in several domains of {asked.level}"
-            yield Violation(Rule.RESERVATION, each.name, text)
+            yield PlanViolation(PlanRule.RESERVATION, each.name, text)
 
 
-def _starts(index: PlanIndex, each: Occurrence, kept: _Kept) -> Iterator[Violation]:
+def _starts(index: PlanIndex, each: Occurrence, kept: _Kept) -> Iterator[PlanViolation]:
     """Gangs beside a Reservation that start on its nodes."""
     starting = [
         (claim.workload, claim.placement)
@@ -274,7 +284,7 @@ def starting_until(
 
 
 def _planned_before(
-    index: PlanIndex, each: Occurrence, planned: Planned
+    index: PlanIndex, each: Occurrence, planned: ScheduledGang
 ) -> Iterator[tuple[Workload, Placement]]:
     for other in index.planned:
         entry, at = index.pending[other.uid], planned.start.at
@@ -291,7 +301,7 @@ def _check(
     kept: _Kept,
     starting: list[tuple[Workload, Placement]],
     at: float,
-) -> Iterator[Violation]:
+) -> Iterator[PlanViolation]:
     added = _on_nodes(starting)
     touched = added.keys() & kept.keys()
     if not touched:
@@ -309,7 +319,7 @@ def _check(
         node = index.nodes.get(name)
         if whole is None or node is None:
             text = f"a gang that runs until after its start is placed on node {name}"
-            yield Violation(Rule.RESERVATION, each.name, text)
+            yield PlanViolation(PlanRule.RESERVATION, each.name, text)
             continue
         others = index.snapshot.other_pods.get(name, Resources())
         for resource in set(whole) & set(added[name]) - {"pods"}:
@@ -317,7 +327,7 @@ def _check(
             asked = added[name][resource] + used.get(name, Resources())[resource]
             if asked > free:
                 text = f"node {name}, {resource}: gangs beside it hold {asked}, {free} are not kept"
-                yield Violation(Rule.RESERVATION, each.name, text)
+                yield PlanViolation(PlanRule.RESERVATION, each.name, text)
 
 
 def _on_nodes(gangs: list[tuple[Workload, Placement]]) -> dict[str, Resources]:

@@ -12,12 +12,12 @@ from queuectl.domain.queues import ClusterQueue, OptOut, ReclaimMode, WithinClus
 from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.domain.workload import Workload
 from queuectl.planner.verify.exits import across_queues, against_cohort_policy
-from queuectl.planner.verify.plan_index import PlanIndex, Rule, Violation
+from queuectl.planner.verify.plan_index import PlanIndex, PlanRule, PlanViolation
 
 _DAY = 86_400.0  # seconds
 
 
-def check_victims(index: PlanIndex) -> Iterator[Violation]:
+def check_victims(index: PlanIndex) -> Iterator[PlanViolation]:
     """Each preemption by the policy of the preemptor's ClusterQueue, and each lease by its dates."""
     seen: dict[str, str] = {}
     for preemption in index.plan.preempted:
@@ -25,14 +25,14 @@ def check_victims(index: PlanIndex) -> Iterator[Violation]:
         seen.setdefault(preemption.victim, preemption.preemptor)
         if why is not None:
             text = f"for {preemption.preemptor}: {why}"
-            yield Violation(Rule.VICTIM, preemption.victim, text)
+            yield PlanViolation(PlanRule.VICTIM, preemption.victim, text)
     for uid in dict.fromkeys(p.preemptor for p in index.plan.preempted):
         why = across_queues(index, uid)
         if why is not None:
-            yield Violation(Rule.VICTIM, uid, why)
+            yield PlanViolation(PlanRule.VICTIM, uid, why)
     for refusal in index.plan.pending:
         if refusal.lease is not None and refusal.lease.expires_at <= index.snapshot.now:
-            yield Violation(Rule.LEASE, refusal.uid, "its lease has ended")
+            yield PlanViolation(PlanRule.LEASE, refusal.uid, "its lease has ended")
 
 
 def _illegal(index: PlanIndex, preemption: Preemption, seen: dict[str, str]) -> str | None:
@@ -183,7 +183,7 @@ def _out_of_turn(
     return None
 
 
-def check_spared(index: PlanIndex) -> Iterator[Violation]:
+def check_spared(index: PlanIndex) -> Iterator[PlanViolation]:
     """Each gang that a dry run names: it runs and stays, is idle, and is named once, for a gang that stays pending."""
     seen: set[str] = set()
     for spared in index.plan.spared:
@@ -193,7 +193,7 @@ def check_spared(index: PlanIndex) -> Iterator[Violation]:
         seen.add(spared.victim)
         if why is not None:
             text = f"named as spared by {spared.preemptor}: {why}"
-            yield Violation(Rule.VICTIM, spared.victim, text)
+            yield PlanViolation(PlanRule.VICTIM, spared.victim, text)
 
 
 def _not_spared(index: PlanIndex, spared: Preemption) -> str | None:

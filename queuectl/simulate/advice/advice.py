@@ -13,7 +13,7 @@ from queuectl.objects.documents import Document
 from queuectl.simulate.advice.blocks import Blocks, blocks_of
 from queuectl.simulate.advice.changes import Body, Change, Kind, changed_objects, combined
 from queuectl.simulate.advice.objectives import Evaluation, Floats, Objective, improvement
-from queuectl.simulate.results import Outcome
+from queuectl.simulate.results import PolicyOutcome
 from queuectl.simulate.setting import Setting
 
 PERCENT: Final = 90
@@ -24,7 +24,7 @@ _PRESENT: Final = Change((), "as configured")
 
 MakeSetting = Callable[[Sequence[Document], Change], Setting]
 """The setting of documents, with the jobs of a change. Can raise BadInput."""
-Run = Callable[[Setting, str], Outcome]
+Run = Callable[[Setting, str], PolicyOutcome]
 """Simulates a setting; the text is the name of the change."""
 
 
@@ -158,7 +158,7 @@ class Adviser:
             len(fit - self._fit),
         )
 
-    def _evaluated(self, found: Outcome) -> Evaluation:
+    def _evaluated(self, found: PolicyOutcome) -> Evaluation:
         return Evaluation(found, self._blocks, self._drawn, self._fit)
 
     def _score(self, after: Evaluation) -> Interval:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from queuectl.domain.errors import BadInput
 from queuectl.simulate.advice.blocks import Blocks
-from queuectl.simulate.results import Outcome, series_between
+from queuectl.simulate.results import PolicyOutcome, series_between
 from queuectl.simulate.run import Run
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -43,7 +43,11 @@ class Evaluation:
     """The figures of one outcome, for each resample of its blocks."""
 
     def __init__(
-        self, found: Outcome, blocks: Blocks, drawn: Counts, counted: Container[int] | None = None
+        self,
+        found: PolicyOutcome,
+        blocks: Blocks,
+        drawn: Counts,
+        counted: Container[int] | None = None,
     ) -> None:
         """Blocks, resamples and counted jobs are the same for all outcomes that are compared.
 

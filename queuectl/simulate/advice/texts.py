@@ -153,10 +153,10 @@ def _score_row(one: Ranked, y: float, scale: float) -> Iterator[str]:
     score = one.score
     if score.value is None or score.low is None or score.high is None:
         return
-    colour = "#15803d" if one.better else "#4b5563"
+    color = "#15803d" if one.better else "#4b5563"
     left, right = (_MIDDLE + edge * scale for edge in (score.low, score.high))
-    yield f'<line stroke="{colour}" x1="{left:.1f}" x2="{right:.1f}" y1="{y}" y2="{y}"/>'
-    yield f'<circle fill="{colour}" cx="{_MIDDLE + score.value * scale:.1f}" cy="{y}" r="4"/>'
+    yield f'<line stroke="{color}" x1="{left:.1f}" x2="{right:.1f}" y1="{y}" y2="{y}"/>'
+    yield f'<circle fill="{color}" cx="{_MIDDLE + score.value * scale:.1f}" cy="{y}" r="4"/>'
 
 
 def _effect(objective: Objective, advice: Advice, best: Ranked) -> str:

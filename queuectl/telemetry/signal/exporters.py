@@ -19,12 +19,12 @@ import numpy as np
 import structlog
 
 from queuectl.domain.errors import SourceUnavailable
-from queuectl.domain.utilization import PodKey, PodUse, Sample
+from queuectl.domain.utilization import PodKey, PodUse, UtilizationSample
 from queuectl.telemetry.signal.names import HONORED, NVIDIA, SLICE, UID, ExporterNames, Gauge
 from queuectl.telemetry.signal.ring_buffer import (
     TENSOR,
+    GpuHolder,
     GpuWindow,
-    Holder,
     RingBuffer,
     WindowSamples,
     highest,
@@ -93,8 +93,8 @@ class ExporterSource:
         self,
         window: float,
         at: float,
-        known: Collection[PodKey],  # noqa: ARG002 - only a Prometheus has two ways to name pods
-    ) -> Sample:
+        pods: Collection[PodKey],  # noqa: ARG002 - only a Prometheus has two ways to name pods
+    ) -> UtilizationSample:
         """The samples of the ``window`` seconds before ``at`` (unix seconds). Scrapes once for each ``at``.
 
         Raises:
@@ -139,7 +139,7 @@ class ExporterSource:
         }
         self._devices = {}
         for url, text in texts.items():
-            scraped: dict[Holder, dict[int, float]] = {}
+            scraped: dict[GpuHolder, dict[int, float]] = {}
             devices: set[tuple[str, ...]] = set()
             if isinstance(text, bytes):
                 self._parse(text, scraped, devices)
@@ -152,11 +152,11 @@ class ExporterSource:
     def _parse(
         self,
         text: bytes,
-        scraped: dict[Holder, dict[int, float]],
+        scraped: dict[GpuHolder, dict[int, float]],
         devices: set[tuple[str, ...]],
     ) -> None:
-        holders: dict[bytes, Holder | None] = {}  # the same labels follow each metric
-        for name, labels, value in _LINE.findall(text):
+        holders: dict[bytes, GpuHolder | None] = {}  # the same labels follow each metric
+        for name, labels, reading in _LINE.findall(text):
             wanted = self._wanted.get(name)
             if wanted is None:
                 continue
@@ -169,9 +169,9 @@ class ExporterSource:
             devices.add(holder.device)
             if holder.pod:
                 with contextlib.suppress(ValueError):  # a value that is no number is no measurement
-                    scraped.setdefault(holder, {})[metric] = float(value) / full
+                    scraped.setdefault(holder, {})[metric] = float(reading) / full
 
-    def _sample(self, window: float, at: float) -> Sample:
+    def _sample(self, window: float, at: float) -> UtilizationSample:
         pods: dict[tuple[str, str, str], dict[tuple[str, ...], GpuWindow]] = {}
         holding: dict[tuple[str, ...], set[PodKey]] = {}
         for ring in self._rings.values():
@@ -191,7 +191,7 @@ class ExporterSource:
                     )  # of a second exporter, or of one that has moved
                     gpus[holder.device] = measured if other is None else measured.beside(other)
         uses = tuple(self._uses(pods, holding, window))
-        return Sample(at, window, window, sum(self._devices.values()), uses)
+        return UtilizationSample(at, window, window, sum(self._devices.values()), uses)
 
     def _uses(
         self,
@@ -237,14 +237,14 @@ def _gauges(names: ExporterNames) -> tuple[Gauge | None, ...]:
     )
 
 
-def _holder(text: str, names: ExporterNames) -> Holder | None:
+def _holder(text: str, names: ExporterNames) -> GpuHolder | None:
     """The holder of a series; None for a series that describes a part of a GPU."""
     labels = dict(_LABEL.findall(text))
     if any(labels.get(label) for label in names.parts):
         return None
     device = tuple(labels.get(label, "") for label in names.device)
     own = names.own_labels or HONORED
-    return Holder(
+    return GpuHolder(
         labels.get(own.namespace, ""),
         labels.get(own.pod, ""),
         labels.get(UID, ""),

@@ -43,21 +43,25 @@ class HealthQueries:
             for one in self.names.throttled:
                 yield f"{self._throttled(one)} > {rules.throttled_above}"
 
-    def _throttled(self, one: Throttled) -> str:
+    def _throttled(self, reason: Throttled) -> str:
         """The part of the time for which each GPU was throttled."""
-        average = "rate" if one.counter else "avg_over_time"
-        window = f"{self._series(one.name)}[{duration(_THERMAL_WINDOW)}]"
-        return f"{average}({window}) / {one.full:.0f}"
+        average = "rate" if reason.counter else "avg_over_time"
+        window = f"{self._series(reason.name)}[{duration(_THERMAL_WINDOW)}]"
+        return f"{average}({window}) / {reason.full:.0f}"
 
     def fault(
-        self, signal: HealthSignal, labels: Mapping[str, str], value: float, rules: NodeHealthRules
+        self,
+        signal: HealthSignal,
+        labels: Mapping[str, str],
+        reading: float,
+        rules: NodeHealthRules,
     ) -> GpuFault | None:
         """The fault of one series; None for a value that does not count, or without a node."""
         node, gpu = labels.get(self.names.node), labels.get(self.names.gpu, "?")
-        if not node or (signal is HealthSignal.XID and int(value) not in rules.xids):
+        if not node or (signal is HealthSignal.XID and int(reading) not in rules.xids):
             return None
         text = {
-            HealthSignal.XID: f"XID {value:.0f}",
+            HealthSignal.XID: f"XID {reading:.0f}",
             HealthSignal.ECC: "uncorrectable ECC errors",
             HealthSignal.ROW_REMAP: "row remapping failed",
             HealthSignal.THERMAL: f"throttled by temperature for more than {rules.throttled_above:.0%} of the time",

@@ -15,7 +15,7 @@ _PERCENT: Final = 100.0
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """Series of which the newest value is a fault where it fulfils the condition.
+    """Series of which the newest value is a fault where it fulfills the condition.
 
     Attributes:
         name: of the metric.

@@ -16,7 +16,7 @@ class Gauge:
 
 
 @dataclass(frozen=True, slots=True)
-class PodLabels:
+class PodLabelNames:
     """The labels that name the pod of a GPU."""
 
     namespace: str
@@ -47,7 +47,7 @@ class ExporterNames:
     device: tuple[str, ...]
     memory_held: Gauge | None = None
     parts: tuple[str, ...] = ()
-    own_labels: PodLabels | None = None
+    own_labels: PodLabelNames | None = None
 
     def prefixed(self, prefix: str) -> ExporterNames:
         """The names of an exporter that adds a prefix to each of its metrics."""
@@ -96,7 +96,7 @@ INTEL: Final = ExporterNames(
     device=("node", "pci_bdf"),
     memory_held=Gauge("xpum_memory_ratio"),
     parts=("sub_dev", "card"),
-    own_labels=PodLabels("kube_namespace", "kube_pod"),
+    own_labels=PodLabelNames("kube_namespace", "kube_pod"),
 )
 """XPU Manager 1. Version 2 names no pods."""
 VENDORS: Final[Mapping[str, ExporterNames]] = {"nvidia": NVIDIA, "amd": AMD, "intel": INTEL}
@@ -106,6 +106,6 @@ SLICE: Final = "vgpu"
 """Label of a series that is one pod's part of a time-sliced GPU."""
 
 
-HONORED: Final = PodLabels("namespace", "pod")
-RENAMED: Final = PodLabels("exported_namespace", "exported_pod")
+HONORED: Final = PodLabelNames("namespace", "pod")
+RENAMED: Final = PodLabelNames("exported_namespace", "exported_pod")
 """The labels after Prometheus renames them: the target has labels of the same name, and ``honor_labels`` is off."""

@@ -15,15 +15,22 @@ import msgspec
 
 from queuectl.domain.errors import SourceUnavailable
 from queuectl.domain.node_health import GpuClock, GpuFault, NodeHealthRules
-from queuectl.domain.utilization import PodKey, PodUse, Sample
+from queuectl.domain.utilization import PodKey, PodUse, UtilizationSample
 from queuectl.telemetry.signal.health import HealthQueries
 from queuectl.telemetry.signal.health_names import NVIDIA_HEALTH, HealthNames
-from queuectl.telemetry.signal.names import HONORED, NVIDIA, RENAMED, UID, ExporterNames, PodLabels
-from queuectl.telemetry.signal.queries import Dialect, Query, Raw, Recorded, Value
+from queuectl.telemetry.signal.names import (
+    HONORED,
+    NVIDIA,
+    RENAMED,
+    UID,
+    ExporterNames,
+    PodLabelNames,
+)
+from queuectl.telemetry.signal.queries import Dialect, PodSignal, Query, Raw, Recorded
 from queuectl.telemetry.signal.trust import NVIDIA_TRUST, Trust
 
 _AT_ONCE: Final = 3  # queries; a Prometheus has other readers
-_NEEDED: Final = (Value.BUSY, Value.MEAN, Value.SAMPLES, Value.GPUS)
+_NEEDED: Final = (PodSignal.BUSY, PodSignal.MEAN, PodSignal.SAMPLES, PodSignal.GPUS)
 
 
 class _Sample(msgspec.Struct):
@@ -42,7 +49,7 @@ class _Answer(msgspec.Struct):
     warnings: list[str] = []  # a remote store did not answer
 
 
-Rows = dict[tuple[str, str, str], dict[Value, float]]
+Rows = dict[tuple[str, str, str], dict[PodSignal, float]]
 """By namespace, pod and uid ("" if unknown)."""
 
 
@@ -59,7 +66,7 @@ class PrometheusSource:
         names: ExporterNames = NVIDIA,
         trust: Trust = NVIDIA_TRUST,
         scrape_seconds: float = 30.0,
-        labels: PodLabels | None = None,
+        labels: PodLabelNames | None = None,
         recorded: Recorded | None = None,
         rules: bool | None = None,
         trust_slices: bool = False,
@@ -109,13 +116,13 @@ class PrometheusSource:
         """Close the connections."""
         await self._http.aclose()
 
-    async def sample(self, window: float, at: float, known: Collection[PodKey]) -> Sample:
+    async def sample(self, window: float, at: float, pods: Collection[PodKey]) -> UtilizationSample:
         """The samples of the ``window`` seconds before ``at`` (unix seconds).
 
         Args:
             window: seconds.
             at: unix seconds.
-            known: pods that hold GPUs, by which labels are recognized.
+            pods: pods that hold GPUs, by which labels are recognized.
 
         Raises:
             SourceUnavailable: it does not answer, or not what was asked.
@@ -123,16 +130,16 @@ class PrometheusSource:
         dialect = await self._dialect(at)
         labels = self._labels
         rows = await self._rows(dialect.pods(labels, window), labels, at)
-        coarse = await self._coarse(dialect, labels, window, at, rows, known)
-        if self._guess and known and not _names_any((*rows, *coarse), known):
+        coarse = await self._coarse(dialect, labels, window, at, rows, pods)
+        if self._guess and pods and not _names_any((*rows, *coarse), pods):
             other = RENAMED if labels == HONORED else HONORED
             others = await self._rows(dialect.pods(other, window), other, at)
-            coarse_others = await self._coarse(dialect, other, window, at, others, known)
-            if _names_any((*others, *coarse_others), known):
+            coarse_others = await self._coarse(dialect, other, window, at, others, pods)
+            if _names_any((*others, *coarse_others), pods):
                 self._labels, rows, coarse = other, others, coarse_others
         gpus = [_number(sample) for sample in await self._ask(dialect.gpus(window), at)]
         untrusted = await self._ask(self._raw.untrusted(), at)
-        return Sample(
+        return UtilizationSample(
             at=at,
             window=window,
             reach=window + dialect.smear,
@@ -173,23 +180,25 @@ class PrometheusSource:
     async def _coarse(
         self,
         dialect: Dialect,
-        labels: PodLabels,
+        labels: PodLabelNames,
         window: float,
         at: float,
         rows: Rows,
-        known: Collection[PodKey],
+        pods: Collection[PodKey],
     ) -> Rows:
         """The values of the coarse metric, for pods that lack the other or share a GPU; empty if no pod needs it."""
         seen = {
             key[:2]
             for key, row in rows.items()
-            if Value.BUSY in row and not (self._trust_slices and Value.SHARED in row)
+            if PodSignal.BUSY in row and not (self._trust_slices and PodSignal.SHARED in row)
         }
-        if all(pod in seen for pod in known):
+        if all(pod in seen for pod in pods):
             return {}
         return await self._rows(dialect.coarse(labels, window), labels, at)
 
-    async def _rows(self, queries: Mapping[Value, Query], labels: PodLabels, at: float) -> Rows:
+    async def _rows(
+        self, queries: Mapping[PodSignal, Query], labels: PodLabelNames, at: float
+    ) -> Rows:
         rows: Rows = {}
         answers = await asyncio.gather(*(self._ask(query, at) for query in queries.values()))
         for (value, query), samples in zip(queries.items(), answers, strict=True):
@@ -208,8 +217,8 @@ class PrometheusSource:
     def _uses(self, rows: Rows, coarse: Rows, window: float) -> Iterable[PodUse]:
         for key in rows.keys() | coarse.keys():
             fine, rough = rows.get(key, {}), coarse.get(key, {})
-            shared = Value.SHARED in fine
-            better = rough.get(Value.GPUS, 0) > fine.get(Value.GPUS, 0)
+            shared = PodSignal.SHARED in fine
+            better = rough.get(PodSignal.GPUS, 0) > fine.get(PodSignal.GPUS, 0)
             row = fine
             own = shared and self._trust_slices and bool(rough)
             if better or own:
@@ -221,7 +230,7 @@ class PrometheusSource:
     def _use(
         self,
         key: tuple[str, str, str],
-        row: dict[Value, float],
+        row: dict[PodSignal, float],
         window: float,
         *,
         shared: bool,
@@ -229,19 +238,19 @@ class PrometheusSource:
     ) -> PodUse:
         namespace, pod, uid = key
         # The time of the first sample in a window is random: one missing sample is allowed.
-        coverage = (row[Value.SAMPLES] + 1) * self._scrape / window
+        coverage = (row[PodSignal.SAMPLES] + 1) * self._scrape / window
         return PodUse(
             namespace=namespace,
             pod=pod,
-            gpus=round(row[Value.GPUS]),
-            busy=_part(row[Value.BUSY]),
-            mean=_part(row[Value.MEAN]),
+            gpus=round(row[PodSignal.GPUS]),
+            busy=_part(row[PodSignal.BUSY]),
+            mean=_part(row[PodSignal.MEAN]),
             coverage=min(coverage, 1.0),
-            age=row.get(Value.AGE, window),  # no current sample: its age is unknown
+            age=row.get(PodSignal.AGE, window),  # no current sample: its age is unknown
             uid=uid or None,
-            tensor=_maybe(row.get(Value.TENSOR)) if profiled else None,
-            memory_busy=_maybe(row.get(Value.MEMORY_BUSY)) if profiled else None,
-            memory_held=_maybe(row.get(Value.MEMORY_HELD)),
+            tensor=_maybe(row.get(PodSignal.TENSOR)) if profiled else None,
+            memory_busy=_maybe(row.get(PodSignal.MEMORY_BUSY)) if profiled else None,
+            memory_held=_maybe(row.get(PodSignal.MEMORY_HELD)),
             shared=shared,
             profiled=profiled,
         )
@@ -286,13 +295,13 @@ def _number(sample: _Sample) -> float:
         raise SourceUnavailable(f"Prometheus: {sample.value[1]!r} is no number") from error
 
 
-def _names_any(keys: Iterable[tuple[str, str, str]], known: Collection[PodKey]) -> bool:
-    return any(key[:2] in known for key in keys)
+def _names_any(keys: Iterable[tuple[str, str, str]], pods: Collection[PodKey]) -> bool:
+    return any(key[:2] in pods for key in keys)
 
 
-def _part(value: float) -> float:
-    return min(max(value, 0.0), 1.0)
+def _part(share: float) -> float:
+    return min(max(share, 0.0), 1.0)
 
 
-def _maybe(value: float | None) -> float | None:
-    return None if value is None else _part(value)
+def _maybe(share: float | None) -> float | None:
+    return None if share is None else _part(share)

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from queuectl.telemetry.signal.names import SLICE, UID, ExporterNames, Gauge, PodLabels
+from queuectl.telemetry.signal.names import SLICE, UID, ExporterNames, Gauge, PodLabelNames
 from queuectl.telemetry.signal.trust import NVIDIA_TRUST, Trust
 
 BUSY_QUANTILE: Final = 0.9
 _JOBS_NAMED: Final = 20  # untrusted jobs in a message; a tenant can create any number
 
 
-class Value(StrEnum):
+class PodSignal(StrEnum):
     """The values of each pod."""
 
     BUSY = "busy"
@@ -54,18 +54,21 @@ class Raw:
         self._names = names
         self._trust = trust
 
-    def pods(self, labels: PodLabels, window: float) -> Mapping[Value, Query]:
+    def pods(self, labels: PodLabelNames, window: float) -> Mapping[PodSignal, Query]:
         """The queries of all values of all pods, over the window that ends now."""
         names, by = self._names, _by(labels)
         queries = self._measured(names.busy, labels, window)
-        queries[Value.MEMORY_HELD] = self._memory_held(by, labels)
-        queries[Value.SHARED] = self._shared(names.busy, labels)
-        for value, gauge in ((Value.TENSOR, names.tensor), (Value.MEMORY_BUSY, names.memory_busy)):
+        queries[PodSignal.MEMORY_HELD] = self._memory_held(by, labels)
+        queries[PodSignal.SHARED] = self._shared(names.busy, labels)
+        for value, gauge in (
+            (PodSignal.TENSOR, names.tensor),
+            (PodSignal.MEMORY_BUSY, names.memory_busy),
+        ):
             if gauge is not None:
                 queries[value] = self._busiest(gauge, labels, window)
         return queries
 
-    def coarse(self, labels: PodLabels, window: float) -> Mapping[Value, Query]:
+    def coarse(self, labels: PodLabelNames, window: float) -> Mapping[PodSignal, Query]:
         """The same queries with the coarse metric."""
         if self._names.coarse is None:
             return {}
@@ -80,21 +83,21 @@ class Raw:
 
     def untrusted(self) -> Query:
         """Untrusted scrape jobs that export GPU series now."""
-        others = (f"{{{self._any_gpu()},{each}}}" for each in self._trust.others)
+        others = (f"{{{self._any_gpu()},{each}}}" for each in self._trust.negated)
         return Query(f"topk({_JOBS_NAMED}, group by (job) ({' or '.join(others)}))")
 
     def _any_gpu(self) -> str:
         gauges = (self._names.busy, self._names.coarse)
         return f'__name__=~"{"|".join(gauge.name for gauge in gauges if gauge is not None)}"'
 
-    def _series(self, metric: str, labels: PodLabels) -> str:
+    def _series(self, metric: str, labels: PodLabelNames) -> str:
         return f'{metric}{{{self._trust.selector},{labels.pod}!=""{self._whole()}}}'
 
     def _whole(self) -> str:
         """Matchers for series of whole GPUs, or of instances of one."""
         return "".join(f',{label}=""' for label in self._names.parts)
 
-    def _memory_held(self, by: str, labels: PodLabels) -> Query:
+    def _memory_held(self, by: str, labels: PodLabelNames) -> Query:
         gauge = self._names.memory_held
         if gauge is not None:
             return Query(f"max by ({by}) ({self._series(gauge.name, labels)})", gauge.full)
@@ -102,11 +105,13 @@ class Raw:
         held, free = (self._series(m, labels) for m in (names.memory_used, names.memory_free))
         return Query(f"max by ({by}) ({held} / ({held} + {free}))")
 
-    def _busiest(self, gauge: Gauge, labels: PodLabels, window: float) -> Query:
+    def _busiest(self, gauge: Gauge, labels: PodLabelNames, window: float) -> Query:
         series = self._series(gauge.name, labels)
         return Query(f"max by ({_by(labels)}) ({_quantile(series, window)})", gauge.full)
 
-    def _measured(self, gauge: Gauge, labels: PodLabels, window: float) -> dict[Value, Query]:
+    def _measured(
+        self, gauge: Gauge, labels: PodLabelNames, window: float
+    ) -> dict[PodSignal, Query]:
         by, series = _by(labels), self._series(gauge.name, labels)
         samples = f"{series}[{duration(window)}]"
         # If a GPU has two series (its exporter was restarted, or is scraped twice), the one with more samples counts: two
@@ -115,14 +120,14 @@ class Raw:
         counted = f"max by ({each}) (count_over_time({samples}))"
         mean = f"avg by ({by}) (max by ({each}) (avg_over_time({samples})))"
         return {
-            Value.BUSY: self._busiest(gauge, labels, window),
-            Value.MEAN: Query(mean, gauge.full),
-            Value.SAMPLES: Query(f"min by ({by}) ({counted})"),
-            Value.GPUS: Query(f"count by ({by}) ({counted})"),
-            Value.AGE: Query(f"max by ({by}) (time() - timestamp({series}))"),
+            PodSignal.BUSY: self._busiest(gauge, labels, window),
+            PodSignal.MEAN: Query(mean, gauge.full),
+            PodSignal.SAMPLES: Query(f"min by ({by}) ({counted})"),
+            PodSignal.GPUS: Query(f"count by ({by}) ({counted})"),
+            PodSignal.AGE: Query(f"max by ({by}) (time() - timestamp({series}))"),
         }
 
-    def _shared(self, gauge: Gauge, labels: PodLabels) -> Query:
+    def _shared(self, gauge: Gauge, labels: PodLabelNames) -> Query:
         by, device = _by(labels), ",".join(self._names.device)
         series = self._series(gauge.name, labels)
         holders = f"group by ({by},{device}) ({series})"
@@ -150,19 +155,19 @@ class Recorded:
         self.smear: Final = over
         self._trusted = f'instance="",{trust.selector}'
 
-    def pods(self, labels: PodLabels, window: float) -> Mapping[Value, Query]:
+    def pods(self, labels: PodLabelNames, window: float) -> Mapping[PodSignal, Query]:
         """The queries of all values of all pods, over the window that ends now."""
         queries = self._measured("profiling", labels, window)
         by = _by(labels)
-        for value, name in ((Value.TENSOR, "tensor"), (Value.MEMORY_BUSY, "memory_busy")):
+        for value, name in ((PodSignal.TENSOR, "tensor"), (PodSignal.MEMORY_BUSY, "memory_busy")):
             series = self._series(f"gpu_{name}:2m", labels, "profiling")
             queries[value] = Query(f"max by ({by}) ({_quantile(series, window)})")
         held, shared = (self._series(name, labels) for name in ("gpu_memory_held", "gpu_shared"))
-        queries[Value.MEMORY_HELD] = Query(f"max by ({by}) ({held})")
-        queries[Value.SHARED] = Query(f"group by ({by}) ({shared})")
+        queries[PodSignal.MEMORY_HELD] = Query(f"max by ({by}) ({held})")
+        queries[PodSignal.SHARED] = Query(f"group by ({by}) ({shared})")
         return queries
 
-    def coarse(self, labels: PodLabels, window: float) -> Mapping[Value, Query]:
+    def coarse(self, labels: PodLabelNames, window: float) -> Mapping[PodSignal, Query]:
         """The same queries with the coarse metric."""
         return self._measured("coarse", labels, window)
 
@@ -175,11 +180,13 @@ class Recorded:
         """A query with a result if the rules record."""
         return Query(f"count(queuectl:gpu_busy:2m{{{self._trusted}}})")
 
-    def _series(self, name: str, labels: PodLabels, signal: str = "") -> str:
+    def _series(self, name: str, labels: PodLabelNames, signal: str = "") -> str:
         of = f'signal="{signal}",' if signal else ""
         return f'queuectl:{name}{{{of}{self._trusted},{labels.pod}!=""}}'
 
-    def _measured(self, signal: str, labels: PodLabels, window: float) -> dict[Value, Query]:
+    def _measured(
+        self, signal: str, labels: PodLabelNames, window: float
+    ) -> dict[PodSignal, Query]:
         by, span = _by(labels), duration(window)
         busy, mean, samples, gpus = (
             self._series(f"gpu_{name}:2m", labels, signal)
@@ -187,24 +194,24 @@ class Recorded:
         )
         age = self._series("gpu_age", labels, signal)
         return {
-            Value.BUSY: Query(f"max by ({by}) ({_quantile(busy, window)})"),
-            Value.MEAN: Query(f"max by ({by}) (avg_over_time({mean}[{span}]))"),
+            PodSignal.BUSY: Query(f"max by ({by}) ({_quantile(busy, window)})"),
+            PodSignal.MEAN: Query(f"max by ({by}) (avg_over_time({mean}[{span}]))"),
             # Each evaluation counts the samples of `over` seconds, so over/every of them count a sample. If samples
             # are more frequent than the setting, an evaluation with any sample is full.
-            Value.SAMPLES: Query(
+            PodSignal.SAMPLES: Query(
                 f"min by ({by}) (count_over_time({samples}[{span}])"
                 f" * clamp_max(avg_over_time({samples}[{span}]), {self._over / self._scrape}))",
                 self._over / self._every,
             ),
-            Value.GPUS: Query(f"min by ({by}) (min_over_time({gpus}[{span}]))"),
-            Value.AGE: Query(f"max by ({by}) ({age} + (time() - timestamp({age})))"),
+            PodSignal.GPUS: Query(f"min by ({by}) (min_over_time({gpus}[{span}]))"),
+            PodSignal.AGE: Query(f"max by ({by}) ({age} + (time() - timestamp({age})))"),
         }
 
 
 Dialect = Raw | Recorded
 
 
-def _by(labels: PodLabels) -> str:
+def _by(labels: PodLabelNames) -> str:
     return f"{labels.namespace},{labels.pod},{UID}"
 
 

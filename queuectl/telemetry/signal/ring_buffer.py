@@ -18,7 +18,7 @@ BUSY, COARSE, TENSOR, MEMORY_BUSY, USED, FREE, HELD = range(METRICS)
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class GpuHolder:
     """The holder of a GPU: pod, uid and device labels; ``slice`` for a time-sliced GPU."""
 
     namespace: str
@@ -33,12 +33,12 @@ class RingBuffer:
 
     def __init__(self, slots: int) -> None:
         self.times = np.full(slots, -np.inf)
-        self.rows: dict[Holder, int] = {}
+        self.rows: dict[GpuHolder, int] = {}
         self.values: Floats = np.empty((0, METRICS, slots), np.float32)
         self._seen = np.empty(0)
         self._next = 0
 
-    def add(self, at: float, scraped: Mapping[Holder, Mapping[int, float]]) -> None:
+    def add(self, at: float, scraped: Mapping[GpuHolder, Mapping[int, float]]) -> None:
         """Add a scrape and remove the oldest. Holders without samples are removed."""
         slot, self._next = self._next, (self._next + 1) % len(self.times)
         self.times[slot] = at
@@ -50,7 +50,7 @@ class RingBuffer:
             for metric, value in measured.items():
                 self.values[row, metric, slot] = value
 
-    def _make_room(self, new: Collection[Holder]) -> None:
+    def _make_room(self, new: Collection[GpuHolder]) -> None:
         kept = [row for row in self.rows.values() if self._seen[row] >= self.times.min()]
         if not new and len(kept) == len(self.rows):
             return
@@ -88,9 +88,9 @@ class GpuWindow:
         """The samples of the metric that has more of them."""
         return max(one.samples for one in (self.busy, self.coarse) if one is not None)
 
-    def beside(self, other: GpuWindow) -> GpuWindow:
+    def beside(self, second: GpuWindow) -> GpuWindow:
         """Combine the records of two exporters for one GPU: the one with more samples, with the higher use of the two."""
-        fuller, poorer = (self, other) if self.samples >= other.samples else (other, self)
+        fuller, poorer = (self, second) if self.samples >= second.samples else (second, self)
         return GpuWindow(
             _not_below(fuller.busy, poorer.busy),
             _not_below(fuller.coarse, poorer.coarse),
@@ -101,32 +101,32 @@ class GpuWindow:
         )
 
 
-def highest(values: Iterable[float | None]) -> float | None:
+def highest(shares: Iterable[float | None]) -> float | None:
     """None if one value is unknown, because it could be the higher one."""
-    known = list(values)
+    known = list(shares)
     there = [value for value in known if value is not None]
     return max(there) if there and len(there) == len(known) else None
 
 
-def _not_below(one: Series | None, other: Series | None) -> Series | None:
-    if one is None or other is None:
-        return one
-    return replace(one, high=max(one.high, other.high), mean=max(one.mean, other.mean))
+def _not_below(series: Series | None, floor: Series | None) -> Series | None:
+    if series is None or floor is None:
+        return series
+    return replace(series, high=max(series.high, floor.high), mean=max(series.mean, floor.mean))
 
 
 class WindowSamples:
     """The aggregates of all holders of one exporter in a window. Arrays are holders x metrics."""
 
-    def __init__(self, values: Floats, times: npt.NDArray[np.float64]) -> None:
-        there = ~np.isnan(values)
+    def __init__(self, samples: Floats, times: npt.NDArray[np.float64]) -> None:
+        there = ~np.isnan(samples)
         self._samples = there.sum(axis=-1)
         self.newest = np.where(there, times, -np.inf).max(axis=-1)
-        parts = np.clip(values, 0.0, 1.0)
+        parts = np.clip(samples, 0.0, 1.0)
         total = np.where(there, parts, 0.0).sum(axis=-1)
         self._mean = total / np.maximum(self._samples, 1)
         self._high = _quantile(np.sort(parts, axis=-1), self._samples)
         latest = np.where(there, times, -np.inf).argmax(axis=-1)
-        self._last = np.take_along_axis(values, latest[..., None], axis=-1)[..., 0]
+        self._last = np.take_along_axis(samples, latest[..., None], axis=-1)[..., 0]
 
     def of(self, row: int, at: float) -> GpuWindow | None:
         """The aggregates of one holder; None without measurements."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection, Sequence
 
 from queuectl.domain.node_health import GpuClock, GpuFault, NodeHealthRules
-from queuectl.domain.utilization import PodKey, Sample
+from queuectl.domain.utilization import PodKey, UtilizationSample
 from queuectl.telemetry.signal.prometheus import PrometheusSource
 
 
@@ -23,14 +23,14 @@ class SeveralVendors:
         for source in self._sources:
             await source.close()
 
-    async def sample(self, window: float, at: float, known: Collection[PodKey]) -> Sample:
+    async def sample(self, window: float, at: float, pods: Collection[PodKey]) -> UtilizationSample:
         """The samples of the ``window`` seconds before ``at`` (unix seconds).
 
         Raises:
             SourceUnavailable: one of them does not answer, or not what was asked.
         """
-        samples = await asyncio.gather(*(s.sample(window, at, known) for s in self._sources))
-        return Sample(
+        samples = await asyncio.gather(*(s.sample(window, at, pods) for s in self._sources))
+        return UtilizationSample(
             at=at,
             window=window,
             reach=max(sample.reach for sample in samples),

@@ -34,7 +34,7 @@ class Trust:
         return ",".join(f"{label}=~{names}" for label, names in self._matched())
 
     @property
-    def others(self) -> tuple[str, ...]:
+    def negated(self) -> tuple[str, ...]:
         """Label matchers, one of which holds for each series that is not trusted."""
         return tuple(f"{label}!~{names}" for label, names in self._matched())
 

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from queuectl.api.problems import Problem
+from queuectl.api.problems import ApiProblem
 from queuectl.domain.audit import AuditFilter
 from queuectl.domain.identity import Right
 from queuectl.objects.configuration.config_kinds import PREFIX as API
@@ -64,5 +64,5 @@ def _object_page(path: str) -> str | None:
     part = f"{local[2]}/{local[1]}/{local[3]}" if local else path.removeprefix(f"{API}/")
     try:
         return address_of(key_of(part.removeprefix(f"{HOME}/")))
-    except Problem:
+    except ApiProblem:
         return None

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from queuectl.api.auth.layers import CHECK
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import ConfigDocument, DocumentKey
 from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, ConfigKind
@@ -54,13 +54,13 @@ class KindListing:
 
     Attributes:
         rows: the objects that are shown.
-        found: number of objects that match the search.
+        total: number of objects that match the search.
         may_add: the caller may create another object.
     """
 
     kind: ConfigKind
     rows: tuple[ObjectRow, ...]
-    found: int
+    total: int
     may_add: bool
 
 
@@ -94,7 +94,7 @@ def routes(site: Site) -> list[Route]:
         await site.guard.require(request, right_to("get", key))
         stored = await stored_as(site, key)
         note = _DONE.get(text(request, "done"), "")
-        return await editor(site, request, taken(key, stored), stored=stored, note=note)
+        return await editor(site, request, draft_of(key, stored), stored=stored, note=note)
 
     return [
         Route("/config", listed),
@@ -106,21 +106,21 @@ def routes(site: Site) -> list[Route]:
 
 
 def addressed(request: Request) -> DocumentKey:
-    """The object of a path. Raises Problem when the path identifies none."""
+    """The object of a path. Raises ApiProblem when the path identifies none."""
     path = request.path_params
     parts = (path["plural"], path.get("namespace", ""), path["name"])
     return key_of("/".join(part for part in parts if part))
 
 
 async def stored_as(site: Site, key: DocumentKey) -> ConfigDocument:
-    """The object. Raises Problem when there is none."""
+    """The object. Raises ApiProblem when there is none."""
     stored = await site.store.get_config(key)
     if stored is None:
-        raise Problem(ProblemType.NOT_FOUND, f"{key} does not exist")
+        raise ApiProblem(ProblemType.NOT_FOUND, f"{key} does not exist")
     return stored
 
 
-def taken(key: DocumentKey, stored: ConfigDocument) -> Draft:
+def draft_of(key: DocumentKey, stored: ConfigDocument) -> Draft:
     """The text of an object as the editor begins with it."""
     plain = text_of(stored.document)
     return Draft(plain, key, stored.version, plain)
@@ -185,12 +185,12 @@ async def _links(site: Site, key: DocumentKey, stored: ConfigDocument) -> list[t
 
 
 async def _list(site: Site, request: Request) -> Response:
-    asked = {name: text(request, name) for name in ("q", "kind", "done")}
-    kinds = [kind for kind in CONFIG_KINDS if asked["kind"] in ("", kind.plural)] or CONFIG_KINDS
+    query = {name: text(request, name) for name in ("q", "kind", "done")}
+    kinds = [kind for kind in CONFIG_KINDS if query["kind"] in ("", kind.plural)] or CONFIG_KINDS
     listings = [
         listing
         for kind in kinds
-        if (listing := await _listing(site, request, kind, asked["q"].lower()))
+        if (listing := await _listing(site, request, kind, query["q"].lower()))
     ]
     if not listings:
         await site.guard.require(request, Right("list", kinds[0].plural))
@@ -198,10 +198,10 @@ async def _list(site: Site, request: Request) -> Response:
         request,
         "config.html",
         await site.access(request),
-        asked=asked,
+        asked=query,
         kinds=CONFIG_KINDS,
         home=HOME,
-        listings=[listing for listing in listings if listing.found or not asked["q"]],
+        listings=[listing for listing in listings if listing.total or not query["q"]],
     )
 
 
@@ -249,8 +249,8 @@ def _row(stored: ConfigDocument) -> ObjectRow:
 
 
 def _kind(plural: str) -> ConfigKind:
-    """Raises Problem when there is no such kind."""
+    """Raises ApiProblem when there is no such kind."""
     kind = BY_PLURAL.get(plural)
     if kind is None:
-        raise Problem(ProblemType.NOT_FOUND, f"{plural!r} is not a kind of configuration")
+        raise ApiProblem(ProblemType.NOT_FOUND, f"{plural!r} is not a kind of configuration")
     return kind

@@ -20,7 +20,7 @@ from queuectl.api.auth.layers import CHECK
 from queuectl.api.documents import Documents
 from queuectl.api.dry_run import changes_of, dry_run_removal, excess_views, seen_excesses
 from queuectl.api.preconditions import etag
-from queuectl.api.problems import Problem, ProblemType, wrong_document
+from queuectl.api.problems import ApiProblem, ProblemType, wrong_document
 from queuectl.domain.errors import BadInput, ClusterUnavailable, StoreUnavailable
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import IN_QUEUE_ORDER, ConfigDocument, DocumentKey
@@ -133,7 +133,7 @@ async def _explained(
         return await step()
     except BadInput as error:
         problem = wrong_document(error)
-    except Problem as error:
+    except ApiProblem as error:
         if error.kind is ProblemType.FORBIDDEN:
             raise
         problem = error
@@ -144,19 +144,19 @@ async def _explained(
 async def _check(
     site: Site, request: Request, draft: Draft, *, note: str = "", status: int = 200
 ) -> Response:
-    """The editor with the effect of the text. Raises Problem and BadInput as the API's dry run."""
-    given = await site.bodies.yaml(draft.text)
-    key = draft.key or named_in(given)
+    """The editor with the effect of the text. Raises ApiProblem and BadInput as the API's dry run."""
+    body = await site.bodies.yaml(draft.text)
+    key = draft.key or named_in(body)
     await site.guard.require(request, right_to("update", key))
     documents = _documents(site, key)
     meanwhile = None
     try:
-        checked = await documents.dry_run_of(request, key, given, *draft.conditions)
-    except Problem as problem:
+        checked = await documents.dry_run_of(request, key, body, *draft.conditions)
+    except ApiProblem as problem:
         if problem.kind is not ProblemType.PRECONDITION_FAILED:
             raise
         record_change(request, problem.detail)
-        checked = await documents.dry_run_of(request, key, given, None, None)
+        checked = await documents.dry_run_of(request, key, body, None, None)
         present = await site.store.get_config(key)
         meanwhile = await _meanwhile(site, draft, present, checked)
         draft = _over(draft, key, present)
@@ -190,7 +190,7 @@ async def _meanwhile(
         return ConcurrentEdit(gone=present is None, appeared=present is not None, changes=[])
     try:
         base = await site.bodies.yaml(draft.base)
-    except Problem:  # not sent by the editor; the effect of the draft is shown without marks
+    except ApiProblem:  # not sent by the editor; the effect of the draft is shown without marks
         return ConcurrentEdit(gone=False, appeared=False, changes=[])
     changes = changes_of(base, present.document)
     typed = {change["field"] for change in changes_of(base, checked["object"])}
@@ -200,7 +200,7 @@ async def _meanwhile(
 
 
 async def _apply(site: Site, request: Request, key: DocumentKey, draft: Draft) -> Response:
-    """Write the checked text. Raises Problem and BadInput as the API's PUT."""
+    """Write the checked text. Raises ApiProblem and BadInput as the API's PUT."""
     await site.guard.require(request, right_to("update", key))
     if draft.checked != draft.seal:
         record_change(request, "not applied: the text was changed after it was checked")
@@ -208,7 +208,7 @@ async def _apply(site: Site, request: Request, key: DocumentKey, draft: Draft) -
     given = await site.bodies.yaml(draft.text)
     try:
         answer = await _documents(site, key).put(request, key, given, *draft.conditions)
-    except Problem as problem:
+    except ApiProblem as problem:
         if problem.kind is not ProblemType.PRECONDITION_FAILED:
             raise
         return await _check(site, request, draft)
@@ -220,7 +220,7 @@ async def _delete(site: Site, request: Request, key: DocumentKey, version: int |
     await site.guard.require(request, right_to("delete", key))
     try:
         await _documents(site, key).remove(key, etag(version) if version is not None else None)
-    except Problem as problem:
+    except ApiProblem as problem:
         if problem.kind is not ProblemType.PRECONDITION_FAILED:
             raise
         record_change(request, problem.detail)

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.db.ports import ApiStore
 from queuectl.domain.decisions import StoredDecision
 from queuectl.domain.identity import Right
@@ -24,14 +24,14 @@ def routes(site: Site) -> list[Route]:
     async def listed(request: Request) -> Response:
         await site.guard.require(request, Right("list", "decisions"))
         before = whole(request, "before") or None
-        found = await site.store.decisions(before, PAGE + 1)
+        decisions = await site.store.decisions(before, PAGE + 1)
         return site.page(
             request,
             "decisions.html",
             await site.access(request),
-            decisions=found[:PAGE],
+            decisions=decisions[:PAGE],
             reasons=by_number,
-            next_before=found[PAGE - 1].id if len(found) > PAGE else None,
+            next_before=decisions[PAGE - 1].id if len(decisions) > PAGE else None,
             first=before is None,
         )
 
@@ -57,11 +57,11 @@ def routes(site: Site) -> list[Route]:
         """Redirects from a step of a workload's history to the cycle that decided it."""
         await site.guard.require(request, Right("get", "decisions"))
         line = whole(request, "line")
-        found = await _deciding(site.store, line)
-        if found is None:
+        decisions = await _deciding(site.store, line)
+        if decisions is None:
             detail = f"no decision is stored for step {line}; decisions are stored for 7 days"
-            raise Problem(ProblemType.NOT_FOUND, detail)
-        return RedirectResponse(f"{PREFIX}/decisions/{found.id}", 303)
+            raise ApiProblem(ProblemType.NOT_FOUND, detail)
+        return RedirectResponse(f"{PREFIX}/decisions/{decisions.id}", 303)
 
     return [
         Route("/decisions", listed),
@@ -87,13 +87,13 @@ async def _deciding(store: ApiStore, line: int) -> StoredDecision | None:
 
 
 async def _asked_for(site: Site, request: Request) -> StoredDecision:
-    """The decision of the path. Raises Problem when there is none."""
+    """The decision of the path. Raises ApiProblem when there is none."""
     text = request.path_params["number"]
     number = int(text) if text.isdecimal() and len(text) < 19 else 0
     decided = await site.store.get_decision(number)
     if decided is None:
         detail = f"there is no decision {text}; decisions are stored for 7 days"
-        raise Problem(ProblemType.NOT_FOUND, detail)
+        raise ApiProblem(ProblemType.NOT_FOUND, detail)
     return decided
 
 

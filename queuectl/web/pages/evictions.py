@@ -17,21 +17,21 @@ PAGE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Eviction:
+class EvictionLine:
     """A line of the log.
 
     Attributes:
         price: lost work in GPU-seconds; None where it is not recorded.
         gpus: number of GPUs that it freed; None where it is not recorded.
         rule: rule of the preemption; empty where no other gang was the reason.
-        favoured: uid and name of the preemptor; None where there is none, or the caller may not see it.
+        favored: uid and name of the preemptor; None where there is none, or the caller may not see it.
     """
 
     line: HistoryLine
     price: float | None
     gpus: float | None
     rule: str
-    favoured: tuple[str, str] | None
+    favored: tuple[str, str] | None
 
     @property
     def ref(self) -> str:
@@ -45,19 +45,19 @@ async def eviction_rows(
     *,
     before: int | None = None,
     limit: int = PAGE,
-) -> list[Eviction]:
+) -> list[EvictionLine]:
     """The latest evictions of visible workloads, newest first."""
     lines = await site.store.evictions(access.namespaces, before=before, limit=limit)
-    favoured = {uid for line in lines if (uid := _favoured(line)) is not None}
-    names = await site.store.workload_names(favoured) if favoured else {}
+    favored = {uid for line in lines if (uid := _favored(line)) is not None}
+    names = await site.store.workload_names(favored) if favored else {}
     redacted_lines = await site.presenter.steps(request, lines)
     return [
         _eviction(redacted, uid, names.get(uid or ""), access)
-        for redacted, uid in zip(redacted_lines, map(_favoured, lines), strict=True)
+        for redacted, uid in zip(redacted_lines, map(_favored, lines), strict=True)
     ]
 
 
-def _favoured(line: HistoryLine) -> str | None:
+def _favored(line: HistoryLine) -> str | None:
     details = line.reason.details
     found = details.get("preemptor") or details.get("beneficiary")
     return found if isinstance(found, str) else None
@@ -65,11 +65,11 @@ def _favoured(line: HistoryLine) -> str | None:
 
 def _eviction(
     line: HistoryLine, uid: str | None, name: str | None, access: AccessScope
-) -> Eviction:
+) -> EvictionLine:
     details = line.reason.details
     visible = name is not None and access.sees(name.partition("/")[0])
     price, gpus = details.get("lostGpuSeconds"), details.get("gpus")
-    return Eviction(
+    return EvictionLine(
         line,
         float(price) if isinstance(price, int | float) else None,
         gpus if isinstance(gpus, int | float) else None,

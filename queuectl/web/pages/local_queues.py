@@ -9,11 +9,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import WEIGHT_UNIT, ClusterQueue, LocalQueue
-from queuectl.web.counts import Counts, by_local_queue, counts_of, pending_reasons
+from queuectl.web.counts import GangCounts, by_local_queue, counts_of, pending_reasons
 from queuectl.web.history import usage_chart
 from queuectl.web.pages.queues import pending_page
 from queuectl.web.queue_buttons import queue_buttons
@@ -29,7 +29,7 @@ class LocalQueueRow:
 
     queue: LocalQueue
     target: ClusterQueue | None
-    counts: Counts
+    counts: GangCounts
 
 
 def routes(site: Site) -> list[Route]:
@@ -50,11 +50,11 @@ def routes(site: Site) -> list[Route]:
 async def _list(site: Site, request: Request) -> Response:
     access = await site.access(request)
     config = await site.config()
-    wanted = text(request, "namespace")
-    found = [
+    namespace = text(request, "namespace")
+    queues = [
         queue
         for _, queue in sorted(config.local_queues.items())
-        if access.sees(queue.namespace) and wanted in ("", queue.namespace)
+        if access.sees(queue.namespace) and namespace in ("", queue.namespace)
     ]
     tallies = by_local_queue(access.tallies(await site.store.tallies()))
     rows = [
@@ -63,10 +63,10 @@ async def _list(site: Site, request: Request) -> Response:
             config.cluster_queues.get(queue.cluster_queue),
             counts_of(tallies.get((queue.namespace, queue.name), ())),
         )
-        for queue in found[:SHOWN]
+        for queue in queues[:SHOWN]
     ]
     return site.page(
-        request, "local_queues.html", access, queues=rows, found=len(found), namespace=wanted
+        request, "local_queues.html", access, queues=rows, found=len(queues), namespace=namespace
     )
 
 
@@ -76,7 +76,7 @@ async def _one(site: Site, request: Request) -> Response:
     config = await site.config()
     queue = config.local_queues.get((namespace, name))
     if queue is None or not access.sees(namespace):
-        raise Problem(ProblemType.NOT_FOUND, f"LocalQueue {namespace}/{name} does not exist")
+        raise ApiProblem(ProblemType.NOT_FOUND, f"LocalQueue {namespace}/{name} does not exist")
     snapshot = await site.current_snapshot()
     tallies = await site.store.tallies()
     mine = [t for t in tallies if (t.namespace, t.queue) == (namespace, name)]

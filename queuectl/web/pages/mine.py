@@ -15,7 +15,7 @@ from queuectl.web.access_scope import AccessScope
 from queuectl.web.advice import next_step
 from queuectl.web.pages.workloads import order_of, page_of
 from queuectl.web.site import PREFIX, Site, text
-from queuectl.web.words import Column, address, headings
+from queuectl.web.words import TableColumn, address, headings
 
 _MOST: Final = 50
 _FINISHED: Final = 10
@@ -23,13 +23,13 @@ _NEWEST: Final = WorkloadOrder(SortKey.QUEUED_AT, descending=True)
 _LATEST: Final = WorkloadOrder(SortKey.SINCE, descending=True)
 _UNFINISHED: Final = frozenset(State) - {State.FINISHED}
 _COLUMNS: Final = (
-    Column("State", SortKey.STATE),
-    Column("Job", SortKey.NAME),
-    Column("GPUs", SortKey.GPUS, numeric=True),
-    Column("Why"),
-    Column("Start"),
-    Column("What to do"),
-    Column("Queued", SortKey.QUEUED_AT, numeric=True, elapsed=True),
+    TableColumn("State", SortKey.STATE),
+    TableColumn("Job", SortKey.NAME),
+    TableColumn("GPUs", SortKey.GPUS, numeric=True),
+    TableColumn("Why"),
+    TableColumn("Start"),
+    TableColumn("What to do"),
+    TableColumn("Queued", SortKey.QUEUED_AT, numeric=True, elapsed=True),
 )
 
 
@@ -49,14 +49,14 @@ def routes(site: Site) -> list[Route]:
 
 async def _mine(site: Site, request: Request) -> Response:
     access = await site.access(request)
-    asked = _asked(site, access, request)
+    query = _asked(site, access, request)
     order = order_of(request, _NEWEST)
-    chosen = bool(asked["user"] or asked["namespace"])
+    chosen = bool(query["user"] or query["namespace"])
     page, jobs, finished = None, [], []
     if chosen:
-        page = await page_of(site, request, _filter(asked, access, _UNFINISHED), order, _MOST)
+        page = await page_of(site, request, _filter(query, access, _UNFINISHED), order, _MOST)
         jobs = await site.presenter.workloads(request, page.entries)
-        ended = _filter(asked, access, frozenset([State.FINISHED]))
+        ended = _filter(query, access, frozenset([State.FINISHED]))
         last = await site.store.list_workloads(ended, None, _FINISHED, _LATEST)
         finished = await site.presenter.workloads(request, last.entries)
     cursor = page.cursor if page is not None else None
@@ -64,15 +64,15 @@ async def _mine(site: Site, request: Request) -> Response:
         request,
         "mine.html",
         access,
-        asked=asked,
+        asked=query,
         chosen=chosen,
         namespaces=sorted(await _namespaces(site, access)),
-        headings=headings(_COLUMNS, order, asked),
+        headings=headings(_COLUMNS, order, query),
         jobs=jobs,
         finished=finished,
         next_step=next_step,
-        first=address(asked, order) if "cursor" in request.query_params else None,
-        more=address(asked, order, cursor=cursor) if cursor else None,
+        first=address(query, order) if "cursor" in request.query_params else None,
+        more=address(query, order, cursor=cursor) if cursor else None,
     )
 
 
@@ -84,10 +84,10 @@ def _asked(site: Site, access: AccessScope, request: Request) -> dict[str, str]:
     return asked
 
 
-def _filter(asked: dict[str, str], access: AccessScope, states: frozenset[State]) -> WorkloadFilter:
+def _filter(query: dict[str, str], access: AccessScope, states: frozenset[State]) -> WorkloadFilter:
     return WorkloadFilter(
-        namespace=asked["namespace"] or None,
-        user=asked["user"] or None,
+        namespace=query["namespace"] or None,
+        user=query["user"] or None,
         states=states,
         namespaces=access.namespaces,
     )

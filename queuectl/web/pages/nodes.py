@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.domain.cluster_map import (
     ClusterMap,
     GangOnMap,
@@ -38,7 +38,7 @@ class NodeRow:
         closed: why it is unschedulable; empty = it is schedulable.
         tainted: (device, taint) of each taint that takes a device out of placement.
         tenants: name, uid (empty = not visible) and GPUs of each gang on it.
-        others: GPUs of unmanaged pods.
+        unmanaged: GPUs of unmanaged pods.
     """
 
     name: str
@@ -47,11 +47,11 @@ class NodeRow:
     tainted: tuple[tuple[str, str], ...]
     gpus: float
     free: float
-    others: float
+    unmanaged: float
     tenants: tuple[tuple[str, str, float], ...]
 
 
-class Plan:
+class MapLayout:
     """A cluster map in the order of one topology."""
 
     def __init__(self, cluster_map: ClusterMap, topology: str | None) -> None:
@@ -86,7 +86,7 @@ class Plan:
         return sorted(places, key=lambda place: (of[place] < 0, of[place]))
 
 
-def columns(plan: Plan, access: AccessScope) -> dict[str, Any]:
+def columns(plan: MapLayout, access: AccessScope) -> dict[str, Any]:
     """The cluster map as columns for the canvas. A gang that the caller may not see has neither name nor queue.
 
     ``closed``: per node, why it is unschedulable; empty = it is schedulable. ``tainted``: per node, the number of devices that taints take out
@@ -124,7 +124,7 @@ def _gang(gang: GangOnMap, access: AccessScope) -> list[Any]:
     ]
 
 
-def matching(plan: Plan, q: str, access: AccessScope) -> Iterator[int]:
+def matching(plan: MapLayout, q: str, access: AccessScope) -> Iterator[int]:
     """Indices of nodes with this text in the name, the domain or the name of a visible gang."""
     wanted = q.casefold()
     gangs = plan.cluster_map.gangs
@@ -140,7 +140,7 @@ def matching(plan: Plan, q: str, access: AccessScope) -> Iterator[int]:
             yield place
 
 
-def node_row(plan: Plan, place: int, access: AccessScope) -> NodeRow:
+def node_row(plan: MapLayout, place: int, access: AccessScope) -> NodeRow:
     """The row of a node."""
     occupancy = plan.cluster_map.occupancies[place]
     tenants = []
@@ -176,12 +176,12 @@ def _closed(occupancy: NodeOccupancy) -> str:
 def routes(site: Site) -> list[Route]:
     """Offer the page, its data, and the list of nodes that a search finds."""
 
-    async def visible_plan(request: Request) -> tuple[AccessScope, Plan | None]:
+    async def visible_plan(request: Request) -> tuple[AccessScope, MapLayout | None]:
         await site.guard.require(request, Right("list", "nodes"))
         access = await site.access(request)
         cluster_map = await site.cluster_map()
         topology = request.query_params.get("topology")
-        return access, Plan(cluster_map, topology) if cluster_map is not None else None
+        return access, MapLayout(cluster_map, topology) if cluster_map is not None else None
 
     async def page(request: Request) -> Response:
         access, plan = await visible_plan(request)
@@ -194,7 +194,7 @@ def routes(site: Site) -> list[Route]:
     async def data(request: Request) -> Response:
         access, plan = await visible_plan(request)
         if plan is None:
-            raise Problem(ProblemType.NOT_READY, "this replica has not listed the nodes yet")
+            raise ApiProblem(ProblemType.NOT_READY, "this replica has not listed the nodes yet")
         body = orjson.dumps(columns(plan, access))
         return Response(body, media_type="application/json", headers={"Cache-Control": "no-store"})
 
@@ -205,7 +205,7 @@ def routes(site: Site) -> list[Route]:
     ]
 
 
-def _found(plan: Plan | None, request: Request, access: AccessScope) -> dict[str, Any]:
+def _found(plan: MapLayout | None, request: Request, access: AccessScope) -> dict[str, Any]:
     """The nodes that a search finds; none without a search."""
     q = text(request, "q")
     places: Iterable[int] = matching(plan, q, access) if plan is not None and q else ()

@@ -29,7 +29,7 @@ _NONE: Final = Fraction()
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BarSegment:
     """A part of a bar: GPUs of one kind. ``style`` is its class in the style sheet."""
 
     name: str
@@ -56,7 +56,7 @@ class Sums:
     free: float
     allocated: float
     fragmented: float
-    parts: tuple[Part, ...]
+    parts: tuple[BarSegment, ...]
     efficiency: GpuParts
 
 
@@ -84,7 +84,7 @@ def sums_of(cluster_map: ClusterMap) -> Sums:
         rounded(free),
         rounded(everything - unused),
         rounded(summed(occupancy.fragmented for occupancy in takes)),
-        tuple(Part(name, style, rounded(gpus)) for name, style, gpus in parts if gpus > 0),
+        tuple(BarSegment(name, style, rounded(gpus)) for name, style, gpus in parts if gpus > 0),
         sum(efficiency_of(cluster_map.gangs, cluster_map.occupancies).values(), NO_GPUS),
     )
 

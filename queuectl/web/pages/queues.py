@@ -9,13 +9,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.domain.errors import BadInput
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import DocumentKey, QueueCounts, WorkloadFilter
 from queuectl.domain.queues import ClusterQueue
 from queuectl.web.access_scope import AccessScope
-from queuectl.web.counts import ADMITTED, Counts, by_local_queue, counts_of, pending_reasons
+from queuectl.web.counts import ADMITTED, GangCounts, by_local_queue, counts_of, pending_reasons
 from queuectl.web.history import usage_chart
 from queuectl.web.queue_buttons import queue_buttons
 from queuectl.web.quotas import QuotaBar, Quotas, quotas_of
@@ -31,7 +31,7 @@ class QueueRow:
 
     queue: ClusterQueue
     bars: tuple[QuotaBar, ...]
-    counts: Counts
+    counts: GangCounts
 
 
 def rows(quotas: Quotas, tallies: tuple[QueueCounts, ...], access: AccessScope) -> list[QueueRow]:
@@ -118,7 +118,7 @@ async def _seen(
     if not sees(name, quotas, access):
         await site.guard.require(request, Right("get", "clusterqueues", "", name))
     if name not in quotas.stated.cluster_queues:
-        raise Problem(ProblemType.NOT_FOUND, f"ClusterQueue {name} does not exist")
+        raise ApiProblem(ProblemType.NOT_FOUND, f"ClusterQueue {name} does not exist")
     return access, quotas, tallies
 
 
@@ -140,7 +140,7 @@ class LocalRow:
     namespace: str
     name: str
     exists: bool
-    counts: Counts
+    counts: GangCounts
 
 
 def _local_queues(
@@ -192,7 +192,7 @@ async def _admitted(site: Site, request: Request, name: str, access: AccessScope
     try:
         page = await site.store.list_workloads(wanted, cursor, PAGE)
     except BadInput as error:
-        raise Problem(ProblemType.INVALID_PARAMETER, str(error)) from error
+        raise ApiProblem(ProblemType.INVALID_PARAMETER, str(error)) from error
     return {
         "admitted": await site.presenter.workloads(request, page.entries),
         "next_cursor": page.cursor,

@@ -12,14 +12,14 @@ from starlette.routing import Route
 
 from queuectl.api.oidc.browser import BrowserLogins
 from queuectl.api.oidc.login import CALLBACK, LoginRefused
-from queuectl.api.problems import Problem
+from queuectl.api.problems import ApiProblem
 from queuectl.domain.errors import BadInput, IssuerUnavailable, StoreUnavailable
 from queuectl.web.site import PREFIX, Site
 
 _log = structlog.get_logger(source="queuectl.web")
 _SIGN_IN: Final = "/signin"
 _DONE: Final = "/signin/done"
-_REFUSALS: Final = (LoginRefused, IssuerUnavailable, StoreUnavailable, Problem)
+_REFUSALS: Final = (LoginRefused, IssuerUnavailable, StoreUnavailable, ApiProblem)
 
 
 def routes(site: Site, logins: BrowserLogins | None) -> list[Route]:
@@ -37,9 +37,9 @@ def routes(site: Site, logins: BrowserLogins | None) -> list[Route]:
             logins.shown(response)
         return response
 
-    found = [Route(_SIGN_IN, sign_in)]
+    pages = [Route(_SIGN_IN, sign_in)]
     if logins is None:
-        return found
+        return pages
 
     async def start(request: Request) -> Response:
         try:
@@ -64,7 +64,7 @@ def routes(site: Site, logins: BrowserLogins | None) -> list[Route]:
         return site.page(request, "signedin.html", next=_own_page(request.query_params.get("next")))
 
     return [
-        *found,
+        *pages,
         Route("/signin/oidc", start),
         Route(CALLBACK.removeprefix(PREFIX), callback),
         Route(_DONE, done),
@@ -84,9 +84,9 @@ def _why(error: Exception) -> str:
     return f"The login was refused: {error}."
 
 
-def _own_page(wanted: str | None) -> str:
+def _own_page(address: str | None) -> str:
     """The page to show after sign-in: one of the dashboard, so that no link leads to another site. By default the first page."""
-    text = wanted or ""
+    text = address or ""
     plain = text.startswith(f"{PREFIX}/") and "\\" not in text and text.isprintable()
     own = plain and text != f"{PREFIX}/" and "//" not in text.partition("?")[0]
     return text if own else f"{PREFIX}/home"

@@ -50,7 +50,7 @@ _NO_NAME: Final = "(none)"
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class UsageRow:
     """A row of the table. ``address``: of a page about it; empty where there is none."""
 
     name: str
@@ -58,7 +58,7 @@ class Group:
     sums: ReportRow
 
     @property
-    def rest(self) -> int:
+    def unused(self) -> int:
         """Units with samples that busy gangs left unused: neither used, nor idle or stuck."""
         held = self.sums.amounts
         return max(0, held.allocated - held.used - held.idle - held.stuck - held.unknown)
@@ -90,32 +90,32 @@ def routes(site: Site) -> list[Route]:
     return [Route("/usage", usage)]
 
 
-async def _report(site: Site, request: Request, asked: dict[str, str]) -> Report:
-    """Raises Problem when a parameter is wrong, or the caller may get no report."""
+async def _report(site: Site, request: Request, query: dict[str, str]) -> Report:
+    """Raises ApiProblem when a parameter is wrong, or the caller may get no report."""
     seen = await site.guard.visible(request, "get", "reports", site.store.namespaces)
     if seen is not None and not seen:
         await site.guard.require(request, Right("get", "reports"))
     try:
-        grouping = Grouping.parse(asked["by"])
+        grouping = Grouping.parse(query["by"])
     except BadInput as error:
         raise wrong_parameter("by", str(error)) from error
-    period = _period(asked, site.clock())
+    period = _period(query, site.clock())
     try:
         return await site.store.usage.report(period, grouping, seen)
     except BadInput as error:
         raise wrong_parameter("span", str(error)) from error
 
 
-def _period(asked: dict[str, str], now: float) -> Period:
-    """Raises Problem."""
-    if asked["span"] != _DAYS:
-        return period_of(asked["span"], None, now)
+def _period(query: dict[str, str], now: float) -> Period:
+    """Raises ApiProblem."""
+    if query["span"] != _DAYS:
+        return period_of(query["span"], None, now)
     for name in ("from", "to"):
-        if not _DAY.fullmatch(asked[name]):
+        if not _DAY.fullmatch(query[name]):
             raise wrong_parameter(
-                name, f"{name}: {asked[name]!r} is not a day in the form 2026-11-20"
+                name, f"{name}: {query[name]!r} is not a day in the form 2026-11-20"
             )
-    return period_of(f"{asked['from']}T00:00:00Z", f"{asked['to']}T23:59:59Z", now)
+    return period_of(f"{query['from']}T00:00:00Z", f"{query['to']}T23:59:59Z", now)
 
 
 def _groupings(accounting: Accounting) -> dict[str, str]:
@@ -130,11 +130,11 @@ async def _context(site: Site, access: AccessScope, report: Report) -> dict[str,
     shown, others = rows[:SHOWN], rows[SHOWN:]
     addresses = await _addresses(site, access, report.grouping.by, shown)
     groups = [
-        Group(_name(row), address, row) for row, address in zip(shown, addresses, strict=True)
+        UsageRow(_name(row), address, row) for row, address in zip(shown, addresses, strict=True)
     ]
     if others:
         rest = total_of(replace(report, rows=tuple(others)))
-        groups.append(Group(f"{len(others)} others", "", rest))
+        groups.append(UsageRow(f"{len(others)} others", "", rest))
     waste = waste_report(replace(report, rows=(total,)))
     return {
         "total": total,

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.domain.decisions import KEPT_SECONDS
 from queuectl.domain.errors import BadInput
 from queuectl.domain.identity import Right
@@ -32,7 +32,7 @@ from queuectl.web.pods import PodTable, pod_table
 from queuectl.web.ranks import ranks_of
 from queuectl.web.recent_commands import asked_of
 from queuectl.web.site import PREFIX, Site, text, whole
-from queuectl.web.words import Column, address, headings
+from queuectl.web.words import TableColumn, address, headings
 
 PAGE: Final = 100
 _FILTERS: Final = ("q", "namespace", "queue", "localqueue", "user", "state", "reason")
@@ -40,16 +40,16 @@ _STEPS: Final = 200  # of a history, the latest
 _PLACED: Final = (State.RESERVED, State.STARTING)
 _UID: Final = re.compile(r"[0-9A-Za-z._-]{1,128}")
 _COLUMNS: Final = (
-    Column("Workload", SortKey.NAME),
-    Column("Kind"),
-    Column("State", SortKey.STATE),
-    Column("ClusterQueue", SortKey.CLUSTER_QUEUE),
-    Column("User", SortKey.USER),
-    Column("Position", numeric=True),
-    Column("GPUs", SortKey.GPUS, numeric=True),
-    Column("Priority", SortKey.PRIORITY, numeric=True),
-    Column("In state for", SortKey.SINCE, numeric=True, elapsed=True),
-    Column("Reason"),
+    TableColumn("Workload", SortKey.NAME),
+    TableColumn("Kind"),
+    TableColumn("State", SortKey.STATE),
+    TableColumn("ClusterQueue", SortKey.CLUSTER_QUEUE),
+    TableColumn("User", SortKey.USER),
+    TableColumn("Position", numeric=True),
+    TableColumn("GPUs", SortKey.GPUS, numeric=True),
+    TableColumn("Priority", SortKey.PRIORITY, numeric=True),
+    TableColumn("In state for", SortKey.SINCE, numeric=True, elapsed=True),
+    TableColumn("Reason"),
 )
 
 
@@ -93,72 +93,72 @@ def routes(site: Site) -> list[Route]:
 
 
 def order_of(request: Request, default: WorkloadOrder = BY_NAME) -> WorkloadOrder:
-    """The order that the address names. Raises Problem."""
+    """The order that the address names. Raises ApiProblem."""
     given = text(request, "sort")
     try:
         return WorkloadOrder.parse(given) if given else default
     except BadInput as error:
-        raise Problem(ProblemType.INVALID_PARAMETER, str(error)) from error
+        raise ApiProblem(ProblemType.INVALID_PARAMETER, str(error)) from error
 
 
 async def page_of(
-    site: Site, request: Request, wanted: WorkloadFilter, order: WorkloadOrder, limit: int = PAGE
+    site: Site, request: Request, filters: WorkloadFilter, order: WorkloadOrder, limit: int = PAGE
 ) -> WorkloadPage:
-    """The page of a list that the address names by its cursor. Raises Problem."""
+    """The page of a list that the address names by its cursor. Raises ApiProblem."""
     cursor = request.query_params.get("cursor")
     try:
-        return await site.store.list_workloads(wanted, cursor, limit, order)
+        return await site.store.list_workloads(filters, cursor, limit, order)
     except BadInput as error:
-        raise Problem(ProblemType.INVALID_PARAMETER, str(error)) from error
+        raise ApiProblem(ProblemType.INVALID_PARAMETER, str(error)) from error
 
 
 async def _list(site: Site, request: Request) -> Response:
-    asked = {name: text(request, name) for name in _FILTERS}
+    query = {name: text(request, name) for name in _FILTERS}
     access = await site.access(request)
-    found = await _by_name(site, access, asked["q"])
-    if len(found) == 1:
-        return RedirectResponse(f"{PREFIX}/workloads/{found[0].uid}", 303)
-    states = frozenset([State(asked["state"])] if asked["state"] in set(State) else [])
-    wanted = WorkloadFilter(
-        namespace=asked["namespace"] or None,
-        cluster_queue=asked["queue"] or None,
+    named = await _by_name(site, access, query["q"])
+    if len(named) == 1:
+        return RedirectResponse(f"{PREFIX}/workloads/{named[0].uid}", 303)
+    states = frozenset([State(query["state"])] if query["state"] in set(State) else [])
+    filters = WorkloadFilter(
+        namespace=query["namespace"] or None,
+        cluster_queue=query["queue"] or None,
         states=states,
         namespaces=access.namespaces,
-        user=asked["user"] or None,
-        queue=asked["localqueue"] or None,
-        code=Code(asked["reason"]) if asked["reason"] in set(Code) else None,
+        user=query["user"] or None,
+        queue=query["localqueue"] or None,
+        code=Code(query["reason"]) if query["reason"] in set(Code) else None,
     )
     order = order_of(request)
     page = (
-        WorkloadPage(tuple(found), None) if found else await page_of(site, request, wanted, order)
+        WorkloadPage(tuple(named), None) if named else await page_of(site, request, filters, order)
     )
     return site.page(
         request,
         "workloads.html",
         access,
-        asked=asked,
-        found=found,
+        asked=query,
+        found=named,
         states=list(State),
         reasons=sorted(MEANINGS),
-        headings=headings(_COLUMNS, order, asked),
+        headings=headings(_COLUMNS, order, query),
         sort=str(order),
         workloads=await site.presenter.workloads(request, page.entries),
-        first=address(asked, order) if "cursor" in request.query_params else None,
-        more=address(asked, order, cursor=page.cursor) if page.cursor else None,
+        first=address(query, order) if "cursor" in request.query_params else None,
+        more=address(query, order, cursor=page.cursor) if page.cursor else None,
     )
 
 
-async def _by_name(site: Site, access: AccessScope, given: str) -> list[Entry]:
+async def _by_name(site: Site, access: AccessScope, reference: str) -> list[Entry]:
     """The visible workloads with this ``namespace/name`` or uid, at most one of each kind.
 
     Finished workloads are found where no other workload has the name.
     """
-    namespace, slash, name = given.partition("/")
+    namespace, slash, name = reference.partition("/")
     entries: Sequence[Entry | None]
     if slash:
         entries = await site.store.find_workloads(namespace, name)
     else:
-        entries = [await site.store.get_workload(given) if _UID.fullmatch(given) else None]
+        entries = [await site.store.get_workload(reference) if _UID.fullmatch(reference) else None]
     found = [entry for entry in entries if entry is not None and access.sees(entry.namespace)]
     return [entry for entry in found if entry.state is not State.FINISHED] or found
 
@@ -171,7 +171,7 @@ async def _seen(site: Site, request: Request) -> tuple[Entry, AccessScope]:
     """
     uid = request.path_params["uid"]
     entry = await site.store.get_workload(uid) if _UID.fullmatch(uid) else None
-    none = Problem(ProblemType.NOT_FOUND, f"there is no workload with uid {uid}")
+    none = ApiProblem(ProblemType.NOT_FOUND, f"there is no workload with uid {uid}")
     if entry is None:
         raise none
     right = Right("get", "workloads", entry.namespace, entry.name)

@@ -16,7 +16,7 @@ let groups = []; // captions of the domains of the coarsest level
 let size = 0;
 let at = -1;
 
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const by = () => tools.elements.by.value;
 // The value of the coarsest level, with the name of the level where the value does not begin with it.
 function caption(value) {
@@ -104,9 +104,9 @@ function draw() {
   pen.setTransform(scale, 0, 0, scale, 0, 0);
   pen.clearRect(0, 0, canvas.width, canvas.height);
   const inks = {
-    free: colour("--free"), busy: colour("--c-active"), out: colour("--c-out"), unknown: colour("--c-unknown"),
-    idle: colour("--c-idle"), ink: colour("--ink"), soft: colour("--soft"), panel: colour("--panel"), accent: colour("--accent"),
-    danger: colour("--danger"),
+    free: color("--free"), busy: color("--c-active"), out: color("--c-out"), unknown: color("--c-unknown"),
+    idle: color("--c-idle"), ink: color("--ink"), soft: color("--soft"), panel: color("--panel"), accent: color("--accent"),
+    danger: color("--danger"),
   };
   pen.font = "600 12px system-ui, sans-serif";
   pen.fillStyle = inks.soft;

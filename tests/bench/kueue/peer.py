@@ -41,7 +41,7 @@ from queuectl.localcluster.client import get_plain, wait_until
 from queuectl.localcluster.errors import LocalClusterError
 from queuectl.localcluster.keeper import remove_tree
 from queuectl.localcluster.layout import free_ports
-from queuectl.localcluster.supervisor import Supervisor
+from queuectl.localcluster.supervisor import KeeperHandle
 from tests.bench.kueue.mix import Arrival, Mix
 
 API: Final = "kueue.x-k8s.io/v1beta2"
@@ -137,7 +137,7 @@ def _served(cluster: LocalCluster) -> set[str]:
 class Kueue:
     """A running manager; it ends with this process, and its folder goes with it."""
 
-    def __init__(self, home: Path, supervisor: Supervisor, health: str) -> None:
+    def __init__(self, home: Path, supervisor: KeeperHandle, health: str) -> None:
         self._home = home
         self._supervisor = supervisor
         self._health = health
@@ -152,7 +152,7 @@ class Kueue:
         """
         files = folder / "files"
         home = Path(tempfile.mkdtemp(prefix="kueue-"))
-        supervisor = Supervisor.spawn(home, remove=True)
+        supervisor = KeeperHandle.spawn(home, remove=True)
         try:
             webhook, metrics, health = free_ports(3)
             authority = Authority.create("kueue-authority")

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Pods
+from queuectl.demo.manifests import PodSetManifest
 from queuectl.demo.scenario import configuration
 from queuectl.domain.quantity import GPU
 from queuectl.localcluster import NodeSpec
@@ -78,9 +78,9 @@ def test_the_pages_on_queue_order_and_on_predictions(
         demo_cluster.runs(f"team-a/run-{number}")
     demo_cluster.submit("team-a", "next-64", whole(8), priority_class="batch")
     demo_cluster.waits("team-a/next-64", "WaitingForQuota")
-    demo_cluster.submit("team-a", "small-1", Pods(1, gpus=1), priority_class="batch")
+    demo_cluster.submit("team-a", "small-1", PodSetManifest(1, gpus=1), priority_class="batch")
     demo_cluster.waits("team-a/small-1", "WaitingInOrder")
-    wide = Pods(10, gpus=8, required=RACK)
+    wide = PodSetManifest(10, gpus=8, required=RACK)
     demo_cluster.submit("team-b", "too-wide-80", wide, priority_class="batch")
     demo_cluster.waits("team-b/too-wide-80", "ShapeNeverFits")
     order.type("queuectl get workloads --state Pending")

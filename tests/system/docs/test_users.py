@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, Pods
+from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.demo.scenario import configuration
 from tests.support.pages import KIND_PAGES
 from tests.support.people import account, namespace
@@ -111,7 +111,7 @@ def test_the_page_on_rest(demo_cluster: DemoCluster, shell: Shell) -> None:
     alike(page.type('curl "$QUEUECTL_SERVER/api/v1/nodes?search'), page, '{"items": [{"name"')
     page.type('curl "$QUEUECTL_SERVER/api/v1/domains')
     page.type("curl -H 'If-None-Match")
-    demo_cluster.submit("team-b", "too-wide-80", Pods(10, gpus=8, required=RACK))
+    demo_cluster.submit("team-b", "too-wide-80", PodSetManifest(10, gpus=8, required=RACK))
     demo_cluster.waits("team-b/too-wide-80", "ShapeNeverFits")
     yours = m.job("yours", "team-a", "training", whole(4))
     (page.shell.folder / "yours.yaml").write_text(yaml.safe_dump(yours))

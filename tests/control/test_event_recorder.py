@@ -47,10 +47,10 @@ def recorder(cluster: FakeCluster) -> EventRecorder:
     )
 
 
-def run(presenter: EventRecorder, changes: Iterable[EntryChange]) -> None:
+def run(event_recorder: EventRecorder, changes: Iterable[EntryChange]) -> None:
     async def write() -> None:
-        presenter.add(changes)
-        task = asyncio.create_task(presenter.run())
+        event_recorder.add(changes)
+        task = asyncio.create_task(event_recorder.run())
         await asyncio.sleep(0.05)
         task.cancel()
 
@@ -98,9 +98,9 @@ def test_an_event_is_written_again_if_its_object_was_replaced(
     record = cluster.job(cluster.submit(batch_job("train")))
     changes = live_through(record, *LIVES[life])
     later = [change for name in then for change in live_through(record, *LIVES[name])]
-    presenter = recorder(cluster)
-    cluster.meanwhile = lambda: presenter.add(later[len(changes) :])
-    run(presenter, changes)
+    event_recorder = recorder(cluster)
+    cluster.meanwhile = lambda: event_recorder.add(later[len(changes) :])
+    run(event_recorder, changes)
     assert [event.reason for event in cluster.events] == events
 
 

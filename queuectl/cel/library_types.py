@@ -47,9 +47,9 @@ _CLASSES: Final[dict[str, Any]] = {
 }
 
 
-def kind_of(value: Any) -> str | None:
+def kind_of(operand: Any) -> str | None:
     """:data:`QUANTITY` or :data:`SEMVER`; None for each other value of an expression."""
-    name = getattr(getattr(value, "DESCRIPTOR", None), "full_name", None)
+    name = getattr(getattr(operand, "DESCRIPTOR", None), "full_name", None)
     return name if name in _CLASSES else None
 
 
@@ -141,9 +141,9 @@ def quantity(amount: Amount) -> Message:
     return made
 
 
-def amount(value: Message) -> Amount:
+def amount(message: Message) -> Amount:
     """The amount that a value of CEL holds."""
-    return Amount(Fraction(value.canonical), value.integral, value.computed)
+    return Amount(Fraction(message.canonical), message.integral, message.computed)
 
 
 # ---- semantic versions
@@ -173,6 +173,6 @@ def semver(version: Semver) -> Message:
     return made
 
 
-def version(value: Message) -> Semver:
+def version(message: Message) -> Semver:
     """The version that a value of CEL holds."""
-    return read_semver(value.canonical)
+    return read_semver(message.canonical)

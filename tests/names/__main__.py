@@ -1,0 +1,217 @@
+"""Checks the names of the code: ``python -m tests.names``.
+
+A public name, a parameter, and a local value that lives longer than ``LINES`` lines state a meaning: a word of ``EMPTY`` fits any
+value. The spelling is American. It prints a line for each such name, and exits with 1 if there are any outside ``OPEN``, or none in a package of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2] / "queuectl"
+LINES: Final = 10
+# fmt: off
+EMPTY: Final = frozenset({
+    "asked", "data", "done", "found", "given", "info", "item", "items", "kept", "known", "made",
+    "obj", "one", "ones", "other", "others", "res", "rest", "result", "results", "ret", "seen",
+    "taken", "temp", "these", "thing", "things", "this", "those", "tmp", "val", "value",
+    "values", "wanted",
+})
+# fmt: on
+BRITISH: Final = re.compile(
+    r"(?:cancell|labell|modell|signall)(?:ed|ing|er)|fulfil(?!l)|behaviour|colour|favour|honour|neighbour"
+    r"|judgement|centre|licence|grey|(?:organ|normal|serial|minim|maxim|optim|summar|anonym|initial)is(?:e|ing|ation)"
+)
+OPEN: Final = frozenset(
+    {
+        "db",
+        "domain/plan",
+        "domain/workload",
+        "objects/configuration/queue_config",
+        "objects/configuration/values",
+        "planner",
+        "simulate",
+    }
+)
+"""Packages and modules that are not checked yet. The list only shrinks."""
+API: Final = frozenset(
+    {"View", "ReportView", "BaseModel", "Struct", "Wire", "Strict", "ObjectHead", "DescriptionPart"}
+)
+"""Bases of classes whose fields have their names from Kubernetes, from Prometheus or from REST."""
+FIXED: Final = frozenset(
+    {
+        "BoundedProtocol.data_received.data",  # asyncio
+        "CommandState.DONE",  # REST, as all states of commands
+        "DONE",
+        *(
+            f"{kind}.value" for kind in ("Taint", "NodeTaint", "Toleration", "DeviceTaint")
+        ),  # Kubernetes
+        *(f"{kind}.value" for kind in ("DeviceToleration", "PriorityClassRecord")),
+        "Requirement.values",
+        "AllowPreemption.value",
+        "_Typed._coerce_value.value",  # typer
+        "FeedLine.data",  # server-sent events
+        "StreamEvent.data",
+    }
+)
+"""Other names that a protocol or a framework fixes."""
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, order=True)
+class Finding:
+    """A name without a meaning. ``name`` begins with the class and the function that it is in."""
+
+    path: str
+    line: int
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"queuectl/{self.path}:{self.line}: {self.kind} {self.name}"
+
+
+def _parameters(function: _Function | ast.Lambda) -> Iterator[ast.arg]:
+    signature = function.args
+    yield from (*signature.posonlyargs, *signature.args, *signature.kwonlyargs)
+    yield from filter(None, (signature.vararg, signature.kwarg))
+
+
+def _uses(tree: ast.AST, hidden: frozenset[str] = frozenset()) -> Iterator[tuple[str, int, bool]]:
+    """The names in a function, with the line and whether it binds them. Comprehensions and lambdas hide names of their own."""
+    for node in ast.iter_child_nodes(tree):
+        inner = hidden
+        match node:
+            case ast.Name(id=name) if name not in hidden:
+                yield name, node.lineno, isinstance(node.ctx, ast.Store)
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                yield name, node.lineno, True
+            case ast.Lambda():
+                inner = hidden | {parameter.arg for parameter in _parameters(node)}
+            case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+                targets = (part for loop in node.generators for part in ast.walk(loop.target))
+                inner = hidden | {part.id for part in targets if isinstance(part, ast.Name)}
+        yield from _uses(node, inner)
+
+
+def _long_lived(function: _Function) -> Iterator[tuple[str, int]]:
+    """The names that live longer than ``LINES`` lines, from the first binding to the last use, and the lines of the bindings."""
+    first, last = dict[str, int](), dict[str, int]()
+    for name, line, binds in _uses(function):
+        if binds:
+            first.setdefault(name, line)
+        last[name] = max(line, last.get(name, 0))
+    return ((name, line) for name, line in first.items() if last[name] - line > LINES)
+
+
+class _Names(ast.NodeVisitor):
+    """Collects the names that must have a meaning: kind, line, and name after those of its class and function."""
+
+    def __init__(self) -> None:
+        self.names: list[tuple[str, int, str]] = []
+        self._outer: list[ast.ClassDef | _Function] = []
+
+    def _add(self, kind: str, line: int, name: str) -> None:
+        self.names.append((kind, line, ".".join((*(node.name for node in self._outer), name))))
+
+    def _add_public(self, kind: str, line: int, name: str) -> None:
+        if not any(part.startswith("_") for part in (*(node.name for node in self._outer), name)):
+            self._add(kind, line, name)
+
+    def _enter(self, node: ast.ClassDef | _Function) -> None:
+        self._outer.append(node)
+        self.generic_visit(node)
+        self._outer.pop()
+
+    def visit(self, node: ast.AST) -> None:
+        match node:
+            case ast.ClassDef(name=name):
+                self._add_public("class", node.lineno, name)
+                self._enter(node)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self._add_function(node)
+                self._enter(node)
+            case ast.Name(id=name, ctx=ast.Store()):
+                if not self._in_function() and not self._is_api():
+                    self._add_public("attribute" if self._outer else "constant", node.lineno, name)
+            case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+                pass  # it has names of its own
+            case _:
+                self.generic_visit(node)
+
+    def _add_function(self, node: _Function) -> None:
+        if not self._in_function():
+            self._add_public("function", node.lineno, node.name)
+        if node.name != "__init__" and node.name.startswith("__"):
+            return  # Python fixes its parameters
+        self._outer.append(node)
+        for parameter in _parameters(node):
+            self._add("parameter", parameter.lineno, parameter.arg)
+        for name, line in _long_lived(node):
+            self._add("local", line, name)
+        self._outer.pop()
+
+    def _in_function(self) -> bool:
+        return any(isinstance(node, _Function) for node in self._outer)
+
+    def _is_api(self) -> bool:
+        bases = (
+            self._outer[-1].bases
+            if self._outer and isinstance(self._outer[-1], ast.ClassDef)
+            else []
+        )
+        return any(ast.unparse(base).rpartition(".")[2] in API for base in bases)
+
+
+def findings(path: Path) -> list[Finding]:
+    """The names of a module that have no meaning, and its own."""
+    module = path.relative_to(ROOT)
+    visitor = _Names()
+    visitor.visit(ast.parse(path.read_text()))
+    return [
+        Finding(module.as_posix(), line, kind, name)
+        for kind, line, name in [("module", 1, path.stem), *visitor.names]
+        if _is_wrong(name.rpartition(".")[2].strip("_").lower()) and name not in FIXED
+    ]
+
+
+def _is_wrong(word: str) -> bool:
+    return word in EMPTY or BRITISH.search(word) is not None
+
+
+def package(path: str) -> str:
+    """The entry of ``OPEN`` that a module belongs to; otherwise its package."""
+    parts = path.removesuffix(".py").split("/")
+    prefixes = ("/".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return next((prefix for prefix in prefixes if prefix in OPEN), parts[0])
+
+
+def main() -> int:
+    """Check everything."""
+    parser = argparse.ArgumentParser(prog="python -m tests.names")
+    parser.add_argument("--count", action="store_true", help="print the numbers of all packages")
+    arguments = parser.parse_args()
+    everything = [finding for path in sorted(ROOT.rglob("*.py")) for finding in findings(path)]
+    counts = Counter(package(finding.path) for finding in everything)
+    if arguments.count:
+        print("\n".join(f"{count:6} {name}" for name, count in counts.most_common()))
+    closed = [finding for finding in everything if package(finding.path) not in OPEN]
+    print("\n".join(map(str, closed)), end="\n" * bool(closed))
+    clean = sorted(OPEN - counts.keys())
+    if clean:
+        print(f"tests/names: remove from OPEN, because they are clean: {', '.join(clean)}")
+    print(f"names: {len(closed)} findings", file=sys.stderr)
+    return int(bool(closed or clean))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
