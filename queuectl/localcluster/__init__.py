@@ -1,7 +1,7 @@
 """A real Kubernetes control plane on one machine, for the demo, the tests, the benchmarks and manual use.
 
 The components are etcd, kube-apiserver, kube-controller-manager, kube-scheduler, KWOK, which simulates the kubelets of GPU
-nodes, and operators of job kinds: the kubeflow training operator, and on demand those of `operators.OPERATORS`.  The programs are built once for each version (about eight minutes on two cores) and
+nodes, and operators of job kinds: the kubeflow training operator, and on demand those of `operators.OPERATORS`.  The programs are built once for each version (about five minutes on two cores) and
 cached.  A cluster then starts in a few seconds.  All servers listen only on loopback, with authentication and RBAC.
 
     from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec

@@ -147,7 +147,7 @@ def ensure(
 ) -> Assets:
     """Find every program, and build those that are neither provided nor cached.
 
-    The first build takes about eight minutes on two cores. Without a build, this takes milliseconds.
+    The first build takes about five minutes on two cores. Without a build, this takes milliseconds.
 
     Args:
         progress: Receives each build step; no step if all programs exist.
@@ -308,7 +308,7 @@ class _Builder:
         """Build all programs into a folder."""
         unit = self._unit
         packages = ["/".join(filter(None, (unit.module, path))) for path in unit.programs.values()]
-        self._step(f"Building {unit.key} (about {unit.minutes:.0f} min on two cores)", self._coming)
+        self._step(f"Building {unit.key} (about {unit.minutes:g} min on two cores)", self._coming)
         flags = " ".join(
             ["-s", "-w", *(f"-X {name}={value}" for name, value in unit.variables.items())]
         )

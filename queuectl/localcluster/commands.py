@@ -50,7 +50,7 @@ def up(
 ) -> None:
     """Start a cluster.
 
-    The first start builds the programs, which takes about eight minutes on two cores.
+    The first start builds the programs, which takes about five minutes on two cores.
     """
     try:
         names = tuple(filter(None, operators.split(",")))

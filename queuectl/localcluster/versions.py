@@ -108,7 +108,7 @@ def _of_kubernetes(name: str, release: str, programs: tuple[str, ...], minutes: 
 def kubernetes(release: str = KUBERNETES) -> Unit:
     """The programs of a cluster from one release of Kubernetes, such as `1.36.3`."""
     programs = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
-    return _of_kubernetes("kubernetes", release, programs, 4.0)
+    return _of_kubernetes("kubernetes", release, programs, 3.5)
 
 
 def kubectl(release: str = KUBERNETES) -> Unit:
@@ -125,21 +125,21 @@ _OTHERS: tuple[Unit, ...] = (
         module="go.etcd.io/etcd/server/v3",
         version="v3.6.8",
         programs={"etcd": ""},
-        minutes=0.5,
+        minutes=0.2,
     ),
     Unit(
         name="kwok",
         module="sigs.k8s.io/kwok",
         version="v0.8.0",
         programs={"kwok": "cmd/kwok"},
-        minutes=0.5,
+        minutes=0.2,
     ),
     Unit(
         name="training-operator",
         module="github.com/kubeflow/training-operator",
         version="v1.9.4",
         programs={"training-operator": "cmd/training-operator.v1"},
-        minutes=0.5,
+        minutes=0.2,
         # Its webhook server has no flag for the address and would listen on every interface of the machine. Its
         # certificate rotator uses one fixed folder in /tmp, which several clusters would share. The certificates are
         # created before it starts, so it does not need the rotator.
@@ -201,7 +201,7 @@ PROMETHEUS = Unit(
         ),
     ),
     patched=("cmd/promtool",),
-    minutes=1.5,
+    minutes=1.2,
 )
 """Not part of a cluster; the demo and the tests use it."""
 
