@@ -74,7 +74,7 @@ class Bodies:
     ) -> _Answer:
         """The same for a body with many documents, which has a larger limit in JSON.
 
-        ``build``: converts the body in the thread in which it is decoded. Raises the errors of ``build``, too.
+        ``build``: converts the body in the thread in which it is decoded. Also raises the errors of ``build``.
         """
         return await self._document(request, MAX_LIST_BYTES, _LIST_VALUES, build)
 

@@ -313,8 +313,8 @@ class _Builder:
             ["-s", "-w", *(f"-X {name}={value}" for name, value in unit.variables.items())]
         )
         tags = ["-tags", ",".join(unit.tags)] if unit.tags else []
-        # One command builds all programs: they share most packages, and are linked in parallel. The linker drops what
-        # describes the program to debuggers, so that the compiler needs not write it.
+        # One command builds all programs: they share most packages, and are linked in parallel. The linker drops the
+        # debug information, so the compiler does not write it.
         output = target if len(packages) > 1 else target / next(iter(unit.programs))
         self._run(
             "build",

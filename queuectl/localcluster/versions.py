@@ -119,7 +119,7 @@ def kubectl(release: str = KUBERNETES) -> Unit:
 TRAINING_OPERATOR_KINDS = ("pytorchjob", "tfjob", "xgboostjob", "paddlejob", "jaxjob")
 """The kinds that the training operator runs in a local cluster."""
 
-_OTHERS: tuple[Unit, ...] = (
+_COMPONENTS: tuple[Unit, ...] = (
     Unit(
         name="etcd",
         module="go.etcd.io/etcd/server/v3",
@@ -164,11 +164,11 @@ _OTHERS: tuple[Unit, ...] = (
 
 _TOGETHER = (
     (_KUBERNETES, f"v{KUBERNETES}"),
-    *((unit.module, unit.version) for unit in _OTHERS),
+    *((unit.module, unit.version) for unit in _COMPONENTS),
 )
 """The modules of a cluster. Each alone chooses other patch releases of the same libraries, which makes a build much longer."""
 
-_CLUSTER = tuple(replace(unit, together=_TOGETHER) for unit in _OTHERS)
+_CLUSTER = tuple(replace(unit, together=_TOGETHER) for unit in _COMPONENTS)
 TRAINING_OPERATOR = _CLUSTER[2]
 
 

@@ -258,7 +258,7 @@ class Planning:
         Users edit LocalQueues at any time: decisions for gangs of a LocalQueue that is stopped or has another ClusterQueue are
         dropped, and the rest is written. Each other change of the configuration makes the plan stale.
 
-        ``documents``: of the configuration it was made from. ``mig``: migrations off nodes that are emptied, too.
+        ``documents``: of the configuration it was made from. ``mig``: include migrations off nodes that are emptied.
         """
         dropped: frozenset[tuple[str, str]] = frozenset()
         reserved = (

@@ -101,8 +101,8 @@ async def recover(
 
 async def _listed(mirror: Mirror, store: LeaderStore, cluster: Cluster) -> asyncio.Task[None]:
     """Fill the copy of the cluster. The watch continues in the task."""
-    neighbor = KueueDetector(cluster, store, mirror.kinds)
-    kueue = await neighbor.keys_count()
+    detector = KueueDetector(cluster, store, mirror.kinds)
+    kueue = await detector.keys_count()
     missing = mirror.resources
     complete = asyncio.Event()
 
