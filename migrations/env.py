@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from queuectl.db.engine import parse_url
-from queuectl.db.schema import metadata
+from queuectl.db.tables import metadata
 
 
 def run(connection: Connection) -> None:

@@ -3,6 +3,8 @@
 Every route names its rights: by :meth:`Guard.needs` if the path contains namespace and name, and by :meth:`Guard.require` if
 the namespace is known only after the object is read. The middleware has determined the caller from token or session; a route
 reads neither.
+
+Which names of gangs a caller of the API sees, by its rights; the redaction itself is in :mod:`queuectl.domain.redaction`.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from typing import Any, Final, Protocol
 from fastapi import Depends, Request
 
 from queuectl.api.problems import ApiProblem, ProblemType
+from queuectl.db.ports import ApiStore
 from queuectl.domain.identity import Caller, Right
+from queuectl.domain.redaction import Explanation, Redactor, namespaces_in
 from queuectl.objects.configuration.config_kinds import CONFIG_KINDS
 
 ANONYMOUS: Final = Caller("unauthenticated caller")
@@ -187,3 +191,30 @@ class Guard:
     async def may(self, request: Request, right: Right) -> bool:
         """Whether the caller has this right."""
         return self._rights is None or await self._rights.may(caller_of(request), right)
+
+
+def redactor_for(
+    namespaces: Iterable[str], visible: Visible, own: Collection[str] = ()
+) -> Redactor:
+    """The redactor for a caller that can see the gangs of some of the ``namespaces`` namespaces. ``own``: see :class:`Redactor`."""
+    if visible is None:
+        return Redactor()
+    return Redactor(frozenset(namespaces) - frozenset(visible), drawn=True, own=own)
+
+
+async def redactor_of(
+    guard: Guard, request: Request, store: ApiStore, texts: Iterable[Explanation | str]
+) -> Redactor:
+    """The redactor for the caller of a request. Can raise ClusterUnavailable and StoreUnavailable.
+
+    Names of gangs in a namespace without a LocalQueue and without a workload are not redacted.
+    """
+    known: set[str] = set()
+
+    async def there() -> Iterable[str]:
+        named = frozenset[str]().union(*map(namespaces_in, texts))
+        if named:  # only known namespaces count: a text of this form can also be an image
+            known.update(named & await store.namespaces())
+        return known
+
+    return redactor_for(known, await guard.visible(request, "list", "workloads", there))

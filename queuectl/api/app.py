@@ -21,11 +21,11 @@ from queuectl.api.access import Guard
 from queuectl.api.auth import layers
 from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.api.body import Bodies
-from queuectl.api.current_configuration import CurrentConfiguration
 from queuectl.api.feed import EventFeed
 from queuectl.api.oidc.browser import BrowserLogins
 from queuectl.api.openapi import describe
 from queuectl.api.ports import ClusterReader, Diagnoser, HealthChecks
+from queuectl.api.reading import CurrentConfiguration
 from queuectl.api.routes import (
     audit,
     budgets,

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from fastapi import Depends, Request, Response
 
-from queuectl.api.access import ANONYMOUS, Guard, caller_of
+from queuectl.api.access import ANONYMOUS, Guard, caller_of, redactor_of
 from queuectl.api.body import missing, read_small
 from queuectl.api.command_views import (
     BODIES,
@@ -31,7 +31,6 @@ from queuectl.api.command_views import (
 )
 from queuectl.api.ports import Diagnoser
 from queuectl.api.problems import ApiProblem, ProblemType, wrong_parameter
-from queuectl.api.redaction import redactor_of
 from queuectl.db.ports import ApiStore
 from queuectl.domain.commands import Action, Command, objection, reserved_to_admins
 from queuectl.domain.errors import Conflict

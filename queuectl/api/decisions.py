@@ -6,10 +6,10 @@ from datetime import datetime
 
 from pydantic import Field
 
-from queuectl.api.events import EventView
+from queuectl.api.feed import EventView
 from queuectl.api.schemas import View, moment
-from queuectl.domain.decisions import StoredDecision
 from queuectl.domain.gpus import rounded
+from queuectl.domain.ledger import StoredDecision
 from queuectl.domain.plan import Proof
 
 

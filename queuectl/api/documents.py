@@ -14,8 +14,8 @@ from queuectl.api.access import Guard
 from queuectl.api.auth.audit import record_change
 from queuectl.api.body import MAX_SMALL, Bodies
 from queuectl.api.dry_run import applied, changes_of, dry_run_documents, excess_views, seen_excesses
+from queuectl.api.params import check_write, etag, unchanged
 from queuectl.api.ports import Diagnoser
-from queuectl.api.preconditions import check_write, etag, unchanged
 from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.api.reading import merged
 from queuectl.api.reservation_status import with_status

@@ -1,4 +1,7 @@
-"""What-if plans: requests and results. The names of gangs that the caller is not allowed to see are left out."""
+"""Manifests in the body of a what-if question: one text with jobs and configuration objects, sorted into the two lists.
+
+What-if plans: requests and results. The names of gangs that the caller is not allowed to see are left out.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,12 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from queuectl.api.access import Visible
+from queuectl.api.access import Visible, redactor_for
 from queuectl.api.body import MAX_BYTES
 from queuectl.api.dry_run import excess_views
 from queuectl.api.params import NAME
-from queuectl.api.redaction import redactor_for
+from queuectl.api.problems import wrong_members
+from queuectl.api.reading import read_yaml_stream
 from queuectl.api.schemas import (
     ExcessView,
     ObstacleView,
@@ -33,6 +37,40 @@ from queuectl.domain.redaction import ANOTHER_TEAM
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.what_if import WhatIfResult
 from queuectl.domain.workload import Placement, Workload
+from queuectl.objects.configuration.queue_config import is_config
+from queuectl.objects.documents import documents_of
+
+_FIELD: Final = "manifests"
+
+
+def with_manifests(body: PlanBody) -> PlanBody:
+    """The question with the documents of ``manifests`` in ``submit`` and ``config``.
+
+    Raises:
+        Problem: the text is not YAML, has too many values, or holds too many documents.
+        DocumentError: a document is not an object.
+    """
+    documents = documents_of(_values(body.manifests), _FIELD, plain=True)
+    submit, config = list(body.submit), list(body.config)
+    for document in documents:
+        (config if is_config(document) else submit).append(document.body)
+    for found, most, what in (
+        (submit, MOST_JOBS, "jobs"),
+        (config, MOST_OBJECTS, "configuration objects"),
+    ):
+        if len(found) > most:
+            reason = f"{len(found)} {what}; at most {most} can be tried out together"
+            raise wrong_members([{"field": _FIELD, "reason": reason}])
+    return body.model_copy(update={"submit": submit, "config": config, _FIELD: ""})
+
+
+def _values(text: str) -> list[Any]:
+    """A JSON list counts as that many documents."""
+    values: list[Any] = []
+    for value in read_yaml_stream(text.encode()):
+        values += value if isinstance(value, list) else [value]
+    return values
+
 
 MOST_WAITING: Final = 200  # listed gangs that stay pending
 MOST_JOBS: Final = 100  # submitted in one request

@@ -8,16 +8,14 @@ from typing import Final
 
 from fastapi import Request
 
-from queuectl.api.access import Guard
+from queuectl.api.access import Guard, redactor_of
 from queuectl.api.ports import Diagnoser
-from queuectl.api.redaction import redactor_of
 from queuectl.api.schemas import ExplainView, WorkloadView
 from queuectl.api.views import explain_view, workload_view
 from queuectl.db.ports import ApiStore
-from queuectl.domain.decisions import StoredDecision
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.estimates import ExpectedRunTime, ExpectedStart
-from queuectl.domain.ledger import Entry, State
+from queuectl.domain.ledger import Entry, State, StoredDecision
 from queuectl.domain.queries import (
     IN_QUEUE_ORDER,
     LONGEST_PAGE,

@@ -1,7 +1,7 @@
 """Stops and resumes a queue: one field of its configuration document, set with a right of its own.
 
 A person who may stop a queue needs no right to change the rest of its document. The leader acts on the field as soon as it
-is stored: see :mod:`queuectl.objects.configuration.admissibility`.
+is stored: see :mod:`queuectl.objects.configuration.queue_config`.
 """
 
 from __future__ import annotations

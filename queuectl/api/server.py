@@ -28,12 +28,12 @@ from starlette.types import ASGIApp
 
 from queuectl.api.connections import (
     DEFAULT_LIMITS,
+    BoundedProtocol,
     Closed,
     ConnectionLimits,
     OpenConnection,
     OpenConnections,
 )
-from queuectl.api.protocol import BoundedProtocol
 from queuectl.domain.errors import BadInput, QueuectlError
 
 STOP_SECONDS: Final = 5  # for requests in progress when the server stops

@@ -12,9 +12,8 @@ from cel_expr_python import cel
 from google.protobuf.message import Message
 
 from queuectl.cel import library_types
-from queuectl.cel.comparisons import same, within
-from queuectl.cel.functions import Function, no_overload
-from queuectl.cel.library_types import QUANTITY, SEMVER, Amount
+from queuectl.cel.expression import Function, no_overload
+from queuectl.cel.library_types import QUANTITY, SEMVER, Amount, same, within
 from queuectl.domain.semver import read_semver
 
 _T: Final = cel.Type

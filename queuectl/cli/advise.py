@@ -114,8 +114,8 @@ def _maker(jobs: Jobs) -> MakeSetting:
 
 
 def _runner(durations: DurationsOption) -> Run:
-    from queuectl.simulate.policy import Durations, Policy
     from queuectl.simulate.report import simulate  # the solver is slow to import
+    from queuectl.simulate.simulation import Durations, Policy
 
     policy = Policy(durations=Durations(durations))
 

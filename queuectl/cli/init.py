@@ -33,8 +33,7 @@ from queuectl.objects.files.records import read_record
 from queuectl.objects.kubernetes.nodes import read_node
 from queuectl.objects.kubernetes.wire import WireNode
 from queuectl.objects.names import is_name
-from queuectl.objects.proposal.configuration import Proposal, propose
-from queuectl.objects.proposal.text import as_yaml
+from queuectl.objects.proposal.configuration import Proposal, as_yaml, propose
 
 _NODES = "/api/v1/nodes"
 _NAMESPACES = "/api/v1/namespaces"

@@ -87,7 +87,7 @@ def _workloads(client: ServerClient, options: ListingOptions) -> None:
 
     columns, filters = WORKLOAD_COLUMNS, {"namespace": options.namespace, **options.filters}
     if options.watch:
-        from queuectl.cli.watch import printer, watch_workloads
+        from queuectl.cli.get import printer, watch_workloads
 
         watch_workloads(client, printer(options.output, columns, named), **filters)
     elif options.name is not None:
@@ -104,7 +104,7 @@ def _events(client: ServerClient, options: ListingOptions) -> None:
     scope = {"namespace": options.namespace, **options.filters}
     after = max(events.newest(client) - options.last, 0)
     if options.watch:
-        from queuectl.cli.watch import printer, watch_events
+        from queuectl.cli.get import printer, watch_events
 
         watch_events(client, printer(options.output, columns, named), after, **scope)
     else:

@@ -13,7 +13,7 @@ from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.lazy import lazy_group
 from queuectl.cli.program import tune_interpreter, version_line
 from queuectl.domain.errors import BadInput, QueuectlError
-from queuectl.domain.printable import printable
+from queuectl.domain.words import printable
 
 app = typer.Typer(
     cls=lazy_group(COMMANDS, FIRST), pretty_exceptions_enable=False, rich_markup_mode=None

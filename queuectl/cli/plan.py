@@ -18,9 +18,8 @@ import typer
 from rich.table import Table
 
 from queuectl.cli import terminal
-from queuectl.cli.ignored import ignored_lines
-from queuectl.cli.input_files import declared_kinds, read_bytes, read_objects
 from queuectl.cli.render import natural_width
+from queuectl.cli.targets import declared_kinds, ignored_lines, read_bytes, read_objects
 from queuectl.domain.diagnosis import Diagnosis, SuggestedFix
 from queuectl.domain.errors import BadInput
 from queuectl.domain.snapshot import MakeRoom
@@ -377,7 +376,7 @@ def _diagnoses(checked: CheckedPlan, most: int) -> list[Diagnosis]:
     pending = [refusal.uid for refusal in checked.decided.pending if refusal.lease is None][:most]
     if not pending:
         return []
-    from queuectl.control.explained import explained
+    from queuectl.control.checked_plan import explained
 
     return list(explained(checked, frozenset(pending)))
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from queuectl.cli import program
 from queuectl.cli.main import app
-from queuectl.domain.printable import printable
+from queuectl.domain.words import printable
 
 _COMPLETE_FILES: Final = 0  # cobra.ShellCompDirectiveDefault
 _NO_FILES: Final = 4  # cobra.ShellCompDirectiveNoFileComp

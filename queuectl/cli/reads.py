@@ -12,7 +12,7 @@ import msgspec
 from queuectl.cli.connection import connection_options
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
-from queuectl.cluster.nesting import LEVELS, decoded
+from queuectl.cluster.stream import LEVELS, decoded
 
 Document = Mapping[str, Any]
 

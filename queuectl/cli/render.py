@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from queuectl.cli import terminal
-from queuectl.domain.printable import has_controls
+from queuectl.domain.words import has_controls
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -25,10 +25,9 @@ def serve_command(log_format: FormatOption = "auto", log_level: LevelOption = "i
     """Run the controller, its REST API and its metrics. docs/reference/settings.md lists the environment variables with its settings."""
     from pydantic import ValidationError
 
-    from queuectl.control.environment import unknown_variables
-    from queuectl.control.settings import Settings
+    from queuectl.control.settings import Settings, unknown_variables
     from queuectl.domain.errors import QueuectlError
-    from queuectl.domain.printable import printable
+    from queuectl.domain.words import printable
 
     unknown = unknown_variables(os.environ)
     for sentence in unknown:
@@ -71,7 +70,7 @@ async def _serve(settings: Settings) -> None:
     from queuectl.api.routes.events import StreamLimit
     from queuectl.api.server import ListenAddress, WebServer
     from queuectl.control.composition import controller
-    from queuectl.control.leader.supervised import Job, supervised
+    from queuectl.control.leader.schedule import Job, supervised
     from queuectl.control.progress import end_if_stalled
     from queuectl.web.app import add_dashboard
 
@@ -129,8 +128,7 @@ async def _serve(settings: Settings) -> None:
 
 def _limits(settings: Settings) -> ConnectionLimits:
     """Of the connections to the REST API. Raises the limit of open files of this process."""
-    from queuectl.api.connections import ConnectionLimits
-    from queuectl.api.descriptors import connections_within, raise_limit
+    from queuectl.api.connections import ConnectionLimits, connections_within, raise_limit
 
     return ConnectionLimits(
         most=connections_within(raise_limit(), settings.connections),

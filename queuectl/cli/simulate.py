@@ -31,13 +31,13 @@ from queuectl.cli.simulation_input import (
     read_setting,
 )
 from queuectl.domain.errors import BadInput
-from queuectl.simulate.amounts import over_time_table, tables
+from queuectl.simulate.report import over_time_table, tables
 
 if TYPE_CHECKING:
-    from queuectl.simulate.amounts import Table as Titled
-    from queuectl.simulate.policy import Policy
+    from queuectl.simulate.report import Table as Titled
     from queuectl.simulate.results import PolicyOutcome
     from queuectl.simulate.setting import Setting
+    from queuectl.simulate.simulation import Policy
 
 
 # ---- The command
@@ -115,7 +115,7 @@ def simulate_command(
 def _policies(
     strategies: list[Strategy], durations: DurationsOption, placement: PlacementOption
 ) -> list[Policy]:
-    from queuectl.simulate.policy import Durations, Order, PlacementRule, Policy
+    from queuectl.simulate.simulation import Durations, Order, PlacementRule, Policy
 
     if Strategy.SJF in strategies and durations is not DurationsOption.DECLARED:
         raise BadInput("--strategy SJF: needs the run times of jobs; use --durations declared")
@@ -145,16 +145,16 @@ def _warn(setting: Setting, outcomes: list[PolicyOutcome], placement: PlacementO
 def _emit(output: SimulationFormat, outcomes: list[PolicyOutcome]) -> None:
     match output:
         case SimulationFormat.JSON:
-            from queuectl.simulate.documents import document
+            from queuectl.simulate.report import document
 
             documents = {found.policy: document(found) for found in outcomes}
             emit_json(documents if len(outcomes) > 1 else documents[outcomes[0].policy])
         case SimulationFormat.CSV:
-            from queuectl.simulate.documents import figures_csv
+            from queuectl.simulate.report import figures_csv
 
             sys.stdout.write(figures_csv(outcomes))
         case SimulationFormat.CSV_OVER_TIME:
-            from queuectl.simulate.documents import over_time_csv
+            from queuectl.simulate.report import over_time_csv
 
             sys.stdout.write(over_time_csv(outcomes))
         case SimulationFormat.HTML:

@@ -13,11 +13,10 @@ import typer
 
 from queuectl.cli import terminal
 from queuectl.cli.client import connect
-from queuectl.cli.ignored import ignored_lines
-from queuectl.cli.input_files import read_bytes, read_objects
-from queuectl.cli.recorded_trace import recorded_trace
 from queuectl.cli.spent_budgets import ServerLedger
+from queuectl.cli.targets import ignored_lines, read_bytes, read_objects
 from queuectl.cli.times import ago
+from queuectl.cli.trace import recorded_trace
 from queuectl.domain.errors import BadInput
 from queuectl.objects.documents import Document
 

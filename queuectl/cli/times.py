@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 
 from queuectl.cli.errors import CommandFailed, Exit
-from queuectl.objects.durations import read_duration
 from queuectl.objects.errors import RequestError
-from queuectl.objects.times import parse_time
+from queuectl.objects.times import parse_time, read_duration
 
 
 def ago(text: str, option: str) -> float:

@@ -1,15 +1,123 @@
-"""``queuectl trace``: the jobs that the server recorded, as CSV for ``queuectl simulate`` and ``queuectl advise``."""
+"""The jobs that a server recorded, as a trace: CSV of jobs, and CSV of their GPU utilization over time.
+
+``queuectl trace``: the jobs that the server recorded, as CSV for ``queuectl simulate`` and ``queuectl advise``.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from queuectl.cli.client import DEFAULT_SERVER, Server, connect
-from queuectl.cli.recorded_trace import recorded_trace
+from queuectl.cli.client import DEFAULT_SERVER, Json, Server, ServerClient, connect
+from queuectl.objects.configuration.config_kinds import PREFIX
+
+_JOBS: Final = (
+    *("job_id", "submit_s", "duration_s", "nodes_or_pods", "gpus_per_pod"),
+    *("queue", "name", "user", "priority", "gpu_util_pct", "finished"),
+)
+_UTILIZATION: Final = ("job_id", "after_s", "gpu_util_pct")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTrace:
+    """The answer of a server. ``until``: its end, in seconds after its begin. ``begins``: unix seconds."""
+
+    jobs: Sequence[Json]
+    until: float
+    begins: float
+
+    def jobs_csv(self, *, anonymous: bool = False) -> str:
+        """A line for each job, in the order of submission.
+
+        ``anonymous``: users and jobs have numbers instead of names. Namespaces and queues keep their names.
+        """
+        jobs = sorted(self.jobs, key=lambda item: (item["submitSeconds"], item["uid"]))
+        users: dict[str, str] = {"": ""}
+        rows = []
+        for number, job in enumerate(jobs):
+            user = users.setdefault(job["user"], f"user-{len(users)}")
+            rows.append(
+                (
+                    _job_id(number) if anonymous else job["uid"],
+                    f"{job['submitSeconds']:.10g}",
+                    f"{job['durationSeconds']:.10g}",
+                    job["pods"],
+                    job["gpusPerPod"],
+                    f"{job['namespace']}/{job['queue']}",
+                    _job_id(number) if anonymous else job["name"],
+                    user if anonymous else job["user"],
+                    job["priority"],
+                    _mean(job),
+                    "true" if job["finished"] else "false",
+                )
+            )
+        return _csv(_JOBS, rows)
+
+    def utilization_csv(self, *, anonymous: bool = False) -> str:
+        """A line for each job and time at which its utilization changes."""
+        jobs = sorted(self.jobs, key=lambda item: (item["submitSeconds"], item["uid"]))
+        return _csv(
+            _UTILIZATION,
+            (
+                (
+                    _job_id(number) if anonymous else item["uid"],
+                    f"{one['afterSeconds']:.10g}",
+                    _percent(one["utilization"]),
+                )
+                for number, item in enumerate(jobs)
+                for one in item["utilization"]
+            ),
+        )
+
+
+def recorded_trace(client: ServerClient, since: str, until: str | None) -> RecordedTrace:
+    """All jobs of a period, page by page. ``since``, ``until``: a time, or how long ago."""
+    pages = list(client.answers(f"{PREFIX}/reports/jobs", since=hours(since), until=until))
+    begin, end = pages[0]["since"], max(page["until"] for page in pages)
+    return RecordedTrace([item for page in pages for item in page["items"]], end - begin, begin)
+
+
+def hours(period: str) -> str:
+    """The REST API has no days: ``30d`` is ``720h``."""
+    number = period.removesuffix("d")
+    return f"{24 * int(number)}h" if period.endswith("d") and number.isdecimal() else period
+
+
+def _job_id(number: int) -> str:
+    return f"job-{number + 1}"
+
+
+def _mean(job: Json) -> str:
+    """Mean utilization over the work, in percent; empty if it is not known."""
+    curve = job["utilization"]
+    if not curve:
+        return ""
+    ends = [one["afterSeconds"] for one in curve[1:]] + [job["durationSeconds"]]
+    spans = [max(end - one["afterSeconds"], 0.0) for one, end in zip(curve, ends, strict=True)]
+    total = sum(spans)
+    if not total:
+        return _percent(curve[-1]["utilization"])
+    weighed = (one["utilization"] * span for one, span in zip(curve, spans, strict=True))
+    return _percent(sum(weighed) / total)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.4g}"
+
+
+def _csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def trace_command(

@@ -12,7 +12,7 @@ import typer
 from queuectl.cli.program import FormatOption, LevelOption, configure_log, tune_interpreter
 
 if TYPE_CHECKING:
-    from queuectl.webhook.process import WebhookSettings
+    from queuectl.webhook.app import WebhookSettings
 
 
 def webhook_command(
@@ -40,7 +40,7 @@ def webhook_command(
 ) -> None:
     """Serve the mutating webhook that Kubernetes before 1.36 needs."""
     from queuectl.api.server import ListenAddress
-    from queuectl.webhook.process import WebhookSettings
+    from queuectl.webhook.app import WebhookSettings
 
     configure_log(log_format, log_level)
     settings = WebhookSettings(ListenAddress.parse(listen), namespace, host, policies)
@@ -48,7 +48,7 @@ def webhook_command(
 
 
 async def _serve(settings: WebhookSettings) -> None:
-    from queuectl.webhook.process import serve
+    from queuectl.webhook.app import serve
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -16,9 +16,16 @@ from queuectl.cli.client import DEFAULT_SERVER, Json, Server, ServerClient, conn
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.explain import folded, obstacle_lines, placement_lines
-from queuectl.cli.ignored import ignored_lines
 from queuectl.cli.render import Column, emit_json, emit_table, emit_yaml
-from queuectl.cli.targets import Target, addressed, is_configuration, placed, read, target_kind
+from queuectl.cli.targets import (
+    Target,
+    addressed,
+    ignored_lines,
+    is_configuration,
+    placed,
+    read,
+    target_kind,
+)
 from queuectl.domain.words import counted_gpus, gpu_count
 from queuectl.objects.configuration.config_kinds import PREFIX
 from queuectl.objects.documents import Document

@@ -13,7 +13,7 @@ from queuectl.cluster.lease import Lease
 from queuectl.cluster.reflector import NoHooks, Pace, Reflector, Sink, Synced, WatchHooks
 from queuectl.cluster.resources import watched
 from queuectl.cluster.review import kueue_keys_act, kueue_runs, probe_policies
-from queuectl.cluster.schemas import mismatches
+from queuectl.cluster.server import mismatches
 from queuectl.cluster.takeover import read_admissions
 from queuectl.cluster.writes import Events, Writer
 from queuectl.domain.containment import Containment

@@ -19,8 +19,7 @@ from queuectl.cluster.adapter import SYSTEM_NAMESPACE
 from queuectl.cluster.client import APPLY_PATCH, METADATA_ONLY, Api, document_in
 from queuectl.cluster.review import probe_policies
 from queuectl.cluster.server import Server, discover
-from queuectl.cluster.webhooks import BINDING, POLICY
-from queuectl.cluster.writes import MANAGER
+from queuectl.cluster.writes import BINDING, MANAGER, POLICY
 from queuectl.domain.errors import BadInput, ClusterUnavailable, ObjectGone, WriteRefused
 
 Document = Mapping[str, Any]

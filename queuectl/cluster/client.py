@@ -15,8 +15,7 @@ from typing import Any, Final, Literal
 import aiohttp
 import msgspec
 
-from queuectl.cluster.connection import Connection, Sockets, open_client
-from queuectl.cluster.library import ApiClient, ConfigException
+from queuectl.cluster.connection import ApiClient, ConfigException, Connection, Sockets, open_client
 from queuectl.domain.errors import (
     ClusterBusy,
     ClusterError,

@@ -19,13 +19,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from queuectl.cluster.client import Api, Expired, Forbidden, Query, StreamTimeout
-from queuectl.cluster.freshness import current_version
 from queuectl.cluster.resources import Resource
 from queuectl.cluster.server import confirm_absent
-from queuectl.cluster.stream import LineSplitter, ResourceFeed, WatchBatch
-from queuectl.domain.backoff import doubling
+from queuectl.cluster.stream import LineSplitter, ResourceFeed, WatchBatch, current_version
 from queuectl.domain.containment import Boundary, Containment
 from queuectl.domain.errors import ClusterError, ClusterUnavailable, ObjectGone, WriteRefused
+from queuectl.domain.pacing import doubling
 from queuectl.domain.records import Delta
 
 log = logging.getLogger(__name__)

@@ -17,10 +17,19 @@ from queuectl.domain.jobs import JobRecord
 from queuectl.domain.records import Record, TaintRuleRecord
 from queuectl.objects.kinds import KINDS, JobKind, JobKinds, index_labels, leaderworkerset, path
 from queuectl.objects.kinds.pods import Bytes, pod_reader
-from queuectl.objects.kubernetes.limit_ranges import WireLimitRange, read_limit_range
-from queuectl.objects.kubernetes.node_topologies import API_VERSION as TOPOLOGIES
-from queuectl.objects.kubernetes.node_topologies import WireNodeTopology, read_node_topology
-from queuectl.objects.kubernetes.nodes import read_namespace, read_node, read_priority_class
+from queuectl.objects.kubernetes.namespace_limits import (
+    WireLimitRange,
+    read_limit_range,
+    read_resource_quota,
+)
+from queuectl.objects.kubernetes.nodes import API_VERSION as TOPOLOGIES
+from queuectl.objects.kubernetes.nodes import (
+    WireNodeTopology,
+    read_namespace,
+    read_node,
+    read_node_topology,
+    read_priority_class,
+)
 from queuectl.objects.kubernetes.provisioning import API_VERSION as AUTOSCALING
 from queuectl.objects.kubernetes.provisioning import (
     REQUESTS,
@@ -32,8 +41,13 @@ from queuectl.objects.kubernetes.resource_claims import (
     read_claim_template,
     read_device_class,
 )
-from queuectl.objects.kubernetes.resource_quotas import read_resource_quota
-from queuectl.objects.kubernetes.resource_slices import read_resource_slice
+from queuectl.objects.kubernetes.resource_slices import (
+    OLDER_VERSION,
+    VERSION,
+    read_older_taint_rule,
+    read_resource_slice,
+    read_taint_rule,
+)
 from queuectl.objects.kubernetes.resource_wire import (
     WireClaimTemplate,
     WireDeviceClass,
@@ -41,14 +55,8 @@ from queuectl.objects.kubernetes.resource_wire import (
     WireResourceSlice,
     WireTaintRule,
 )
-from queuectl.objects.kubernetes.runtime_classes import API_VERSION as RUNTIME_CLASSES
-from queuectl.objects.kubernetes.runtime_classes import WireRuntimeClass, read_runtime_class
-from queuectl.objects.kubernetes.taint_rules import (
-    OLDER_VERSION,
-    VERSION,
-    read_older_taint_rule,
-    read_taint_rule,
-)
+from queuectl.objects.kubernetes.templates import API_VERSION as RUNTIME_CLASSES
+from queuectl.objects.kubernetes.templates import WireRuntimeClass, read_runtime_class
 from queuectl.objects.kubernetes.wire import (
     WireNamespace,
     WireNode,

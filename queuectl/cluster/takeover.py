@@ -8,12 +8,12 @@ from typing import Final
 import msgspec
 
 from queuectl.cluster.client import Api
-from queuectl.cluster.nesting import LEVELS, decoded
 from queuectl.cluster.server import confirm_absent
+from queuectl.cluster.stream import LEVELS, decoded
 from queuectl.domain.errors import ClusterUnavailable, ObjectGone
 from queuectl.domain.jobs import PriorAdmission
 from queuectl.objects.errors import RequestError
-from queuectl.objects.files.takeover import WireLeftWorkload, read_prior_admission
+from queuectl.objects.files.workloads import WireLeftWorkload, read_prior_admission
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,6 @@
-"""The writes to the cluster: patches of jobs, pods, nodes and namespaces, and Events on jobs.
+"""Names of the mutation of new jobs: MutatingAdmissionPolicies, or the webhook with their effect.
+
+The writes to the cluster: patches of jobs, pods, nodes and namespaces, and Events on jobs.
 
 Custom resources do not support strategic merge patches. The body of a patch contains uid and resourceVersion, which makes it a
 compare-and-swap: a repeated patch is a conflict, never a second effect.
@@ -19,8 +21,8 @@ from typing import Any, Final
 import msgspec
 
 from queuectl.cluster.client import METADATA_ONLY, Api, Expired
-from queuectl.cluster.nesting import LEVELS, decoded
 from queuectl.cluster.server import Discovered
+from queuectl.cluster.stream import LEVELS, decoded
 from queuectl.domain.arrays import object_of
 from queuectl.domain.errors import (
     ClusterError,
@@ -30,12 +32,22 @@ from queuectl.domain.errors import (
     WriteRefused,
 )
 from queuectl.domain.jobs import JobRecord
-from queuectl.domain.printable import printable
+from queuectl.domain.words import printable
 from queuectl.objects.kinds import KINDS, JobKinds, path
 from queuectl.objects.kinds.described import encoded
 from queuectl.objects.kubernetes.nodes import version_of
 from queuectl.objects.kubernetes.provisioning import API_VERSION as AUTOSCALING
 from queuectl.objects.kubernetes.provisioning import REQUESTS, WORKLOAD
+
+POLICY: Final = "MutatingAdmissionPolicy"
+BINDING: Final = "MutatingAdmissionPolicyBinding"
+CONFIGURATION: Final = "queuectl"
+"""The MutatingWebhookConfiguration."""
+NAME: Final = "queuectl-webhook"
+"""Of the Secret, the ServiceAccount and the StatefulSet of the webhook."""
+PATH: Final = "/mutate/"
+"""The path of a policy is this and its name."""
+
 
 MANAGER: Final = "queuectl"
 REPORTER: Final = "queuectl.dev/controller"

@@ -25,8 +25,8 @@ from queuectl.control.progress import LONGEST_STEP
 from queuectl.db.ports import LeaderStore
 from queuectl.domain.containment import TOGETHER, Containment, SetAside, Suspect
 from queuectl.domain.errors import StoreUnavailable
-from queuectl.domain.process_runs import ProcessEnd
-from queuectl.telemetry.containment import CarefulMetrics
+from queuectl.domain.processes import ProcessEnd
+from queuectl.telemetry.metrics import CarefulMetrics
 
 log = structlog.get_logger()
 

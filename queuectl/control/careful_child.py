@@ -19,9 +19,8 @@ from typing import Any
 
 from queuectl.control.breadcrumb import Breadcrumb
 from queuectl.control.careful import NO_MEMORY
-from queuectl.control.checked_plan import CheckedPlan, PlanStep, checked_plan
+from queuectl.control.checked_plan import CheckedPlan, DeviceRows, PlanStep, checked_plan
 from queuectl.control.contained_plan import contained_plan
-from queuectl.control.device_rows import DeviceRows
 from queuectl.control.kueue import KueueDetector
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.ports import Clock, Cluster

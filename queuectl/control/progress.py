@@ -1,4 +1,9 @@
-"""The progress of the leader's loop, and the end of a process that makes none.
+"""The clock of the controller.
+
+Deadlines in the ledger outlive processes, and other machines read them, so they are in the time of the database. Within a process, the
+monotonic clock counts: a change of the machine's clock does not move a deadline.
+
+The progress of the leader's loop, and the end of a process that makes none.
 
 A leader whose loop hangs renews its lease no more. If the process then does not end by itself, for example because a thread is in a
 call that never returns, or because such a call holds the interpreter, a timer of the interpreter's C code ends it with the traces of
@@ -13,6 +18,23 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
+
+
+class SteadyClock:
+    """Unix seconds: the last set time plus the time on the monotonic clock since then."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """Starts with the machine's time."""
+        self._monotonic = monotonic
+        self._offset = time.time() - monotonic()
+
+    def __call__(self) -> float:
+        return self._monotonic() + self._offset
+
+    def set(self, now: float) -> None:
+        """``now``: unix seconds."""
+        self._offset = now - self._monotonic()
+
 
 LONGEST_STEP: Final = 90.0
 """Seconds of one step of the loop: longer than the longest plan that is permitted, with the work before and after it."""

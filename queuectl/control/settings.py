@@ -1,21 +1,151 @@
 """Settings of the controller: environment variables ``QUEUECTL_<FIELD>``, nested with ``__``.
 
 The description of each field states its effect and its unit. docs/reference/settings.md lists all of them.
+
+Settings of sign-in through an OpenID Connect issuer: environment variables ``QUEUECTL_OIDC__<FIELD>``.
+
+Environment variables with the prefix of queuectl that no code reads, so that a misspelled setting is an error.
+
+pydantic checks the values of the names that it knows. This module checks the names.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import re
 import socket
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Literal
+from types import MappingProxyType
+from typing import Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from queuectl.control.oidc_settings import OidcSettings
 from queuectl.domain.snapshot import SolverLimits
+
+NO_PREFIX: Final = "-"
+RESERVED: Final = "system:"
+"""Beginning of the names of users and groups that Kubernetes keeps for itself."""
+
+
+class OidcSettings(BaseModel):
+    """Sign-in through an OpenID Connect issuer (docs/how-to/sign-in.md). Without an issuer there is none."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    issuer: str = Field(
+        "",
+        description="URL of the OpenID Connect issuer, as in the claim iss; unset = tokens of the cluster alone",
+    )
+    client_id: str = Field(
+        "", validate_default=True, description="client ID of queuectl at the issuer"
+    )
+    client_secret_file: Path | None = Field(
+        None, description="file with the client secret, read for each login; unset = public client"
+    )
+    dashboard_url: str = Field(
+        "",
+        description="URL of the dashboard's host, for example https://queuectl.example.org; unset = no login in the browser",
+    )
+    audiences: str = Field(
+        "",
+        description="audiences, separated by commas, of the ID tokens that the REST API accepts; unset = the client ID",
+    )
+    scopes: str = Field(
+        "openid,profile,email",
+        description="scopes, separated by commas, that a login in the browser asks for",
+    )
+    username_claim: str = Field("sub", min_length=1, description="claim that holds the user name")
+    username_prefix: str = Field(
+        "oidc:", description="prefix of each user name; - = no prefix", min_length=1
+    )
+    groups_claim: str = Field("groups", min_length=1, description="claim that holds the groups")
+    groups_prefix: str = Field(
+        "oidc:", description="prefix of each group; - = no prefix", min_length=1
+    )
+    ca_file: Path | None = Field(
+        None,
+        description="PEM file with the certificate authorities of the issuer; unset = those of the system",
+    )
+
+    @field_validator("issuer")
+    @classmethod
+    def _issuer(cls, url: str) -> str:
+        return _secure(url) if url else url
+
+    @field_validator("dashboard_url")
+    @classmethod
+    def _dashboard_url(cls, url: str) -> str:
+        url = url.rstrip("/")
+        if url and urlsplit(_secure(url)).path:
+            raise ValueError(f"{url!r} has a path; the dashboard is at /ui of its host")
+        return url
+
+    @field_validator("client_id")
+    @classmethod
+    def _client_id(cls, client_id: str, validation: ValidationInfo) -> str:
+        if validation.data.get("issuer") and not client_id:
+            raise ValueError("QUEUECTL_OIDC__ISSUER needs a client ID")
+        return client_id
+
+    @field_validator("username_prefix", "groups_prefix")
+    @classmethod
+    def _prefix(cls, prefix: str) -> str:
+        if prefix.startswith(RESERVED):
+            raise ValueError(f"{prefix!r} begins with {RESERVED}, which Kubernetes reserves")
+        return prefix
+
+    @property
+    def accepted_audiences(self) -> frozenset[str]:
+        """Audiences of the ID tokens that the REST API accepts."""
+        return frozenset(_parts(self.audiences) or [self.client_id])
+
+    @property
+    def scope(self) -> str:
+        """The scopes as a login asks for them; ``openid`` is always one of them."""
+        return " ".join(dict.fromkeys(["openid", *_parts(self.scopes)]))
+
+    @property
+    def discovery_url(self) -> str:
+        """Where the issuer describes itself (OpenID Connect Discovery 1.0, section 4)."""
+        return f"{self.issuer.rstrip('/')}/.well-known/openid-configuration"
+
+
+def encrypted_or_local(url: str) -> bool:
+    """Whether a request to this URL can be read by no other machine: TLS, or a loopback address."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        return bool(host) and (
+            parts.scheme == "https" or (parts.scheme == "http" and _loopback(host))
+        )
+    except ValueError:
+        return False
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _secure(url: str) -> str:
+    if not encrypted_or_local(url):
+        raise ValueError(f"{url!r} is not an https:// URL; http:// is for loopback addresses only")
+    parts = urlsplit(url)
+    if parts.query or parts.fragment or "@" in parts.netloc:
+        raise ValueError(f"{url!r} has a query, a fragment or a user")
+    return url
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 class SolverSettings(BaseModel):
@@ -322,3 +452,69 @@ class Settings(BaseSettings):
     utilization: UtilizationSettings = UtilizationSettings()
     solver: SolverSettings = SolverSettings()
     mig: MigSettings = MigSettings()
+
+
+PREFIX: Final = "QUEUECTL_"
+
+PLAIN_VARIABLES: Final = MappingProxyType(
+    {
+        "QUEUECTL_API_DATABASE_PASSWORD_FILE": "queuectl.db.engine",
+        "QUEUECTL_DATABASE_PASSWORD_FILE": "queuectl.db.engine",
+        "QUEUECTL_DATABASE_DIRECT_URL": "queuectl.db.engine",
+        "QUEUECTL_DATABASE_PGBOUNCER": "queuectl.db.engine",
+        "QUEUECTL_PG_BIN": "queuectl.db.embedded",
+        "QUEUECTL_CACHE": "queuectl.localcluster.build",
+        "QUEUECTL_AUDIT_LOGS": "queuectl.localcluster.layout",
+        "QUEUECTL_SERVER": "queuectl.cli.client",
+        "QUEUECTL_TOKEN_FILE": "queuectl.cli.connection",
+        "QUEUECTL_AS_SERVICEACCOUNT": "queuectl.cli.connection",
+        "QUEUECTL_CA_FILE": "queuectl.cli.connection",
+        "QUEUECTL_TLS_SERVER_NAME": "queuectl.cli.connection",
+    }
+)
+"""Variables that are no Settings, and the module that reads each."""
+
+# The variables that kubelet sets for each Service of the namespace, for example QUEUECTL_METRICS_PORT_8080_TCP_ADDR.
+_SERVICE: Final = "_SERVICE_HOST"
+_LINK: Final = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
+
+
+def settings_names() -> frozenset[str]:
+    """All variables that :class:`Settings` reads. A nested setting can also be one JSON value."""
+    return frozenset(PREFIX + name.upper() for name in _names(Settings))
+
+
+def _names(model: type[BaseModel]) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        yield name
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from (f"{name}__{inner}" for inner in _names(kind))
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """A sentence for each variable with the prefix that no code reads, by name."""
+    settings = settings_names()
+    services = {name.removesuffix(_SERVICE) for name in environ if name.endswith(_SERVICE)}
+    return [
+        _sentence(name, settings | PLAIN_VARIABLES.keys())
+        for name in sorted(environ)
+        if name.upper().startswith(PREFIX)
+        and name.upper() not in settings  # pydantic ignores the case
+        and name not in PLAIN_VARIABLES
+        and not _is_link(name, services)
+    ]
+
+
+def _is_link(name: str, services: set[str]) -> bool:
+    return any(
+        name.startswith(service) and _LINK.fullmatch(name, len(service)) for service in services
+    )
+
+
+def _sentence(name: str, variables: Iterable[str]) -> str:
+    rests = sorted(variable.removeprefix(PREFIX) for variable in variables)
+    close = get_close_matches(name.upper().removeprefix(PREFIX), rests, n=3, cutoff=0.7)
+    meant = " or ".join(PREFIX + rest for rest in close)
+    hint = f"did you mean {meant}?" if meant else "see docs/reference/settings.md"
+    return f"{name}: unknown variable; {hint}"

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 import structlog
 
 from queuectl.control.careful import CarefulStart, RunChild
-from queuectl.control.clock import SteadyClock
 from queuectl.control.kueue import KueueDetector
 from queuectl.control.leader import estimates
 from queuectl.control.leader.election import Leadership
@@ -21,8 +20,9 @@ from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.loop import Loop
 from queuectl.control.leader.periodic import Broadcast, NodeHealthWatch, UseWatch, share
 from queuectl.control.leader.recovery import lost
-from queuectl.control.leader.supervised import Job, supervised
+from queuectl.control.leader.schedule import Job, supervised
 from queuectl.control.ports import Cluster, HealthSource, UseSource
+from queuectl.control.progress import SteadyClock
 from queuectl.control.questions.preview import Previewer
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.questions.viewer import Viewer
@@ -40,7 +40,7 @@ from queuectl.domain.errors import (
 )
 from queuectl.domain.estimates import ExpectedStarts
 from queuectl.domain.ledger import Checked
-from queuectl.domain.process_runs import ProcessEnd
+from queuectl.domain.processes import ProcessEnd
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import Delta
 from queuectl.domain.utilization import GangUse

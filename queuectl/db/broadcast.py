@@ -11,9 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from queuectl.db.engine import decode_json
 from queuectl.db.tables import findings, leadership
-from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.errors import Fenced
 from queuectl.domain.estimates import ExpectedStarts
+from queuectl.domain.processes import LeaderFindings
 from queuectl.domain.utilization import GangUse
 
 

@@ -8,8 +8,8 @@ from sqlalchemy import CursorResult, Result, Row, Select, delete, func, insert, 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from queuectl.db.tables import decisions, history
-from queuectl.domain.decisions import KEPT_SECONDS, CycleDecision, StoredDecision
 from queuectl.domain.gpus import as_number, in_parts, of_parts
+from queuectl.domain.ledger import KEPT_SECONDS, CycleDecision, StoredDecision
 from queuectl.domain.plan import Proof
 from queuectl.domain.queries import LONGEST_PAGE
 

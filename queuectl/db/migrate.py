@@ -17,16 +17,16 @@ from sqlalchemy import Connection, func, inspect, select, text, update
 
 import queuectl
 from queuectl.db import replicas
+from queuectl.db.connections import check_server
 from queuectl.db.engine import (
     APPLICATION,
     PROGRAM,
     DatabaseSettings,
+    answers_within,
     limit,
     make_engine,
 )
-from queuectl.db.failures import answers_within
 from queuectl.db.replicas import Replica
-from queuectl.db.server_checks import check_server
 from queuectl.db.tables import schema_requirement
 from queuectl.domain.errors import StoreError, UnusableSchema
 

@@ -12,17 +12,23 @@ from typing import Protocol
 
 from queuectl.domain.accounting import Free, Mark, UsageProgress
 from queuectl.domain.audit import AuditFilter, AuditLine, RequestOutcome
-from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.budgets import Budget, SpentUnits
 from queuectl.domain.commands import Answer, Command, CommandFilter
-from queuectl.domain.containment import Suspect
-from queuectl.domain.decisions import CycleDecision, RefusedPlan, StoredDecision
+from queuectl.domain.containment import SetAsideObject, Suspect
 from queuectl.domain.folding import Fold
 from queuectl.domain.identity import Session
-from queuectl.domain.ledger import Document, Entry, EntryChange, Loaded
+from queuectl.domain.ledger import (
+    CycleDecision,
+    Document,
+    Entry,
+    EntryChange,
+    Loaded,
+    RefusedPlan,
+    StoredDecision,
+)
 from queuectl.domain.past_jobs import FinishedRun, RecordedWorkload
 from queuectl.domain.pastuse import Used
-from queuectl.domain.process_runs import ProcessEnd
+from queuectl.domain.processes import LeaderFindings, ProcessEnd
 from queuectl.domain.queries import (
     BY_NAME,
     ConfigChanges,
@@ -39,7 +45,6 @@ from queuectl.domain.queries import (
 )
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
-from queuectl.domain.set_aside_objects import SetAsideObject
 from queuectl.domain.usage_reports import Grouping, Period, Report, UsageHours
 
 

@@ -13,7 +13,7 @@ from queuectl.db.engine import decode_json
 from queuectl.db.replicas import EXPIRY_SECONDS
 from queuectl.db.tables import leadership, process_runs, replicas
 from queuectl.domain.containment import Boundary, Suspect
-from queuectl.domain.process_runs import KEPT_RUNS, ProcessEnd
+from queuectl.domain.processes import KEPT_RUNS, ProcessEnd
 
 _NOW: Final = func.extract("epoch", func.clock_timestamp())
 _c: Final = process_runs.c

@@ -3,7 +3,7 @@
 Workloads expire by the retention rules, commands after a day, hours by the accounting rules.
 
 History is never deleted. It describes a workload after its row is deleted. The lines that a workload adds are limited
-(:mod:`queuectl.state.history`).
+(:mod:`queuectl.state.ledger`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from queuectl.db.tables import commands, workloads
-from queuectl.db.usagetables import (
+from queuectl.db.tables import (
+    commands,
     usage_cluster,
     usage_fleet,
     usage_hours,
@@ -37,8 +37,9 @@ from queuectl.db.usagetables import (
     usage_marks,
     usage_meters,
     usage_subjects,
+    workloads,
 )
-from queuectl.domain.durations import DAY
+from queuectl.domain.estimates import DAY
 from queuectl.domain.reasons import Code
 from queuectl.domain.rules import Retention
 

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from queuectl.db.tables import refused_plans
 from queuectl.db.writes import require_epoch
-from queuectl.domain.decisions import KEPT_BYTES, KEPT_DECISIONS, RefusedPlan
+from queuectl.domain.ledger import KEPT_BYTES, KEPT_DECISIONS, RefusedPlan
 
 _ABOUT = [column for column in refused_plans.c if column is not refused_plans.c.content]
 

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from queuectl.db.tables import set_aside_objects
 from queuectl.db.writes import require_epoch
-from queuectl.domain.set_aside_objects import KEPT_OBJECTS, SetAsideObject
+from queuectl.domain.containment import KEPT_OBJECTS, SetAsideObject
 
 _c = set_aside_objects.c
 _ABOUT = [column for column in _c if column is not _c.content]

@@ -1,23 +1,54 @@
-"""The common part of the leader's store and the API's store: connections, configuration, and reads of single rows.
+"""The stores of the leader and of the API on Postgres.
+
+The common part of the leader's store and the API's store: connections, configuration, and reads of single rows.
 
 Most methods of a store are one query of this package on a connection: :func:`statement`, :func:`snapshot` and
 :func:`transaction` make them. :mod:`queuectl.db.ports` documents them.
+
+The ledger for the API, with the writes of users: :class:`queuectl.db.ports.ApiStore` on Postgres.
+
+The ledger for the leader: :class:`queuectl.db.ports.LeaderStore` on Postgres.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
+from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from queuectl.db import (
+    broadcast,
+    commands,
+    decisions,
+    documents,
+    pastuse,
+    process_runs,
+    reads,
+    refused,
+    reservations,
+    set_aside_objects,
+    usage,
+    writes,
+)
 from queuectl.db import commands as command_rows
-from queuectl.db import documents, pastuse, reads, usage
+from queuectl.db import decisions as decision_rows
+from queuectl.db import reservations as reservation_rows
+from queuectl.db import set_aside_objects as set_aside_rows
+from queuectl.db.audit import AuditLog
 from queuectl.db.connections import Connections
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import check_schema, known_revisions
+from queuectl.db.ports import Commit
+from queuectl.db.prune import prune
 from queuectl.db.replicas import Registration
+from queuectl.db.sessions import SessionStore
+from queuectl.db.tables import leadership
+from queuectl.domain.ledger import Loaded
+from queuectl.domain.pastuse import Used
+from queuectl.domain.rules import Retention
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -91,3 +122,175 @@ class Database:
     get_workload = snapshot("reading a workload", reads.one_entry)
     commands = statement("reading commands", command_rows.unanswered)
     past_use = statement("reading past use", pastuse.load)
+
+
+class PostgresApiStore(Database):
+    """The reads and writes of REST, the dashboard and sessions. All methods can raise StoreUnavailable."""
+
+    def __init__(self, connections: Connections) -> None:
+        super().__init__(connections)
+        self._history_written = connections.listener(writes.CHANNEL)
+        self.audit: Final = AuditLog(connections.statement)
+        self.sessions: Final = SessionStore(connections.transaction, connections.statement)
+
+    start_use = transaction("taking over past use", pastuse.start)
+    refused_plans = statement("listing refused plans", refused.listed)
+    refused_plan = statement("reading a refused plan", refused.content)
+    set_aside_objects = statement("listing objects that were set aside", set_aside_rows.listed)
+    set_aside_object = statement("reading an object that was set aside", set_aside_rows.content)
+    reservations = statement("reading Reservations", reservation_rows.load)
+    add_command = transaction("adding a command", command_rows.add)
+    get_command = statement("reading a command", command_rows.of_request)
+    command = statement("reading a command", command_rows.numbered)
+    commands_of = statement("reading a workload's commands", command_rows.of_workload)
+    newest_commands = statement("listing commands", command_rows.newest)
+    list_config = statement("listing configuration", documents.read_kind)
+    get_configs = statement("reading configuration", documents.read_those)
+    delete_config = transaction("deleting configuration", documents.remove)
+    list_workloads = statement("listing workloads", reads.page_of)
+    namespaces = statement("listing namespaces", reads.namespaces)
+    find_workload = snapshot("finding a workload", reads.entry_named)
+    find_workloads = snapshot("finding workloads", reads.entries_named)
+    workload_names = statement("naming workloads", reads.names_of)
+    positions = statement("counting lines", reads.lines_of)
+    waiting = statement("reading who waits", reads.waiting)
+    tallies = statement("counting workloads", reads.tallies)
+    history = statement("reading history", reads.history_lines)
+    newest_line = statement("reading the end of history", reads.newest_line)
+    evictions = statement("reading evictions", reads.evictions)
+    decisions = statement("listing decisions", decision_rows.newest)
+    get_decision = statement("reading a decision", decision_rows.one)
+
+    async def history_grown(self, after: int, *, poll: float = 5.0) -> None:
+        """See the Protocol. LISTEN reports a line at once; without LISTEN it takes up to ``poll`` seconds."""
+
+        async def grown() -> bool | None:
+            return await self.newest_line() > after or None
+
+        await self.connections.found(grown, self._history_written, "history", poll)
+
+
+_NOW: Final = func.extract("epoch", func.clock_timestamp())
+
+
+class PostgresLeaderStore(Database):
+    """The reads and writes of a leader and of a standby. All methods can raise StoreUnavailable."""
+
+    def __init__(self, connections: Connections) -> None:
+        super().__init__(connections)
+        self._config_written = connections.listener(documents.CHANNEL)
+        self._command_added = connections.listener(commands.CHANNEL)
+
+    begin_run = transaction("noting the start of a process", process_runs.begin)
+    end_run = transaction("noting the end of a process", process_runs.end)
+    unknown_ends = statement("reading the ends of processes", process_runs.unknown_ends)
+    suspects = statement("reading suspects", process_runs.suspects)
+    keep_suspects = transaction("writing suspects", process_runs.keep_suspects)
+    keep_findings = transaction("writing findings", broadcast.keep)
+    findings = statement("reading findings", broadcast.load)
+    keep_refused = transaction("writing a refused plan", refused.keep)
+    keep_set_aside = transaction("writing an object that is set aside", set_aside_objects.keep)
+
+    async def now(self) -> float:
+        async with self.connections.statement("reading the time") as connection:
+            return float(await connection.scalar(select(_NOW)) or 0.0)
+
+    async def take_over(self, holder: str, floor: int) -> int:
+        raised = (
+            update(leadership)
+            .values(
+                epoch=func.greatest(leadership.c.epoch, floor) + 1,
+                holder=holder,
+                taken_at=func.now(),
+            )
+            .returning(leadership.c.epoch)
+        )
+        async with self.connections.transaction("taking over") as connection:
+            epoch = int((await connection.scalars(raised)).one())
+            await process_runs.lead(connection, holder, epoch)
+            return epoch
+
+    async def commits_ended(self, *, epoch: int) -> None:
+        """Wait until no commit under this epoch is in progress; see the Protocol.
+
+        A commit holds the lock on the epoch until it has ended. If the client of a commit without the lock has timed out, it never
+        commits, because the client sends COMMIT only after the lock.
+        """
+        async with self.connections.transaction("waiting for earlier commits") as connection:
+            await writes.fence(connection, epoch)
+
+    async def load(self) -> Loaded:
+        async with self.connections.snapshot("loading the ledger") as connection:
+            revision, found = await documents.revision_and_documents(connection)
+            spent = await reads.spent_on_moves(connection)
+            used = await pastuse.load(connection)
+            entries = await reads.live_entries(connection)
+            reserved = await reservations.load(connection)
+            return Loaded(entries, found, revision, spent, used, reserved)
+
+    async def follow(self, before: Loaded) -> Loaded:
+        async with self.connections.snapshot("following the ledger") as connection:
+            revision, found = before.revision, before.documents
+            if await documents.revision(connection) != revision:
+                revision, found = await documents.revision_and_documents(connection)
+            spent = await reads.spent_on_moves(connection)
+            used = await pastuse.load(connection)
+            entries = await reads.live_entries_since(connection, before.entries)
+            reserved = await reservations.load(connection)
+            return Loaded(entries, found, revision, spent, used, reserved)
+
+    async def commit(self, commit: Commit, *, epoch: int, cycle: int) -> None:
+        async with self.connections.transaction("committing") as connection:
+            await writes.fence(connection, epoch)
+            if commit.revision is not None:
+                await writes.same_configuration(connection, commit.revision, commit.tolerance)
+            await commands.answer(connection, commit.answers)
+            lines = await writes.write(connection, commit.changes, epoch=epoch, cycle=cycle)
+            if commit.decision is not None:
+                await decisions.add(
+                    connection, commit.decision, epoch=epoch, cycle=cycle, lines=lines
+                )
+            if commit.reserved is not None:
+                await reservations.keep(connection, commit.reserved)
+            await usage.note(
+                connection, [mark for change in commit.changes for mark in change.marks]
+            )
+
+    async def prune(self, retention: Retention, now: float, *, epoch: int) -> int:
+        async with self.connections.transaction("deleting old rows") as connection:
+            await writes.fence(connection, epoch)
+            return await prune(connection, retention, now) + await decisions.prune(connection, now)
+
+    async def keep_use(self, used: Sequence[Used], forget: float, *, epoch: int) -> None:
+        async with self.connections.transaction("writing past use") as connection:
+            await writes.fence(connection, epoch)
+            await pastuse.keep(connection, used, forget)
+
+    async def commands_waiting(self, *, poll: float = 5.0) -> None:
+        """Wait until there is a command without a result.
+
+        LISTEN reports it at once; without LISTEN it takes up to ``poll`` seconds.
+        """
+
+        async def asked() -> bool | None:
+            async with self.connections.statement("reading commands") as connection:
+                return await commands.any_unanswered(connection) or None
+
+        await self.connections.found(asked, self._command_added, "commands", poll)
+
+    async def config_changed(self, since: int, *, poll: float = 5.0) -> int:
+        """Wait until the revision of the configuration differs from ``since``, and return it.
+
+        LISTEN reports a change at once; without LISTEN it takes up to ``poll`` seconds.
+        """
+
+        async def other() -> int | None:
+            async with self.connections.statement(
+                "reading the configuration's revision"
+            ) as connection:
+                current = await documents.revision(connection)
+            return current if current != since else None
+
+        return await self.connections.found(
+            other, self._config_written, "configuration changes", poll
+        )

@@ -1,23 +1,30 @@
-"""All tables except those of the usage ledger (:mod:`queuectl.db.usagetables`).
+"""The tables: those of the ledger and its neighbors, and those of the usage ledger.
+
+Times are unix seconds (``to_timestamp(queued_at)`` in SQL) so that values return exactly as they went. Names sort by code
+point (``COLLATE "C"``), so that order is the same on every server.
 
 One workload is one row of ``workloads`` plus, while it has them, rows of ``placements``, ``leases`` and ``outbox``; all
-four change only together, by the leader, in :meth:`queuectl.db.leader_store.PostgresLeaderStore.commit`. ``history`` only grows.
-``reservations`` is written with them, too: it has the placements of Reservations.
-``refused_plans`` holds plans that the verifier refused, and ``set_aside_objects`` objects that caused an error. ``past_use`` holds samples of the leader, and ``findings`` its results for
-standbys. No table refers to these three.
+four change only together, by the leader, in :meth:`queuectl.db.store.PostgresLeaderStore.commit`. ``history`` only grows.
+``reservations`` has the placements of Reservations and is written with them.
+``refused_plans`` holds plans that the verifier refused, and ``set_aside_objects`` objects that caused an error. ``past_use`` holds samples
+of the leader, and ``findings`` its results for standbys. No table refers to these three.
 ``commands`` is the only table in which other processes ask the leader for changes.
 ``sessions`` and ``audit`` are the REST API's own; nothing refers to them. No extension of Postgres is used.
+
+``usage_marks`` are written by commits and folded into the tables of hours by :mod:`queuectl.control.leader.accounting`. The usage ledger
+refers to no other table, so it does not depend on the deletion of other rows.
 
 A change here needs a revision in ``migrations/``; a test compares the two.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
     Boolean,
+    CheckConstraint,
     Column,
     DateTime,
     Double,
@@ -25,14 +32,68 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
+    MetaData,
     Table,
     Text,
+    Uuid,
     func,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from queuectl.db.columns import integer, json, key, metadata, seconds, single_row, words
+from queuectl.domain.accounting import MILLISECONDS, UNITS
+
+metadata: Final = MetaData(
+    naming_convention={
+        "ix": "%(table_name)s_%(column_0_N_name)s_idx",
+        "uq": "%(table_name)s_%(column_0_N_name)s_key",
+        "ck": "%(table_name)s_%(constraint_name)s_check",
+        "pk": "%(table_name)s_pkey",
+    }
+)
+
+
+def key(name: str, *, primary: bool = False) -> Column[str]:
+    """A name, sorted by code point."""
+    return Column(name, Text(collation="C"), primary_key=primary, nullable=False)
+
+
+def words(name: str) -> Column[str]:
+    """Text that is never a sort key."""
+    return Column(name, Text, nullable=False)
+
+
+def integer(name: str) -> Column[int]:
+    """A whole number of 64 bits."""
+    return Column(name, BigInteger, nullable=False)
+
+
+def seconds(name: str, *, nullable: bool = False) -> Column[float]:
+    """A time in unix seconds, or a duration."""
+    return Column(name, Double, nullable=nullable)
+
+
+def json(name: str, *, nullable: bool = False) -> Column[Any]:
+    """A document; Python's None is SQL's NULL."""
+    return Column(name, JSONB(none_as_null=True), nullable=nullable)
+
+
+def amount(name: str) -> Column[float]:
+    """An amount: GPU-seconds or money."""
+    return Column(name, Double, nullable=False)
+
+
+def single_row(name: str, *columns: Column[Any], comment: str) -> Table:
+    """A table with exactly one row, which its migration inserts."""
+    return Table(
+        name,
+        metadata,
+        Column("singleton", Boolean, primary_key=True, server_default=text("true")),
+        *columns,
+        CheckConstraint("singleton", name="singleton"),
+        comment=comment,
+    )
+
 
 workloads: Final = Table(
     "workloads",
@@ -368,4 +429,99 @@ schema_requirement: Final = single_row(
     "schema_requirement",
     words("revision"),
     comment="the last post revision, or the first revision; a release that does not know it cannot use the schema",
+)
+
+
+usage_marks: Final = Table(
+    "usage_marks",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    key("uid"),
+    json("mark"),
+    comment="changes of activity, until they are added to usage_hours",
+)
+
+usage_meters: Final = Table(
+    "usage_meters",
+    metadata,
+    key("uid", primary=True),
+    json("meter"),
+    comment="activity of each live workload since its last mark",
+)
+
+usage_subjects: Final = Table(
+    "usage_subjects",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    key("uid"),
+    words("kind"),
+    key("namespace"),
+    key("name"),
+    key("queue"),
+    key("cluster_queue"),
+    key("cohort"),
+    key("user"),
+    json("labels"),
+    comment="a workload under one queue, cohort, user and set of labels",
+)
+Index("usage_subjects_uid_idx", usage_subjects.c.uid)
+
+_GPU_SECONDS: Final = ("allocated", "used", "idle", "stuck", "unknown", "waited", "unpriced")
+WHOLE: Final = {"waiting": float(MILLISECONDS), **dict.fromkeys(_GPU_SECONDS, float(UNITS))}
+"""Amounts that are whole numbers when they are multiplied by this. A row has the nearest double precision number.
+
+Rounding gives the whole number again, up to 2**51 units: 6,200 GPU-hours of one workload in one hour.
+"""
+
+usage_hours: Final = Table(
+    "usage_hours",
+    metadata,
+    Column("hour", BigInteger, primary_key=True, autoincrement=False),
+    Column("subject", Uuid, primary_key=True),
+    key("flavor", primary=True),
+    key("price", primary=True),
+    *map(
+        amount,
+        ("allocated", "used", "idle", "stuck", "unknown", "waited", "waiting", "cost", "unpriced"),
+    ),
+    comment="GPU-seconds by hour; waiting in seconds, cost in money; hour is its start in unix seconds",
+    postgresql_with={
+        "fillfactor": 70
+    },  # rows of the current hour are updated repeatedly: HOT updates
+)
+Index("usage_hours_subject_idx", usage_hours.c.subject)
+
+usage_losses: Final = Table(
+    "usage_losses",
+    metadata,
+    Column("hour", BigInteger, primary_key=True, autoincrement=False),
+    Column("subject", Uuid, primary_key=True),
+    key("flavor", primary=True),
+    key("reason", primary=True),
+    amount("gpu_seconds"),
+    integer("evictions"),
+    comment="work that evictions lost",
+)
+
+usage_fleet: Final = Table(
+    "usage_fleet",
+    metadata,
+    Column("hour", BigInteger, primary_key=True, autoincrement=False),
+    key("flavor", primary=True),
+    *map(amount, ("seconds", "capacity", "free", "fragmented", "stranded", "inside")),
+    comment="GPU-seconds of nodes: capacity, free, and unusable for any gang; seconds that were observed",
+)
+
+usage_cluster: Final = Table(
+    "usage_cluster",
+    metadata,
+    Column("hour", BigInteger, primary_key=True, autoincrement=False),
+    *map(integer, ("physical", "unallocated", "unmanaged", "unhealthy")),
+    comment="all GPUs of the cluster by hour, in units of the usage ledger; gangs hold the rest",
+)
+
+usage_progress: Final = single_row(
+    "usage_progress",
+    seconds("until", nullable=True),
+    comment="end of the time that usage_hours accounts for; null = none",
 )

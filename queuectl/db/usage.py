@@ -19,11 +19,10 @@ from sqlalchemy.dialects.postgresql import ARRAY, Insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import Text
 
-from queuectl.db import recorded_jobs, reports
+from queuectl.db import reports
 from queuectl.db.bulk import Row, arrays, delete_rows, insert_rows
 from queuectl.db.prune import prune_usage
-from queuectl.db.tables import workloads
-from queuectl.db.usagetables import (
+from queuectl.db.tables import (
     WHOLE,
     usage_cluster,
     usage_fleet,
@@ -33,6 +32,7 @@ from queuectl.db.usagetables import (
     usage_meters,
     usage_progress,
     usage_subjects,
+    workloads,
 )
 from queuectl.db.writes import require_epoch
 from queuectl.domain.accounting import (
@@ -164,7 +164,7 @@ class UsageLedger:
     ) -> tuple[RecordedWorkload, ...]:
         """Past workloads by uid; see the Protocol."""
         async with self._snapshot("reading past workloads") as connection:
-            return await recorded_jobs.page(connection, period, after, limit)
+            return await reports.page(connection, period, after, limit)
 
     async def hours(self, period: Period) -> UsageHours:
         """The use and the requests of each LocalQueue in each hour of a period, by hour and name."""

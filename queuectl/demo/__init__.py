@@ -3,7 +3,7 @@
 :mod:`~queuectl.demo.demo_run` runs the demo, and :mod:`~queuectl.demo.scenario` defines its gangs. Tests and benchmarks use
 three of the modules, too:
 
-- :mod:`~queuectl.demo.manifests`: Jobs, PyTorchJobs and configuration documents as plain dicts
+- :mod:`~queuectl.demo.scenario`: Jobs, PyTorchJobs and configuration documents as plain dicts
 - :mod:`~queuectl.demo.recorder`: records every revision of nodes, jobs and pods from the API server
 - :mod:`~queuectl.demo.audit`: replays a recording and checks that gangs are complete, inside their domains, within
   capacity and started once

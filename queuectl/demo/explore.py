@@ -12,8 +12,7 @@ import yaml
 from rich.console import Console
 
 from queuectl.demo.controller import ControllerProcess
-from queuectl.demo.manifests import PodSetManifest, job
-from queuectl.demo.scenario import BATCH, QUEUE
+from queuectl.demo.scenario import BATCH, QUEUE, PodSetManifest, job
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.nodes import RACK
 from queuectl.localcluster.prometheus import Prometheus

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from queuectl.demo.replay import place_of
+from queuectl.demo.recorder import place_of
 from queuectl.demo.scenario import GPUS, Gang
 from queuectl.domain.fleet import Node
 from queuectl.domain.jobs import PodRecord

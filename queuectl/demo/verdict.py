@@ -11,9 +11,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from queuectl.demo.findings import AuditFinding
-from queuectl.demo.recorder import Recording
-from queuectl.demo.replay import Replay, place_of
+from queuectl.demo.audit import AuditFinding
+from queuectl.demo.recorder import Recording, Replay, place_of
 from queuectl.demo.scenario import Expected, Gang, SubmissionPhase
 from queuectl.domain.jobs import JobOutcome, JobRecord
 from queuectl.domain.plan import PreemptionReason

@@ -18,7 +18,7 @@ import httpx2
 import msgspec
 import yaml
 
-from queuectl.cluster.nesting import LEVELS, decoded
+from queuectl.cluster.stream import LEVELS, decoded
 
 _PAGE: Final = "500"
 _SILENCE_SECONDS: Final = (

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from queuectl.cel import checked
-from queuectl.cel.comparisons import AMONG, EQUAL, NUMBER, UNEQUAL, WITHIN
-from queuectl.cel.library_types import QUANTITY
+from queuectl.cel.library_types import AMONG, EQUAL, NUMBER, QUANTITY, UNEQUAL, WITHIN
 from queuectl.domain.errors import BadInput
 from queuectl.domain.words import shortened
 

@@ -1,4 +1,7 @@
-"""The nodes of a cluster for the requests of a snapshot: their kinds, and their amounts in a division of the nodes."""
+"""Gangs of snapshots, each changed once: a gang that is also in the next snapshot gives the same object.
+
+The nodes of a cluster for the requests of a snapshot: their kinds, and their amounts in a division of the nodes.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,24 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
-from queuectl.devices.alike import NOTHING_READ, AlikeNodes, Read, read_by
-from queuectl.devices.device_gpus import GPU_DRIVER
+from queuectl.devices.gpu_sizes import GPU_DRIVER
 from queuectl.devices.matching import Matching, NotMatched
 from queuectl.devices.needs import Atom, NodeNeeds
 from queuectl.devices.pools import without_taints
 from queuectl.devices.reading import needs_of
 from queuectl.devices.requests import DeviceClasses, PodRequest
 from queuectl.devices.shared import MIXED_IN_POD
-from queuectl.devices.table import NodeKind, Plugin, kind_of
+from queuectl.devices.table import (
+    NOTHING_READ,
+    AlikeNodes,
+    NodeKind,
+    Plugin,
+    Read,
+    kind_of,
+    read_by,
+)
 from queuectl.domain.devices import (
     AllocatedDevice,
     DeviceInventory,
@@ -26,6 +36,50 @@ from queuectl.domain.devices import (
 )
 from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.quantity import Resources
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+
+_SPARE: Final = 4  # times as many gangs as a snapshot has
+Gang = TypeVar("Gang", Pending, Admitted)
+
+
+class _Change(Protocol):
+    def __call__(self, gang: Gang, /) -> Gang: ...
+
+
+class ChangedGangs:
+    """By the identity of the gangs, which are kept for this."""
+
+    def __init__(self) -> None:
+        self._pending: dict[int, tuple[Pending, Pending]] = {}
+        self._admitted: dict[int, tuple[Admitted, Admitted]] = {}
+
+    def of(
+        self, snapshot: Snapshot, change: _Change
+    ) -> tuple[tuple[Pending, ...], tuple[Admitted, ...]]:
+        """Its pending and its admitted gangs, changed. Each call has the same ``change``."""
+        return (
+            _changed(snapshot.pending, self._pending, change),
+            _changed(snapshot.admitted, self._admitted, change),
+        )
+
+    def forget_others(self, snapshot: Snapshot) -> bool:
+        """Whether there were many gangs that are not in the snapshot. They are forgotten then."""
+        known = len(self._pending) + len(self._admitted)
+        many = known > _SPARE * (len(snapshot.pending) + len(snapshot.admitted))
+        if many:
+            self._pending = {id(gang): self._pending[id(gang)] for gang in snapshot.pending}
+            self._admitted = {id(gang): self._admitted[id(gang)] for gang in snapshot.admitted}
+        return many
+
+
+def _changed(
+    gangs: Sequence[Gang], lowered: dict[int, tuple[Gang, Gang]], change: _Change
+) -> tuple[Gang, ...]:
+    for gang in gangs:
+        if id(gang) not in lowered:
+            lowered[id(gang)] = gang, change(gang)
+    return tuple([lowered[id(gang)][1] for gang in gangs])
+
 
 _NONE: Final = NodeDevices()
 _READS: Final = 16

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from queuectl.devices.amounts import DeviceAmounts, together
-from queuectl.devices.changed_gangs import ChangedGangs, Gang
-from queuectl.devices.cluster import FleetDevices, NodeCache
+from queuectl.devices.cluster import ChangedGangs, FleetDevices, Gang, NodeCache
 from queuectl.devices.division import Division, same, same_gangs
 from queuectl.devices.matching import Matching
 from queuectl.devices.modes import Modes, modes_of, places_of

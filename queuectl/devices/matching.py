@@ -31,7 +31,7 @@ class NotMatched(QueuectlError):
 
 
 class Matching:
-    """Which devices an option selects. Results are kept per class, selectors and kind of device: see :mod:`queuectl.devices.alike`."""
+    """Which devices an option selects. Results are kept per class, selectors and kind of device: see :mod:`queuectl.devices.table`."""
 
     def __init__(self, classes: Mapping[str, DeviceClass]) -> None:
         """Over the DeviceClasses of the cluster, by name."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from queuectl.devices.changed_gangs import ChangedGangs, Gang
+from queuectl.devices.cluster import ChangedGangs, Gang
 from queuectl.devices.numa_devices import (
     CLAIM_OF_OTHERS,
     HELD_BY_OTHERS,

@@ -28,8 +28,8 @@ from queuectl.domain.devices import (
     NodeZones,
     of_one_numa_node,
 )
-from queuectl.domain.needs import PodNeeds
 from queuectl.domain.quantity import PODS, Resources, format_quantity
+from queuectl.domain.request_rules import PodNeeds
 
 NUMA_DRIVER: Final = "topology.node.k8s.io"
 _ANY_SCOPE: Final = ONE_NUMA_NODE

@@ -15,12 +15,17 @@ from cel_expr_python.ext import ext_bindings, ext_optional, ext_strings
 from google.protobuf.message import Message
 
 from queuectl.cel import checked
-from queuectl.cel.comparisons import evaluation, same
 from queuectl.cel.cost import Costs, Size
-from queuectl.cel.expression import CompiledExpression, EvaluationError, compiled
-from queuectl.cel.functions import Function, declared, implemented
+from queuectl.cel.expression import (
+    CompiledExpression,
+    EvaluationError,
+    Function,
+    compiled,
+    declared,
+    implemented,
+)
 from queuectl.cel.kubernetes import KUBERNETES
-from queuectl.cel.library_types import POOL, QUANTITY, published, quantity, semver
+from queuectl.cel.library_types import POOL, QUANTITY, evaluation, published, quantity, same, semver
 from queuectl.devices.adaptation import ADDED, adapted, attributes_read, refuse_presence
 from queuectl.domain.devices import MOST_SELECTOR_BYTES, AttributeValue, DeviceKind, Scalar, Version
 from queuectl.domain.errors import BadInput

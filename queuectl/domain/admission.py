@@ -15,9 +15,16 @@ from typing import TypeAlias
 from queuectl.domain import limits
 from queuectl.domain.fleet import Effect, NodeRules, Toleration
 from queuectl.domain.limits import Ranges, filled
-from queuectl.domain.needs import Amounts, PodNeeds, incidental, limited, requested
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.request_rules import above_limits, invalid
+from queuectl.domain.request_rules import (
+    Amounts,
+    PodNeeds,
+    above_limits,
+    incidental,
+    invalid,
+    limited,
+    requested,
+)
 from queuectl.domain.rules import AdmissionPlugin
 from queuectl.domain.workload import PodSet
 

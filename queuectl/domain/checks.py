@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from queuectl.domain.backoff import doubling
 from queuectl.domain.fleet import HOSTNAME, Toleration
+from queuectl.domain.pacing import doubling
 from queuectl.domain.provisioning import ProvisioningConfig
 from queuectl.domain.workload import PodSet
 

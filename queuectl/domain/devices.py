@@ -15,8 +15,8 @@ from fractions import Fraction
 from typing import Final, TypeAlias
 
 from queuectl.domain.fleet import SelectorTerm
-from queuectl.domain.needs import ContainerNeeds, PodNeeds, together
 from queuectl.domain.quantity import CPU, MEMORY, Resources
+from queuectl.domain.request_rules import ContainerNeeds, PodNeeds, together
 
 # ---- NUMA nodes
 #

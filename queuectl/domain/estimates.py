@@ -1,4 +1,7 @@
-"""Expected starts of pending gangs. They are for people: no plan depends on them."""
+"""Expected starts of pending gangs. They are for people: no plan depends on them.
+
+Lengths of time, in seconds.
+"""
 
 from __future__ import annotations
 
@@ -79,3 +82,6 @@ class Arrival(StrEnum):
     BY_MEDIAN = "by-median"
     BY_P90 = "by-p90"  # after the median
     LATER = "later"  # than the 90th percentile
+
+
+DAY: Final = 86_400.0

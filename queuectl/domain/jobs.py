@@ -9,10 +9,10 @@ from fractions import Fraction
 from typing import Final, NamedTuple
 
 from queuectl.domain.fleet import Fleet, Toleration
-from queuectl.domain.needs import PodNeeds
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Reason
+from queuectl.domain.request_rules import PodNeeds
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, TopologyMode, gpus_of
 
 # ---- Jobs

@@ -8,9 +8,9 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Final, TypeAlias
 
-from queuectl.domain.needs import Amounts, ContainerNeeds, PodNeeds, together
 from queuectl.domain.quantity import CPU, MEMORY, format_quantity
 from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.request_rules import Amounts, ContainerNeeds, PodNeeds, together
 from queuectl.domain.workload import PodSet, PodShape
 
 # ---- LimitRanges

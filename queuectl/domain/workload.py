@@ -10,8 +10,8 @@ from fractions import Fraction
 from queuectl.domain.devices import ClaimReference, PodDevices, stands_for_claims
 from queuectl.domain.fleet import NodeRules
 from queuectl.domain.gpus import BY_NAME, MOST_GPUS, GpuFraction, GpuWeights, PodGpus, SharedGpus
-from queuectl.domain.needs import PodNeeds
 from queuectl.domain.quantity import NOTHING, Resources, total
+from queuectl.domain.request_rules import PodNeeds
 
 
 class TopologyMode(StrEnum):

@@ -1,18 +1,214 @@
-"""How long one gang runs: from its limit, from what its user expects, and from finished gangs like it; also as a distribution.
+"""Run times learned from finished gangs like a gang, from the most specific group that has enough of them.
+
+How long one gang runs: from its limit, from what its user expects, and from finished gangs like it; also as a distribution.
 
 An expectation that is over is estimated again from the time for which the gang has run. It never ends a gang.
 """
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from math import floor, inf, log
+from functools import lru_cache
+from itertools import product
+from math import ceil, floor, inf, log
 from typing import Final, TypeAlias
 
 from queuectl.domain.estimates import RunTimeSource
-from queuectl.domain.past_jobs import GangProfile
+from queuectl.domain.past_jobs import FinishedRun, GangProfile
 from queuectl.domain.workload import Duration
-from queuectl.durations.estimator import RunTimeEstimator, doubled
+
+# ---- The last run times of one group
+
+MOST_RUN_TIMES: Final = 200  # run times that a group keeps
+
+
+@dataclass(frozen=True, slots=True)
+class RunTimeSample:
+    """Run times in seconds. It is never changed in place, because estimates are made in other threads.
+
+    Attributes:
+        recent: in the order in which they ended.
+        ordered: the same, shortest first.
+    """
+
+    recent: tuple[float, ...] = ()
+    ordered: tuple[float, ...] = ()
+
+    def with_run(self, seconds: float, limit: int = MOST_RUN_TIMES) -> RunTimeSample:
+        """The sample with one more run time; if it has ``limit`` already, without the oldest."""
+        recent, ordered = self.recent, self.ordered
+        if len(recent) >= limit:
+            oldest = bisect_left(ordered, recent[0])
+            recent, ordered = recent[1:], ordered[:oldest] + ordered[oldest + 1 :]
+        place = bisect_left(ordered, seconds)
+        return RunTimeSample((*recent, seconds), (*ordered[:place], seconds, *ordered[place:]))
+
+    def quantile(self, part: float, elapsed: float = 0.0) -> float | None:
+        """Seconds after which a gang has ended with at least this probability, if it has run for ``elapsed`` seconds.
+
+        Of n run times that are longer than ``elapsed``, it is the k-th with k = ceil(part · (n + 1)). If the run times are
+        exchangeable, the next one is at most as long with a probability of at least ``part``, for each n. None: too few are known.
+        """
+        first = bisect_right(self.ordered, elapsed)
+        number = len(self.ordered) - first
+        rank = ceil(round(part * (number + 1), 9))
+        return self.ordered[first + rank - 1] if 0 < rank <= number else None
+
+    def longer(self, elapsed: float) -> tuple[float, ...]:
+        """The run times longer than ``elapsed``, shortest first."""
+        return self.ordered[bisect_right(self.ordered, elapsed) :]
+
+
+# ---- Patterns of names
+
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_PARTS: Final = re.compile(r"[-._]+")
+_DIGITS: Final = re.compile(r"[0-9]+")
+_GENERATED: Final = re.compile(r"[bcdfghjklmnpqrstvwxz2456789]{5}")
+"""The suffix that the API server adds to ``generateName``: it has no vowel, and no 0, 1 or 3."""
+_HASH: Final = re.compile(r"(?=[a-z]*[0-9])[0-9a-f]{6,}|(?=(.*[0-9]){3})(?=.*[a-z])[0-9a-z]{8,}")
+"""Hexadecimal digits, or letters among at least three digits."""
+
+
+@lru_cache(maxsize=4096)
+def name_pattern(name: str) -> str:
+    """The pattern of the name of an object; "" if nothing of it is constant.
+
+    ``train-resnet50-20261123-x7k2p`` and ``train-resnet18-20261124-9zqvw`` have the pattern ``train-resnet``.
+    """
+    parts = _PARTS.split(_UUID.sub("", name.lower()))
+    if len(parts) > 1 and _GENERATED.fullmatch(parts[-1]):
+        parts.pop()
+    constant = (_DIGITS.sub("", part) for part in parts if not _HASH.fullmatch(part))
+    return "-".join(part for part in constant if part)
+
+
+# ---- Groups of similar work
+
+
+def groups(work: GangProfile) -> tuple[Hashable, ...]:
+    """The keys of the groups of a gang, from the most specific to all gangs.
+
+    LocalQueue, user and pattern of the name; LocalQueue and user; LocalQueue and pattern; LocalQueue; ClusterQueue; all. Each of them
+    first with the shape and then without. Groups of what is not known are left out.
+    """
+    local = (work.namespace, work.queue) if work.queue else None
+    pattern = name_pattern(work.name)
+    wide: list[tuple[str, ...]] = []
+    if local is not None:
+        if work.user and pattern:
+            wide.append(("user and name", *local, work.user, pattern))
+        if work.user:
+            wide.append(("user", *local, work.user))
+        if pattern:
+            wide.append(("name", *local, pattern))
+        wide.append(("LocalQueue", *local))
+    if work.cluster_queue:
+        wide.append(("ClusterQueue", work.cluster_queue))
+    wide.append(("all",))
+    shapes = ((work.pods, work.gpus), None) if work.pods else (None,)
+    return tuple(product(wide, shapes))
+
+
+# ---- The estimator
+
+ENOUGH: Final = 5  # finished runs that a group needs
+_GROUPS: Final = (
+    5000  # groups in memory; the one that has had no run for the longest time is dropped
+)
+
+
+class RunTimeEstimator:
+    """Learns from one finished run at a time: a fixed number of groups, each with a bounded sample.
+
+    The same runs in the same order always give the same estimates. One thread adds runs; others can ask meanwhile.
+    """
+
+    def __init__(self, *, limit: int = MOST_RUN_TIMES, most_groups: int = _GROUPS) -> None:
+        self._samples: dict[Hashable, RunTimeSample] = {}
+        self._kept = limit
+        self._most = most_groups
+
+    def __len__(self) -> int:
+        """The number of groups."""
+        return len(self._samples)
+
+    def __contains__(self, group: Hashable) -> bool:
+        """Whether it knows a run of the group."""
+        return group in self._samples
+
+    def add(self, run: FinishedRun) -> None:
+        """Learn from a finished run."""
+        for group in groups(run.work):
+            sample = self._samples.pop(group, None) or RunTimeSample()
+            self._samples[group] = sample.with_run(run.seconds, self._kept)
+        while len(self._samples) > self._most:
+            del self._samples[next(iter(self._samples))]
+
+    def total(self, work: GangProfile, part: float, elapsed: float = 0.0) -> float | None:
+        """The expected run time of a gang that has run for ``elapsed`` seconds, those included; None = not known.
+
+        Args:
+            work: the gang.
+            part: the probability, 0 to 1, with which the gang ends no later.
+            elapsed: seconds, all attempts together.
+
+        If no group has enough longer runs, the longest run of the most specific group is doubled until it is longer.
+        """
+        longest: float | None = None
+        for sample in self._enough(work):
+            found = sample.quantile(part, elapsed)
+            if found is not None:
+                return found
+            longest = longest if longest is not None else sample.ordered[-1]
+        return None if longest is None else doubled(longest, elapsed)
+
+    def longest(self, work: GangProfile) -> float | None:
+        """The longest run that is kept of the most specific group with enough runs, in seconds; None = not known."""
+        return next((sample.ordered[-1] for sample in self._enough(work)), None)
+
+    def longer(self, work: GangProfile, elapsed: float = 0.0) -> tuple[float, ...]:
+        """The run times of finished gangs like this one that ran longer than ``elapsed``, shortest first; empty = none is known.
+
+        They are those of the most specific group with enough of them, else those of the most specific group that has any. If no
+        group has one, it is the longest run of the most specific group, doubled until it is longer.
+        """
+        fewer: tuple[float, ...] = ()
+        longest: float | None = None
+        for sample in self._enough(work):
+            found = sample.longer(elapsed)
+            if len(found) >= ENOUGH:
+                return found
+            fewer = fewer or found
+            longest = longest if longest is not None else sample.ordered[-1]
+        if fewer or longest is None:
+            return fewer
+        return (doubled(longest, elapsed),)
+
+    def _enough(self, work: GangProfile) -> Iterator[RunTimeSample]:
+        """The samples of its groups that have enough runs, the most specific group first."""
+        samples = (self._samples.get(group) for group in groups(work))
+        return (s for s in samples if s is not None and len(s.ordered) >= ENOUGH)
+
+
+def learn(runs: Iterable[FinishedRun]) -> RunTimeEstimator:
+    """An estimator that knows these runs, oldest first."""
+    estimator = RunTimeEstimator()
+    for run in runs:
+        estimator.add(run)
+    return estimator
+
+
+def doubled(seconds: float, elapsed: float) -> float:
+    """The seconds, doubled until they are more than ``elapsed``. At least one second, so that it ends."""
+    seconds = max(seconds, 1.0)
+    while seconds <= elapsed:
+        seconds *= 2.0
+    return seconds
+
 
 # ---- Expected run times
 

@@ -8,9 +8,9 @@ from typing import Final
 from queuectl.domain.events import Evict, RequiredWriteRefused
 from queuectl.domain.jobs import JobRecord, PodPhase, PodRecord
 from queuectl.domain.ledger import Entry, Intent, Purpose, State
-from queuectl.domain.needs import amounts, excess
 from queuectl.domain.quantity import Resources
 from queuectl.domain.reasons import PLANNED_AGAIN, Code, Reason
+from queuectl.domain.request_rules import amounts, excess
 from queuectl.domain.rules import PodsReadyRules
 from queuectl.domain.words import counted
 from queuectl.domain.workload import PodSet, PodSetPlacement

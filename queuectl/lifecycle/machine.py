@@ -60,7 +60,7 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import PlannedStart
 from queuectl.domain.words import format_time
-from queuectl.lifecycle.checks import checked, waiting_for
+from queuectl.lifecycle.provisioning import checked, waiting_for
 from queuectl.lifecycle.transitions import drained, evict, move, next_of, rejoin
 from queuectl.lifecycle.user_commands import carry_out
 

@@ -27,7 +27,6 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.workload import Placement
 from queuectl.lifecycle.adoption import running_placement
-from queuectl.lifecycle.dependents import Dependents
 from queuectl.lifecycle.failures import (
     late_pods,
     refused_pods,
@@ -36,9 +35,9 @@ from queuectl.lifecycle.machine import handle
 from queuectl.lifecycle.nodes import LostDevices
 from queuectl.lifecycle.provisioning import reports
 from queuectl.lifecycle.refusals import Refusals
-from queuectl.lifecycle.timers import Timers, alarm_of
+from queuectl.lifecycle.transitions import Dependents, Timers, alarm_of
 from queuectl.lifecycle.workload_events import ObservationRules, observe
-from queuectl.objects.configuration.admissibility import drain
+from queuectl.objects.configuration.queue_config import drain
 from queuectl.objects.kubernetes.nodes import priority_values
 from queuectl.state.claims import priority_of
 from queuectl.state.ledger import Ledger

@@ -1,15 +1,25 @@
-"""The steps of transitions: leave a state, evict, queue again. They are pure functions."""
+"""The steps of transitions: leave a state, evict, queue again. They are pure functions.
+
+When to observe a workload again without a change in the cluster, because time changes its state.
+
+The jobs that depend on others, so that they are observed when these change.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from heapq import heapify, heappop, heappush
+from typing import Any, Final
 
-from queuectl.domain.backoff import doubling
-from queuectl.domain.durations import DAY
-from queuectl.domain.gates import held_by
+from queuectl.domain.arrays import has_begun, object_of
+from queuectl.domain.dependency_graph import DependencyGraph, JobFound
+from queuectl.domain.estimates import DAY
+from queuectl.domain.gates import JobName, Standing, held_by
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, Intent, Note, State, idle_wait, parked_state
+from queuectl.domain.pacing import doubling
 from queuectl.domain.reasons import (
     BY_POLICY,
     COOPERATIVE,
@@ -20,6 +30,9 @@ from queuectl.domain.reasons import (
 )
 from queuectl.domain.rules import PodsReadyRules, Rules
 from queuectl.domain.snapshot import CapacityLease
+from queuectl.lifecycle.failures import ready_by
+from queuectl.state.ledger import Ledger
+from queuectl.state.mirror import Mirror
 
 
 def next_of(entry: Entry, **changes: Any) -> Entry:
@@ -162,3 +175,121 @@ def pause(policy: PodsReadyRules, entry: Entry) -> float:
     wait = doubling(policy.backoff_base, policy.backoff_ceiling, entry.failures)
     drawn = hashlib.blake2b(f"{entry.uid}/{entry.attempt}".encode(), digest_size=8).digest()
     return wait * (1.0 + policy.backoff_jitter * int.from_bytes(drawn) / 2.0**64)
+
+
+REPLACED_WITHIN: Final = 3600.0
+"""Seconds in which the maker of an evicted group must create its pods again."""
+
+
+def awaits_replacements(entry: Entry, now: float) -> bool:
+    """Whether a group without pods stays in its queue: queuectl deleted its pods, and their maker can create them again.
+
+    A group whose pods others deleted has ended. It can be evicted first if its pods end before they are deleted.
+    """
+    if entry.evicted_for is Code.SUSPENDED_OUTSIDE:
+        return False
+    if entry.state is State.EVICTING:
+        return True
+    return entry.evicted_for is not None and now < entry.since + REPLACED_WITHIN
+
+
+def alarm_of(entry: Entry, job: JobRecord | None, rules: PodsReadyRules) -> float | None:
+    """The first moment (unix seconds) at which time alone changes its state, or None."""
+    requeue_at = entry.requeue_at if entry.state is State.BACKOFF else None
+    due = entry.checks.due if entry.awaits_checks else None
+    moments = [requeue_at, entry.stop_at, entry.priority_until, ready_by(entry, rules), due]
+    if entry.state.waiting:
+        moments += entry.checks.unasked.values()
+    if job is not None and job.absent:
+        moments.append(entry.since + REPLACED_WITHIN)
+    limit = entry.execution_limit(job.max_execution) if job is not None else None
+    if entry.state.live and limit is not None:
+        moments.append((entry.started_at or entry.since) + limit - entry.past_seconds)
+    return min((at for at in moments if at is not None), default=None)
+
+
+class Timers:
+    """The next time of each workload. A timer that has expired is removed; the observation that follows sets the next one."""
+
+    def __init__(self) -> None:
+        self._at: dict[str, float] = {}
+        self._heap: list[tuple[float, str]] = []
+
+    def put(self, uid: str, at: float | None) -> None:
+        """Set the timer of this workload to unix seconds ``at``; None removes it."""
+        if at is None:
+            self._at.pop(uid, None)
+        elif self._at.get(uid) != at:
+            self._at[uid] = at
+            heappush(self._heap, (at, uid))
+            if len(self._heap) > 64 + 2 * len(self._at):
+                self._heap = [(at, uid) for uid, at in self._at.items()]
+                heapify(self._heap)
+
+    def due(self, now: float) -> set[str]:
+        """The workloads to observe now."""
+        found = set()
+        while self._heap and self._heap[0][0] <= now:
+            at, uid = heappop(self._heap)
+            if self._at.get(uid) == at:
+                del self._at[uid]
+                found.add(uid)
+        return found
+
+
+class Dependents:
+    """An index of the jobs of the mirror by name, and the graph of their dependencies.
+
+    It follows from the mirror and the ledger, so a new leader has it after its first observation, which is of all jobs.
+    """
+
+    def __init__(self, mirror: Mirror, ledger: Ledger) -> None:
+        self._mirror = mirror
+        self._ledger = ledger
+        self._names: dict[str, JobName] = {}  # by uid
+        self._uids: dict[JobName, str] = {}  # if a job was created again: the last observed
+        self._graph = DependencyGraph()
+
+    def of(self, touched: Collection[str]) -> set[str]:
+        """The uids of the jobs that depend on changed ones: directly, or in a cycle that begins or ends with the change.
+
+        ``touched``: uids of changed and deleted jobs, new ones too.
+        """
+        names = {name: None for uid in touched if (name := self._indexed(uid)) is not None}
+        affected = self._put(names)
+        # The ledger has removed satisfied dependencies since their last observation.
+        affected |= self._put(dict.fromkeys(affected))
+        return {uid for name in affected if (uid := self._uids.get(name)) is not None}
+
+    def statuses(self, job: JobRecord, gates: tuple[str, ...]) -> Mapping[str, Standing]:
+        """Of those of these gates of a job that are dependencies, by gate."""
+        name = JobName.of(job.kind, job.namespace, object_of(job).name)
+        return self._graph.statuses(name, gates)
+
+    def _put(self, names: Collection[JobName]) -> set[JobName]:
+        return self._graph.put({name: self._found(name) for name in names})
+
+    def _indexed(self, uid: str) -> JobName | None:
+        """The name of a job, after the index by name is up to date; None for one that was never there."""
+        job = self._mirror.jobs.get(uid) or self._mirror.arrays.get(uid)
+        if job is None:
+            name = self._names.pop(uid, None)
+            if name is not None and self._uids.get(name) == uid:
+                del self._uids[name]
+            return name
+        name = JobName.of(job.kind, job.namespace, job.name)
+        self._names[uid] = name
+        self._uids[name] = uid
+        return name
+
+    def _found(self, name: JobName) -> JobFound | None:
+        uid = self._uids.get(name)
+        if uid is None:
+            return None
+        job = self._mirror.jobs.get(uid) or self._mirror.arrays.get(uid)
+        if job is None:
+            return None
+        if not job.queues:
+            return JobFound(job.outcome, () if has_begun(job) else job.gates)
+        entry = self._ledger.get(job.uid)
+        return JobFound(job.outcome, job.gates if entry is None else entry.gates)

@@ -13,7 +13,7 @@ from queuectl.domain.plan import PreemptionReason
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import Rules
 from queuectl.domain.words import format_time
-from queuectl.lifecycle.checks import checked
+from queuectl.lifecycle.provisioning import checked
 from queuectl.lifecycle.transitions import evict, next_of, rejoin
 
 

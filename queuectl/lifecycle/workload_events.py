@@ -33,7 +33,6 @@ from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.ledger import Entry, Intent, Purpose, State
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import Rules
-from queuectl.lifecycle.checks import unanswered
 from queuectl.lifecycle.failures import (
     held_up,
     pin_is_refused,
@@ -43,8 +42,9 @@ from queuectl.lifecycle.failures import (
     stop_is_refused,
     unlike_planned,
 )
+from queuectl.lifecycle.provisioning import unanswered
 from queuectl.lifecycle.refusals import WriteRefusal
-from queuectl.lifecycle.timers import awaits_replacements
+from queuectl.lifecycle.transitions import awaits_replacements
 from queuectl.state.readiness import all_ready, held_by_others, not_ready, still_needed
 
 

@@ -1,9 +1,24 @@
-"""Finds or builds the programs of the control plane and of Prometheus, and shows progress."""
+"""The cache of built programs: one folder for each unit and version, with a manifest for checks.
+
+Layout under the root (`$QUEUECTL_CACHE`, else `$XDG_CACHE_HOME/queuectl`, else `~/.cache/queuectl`):
+
+    localcluster/<unit>-<version>-<recipe>/{bin/…, files/…, manifest.json}
+    localcluster/<unit>-<version>-<recipe>.lock    held while one process builds it
+    go/{mod,build,toolchain}                       the Go client's own caches
+    logs/                                          logs of failed builds
+
+`<recipe>` is a digest of how the unit is built, so that a changed recipe never uses an old program.
+
+Finds or builds the programs of the control plane and of Prometheus, and shows progress.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import hashlib
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -11,20 +26,117 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from queuectl.localcluster import cache
 from queuectl.localcluster.errors import BuildError
 from queuectl.localcluster.progress import NoProgress
 from queuectl.localcluster.supervisor import KeeperHandle
 from queuectl.localcluster.versions import GO_MINIMUM, GO_WHEEL, UNITS, Unit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from queuectl.localcluster.progress import Progress
+    from queuectl.localcluster.versions import Unit
+
+
+_MANIFEST = "manifest.json"
+_CHUNK = 1 << 20
+
+
+def root() -> Path:
+    """The cache folder of queuectl on this machine. It does not always exist."""
+    if explicit := os.environ.get("QUEUECTL_CACHE"):
+        return Path(explicit).expanduser().absolute()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser().absolute() / "queuectl"
+
+
+def folder(unit: Unit) -> Path:
+    """The folder of the programs and files of a unit."""
+    recipe = {
+        key: value for key, value in asdict(unit).items() if key not in ("minutes", "reports")
+    }
+    digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
+    return root() / "localcluster" / f"{unit.key}-{digest[:8]}"
+
+
+def damage(unit: Unit, *, thorough: bool = False) -> str | None:
+    """The damage of a cached unit.
+
+    Args:
+        unit: The unit to check.
+        thorough: Compare digests, which reads every byte (about a second for all units).  Otherwise only files
+            with another size or modification time than in the manifest are compared by digest.
+
+    Returns:
+        None for a complete unit, else the damage as part of a sentence.
+    """
+    home = folder(unit)
+    try:
+        manifest = json.loads((home / _MANIFEST).read_bytes())
+    except FileNotFoundError:
+        return "not built yet"
+    except ValueError:
+        return f"{home / _MANIFEST} is not readable"
+    for name, expected in manifest.items():
+        path = home / name
+        try:
+            seen = path.stat()
+        except FileNotFoundError:
+            return f"{path} is missing"
+        if seen.st_size != expected["size"]:
+            return f"{path} has {seen.st_size} bytes instead of {expected['size']}"
+        untouched = seen.st_mtime_ns == expected["mtime_ns"] and not thorough
+        if not untouched and _digest(path) != expected["sha256"]:
+            return f"{path} differs from the built file"
+    return None
+
+
+@contextlib.contextmanager
+def locked(unit: Unit, waiting: Callable[[], None]) -> Iterator[None]:
+    """Hold the unit's lock, so that one of two processes builds, and the other uses the result.
+
+    Args:
+        unit: The unit to be built.
+        waiting: Called once if another process holds the lock.
+    """
+    home = folder(unit)
+    path = home.with_name(f"{home.name}.lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def adopt(unit: Unit, built: Path) -> None:
+    """Move a folder of built programs with a manifest into the cache, in one step."""
+    manifest = {}
+    for path in sorted(path for path in built.rglob("*") if path.is_file()):
+        seen = path.stat()
+        manifest[str(path.relative_to(built))] = {
+            "size": seen.st_size,
+            "mtime_ns": seen.st_mtime_ns,
+            "sha256": _digest(path),
+        }
+    (built / _MANIFEST).write_text(json.dumps(manifest, indent=1))
+    home = folder(unit)
+    shutil.rmtree(home, ignore_errors=True)
+    built.rename(home)
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 # ---- The Go toolchain
@@ -39,7 +151,7 @@ def find(progress: Progress) -> Path:
     on_path = shutil.which("go")
     if on_path and _new_enough(Path(on_path)):
         return Path(on_path)
-    target = cache.root() / "go" / "toolchain"
+    target = root() / "go" / "toolchain"
     installed = target / "go" / "bin" / "go"
     if not _new_enough(installed):
         progress.step("Installing a Go toolchain", "building the control plane")
@@ -67,7 +179,7 @@ def environment(scratch: Path) -> dict[str, str]:
         for key, value in os.environ.items()
         if key not in {"GOOS", "GOARCH", "GOROOT", "GOBIN"}
     }
-    caches = cache.root() / "go"
+    caches = root() / "go"
     env.setdefault("GOMODCACHE", str(caches / "mod"))
     env.setdefault("GOCACHE", str(caches / "build"))
     return env | {
@@ -186,7 +298,7 @@ def program(unit: Unit) -> Path:
 
 def cached(unit: Unit) -> Assets:
     """The assets of a unit in the cache, without a check."""
-    home = cache.folder(unit)
+    home = folder(unit)
     return Assets(
         programs={name: home / "bin" / name for name in unit.programs},
         files={name: home / "files" / name for name in unit.files},
@@ -203,7 +315,7 @@ def existing(unit: Unit, *, thorough: bool = False) -> Assets | None:
     explicit = os.environ.get("KUBEBUILDER_ASSETS")
     if explicit and (assets := _provided(unit, explicit)):
         return assets
-    if cache.damage(unit, thorough=thorough) is None:
+    if damage(unit, thorough=thorough) is None:
         return cached(unit)
     return _provided(unit, os.environ.get("PATH", os.defpath))
 
@@ -236,10 +348,10 @@ def _minor(program: str) -> str | None:
 
 def _build_once(unit: Unit, progress: Progress, coming: str) -> Assets:
     """Build under the unit's lock, unless another process has built the unit in the meantime."""
-    with cache.locked(
+    with locked(
         unit, lambda: progress.step(f"Waiting for another process that builds {unit.key}", coming)
     ):
-        if cache.damage(unit, thorough=True) is not None:
+        if damage(unit, thorough=True) is not None:
             with _Builder(unit, progress, coming).working() as builder:
                 builder.build()
     return cached(unit)
@@ -252,7 +364,7 @@ class _Builder:
         self._unit = unit
         self._progress = progress
         self._coming = coming
-        self._log = cache.root() / "logs" / f"{unit.key}.log"
+        self._log = root() / "logs" / f"{unit.key}.log"
         self._scratch: Path
         self._supervisor: KeeperHandle
 
@@ -261,9 +373,7 @@ class _Builder:
         """Create the scratch folder and the keeper of the Go commands."""
         self._log.parent.mkdir(parents=True, exist_ok=True)
         self._log.unlink(missing_ok=True)
-        self._scratch = Path(
-            tempfile.mkdtemp(prefix=".building-", dir=cache.folder(self._unit).parent)
-        )
+        self._scratch = Path(tempfile.mkdtemp(prefix=".building-", dir=folder(self._unit).parent))
         self._supervisor = KeeperHandle.spawn(self._scratch, remove=True)
         try:
             yield self
@@ -301,7 +411,7 @@ class _Builder:
             target = built / "files" / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source / path, target)
-        cache.adopt(unit, built)
+        adopt(unit, built)
         self._log.unlink(missing_ok=True)
 
     def _compile(self, go: Path, env: dict[str, str], wrapper: Path, target: Path) -> None:

@@ -5,7 +5,7 @@ the configuration, or of ``queuectl plan -f``, is refused with :class:`DocumentE
 
 A reader of an object of the API server raises :data:`UNREADABLE`, and no other error for any bytes
 (``tests/cluster/test_reader_contract.py``), except RecursionError for a document that nests deeper than msgspec can decode: see
-:mod:`queuectl.cluster.nesting`.
+:mod:`queuectl.cluster.stream`.
 """
 
 from __future__ import annotations

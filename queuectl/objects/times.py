@@ -1,12 +1,17 @@
-"""RFC 3339 times as unix seconds."""
+"""RFC 3339 times as unix seconds.
+
+Durations as Go writes them, ``1h30m``: what Kueue's Configuration holds.
+"""
 
 from __future__ import annotations
 
 import re
 from datetime import datetime
+from fractions import Fraction
 from typing import Final
 
 from queuectl.domain.words import format_time
+from queuectl.objects.errors import RequestError
 
 __all__ = ["format_time", "parse_time", "time_or_none"]
 
@@ -36,3 +41,38 @@ def time_or_none(text: str | None) -> float | None:
         return parse_time(text) if text else None
     except ValueError:
         return None
+
+
+_SECONDS: Final = {
+    "h": Fraction(3600),
+    "m": Fraction(60),
+    "s": Fraction(1),
+    "ms": Fraction(1, 10**3),
+    "us": Fraction(1, 10**6),
+    "\u00b5s": Fraction(1, 10**6),  # micro sign
+    "\u03bcs": Fraction(1, 10**6),  # Greek mu
+    "ns": Fraction(1, 10**9),
+}
+_PART: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{0,12})?|\.[0-9]{1,12})([a-z\u00b5\u03bc]{1,2})")
+
+
+def read_duration(text: str, path: str) -> float:
+    """Seconds, not negative.
+
+    Raises:
+        RequestError: naming path and text.
+    """
+    if text == "0":
+        return 0.0
+    at, seconds = 0, Fraction()
+    while at < len(text):
+        part = _PART.match(text, at)
+        if part is None or part[2] not in _SECONDS:
+            break
+        seconds += Fraction(part[1]) * _SECONDS[part[2]]
+        at = part.end()
+    if not text or at < len(text):
+        if text[:1] == "-":
+            raise RequestError(f"{path}: {text!r} is negative")
+        raise RequestError(f"{path}: {text!r} is not a duration like 30s, 5m or 1h30m")
+    return float(seconds)

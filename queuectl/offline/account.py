@@ -1,21 +1,26 @@
-"""The account of an input: the use of each of its documents. No document is missing in it."""
+"""The account of an input: the use of each of its documents. No document is missing in it.
+
+Warnings about devices of files that no plan uses.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from queuectl.domain.devices import DeviceInventory
 from queuectl.domain.ignored import Ignored
+from queuectl.domain.records import ClaimRecord
+from queuectl.domain.words import counted
 from queuectl.objects.configuration.queue_config import is_config
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import Address
 from queuectl.objects.files.children import is_runtime
-from queuectl.objects.files.jobs import controller_of, is_child, is_job, unseen
 from queuectl.objects.files.pods import OWNERS, GivenPod, are_of, has_queue
-from queuectl.objects.files.records import has_record
+from queuectl.objects.files.records import controller_of, has_record, is_child, is_job, unseen
 from queuectl.objects.files.unread import why_unread, without_queue
 from queuectl.objects.kinds import JobKinds
 
@@ -134,3 +139,27 @@ def _controllers(documents: Iterable[Document]) -> Iterator[tuple[str, str]]:
     for document in documents:
         if (found := controller_of(document)) is not None:
             yield found
+
+
+def left_out(devices: DeviceInventory) -> Iterator[str]:
+    """One warning for each sentence about devices that are left out, with the nodes."""
+    nodes: dict[str, list[str]] = defaultdict(list)
+    for node, all_ in devices.nodes.items():
+        for sentence in all_.unsupported:
+            nodes[sentence].append(node)
+    for sentence, names in nodes.items():
+        first, *others = names
+        where = (
+            f"Node {first} and {counted(len(others), 'other Node')}" if others else f"Node {first}"
+        )
+        yield f"{where}: {sentence}"
+
+
+def strangers(devices: DeviceInventory, claims: Iterable[ClaimRecord]) -> Iterator[str]:
+    """One warning for each device of a claim that no node of the input has."""
+    known = {device.id for all_ in devices.nodes.values() for device in all_.devices}
+    for record in sorted(claims, key=lambda one: (one.namespace, one.content.name)):
+        for one in record.content.allocated or ():
+            if one.id not in known:
+                where = f"ResourceClaim {record.namespace}/{record.content.name}"
+                yield f"{where}: device {one.id} is on no node of the input"

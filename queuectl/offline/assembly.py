@@ -19,12 +19,12 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import NamespaceRecord, Record, ResourceQuotaRecord, Upserted
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot, SolverLimits
 from queuectl.domain.workload import PodSet
-from queuectl.lifecycle.dependents import Dependents
+from queuectl.lifecycle.transitions import Dependents
 from queuectl.objects import keys
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import Address
-from queuectl.objects.files.jobs import unseen
 from queuectl.objects.files.pods import GivenPod, field_of_pod, workload_pod
+from queuectl.objects.files.records import unseen
 from queuectl.objects.files.workloads import KIND as WORKLOAD
 from queuectl.objects.kinds import KINDS, JobKinds
 from queuectl.objects.kubernetes.nodes import priority_values
@@ -40,8 +40,7 @@ from queuectl.offline.gangs import (
     without_unoffered,
 )
 from queuectl.offline.owners import Owners, Seats, Slot
-from queuectl.offline.room import FreeCapacity
-from queuectl.offline.slots import Place, RunningGang, stand_ins, stated_slots, used
+from queuectl.offline.slots import FreeCapacity, Place, RunningGang, stand_ins, stated_slots, used
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.planning_state import PlanningState

@@ -1,16 +1,41 @@
-"""The fates of gangs and pods in a snapshot."""
+"""The gangs that run in queues which are drained.
+
+The fates of gangs and pods in a snapshot.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 from queuectl.domain.jobs import JobRecord, PodRecord
+from queuectl.domain.plan import Eviction
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.objects.configuration.queue_config import drain
 from queuectl.objects.documents import Document
 from queuectl.objects.files.unread import names_queue, of_no_gang, without_queue
 from queuectl.offline.account import STATE, DocumentUse, Fate
 from queuectl.offline.gangs import DocumentedGang
 from queuectl.state.mirror import Mirror
+
+
+def drained(snapshot: Snapshot) -> Iterator[Eviction]:
+    """The gangs that ``stopPolicy: HoldAndDrain`` evicts."""
+    for gang in snapshot.admitted:
+        workload = gang.workload
+        why = drain(workload.namespace, workload.queue or "", snapshot.config)
+        if why is not None and not gang.leaving:
+            yield Eviction(workload.uid, why.code, why.message)
+
+
+def leaving(snapshot: Snapshot, out: AbstractSet[str]) -> Snapshot:
+    """The snapshot in which these gangs are being evicted. Each keeps its place in the queue."""
+    admitted = tuple(
+        replace(gang, leaving=True, returns=True, lost=()) if gang.workload.uid in out else gang
+        for gang in snapshot.admitted
+    )
+    return replace(snapshot, admitted=admitted)
 
 
 class Fates:

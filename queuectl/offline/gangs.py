@@ -9,14 +9,14 @@ from typing import Any
 from queuectl.domain.admission import PodAdmission, created
 from queuectl.domain.arrays import has_begun
 from queuectl.domain.jobs import JobRecord
-from queuectl.domain.needs import ContainerNeeds
 from queuectl.domain.queues import DEFAULT_NAME, LocalQueue, QueueConfig
+from queuectl.domain.request_rules import ContainerNeeds
 from queuectl.domain.workload import PodSet
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import RequestError
 from queuectl.objects.files.assignments import Assigned
 from queuectl.objects.files.children import Children
-from queuectl.objects.files.jobs import unseen
+from queuectl.objects.files.records import unseen
 from queuectl.objects.files.workloads import KIND as WORKLOAD
 from queuectl.objects.files.workloads import GivenWorkload
 from queuectl.objects.kinds import JobKinds

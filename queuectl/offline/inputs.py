@@ -36,7 +36,6 @@ from queuectl.objects.configuration import queue_config
 from queuectl.objects.configuration.links import dangling, refuse_reserved_devices
 from queuectl.objects.documents import Document, with_names
 from queuectl.objects.files.children import NO_CHILDREN, Children
-from queuectl.objects.files.jobs import controller_of, is_child, is_job
 from queuectl.objects.files.pods import (
     DEPLOYMENT,
     SET,
@@ -46,16 +45,23 @@ from queuectl.objects.files.pods import (
     read_given_pod,
     read_set_of,
 )
-from queuectl.objects.files.records import has_record, read_record, states_no_slots, with_slots
+from queuectl.objects.files.records import (
+    controller_of,
+    has_record,
+    is_child,
+    is_job,
+    read_record,
+    states_no_slots,
+    with_slots,
+)
 from queuectl.objects.files.workloads import is_workload, read_workload
 from queuectl.objects.kinds import KINDS, JobKinds, index_labels
 from queuectl.objects.kubernetes.nodes import assumed_slots, lacks_hostname, with_hostnames
 from queuectl.objects.kubernetes.past_use import read_used
 from queuectl.objects.times import time_or_none
-from queuectl.offline.account import DocumentUses, accounted
+from queuectl.offline.account import DocumentUses, accounted, left_out, strangers
 from queuectl.offline.assembly import Assembly, Parts
-from queuectl.offline.device_warnings import left_out, strangers
-from queuectl.offline.draining import drained, leaving
+from queuectl.offline.fates import drained, leaving
 from queuectl.offline.gangs import as_uid, defaulted, of_workload, read_job
 from queuectl.state.planning_state import StoredUse
 

@@ -23,16 +23,14 @@ from queuectl.domain.records import NamespaceRecord, NodeRecord, Record
 from queuectl.domain.reservations import occurrences, states_of
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.what_if import WhatIf
-from queuectl.objects.configuration.admissibility import inadmissible_reason
 from queuectl.objects.configuration.catalog import Catalog
 from queuectl.objects.configuration.links import dangling
-from queuectl.objects.configuration.queue_config import is_config, validate
+from queuectl.objects.configuration.queue_config import inadmissible_reason, is_config, validate
 from queuectl.objects.documents import Document, as_document, with_names
 from queuectl.objects.errors import DocumentError
 from queuectl.objects.files.children import Children
-from queuectl.objects.files.jobs import is_job
 from queuectl.objects.files.pods import OWNERS, has_queue
-from queuectl.objects.files.records import has_record
+from queuectl.objects.files.records import has_record, is_job
 from queuectl.objects.files.unread import names_queue, without_queue
 from queuectl.objects.files.workloads import is_workload
 from queuectl.objects.keys import QUEUE_LABEL
@@ -40,7 +38,7 @@ from queuectl.objects.kinds import KINDS, JobKinds
 from queuectl.objects.kinds.pods import POD
 from queuectl.offline.account import accounted
 from queuectl.offline.assembly import Assembly, Parts
-from queuectl.offline.draining import drained, leaving
+from queuectl.offline.fates import drained, leaving
 from queuectl.offline.gangs import defaulted, read_job
 from queuectl.offline.inputs import add_pods, refuse_twice
 

@@ -16,10 +16,8 @@ from queuectl.domain.errors import BadInput
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import ClusterQueue
 from queuectl.simulate.free_gpus import FreeGpus
-from queuectl.simulate.policy import Order
-from queuectl.simulate.run import Run
 from queuectl.simulate.setting import Setting
-from queuectl.simulate.simulation import World
+from queuectl.simulate.simulation import Order, Run, World
 from queuectl.simulate.trace import NodeEvent, TraceJob
 
 Taken = list[tuple[str, int]]

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from queuectl.domain.durations import DAY
+from queuectl.domain.estimates import DAY
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.queues import QueueingStrategy
 from queuectl.domain.snapshot import Snapshot
 from queuectl.simulate.leader import SimulatedLeader
 from queuectl.simulate.parts import parts
-from queuectl.simulate.policy import Order, Policy
-from queuectl.simulate.run import Run
 from queuectl.simulate.setting import Setting
-from queuectl.simulate.simulation import World
+from queuectl.simulate.simulation import Order, Policy, Run, World
 from queuectl.simulate.trace import NodeEvent, TraceJob
 
 PATIENCE: Final = 366.0 * DAY

@@ -1,20 +1,121 @@
-"""The outcomes of policies as one HTML page with plots. The page loads nothing from other hosts."""
+"""Outcomes of policies as texts, as an HTML page with plots, and as JSON and CSV.
+
+Figures of an outcome as texts, for tables and for the report.
+
+The outcomes of policies as one HTML page with plots. The page loads nothing from other hosts.
+
+Outcomes for programs: JSON, and CSV.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import csv
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from math import floor, log10
-from typing import Final
+from typing import Any, Final
 
-from queuectl.simulate.amounts import Table, tables
 from queuectl.simulate.best_fit import BestFit
 from queuectl.simulate.planned import Planned
-from queuectl.simulate.policy import PlacementRule, Policy
-from queuectl.simulate.results import PolicyOutcome, outcome, series
-from queuectl.simulate.run import Run
+from queuectl.simulate.results import Figures, PolicyOutcome, Waits, outcome, series
 from queuectl.simulate.setting import Setting
-from queuectl.simulate.simulation import Sample, Scheduler, World
+from queuectl.simulate.simulation import PlacementRule, Policy, Run, Sample, Scheduler, World
+from queuectl.simulate.trace import size_name
+
+_HOUR: Final = 3600.0
+
+Row = tuple[str, ...]
+Table = tuple[str, Row, list[Row]]
+"""Title, names of the columns, and rows. The first column is a name, the others are numbers."""
+
+_FIGURES: Final[tuple[tuple[str, Callable[[Figures], str]], ...]] = (
+    ("JOBS", lambda f: f"{f.jobs:,}"),
+    ("FINISHED", lambda f: f"{f.waits.finished:,}"),
+    ("MEAN WAIT", lambda f: _seconds(f.waits.mean)),
+    ("P50", lambda f: _seconds(f.waits.p50)),
+    ("P99", lambda f: _seconds(f.waits.p99)),
+    ("MULTI-NODE", lambda f: _seconds(f.several.mean)),
+    ("COMPLETION", lambda f: _seconds(f.completion)),
+    ("ALLOCATION", lambda f: _percent(f.allocation)),
+    ("EVICTIONS", lambda f: f"{f.evictions:,}"),
+    ("LOST GPU-H", lambda f: f"{f.lost / _HOUR:,.1f}"),
+)
+
+_OF_CLUSTER: Final[tuple[tuple[str, Callable[[PolicyOutcome], str]], ...]] = (
+    ("USED", lambda o: _percent(o.utilization)),
+    ("FRAGMENTED", lambda o: _percent(o.fragmentation)),
+    ("MAKESPAN H", lambda o: f"{o.total.makespan / _HOUR:,.1f}"),
+    ("FAIRNESS", lambda o: _index(o.fairness)),
+)
+
+_OVER_TIME: Final = {
+    "allocatedGpus": "ALLOCATED GPUS",
+    "usedGpus": "USED GPUS",
+    "fragmentedGpus": "FRAGMENTED GPUS",
+    "waitingJobs": "WAITING JOBS",
+}
+_INTERVALS: Final = 10
+
+
+def tables(outcomes: Sequence[PolicyOutcome]) -> list[Table]:
+    """The policies, then the queues and the sizes of jobs, each with all policies side by side."""
+    names = tuple(outcome.policy for outcome in outcomes)
+    figures = tuple(title for title, _ in _FIGURES)
+    rows = [(o.policy, *_texts(o.total), *(text(o) for _, text in _OF_CLUSTER)) for o in outcomes]
+    of_cluster = tuple(title for title, _ in _OF_CLUSTER)
+    made: list[Table] = [("Policies", ("POLICY", *figures, *of_cluster), rows)]
+    if len(outcomes) == 1:
+        queues = [(_name(queue), *_texts(f)) for queue, f in outcomes[0].by_queue.items()]
+        made.append(("By queue", ("QUEUE", *figures), queues))
+    else:
+        of_queues = [
+            (_name(queue), *(_seconds(o.by_queue[queue].waits.mean) for o in outcomes))
+            for queue in outcomes[0].by_queue
+        ]
+        made.append(("Mean wait by queue", ("QUEUE", *names), of_queues))
+    sizes = [
+        (size_name(size), *(_seconds(_mean(o.by_size.get(size))) for o in outcomes))
+        for size in outcomes[0].by_size
+    ]
+    made.append(("Mean wait by size", ("GPUS", *names), sizes))
+    return made
+
+
+def over_time_table(found: PolicyOutcome) -> Table:
+    """Averages over intervals of time."""
+    columns = over_time(found, _INTERVALS)
+    ends = columns.pop("untilSeconds")
+    rows = [
+        (f"{end / _HOUR:,.1f}", *(f"{values[at]:,.1f}" for values in columns.values()))
+        for at, end in enumerate(ends)
+    ]
+    return ("Over time", ("UNTIL H", *(_OVER_TIME[name] for name in columns)), rows)
+
+
+def _texts(figures: Figures) -> Row:
+    return tuple(text(figures) for _, text in _FIGURES)
+
+
+def _name(queue: tuple[str, str]) -> str:
+    return "/".join(queue)
+
+
+def _mean(waits: Waits | None) -> float | None:
+    return waits.mean if waits is not None else None
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f} s"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def _index(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
 
 # ---- The page
 
@@ -26,7 +127,6 @@ _ABOVE: Final = 10
 _BELOW: Final = 30
 _TICKS: Final = 4
 _STEPS: Final = (1, 2, 5, 10)
-_HOUR: Final = 3600.0
 _DAY: Final = 24 * _HOUR
 _LONG: Final = 3 * _DAY  # a longer axis is in days
 _COLORS: Final = ("#0b66c3", "#c2410c", "#15803d", "#7e22ce")
@@ -163,3 +263,136 @@ def _scheduler(setting: Setting, policy: Policy, world: World) -> Scheduler:
     if policy.placement is PlacementRule.BEST_FIT:
         return BestFit(setting, policy.order, world)
     return Planned(setting, policy, world)
+
+
+POINTS: Final = 100
+
+Record = dict[str, Any]
+
+
+def document(found: PolicyOutcome) -> Record:
+    """The outcome as it is printed with ``-o json``."""
+    by_queue = {f"{ns}/{name}": _record(one) for (ns, name), one in found.by_queue.items()}
+    by_size = {size_name(most): _waits(waits) for most, waits in found.by_size.items()}
+    return {
+        **_record(found.total),
+        **_of_cluster(found),
+        "byQueue": by_queue,
+        "bySize": by_size,
+        "overTime": over_time(found),
+    }
+
+
+def figures_csv(outcomes: Sequence[PolicyOutcome]) -> str:
+    """A line for each policy, then for each of its queues and sizes of jobs. Cells without a value are empty."""
+    return _csv([line for found in outcomes for line in _lines(found)])
+
+
+def over_time_csv(outcomes: Sequence[PolicyOutcome]) -> str:
+    """A line for each policy and interval of time, with averages."""
+    lines: list[Record] = []
+    for found in outcomes:
+        columns = over_time(found)
+        lines += [
+            {"policy": found.policy, **dict(zip(columns, values, strict=True))}
+            for values in zip(*columns.values(), strict=True)
+        ]
+    return _csv(lines)
+
+
+def over_time(found: PolicyOutcome, points: int = POINTS) -> dict[str, list[float]]:
+    """Averages over equal intervals of time: a list for each quantity, and the ends of the intervals in seconds.
+
+    Utilization is absent if that of no job is known, and fragmentation if the nodes of a gang are not known.
+    """
+    quantities: dict[str, Callable[[Sample], float]] = {
+        "allocatedGpus": lambda sample: sample.held,
+        "usedGpus": lambda sample: sample.used,
+        "fragmentedGpus": lambda sample: sample.fragmented,
+        "waitingJobs": lambda sample: sample.waiting,
+    }
+    if found.utilization is None:
+        del quantities["usedGpus"]
+    if found.fragmentation is None:
+        del quantities["fragmentedGpus"]
+    curves = {name: series(found.samples, value, points) for name, value in quantities.items()}
+    ends = [round(time, 3) for time, _ in curves["allocatedGpus"]]
+    return {
+        "untilSeconds": ends,
+        **{name: [round(value, 3) for _, value in curve] for name, curve in curves.items()},
+    }
+
+
+def _lines(found: PolicyOutcome) -> Iterator[Record]:
+    yield _flat({"policy": found.policy, "queue": "", "gpus": "", **_record(found.total)}) | (
+        _of_cluster(found)
+    )
+    for (namespace, name), figures in found.by_queue.items():
+        where = {"policy": found.policy, "queue": f"{namespace}/{name}", "gpus": ""}
+        yield _flat({**where, **_record(figures)})
+    for most, waits in found.by_size.items():
+        yield {"policy": found.policy, "queue": "", "gpus": size_name(most), **_waits(waits)}
+
+
+def _flat(record: Mapping[str, Any]) -> Record:
+    line: Record = {}
+    for name, value in record.items():
+        if isinstance(value, dict):
+            line |= {f"{name}_{key}": inner for key, inner in value.items()}
+        else:
+            line[name] = value
+    return line
+
+
+def _csv(lines: Sequence[Record]) -> str:
+    text = io.StringIO()
+    titles = list(dict.fromkeys(title for line in lines for title in line))
+    writer = csv.DictWriter(text, titles, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()
+
+
+def _of_cluster(found: PolicyOutcome) -> Record:
+    return {
+        "utilization": _rounded(found.utilization, 6),
+        "fragmentation": _rounded(found.fragmentation, 6),
+        "fairness": _rounded(found.fairness, 6),
+    }
+
+
+def _waits(waits: Waits) -> Record:
+    return {
+        "finished": waits.finished,
+        "meanWaitSeconds": _rounded(waits.mean),
+        "p50WaitSeconds": _rounded(waits.p50),
+        "p99WaitSeconds": _rounded(waits.p99),
+    }
+
+
+def _record(figures: Figures) -> dict[str, Any]:
+    waits, several = figures.waits, figures.several
+    return {
+        "jobs": figures.jobs,
+        "finished": waits.finished,
+        "skipped": figures.skipped,
+        "neverFit": figures.never_fit,
+        "meanWaitSeconds": _rounded(waits.mean),
+        "p50WaitSeconds": _rounded(waits.p50),
+        "p99WaitSeconds": _rounded(waits.p99),
+        "meanCompletionSeconds": _rounded(figures.completion),
+        "makespanSeconds": _rounded(figures.makespan),
+        "gpuHours": _rounded(figures.held / _HOUR),
+        "allocation": _rounded(figures.allocation, 6),
+        "evictions": figures.evictions,
+        "lostGpuSeconds": _rounded(figures.lost),
+        "multiNode": {
+            "jobs": figures.several_jobs,
+            "meanWaitSeconds": _rounded(several.mean),
+            "p99WaitSeconds": _rounded(several.p99),
+        },
+    }
+
+
+def _rounded(value: float | None, digits: int = 3) -> float | None:
+    return None if value is None else round(value, digits)

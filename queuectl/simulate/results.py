@@ -9,11 +9,9 @@ from math import ceil
 
 from queuectl.domain.quantity import GPU
 from queuectl.domain.words import counted
-from queuectl.simulate.run import Run
 from queuectl.simulate.setting import LocalQueueKey, Setting
-from queuectl.simulate.simulation import Sample, World
-from queuectl.simulate.size_classes import size_class
-from queuectl.simulate.trace import TraceJob
+from queuectl.simulate.simulation import Run, Sample, World
+from queuectl.simulate.trace import TraceJob, size_class
 
 
 @dataclass(frozen=True, slots=True)

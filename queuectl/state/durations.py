@@ -16,8 +16,14 @@ from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.past_jobs import FinishedRun, GangProfile
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.workload import Duration
-from queuectl.durations.estimator import RunTimeEstimator, RunTimeSample
-from queuectl.durations.expectations import MEDIAN, Expectation, Stated, planned
+from queuectl.durations.expectations import (
+    MEDIAN,
+    Expectation,
+    RunTimeEstimator,
+    RunTimeSample,
+    Stated,
+    planned,
+)
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 

@@ -17,8 +17,13 @@ from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.queries import IN_QUEUE_ORDER, in_queue_order
 from queuectl.domain.snapshot import Snapshot
-from queuectl.durations.estimator import RunTimeEstimator
-from queuectl.durations.expectations import MEDIAN, RunTimes, planned, possible_runs
+from queuectl.durations.expectations import (
+    MEDIAN,
+    RunTimeEstimator,
+    RunTimes,
+    planned,
+    possible_runs,
+)
 from queuectl.state.durations import LearnedDurations, stated_of, work_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror

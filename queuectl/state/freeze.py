@@ -24,7 +24,7 @@ from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot, SolverLimits
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Duration, Placement, PodSet, PodShape, Workload
-from queuectl.objects.configuration.admissibility import inadmissible_reason, refused_gpus, too_long
+from queuectl.objects.configuration.queue_config import inadmissible_reason, refused_gpus, too_long
 from queuectl.objects.kubernetes.nodes import never_preempting
 from queuectl.state.arrays import (
     RETURN_SECONDS,

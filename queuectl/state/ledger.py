@@ -1,14 +1,22 @@
 """The leader's working copy of the ledger: each unfinished workload, by uid and by state.
 
 It holds committed changes only: a change is applied after its commit has returned.
+
+The number of lines that one workload adds to the history.
+
+Lines are never deleted, so a workload that is started and stopped again and again would fill the database. Each workload can add
+:data:`AT_ONCE` lines at any rate, and then one in :data:`SECONDS`. The next line that is written has the number of those that are left
+out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from queuectl.domain.ledger import Entry, EntryChange, State
+from queuectl.domain.reasons import Code
 
 
 class Ledger:
@@ -58,3 +66,45 @@ class Ledger:
             return
         self._entries[entry.uid] = entry
         self._by_state[entry.state][entry.uid] = None
+
+
+AT_ONCE: Final = 1_000
+SECONDS: Final = 120.0
+
+
+class HistoryLimit:
+    """The lines of each workload of one leader. A remark does not use up the lines that a change of the state can add."""
+
+    def __init__(self) -> None:
+        self._full: dict[
+            tuple[str, bool], float
+        ] = {}  # unix seconds at which all lines are free again
+        self._unlisted: dict[tuple[str, bool], int] = {}
+
+    def limited(self, changes: Iterable[EntryChange]) -> list[EntryChange]:
+        """The same changes, those beyond the limit without a line."""
+        return [self._limited(change) if change.note is not None else change for change in changes]
+
+    def _limited(self, change: EntryChange) -> EntryChange:
+        assert change.note is not None
+        uid, note = change.after.uid, change.note
+        remark = note.from_state is note.to_state
+        if change.after.state is State.FINISHED:
+            for of in (False, True):
+                self._full.pop((uid, of), None)
+            return self._listed(change, (uid, True), (uid, False))
+        key = (uid, remark)
+        full = max(self._full.get(key, change.at), change.at) + SECONDS
+        latest = change.at + AT_ONCE * SECONDS
+        # The first line states the job. A line proves what a user did, and the audit log has one for it too. A new leader reads what
+        # moves cost, and there is a limit on that.
+        kept = change.before is None or change.commanded or note.reason.code is Code.DEFRAGMENTED
+        if full > latest and not kept:
+            self._unlisted[key] = self._unlisted.get(key, 0) + 1
+            return replace(change, listed=False)
+        self._full[key] = min(full, latest)
+        return self._listed(change, key)
+
+    def _listed(self, change: EntryChange, *keys: tuple[str, bool]) -> EntryChange:
+        left_out = sum(self._unlisted.pop(key, 0) for key in keys)
+        return replace(change, unlisted=left_out) if left_out else change

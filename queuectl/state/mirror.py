@@ -37,10 +37,10 @@ from queuectl.objects.kinds.parents import Parents
 from queuectl.state import devices as device_objects
 from queuectl.state.arrays import Arrays
 from queuectl.state.devices import ALL_NAMESPACES, DeviceMirror
-from queuectl.state.larger_pods import LargerPods
 from queuectl.state.nodes import NodeTable
 from queuectl.state.pod_claims import all_resolved, claiming, names_claims
 from queuectl.state.pod_groups import (
+    LargerPods,
     PodGroups,
     made_as,
     names_class,

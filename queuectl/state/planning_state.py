@@ -18,11 +18,11 @@ from queuectl.domain.queues import QueueConfig, in_force, next_boundary
 from queuectl.domain.reservations import ReservationState, next_turn, occurrences
 from queuectl.domain.snapshot import Admitted, PastUse, Snapshot, SolverLimits
 from queuectl.domain.utilization import GangUse
-from queuectl.state.budgets import BudgetSums, MigrationBudget
 from queuectl.state.durations import LearnedDurations
 from queuectl.state.freeze import IdleSince, SnapshotBuilder, never_idle
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
+from queuectl.state.pastuse import BudgetSums, MigrationBudget
 from queuectl.state.usage import OtherPodUsage
 
 

@@ -20,7 +20,7 @@ import structlog
 from structlog.contextvars import bound_contextvars, merge_contextvars
 from structlog.typing import EventDict, ExcInfo, FilteringBoundLogger, Processor
 
-from queuectl.domain.printable import printable
+from queuectl.domain.words import printable
 
 _CLIENTS: Final = ("asyncio", "uvicorn")
 _FLOOD_SECONDS: Final = 1.0

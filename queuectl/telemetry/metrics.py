@@ -3,18 +3,26 @@
 Names follow Kueue's (with the prefix ``queuectl_``) where the meaning is the same, so that you can adapt a dashboard by
 replacing the prefix. Labels are those of docs/reference/metrics.md. No label is a workload, a pod or a node, so the
 configuration bounds the number of series, not the load.
+
+Metrics of the REST API: callers, their addresses, and connections that it closes.
+
+Metrics and log events of the units that are set aside.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter as Counts
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from enum import StrEnum
 from importlib.metadata import version
+from threading import Lock
 from typing import Final
 
+import structlog
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -27,6 +35,7 @@ from prometheus_client import (
 from prometheus_client.registry import Collector
 
 from queuectl.domain.accounting import UNITS
+from queuectl.domain.containment import Boundary, Containment, SetAside
 from queuectl.domain.estimates import Arrival, RunTimeSource
 from queuectl.domain.ledger import Entry, EntryChange, Invariant, State
 from queuectl.domain.mig_reconfiguration import MigPhase
@@ -42,9 +51,7 @@ from queuectl.objects.keys import GATE
 from queuectl.planner.order.pending_gangs import ClassKey, PendingGangs
 from queuectl.state.estimates import EstimateError
 from queuectl.state.holdings import Holdings
-from queuectl.telemetry.callers import CallerMetrics
-from queuectl.telemetry.containment import CarefulMetrics, ContainmentMetrics
-from queuectl.telemetry.fleet import FleetMetrics
+from queuectl.telemetry.fleet import FleetMetrics, UseMetrics
 from queuectl.telemetry.lifecycle_metrics import (
     BY_CLUSTER_QUEUE,
     BY_LOCAL_QUEUE,
@@ -54,7 +61,6 @@ from queuectl.telemetry.lifecycle_metrics import (
 )
 from queuectl.telemetry.names import KnownNames
 from queuectl.telemetry.quota import QuotaGauges
-from queuectl.telemetry.utilization import UseMetrics
 from queuectl.telemetry.workload_gauges import WorkloadGauges, gauge_family, pending_status
 
 # ---- Budgets
@@ -690,3 +696,119 @@ class MetricsRecorder:
 
     def relisted(self, kind: str) -> None:
         self._relists.labels(kind).inc()
+
+
+SECONDS: Final = 3600.0  # for which a caller counts after its last request
+_MOST: Final = 10_000  # callers with their addresses
+
+
+class CallerMetrics(Collector):
+    """The callers of the last hour, and the number of addresses from which they send requests."""
+
+    def __init__(
+        self, registry: CollectorRegistry, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock = clock
+        self._seen: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._lock = Lock()  # metrics are read in a thread
+        self._closed = Counter(
+            "queuectl_api_closed_connections_total",
+            "Connections to the REST API that were closed before their clients closed them, by reason.",
+            ["reason"],
+            registry=registry,
+        )
+        registry.register(self)
+
+    def note(self, caller: str, address: str) -> None:
+        """Note a request with valid credentials."""
+        with self._lock:
+            self._seen[caller, address] = self._clock()
+            self._seen.move_to_end((caller, address))
+            if len(self._seen) > _MOST:
+                self._seen.popitem(last=False)
+
+    def closed(self, reason: str) -> None:
+        """Count a connection that is closed."""
+        self._closed.labels(reason).inc()
+
+    def collect(self) -> Iterator[Metric]:
+        """The gauges."""
+        since = self._clock() - SECONDS
+        with self._lock:
+            known = [key for key, at in self._seen.items() if at >= since]
+        callers, addresses = {caller for caller, _ in known}, {address for _, address in known}
+        text = "Callers with valid credentials in the last hour."
+        yield gauge_family("api_callers", text, (), [((), float(len(callers)))])
+        text = "Addresses from which callers with valid credentials sent requests in the last hour."
+        yield gauge_family("api_caller_addresses", text, (), [((), float(len(addresses)))])
+
+
+log = structlog.get_logger()
+
+
+class ContainmentMetrics:
+    """Of one process."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._failed = Counter(
+            "queuectl_contained_errors_total",
+            "Unexpected errors that set a unit of input aside, by boundary: a defect.",
+            ["boundary"],
+            registry=registry,
+        )
+        self._set_aside = Gauge(
+            "queuectl_set_aside",
+            "Units of input that are set aside because of an unexpected error, by boundary.",
+            ["boundary"],
+            registry=registry,
+        )
+        for boundary in Boundary:  # a counter that is born with 1 has not increased for Prometheus
+            self._failed.labels(boundary)
+            self._set_aside.labels(boundary)
+
+    def watch(self, containment: Containment) -> None:
+        """Show the units of this record."""
+        for boundary in Boundary:
+
+            def counted(boundary: Boundary = boundary) -> float:
+                return containment.counts()[boundary]
+
+            self._set_aside.labels(boundary).set_function(counted)
+
+    def report(self, failure: SetAside, error: BaseException | None) -> None:
+        """Count and log a failure. The trace is logged for the first failure, and then ever more rarely."""
+        self._failed.labels(failure.boundary).inc()
+        rare = failure.failures & (failure.failures - 1) == 0
+        log.error(
+            "unit_set_aside",
+            boundary=str(failure.boundary),
+            unit=failure.ref,
+            error_id=failure.error,
+            place=failure.place,
+            failures=failure.failures,
+            exc_info=error if rare else None,
+        )
+
+
+class CarefulMetrics:
+    """Of the careful starts of one process."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._begun = Gauge(
+            "queuectl_careful_start_timestamp_seconds",
+            "When a careful start of this process began last, in unix seconds; 0 = never.",
+            registry=registry,
+        )
+        self._suspects = Gauge(
+            "queuectl_suspects",
+            "Units of input that ended a process, and that are set aside: a defect.",
+            registry=registry,
+        )
+
+    def watch(self, containment: Containment) -> None:
+        """Show the suspects of this record."""
+        self._suspects.set_function(lambda: float(len(containment.suspects())))
+
+    def begun(self, now: float) -> None:
+        """A careful start begins at ``now``, unix seconds."""
+        self._begun.set(now)

@@ -1,4 +1,14 @@
-"""The commands that a page offers for a workload: the label of each button, and what the command does."""
+"""The buttons that stop and resume a queue, for a caller who has the right.
+
+The commands for a workload of the last day, with their results.
+
+The leader executes a command a moment later. A page reads the results at growing intervals, for about a minute. Without a
+leader, the result appears when the page is next refreshed.
+
+The next step for the user of a workload, in one sentence for each state and reason.
+
+The commands that a page offers for a workload: the label of each button, and what the command does.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +16,246 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+import orjson
 from starlette.requests import Request
 
 from queuectl.api.access import Guard
-from queuectl.domain.commands import EVICTING, Action, objection, reserved_to_admins
+from queuectl.db.ports import ApiStore
+from queuectl.domain.commands import DONE, EVICTING, Action, Command, objection, reserved_to_admins
 from queuectl.domain.identity import Right
-from queuectl.domain.ledger import Entry
+from queuectl.domain.ledger import Entry, State
+from queuectl.domain.queries import LONGEST_PAGE, DocumentKey
+from queuectl.domain.queues import StopPolicy
+from queuectl.domain.reasons import Code
 from queuectl.domain.words import counted
+from queuectl.objects.configuration.config_kinds import BY_KIND
+from queuectl.web.words import moment
+
+_STOPPED_QUEUES: Final = "No gang of the queue starts until you resume it."
+
+
+@dataclass(frozen=True, slots=True)
+class QueueButton:
+    """A button.
+
+    Attributes:
+        label: its text.
+        follows: the effect, for the dialog that asks for confirmation.
+        address: of the REST API, for a POST.
+        body: the JSON to send there, without the reason.
+        evicts: gangs that run are evicted: the dialog shows their cost.
+    """
+
+    label: str
+    follows: str
+    address: str
+    body: str
+    evicts: bool = False
+
+
+async def queue_buttons(
+    guard: Guard, request: Request, key: DocumentKey, policy: StopPolicy
+) -> list[QueueButton]:
+    """The buttons that change the stop policy of a queue. May raise ClusterUnavailable."""
+    kind = BY_KIND[key.kind]
+    path = kind.path(key.namespace, key.name)
+
+    async def may(verb: str) -> bool:
+        right = Right("create", f"{kind.plural}/{verb}", key.namespace, key.name)
+        return await guard.may(request, right)
+
+    def stop(label: str, follows: str, *, drain: bool) -> QueueButton:
+        body = orjson.dumps({"drain": drain}).decode()
+        return QueueButton(label, follows, f"{path}/stop", body, drain)
+
+    buttons = []
+    if policy is not StopPolicy.NONE and await may("resume"):
+        follows = "Its gangs start again, in their old order."
+        buttons.append(QueueButton("Resume", follows, f"{path}/resume", "{}"))
+    if policy is not StopPolicy.HOLD_AND_DRAIN and await may("stop"):
+        if policy is StopPolicy.NONE:
+            follows = f"{_STOPPED} Gangs that run continue."
+            buttons.append(stop("Stop", follows, drain=False))
+        follows = (
+            f"{_STOPPED} Gangs that run are evicted. They keep their place in the queue order."
+        )
+        buttons.append(stop("Stop and drain", follows, drain=True))
+    return buttons
+
+
+_SHOWN: Final = 3
+_MAX_READS: Final = 12
+_FIRST_MS: Final = 400
+_LONGEST_MS: Final = 10_000
+_GROWTH: Final = 1.6
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """A command.
+
+    Attributes:
+        state: ``requested``, ``done`` or ``refused``.
+        answer: why it was refused; empty otherwise.
+    """
+
+    label: str
+    command: Command
+    state: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecentCommands:
+    """The commands that are shown, the newest first.
+
+    Attributes:
+        newest: id of the newest command; 0 where there is none.
+        next_read: number of the next read; None = all commands have results, or the page has read often enough.
+    """
+
+    lines: tuple[CommandLine, ...]
+    newest: int
+    next_read: int | None
+
+    @property
+    def milliseconds(self) -> int:
+        """Time until the next read."""
+        return min(_LONGEST_MS, int(_FIRST_MS * _GROWTH ** (self.next_read or 0)))
+
+    @property
+    def answered(self) -> bool:
+        """Whether all commands have results."""
+        return all(line.state != "requested" for line in self.lines)
+
+
+async def asked_of(store: ApiStore, uid: str, newest: int = 0, reads: int = 0) -> RecentCommands:
+    """The latest commands for a workload.
+
+    Args:
+        store: the source.
+        uid: of the workload.
+        newest: id of the newest command that the page knows.
+        reads: how often the page has read the results since it knows that command.
+    """
+    lines = tuple(_command_line(command) for command in await _latest(store, uid))
+    known = lines[0].command.id if lines else 0
+    next_read = reads + 1 if known == newest else 1
+    asked = RecentCommands(lines, known, next_read)
+    return (
+        asked
+        if next_read <= _MAX_READS and not asked.answered
+        else RecentCommands(lines, known, None)
+    )
+
+
+async def _latest(store: ApiStore, uid: str) -> tuple[Command, ...]:
+    found: tuple[Command, ...] = ()
+    after = 0
+    while page := await store.commands_of(uid, after, LONGEST_PAGE):
+        found = (*found, *page)[-_SHOWN:]
+        after = page[-1].id
+        if len(page) < LONGEST_PAGE:
+            break
+    return found[::-1]
+
+
+def _command_line(command: Command) -> CommandLine:
+    match command.outcome:
+        case None:
+            return CommandLine(_label(command), command, "requested", "")
+        case outcome if outcome == DONE:
+            return CommandLine(_label(command), command, "done", "")
+        case outcome:
+            return CommandLine(_label(command), command, "refused", outcome)
+
+
+def _label(command: Command) -> str:
+    match command.action:
+        case Action.MOVE:
+            return f"Move to LocalQueue {command.queue}"
+        case Action.PRIORITY if command.priority is None:
+            return "Priority from its priority classes"
+        case Action.PRIORITY:
+            until = f" until {moment(command.until)}" if command.until is not None else ""
+            return f"Priority {command.priority}{until}"
+        case Action.CHECK:
+            return (
+                f"Admission check {command.report.check}: {command.report.state}"
+                if command.report
+                else "Admission check"
+            )
+        case action:
+            return label_of(action)
+
+
+_NOTHING: Final = "No action is needed."
+_REQUEST: Final = "Fix the field that the reason names, then submit the job again."
+_STOPPED: Final = (
+    "Ask an administrator when the queue resumes, or move the job to another LocalQueue."
+)
+
+PENDING: Final = {
+    Code.WAITING_FOR_QUOTA: f"{_NOTHING} It starts when other gangs release quota.",
+    Code.EXCEEDS_MAX_QUOTA: "Request fewer resources, or ask an administrator for more quota.",
+    Code.NO_MATCHING_FLAVOR: "Change the node selector or the tolerations, or use another LocalQueue.",
+    Code.TOPOLOGY_PLACEMENT_FAILED: f"{_NOTHING} It starts when nodes become free. A coarser topology level can start it earlier.",
+    Code.SHAPE_NEVER_FITS: "Request smaller pods, fewer pods in a domain, or a coarser topology level.",
+    Code.RESOURCE_QUOTA_EXCEEDED: "Delete pods of the namespace, or ask for a larger ResourceQuota.",
+    Code.LIMIT_RANGE_VIOLATED: "Change the requests of the pods so that they fulfill the LimitRange.",
+    Code.MAX_PER_USER: f"{_NOTHING} It starts when another job of its user ends.",
+    Code.TOO_MANY_PENDING: f"{_NOTHING} The planner considers it when older gangs of its LocalQueue start or are deleted.",
+    Code.BUDGET_SPENT: f"{_NOTHING} It starts next month, or after an administrator has topped the Budget up.",
+    Code.WAITING_FOR_PREEMPTED: f"{_NOTHING} It starts when the pods of its victims have ended.",
+    Code.WAITING_TO_RECLAIM: f"{_NOTHING} It reclaims quota from gangs that borrow.",
+    Code.WAITING_IN_ORDER: f"{_NOTHING} Its queue is StrictFIFO: it starts after the gangs before it.",
+    Code.WOULD_DELAY: f"{_NOTHING} A shorter time limit or expected duration can start it earlier.",
+    Code.RESERVATION_AHEAD: f"{_NOTHING} It starts on other nodes, or before the Reservation with a shorter time limit.",
+    Code.UNDECIDED: f"{_NOTHING} The next planning cycle considers it again.",
+    Code.PENDING_EVALUATION: f"{_NOTHING} The next planning cycle considers it.",
+    Code.QUEUED: f"{_NOTHING} The next planning cycle considers it.",
+    Code.WAITING_FOR_PODS: "Create the missing pods of a group. For an array, the Job controller creates them.",
+    Code.MISCONFIGURED: _REQUEST,
+    Code.UNSUPPORTED: _REQUEST,
+    Code.QUEUE_STOPPED: _STOPPED,
+    Code.LOCAL_QUEUE_STOPPED: _STOPPED,
+    Code.TERMINATING: "If it stays, ask an administrator which finalizers the object or its namespace has.",
+    Code.UNSATISFIED_CHECKS: "Ask an administrator: an admission check of its queue is not set up.",
+    Code.WAITING_FOR_CHECKS: f"{_NOTHING} It starts when its admission checks are ready.",
+    Code.INTERNAL_ERROR: "Report the error to an administrator. A changed job is tried again at once.",
+    Code.QUEUE_SET: f"{_NOTHING} It is moved to the other LocalQueue.",
+}
+"""By the reason of a pending gang."""
+
+_STATES: Final = {
+    State.PENDING: f"{_NOTHING} It queues again.",
+    State.RESERVED: PENDING[Code.WAITING_FOR_PREEMPTED],
+    State.HELD: "Release it when it can start.",
+    State.STARTING: f"{_NOTHING} It runs when all its pods are ready.",
+    State.RUNNING: "",
+    State.EVICTING: f"{_NOTHING} It queues again when its pods have ended.",
+    State.BACKOFF: "Check the logs of its pods: they show why the start failed.",
+    State.DEACTIVATED: "Fix the cause, then activate it.",
+    State.FINISHED: "",
+}
+
+
+def next_step(state: State, code: Code) -> str:
+    """A sentence; "" where no advice applies."""
+    if code is Code.ADMISSION_GATED:
+        return "Wait until the controller that set the admission gate removes it."
+    if code is Code.DEPENDENCY:
+        return f"{_NOTHING} It queues when the jobs that it depends on have ended."
+    if code is Code.DEPENDENCY_NEVER_SATISFIED:
+        return "Run the other job again, or remove the annotation queuectl.dev/after."
+    if code is Code.WAITING_FOR_CHECKS or (state is State.PENDING and code in PENDING):
+        return PENDING[code]
+    if code is Code.ADMISSION_CHECK and state is State.BACKOFF:
+        return f"{_NOTHING} It queues again, and its admission checks are asked again."
+    if state is State.FINISHED and code is Code.FAILED:
+        return "Check the logs of its pods."
+    return _STATES[state]
+
 
 _WORDS: Final = {
     Action.HOLD: ("Hold", "It is not admitted until a user releases it."),

@@ -46,8 +46,7 @@ from queuectl.web.pages import (
     whatif,
     workloads,
 )
-from queuectl.web.ports import ClusterReader
-from queuectl.web.site import PREFIX, STATIC, Site
+from queuectl.web.site import PREFIX, STATIC, ClusterReader, Site
 
 log = structlog.get_logger()
 

@@ -1,16 +1,28 @@
-"""Configuration objects on the pages: the address of each, its summary in one line, and its text."""
+"""Configuration objects on the pages: the address of each, its summary in one line, and its text.
+
+The latest changes of a configuration object in the audit log, made through the REST API or through the pages.
+
+The text in the editor of a configuration object, and the object that it replaces, as the forms send them.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
 import yaml
+from starlette.requests import Request
 
-from queuectl.api.params import NAME
+from queuectl.api.body import MAX_FORM_BYTES, Bodies, read_bytes
+from queuectl.api.params import NAME, etag
 from queuectl.api.problems import ApiProblem, ProblemType
+from queuectl.db.ports import AuditStore
+from queuectl.domain.audit import AuditFilter, AuditLine
 from queuectl.domain.budgets import holder_of
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.words import counted
@@ -159,3 +171,108 @@ def _labeled(what: str, name: str | None) -> str:
 
 def _joined(parts: Iterable[str]) -> str:
     return "; ".join(part for part in parts if part)
+
+
+SHOWN: Final = 5
+_MOST_LINES: Final = 200  # lines; lines of objects with a longer name are among them
+
+
+async def changes_of(audit_store: AuditStore, key: DocumentKey) -> list[AuditLine]:
+    """The latest requests that changed an object, or whose result is unknown, newest first. May raise StoreUnavailable."""
+    found: list[AuditLine] = []
+    for path in (kind_of(key).path(key.namespace, key.name), address_of(key)):
+        lines = await audit_store.lines(AuditFilter(path=path), _MOST_LINES)
+        found += [line for line in lines if _changed(line, path)]
+    found.sort(key=lambda line: -line.id)
+    return found[:SHOWN]
+
+
+def _changed(line: AuditLine, path: str) -> bool:
+    """Whether a line is a change of this object. A line whose result is unknown counts."""
+    given, _, query = line.path.partition("?")
+    refused = line.status is not None and line.status >= 400
+    changes = given in (path, f"{path}/stop", f"{path}/resume")
+    done = not refused and not line.detail.startswith("unchanged")
+    return changes and done and "dry_run=" not in query
+
+
+_FORM: Final = "application/x-www-form-urlencoded"
+_FIELDS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A text that can become an object.
+
+    Attributes:
+        text: the content of the editor.
+        key: of the object; None = a new object, which the text itself names.
+        version: of the object when its text was taken into the editor; None = there was none.
+        base: that object's text; empty = there was none.
+        checked: the seal of the last checked text; empty = none.
+    """
+
+    text: str
+    key: DocumentKey | None = None
+    version: int | None = None
+    base: str = ""
+    checked: str = ""
+
+    @property
+    def seal(self) -> str:
+        """Identifies this text together with this version."""
+        return hashlib.blake2b(f"{self.version}\n{self.text}".encode(), digest_size=12).hexdigest()
+
+    @property
+    def part(self) -> str:
+        """The part of an address that identifies its object; empty = the object is new."""
+        return part_of(self.key) if self.key is not None else ""
+
+    @property
+    def conditions(self) -> tuple[str | None, str | None]:
+        """If-Match and If-None-Match, so that the text replaces only the version that it was edited from."""
+        return (etag(self.version), None) if self.version is not None else (None, "*")
+
+
+async def form_of(request: Request, bodies: Bodies) -> dict[str, str]:
+    """The fields of a form, line ends as one character.
+
+    Raises:
+        Problem: it is none, or too large.
+    """
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media != _FORM:
+        raise ApiProblem(
+            ProblemType.UNSUPPORTED_MEDIA_TYPE, f"{media!r} is not supported: send {_FORM}"
+        )
+    body = await read_bytes(request, MAX_FORM_BYTES)
+    return await bodies.work(partial(_fields, body))
+
+
+def _fields(body: bytes) -> dict[str, str]:
+    text = body.decode(errors="replace")
+    try:
+        fields = parse_qsl(text, keep_blank_values=True, errors="replace", max_num_fields=_FIELDS)
+    except ValueError as error:
+        raise ApiProblem(ProblemType.MALFORMED_BODY, f"not a form: {error}") from error
+    return {name: value.replace("\r\n", "\n") for name, value in fields}
+
+
+def draft_of(form: dict[str, str]) -> Draft:
+    """The draft in a form. Raises ApiProblem when it is no form of the editor."""
+    part = form.get("of", "")
+    return Draft(
+        form.get("text", ""),
+        key_of(part) if part else None,
+        version_of(form),
+        form.get("base", ""),
+        form.get("checked", ""),
+    )
+
+
+def version_of(form: dict[str, str]) -> int | None:
+    """The version that a form is about; None = there was no such object. Raises ApiProblem when it is no version."""
+    given = form.get("version", "")
+    if given and not (given.isdecimal() and len(given) < 19):
+        raise ApiProblem(ProblemType.INVALID_PARAMETER, f"version: {given!r} is not a version")
+    return int(given) if given else None

@@ -1,35 +1,136 @@
-"""The sources, the rights of the caller and the rendering that all pages share."""
+"""The view of the cluster for the pages: the snapshot with the quota use, which REST does not show.
+
+The rights of the caller, checked once per page. The pages show nothing else.
+
+The sources, the rights of the caller and the rendering that all pages share.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import jinja2
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from queuectl.api.access import Guard
+from queuectl.api.access import Guard, caller_of
 from queuectl.api.body import Bodies
-from queuectl.api.current_configuration import CurrentConfiguration
 from queuectl.api.ports import Diagnoser
 from queuectl.api.presenter import WorkloadPresenter
+from queuectl.api.reading import CurrentConfiguration
 from queuectl.api.usage_history import UsageHistory
 from queuectl.db.ports import ApiStore
 from queuectl.domain.cluster_map import ClusterMap
-from queuectl.domain.identity import LONGEST_NAME
+from queuectl.domain.identity import LONGEST_NAME, Right
 from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import Entry
+from queuectl.domain.queries import QueueCounts
 from queuectl.domain.queues import QueueConfig, in_force
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.words import counted, counted_gpus
 from queuectl.planner.cache import PlannerCache
 from queuectl.web import words
-from queuectl.web.access_scope import AccessScope, access_of
-from queuectl.web.ports import ClusterReader
+
+
+class ClusterReader(Protocol):
+    """The state of the cluster, in each process that watches it. Methods may raise StoreUnavailable."""
+
+    async def cluster_map(self) -> ClusterMap | None:
+        """The nodes with their gangs, about a second old at most; None while this process does not know yet."""
+
+    async def pods(self, entry: Entry) -> tuple[PodRecord, ...] | None:
+        """A workload's pods, of all its attempts, in no order; None while this process does not know yet."""
+
+    @property
+    def cache(self) -> PlannerCache:
+        """The cache of the planner in this process from call to call."""
+
+    async def current_snapshot(self) -> Snapshot | None:
+        """The snapshot that the planner would get, about a second old at most; None while this process does not know yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessScope:
+    """Of one request.
+
+    Attributes:
+        who: user name of the caller.
+        namespaces: namespaces whose workloads the caller may list; None = all.
+        queues: the caller may list all ClusterQueues; else only those of visible LocalQueues are shown.
+        nodes: the caller may list nodes.
+        plan: the caller may create plans.
+        usage: the caller may get reports, of all namespaces or of a visible one.
+        decisions: the caller may list decisions.
+        audit: the caller may get the audit log.
+        config: the caller may list ClusterQueues, or LocalQueues of a visible namespace.
+    """
+
+    who: str
+    namespaces: frozenset[str] | None
+    queues: bool
+    nodes: bool
+    plan: bool
+    usage: bool
+    decisions: bool
+    audit: bool
+    config: bool
+
+    def sees(self, namespace: str) -> bool:
+        """Whether the caller may list the workloads of a namespace."""
+        return self.namespaces is None or namespace in self.namespaces
+
+    def tallies(self, tallies: Iterable[QueueCounts]) -> tuple[QueueCounts, ...]:
+        """Those of visible namespaces."""
+        return tuple(tally for tally in tallies if self.sees(tally.namespace))
+
+
+async def access_of(
+    guard: Guard, request: Request, namespaces: Callable[[], Awaitable[Iterable[str]]]
+) -> AccessScope:
+    """The rights of the caller. ``namespaces`` is called only where the caller may not list all workloads.
+
+    Raises:
+        ClusterUnavailable: the API server cannot review access.
+    """
+
+    def may(verb: str, resource: str) -> Awaitable[bool]:
+        return guard.may(request, Right(verb, resource))
+
+    visible = await guard.visible(request, "list", "workloads", namespaces)
+
+    async def of_those() -> Iterable[str]:
+        return visible if visible is not None else await namespaces()
+
+    async def somewhere(verb: str, resource: str) -> bool:
+        return await guard.somewhere(request, verb, resource, of_those)
+
+    queues, nodes, plan, decisions, audit, usage, local_queues = await asyncio.gather(
+        may("list", "clusterqueues"),
+        may("list", "nodes"),
+        may("create", "plans"),
+        may("list", "decisions"),
+        may("get", "audit"),
+        somewhere("get", "reports"),
+        somewhere("list", "localqueues"),
+    )
+    return AccessScope(
+        who=caller_of(request).name,
+        namespaces=visible,
+        queues=queues,
+        nodes=nodes,
+        plan=plan,
+        usage=usage,
+        decisions=decisions,
+        audit=audit,
+        config=queues or local_queues,
+    )
+
 
 PREFIX: Final = "/ui"
 STATIC: Final = Path(__file__).with_name("static")

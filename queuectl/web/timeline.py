@@ -8,8 +8,7 @@ from fractions import Fraction
 from math import inf
 from typing import Final
 
-from queuectl.domain.durations import DAY
-from queuectl.domain.estimates import ExpectedStart
+from queuectl.domain.estimates import DAY, ExpectedStart
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
 

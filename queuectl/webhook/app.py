@@ -1,10 +1,23 @@
-"""The HTTP application of the webhook: ``POST /mutate/POLICY``, ``GET /readyz`` and ``GET /metrics``."""
+"""Answers to the AdmissionReviews of the API server.
+
+The HTTP application of the webhook: ``POST /mutate/POLICY``, ``GET /readyz`` and ``GET /metrics``.
+
+The process of one replica of the webhook.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+import asyncio
+import base64
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
 
+import msgspec
+import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -12,10 +25,76 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from queuectl.cluster.webhooks import PATH
+from queuectl.api.connections import ConnectionLimits
+from queuectl.api.server import Certificate, ListenAddress, WebServer
+from queuectl.cel.expression import EvaluationError
+from queuectl.cluster.apply import manifests
+from queuectl.cluster.client import Api
+from queuectl.cluster.connection import Connection
+from queuectl.cluster.writes import PATH
+from queuectl.domain.containment import Containment
 from queuectl.domain.errors import BadInput
-from queuectl.webhook.mutations import Mutation
-from queuectl.webhook.reviews import answer
+from queuectl.telemetry.metrics import ContainmentMetrics
+from queuectl.webhook.keeper import CertificateKeeper
+from queuectl.webhook.mutations import Mutation, mutations, read_mutations
+
+_API: Final = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
+_log = structlog.get_logger(source="queuectl.webhook")
+
+
+class _Request(msgspec.Struct, rename="camel"):
+    uid: str
+    operation: str
+    user_info: dict[str, Any]
+    object: dict[str, Any]
+    namespace: str = ""
+    resource: dict[str, Any] = {}
+    old_object: dict[str, Any] | None = None
+
+
+class _Review(msgspec.Struct):
+    request: _Request
+
+
+_read = msgspec.json.Decoder(_Review).decode
+
+
+def answer(mutation: Mutation, body: bytes) -> bytes:
+    """The AdmissionReview with the response.
+
+    An object that the policy cannot be evaluated for is refused, as the API server refuses it for ``failurePolicy: Fail``.
+
+    Raises:
+        BadInput: the body is no AdmissionReview of a new object.
+    """
+    try:
+        request = _read(body).request
+    except msgspec.MsgspecError as error:
+        raise BadInput(f"not an AdmissionReview of a new object: {error}") from error
+    except RecursionError as error:
+        raise BadInput("the object is nested too deeply") from error
+    return msgspec.json.encode({**_API, "response": _response(mutation, request)})
+
+
+def _response(mutation: Mutation, request: _Request) -> Mapping[str, Any]:
+    try:
+        patch = mutation.patch(
+            request.object,
+            {
+                "userInfo": request.user_info,
+                "operation": request.operation,
+                "namespace": request.namespace,
+                "resource": request.resource,
+            },
+            request.old_object,
+        )
+    except EvaluationError as error:
+        _log.warning("mutation_failed", policy=mutation.name, error=str(error))
+        status = {"code": 422, "reason": "Invalid", "message": str(error)}
+        return {"uid": request.uid, "allowed": False, "status": status}
+    encoded = base64.b64encode(msgspec.json.encode(patch)).decode()
+    return {"uid": request.uid, "allowed": True, "patchType": "JSONPatch", "patch": encoded}
+
 
 LARGEST: Final = 8 << 20
 """Bytes of a request. The API server accepts objects of 3 MiB."""
@@ -59,3 +138,61 @@ async def _body(request: Request) -> bytes:
     except ClientDisconnect as error:
         raise HTTPException(400) from error
     return bytes(body)
+
+
+_LIMITS: Final = ConnectionLimits(of_address=None)  # its clients are a few API servers
+
+
+@dataclass(frozen=True)
+class WebhookSettings:
+    """The options of the command line.
+
+    Attributes:
+        listen: where it listens.
+        namespace: of its Secret.
+        hosts: names and addresses of all replicas, for the certificate.
+        policies: file with the policies of declared job kinds; None = there are none.
+    """
+
+    listen: ListenAddress
+    namespace: str
+    hosts: Sequence[str]
+    policies: Path | None = None
+
+
+async def serve(
+    settings: WebhookSettings, stop: asyncio.Event, listening: Callable[[str], None]
+) -> None:
+    """Serve until ``stop`` is set. ``listening`` is called with the URL.
+
+    Raises:
+        QueuectlError: the address, the credentials, the policies or the Secret cannot be used.
+    """
+    by_policy = mutations(manifests())
+    if settings.policies is not None:
+        by_policy |= read_mutations(settings.policies)
+    registry = CollectorRegistry()
+    metrics = ContainmentMetrics(registry)
+    containment = Containment(time.time, metrics.report)
+    metrics.watch(containment)
+    api = await Api.connect(Connection())
+    try:
+        with tempfile.TemporaryDirectory(prefix="queuectl-webhook-") as folder:
+            keeper = CertificateKeeper(
+                api, settings.namespace, settings.hosts, Path(folder), containment
+            )
+            await keeper.start()
+            server = WebServer(
+                application(by_policy, registry),
+                settings.listen,
+                Certificate(keeper.chain, keeper.key),
+                limits=_LIMITS,
+            )
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(server.run()), group.create_task(keeper.run())]
+                listening(server.url)
+                await stop.wait()
+                for task in tasks:
+                    task.cancel()
+    finally:
+        await api.close()

@@ -15,8 +15,8 @@ from typing import Any, Final
 import structlog
 
 from queuectl.cluster.client import METADATA_ONLY, Api, document_in
-from queuectl.cluster.webhooks import CONFIGURATION, NAME
-from queuectl.control.leader.supervised import supervised
+from queuectl.cluster.writes import CONFIGURATION, NAME
+from queuectl.control.leader.schedule import supervised
 from queuectl.domain.containment import Containment
 from queuectl.domain.errors import BadInput, ClusterError, ObjectGone
 from queuectl.objects.kinds.described import MERGE_PATCH

@@ -7,7 +7,7 @@ from random import Random
 from typing import Final
 
 from queuectl.localcluster.client import Document
-from queuectl.localcluster.devices import (
+from queuectl.localcluster.nodes import (
     EXTENDED_RESOURCE,
     PCIE_ROOT,
     device,

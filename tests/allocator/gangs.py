@@ -7,7 +7,7 @@ from random import Random
 from typing import Final
 
 from queuectl.localcluster.client import Document
-from queuectl.localcluster.devices import DRIVER, PCIE_ROOT
+from queuectl.localcluster.nodes import DRIVER, PCIE_ROOT
 from tests.allocator.fleet import PARTITION, SHARED
 from tests.system.claims import devices, request
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.domain.reasons import NEVER_FITS, Code
 from queuectl.localcluster.client import Document
-from queuectl.localcluster.devices import API_VERSION, SLICES
+from queuectl.localcluster.nodes import API_VERSION, SLICES
 from tests.allocator.fleet import RESOURCES, classes, pools
 from tests.allocator.gangs import draw
 from tests.system.device_cluster import DeviceWorkspace

@@ -23,8 +23,13 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from structlog.testing import capture_logs
 
-from queuectl.api import descriptors
-from queuectl.api.connections import Closed, ConnectionLimits, OpenConnections
+from queuectl.api.connections import (
+    Closed,
+    ConnectionLimits,
+    OpenConnections,
+    connections_within,
+    raise_limit,
+)
 from queuectl.api.server import ListenAddress, WebServer
 from tests.api.serving import running
 from tests.api.signed import ADMIN, NO_RIGHTS, bearer, people, signed_app
@@ -330,7 +335,7 @@ def test_no_sequence_of_connections_exceeds_a_limit(steps: list[tuple[str, int, 
 
 
 @pytest.mark.parametrize(
-    ("soft", "hard", "raised", "connections"),
+    ("soft", "hard", "raised", "most"),
     [
         (1024, 20_000, 20_000, 1000),
         (1024, -1, 65_536, 1000),
@@ -340,10 +345,10 @@ def test_no_sequence_of_connections_exceeds_a_limit(steps: list[tuple[str, int, 
     ],
 )
 def test_the_limit_of_open_files_is_raised_and_some_are_kept(
-    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, raised: int, connections: int
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, raised: int, most: int
 ) -> None:
     held = [(soft, hard)]
     monkeypatch.setattr(resource, "getrlimit", lambda _: held[-1])
     monkeypatch.setattr(resource, "setrlimit", lambda _, new: held.append(new))
-    assert descriptors.raise_limit() == raised == held[-1][0]
-    assert descriptors.connections_within(raised, 1000) == connections
+    assert raise_limit() == raised == held[-1][0]
+    assert connections_within(raised, 1000) == most

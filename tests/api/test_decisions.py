@@ -7,9 +7,9 @@ import pytest
 from fastapi import FastAPI
 
 from queuectl.db.ports import Commit
-from queuectl.domain.decisions import CycleDecision
 from queuectl.domain.events import Admit
 from queuectl.domain.identity import Caller, Right
+from queuectl.domain.ledger import CycleDecision
 from queuectl.domain.plan import Proof
 from tests.api.conftest import AnyStore
 from tests.api.support import PLACED, job, live_through

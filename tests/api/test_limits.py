@@ -18,7 +18,7 @@ from queuectl.api.auth.authentication import SESSION_PATH
 from queuectl.api.body import MAX_BYTES, MAX_LIST_BYTES
 from queuectl.api.server import ListenAddress, WebServer
 from queuectl.domain.identity import Caller, Session
-from queuectl.domain.rate_limit import Buckets
+from queuectl.domain.pacing import Buckets
 from tests.api.conftest import commit, talking_to
 from tests.api.serving import running
 from tests.api.signed import ADMIN, NO_RIGHTS, SELDOM, asking, bearer, people, signed_app

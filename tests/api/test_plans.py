@@ -20,8 +20,8 @@ from queuectl.api.auth.authentication import OpenPaths
 from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.api.server import ListenAddress, WebServer
 from queuectl.control.questions import throttle, what_if
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.identity import Caller, Right
 from queuectl.domain.redaction import ANOTHER_TEAM

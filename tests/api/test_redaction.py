@@ -9,13 +9,13 @@ from fractions import Fraction
 import pytest
 from fastapi import FastAPI
 
-from queuectl.api.redaction import redactor_for
+from queuectl.api.access import redactor_for
 from queuectl.db.ports import Commit
 from queuectl.domain.commands import Action
-from queuectl.domain.decisions import CycleDecision
 from queuectl.domain.diagnosis import Diagnosis, Limit, Obstacle, Remedy, SuggestedFix
 from queuectl.domain.events import Event, Evict, Refuse, Reserve
 from queuectl.domain.identity import Right
+from queuectl.domain.ledger import CycleDecision
 from queuectl.domain.plan import Cost, Proof
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.redaction import ANOTHER_TEAM

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from queuectl.domain.containment import SetAsideObject
 from queuectl.domain.identity import Right
-from queuectl.domain.set_aside_objects import SetAsideObject
 from tests.api.signed import ADMIN, asking, signed_app
 from tests.doubles.access import MemoryAccess
 from tests.doubles.store import MemoryStore

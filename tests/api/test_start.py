@@ -20,7 +20,7 @@ from queuectl.api import server
 from queuectl.api.auth.start import Offer, offer
 from queuectl.api.server import CannotListen, Certificate, ListenAddress, WebServer
 from queuectl.cli.main import run
-from queuectl.control.environment import settings_names
+from queuectl.control.settings import settings_names
 from queuectl.domain.errors import BadInput
 from tests.support.logs import restored_logs
 from tests.support.tls import write_certificate

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from queuectl.control.clock import SteadyClock
 from queuectl.control.composition import ServeComponents
+from queuectl.control.progress import SteadyClock
 from queuectl.control.settings import Settings
 from queuectl.control.supervisor import Supervisor
 from queuectl.db.engine import DatabaseSettings
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.domain.ledger import State
 from queuectl.domain.quantity import CPU, GPU
 from queuectl.localcluster.nodes import BLOCK, RACK, NodeSpec

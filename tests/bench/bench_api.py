@@ -28,14 +28,14 @@ from rich.console import Console
 from rich.table import Table
 
 from queuectl.cli.program import tune_interpreter
-from queuectl.control.clock import SteadyClock
 from queuectl.control.composition import ServeComponents
+from queuectl.control.progress import SteadyClock
 from queuectl.control.settings import Settings
 from queuectl.control.supervisor import Supervisor
-from queuectl.db.api_store import PostgresApiStore
 from queuectl.db.engine import DatabaseSettings
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.db.store import PostgresApiStore
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.domain.ledger import State
 from queuectl.domain.what_if import WhatIf
 from queuectl.localcluster.nodes import RACK

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.localcluster import NodeSpec
 from tests.bench.bench_system import print_table
 from tests.support.autoscaler import SimulatedAutoscaler

@@ -21,15 +21,15 @@ import httpx2
 import structlog
 
 from queuectl.api.app import create_app
-from queuectl.control.clock import SteadyClock
 from queuectl.control.leader.loop import Loop
+from queuectl.control.progress import SteadyClock
 from queuectl.control.settings import Settings
 from queuectl.control.supervisor import Supervisor
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import Document
 from queuectl.objects.kinds import KINDS
 from queuectl.telemetry.metrics import MetricsRecorder
 from tests.api.support import FixedHealth

@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from typing import Final
 
 from queuectl.cluster.writes import REPORTER
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.domain.jobs import JobRecord, PodPhase
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.client import Client, wait_until

@@ -31,10 +31,10 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from queuectl.demo import manifests as m
+from queuectl.demo import scenario as m
 from queuectl.demo.api_connection import ApiConnection
 from queuectl.demo.controller import ControllerProcess, install
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.domain.quantity import GPU
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.client import Client, wait_until

@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import Final
 
 from queuectl.domain.devices import POD, SINGLE_NUMA_NODE, DeviceInventory, NodeZones
-from queuectl.domain.needs import ContainerNeeds, PodNeeds, limited
 from queuectl.domain.quantity import GPU, PODS, Resources
+from queuectl.domain.request_rules import ContainerNeeds, PodNeeds, limited
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import PodSet, Workload
 from tests.bench.bench_devices import SIZE, TARGET, Kind, loads, quantiles

@@ -20,9 +20,9 @@ import asyncpg
 import httpx2
 
 from queuectl.db.embedded import EmbeddedServer
-from queuectl.demo import manifests as m
+from queuectl.demo import scenario as m
 from queuectl.demo.controller import ControllerProcess
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.client import wait_until
 from tests.bench.bench_system import SPACE, print_table

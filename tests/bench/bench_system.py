@@ -15,10 +15,10 @@ import sys
 import time
 from collections.abc import Callable
 
-from queuectl.demo import manifests as m
+from queuectl.demo import scenario as m
 from queuectl.demo.api_connection import ApiRefused
-from queuectl.demo.findings import AuditFinding
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo.audit import AuditFinding
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.domain.jobs import PodPhase, PodRecord
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.client import get_plain

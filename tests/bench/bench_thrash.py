@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Final
 
 from queuectl.control.settings import Settings
-from queuectl.demo.manifests import Document
 from queuectl.demo.recorder import Recording
+from queuectl.demo.scenario import Document
 from queuectl.domain.events import Drained, Ended, PodsReady
 from queuectl.domain.jobs import JobOutcome, JobRecord, PodPhase, PodRecord
 from queuectl.domain.ledger import EntryChange, State

@@ -19,7 +19,7 @@ from statistics import median
 import numpy as np
 
 from queuectl.domain.queues import IdleReclaim
-from queuectl.localcluster.exposition import Dialect, render
+from queuectl.localcluster.exporter import Dialect, render
 from queuectl.localcluster.gpus import GpuPod, SimulatedGpus, parse_profile
 from queuectl.localcluster.progress import LineProgress
 from queuectl.localcluster.prometheus import Prometheus

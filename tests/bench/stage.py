@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from queuectl.demo.api_connection import ApiConnection
-from queuectl.demo.audit import checks
+from queuectl.demo.audit import AuditFinding, checks
 from queuectl.demo.controller import ControllerProcess, install
-from queuectl.demo.findings import AuditFinding
-from queuectl.demo.manifests import Document, namespaces
 from queuectl.demo.recorder import Recorder, Recording
+from queuectl.demo.scenario import Document, namespaces
 from queuectl.domain.jobs import JobRecord, PodPhase, PodRecord
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.client import get_plain

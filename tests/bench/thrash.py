@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.localcluster import NodeSpec
 from tests.bench.stage import BLOCK, RACK
 

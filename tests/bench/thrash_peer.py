@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from queuectl.demo.manifests import Document
+from queuectl.demo.scenario import Document
 from tests.bench import thrash
 from tests.bench.bench_kueue import settle, with_kueue
 from tests.bench.kueue import peer

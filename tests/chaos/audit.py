@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 from queuectl.db.engine import DatabaseSettings
 from queuectl.demo.audit import CapacityAudit, Check, DomainAudit, Once, Quota, Whole
-from queuectl.demo.recorder import Event, Recording
-from queuectl.demo.replay import ObservedState, Replay
+from queuectl.demo.recorder import Event, ObservedState, Recording, Replay
 from queuectl.domain.ledger import Entry, State, violations
 from queuectl.domain.quantity import GPU
 from queuectl.domain.reasons import Code

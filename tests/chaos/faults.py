@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
-from queuectl.demo.manifests import FAIL_SECONDS, RUN_SECONDS
+from queuectl.demo.scenario import FAIL_SECONDS, RUN_SECONDS
 from queuectl.domain.jobs import PodPhase, PodRecord
 from queuectl.localcluster.errors import ApiServerError
 from queuectl.localcluster.nodes import KUBELET

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, PodSetManifest
-from queuectl.domain.printable import printable
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.domain.quantity import GPU
-from queuectl.localcluster import LocalCluster, devices
+from queuectl.domain.words import printable
+from queuectl.localcluster import LocalCluster, nodes
 from queuectl.localcluster.client import MERGE_PATCH, Client
 from queuectl.localcluster.errors import ApiServerError
 from queuectl.objects import keys
@@ -70,11 +70,11 @@ def definitions() -> list[Document]:
 
 def published(node: str) -> list[Document]:
     """A class of devices, and the devices of one node: without them, nothing evaluates a selector."""
-    made = devices.gpus(8, "A100")
+    made = nodes.gpus(8, "A100")
     chosen = f"device.driver == '{DRIVER}'"
     return [
-        devices.device_class(DRIVER, chosen, extended_resource=None),
-        *devices.pool(node, made, driver=DRIVER),
+        nodes.device_class(DRIVER, chosen, extended_resource=None),
+        *nodes.pool(node, made, driver=DRIVER),
     ]
 
 

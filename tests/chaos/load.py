@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from queuectl.demo import manifests as m
+from queuectl.demo import scenario as m
 from queuectl.demo.audit import Queue
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.domain.jobs import JobRecord
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.localcluster.errors import LocalClusterError

@@ -14,8 +14,8 @@ from itertools import takewhile
 from pathlib import Path
 from random import Random
 
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.client import Client
 from queuectl.localcluster.errors import LocalClusterError

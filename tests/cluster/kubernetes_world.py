@@ -11,7 +11,7 @@ from typing import Any
 
 from queuectl.cluster.adapter import KubernetesCluster
 from queuectl.cluster.connection import Connection
-from queuectl.demo.manifests import FAIL_SECONDS, RUN_SECONDS
+from queuectl.demo.scenario import FAIL_SECONDS, RUN_SECONDS
 from queuectl.domain.errors import WriteRefused
 from queuectl.domain.jobs import PodRecord
 from queuectl.localcluster import ApiServerError

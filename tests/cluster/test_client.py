@@ -17,10 +17,9 @@ from aiohttp.test_utils import TestServer
 
 from queuectl.cluster.client import Api, Expired, Forbidden, NotServed, failure
 from queuectl.cluster.connection import Connection
-from queuectl.cluster.freshness import current_version
 from queuectl.cluster.review import _policies, _probe_status, kueue_keys_act, kueue_runs
-from queuectl.cluster.schemas import mismatches
-from queuectl.cluster.server import Server, discover
+from queuectl.cluster.server import Server, discover, mismatches
+from queuectl.cluster.stream import current_version
 from queuectl.domain.errors import (
     BadInput,
     ClusterBusy,

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from queuectl.cluster import nesting
-from queuectl.cluster.identity import ObjectIdentity, identify
-from queuectl.cluster.nesting import LEVELS, decoded, shallow
+from queuectl.cluster import stream
 from queuectl.cluster.resources import watched
+from queuectl.cluster.stream import LEVELS, ObjectIdentity, decoded, identify, shallow
 
 DEEPEST = 10_000
 """Levels that the API server accepts."""
@@ -61,7 +60,7 @@ def test_what_is_below_a_level_is_emptied(
 ) -> None:
     document = json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "replace")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nesting, "_PART", part)
+        patch.setattr(stream, "_PART", part)
         found = shallow(document, levels)
     assert json.loads(found) == emptied(json.loads(document), levels)
 

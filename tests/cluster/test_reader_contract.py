@@ -9,10 +9,8 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from queuectl.cluster.identity import identify
-from queuectl.cluster.nesting import LEVELS, decoded
 from queuectl.cluster.resources import watched
-from queuectl.cluster.stream import ResourceFeed
+from queuectl.cluster.stream import LEVELS, ResourceFeed, decoded, identify
 from queuectl.domain.containment import Containment
 from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.records import Record, Upserted

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from queuectl.cluster import nesting, stream
-from queuectl.cluster.nesting import LEVELS
+from queuectl.cluster import stream
+from queuectl.cluster.stream import LEVELS
 from queuectl.control.careful_child import ChildArguments, begin, run, try_everything
-from queuectl.control.clock import SteadyClock
+from queuectl.control.progress import SteadyClock
 from queuectl.control.settings import Settings
 from queuectl.db.engine import DatabaseSettings
-from queuectl.db.leader_store import PostgresLeaderStore
+from queuectl.db.store import PostgresLeaderStore
 from queuectl.devices import matching
 from queuectl.objects.kinds import KINDS
 from queuectl.planner.cycle.cycle import AdmissionCycle
@@ -81,7 +81,7 @@ def _before(owner: Any, method: str, name: Callable[..., str], error: Callable[[
 
 def poison_objects(error: Callable[[], None]) -> None:
     """Let the decoding of a Job with such a name end the process."""
-    real = nesting.decoded
+    real = stream.decoded
 
     def decoded(decode: Any, document: Any, levels: int) -> Any:
         whole = levels == LEVELS and decode is not stream._object
@@ -90,7 +90,7 @@ def poison_objects(error: Callable[[], None]) -> None:
             error()
         return real(decode, document, levels)
 
-    stream.decoded = decoded  # type: ignore[attr-defined]
+    stream.decoded = decoded
 
 
 def poison_claims(error: Callable[[], None]) -> None:

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, Final
 
 from queuectl.control.settings import MigSettings
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.domain.ledger import Document, State
 from queuectl.domain.mig import CONFIG, STATE
 from queuectl.domain.mig_reconfiguration import ANNOTATION, MigPhase, MigReconfiguration

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from queuectl.control.careful import RunChild
-from queuectl.control.clock import SteadyClock
+from queuectl.control.progress import SteadyClock
 from queuectl.control.settings import Settings
 from queuectl.control.supervisor import Supervisor
 from queuectl.db.engine import DatabaseSettings

@@ -24,8 +24,8 @@ from queuectl.control.settings import Settings
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.ports import Commit
 from queuectl.db.usage import UsageLedger
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.domain.arrays import gang_uid
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.errors import Fenced, StoreUnavailable

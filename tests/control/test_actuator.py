@@ -136,7 +136,7 @@ async def test_a_write_is_sent_again_after_an_answer_that_is_not_from_an_api_ser
     page: str, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A start asks for the version of the server first."""
-    monkeypatch.setattr("queuectl.control.leader.retries.FIRST_RETRY", 0.01)
+    monkeypatch.setattr("queuectl.control.leader.schedule.FIRST_RETRY", 0.01)
     proxy = Proxy(PAGES[page])
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", proxy.answer)

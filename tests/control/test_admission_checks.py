@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from queuectl.demo import manifests as m
+from queuectl.demo import scenario as m
 from queuectl.domain.checks import CheckReport, CheckState, PodSetUpdate
 from queuectl.domain.commands import DONE, Action
 from queuectl.domain.fleet import Effect, Toleration

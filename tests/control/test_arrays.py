@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from queuectl.demo import manifests as m
+from queuectl.demo import scenario as m
 from queuectl.domain.arrays import index_uid
 from queuectl.domain.commands import DONE, Action
 from queuectl.domain.jobs import JobOutcome

@@ -11,9 +11,9 @@ import pytest
 from queuectl.control.leader import periodic
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.periodic import Broadcast, share
-from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.errors import Fenced
 from queuectl.domain.estimates import NO_ESTIMATES, ExpectedStart, ExpectedStarts
+from queuectl.domain.processes import LeaderFindings
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.state.mirror import Mirror

@@ -12,7 +12,7 @@ import pytest
 from queuectl.control.questions.preview import Previewer
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.questions.viewer import ClusterView
-from queuectl.demo import manifests as m
+from queuectl.demo import scenario as m
 from queuectl.domain.commands import DONE, EVICTING, Action
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.ledger import Entry, State

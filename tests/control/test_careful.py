@@ -16,7 +16,7 @@ from queuectl.domain import containment
 from queuectl.domain.containment import Boundary, Suspect
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code
-from queuectl.localcluster.devices import DRIVER, device_class, gpus, pool
+from queuectl.localcluster.nodes import DRIVER, device_class, gpus, pool
 from tests.control.careful_child import POISON, save
 from tests.control.process import running, until
 from tests.control.rig import QUICK, configuration, gang, nodes

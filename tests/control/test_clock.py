@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from queuectl.control.clock import SteadyClock
 from queuectl.control.leader.loop import TICK_SECONDS
+from queuectl.control.progress import SteadyClock
 from queuectl.db.engine import DatabaseSettings
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from queuectl.cluster import nesting, stream
-from queuectl.cluster.nesting import LEVELS
+from queuectl.cluster import stream
+from queuectl.cluster.stream import LEVELS
 from queuectl.control.checked_plan import checked_plan
 from queuectl.control.leader.actuator import Actuator
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.db.ports import Commit
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.domain.commands import Action
 from queuectl.domain.containment import Boundary, Containment
 from queuectl.domain.errors import StoreError
@@ -66,7 +66,7 @@ Install = Callable[[Poison, pytest.MonkeyPatch], None]
 
 
 def _object(poison: Poison, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = nesting.decoded
+    real = stream.decoded
 
     def decoded(decode: Any, document: Any, levels: int) -> Any:
         if b'"kind":"Job"' in bytes(document) and f'"name":"{POISON}"'.encode() in bytes(document):
@@ -149,7 +149,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Back-offs of milliseconds."""
     monkeypatch.setattr("queuectl.domain.containment.FIRST_SECONDS", 0.05)
     monkeypatch.setattr("queuectl.domain.containment.LONGEST_SECONDS", 0.2)
-    monkeypatch.setattr("queuectl.control.leader.supervised.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("queuectl.control.leader.schedule.FIRST_PAUSE", 0.01)
     monkeypatch.setattr("queuectl.control.leader.planning.RETRY_SECONDS", 0.05)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from queuectl.demo import manifests as m
+from queuectl.demo import scenario as m
 from queuectl.domain.ledger import State
 from queuectl.domain.queues import LocalQueue, QueueConfig
 from queuectl.domain.records import NamespaceRecord

@@ -8,7 +8,7 @@ from queuectl.control.leader.estimates import StartEstimator
 from queuectl.domain.ledger import Document, State
 from queuectl.domain.queries import QueuePosition
 from queuectl.domain.workload import Duration
-from queuectl.durations.estimator import ENOUGH
+from queuectl.durations.expectations import ENOUGH
 from queuectl.planner.cache import PlannerCache
 from tests.control.rig import Rig, gang, rig
 from tests.control.test_pastuse import Clock

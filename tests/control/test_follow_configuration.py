@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from queuectl.control import supervisor
-from queuectl.control.clock import SteadyClock
 from queuectl.control.leader.loop import Loop
+from queuectl.control.progress import SteadyClock
 from queuectl.control.settings import Settings
 from queuectl.control.supervisor import Supervisor
 from queuectl.db.ports import Commit
-from queuectl.demo import manifests as m
+from queuectl.demo import scenario as m
 from queuectl.domain.ledger import Document, Loaded, State
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import QueueConfig

@@ -8,7 +8,7 @@ import pytest
 
 from queuectl.domain.commands import Action
 from queuectl.domain.ledger import UNLISTED, Entry, State
-from queuectl.state import history
+from queuectl.state import ledger
 from tests.control.rig import gang, rig
 
 
@@ -19,7 +19,7 @@ def runs_as(attempt: int) -> Callable[[Entry], bool]:
 async def test_a_job_that_is_stopped_again_and_again_adds_few_lines_to_the_history(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "AT_ONCE", 5)
+    monkeypatch.setattr(ledger, "AT_ONCE", 5)
     async with rig(database_url, 2) as world:
         uid = world.cluster.submit(gang("Job", "train", 1))
         await world.until_state(uid, State.RUNNING)

@@ -11,7 +11,7 @@ import pytest
 from queuectl.control import kueue
 from queuectl.control.kueue import KueueDetector
 from queuectl.db.engine import DatabaseSettings
-from queuectl.demo import manifests as m
+from queuectl.demo import scenario as m
 from queuectl.domain.errors import ClusterUnavailable
 from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import State

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from queuectl.control.clock import SteadyClock
 from queuectl.control.leader.election import Leadership
+from queuectl.control.progress import SteadyClock
 from queuectl.domain.errors import ClusterUnavailable, LeadershipLost, WriteRefused
 from queuectl.domain.records import LeaderRecord
 from tests.doubles.cluster import FakeCluster

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.domain.commands import Action
 from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import Entry, State

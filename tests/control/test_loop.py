@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queuectl.demo import manifests as m
+from queuectl.demo import scenario as m
 from queuectl.domain.commands import Action
 from queuectl.domain.diagnosis import Limit, Remedy
 from queuectl.domain.ledger import State

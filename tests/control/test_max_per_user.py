@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from queuectl.demo.manifests import Document
+from queuectl.demo.scenario import Document
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import WorkloadFilter
 from queuectl.domain.reasons import Code

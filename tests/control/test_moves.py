@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.reasons import Code
 from tests.control.rig import QUICK, Rig, configuration, live, rig

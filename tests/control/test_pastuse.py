@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from queuectl.demo import manifests as m
+from queuectl.demo import scenario as m
 from queuectl.domain.ledger import State
 from queuectl.domain.pastuse import PastUseAccount, Used
 from tests.control.rig import Rig, gang, rig

@@ -8,9 +8,9 @@ from typing import Final
 import pytest
 
 from queuectl.control import supervisor
-from queuectl.control.clock import SteadyClock
 from queuectl.control.leader.election import Leadership
 from queuectl.control.leader.recovery import Recovered, recover
+from queuectl.control.progress import SteadyClock
 from queuectl.domain.commands import BY_ADMIN, Action
 from queuectl.domain.errors import BadInput, WriteRefused
 from queuectl.domain.ledger import State

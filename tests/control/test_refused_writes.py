@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from queuectl.demo import manifests as m
+from queuectl.demo import scenario as m
 from queuectl.domain.arrays import index_uid
 from queuectl.domain.commands import Action
 from queuectl.domain.errors import WriteConflict

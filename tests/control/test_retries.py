@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from queuectl.cluster.client import Expired, Forbidden
 from queuectl.control.leader.actuator import Actuator
-from queuectl.control.leader.retries import LAST_RETRY, LONGEST_WAIT, Retries
+from queuectl.control.leader.schedule import LAST_RETRY, LONGEST_WAIT, Retries
 from queuectl.domain.errors import (
     ClusterBusy,
     ClusterError,

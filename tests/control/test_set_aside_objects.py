@@ -14,10 +14,9 @@ from structlog.testing import capture_logs
 
 from queuectl.cluster.resources import watched
 from queuectl.cluster.stream import ResourceFeed
-from queuectl.domain.containment import Boundary
+from queuectl.domain.containment import KEPT_OBJECTS, Boundary, SetAsideObject
 from queuectl.domain.errors import StoreUnavailable
 from queuectl.domain.ledger import State
-from queuectl.domain.set_aside_objects import KEPT_OBJECTS, SetAsideObject
 from queuectl.lifecycle import observations
 from tests.control.rig import Rig, gang, rig
 from tests.control.test_containment import POISON, Poison, contained
@@ -34,8 +33,8 @@ JOBS = next(one for one in watched() if one.name == "jobs")
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queuectl.control.leader.set_aside_objects.PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr("queuectl.control.leader.set_aside_objects._REST", 0.0)
+    monkeypatch.setattr("queuectl.control.leader.set_aside.PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("queuectl.control.leader.set_aside._REST", 0.0)
     monkeypatch.setattr("queuectl.domain.containment.FIRST_SECONDS", 0.05)
     monkeypatch.setattr("queuectl.domain.containment.LONGEST_SECONDS", 0.2)
 
@@ -154,7 +153,7 @@ async def test_an_error_of_the_copy_stops_no_gang(
             raised.set()
             raise RuntimeError("defect")
 
-    monkeypatch.setattr("queuectl.control.leader.set_aside_objects.pack", fail)
+    monkeypatch.setattr("queuectl.control.leader.set_aside.pack", fail)
     async with rig(database_url, 4) as world:
         await leading(database_url, world)
         received(world, unreadable())

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from queuectl.demo import manifests as m
+from queuectl.demo import scenario as m
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.reasons import Code
 from queuectl.objects import keys

@@ -11,16 +11,8 @@ from dataclasses import replace
 import pytest
 
 from queuectl.db.ports import Commit
-from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.commands import Action, Answer, Command, CommandFilter, CommandState
-from queuectl.domain.containment import Boundary, Suspect
-from queuectl.domain.decisions import (
-    KEPT_BYTES,
-    KEPT_DECISIONS,
-    KEPT_SECONDS,
-    CycleDecision,
-    RefusedPlan,
-)
+from queuectl.domain.containment import KEPT_OBJECTS, Boundary, SetAsideObject, Suspect
 from queuectl.domain.errors import (
     BadInput,
     Conflict,
@@ -43,10 +35,20 @@ from queuectl.domain.events import (
     StartConfirmed,
 )
 from queuectl.domain.jobs import JobOutcome
-from queuectl.domain.ledger import Entry, EntryChange, MigrationCost, State
+from queuectl.domain.ledger import (
+    KEPT_BYTES,
+    KEPT_DECISIONS,
+    KEPT_SECONDS,
+    CycleDecision,
+    Entry,
+    EntryChange,
+    MigrationCost,
+    RefusedPlan,
+    State,
+)
 from queuectl.domain.pastuse import AccountScope, PastUseAccount, Used
 from queuectl.domain.plan import Proof
-from queuectl.domain.process_runs import ProcessEnd
+from queuectl.domain.processes import LeaderFindings, ProcessEnd
 from queuectl.domain.queries import (
     ConfigChanges,
     DocumentKey,
@@ -59,7 +61,6 @@ from queuectl.domain.queries import (
 )
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import Retention
-from queuectl.domain.set_aside_objects import KEPT_OBJECTS, SetAsideObject
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.state.durations import work_of
 from tests.db.histories import HERE, LEASE, WAITS, WHOLE_LIFE, ask, step, submitted

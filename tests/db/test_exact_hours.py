@@ -41,17 +41,17 @@ from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.domain.usage_reports import By, Grouping, Period
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
 from queuectl.lifecycle.machine import handle
-from queuectl.localcluster import devices
+from queuectl.localcluster import nodes
 from queuectl.objects.kubernetes.resource_claims import read_claim_template
 from queuectl.objects.kubernetes.resource_slices import read_resource_slice
 from queuectl.objects.kubernetes.resource_wire import WireClaimTemplate, WireResourceSlice
 from queuectl.planner.cache import PlannerCache
-from queuectl.reports.efficiency import efficiency_of
-from queuectl.state.budgets import BudgetSums
+from queuectl.reports.cluster_map import efficiency_of
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
 from queuectl.state.marking import Marker
 from queuectl.state.mirror import Mirror
+from queuectl.state.pastuse import BudgetSums
 from queuectl.state.usage import OtherPodUsage
 from tests.support.counted import map_of
 from tests.support.stores import PostgresStore
@@ -86,9 +86,7 @@ def shared(replicas: int, way: str) -> dict[str, str]:
 
 def part(name: str, profile: str, slices: int) -> dict[str, Any]:
     consumes = [{"counterSet": "gpu-0", "counters": {"slices": {"value": str(slices)}}}]
-    return devices.device(
-        name, {"profile": profile} if profile else None, consumesCounters=consumes
-    )
+    return nodes.device(name, {"profile": profile} if profile else None, consumesCounters=consumes)
 
 
 DIVISIBLE = (part("whole", "", 7), part("half", "3g.40gb", 3), part("rest", "4g.40gb", 4))
@@ -102,14 +100,14 @@ KINDS = {
     "amd": Kind(8, {"amd.com/gpu": 8}, {}, {"amd.com/gpu": 3}, "3"),
     "cpx": Kind(1, {"amd.com/gpu": 8}, {"amd.com/gpu.compute-memory-partition": "cpx_nps4"}, {"amd.com/gpu": 1}, "1/8"),
     "intel": Kind(4, {"gpu.intel.com/xe": 4}, {}, {"gpu.intel.com/xe": 1}, "1"),
-    "dra": Kind(8, {}, {}, {}, "4", "four", tuple(devices.gpus(8, "H100"))),
+    "dra": Kind(8, {}, {}, {}, "4", "four", tuple(nodes.gpus(8, "H100"))),
     "parts": Kind(1, {}, {}, {}, "3/7", "half", DIVISIBLE),
 }  # fmt: skip
 CLAIMS: dict[str, dict[str, Any]] = {
-    "four": {"exactly": {"deviceClassName": devices.DRIVER, "count": 4}},
+    "four": {"exactly": {"deviceClassName": nodes.DRIVER, "count": 4}},
     "half": {"exactly": {"deviceClassName": "halves"}},
 }
-HALF = f"'{devices.DRIVER}' in device.attributes && 'profile' in device.attributes['{devices.DRIVER}'] && device.attributes['{devices.DRIVER}'].profile == '3g.40gb'"
+HALF = f"'{nodes.DRIVER}' in device.attributes && 'profile' in device.attributes['{nodes.DRIVER}'] && device.attributes['{nodes.DRIVER}'].profile == '3g.40gb'"
 RECUT = Kind(2, {"nvidia.com/mig-3g.20gb": 2, "nvidia.com/mig-4g.20gb": 2}, A100, {}, "0")
 RESOURCES = (
     "cpu",
@@ -117,7 +115,7 @@ RESOURCES = (
     "nvidia.com/mig-1g.5gb",
     "amd.com/gpu",
     "gpu.intel.com/xe",
-    devices.EXTENDED_RESOURCE,
+    nodes.EXTENDED_RESOURCE,
 )
 FLAVORS = {name: ResourceFlavor(name, ((POOL, name),), topology="t") for name in KINDS}
 CONFIG = QueueConfig(
@@ -178,7 +176,7 @@ class World:
 
     def slices(self, name: str, kind: Kind) -> None:
         counters = [{"name": "gpu-0", "counters": {"slices": {"value": "7"}}}]
-        made = devices.pool(name, kind.devices, counters=counters if name == "parts" else ())
+        made = nodes.pool(name, kind.devices, counters=counters if name == "parts" else ())
         for one in made if kind.devices else ():
             one["metadata"] |= {
                 "uid": one["metadata"]["name"],
@@ -189,7 +187,7 @@ class World:
 
     def claims(self) -> None:
         classes = (
-            DeviceClass(devices.DRIVER, (f"device.driver == '{devices.DRIVER}'",), devices.EXTENDED_RESOURCE),
+            DeviceClass(nodes.DRIVER, (f"device.driver == '{nodes.DRIVER}'",), nodes.EXTENDED_RESOURCE),
             DeviceClass("halves", (HALF,)),
         )  # fmt: skip
         for one in classes:

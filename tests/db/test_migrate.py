@@ -17,11 +17,10 @@ from sqlalchemy import Connection
 
 from queuectl.control.composition import controller
 from queuectl.control.settings import Settings
-from queuectl.db.api_store import PostgresApiStore
 from queuectl.db.engine import DatabaseSettings, make_engine
-from queuectl.db.leader_store import PostgresLeaderStore
 from queuectl.db.migrate import SchemaState, current, migrations_directory, upgrade
-from queuectl.db.schema import metadata
+from queuectl.db.store import PostgresApiStore, PostgresLeaderStore
+from queuectl.db.tables import metadata
 from queuectl.domain.errors import StoreError, UnusableSchema
 from tests.support.postgres import TestPostgres
 

@@ -10,12 +10,12 @@ from sqlalchemy import ClauseElement, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from queuectl.db import commands, decisions, queue_counts, reads, rows
+from queuectl.db import commands, decisions, reads, rows
 from queuectl.db.bulk import arrays, update_rows
 from queuectl.db.engine import DatabaseSettings, make_engine
 from queuectl.db.ports import Commit
 from queuectl.db.prune import kept_enough
-from queuectl.db.recorded_jobs import started
+from queuectl.db.reports import started
 from queuectl.db.tables import workloads
 from queuectl.db.usage import runs_before
 from queuectl.domain.commands import CommandFilter
@@ -122,9 +122,9 @@ def page(after: PagePosition | None = None, **wanted: Any) -> ClauseElement:
         (commands.listing(CommandFilter(by="somebody", before=9000), 100), "commands_pkey"),
         (decisions.page(19000, 100), "decisions_pkey"),
         (reads.moves_since(86_400.0), "history_moves_idx"),
-        (queue_counts.evicting(None, None, 100), "history_evictions_idx"),
-        (queue_counts.evicting(None, 5000, 100), "history_evictions_idx"),
-        (queue_counts.evicting({"team-10", "team-20"}, 5000, 100), "history_evictions_idx"),
+        (reads.evicting(None, None, 100), "history_evictions_idx"),
+        (reads.evicting(None, 5000, 100), "history_evictions_idx"),
+        (reads.evicting({"team-10", "team-20"}, 5000, 100), "history_evictions_idx"),
         (kept_enough(Retention(after_finished=0.0), 1.0), "workloads_finished_idx"),
         (kept_enough(Retention(0.0, 0.0), 1.0), "workloads_finished_idx"),
         (runs_before(100), "workloads_finished_idx"),
@@ -153,7 +153,7 @@ async def test_a_queue_is_counted_without_reading_finished_workloads(
         page(AFTER),
         page(cluster_queue="cq-7"),
         reads.history_after(None, 5000, 100),
-        queue_counts.evicting(None, 5000, 100),
+        reads.evicting(None, 5000, 100),
     ],
 )
 async def test_a_page_of_many_rows_is_read_in_order_without_sorting_the_rest(

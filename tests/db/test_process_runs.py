@@ -10,7 +10,7 @@ import pytest
 
 from queuectl.db.engine import DatabaseSettings
 from queuectl.domain.errors import StoreError
-from queuectl.domain.process_runs import KEPT_RUNS
+from queuectl.domain.processes import KEPT_RUNS
 from tests.support.stores import PostgresStore
 
 

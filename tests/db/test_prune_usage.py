@@ -13,10 +13,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from queuectl.control.leader.periodic import prune
 from queuectl.db import prune as pruning
 from queuectl.db.engine import DatabaseSettings, make_engine
-from queuectl.db.usagetables import usage_hours
+from queuectl.db.tables import usage_hours
 from queuectl.domain.accounting import HOUR, Accounting
-from queuectl.domain.durations import DAY
 from queuectl.domain.errors import Fenced
+from queuectl.domain.estimates import DAY
 from queuectl.domain.rules import Rules
 from queuectl.domain.usage_reports import Grouping, Period, Report
 from tests.db.test_plans import plan

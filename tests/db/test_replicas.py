@@ -13,8 +13,8 @@ from typing import Final
 import asyncpg
 import pytest
 
-from queuectl.control.clock import SteadyClock
-from queuectl.control.leader.supervised import supervised
+from queuectl.control.leader.schedule import supervised
+from queuectl.control.progress import SteadyClock
 from queuectl.db import replicas
 from queuectl.db.connections import Connections
 from queuectl.db.engine import DatabaseSettings
@@ -34,7 +34,7 @@ SOON: Final = 0.3
 RUN = """
 import asyncio, sys
 from queuectl.db.engine import DatabaseSettings
-from queuectl.db.leader_store import PostgresLeaderStore
+from queuectl.db.store import PostgresLeaderStore
 
 async def main():
     store = await PostgresLeaderStore.connect(DatabaseSettings(sys.argv[1]))

@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from queuectl.devices.alike import AlikeNodes, read_by
 from queuectl.devices.cluster import NodeCache
 from queuectl.devices.needs import atoms_of
 from queuectl.devices.reading import needs_of
+from queuectl.devices.table import AlikeNodes, read_by
 from queuectl.domain.devices import AllocatedDevice, AttributeValue, Device, NodeDevices, PodDevices
 from tests.devices.build import DRIVER, HAS_ROOT, ROOT, TYPE, matching, option, pod
 from tests.devices.test_rows import ONE, PAIR, gpus

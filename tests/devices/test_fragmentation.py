@@ -15,8 +15,7 @@ from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
-from queuectl.reports.cluster_map import cluster_map_of
-from queuectl.reports.efficiency import all_parts
+from queuectl.reports.cluster_map import all_parts, cluster_map_of
 from queuectl.reports.fragmentation import free_gpus
 from tests.devices import build
 from tests.devices.test_lower import claiming, cluster

@@ -19,9 +19,9 @@ from queuectl.devices.numa_devices import CLAIM_OF_OTHERS, NumaDevices, claim_of
 from queuectl.devices.reading import needs_of
 from queuectl.devices.rows import groups_of
 from queuectl.domain.devices import ClaimSpec, DeviceInventory, NodeZones, PodDevices
-from queuectl.domain.needs import ContainerNeeds, PodNeeds, limited, requested
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.reasons import Code
+from queuectl.domain.request_rules import ContainerNeeds, PodNeeds, limited, requested
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import PodSet, Workload
 from queuectl.planner import plan

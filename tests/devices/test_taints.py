@@ -8,8 +8,7 @@ from itertools import product
 import pytest
 
 from queuectl.api.cluster_maps import node_view
-from queuectl.control.checked_plan import checked_plan
-from queuectl.control.explained import explained
+from queuectl.control.checked_plan import checked_plan, explained
 from queuectl.devices.pools import (
     DevicePools,
     TaintedSlices,
@@ -36,8 +35,8 @@ from queuectl.domain.diagnosis import Limit, Remedy, SuggestedFix
 from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.explain import diagnose
-from queuectl.web.access_scope import AccessScope
 from queuectl.web.pages.nodes import MapLayout, columns, node_row
+from queuectl.web.site import AccessScope
 from tests.devices import build
 from tests.devices.test_lower import claiming, cluster, lowered, starts
 from tests.devices.test_rows import gpus

@@ -43,7 +43,7 @@ from queuectl.domain.errors import (
 )
 from queuectl.domain.jobs import JobRecord, PodRecord, PriorAdmission
 from queuectl.domain.records import Delta, LeaderRecord
-from queuectl.objects.files.takeover import WireLeftWorkload, read_prior_admission
+from queuectl.objects.files.workloads import WireLeftWorkload, read_prior_admission
 from queuectl.objects.kinds import KINDS, JobKinds, leaderworkerset
 from queuectl.objects.kubernetes.provisioning import WORKLOAD
 from tests.doubles.admission import (

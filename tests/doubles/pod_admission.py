@@ -11,10 +11,10 @@ from queuectl.domain.fleet import NodeRules
 from queuectl.domain.limits import LimitRange
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.workload import PodSet, PodShape
-from queuectl.objects.kubernetes.limit_ranges import WireLimitRange, read_limit_range
+from queuectl.objects.kubernetes.namespace_limits import WireLimitRange, read_limit_range
 from queuectl.objects.kubernetes.pods import write_toleration
 from queuectl.objects.kubernetes.requests import pod_requests, read_needs
-from queuectl.objects.kubernetes.runtime_classes import WireRuntimeClass, read_runtime_class
+from queuectl.objects.kubernetes.templates import WireRuntimeClass, read_runtime_class
 from queuectl.objects.kubernetes.wire import TemplateSpec
 from tests.doubles.apiserver import Document, Server
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from queuectl.domain.quantity import Resources
+from queuectl.objects.kubernetes.namespace_limits import read_resource_quota
 from queuectl.objects.kubernetes.pods import read_pod
-from queuectl.objects.kubernetes.resource_quotas import read_resource_quota
 from queuectl.objects.kubernetes.wire import WirePod, WireResourceQuota
 from tests.doubles.apiserver import Document, Server
 

@@ -19,17 +19,8 @@ from queuectl.db.documents import check_version
 from queuectl.db.engine import storable
 from queuectl.db.ports import Commit
 from queuectl.domain.audit import AuditLine
-from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.commands import Command, CommandFilter
-from queuectl.domain.containment import Suspect
-from queuectl.domain.decisions import (
-    KEPT_BYTES,
-    KEPT_DECISIONS,
-    KEPT_SECONDS,
-    RefusedPlan,
-    StoredDecision,
-)
-from queuectl.domain.durations import DAY
+from queuectl.domain.containment import KEPT_OBJECTS, SetAsideObject, Suspect
 from queuectl.domain.errors import (
     Fenced,
     NotFound,
@@ -37,18 +28,24 @@ from queuectl.domain.errors import (
     StaleSnapshot,
     StoreUnavailable,
 )
+from queuectl.domain.estimates import DAY
 from queuectl.domain.identity import Session
 from queuectl.domain.ledger import (
+    KEPT_BYTES,
+    KEPT_DECISIONS,
+    KEPT_SECONDS,
     Document,
     Entry,
     EntryChange,
     Loaded,
     MigrationCost,
+    RefusedPlan,
     State,
+    StoredDecision,
     check_once,
 )
 from queuectl.domain.pastuse import PastUseAccount, Used
-from queuectl.domain.process_runs import ProcessEnd
+from queuectl.domain.processes import LeaderFindings, ProcessEnd
 from queuectl.domain.queries import (
     BY_NAME,
     IN_QUEUE_ORDER,
@@ -71,7 +68,6 @@ from queuectl.domain.queries import (
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
-from queuectl.domain.set_aside_objects import KEPT_OBJECTS, SetAsideObject
 from queuectl.objects.documents import in_order
 from tests.doubles.access import MemoryAudit, MemorySessions
 from tests.doubles.usage import MemoryUsage, MemoryUsageTables

@@ -20,7 +20,7 @@ from statistics import fmean, median
 from typing import Final
 
 from queuectl.domain.past_jobs import FinishedRun, GangProfile
-from queuectl.durations.estimator import RunTimeEstimator
+from queuectl.durations.expectations import RunTimeEstimator
 
 ELAPSED: Final = (0, 3600, 21_600, 86_400)
 PARTS: Final = (0.5, 0.8, 0.9)

@@ -11,17 +11,20 @@ from hypothesis import strategies as st
 from queuectl.domain.estimates import RunTimeSource
 from queuectl.domain.past_jobs import FinishedRun, GangProfile
 from queuectl.domain.workload import Duration
-from queuectl.durations.estimator import (
+from queuectl.durations.expectations import (
     ENOUGH,
     MOST_RUN_TIMES,
+    Expectation,
     RunTimeEstimator,
     RunTimeSample,
+    Stated,
     doubled,
     groups,
     learn,
     name_pattern,
+    planned,
+    typical,
 )
-from queuectl.durations.expectations import Expectation, Stated, planned, typical
 
 WORK = GangProfile("cq", "team", "q", "ann", "train-7", 2, 16)
 

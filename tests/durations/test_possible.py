@@ -8,8 +8,15 @@ from random import Random
 import pytest
 
 from queuectl.domain.past_jobs import FinishedRun, GangProfile
-from queuectl.durations.estimator import ENOUGH, learn
-from queuectl.durations.expectations import TOGETHER_SECONDS, Group, RunTimes, Stated, possible_runs
+from queuectl.durations.expectations import (
+    ENOUGH,
+    TOGETHER_SECONDS,
+    Group,
+    RunTimes,
+    Stated,
+    learn,
+    possible_runs,
+)
 
 ANN = GangProfile("cq", "team", "q", "ann", "train", 1, 8)
 BOB = GangProfile("cq", "team", "q", "bob", "other", 1, 8)

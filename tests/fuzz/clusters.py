@@ -20,13 +20,12 @@ import msgspec
 
 from queuectl.cluster.resources import watched
 from queuectl.cluster.stream import ResourceFeed
-from queuectl.control.checked_plan import CheckedPlan, checked_plan
-from queuectl.control.explained import explained
+from queuectl.control.checked_plan import CheckedPlan, checked_plan, explained
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.ports import Commit
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.domain.containment import Boundary, Containment, SetAside
 from queuectl.domain.ledger import Entry, EntryChange, Loaded, State
 from queuectl.domain.records import Delta, Upserted

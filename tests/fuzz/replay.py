@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from queuectl.cluster.identity import identify
-from queuectl.control.explained import explained
-from queuectl.demo import manifests as m
+from queuectl.cluster.stream import identify
+from queuectl.control.checked_plan import explained
+from queuectl.demo import scenario as m
 from queuectl.domain.containment import SetAside
 from queuectl.domain.ledger import Loaded
 from queuectl.objects import keys

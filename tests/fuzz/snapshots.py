@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import Final
 
-from queuectl.control.checked_plan import checked_plan
-from queuectl.control.explained import explained
+from queuectl.control.checked_plan import checked_plan, explained
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.plan import Plan, Proof
 from queuectl.domain.queues import ClusterQueue, WithinClusterQueue

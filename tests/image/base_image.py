@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from queuectl.localcluster import cache
+from queuectl.localcluster import build
 from tests.image.buildkit import BuildKit
 
 _DOCKERFILE: Final = Path(__file__).with_name("base") / "Dockerfile"
@@ -52,7 +52,7 @@ def base_image(buildkit: BuildKit) -> BaseImage:
     """The base image from the cache, or made: one minute, once for each recipe."""
     recipe = json.dumps([_SUITE, _PACKAGES, _LEFT_OUT, _DOCKERFILE.read_text()])
     digest = hashlib.sha256(recipe.encode()).hexdigest()
-    layout = cache.root() / "image" / f"base-{_SUITE}-{digest[:8]}"
+    layout = build.root() / "image" / f"base-{_SUITE}-{digest[:8]}"
     if not layout.exists():
         with tempfile.TemporaryDirectory(prefix=".base-", dir=layout.parent) as folder:
             _make(buildkit, Path(folder)).rename(layout)

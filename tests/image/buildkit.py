@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from queuectl.localcluster import cache
+from queuectl.localcluster import build
 from queuectl.localcluster.supervisor import KeeperHandle
 from tests.image.programs import Programs, find
 
@@ -64,7 +64,7 @@ def running() -> Iterator[BuildKit]:
     Its layers remain in the cache folder of queuectl. One process at a time uses them.
     """
     programs = find()
-    state = cache.root() / "image" / "buildkit"
+    state = build.root() / "image" / "buildkit"
     state.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="queuectl-buildkit-"))
     with state.with_name("buildkit.lock").open("wb") as lock:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.localcluster.operators import (
     APPWRAPPER,
     KUBERAY,

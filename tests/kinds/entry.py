@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from queuectl.demo.manifests import FAIL_SECONDS, Document, PodSetManifest
+from queuectl.demo.scenario import FAIL_SECONDS, Document, PodSetManifest
 from queuectl.domain.jobs import PodRecord
 from queuectl.localcluster import ApiServerError
 from queuectl.objects import keys

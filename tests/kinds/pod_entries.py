@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.objects import keys
 from tests.kinds.entry import NO_PARTIAL, Entry, Gang, Make
 from tests.support.leaderworkersets import leaderworkerset

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.localcluster.operators import APPWRAPPER, OPERATORS
 from queuectl.objects import keys
 from tests.support.appwrappers import appwrapper, job, pod

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.localcluster.client import Client
 from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS

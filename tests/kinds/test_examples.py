@@ -10,8 +10,8 @@ from typing import Final
 import pytest
 import yaml
 
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import Document
 from queuectl.domain.jobs import PodRecord
 from tests.kinds.entry import racks
 from tests.support.sparkapplications import driver_account

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from queuectl.demo.manifests import FAIL_SECONDS, Document, PodSetManifest
+from queuectl.demo.scenario import FAIL_SECONDS, Document, PodSetManifest
 from queuectl.objects import keys
 from tests.support.jobsets import jobset, replicated
 from tests.support.people import role

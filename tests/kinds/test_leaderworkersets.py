@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.domain.jobs import PodRecord
 from queuectl.localcluster import ApiServerError
 from tests.support.leaderworkersets import leaderworkerset

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo.scenario import PodSetManifest
 from tests.kinds.entries import ENTRIES
 from tests.kinds.entry import Entry, racks
 from tests.support.shared_resource import SharedResource

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.objects import keys
 from tests.kinds.entries import ENTRIES
 from tests.kinds.entry import FEATURES, Entry, Gang, racks

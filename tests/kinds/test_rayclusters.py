@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo.scenario import PodSetManifest
 from tests.support.rays import raycluster, worker_group
 from tests.system.actions import until_reason
 from tests.system.installation import RACK, Installation

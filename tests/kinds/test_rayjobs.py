@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.objects import keys
 from tests.support.people import role
 from tests.support.rays import cluster_spec, raycluster, rayjob, worker_group

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.objects import keys
 from tests.support.people import role
 from tests.support.rays import rayservice, worker_group

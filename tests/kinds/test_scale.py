@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo.scenario import Document, PodSetManifest
 from tests.kinds.entry import Make
 from tests.kinds.pod_entries import app, array, leader_workers
 from tests.system.installation import Installation

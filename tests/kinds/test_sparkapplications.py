@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from queuectl.demo.manifests import FAIL_SECONDS, Document, PodSetManifest
+from queuectl.demo.scenario import FAIL_SECONDS, Document, PodSetManifest
 from queuectl.localcluster.client import Client
 from queuectl.objects import keys
 from tests.support.people import role

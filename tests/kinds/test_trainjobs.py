@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.domain.jobs import JobRecord
 from queuectl.objects import keys
 from queuectl.objects.kinds.jobset import JOBSET

@@ -19,10 +19,10 @@ from joserfc.jwk import ECKey, RSAKey
 
 from queuectl.api.auth.authentication import OpenPaths
 from queuectl.api.oidc.access import OidcAccess
+from queuectl.api.oidc.browser import OidcLogin
 from queuectl.api.oidc.issuer import Issuer
-from queuectl.api.oidc.login import OidcLogin
 from queuectl.api.oidc.tokens import TokenVerifier
-from queuectl.control.oidc_settings import OidcSettings
+from queuectl.control.settings import OidcSettings
 from queuectl.web.app import OPEN, SIGN_IN, add_dashboard
 from tests.api.signed import HOST, people, signed_app
 from tests.doubles.access import MemoryAccess

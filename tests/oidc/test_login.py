@@ -16,7 +16,7 @@ import pytest
 from fastapi import FastAPI
 from structlog.testing import capture_logs
 
-from queuectl.api.oidc import login
+from queuectl.api.oidc import browser as login
 from queuectl.telemetry.logs import LogFormat, configure
 from tests.api.signed import ADMIN, HOST, SELDOM, asking, bearer
 from tests.api.test_auth import OWN_PAGE

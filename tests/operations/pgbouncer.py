@@ -15,9 +15,7 @@ from typing import Final
 import pytest
 from sqlalchemy import make_url
 
-from queuectl.db.binaries import server_account
-from queuectl.db.directories import PORT
-from queuectl.db.embedded import USER, EmbeddedServer
+from queuectl.db.embedded import PORT, USER, EmbeddedServer, server_account
 from tests.support.postgres import server_directory
 
 PROGRAM: Final = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")

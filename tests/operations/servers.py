@@ -12,9 +12,15 @@ from typing import Any, Final
 
 import pytest
 
-from queuectl.db.binaries import SYSTEM_ROOT, find_binaries, server_account, usable
-from queuectl.db.directories import PORT
-from queuectl.db.embedded import USER, EmbeddedServer
+from queuectl.db.embedded import (
+    PORT,
+    SYSTEM_ROOT,
+    USER,
+    EmbeddedServer,
+    find_binaries,
+    server_account,
+    usable,
+)
 from tests.support.postgres import server_directory
 
 EVERY: Final = "all\tall"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.client import Client
 from queuectl.localcluster.errors import ApiServerError

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.client import get_plain
 from tests.system.installation import RACK, Installation, installed, since

@@ -18,8 +18,8 @@ from queuectl.cluster.connection import Connection
 from queuectl.cluster.takeover import read_admissions
 from queuectl.demo.api_connection import ApiConnection
 from queuectl.demo.controller import install
-from queuectl.demo.manifests import PodSetManifest
 from queuectl.demo.recorder import Recorder
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.domain.jobs import PriorAdmission
 from queuectl.localcluster import ApiServerError, ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.client import Client, wait_until

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from queuectl.demo import manifests as m
+from queuectl.demo import scenario as m
 from queuectl.demo.audit import checks
 from queuectl.demo.controller import KUEUE_KEYS, install
-from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.demo.recorder import Recorder
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.localcluster import LocalCluster, NodeSpec
 from queuectl.localcluster.client import Client, wait_until
 from queuectl.objects import keys

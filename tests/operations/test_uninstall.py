@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from queuectl.db.embedded import EmbeddedServer
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.localcluster import ApiServerError, LocalCluster, NodeSpec
 from queuectl.localcluster.client import Client, wait_until
 from queuectl.localcluster.versions import KUBERNETES, SUPPORTED

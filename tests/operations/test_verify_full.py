@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from queuectl.db.binaries import server_account
+from queuectl.db.embedded import server_account
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
 from queuectl.domain.errors import StoreUnavailable

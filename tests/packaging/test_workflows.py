@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from queuectl.db.binaries import MINIMUM_MAJOR
+from queuectl.db.embedded import MINIMUM_MAJOR
 from queuectl.localcluster.versions import ALL_UNITS, KUBERNETES, ON_DEMAND, SUPPORTED
 from tests.image.programs import BUILDKIT
 from tests.packaging.versions import ROOT

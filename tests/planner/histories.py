@@ -29,7 +29,7 @@ from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import PodSet, PodShape, TopologyMode, TopologyRequest
 from queuectl.lifecycle.idleness import Idleness
 from queuectl.lifecycle.observations import Observer
-from queuectl.lifecycle.timers import alarm_of
+from queuectl.lifecycle.transitions import alarm_of
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.preempt.protections import next_change, next_plan_due, protected_until

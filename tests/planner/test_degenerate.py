@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from queuectl.control.checked_plan import checked_plan
-from queuectl.control.explained import explained
+from queuectl.control.checked_plan import checked_plan, explained
 from queuectl.domain.fleet import HOSTNAME, Node
 from queuectl.domain.plan import Plan
 from queuectl.domain.quantity import GPU, PODS, Resources

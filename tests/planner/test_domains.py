@@ -16,7 +16,7 @@ from queuectl.domain.quantity import GPU
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import FlavorShare, Workload
 from queuectl.planner import plan
-from queuectl.reports.domains import DomainSpread, spreads
+from queuectl.reports.fragmentation import DomainSpread, spreads
 from tests.planner import generate
 from tests.planner.build import FLAVOR, gang, holding, node, placed, podset, resources, world
 from tests.support.examples import examples

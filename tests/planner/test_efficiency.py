@@ -16,7 +16,7 @@ from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.usage_reports import PARTS, GpuParts
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import PodSet, PodShape
-from queuectl.reports.efficiency import efficiency_of
+from queuectl.reports.cluster_map import efficiency_of
 from tests.planner.build import gang, holding, node, podset, resources, world
 from tests.planner.generate import snapshots
 from tests.support.counted import map_of

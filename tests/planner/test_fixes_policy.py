@@ -9,9 +9,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from queuectl.domain.changes import SuggestedChange, apply_all
+from queuectl.domain.changes import (
+    AllowPreemption,
+    LiftProtection,
+    MakePreemptible,
+    PolicyField,
+    SuggestedChange,
+    apply_all,
+)
 from queuectl.domain.diagnosis import Remedy, SuggestedFix
-from queuectl.domain.permits import AllowPreemption, LiftProtection, MakePreemptible, PolicyField
 from queuectl.domain.queues import (
     ClusterQueue,
     Protection,

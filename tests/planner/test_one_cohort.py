@@ -8,8 +8,12 @@ from dataclasses import replace
 import pytest
 
 from queuectl.control.checked_plan import CheckedPlan, checked_plan
-from queuectl.control.contained_plan import ContainedPlan, contained_plan
-from queuectl.control.one_cohort import cohorts_with_pending, one_cohort
+from queuectl.control.contained_plan import (
+    ContainedPlan,
+    cohorts_with_pending,
+    contained_plan,
+    one_cohort,
+)
 from queuectl.domain.budgets import Budget, BudgetBalance, BudgetScope, Month
 from queuectl.domain.plan import Proof, Refusal
 from queuectl.domain.queues import ClusterQueue, Cohort

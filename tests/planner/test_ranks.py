@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from queuectl.domain.fleet import HOSTNAME, Node
 from queuectl.domain.jobs import PodRecord
 from queuectl.domain.workload import PodSetPlacement
-from queuectl.lifecycle.slot_assignment import assign
+from queuectl.lifecycle.outstanding_writes import assign
 from queuectl.planner import plan
 from queuectl.planner.capacity.placements import rank_nodes_of
 from queuectl.planner.verify import verify

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from queuectl.cluster.adapter import SYSTEM_NAMESPACE
-from queuectl.db.directories import PORT
-from queuectl.db.embedded import DATABASE, USER, EmbeddedServer
-from queuectl.demo import manifests as m
+from queuectl.db.embedded import DATABASE, PORT, USER, EmbeddedServer
+from queuectl.demo import scenario as m
 from queuectl.demo.api_connection import ApiConnection
-from queuectl.demo.manifests import Document
+from queuectl.demo.scenario import Document
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.certificates import Authority
 from queuectl.localcluster.client import tls

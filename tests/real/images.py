@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from queuectl.localcluster import cache
+from queuectl.localcluster import build
 from tests.image import blobs
 
 _RELEASE: Final = "bookworm"
@@ -51,7 +51,7 @@ class Image:
         """The cached OCI archive."""
         digest = hashlib.sha256(repr((_RELEASE, self)).encode()).hexdigest()[:8]
         short = self.name.rpartition("/")[2].replace(":", "-")
-        return cache.root() / "images" / f"{short}-{digest}.tar"
+        return build.root() / "images" / f"{short}-{digest}.tar"
 
 
 BASE: Final = Image("localhost/debian:1", ("python3-minimal",))

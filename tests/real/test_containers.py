@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.localcluster.client import get_plain
 from tests.real import images, work
 from tests.real.cluster import RealInstallation

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 from queuectl.cluster.apply import manifests
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.client import get_plain, wait_until
 from tests.real import images

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.localcluster.client import wait_until
 from queuectl.localcluster.nodes import GPU
 from tests.real import work

@@ -13,10 +13,10 @@ import pytest
 
 from queuectl.cluster.adapter import SYSTEM_NAMESPACE
 from queuectl.cluster.apply import manifests, older_servers
-from queuectl.cluster.webhooks import BINDING, NAME
-from queuectl.demo import manifests as m
+from queuectl.cluster.writes import BINDING, NAME
+from queuectl.demo import scenario as m
 from queuectl.demo.controller import KUEUE_KEYS, install
-from queuectl.demo.manifests import Document
+from queuectl.demo.scenario import Document
 from queuectl.localcluster import ApiServerError
 from queuectl.localcluster.client import Client, wait_until
 from tests.real.cluster import NODES, RealInstallation

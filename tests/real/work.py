@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Any
 
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo import scenario as m
 from queuectl.demo.recorder import Event
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.domain.jobs import PodRecord
 from queuectl.localcluster.errors import ApiServerError
 from tests.real import images

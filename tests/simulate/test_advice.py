@@ -21,8 +21,8 @@ from queuectl.simulate.advice.blocks import Blocks, blocks_of
 from queuectl.simulate.advice.changes import Change, Kind, _split
 from queuectl.simulate.advice.objectives import Evaluation, Objective, read_objectives
 from queuectl.simulate.advice.texts import summary
-from queuectl.simulate.documents import document
-from queuectl.simulate.policy import Order, PlacementRule
+from queuectl.simulate.report import document
+from queuectl.simulate.simulation import Order, PlacementRule
 from queuectl.simulate.trace import read_trace
 from tests.simulate.cases import outcome, setting, trace
 from tests.traces.clusters import virtual_clusters

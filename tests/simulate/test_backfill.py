@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from queuectl.simulate.policy import Durations, Order, PlacementRule
+from queuectl.simulate.simulation import Durations, Order, PlacementRule
 from tests.simulate.cases import outcome, setting, trace, waits
 
 DECLARED, LEARNED, UNKNOWN = Durations

@@ -12,8 +12,8 @@ import pytest
 
 from queuectl.domain.budgets import GPU_HOUR, SpentUnits, month_of
 from queuectl.objects.times import parse_time
-from queuectl.simulate.policy import Durations, Order, PlacementRule
 from queuectl.simulate.results import PolicyOutcome, warnings
+from queuectl.simulate.simulation import Durations, Order, PlacementRule
 from tests.simulate.cases import outcome, setting, trace, waits
 
 BEGIN: Final = parse_time("2026-11-30T00:00:00Z")

@@ -13,10 +13,10 @@ from queuectl.domain.quantity import GPU
 from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.domain.workload import Placement as Nodes
 from queuectl.domain.workload import PodSetPlacement, Workload
-from queuectl.simulate.documents import document
 from queuectl.simulate.parts import podset_of
-from queuectl.simulate.policy import Order, PlacementRule
+from queuectl.simulate.report import document
 from queuectl.simulate.setting import Setting
+from queuectl.simulate.simulation import Order, PlacementRule
 from queuectl.simulate.trace import read_trace
 from tests.simulate.cases import outcome, setting, trace
 from tests.support.counted import free_of

@@ -12,12 +12,11 @@ import pytest
 
 from queuectl.objects.documents import read_documents
 from queuectl.offline.inputs import read_snapshot
-from queuectl.simulate.curve import Curve
-from queuectl.simulate.documents import document
-from queuectl.simulate.policy import Order, PlacementRule
+from queuectl.simulate.report import document
 from queuectl.simulate.results import PolicyOutcome
 from queuectl.simulate.setting import make_setting
-from queuectl.simulate.trace import read_trace, read_utilization
+from queuectl.simulate.simulation import Order, PlacementRule
+from queuectl.simulate.trace import Curve, read_trace, read_utilization
 from tests.simulate.cases import outcome, setting, trace, waits
 from tests.traces.clusters import virtual_clusters
 

@@ -6,9 +6,9 @@ import gzip
 
 import pytest
 
-from queuectl.simulate.documents import document
-from queuectl.simulate.policy import Order, PlacementRule
+from queuectl.simulate.report import document
 from queuectl.simulate.results import PolicyOutcome
+from queuectl.simulate.simulation import Order, PlacementRule
 from tests.simulate.cases import SLICE, outcome, setting, trace, waits
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from queuectl.domain.snapshot import Snapshot
 from queuectl.simulate import planned
-from queuectl.simulate.blocked import BlockedSubmissions
+from queuectl.simulate.leader import BlockedSubmissions
 from queuectl.simulate.parts import Part, parts
-from queuectl.simulate.policy import Order, PlacementRule
 from queuectl.simulate.setting import Setting
+from queuectl.simulate.simulation import Order, PlacementRule
 from tests.simulate.cases import outcome, setting, trace, waits
 
 

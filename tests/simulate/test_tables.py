@@ -7,11 +7,12 @@ import gzip
 import pytest
 
 from queuectl.domain.errors import BadInput
-from queuectl.simulate.curve import Curve, constant
 from queuectl.simulate.trace import (
     ByJob,
+    Curve,
     Distribution,
     NodeEvent,
+    constant,
     read_events,
     read_trace,
     read_utilization,

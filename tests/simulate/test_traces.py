@@ -6,9 +6,9 @@ import gzip
 
 import pytest
 
-from queuectl.simulate.policy import Durations, Order, PlacementRule
 from queuectl.simulate.results import Figures
 from queuectl.simulate.setting import Setting
+from queuectl.simulate.simulation import Durations, Order, PlacementRule
 from tests.simulate.cases import SLICE, outcome, setting
 from tests.traces import records
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.objects import keys
 
 API: Final = "workload.codeflare.dev/v1beta2"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from queuectl.control.device_rows import DeviceRows
+from queuectl.control.checked_plan import DeviceRows
 from queuectl.domain.accounting import Free
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.snapshot import Snapshot

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from queuectl.demo.manifests import Document
+from queuectl.demo.scenario import Document
 from queuectl.objects import keys
 
 GROWING: Final = {"PyTorchJob": "worker", "RayCluster": "workers", "JobSet": "workers"}

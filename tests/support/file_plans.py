@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from queuectl.demo import manifests as m
+from queuectl.demo import scenario as m
 from queuectl.domain.ledger import Document
 from queuectl.objects.documents import as_document
 from queuectl.offline.inputs import read_snapshot

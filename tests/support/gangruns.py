@@ -14,7 +14,7 @@ from typing import Any, Final
 import yaml
 
 from queuectl.cluster.adapter import SYSTEM_NAMESPACE
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.localcluster import ApiServerError, LocalCluster
 from queuectl.localcluster.client import Client, wait_until
 from queuectl.objects import keys

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.objects import keys
 
 API: Final = "kubeflow.org/v2beta1"

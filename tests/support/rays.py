@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.objects import keys
 
 API: Final = "ray.io/v1"

@@ -8,8 +8,8 @@ import msgspec
 
 from queuectl.objects.kinds import KINDS, leaderworkerset
 from queuectl.objects.kinds.pods import WireMember
-from queuectl.objects.kubernetes.limit_ranges import WireLimitRange
-from queuectl.objects.kubernetes.node_topologies import WireNodeTopology
+from queuectl.objects.kubernetes.namespace_limits import WireLimitRange
+from queuectl.objects.kubernetes.nodes import WireNodeTopology
 from queuectl.objects.kubernetes.provisioning import WORKLOAD, WireProvisioningRequest
 from queuectl.objects.kubernetes.resource_wire import (
     WireClaimTemplate,
@@ -18,7 +18,7 @@ from queuectl.objects.kubernetes.resource_wire import (
     WireResourceSlice,
     WireTaintRule,
 )
-from queuectl.objects.kubernetes.runtime_classes import WireRuntimeClass
+from queuectl.objects.kubernetes.templates import WireRuntimeClass
 from queuectl.objects.kubernetes.wire import (
     WireNamespace,
     WireNode,

@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from queuectl.db.directories import PORT
+from queuectl.db.embedded import PORT
 
 SOCKET = f".s.PGSQL.{PORT}"
 _SSL_REQUEST = 80877103

@@ -18,7 +18,7 @@ from threading import Lock, Thread
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from queuectl.demo.manifests import Document
+from queuectl.demo.scenario import Document
 from queuectl.localcluster.client import Client
 from tests.system.installation import Workspace
 

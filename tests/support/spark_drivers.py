@@ -16,8 +16,8 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Final
 
-from queuectl.demo.manifests import FAIL_SECONDS, Document
-from queuectl.localcluster import ApiServerError, LocalCluster, spark
+from queuectl.demo.scenario import FAIL_SECONDS, Document
+from queuectl.localcluster import ApiServerError, LocalCluster, operators
 from queuectl.localcluster.errors import UnreachableError
 
 _PODS: Final = "spark-role in (driver,executor)"
@@ -91,7 +91,7 @@ class _Drivers:
         (folder / "executor.yaml").write_text(files["podspec-configmap-key"])
         (folder / "token").write_text(token_of_pod(self._cluster, pod))
         (folder / "ca.crt").write_bytes(self._cluster.authority)
-        installed = spark.ensure()
+        installed = operators.ensure()
         argv: list[str | Path] = [
             installed.home / "bin" / "spark-submit",
             "--deploy-mode=client",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from queuectl.demo.manifests import TERMINATE_SECONDS, Document, PodSetManifest
+from queuectl.demo.scenario import TERMINATE_SECONDS, Document, PodSetManifest
 from queuectl.objects import keys
 from tests.support.people import RBAC, account
 

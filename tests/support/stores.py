@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from queuectl.db.api_store import PostgresApiStore
-from queuectl.db.leader_store import PostgresLeaderStore
+from queuectl.db.store import PostgresApiStore, PostgresLeaderStore
 
 
 class PostgresStore(PostgresLeaderStore, PostgresApiStore):

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from queuectl.cli.main import app
 from queuectl.db.embedded import EmbeddedServer
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document
+from queuectl.demo import scenario as m
 from queuectl.demo.recorder import PODS
+from queuectl.demo.scenario import Document
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.localcluster import ApiServerError
 from queuectl.localcluster.client import Client

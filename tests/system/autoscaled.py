@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from queuectl.cluster.apply import optional
-from queuectl.demo import manifests as m
+from queuectl.demo import scenario as m
 from queuectl.localcluster import LocalCluster, NodeSpec
 from queuectl.localcluster.client import Client, wait_until
 from tests.support.autoscaler import CLASS, GPU, Document

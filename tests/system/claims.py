@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from queuectl.localcluster.client import Client, Document, wait_until
-from queuectl.localcluster.devices import API_VERSION, DRIVER
+from queuectl.localcluster.nodes import API_VERSION, DRIVER
 
 SECONDS: Final = 30.0
 _GATE: Final = "example.com/wait"

@@ -13,9 +13,8 @@ from typing import Any, Final
 import httpx2
 import pytest
 
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, PodSetManifest
-from queuectl.demo.scenario import NODES
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import NODES, Document, PodSetManifest
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.client import wait_until
 from queuectl.localcluster.operators import (

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import pytest
 
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.localcluster import NodeSpec
-from queuectl.localcluster.devices import EXTENDED_RESOURCE, Driver, pool
+from queuectl.localcluster.nodes import EXTENDED_RESOURCE, Driver, pool
 from tests.support.shared_resource import SharedResource
 from tests.system.claims import SinglePods, allocated, template, using
 from tests.system.installation import Installation, Workspace, installed

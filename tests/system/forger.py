@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from queuectl.cli.main import app
 from queuectl.cluster.writes import REPORTER
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.localcluster import ApiServerError
 from queuectl.localcluster.client import Client, get_plain
 from tests.support.people import account, binding, role, token_of

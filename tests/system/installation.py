@@ -16,12 +16,12 @@ from typing import Any
 
 import httpx2
 
-from queuectl.demo import manifests as m
+from queuectl.demo import scenario as m
 from queuectl.demo.api_connection import ApiConnection, ApiRefused
 from queuectl.demo.audit import Queue, checks
 from queuectl.demo.controller import KUEUE_KEYS, ControllerProcess, install
-from queuectl.demo.manifests import Document, PodSetManifest
 from queuectl.demo.recorder import PODS, Recorder
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.domain.jobs import PodPhase, PodRecord
 from queuectl.domain.quantity import Resources
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import yaml
 
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.domain.quantity import GPU
 from queuectl.localcluster.client import Client, wait_until
 from tests.support.definitions import definition

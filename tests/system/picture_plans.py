@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from queuectl.demo.manifests import Document
+from queuectl.demo.scenario import Document
 from queuectl.domain.quantity import GPU
 from queuectl.objects.configuration.config_kinds import API_VERSION
 from tests.system.installation import BLOCK, RACK

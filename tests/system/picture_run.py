@@ -19,9 +19,8 @@ from urllib.parse import urlsplit
 from typer.testing import CliRunner
 
 from queuectl.cli.main import app
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import FAIL_SECONDS, Document, PodSetManifest
-from queuectl.demo.scenario import with_idle_reclaim
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import FAIL_SECONDS, Document, PodSetManifest, with_idle_reclaim
 from queuectl.domain.quantity import GPU
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.client import Client, wait_until

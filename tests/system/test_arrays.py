@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.domain.ledger import Document
 from tests.system.actions import run_command
 from tests.system.installation import Installation, Workspace

@@ -9,7 +9,7 @@ import pytest
 
 from queuectl.control.careful import UNKNOWN_ENDS
 from queuectl.demo.controller import ControllerFailed, ControllerProcess
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.client import get_plain, wait_until
 from tests.support.shared_resource import SharedResource

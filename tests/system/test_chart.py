@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from queuectl.cluster.apply import Document, manifests, older_manifests
-from queuectl.cluster.webhooks import BINDING, POLICY
+from queuectl.cluster.writes import BINDING, POLICY
 from queuectl.localcluster import build
 from queuectl.localcluster.prometheus import check_rules
 from queuectl.localcluster.versions import SUPPORTED, kubectl

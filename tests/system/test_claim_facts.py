@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from queuectl.demo.manifests import RUN_SECONDS
-from queuectl.localcluster import devices as d
+from queuectl.demo.scenario import RUN_SECONDS
+from queuectl.localcluster import nodes as d
 from queuectl.localcluster.client import wait_until
 from tests.system.claims import SECONDS, SinglePods, allocated, claim, devices, request, template
 from tests.system.device_cluster import device_installation

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, expect
 
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.domain.commands import Action
 from queuectl.domain.quantity import GPU
 from queuectl.localcluster import NodeSpec

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from deploy.grafana.dashboards.__main__ import BOARDS
-from queuectl.demo import manifests as m
+from queuectl.demo import scenario as m
 from queuectl.domain.quantity import GPU
 from queuectl.localcluster.client import get_plain
 from queuectl.localcluster.prometheus import Prometheus

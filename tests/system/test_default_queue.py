@@ -8,8 +8,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.objects import keys
 from tests.system.actions import (
     apply,

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import pytest
 
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.localcluster import NodeSpec
-from queuectl.localcluster import devices as d
-from queuectl.objects.kubernetes import taint_rules
+from queuectl.localcluster import nodes as d
+from queuectl.objects.kubernetes import resource_slices
 from tests.support.shared_resource import SharedResource
 from tests.system.actions import configured
 from tests.system.claims import devices, request
@@ -33,7 +33,7 @@ def _older() -> AbstractContextManager[Installation]:
         NODES,
         operators=(),
         feature_gates=("DRADeviceTaintRules",),
-        apis=(taint_rules.OLDER_VERSION,),
+        apis=(resource_slices.OLDER_VERSION,),
     )
 
 
@@ -43,7 +43,7 @@ def _newest() -> AbstractContextManager[Installation]:
 
 @pytest.fixture(
     scope="module",
-    params=[(_older, taint_rules.OLDER_VERSION), (_newest, taint_rules.VERSION)],
+    params=[(_older, resource_slices.OLDER_VERSION), (_newest, resource_slices.VERSION)],
     ids=["1.36", "1.37"],
 )
 def cluster(
@@ -75,7 +75,7 @@ def rule(cluster: tuple[Installation, str], workspace: DeviceWorkspace) -> Rule:
 def _rule(workspace: DeviceWorkspace, version: str, effect: str, **selector: str) -> Iterator[None]:
     document: Document = {
         "apiVersion": version,
-        "kind": taint_rules.KIND,
+        "kind": resource_slices.KIND,
         "metadata": {"name": "broken"},
         "spec": {
             "deviceSelector": {"driver": d.DRIVER, **selector},

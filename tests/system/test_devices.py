@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import PodSetManifest
-from queuectl.localcluster import devices as d
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import PodSetManifest
+from queuectl.localcluster import nodes as d
 from queuectl.localcluster.components import SCHEDULER
 from tests.system.actions import apply, configured, restart_controller, until_refused
 from tests.system.claims import claim, devices, request, using

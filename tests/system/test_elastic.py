@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.domain.ledger import Document
 from tests.support.elastic import elastic_of
 from tests.system.actions import finish

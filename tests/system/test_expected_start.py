@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from queuectl.cli.main import app
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.objects.keys import MAX_EXECUTION, PREFIX
 from tests.system.actions import until_reason
 from tests.system.installation import Installation, Workspace

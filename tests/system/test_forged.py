@@ -13,8 +13,8 @@ from typing import Final
 import pytest
 
 from queuectl.cli.errors import CommandFailed
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.localcluster import ApiServerError
 from queuectl.objects.keys import QUEUE_LABEL
 from tests.system.actions import run_command, until_empty

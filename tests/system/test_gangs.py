@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo.scenario import PodSetManifest
 from tests.system.actions import collect, without_node
 from tests.system.installation import RACK, Installation
 

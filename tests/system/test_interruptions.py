@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.localcluster.client import Client
 from tests.system.actions import configured
 from tests.system.installation import Installation, Workspace

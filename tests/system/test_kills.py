@@ -22,7 +22,7 @@ from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.engine import DatabaseSettings, make_engine
 from queuectl.demo.api_connection import ApiConnection
 from queuectl.demo.controller import ControllerProcess
-from queuectl.demo.manifests import Document, PodSetManifest, job
+from queuectl.demo.scenario import Document, PodSetManifest, job
 from queuectl.localcluster.client import get_plain
 from queuectl.objects.keys import ATTEMPT_LABEL, STATUS_ANNOTATION
 from tests.support.controllers import CheckedController

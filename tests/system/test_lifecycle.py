@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import PodSetManifest
 from tests.system.actions import (
     configured,
     reason,

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from queuectl.cli.main import app
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.domain.quantity import GPU
 from queuectl.localcluster.client import Client
 from tests.system.actions import (

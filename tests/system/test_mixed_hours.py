@@ -15,8 +15,8 @@ import pytest
 
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.engine import DatabaseSettings
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.domain.accounting import HOUR, Amounts, milliseconds
 from queuectl.domain.fleet import HOSTNAME
 from queuectl.domain.gpus import PARTS
@@ -24,8 +24,7 @@ from queuectl.domain.ledger import State
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queries import HistoryLine
 from queuectl.domain.usage_reports import By, Grouping, Period, Report
-from queuectl.localcluster.exporter import PROFILE, SHARED
-from queuectl.localcluster.exposition import Dialect
+from queuectl.localcluster.exporter import PROFILE, SHARED, Dialect
 from queuectl.localcluster.prometheus import EXPORTERS_JOB
 from tests.support.shared_resource import SharedResource
 from tests.support.stores import PostgresStore

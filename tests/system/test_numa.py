@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.client import Client, wait_until
 from queuectl.localcluster.errors import LocalClusterError

@@ -18,8 +18,8 @@ from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cluster.adapter import SYSTEM_NAMESPACE
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
-from queuectl.cluster.schemas import mismatches
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.cluster.server import mismatches
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.localcluster import ApiServerError, LocalCluster, NodeSpec
 from queuectl.localcluster.client import wait_until
 from queuectl.objects import keys

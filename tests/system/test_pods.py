@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from queuectl.demo import manifests as m
+from queuectl.demo import scenario as m
 from queuectl.localcluster import ApiServerError
 from queuectl.objects import keys
 from tests.system.installation import Installation, Workspace

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.localcluster.nodes import KUBELET
 from tests.system.actions import (

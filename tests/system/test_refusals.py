@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import pytest
 
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.localcluster import ApiServerError
 from tests.system.actions import run_command
 from tests.system.installation import BLOCK, RACK, Installation, Workspace

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import httpx2
 import pytest
 
-from queuectl.api.oidc.login import CALLBACK
+from queuectl.api.oidc.browser import CALLBACK
 from queuectl.cluster.apply import apply
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection

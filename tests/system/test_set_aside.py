@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.localcluster.client import wait_until
 from tests.support.shared_resource import SharedResource
 from tests.system.test_careful import poisoned

@@ -8,8 +8,8 @@ from typing import Final
 
 import pytest
 
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.localcluster import NodeSpec
 from tests.support.shared_resource import SharedResource
 from tests.system.actions import apply, until_refused

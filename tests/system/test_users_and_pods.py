@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo.scenario import PodSetManifest
 from tests.system.forger import get_json
 from tests.system.installation import Installation
 

@@ -17,8 +17,8 @@ from typing import Final, Literal
 import yaml
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import PodSetManifest
 from tests.support.screenshots import IMAGES, save
 from tests.system.installation import BLOCK, Installation
 from tests.system.picture_run import BACKFILLED, HELD, QUOTAS, RUNNING, Load, stage

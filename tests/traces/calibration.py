@@ -19,8 +19,8 @@ from queuectl.durations.expectations import RunTimes, Stated, possible_runs
 from queuectl.estimates.expected_starts import MOST_GANGS, expected_starts
 from queuectl.estimates.scene import scene_of
 from queuectl.planner.cache import PlannerCache
-from queuectl.simulate.policy import Order
 from queuectl.simulate.setting import Setting
+from queuectl.simulate.simulation import Order
 from tests.traces.calibration_records import Calibration, write
 from tests.traces.records import now
 from tests.traces.replay import BEGIN, Seen, simulated, states, work_of

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from queuectl.simulate.policy import Durations, Order, PlacementRule, Policy
 from queuectl.simulate.report import simulate
+from queuectl.simulate.simulation import Durations, Order, PlacementRule, Policy
 from tests.traces import records
 from tests.traces.records import RULE, Record
 from tests.traces.scenarios import Scenario, scenarios

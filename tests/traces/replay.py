@@ -20,12 +20,10 @@ from queuectl.domain.workload import (
     TopologyRequest,
     Workload,
 )
-from queuectl.durations.estimator import RunTimeEstimator
+from queuectl.durations.expectations import RunTimeEstimator
 from queuectl.simulate.best_fit import BestFit
-from queuectl.simulate.policy import Order
-from queuectl.simulate.run import Run
 from queuectl.simulate.setting import Setting
-from queuectl.simulate.simulation import World
+from queuectl.simulate.simulation import Order, Run, World
 from queuectl.simulate.trace import TraceJob
 
 BEGIN: Final = 1e9

@@ -11,8 +11,8 @@ from typing import Any
 
 from queuectl.objects.documents import read_documents
 from queuectl.offline.inputs import read_snapshot
-from queuectl.simulate.policy import Order
 from queuectl.simulate.setting import Setting, make_setting
+from queuectl.simulate.simulation import Order
 from queuectl.simulate.trace import read_trace
 from tests.traces.clusters import virtual_clusters
 

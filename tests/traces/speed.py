@@ -16,10 +16,9 @@ from typing import Final
 
 from queuectl.objects.documents import read_documents
 from queuectl.offline.inputs import read_snapshot
-from queuectl.simulate.policy import Durations, Order, PlacementRule, Policy
 from queuectl.simulate.report import simulate
 from queuectl.simulate.setting import Setting, make_setting
-from queuectl.simulate.simulation import World
+from queuectl.simulate.simulation import Durations, Order, PlacementRule, Policy, World
 from queuectl.simulate.trace import TraceJob, read_trace
 from tests.traces.clusters import virtual_clusters
 from tests.traces.scenarios import PHILLY, PHILLY_NODES

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from queuectl.planner.backfill import planned_starts
-from queuectl.simulate.policy import Durations, Order, PlacementRule, Policy
 from queuectl.simulate.report import simulate
+from queuectl.simulate.simulation import Durations, Order, PlacementRule, Policy
 from tests.simulate.cases import SLICE, setting
 from tests.traces import tables
 from tests.traces.records import ROOT, now

@@ -13,7 +13,7 @@ from queuectl.domain.ledger import Entry, State
 from queuectl.domain.limits import Allowance, QuotaLimit
 from queuectl.domain.records import Deleted, ResourceQuotaRecord
 from queuectl.objects.errors import RequestError
-from queuectl.objects.kubernetes.resource_quotas import read_resource_quota
+from queuectl.objects.kubernetes.namespace_limits import read_resource_quota
 from queuectl.objects.kubernetes.wire import WireResourceQuota
 from tests.unit.test_state import ENTRY, JOB, LIVE, RESUMED, RUNNING, World, on, pod
 

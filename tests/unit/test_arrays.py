@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.domain.arrays import LARGEST, index_uid, numbers, object_of, parted
 from queuectl.domain.jobs import JobOutcome, JobRecord, PodPhase, PodRecord
 from queuectl.domain.ledger import Document, Entry, State

@@ -23,8 +23,8 @@ from queuectl.domain.containment import (
     Suspect,
 )
 from queuectl.domain.errors import ClusterUnavailable, StoreUnavailable
-from queuectl.domain.process_runs import ProcessEnd
-from queuectl.telemetry.containment import CarefulMetrics
+from queuectl.domain.processes import ProcessEnd
+from queuectl.telemetry.metrics import CarefulMetrics
 from tests.doubles.store import MemoryStore
 
 pytestmark = pytest.mark.sets_aside

@@ -10,8 +10,8 @@ from queuectl.domain.admission import PodAdmission
 from queuectl.domain.devices import ClaimReference
 from queuectl.domain.jobs import JobRecord
 from queuectl.domain.limits import LimitRange
-from queuectl.domain.needs import ContainerNeeds, PodNeeds
 from queuectl.domain.records import Deleted, LimitRangeRecord, Upserted
+from queuectl.domain.request_rules import ContainerNeeds, PodNeeds
 from queuectl.state import mirror as mirror_module
 from queuectl.state.mirror import Mirror
 from queuectl.state.pod_groups import under

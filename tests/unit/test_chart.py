@@ -14,7 +14,7 @@ import yaml
 
 from queuectl.cluster.apply import older_manifests
 from queuectl.cluster.server import MINIMUM, Server
-from queuectl.control.environment import settings_names
+from queuectl.control.settings import settings_names
 from tests.support.chart import (
     CHART,
     DEPLOY,

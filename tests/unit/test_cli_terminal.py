@@ -25,7 +25,7 @@ from queuectl.cli.errors import CommandFailed
 from queuectl.cli.lazy import LazyCommand
 from queuectl.cli.main import app
 from queuectl.cli.render import as_yaml, emit_json
-from queuectl.domain.printable import printable
+from queuectl.domain.words import printable
 from tests.support.cli import Result, queuectl_with
 
 HOSTILE = "x\x1b]0;PWNED\x07\x1b[31mred\x1b[2J\x9b2J\x7f\r\u202eabc\u2066"

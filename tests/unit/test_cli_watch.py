@@ -17,8 +17,8 @@ from itertools import islice
 import httpx2
 import pytest
 
-from queuectl.api import events as encoding
-from queuectl.cli import events, watch
+from queuectl.api import feed as encoding
+from queuectl.cli import events, get
 from queuectl.cli.client import ServerClient, connect
 from queuectl.cli.columns import WORKLOAD_COLUMNS
 from queuectl.cli.errors import CommandFailed
@@ -281,7 +281,7 @@ def test_a_watch_shows_only_changes_that_match_the_filters(
 ) -> None:
     live(store, "held")
     with connect(address) as client:
-        found = watch._still(client, ["uid-job-held", "uid-of-nobody"], filters)
+        found = get._still(client, ["uid-job-held", "uid-of-nobody"], filters)
     assert [item["name"] for item in found] == shown
 
 

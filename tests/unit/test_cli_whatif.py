@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from queuectl.demo import manifests as m
+from queuectl.demo import scenario as m
 from tests.api.serving import serving
 from tests.api.support import CLUSTER_QUEUE, DOCUMENTS, LOCAL_QUEUE, FixedClusterReader
 from tests.api.test_plans import DOCUMENTS as POOL

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from queuectl.cluster.connection import Connection
-from queuectl.cluster.schemas import compared
+from queuectl.cluster.server import compared
 from queuectl.control.composition import connection, job_kinds
 from queuectl.control.kueue import KueueDetector
 from queuectl.control.settings import Settings

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuectl.demo.audit import checks
-from queuectl.demo.findings import AuditFinding
+from queuectl.demo.audit import AuditFinding, checks
 from queuectl.demo.recorder import Recording
 from queuectl.domain.jobs import PodPhase
 from queuectl.domain.quantity import GPU, Resources

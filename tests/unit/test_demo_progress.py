@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from queuectl.demo.findings import AuditFinding
+from queuectl.demo.audit import AuditFinding
 from queuectl.demo.progress_table import ProgressTable, TableState, moment, verdicts
 from queuectl.demo.scenario import Gang
 from queuectl.demo.scenario import gangs as all_gangs

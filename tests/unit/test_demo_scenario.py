@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from queuectl.demo import scenario
-from queuectl.demo.manifests import PodSetManifest, job, pytorchjob
 from queuectl.demo.scenario import (
     GPUS,
     LIMITS,
@@ -17,8 +16,11 @@ from queuectl.demo.scenario import (
     QUOTAS,
     Expected,
     Gang,
+    PodSetManifest,
     SubmissionPhase,
     configuration,
+    job,
+    pytorchjob,
 )
 from queuectl.demo.scenario import (
     gangs as all_gangs,

@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from queuectl.demo import steps as module
-from queuectl.demo.steps import Steps
+from queuectl.demo import demo_run as module
+from queuectl.demo.demo_run import Steps
 
 
 def output(*, terminal: bool, fails: bool = False) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from queuectl.demo.findings import AuditFinding
+from queuectl.demo.audit import AuditFinding
 from queuectl.demo.scenario import Expected, Gang, SubmissionPhase
 from queuectl.demo.verdict import measured, reclaimed, scraped, verdict
 from queuectl.domain.utilization import UseState

@@ -12,7 +12,7 @@ from queuectl.api.auth.start import offer
 from queuectl.cluster.adapter import SYSTEM_NAMESPACE
 from queuectl.cluster.apply import deploy_folder, manifests, opt_ins, optional
 from queuectl.cluster.review import FOR_ALL, protecting
-from queuectl.control.environment import settings_names
+from queuectl.control.settings import settings_names
 from queuectl.domain.commands import Action
 from queuectl.domain.identity import API_GROUP
 from queuectl.objects import keys

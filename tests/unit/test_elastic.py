@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from queuectl.control.leader.decisions import Decider
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.domain.arrays import growth_of, index_uid
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.jobs import JobOutcome, JobRecord, PodPhase, PodRecord, podsets_joining

@@ -34,7 +34,7 @@ from queuectl.domain.records import NamespaceRecord, Upserted
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
-from queuectl.durations.estimator import ENOUGH, MOST_RUN_TIMES
+from queuectl.durations.expectations import ENOUGH, MOST_RUN_TIMES
 from queuectl.estimates.expected_starts import expected_starts
 from queuectl.estimates.scene import scene_of
 from queuectl.planner.cache import PlannerCache

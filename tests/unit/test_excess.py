@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queuectl.domain.needs import Amounts, ContainerNeeds, PodNeeds, excess
+from queuectl.domain.request_rules import Amounts, ContainerNeeds, PodNeeds, excess
 
 
 def container(name: str, cpu: int, **limits: int) -> ContainerNeeds:

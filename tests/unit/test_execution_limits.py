@@ -19,7 +19,7 @@ from queuectl.domain.queues import (
 from queuectl.domain.reasons import Code
 from queuectl.domain.workload import Duration
 from queuectl.lifecycle.outstanding_writes import planned_of
-from queuectl.lifecycle.timers import alarm_of
+from queuectl.lifecycle.transitions import alarm_of
 from tests.unit.test_objects_snapshots import admission, job, load, pod, workload
 from tests.unit.test_state import CONFIG, ENTRY, JOB, LIVE, RESUMED, World, on
 

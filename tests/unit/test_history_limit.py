@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from queuectl.domain.ledger import UNLISTED, Entry, EntryChange, Note, State
 from queuectl.domain.reasons import Code, Reason
-from queuectl.state.history import AT_ONCE, SECONDS, HistoryLimit
+from queuectl.state.ledger import AT_ONCE, SECONDS, HistoryLimit
 
 ENTRY = Entry("u", "Job", "a", "train", State.PENDING)
 

@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from queuectl.domain.fleet import HOSTNAME, Node
 from queuectl.domain.quantity import Resources, parse_quantity, total
-from queuectl.localcluster.devices import device, device_class, gpus, pool
+from queuectl.localcluster.nodes import device, device_class, gpus, pool
 from queuectl.objects.configuration.links import dangling
 from queuectl.objects.configuration.queue_config import build, validate
 from queuectl.objects.documents import read_documents
-from queuectl.objects.proposal.configuration import propose
-from queuectl.objects.proposal.levels import propose_levels
-from queuectl.objects.proposal.text import as_yaml
+from queuectl.objects.proposal.configuration import as_yaml, propose
+from queuectl.objects.proposal.pools import propose_levels
 from queuectl.offline.inputs import read_snapshot
 from queuectl.planner import plan
 from queuectl.planner.verify import verify

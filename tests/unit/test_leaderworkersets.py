@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from queuectl.cluster.resources import watched
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.records import Deleted, Upserted

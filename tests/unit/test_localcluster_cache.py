@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from queuectl.localcluster import BuildError, build, cache, versions
+from queuectl.localcluster import BuildError, build, versions
 from queuectl.localcluster.build import ensure
 from queuectl.localcluster.commands import app
 from queuectl.localcluster.progress import NoProgress
@@ -112,7 +112,7 @@ def test_the_command_builds_the_cluster_and_what_measures_it(
     shown = CliRunner().invoke(app, ["build"])
     assert shown.exit_code == 0
     assert builds(machine) == 2
-    assert [cache.damage(unit) for unit in (UNIT, other)] == [None, None]
+    assert [build.damage(unit) for unit in (UNIT, other)] == [None, None]
 
 
 def test_a_build_leaves_nothing_but_its_result(machine: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_damaged_program_is_built_again(
 ) -> None:
     program = ensure(NoProgress()).programs["thing"]
     harm(program)
-    assert str(program) in str(cache.damage(UNIT, thorough=thorough))
+    assert str(program) in str(build.damage(UNIT, thorough=thorough))
     ensure(NoProgress(), thorough=thorough)
     assert program.read_text().endswith("v1.2.3\n")
     assert builds(machine) == 2
@@ -158,7 +158,7 @@ def test_a_failed_build_names_its_step_and_keeps_its_log(
         ensure(NoProgress())
     log = Path(str(failure.value).rpartition("its log: ")[2])
     assert "undefined: frobnicate" in log.read_text()
-    assert cache.damage(UNIT) == "not built yet"
+    assert build.damage(UNIT) == "not built yet"
     assert not list((machine / "cache" / "localcluster").glob(".building-*"))
     monkeypatch.delenv("FAKE_GO_FAILS")
     ensure(NoProgress())
@@ -167,7 +167,7 @@ def test_a_failed_build_names_its_step_and_keeps_its_log(
 
 def test_two_that_want_the_same_unit_build_it_once(machine: Path) -> None:
     progress = RecordedProgress()
-    with cache.locked(UNIT, lambda: None):
+    with build.locked(UNIT, lambda: None):
         waiting = threading.Thread(target=ensure, args=(progress,))
         waiting.start()
         while not progress.steps:
@@ -179,7 +179,7 @@ def test_two_that_want_the_same_unit_build_it_once(machine: Path) -> None:
         for part in ("bin/thing", "files/role.yaml"):
             (built / part).parent.mkdir(parents=True)
             (built / part).write_text("built by the other")
-        cache.adopt(UNIT, built)
+        build.adopt(UNIT, built)
     waiting.join(20)
     assert builds(machine) == 0
     assert ensure(NoProgress()).programs["thing"].read_text() == "built by the other"
@@ -216,10 +216,10 @@ def test_a_changed_recipe_never_meets_an_old_program() -> None:
     changed = Unit(
         "thing", UNIT.module, UNIT.version, UNIT.programs, 1, variables={"main.version": "x"}
     )
-    assert cache.folder(changed) != cache.folder(UNIT)
-    assert cache.folder(
+    assert build.folder(changed) != build.folder(UNIT)
+    assert build.folder(
         Unit("thing", UNIT.module, UNIT.version, UNIT.programs, 9, files=UNIT.files)
-    ) == cache.folder(UNIT)
+    ) == build.folder(UNIT)
 
 
 @pytest.mark.parametrize("where", ["KUBEBUILDER_ASSETS", "PATH"])

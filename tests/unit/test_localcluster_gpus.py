@@ -11,8 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from queuectl.localcluster.client import get_plain
-from queuectl.localcluster.exporter import Exporters, load_of
-from queuectl.localcluster.exposition import Dialect, render
+from queuectl.localcluster.exporter import Dialect, Exporters, load_of, render
 from queuectl.localcluster.gpus import GpuPod, SimulatedGpus, parse_profile
 
 

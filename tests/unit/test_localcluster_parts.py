@@ -26,9 +26,9 @@ from queuectl.localcluster import (
     LocalClusterError,
     NodeSpec,
     NodeTaint,
-    devices,
     keeper,
     layout,
+    nodes,
     take_down,
 )
 from queuectl.localcluster.certificates import Authority
@@ -71,13 +71,13 @@ def test_taints_and_labels_are_those_of_the_description() -> None:
 
 
 def test_a_pool_has_its_devices_in_slices_and_its_counters_in_a_slice_of_their_own() -> None:
-    slices = devices.pool(
-        "n0", devices.gpus(5, "H100"), generation=3, per_slice=2, counters=[{"name": "c"}]
+    slices = nodes.pool(
+        "n0", nodes.gpus(5, "H100"), generation=3, per_slice=2, counters=[{"name": "c"}]
     )
     assert {one["spec"]["pool"]["resourceSliceCount"] for one in slices} == {4}
     assert {one["spec"]["pool"]["generation"] for one in slices} == {3}
     assert [len(one["spec"].get("devices", [])) for one in slices] == [0, 2, 2, 1]
-    assert [d["attributes"][devices.PCIE_ROOT]["string"] for d in slices[-1]["spec"]["devices"]] == ["pci0000:01"]  # fmt: skip
+    assert [d["attributes"][nodes.PCIE_ROOT]["string"] for d in slices[-1]["spec"]["devices"]] == ["pci0000:01"]  # fmt: skip
 
 
 def test_a_description_of_nodes_is_read_from_a_line() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from queuectl.localcluster import BuildError, build, spark
+from queuectl.localcluster import BuildError, build, operators
 
 
 @pytest.fixture
@@ -29,15 +29,15 @@ def installs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def test_it_is_installed_once_and_its_programs_run(installs: list[Path]) -> None:
-    found = spark.ensure()
-    assert spark.ensure() == found
+    found = operators.ensure()
+    assert operators.ensure() == found
     assert len(installs) == 1
     assert not installs[0].exists(), "it was moved to its place when it was whole"
     subprocess.run([found.home / "bin" / "spark-submit"], check=True)
 
 
 def test_java_does_not_get_the_module_that_it_does_not_have(installs: list[Path]) -> None:
-    java = spark.ensure().java / "bin" / "java"
+    java = operators.ensure().java / "bin" / "java"
     words = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "Main"]
     answer = subprocess.run([java, *words], check=True, capture_output=True, text=True)
     assert answer.stdout.splitlines() == ["-Xmx1g", "a b", "Main"]
@@ -54,6 +54,6 @@ def test_a_failed_installation_leaves_nothing_that_is_used(
 
     monkeypatch.setattr(build, "install", fails)
     with pytest.raises(BuildError):
-        spark.ensure()
+        operators.ensure()
     monkeypatch.setattr(build, "install", install)
-    assert (spark.ensure().home / "bin" / "spark-submit").exists()
+    assert (operators.ensure().home / "bin" / "spark-submit").exists()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from queuectl.localcluster import cache
+from queuectl.localcluster import build
 from queuectl.localcluster.versions import PROMETHEUS, UNITS, kubectl, kubernetes
 
 
 def test_build_tags_are_part_of_the_recipe() -> None:
     plain = replace(PROMETHEUS, tags=())
-    assert cache.folder(plain) != cache.folder(PROMETHEUS)
+    assert build.folder(plain) != build.folder(PROMETHEUS)
 
 
 def test_a_cluster_is_made_of_the_programs_that_it_runs() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from queuectl.domain.durations import DAY
+from queuectl.domain.estimates import DAY
 from queuectl.domain.ledger import Entry, EntryChange, MigrationCost, Note, State
 from queuectl.domain.reasons import Code, Reason
-from queuectl.state.budgets import MigrationBudget
+from queuectl.state.pastuse import MigrationBudget
 
 ENTRY = Entry("u1", "Job", "team", "train", State.RUNNING)
 

@@ -31,8 +31,7 @@ from queuectl.objects.kubernetes.wire import Condition, NodeMeta, NodeStatus, Wi
 from queuectl.state.mirror import Mirror
 from queuectl.state.nodes import Judgment, NodeHealthTracker
 from queuectl.telemetry.metrics import MetricsRecorder
-from queuectl.telemetry.signal.health import HealthQueries
-from queuectl.telemetry.signal.health_names import VENDORS_HEALTH
+from queuectl.telemetry.signal.health import VENDORS_HEALTH, HealthQueries
 from queuectl.telemetry.signal.trust import NVIDIA_TRUST
 from tests.unit.test_idleness import RUNNING
 from tests.unit.test_state import CONFIG, ENTRY, JOB, RESUMED, World, on

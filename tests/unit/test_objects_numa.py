@@ -15,7 +15,7 @@ from queuectl.domain.quantity import Resources
 from queuectl.domain.records import Deleted, NodeTopologyRecord
 from queuectl.objects.documents import read_documents
 from queuectl.objects.errors import MalformedError, RequestError
-from queuectl.objects.kubernetes.node_topologies import WireNodeTopology, read_node_topology
+from queuectl.objects.kubernetes.nodes import WireNodeTopology, read_node_topology
 from queuectl.objects.kubernetes.templates import read_numa_policy
 from queuectl.offline.inputs import read_snapshot
 from queuectl.state.devices import TOPOLOGIES

@@ -26,8 +26,14 @@ from queuectl.domain.workload import (
     TopologyMode,
     TopologyRequest,
 )
-from queuectl.lifecycle.outstanding_writes import POD, Write, outstanding_writes, planned_of
-from queuectl.lifecycle.slot_assignment import assign, slot_numbers
+from queuectl.lifecycle.outstanding_writes import (
+    POD,
+    Write,
+    assign,
+    outstanding_writes,
+    planned_of,
+    slot_numbers,
+)
 
 SHAPE = PodShape(Resources({"nvidia.com/gpu": 8, "pods": 1}))
 JOB = JobRecord("Job", "a", "train", "u1", 7, 1.0, "q", podsets=(PodSet("main", 4, SHAPE),))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.demo.scenario import PodSetManifest
 from tests.support.rays import raycluster, rayservice, worker_group
 from tests.unit.test_objects_snapshots import load
 

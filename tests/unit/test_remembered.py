@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from queuectl.cluster.remembered import Remembered
+from queuectl.cluster.access import Remembered
 
 
 class Oracle:

@@ -9,15 +9,17 @@ import msgspec
 import pytest
 
 from queuectl.cluster.resources import watched
-from queuectl.domain.containment import Boundary, Containment, SetAside
-from queuectl.domain.records import Record
-from queuectl.domain.set_aside_objects import (
+from queuectl.domain.containment import (
     KEPT_BYTES,
     KEPT_OBJECTS,
     WAITING_BYTES,
+    Boundary,
+    Containment,
     Inputs,
     Received,
+    SetAside,
 )
+from queuectl.domain.records import Record
 from queuectl.objects.files.set_aside_objects import REDACTED, pack, redacted
 from tests.support.readable import READABLE
 

@@ -10,8 +10,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from queuectl.cli.main import run
-from queuectl.control.environment import PLAIN_VARIABLES, settings_names, unknown_variables
-from queuectl.control.settings import Settings
+from queuectl.control.settings import PLAIN_VARIABLES, Settings, settings_names, unknown_variables
 from tests.support.pages import PAGES
 
 ROOT = Path(__file__).parents[2]

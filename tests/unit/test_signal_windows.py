@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuectl.telemetry.signal.ring_buffer import (
+from queuectl.telemetry.signal.exporters import (
     BUSY,
     FREE,
     TENSOR,

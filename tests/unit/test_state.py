@@ -47,7 +47,7 @@ from queuectl.domain.workload import (
 )
 from queuectl.lifecycle.observations import Observations, Observer
 from queuectl.lifecycle.outstanding_writes import planned_of
-from queuectl.lifecycle.timers import Timers, alarm_of
+from queuectl.lifecycle.transitions import Timers, alarm_of
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror

@@ -17,7 +17,7 @@ from queuectl.domain.rules import Rules
 from queuectl.lifecycle.nodes import Stragglers
 from queuectl.state.gpu_holders import HeldGang, HeldPod
 from queuectl.state.mirror import Mirror
-from queuectl.state.stragglers import WINDOW, find_stragglers
+from queuectl.state.readiness import WINDOW, find_stragglers
 from tests.unit.test_idleness import RUNNING
 from tests.unit.test_state import RESUMED, World, on
 

@@ -9,7 +9,7 @@ import pytest
 
 from queuectl.domain.jobs import PriorAdmission, PriorPodSet
 from queuectl.objects.errors import RequestError
-from queuectl.objects.files.takeover import WireLeftWorkload, read_prior_admission
+from queuectl.objects.files.workloads import WireLeftWorkload, read_prior_admission
 from queuectl.objects.kubernetes.pods import read_pod
 from queuectl.objects.kubernetes.wire import WirePod
 from queuectl.objects.times import parse_time

@@ -40,8 +40,9 @@ from queuectl.lifecycle.mig_reconfiguration import MigResult
 from queuectl.objects.configuration.queue_config import build
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.order.pending_gangs import pending_gangs
-from queuectl.reports.domains import DomainSpread
+from queuectl.reports.fragmentation import DomainSpread
 from queuectl.state.estimates import EstimateError
+from queuectl.telemetry.fleet import UseGauges
 from queuectl.telemetry.metrics import (
     CycleStage,
     DiscardReason,
@@ -49,7 +50,6 @@ from queuectl.telemetry.metrics import (
     MetricsRecorder,
     WriteResult,
 )
-from queuectl.telemetry.utilization import UseGauges
 from tests.api.support import LIVES, PLACED, job, live_through
 from tests.planner.build import gang
 from tests.planner.test_budgets import budget, runs, spending

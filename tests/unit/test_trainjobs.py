@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import yaml
 
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.domain.jobs import ArrayStatus, JobRecord
 from queuectl.domain.reasons import Code
 from queuectl.domain.records import Deleted, ListCompleted, Upserted

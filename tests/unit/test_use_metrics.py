@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry
 
 from queuectl.domain.utilization import SourceFault, UseState
-from queuectl.telemetry.utilization import UseGauges, UseMetrics
+from queuectl.telemetry.fleet import UseGauges, UseMetrics
 
 
 class Shown:

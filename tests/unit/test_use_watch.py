@@ -14,9 +14,9 @@ import pytest
 import structlog.testing
 from prometheus_client import CollectorRegistry
 
+from queuectl.control.composition import metric_names, trust, use_source
 from queuectl.control.leader.periodic import UseWatch
 from queuectl.control.settings import MetricNames, Settings, UtilizationSettings
-from queuectl.control.use_sources import metric_names, trust, use_source
 from queuectl.domain.accounting import Accounting
 from queuectl.domain.errors import BadInput, SourceUnavailable
 from queuectl.domain.gpus import GpuWeights
@@ -28,11 +28,11 @@ from queuectl.domain.snapshot import SolverLimits
 from queuectl.domain.utilization import GangUse, PodKey, PodUse, UseState, UtilizationSample
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.gpu_holders import accelerators, held_gangs
+from queuectl.telemetry.fleet import UseMetrics
 from queuectl.telemetry.signal.exporters import ExporterSource
 from queuectl.telemetry.signal.names import AMD, INTEL, NVIDIA, Gauge
 from queuectl.telemetry.signal.prometheus import PrometheusSource
 from queuectl.telemetry.signal.several import SeveralVendors
-from queuectl.telemetry.utilization import UseMetrics
 from tests.unit.test_state import LIVE, RESUMED, World, on
 
 RULE = IdleReclaim(window=300.0, warmup=100.0)

@@ -26,13 +26,12 @@ from queuectl.cel.expression import EvaluationError
 from queuectl.cluster.apply import manifests, older_manifests
 from queuectl.cluster.client import Api, Method
 from queuectl.cluster.connection import Connection
-from queuectl.cluster.webhooks import BINDING, CONFIGURATION, NAME, PATH, POLICY
+from queuectl.cluster.writes import BINDING, CONFIGURATION, NAME, PATH, POLICY
 from queuectl.domain.containment import Containment
 from queuectl.domain.errors import BadInput, ClusterUnavailable, ObjectGone
 from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS
-from queuectl.webhook.app import LARGEST, application
-from queuectl.webhook.cel import expression
+from queuectl.webhook.app import LARGEST, WebhookSettings, application, serve
 from queuectl.webhook.certificates import (
     MOST_TRUSTED,
     RENEWED,
@@ -43,8 +42,7 @@ from queuectl.webhook.certificates import (
     issue,
 )
 from queuectl.webhook.keeper import TASK, CertificateKeeper, from_data, to_data
-from queuectl.webhook.mutations import Mutation, mutations, read_mutations
-from queuectl.webhook.process import WebhookSettings, serve
+from queuectl.webhook.mutations import Mutation, expression, mutations, read_mutations
 from tests.support.jobs import job_of
 
 DEPLOYED = manifests()
@@ -510,7 +508,7 @@ EXPECTED: dict[str, bytes | Exception] = {
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("webhook.keeper.EVERY_SECONDS", "webhook.keeper.FIRST_SECONDS"):
         monkeypatch.setattr(f"queuectl.{name}", 0.01)
-    monkeypatch.setattr("queuectl.control.leader.supervised.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("queuectl.control.leader.schedule.FIRST_PAUSE", 0.01)
 
 
 async def until(holds: Callable[[], object]) -> None:

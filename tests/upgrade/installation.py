@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from queuectl.cluster.adapter import SYSTEM_NAMESPACE
-from queuectl.demo import manifests as m
+from queuectl.demo import scenario as m
 from queuectl.demo.api_connection import ApiConnection
-from queuectl.demo.manifests import Document
+from queuectl.demo.scenario import Document
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.client import wait_until
 from tests.real.cluster import real_nodes

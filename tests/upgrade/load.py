@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo import scenario as m
 from queuectl.demo.recorder import Recorder, Recording
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.domain.jobs import JobRecord, PodPhase, PodRecord
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.client import Client, wait_until

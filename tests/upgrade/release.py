@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import yaml
 
-from queuectl.demo.manifests import Document
+from queuectl.demo.scenario import Document
 from tests.db.test_migrate import REVISION
 from tests.image.archive import Archive
 

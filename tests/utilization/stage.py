@@ -16,8 +16,7 @@ from pathlib import Path
 
 from queuectl.domain.queues import IdleReclaim
 from queuectl.domain.utilization import GangUse, SourceFault, UseState, UtilizationSample
-from queuectl.localcluster.exporter import Exporters
-from queuectl.localcluster.exposition import Dialect
+from queuectl.localcluster.exporter import Dialect, Exporters
 from queuectl.localcluster.gpus import GpuPod, parse_profile
 from queuectl.localcluster.progress import LineProgress
 from queuectl.localcluster.prometheus import Prometheus, exporters_job

@@ -25,10 +25,9 @@ from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.domain.usage_reports import NO_GPUS
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
-from queuectl.localcluster.exporter import Exporters
-from queuectl.localcluster.exposition import Dialect
+from queuectl.localcluster.exporter import Dialect, Exporters
 from queuectl.localcluster.gpus import GpuPod, parse_profile
-from queuectl.reports.efficiency import efficiency_of
+from queuectl.reports.cluster_map import efficiency_of
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.gpu_holders import held_gangs
 from queuectl.state.ledger import Ledger

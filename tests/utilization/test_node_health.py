@@ -12,11 +12,10 @@ import pytest
 
 from queuectl.domain.errors import SourceUnavailable
 from queuectl.domain.node_health import HealthSignal, NodeHealthRules
-from queuectl.localcluster.exporter import Exporters
-from queuectl.localcluster.exposition import Dialect
+from queuectl.localcluster.exporter import Dialect, Exporters
 from queuectl.localcluster.gpus import GpuPod, parse_profile
 from queuectl.localcluster.prometheus import Prometheus, exporters_job
-from queuectl.telemetry.signal.health_names import VENDORS_HEALTH
+from queuectl.telemetry.signal.health import VENDORS_HEALTH
 from queuectl.telemetry.signal.prometheus import PrometheusSource
 from queuectl.telemetry.signal.several import SeveralVendors
 from queuectl.telemetry.signal.trust import Trust

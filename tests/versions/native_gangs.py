@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from queuectl.demo.manifests import Document
+from queuectl.demo.scenario import Document
 from tests.system.conftest import NODES
 from tests.system.installation import Installation, installed
 

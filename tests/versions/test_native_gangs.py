@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from queuectl.demo.manifests import Document, PodSetManifest
+from queuectl.demo.scenario import Document, PodSetManifest
 from queuectl.localcluster import ApiServerError
 from queuectl.objects import keys
 from tests.support.jobs import batch_job, template

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from queuectl.cluster.webhooks import POLICY
-from queuectl.demo.manifests import PodSetManifest
+from queuectl.cluster.writes import POLICY
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.localcluster import ApiServerError, LocalCluster, NodeSpec
 from queuectl.objects import keys
 from tests.support.gangruns import (

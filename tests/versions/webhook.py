@@ -18,7 +18,7 @@ from queuectl.cluster.apply import OF_PODS, apply, wait_until_in_force
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.server import Server
-from queuectl.cluster.webhooks import CONFIGURATION, NAME
+from queuectl.cluster.writes import CONFIGURATION, NAME
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.client import Client, wait_until
 from queuectl.localcluster.layout import LOOPBACK, free_ports

@@ -25,7 +25,7 @@ from fastapi import FastAPI
 from playwright.async_api import Browser, Page, async_playwright, expect
 
 from queuectl.api.server import ListenAddress, WebServer
-from queuectl.localcluster.cache import root
+from queuectl.localcluster.build import root
 from queuectl.web.vendor import fetch, packed
 
 PACKAGE = ("@sparticuz/chromium", "147.0.0")

@@ -8,8 +8,7 @@ from typing import Any
 
 from queuectl.domain.accounting import HOUR, Amounts, LostWorkSum, Subject
 from queuectl.domain.audit import AuditLine
-from queuectl.domain.decisions import CycleDecision, StoredDecision
-from queuectl.domain.ledger import Entry, State
+from queuectl.domain.ledger import CycleDecision, Entry, State, StoredDecision
 from queuectl.domain.plan import Proof
 from queuectl.domain.reasons import Code
 from queuectl.domain.usage_reports import FleetRow

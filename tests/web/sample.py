@@ -22,7 +22,7 @@ from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
 from queuectl.objects.configuration.queue_config import build
 from queuectl.planner.cache import PlannerCache
-from queuectl.state.budgets import BudgetSums
+from queuectl.state.pastuse import BudgetSums
 from tests.api.support import DIAGNOSIS, FixedDiagnoser
 from tests.doubles.store import MemoryDatabase, MemoryStore
 from tests.support.counted import map_of

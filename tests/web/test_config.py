@@ -18,7 +18,7 @@ from queuectl.api.access import Guard
 from queuectl.api.auth import layers
 from queuectl.api.auth.authentication import PROOF, SESSION_PATH
 from queuectl.api.body import Bodies
-from queuectl.api.current_configuration import CurrentConfiguration
+from queuectl.api.reading import CurrentConfiguration
 from queuectl.api.routes import config
 from queuectl.api.usage_history import UsageHistory
 from queuectl.domain.identity import Right

@@ -6,7 +6,7 @@ import pytest
 
 from queuectl.domain.accounting import HOUR
 from queuectl.domain.usage_reports import HistoryPoint, QueueHour, UsageHours, points
-from queuectl.web.history_chart import chart_of
+from queuectl.web.history import chart_of
 
 DAY = 1_795_000_000 // 86400 * 86400
 

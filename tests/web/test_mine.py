@@ -13,7 +13,7 @@ from queuectl.domain.jobs import PodPhase, PodRecord
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import SortKey, WorkloadOrder
 from queuectl.domain.reasons import NOT_IN_LINE, PLANNED, TRANSIENT, Code
-from queuectl.web.advice import PENDING, next_step
+from queuectl.web.actions import PENDING, next_step
 from queuectl.web.app import OPEN, SIGN_IN, add_dashboard
 from queuectl.web.pods import MOST, pod_table
 from queuectl.web.words import TableColumn, headings

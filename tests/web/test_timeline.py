@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from queuectl.domain.durations import DAY
-from queuectl.domain.estimates import ExpectedStart
+from queuectl.domain.estimates import DAY, ExpectedStart
 from queuectl.domain.snapshot import Pending, PlannedStart, Snapshot
 from queuectl.domain.workload import Placement
 from queuectl.web.timeline import HOUR, Axis, Bar, TimelineRows, timeline_of

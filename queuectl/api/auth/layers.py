@@ -18,11 +18,11 @@ from queuectl.api.access import Access
 from queuectl.api.auth.audit import Audit
 from queuectl.api.auth.authentication import SESSION_PATH, Authentication, OpenPaths, SessionService
 from queuectl.api.auth.limits import RateLimit, UnknownCallerLimit
-from queuectl.api.auth.loopback import ThisMachine
 from queuectl.api.auth.requests import Requests
-from queuectl.api.oidc.login import OidcLogin
+from queuectl.api.auth.start import ThisMachine
+from queuectl.api.oidc.browser import OidcLogin
 from queuectl.db.ports import ApiStore
-from queuectl.domain.rate_limit import Buckets
+from queuectl.domain.pacing import Buckets
 from queuectl.objects.configuration.config_kinds import PREFIX
 
 WIDE: Final = (f"{PREFIX}/dryrun", f"{PREFIX}/plans")

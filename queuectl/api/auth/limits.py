@@ -15,7 +15,7 @@ from queuectl.api import problems
 from queuectl.api.access import ANONYMOUS, caller_of
 from queuectl.api.connections import connection_of, network_of
 from queuectl.api.problems import ApiProblem, ProblemType
-from queuectl.domain.rate_limit import Buckets
+from queuectl.domain.pacing import Buckets
 
 _Found = TypeVar("_Found")
 _MOST_VALID: Final = 10_000  # credentials that are remembered

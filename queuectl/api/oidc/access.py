@@ -7,12 +7,11 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from queuectl.api.access import Access
-from queuectl.api.oidc.claims import TokenRefused
+from queuectl.api.oidc.browser import OidcLogin
 from queuectl.api.oidc.issuer import Issuer
-from queuectl.api.oidc.login import OidcLogin
-from queuectl.api.oidc.tokens import TokenVerifier
+from queuectl.api.oidc.tokens import TokenRefused, TokenVerifier
 from queuectl.api.problems import ApiProblem, ProblemType
-from queuectl.control.oidc_settings import OidcSettings
+from queuectl.control.settings import OidcSettings
 from queuectl.domain.identity import Caller, Right
 
 _CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="queuectl", error="invalid_token"'}

@@ -13,7 +13,7 @@ from queuectl.api.decisions import (
     DecisionPageView,
     decision_view,
 )
-from queuectl.api.events import event_view
+from queuectl.api.feed import event_view
 from queuectl.api.openapi import responses
 from queuectl.api.params import After, Limit
 from queuectl.api.presenter import WorkloadPresenter

@@ -18,7 +18,7 @@ from queuectl.api.schemas import View, moment
 from queuectl.domain.gpus import rounded
 from queuectl.domain.usage_reports import NO_GPUS, GpuParts
 from queuectl.objects.configuration.config_kinds import PREFIX
-from queuectl.reports.efficiency import efficiency_of
+from queuectl.reports.cluster_map import efficiency_of
 
 PATH: Final = f"{PREFIX}/reports/efficiency"
 

@@ -13,14 +13,23 @@ from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from queuectl.api import events
-from queuectl.api.access import ANONYMOUS, Guard, caller_of, still_valid
-from queuectl.api.events import EventView
-from queuectl.api.feed import RETRY_SECONDS, EventFeed, FeedLine, feed_line
+from queuectl.api.access import ANONYMOUS, Guard, caller_of, redactor_for, still_valid
+from queuectl.api.feed import (
+    RETRY_SECONDS,
+    EventFeed,
+    EventView,
+    FeedLine,
+    cut,
+    feed_line,
+    heartbeat,
+    opening,
+    reset,
+    signed_out,
+    step,
+)
 from queuectl.api.openapi import responses
 from queuectl.api.params import UID, OfClusterQueue, OfNamespace
 from queuectl.api.problems import OUTAGES, ApiProblem, ProblemType
-from queuectl.api.redaction import redactor_for
 from queuectl.db.ports import ApiStore
 from queuectl.domain.identity import Caller, Right
 from queuectl.domain.queries import HistoryLine
@@ -175,7 +184,7 @@ class EventScope:
         await self._check_rights({chunks.line.namespace for chunks in lines})
         mine = [chunks for chunks in lines if self._known[chunks.line.namespace]]
         redactor = await self._redactor(frozenset[str]().union(*(chunks.named for chunks in mine)))
-        return [events.step(chunks.id, _data(chunks, redactor)) for chunks in mine]
+        return [step(chunks.id, _data(chunks, redactor)) for chunks in mine]
 
     async def _redactor(self, named: frozenset[str]) -> Redactor:
         if self._all:
@@ -222,18 +231,18 @@ class ClientStream:
         position, sent_at, live = self.after, clock(), False
         async with self.feed.listening():
             restored = self.feed.restored
-            yield events.opening(position)
+            yield opening(position)
             while not self.feed.closing.is_set() and not self._ended(position):
                 if self.feed.restored != restored:
-                    yield events.reset(self.feed.end)
+                    yield reset(self.feed.end)
                     return
                 if live and not self.feed.keeps(position):
-                    yield events.cut(position)
+                    yield cut(position)
                     return
                 try:
                     lines = await self.feed.more(position, min(HEARTBEAT_SECONDS, KNOWN_SECONDS))
                     if not await self.scope.is_valid():
-                        yield events.signed_out(position)
+                        yield signed_out(position)
                         return
                     text = await self._shown(lines)
                 except OUTAGES:
@@ -242,7 +251,7 @@ class ClientStream:
                 position = lines[-1].id if lines else position
                 live = live or self.feed.keeps(position)
                 if not text and clock() - sent_at >= HEARTBEAT_SECONDS:
-                    text = events.heartbeat(position)
+                    text = heartbeat(position)
                 if text:
                     yield text
                     sent_at = clock()
@@ -297,7 +306,7 @@ def add_routes(
         newest = await store.newest_line()
         start = last_event_id if last_event_id is not None else after
         if start is not None and start > newest:
-            return EventStream(_once(events.reset(newest)), limit)
+            return EventStream(_once(reset(newest)), limit)
         position = newest if start is None else start
         until = None if follow else newest
         scope = EventScope(guard, request, store)

@@ -24,9 +24,17 @@ from queuectl.api.cluster_maps import (
     sees,
 )
 from queuectl.api.openapi import responses
-from queuectl.api.params import Cursor, IfNoneMatch, Limit, Name, cursor_after, name_before
+from queuectl.api.params import (
+    Cursor,
+    IfNoneMatch,
+    Limit,
+    Name,
+    cursor_after,
+    etag,
+    name_before,
+    unchanged,
+)
 from queuectl.api.ports import ClusterReader
-from queuectl.api.preconditions import etag, unchanged
 from queuectl.api.problems import ApiProblem, ProblemType, not_known_yet
 from queuectl.domain.cluster_map import ClusterMap, NodeOccupancy, TopologyLayout
 from queuectl.objects.configuration.config_kinds import PREFIX

@@ -9,8 +9,8 @@ from math import isfinite
 from fastapi import APIRouter, Request
 
 from queuectl.api.access import Guard
-from queuectl.api.current_configuration import CurrentConfiguration
 from queuectl.api.openapi import responses
+from queuectl.api.reading import CurrentConfiguration
 from queuectl.api.schemas import PastUseItem, PastUseView, maybe
 from queuectl.db.ports import ApiStore
 from queuectl.domain.pastuse import AccountScope, Used, past_use

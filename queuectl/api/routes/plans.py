@@ -11,9 +11,8 @@ from starlette.requests import ClientDisconnect
 
 from queuectl.api.access import Guard
 from queuectl.api.body import Bodies
-from queuectl.api.manifests import with_manifests
 from queuectl.api.openapi import model_body, responses
-from queuectl.api.plans import PlanBody, PlanView, plan_view
+from queuectl.api.plans import PlanBody, PlanView, plan_view, with_manifests
 from queuectl.api.ports import ClusterReader
 from queuectl.api.problems import RETRY_SECONDS, ApiProblem, ProblemType, not_known_yet
 from queuectl.domain.errors import TookTooLong

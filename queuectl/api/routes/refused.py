@@ -17,8 +17,8 @@ from queuectl.api.params import Number
 from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.api.schemas import View, moment
 from queuectl.db.ports import ApiStore
-from queuectl.domain.decisions import RefusedPlan
 from queuectl.domain.identity import Right
+from queuectl.domain.ledger import RefusedPlan
 from queuectl.objects.configuration.config_kinds import PREFIX
 from queuectl.objects.files.refused_plans import redact
 

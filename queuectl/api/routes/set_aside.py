@@ -16,7 +16,7 @@ from queuectl.api.params import Number
 from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.api.schemas import View, moment
 from queuectl.db.ports import ApiStore
-from queuectl.domain.set_aside_objects import KEPT_OBJECTS, SetAsideObject
+from queuectl.domain.containment import KEPT_OBJECTS, SetAsideObject
 from queuectl.objects.configuration.config_kinds import PREFIX
 
 P = ProblemType

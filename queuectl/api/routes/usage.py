@@ -13,10 +13,10 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Query, Request
 
 from queuectl.api.access import Guard
-from queuectl.api.current_configuration import CurrentConfiguration
 from queuectl.api.openapi import responses
 from queuectl.api.params import OfClusterQueue, OfNamespace, OfQueue
 from queuectl.api.problems import ProblemType, wrong_parameter
+from queuectl.api.reading import CurrentConfiguration
 from queuectl.api.reports import (
     CostReport,
     UsageReport,
@@ -37,8 +37,8 @@ from queuectl.db.ports import ApiStore
 from queuectl.domain.errors import BadInput
 from queuectl.domain.usage_reports import Grouping, Period, QueueHour, Report
 from queuectl.objects.configuration.config_kinds import PREFIX
-from queuectl.objects.durations import read_duration
 from queuectl.objects.errors import RequestError
+from queuectl.objects.times import read_duration
 
 PATH: Final = f"{PREFIX}/reports"
 _TAGS: Final[list[str | Enum]] = ["Reports"]

@@ -19,7 +19,7 @@ from queuectl.cluster.lease import Lease
 from queuectl.cluster.review import kueue_keys_act, kueue_runs, probe_policies
 from queuectl.cluster.server import MINIMUM, Server, confirm_absent, discover
 from queuectl.domain.errors import BadInput, ClusterError, ClusterUnavailable, ObjectGone
-from queuectl.objects.kubernetes.node_topologies import API_VERSION
+from queuectl.objects.kubernetes.nodes import API_VERSION
 
 _NAME: Final = "queuectl"  # of the ServiceAccount and of the Lease
 _MIG: Final = "mig-reconfiguration"  # an opt-in of deploy/optional

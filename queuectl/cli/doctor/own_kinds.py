@@ -10,7 +10,7 @@ import msgspec
 from queuectl.cli.doctor import judge
 from queuectl.cli.doctor.findings import Finding
 from queuectl.cluster.client import Api
-from queuectl.cluster.schemas import mismatches
+from queuectl.cluster.server import mismatches
 from queuectl.domain.errors import BadInput, ClusterError, ObjectGone
 from queuectl.objects.kinds import KINDS, JobKinds, with_declared
 from queuectl.objects.kinds.declared import read_kinds

@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from queuectl.control.device_rows import DeviceRows
+from queuectl.control.checked_plan import DeviceRows
 from queuectl.control.ports import Clock
 from queuectl.db.ports import UsageStore
 from queuectl.domain.accounting import (

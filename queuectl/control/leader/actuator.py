@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
-from queuectl.control.leader.retries import Retries
+from queuectl.control.leader.schedule import Retries
 from queuectl.control.ports import Clock, Cluster
 from queuectl.domain.containment import Boundary, Containment
 from queuectl.domain.errors import (

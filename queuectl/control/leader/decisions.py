@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Any
 
 from queuectl.domain.checks import CheckStatus, updated
-from queuectl.domain.durations import DAY
+from queuectl.domain.estimates import DAY
 from queuectl.domain.events import Admit, Event, Evict, NoteAdded, Refuse, Repair, Reserve
 from queuectl.domain.gpus import as_number, summed
 from queuectl.domain.jobs import JobRecord

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import structlog
 
-from queuectl.control.clock import SteadyClock
 from queuectl.control.ports import Cluster
+from queuectl.control.progress import SteadyClock
 from queuectl.db.ports import LeaderStore
 from queuectl.domain.errors import (
     ClusterError,

@@ -16,7 +16,7 @@ from typing import Final
 
 import structlog
 
-from queuectl.control.device_rows import DeviceRows
+from queuectl.control.checked_plan import DeviceRows
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.db.ports import UsageStore

@@ -31,18 +31,16 @@ from queuectl.lifecycle.observations import Observer
 from queuectl.lifecycle.outstanding_writes import Write, outstanding_writes
 from queuectl.lifecycle.refusals import Refusals
 from queuectl.lifecycle.user_commands import move_refusal
-from queuectl.objects.configuration.admissibility import closed
 from queuectl.objects.configuration.catalog import Catalog, concerned
-from queuectl.state.budgets import MigrationBudget
+from queuectl.objects.configuration.queue_config import closed
 from queuectl.state.durations import LearnedDurations
 from queuectl.state.estimates import Estimates
 from queuectl.state.gpu_holders import SampleLog
-from queuectl.state.history import HistoryLimit
 from queuectl.state.holdings import Holdings
-from queuectl.state.ledger import Ledger
+from queuectl.state.ledger import HistoryLimit, Ledger
 from queuectl.state.marking import Marker
 from queuectl.state.mirror import Mirror
-from queuectl.state.pastuse import PastUseSums
+from queuectl.state.pastuse import MigrationBudget, PastUseSums
 from queuectl.state.planning_state import PlanningState
 
 log = structlog.get_logger()

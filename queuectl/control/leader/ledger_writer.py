@@ -15,12 +15,11 @@ import structlog
 from queuectl.control.leader.actuator import Actuator
 from queuectl.control.leader.events import EventRecorder
 from queuectl.control.leader.leader_state import LeaderState
-from queuectl.control.leader.wakeup import Wakeup
+from queuectl.control.leader.schedule import Wakeup
 from queuectl.db.ports import Commit, LeaderStore
 from queuectl.domain.containment import Boundary, never_contained
-from queuectl.domain.decisions import KEPT_BYTES, RefusedPlan
 from queuectl.domain.errors import StaleSnapshot, StoreUnavailable
-from queuectl.domain.ledger import EntryChange, Intent, State
+from queuectl.domain.ledger import KEPT_BYTES, EntryChange, Intent, RefusedPlan, State
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
 from queuectl.objects.files.refused_plans import BrokenRule, pack

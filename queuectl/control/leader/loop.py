@@ -24,22 +24,21 @@ from queuectl.control.leader.mig_reconfiguration import MigReconfigurer
 from queuectl.control.leader.periodic import Maintenance
 from queuectl.control.leader.planning import NOTHING_TO_PLAN, Planning
 from queuectl.control.leader.provisioner import Provisioner
-from queuectl.control.leader.set_aside_objects import SetAsideObjects
+from queuectl.control.leader.schedule import Job, Wakeup, supervised
+from queuectl.control.leader.set_aside import SetAsideObjects
 from queuectl.control.leader.stored_state import StoredState
-from queuectl.control.leader.supervised import Job, supervised
-from queuectl.control.leader.wakeup import Wakeup
 from queuectl.control.ports import Clock, Cluster
 from queuectl.control.progress import LoopProgress, longest_step
 from queuectl.control.questions.diagnosis import LeaderDiagnoser
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.settings import Settings
 from queuectl.db.ports import Commit, LeaderStore
-from queuectl.domain.backoff import doubling
 from queuectl.domain.containment import Boundary, SetAside
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.errors import Fenced, StaleConfiguration, StaleSnapshot, StoreUnavailable
 from queuectl.domain.ledger import Checked, EntryChange, State
 from queuectl.domain.node_health import Straggler
+from queuectl.domain.pacing import doubling
 from queuectl.domain.utilization import GangUse
 from queuectl.planner import StopSignal
 from queuectl.planner.cache import PlannerCache

@@ -10,20 +10,20 @@ from typing import Final
 
 import structlog
 
-from queuectl.control.device_rows import DeviceRows
+from queuectl.control.checked_plan import DeviceRows
 from queuectl.control.leader.accounting import Accountant, Follower
 from queuectl.control.leader.commands import ForceDeletion
 from queuectl.control.leader.leader_state import LeaderState
-from queuectl.control.leader.supervised import Job, supervised
+from queuectl.control.leader.schedule import Job, supervised
 from queuectl.control.ports import Clock, Cluster, HealthSource, UseSource
 from queuectl.control.settings import Settings
 from queuectl.db.ports import LeaderStore
 from queuectl.domain.accounting import Free
-from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.containment import Boundary, Containment
-from queuectl.domain.durations import DAY
 from queuectl.domain.errors import ClusterError, ObjectGone, SourceUnavailable, StoreUnavailable
+from queuectl.domain.estimates import DAY
 from queuectl.domain.node_health import GpuFault, HealthMode, NodeHealthRules, Straggler
+from queuectl.domain.processes import LeaderFindings
 from queuectl.domain.queries import summed
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.rules import Rules
@@ -32,16 +32,16 @@ from queuectl.domain.usage_reports import GpuParts
 from queuectl.domain.utilization import GangUse, PodKey, SourceFault, UseState, UtilizationSample
 from queuectl.objects.keys import DEFAULT_QUEUE_LABEL
 from queuectl.planner.cache import PlannerCache
-from queuectl.reports.efficiency import all_parts
+from queuectl.reports.cluster_map import all_parts
 from queuectl.state.defaults import mislabeled
 from queuectl.state.gpu_holders import HeldGang, held_gangs
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.nodes import Judgment, NodeHealthTracker
-from queuectl.state.stragglers import WINDOW, find_stragglers
+from queuectl.state.readiness import WINDOW, find_stragglers
 from queuectl.state.utilization import UseTracker, present_uses, source_faults
+from queuectl.telemetry.fleet import UseGauges, UseMetrics
 from queuectl.telemetry.metrics import MetricsRecorder, NodeHealthMetrics
-from queuectl.telemetry.utilization import UseGauges, UseMetrics
 
 # ---- Metrics of budgets
 

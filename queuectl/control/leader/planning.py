@@ -20,20 +20,19 @@ import structlog
 from queuectl.control.checked_plan import CheckedPlan, PlanStep, checked_plan
 from queuectl.control.contained_plan import ContainedPlan, contained_plan
 from queuectl.control.leader.decisions import sentence, with_relocations
-from queuectl.control.leader.gangs_set_aside import GangsSetAside
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.ledger_writer import RETRY_SECONDS, LedgerWriter
 from queuectl.control.leader.mig_reconfiguration import MigReconfigurer
 from queuectl.control.leader.mig_search import MigFound, MigSearch, search
-from queuectl.control.leader.wakeup import Wakeup
+from queuectl.control.leader.schedule import Wakeup
+from queuectl.control.leader.set_aside import GangsSetAside
 from queuectl.control.ports import Clock
 from queuectl.control.questions.diagnosis import LeaderDiagnoser
 from queuectl.db.ports import Commit
 from queuectl.domain.containment import Boundary, Containment, place_of
-from queuectl.domain.decisions import CycleDecision
 from queuectl.domain.errors import StaleConfiguration
 from queuectl.domain.gpus import summed
-from queuectl.domain.ledger import EntryChange, State
+from queuectl.domain.ledger import CycleDecision, EntryChange, State
 from queuectl.domain.pending_limits import considered
 from queuectl.domain.plan import Plan, Refusal
 from queuectl.domain.queries import ConfigChanges, DocumentKey, Tolerance
@@ -49,7 +48,7 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.planner.order.pending_gangs import pending_gangs
 from queuectl.planner.preempt.protections import next_plan_due
 from queuectl.planner.verify import PlanViolation
-from queuectl.reports.domains import spreads
+from queuectl.reports.fragmentation import spreads
 from queuectl.state.pending_window import PendingWindow
 from queuectl.telemetry.metrics import CycleStage, DiscardReason, MetricsRecorder
 

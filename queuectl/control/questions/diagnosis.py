@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from queuectl.control.checked_plan import CheckedPlan
-from queuectl.control.explained import explained
+from queuectl.control.checked_plan import CheckedPlan, explained
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import TookTooLong

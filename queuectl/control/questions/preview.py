@@ -12,8 +12,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from queuectl.control.checked_plan import DeviceRows
 from queuectl.control.contained_plan import planned_around
-from queuectl.control.device_rows import DeviceRows
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.questions.viewer import ClusterView
 from queuectl.domain.changes import Leave

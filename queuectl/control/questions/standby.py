@@ -14,9 +14,9 @@ from queuectl.domain.ledger import Loaded
 from queuectl.domain.queries import UnmanagedPod
 from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.objects.configuration.queue_config import build
-from queuectl.state.budgets import MigrationBudget
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
+from queuectl.state.pastuse import MigrationBudget
 from queuectl.state.planning_state import PlanningState, StoredUse
 
 BUDGETS_SECONDS: Final = 30.0

@@ -16,8 +16,8 @@ from typing import Final
 
 import structlog
 
+from queuectl.control.checked_plan import DeviceRows
 from queuectl.control.contained_plan import planned_around
-from queuectl.control.device_rows import DeviceRows
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.ports import Clock
 from queuectl.control.questions.diagnosis import (

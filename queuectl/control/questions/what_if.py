@@ -8,9 +8,8 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from queuectl.control.checked_plan import CheckedPlan
+from queuectl.control.checked_plan import CheckedPlan, explained
 from queuectl.control.contained_plan import planned_around
-from queuectl.control.explained import explained
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.questions.viewer import ClusterView
 from queuectl.devices.gpu_sizes import with_sizes

@@ -26,10 +26,10 @@ from queuectl.domain.rules import (
 )
 from queuectl.objects.configuration import settings_wire as wire
 from queuectl.objects.configuration.groups import once
-from queuectl.objects.durations import read_duration
 from queuectl.objects.errors import RequestError, under
 from queuectl.objects.kubernetes.requests import read_factor
 from queuectl.objects.names import is_label_key
+from queuectl.objects.times import read_duration
 
 # ---- ``queuectl.accounting``
 

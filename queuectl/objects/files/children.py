@@ -13,7 +13,7 @@ from queuectl.domain.jobs import JobRecord
 from queuectl.objects import keys
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import RequestError
-from queuectl.objects.files.jobs import controller_of
+from queuectl.objects.files.records import controller_of
 from queuectl.objects.kinds.description import BATCH_JOB
 from queuectl.objects.kinds.job import BatchJob
 from queuectl.objects.kinds.jobset import JOBSET, ended_in, without_ended

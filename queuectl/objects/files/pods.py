@@ -15,7 +15,7 @@ from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.objects import keys
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import RequestError
-from queuectl.objects.files.jobs import unseen
+from queuectl.objects.files.records import unseen
 from queuectl.objects.kinds import JobKinds, leaderworkerset
 from queuectl.objects.kinds.leaderworkerset import WireSet, labels_of, read_set
 from queuectl.objects.kinds.pods import MOST_PODS, WireMember, read_member, takes

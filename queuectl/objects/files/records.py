@@ -1,4 +1,7 @@
-"""Documents of Kubernetes to the records that the watch of the controller delivers for them."""
+"""Documents of Kubernetes to the records that the watch of the controller delivers for them.
+
+Which documents are jobs, and which of them were not created yet.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +20,29 @@ from queuectl.domain.records import (
 )
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import RequestError
-from queuectl.objects.kubernetes import taint_rules
-from queuectl.objects.kubernetes.limit_ranges import WireLimitRange, read_limit_range
-from queuectl.objects.kubernetes.node_topologies import API_VERSION as TOPOLOGIES
-from queuectl.objects.kubernetes.node_topologies import KIND as TOPOLOGY
-from queuectl.objects.kubernetes.node_topologies import WireNodeTopology, read_node_topology
+from queuectl.objects.kinds import KINDS, JobKinds, descriptions_of
+from queuectl.objects.kinds.ray import is_service
+from queuectl.objects.kubernetes import resource_slices
+from queuectl.objects.kubernetes.namespace_limits import (
+    WireLimitRange,
+    read_limit_range,
+    read_resource_quota,
+)
+from queuectl.objects.kubernetes.nodes import API_VERSION as TOPOLOGIES
 from queuectl.objects.kubernetes.nodes import (
     DEFAULT_PODS,
+    WireNodeTopology,
     read_namespace,
     read_node,
+    read_node_topology,
     read_priority_class,
 )
+from queuectl.objects.kubernetes.nodes import KIND as TOPOLOGY
 from queuectl.objects.kubernetes.resource_claims import (
     read_claim,
     read_claim_template,
     read_device_class,
 )
-from queuectl.objects.kubernetes.resource_quotas import read_resource_quota
 from queuectl.objects.kubernetes.resource_slices import read_resource_slice
 from queuectl.objects.kubernetes.resource_wire import (
     WireClaimTemplate,
@@ -42,9 +51,9 @@ from queuectl.objects.kubernetes.resource_wire import (
     WireResourceSlice,
     WireTaintRule,
 )
-from queuectl.objects.kubernetes.runtime_classes import API_VERSION as RUNTIME_CLASSES
-from queuectl.objects.kubernetes.runtime_classes import KIND as RUNTIME_CLASS
-from queuectl.objects.kubernetes.runtime_classes import WireRuntimeClass, read_runtime_class
+from queuectl.objects.kubernetes.templates import API_VERSION as RUNTIME_CLASSES
+from queuectl.objects.kubernetes.templates import KIND as RUNTIME_CLASS
+from queuectl.objects.kubernetes.templates import WireRuntimeClass, read_runtime_class
 from queuectl.objects.kubernetes.wire import (
     WireNamespace,
     WireNode,
@@ -65,10 +74,13 @@ _READERS: Final[Mapping[tuple[str, str], tuple[Any, Callable[[Any], Record]]]] =
     (_DEVICES, "ResourceClaim"): (WireResourceClaim, read_claim),
     (_DEVICES, "ResourceClaimTemplate"): (WireClaimTemplate, read_claim_template),
     (TOPOLOGIES, TOPOLOGY): (WireNodeTopology, read_node_topology),
-    (taint_rules.VERSION, taint_rules.KIND): (WireTaintRule, taint_rules.read_taint_rule),
-    (taint_rules.OLDER_VERSION, taint_rules.KIND): (
+    (resource_slices.VERSION, resource_slices.KIND): (
         WireTaintRule,
-        taint_rules.read_older_taint_rule,
+        resource_slices.read_taint_rule,
+    ),
+    (resource_slices.OLDER_VERSION, resource_slices.KIND): (
+        WireTaintRule,
+        resource_slices.read_older_taint_rule,
     ),
 }
 RECORDS: Final = frozenset(_READERS)
@@ -110,3 +122,38 @@ def with_slots(node: NodeRecord) -> NodeRecord:
     """The Node with the number of pods that kubelet takes by default."""
     room = Resources({**node.node.allocatable, PODS: DEFAULT_PODS})
     return replace(node, node=replace(node.node, allocatable=room))
+
+
+def is_job(document: Document, kinds: JobKinds = KINDS) -> bool:
+    """Whether queuectl runs jobs of its kind, or the clusters of a service."""
+    if is_service(document.api_version, document.kind):
+        return True
+    kind = kinds.get(document.kind)
+    return kind is not None and document.api_version == f"{kind.group}/{kind.version}"
+
+
+def controller_of(document: Document) -> tuple[str, str] | None:
+    """Kind, and namespace/name, of the object whose controller made it; None if none did."""
+    namespace = document.name.partition("/")[0]
+    meta = document.body.get("metadata") or {}
+    owners = meta.get("ownerReferences")
+    for owner in owners if isinstance(owners, list) else ():
+        if isinstance(owner, dict) and owner.get("controller"):
+            return str(owner.get("kind")), f"{namespace}/{owner.get('name')}"
+    return None
+
+
+def is_child(document: Document, kinds: JobKinds = KINDS) -> bool:
+    """Whether the controller of another job made it, so that its pods belong to that job."""
+    controller = controller_of(document)
+    return controller is not None and controller[0] in {
+        one.kind
+        for one in descriptions_of(kinds)
+        if document.kind in [child.kind for child in one.children]
+    }
+
+
+def unseen(document: Document) -> bool:
+    """Whether the object was not created yet: it has no fields of the API server."""
+    meta = document.body.get("metadata") or {}
+    return not (meta.get("uid") or meta.get("creationTimestamp") or document.body.get("status"))

@@ -17,9 +17,8 @@ from typing import Any, Final
 
 import msgspec
 
-from queuectl.domain.containment import SetAside
+from queuectl.domain.containment import KEPT_BYTES, Received, SetAside
 from queuectl.domain.quantity import Resources
-from queuectl.domain.set_aside_objects import KEPT_BYTES, Received
 from queuectl.objects import keys
 
 FORMAT: Final = "queuectl.dev/set-aside/v1"

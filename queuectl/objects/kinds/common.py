@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from queuectl.domain.gates import MOST_DEPENDENCIES, Dependency, distinct_gates
 from queuectl.domain.jobs import ArrayStatus, JobOutcome, JobRecord, Parallelism
-from queuectl.domain.needs import ContainerNeeds, PodNeeds, incidental, limited, requested
+from queuectl.domain.request_rules import ContainerNeeds, PodNeeds, incidental, limited, requested
 from queuectl.domain.words import shortened
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
-from queuectl.domain.needs import ContainerNeeds
 from queuectl.domain.quantity import CPU, MEMORY
+from queuectl.domain.request_rules import ContainerNeeds
 from queuectl.domain.workload import PodSet
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds.common import SpecFields, with_container, with_default, with_init

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from queuectl.domain.needs import ContainerNeeds
 from queuectl.domain.quantity import CPU, MEMORY
+from queuectl.domain.request_rules import ContainerNeeds
 from queuectl.domain.workload import PodSet
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds.common import with_init

@@ -1,4 +1,4 @@
-"""The requests of one pod. :mod:`queuectl.domain.needs` adds them up."""
+"""The requests of one pod. :mod:`queuectl.domain.request_rules` adds them up."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final, Protocol
 
-from queuectl.domain.needs import Amounts, ContainerNeeds, PodNeeds, requested
 from queuectl.domain.quantity import (
     PODS,
     QuantityError,
@@ -16,7 +15,7 @@ from queuectl.domain.quantity import (
     is_quantity,
     parse_quantity,
 )
-from queuectl.domain.request_rules import overcommits
+from queuectl.domain.request_rules import Amounts, ContainerNeeds, PodNeeds, overcommits, requested
 from queuectl.domain.words import shortened
 from queuectl.objects.errors import MalformedError, RequestError, under
 from queuectl.objects.kubernetes.wire import (

@@ -1,4 +1,7 @@
-"""ResourceSlices to records."""
+"""ResourceSlices to records.
+
+DeviceTaintRules to records.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,14 @@ from queuectl.domain.devices import (
     DeviceEffect,
     DeviceKind,
     DeviceTaint,
+    DeviceTaintRule,
     NodeAccess,
     PoolSlice,
     PublishedDevice,
     Version,
 )
 from queuectl.domain.fleet import SelectorTerm
-from queuectl.domain.records import SliceRecord
+from queuectl.domain.records import SliceRecord, TaintRuleRecord
 from queuectl.domain.semver import read_semver
 from queuectl.objects.errors import MalformedError, under
 from queuectl.objects.kubernetes.nodes import version_of
@@ -32,10 +36,12 @@ from queuectl.objects.kubernetes.resource_wire import (
     Counter,
     RequestPolicy,
     SliceSpec,
+    TaintSelector,
     WireCapacity,
     WireDevice,
     WireDeviceTaint,
     WireResourceSlice,
+    WireTaintRule,
 )
 from queuectl.objects.kubernetes.templates import read_term
 from queuectl.objects.kubernetes.wire import NodeSelectorTerms, Quantity
@@ -277,3 +283,39 @@ def _step(quantity: Quantity | None) -> Fraction | None:
     if step is not None and step <= 0:
         raise MalformedError(f"validRange.step: {quantity!r} is not positive")
     return step
+
+
+KIND: Final = "DeviceTaintRule"
+VERSION: Final = "resource.k8s.io/v1"
+OLDER_VERSION: Final = "resource.k8s.io/v1beta2"
+"""That of Kubernetes 1.36, behind the feature gate ``DRADeviceTaintRules``."""
+
+
+def read_taint_rule(wire: WireTaintRule) -> TaintRuleRecord:
+    """One DeviceTaintRule.
+
+    Raises:
+        MalformedError: naming field and value; the API server refuses it.
+    """
+    return _read(wire, wire.spec.device_selector)
+
+
+def read_older_taint_rule(wire: WireTaintRule) -> TaintRuleRecord:
+    """One of ``OLDER_VERSION``. Without a selector, kube-scheduler 1.36 puts the taint on all devices, and 1.37 on none.
+
+    Raises:
+        MalformedError: naming field and value; the API server refuses it.
+    """
+    return _read(wire, wire.spec.device_selector or TaintSelector())
+
+
+def _read(wire: WireTaintRule, selector: TaintSelector | None) -> TaintRuleRecord:
+    meta, taint = wire.metadata, wire.spec.taint
+    if not taint.key:
+        raise MalformedError("spec.taint.key: is required")
+    content = None
+    if selector is not None:
+        content = DeviceTaintRule(
+            read_taint(taint, meta.name), selector.driver, selector.pool, selector.device
+        )
+    return TaintRuleRecord(meta.name, version_of(meta.resource_version), content)

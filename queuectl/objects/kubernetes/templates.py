@@ -7,6 +7,10 @@ preset nodeName. Resource claims are only named here; :mod:`queuectl.domain.pod_
 Volumes are allowed. A template does not show whether the volume of a claim is tied to some nodes, and most training jobs mount a
 shared file system that is not. If it is, kube-scheduler refuses the pin, the start of the gang fails, and the node is
 excluded for the gang, so the number of attempts is bounded.
+
+The resource claims in the spec of a pod template.
+
+RuntimeClasses.
 """
 
 from __future__ import annotations
@@ -14,26 +18,42 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from sys import intern
 from typing import Final
 
+import msgspec
+
+from queuectl.domain.admission import RuntimeClass
 from queuectl.domain.devices import SINGLE_NUMA_NODE, ClaimReference
 from queuectl.domain.fleet import Effect, NodeRules, Requirement, SelectorTerm, Toleration
 from queuectl.domain.gpus import SharedGpus, annotated_fraction, requested_fraction
-from queuectl.domain.needs import PodNeeds, limited
 from queuectl.domain.quantity import format_quantity, total
+from queuectl.domain.records import RuntimeClassRecord
+from queuectl.domain.request_rules import PodNeeds, limited
 from queuectl.domain.workload import PodSet, PodShape, Slice, TopologyMode, TopologyRequest
 from queuectl.objects import keys
 from queuectl.objects.errors import MalformedError, RequestError, under
-from queuectl.objects.kubernetes.pod_claims import read_pod_claims
+from queuectl.objects.kubernetes.nodes import version_of
 from queuectl.objects.kubernetes.pod_rules import check_labels, check_pod
-from queuectl.objects.kubernetes.requests import LARGEST, pod_requests, read_needs, shared
+from queuectl.objects.kubernetes.requests import (
+    LARGEST,
+    pod_requests,
+    read_amounts,
+    read_needs,
+    shared,
+)
 from queuectl.objects.kubernetes.slices import annotated_slices, check_below
 from queuectl.objects.kubernetes.wire import (
     Affinity,
+    LabeledMeta,
+    PodClaim,
+    Quantity,
     SelectorRequirement,
     Template,
+    TemplateContainer,
     TemplateSpec,
     Term,
+    Wire,
     WireToleration,
 )
 from queuectl.objects.names import is_label_key
@@ -389,3 +409,83 @@ def read_rule_tolerations(tolerations: Iterable[WireToleration]) -> tuple[Tolera
 
 
 _EFFECTS: Final = frozenset(effect.value for effect in Effect)
+
+
+def read_pod_claims(spec: TemplateSpec) -> tuple[ClaimReference, ...]:
+    """The claims that the spec names, in its order.
+
+    Raises:
+        MalformedError: naming field and value; the API server refuses it.
+    """
+    claims = tuple(
+        _claim(claim, f"resourceClaims[{i}]") for i, claim in enumerate(spec.resource_claims or ())
+    )
+    names = [claim.name for claim in claims]
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            raise MalformedError(f"resourceClaims[{i}].name: {name!r} occurs twice")
+    for path, name in _used(spec):
+        if name not in names:
+            raise MalformedError(f"{path}.name: {name!r} is not in resourceClaims")
+    return claims
+
+
+def _claim(claim: PodClaim, path: str) -> ClaimReference:
+    if not claim.name:
+        raise MalformedError(f"{path}.name: is required")
+    template, named = claim.resource_claim_template_name, claim.resource_claim_name
+    if bool(template) == bool(named):
+        raise MalformedError(
+            f"{path}: needs exactly one of resourceClaimName, resourceClaimTemplateName"
+        )
+    return ClaimReference(claim.name, template or None, named or None)
+
+
+def _used(spec: TemplateSpec) -> Iterator[tuple[str, str]]:
+    """Path and name of each claim that a container uses."""
+    groups: tuple[tuple[str, Sequence[TemplateContainer] | None], ...] = (
+        ("containers", spec.containers),
+        ("initContainers", spec.init_containers),
+    )
+    for field, containers in groups:
+        for i, container in enumerate(containers or ()):
+            used = container.resources.claims if container.resources is not None else None
+            for j, claim in enumerate(used or ()):
+                yield f"{field}[{i}].resources.claims[{j}]", claim.name
+
+
+API_VERSION: Final = "node.k8s.io/v1"
+KIND: Final = "RuntimeClass"
+
+
+class Overhead(Wire):
+    pod_fixed: dict[str, Quantity] | None = None
+
+
+class Scheduling(Wire):
+    node_selector: dict[str, str] | None = None
+    tolerations: list[WireToleration] | None = None
+
+
+class WireRuntimeClass(Wire):
+    metadata: LabeledMeta = msgspec.field(default_factory=LabeledMeta)
+    overhead: Overhead | None = None
+    scheduling: Scheduling | None = None
+
+
+def read_runtime_class(wire: WireRuntimeClass) -> RuntimeClassRecord:
+    """Project a RuntimeClass.
+
+    Raises:
+        RequestError: an amount is malformed; the API server refuses such objects.
+    """
+    meta, scheduling = wire.metadata, wire.scheduling or Scheduling()
+    with under("overhead.podFixed"):
+        overhead = read_amounts((wire.overhead or Overhead()).pod_fixed)
+    content = RuntimeClass(
+        intern(meta.name),
+        overhead,
+        tuple(sorted((scheduling.node_selector or {}).items())),
+        read_rule_tolerations(scheduling.tolerations or ()),
+    )
+    return RuntimeClassRecord(content.name, version_of(meta.resource_version), content)

@@ -15,16 +15,17 @@ from functools import partial
 from itertools import chain
 from typing import Any, Final
 
-from queuectl.domain.changes import SuggestedChange, apply_all
-from queuectl.domain.diagnosis import Remedy, SuggestedFix
-from queuectl.domain.gpus import as_number
-from queuectl.domain.permits import (
+from queuectl.domain.changes import (
     AllowPreemption,
     LiftProtection,
     MakePreemptible,
     PolicyField,
     ReclaimIdle,
+    SuggestedChange,
+    apply_all,
 )
+from queuectl.domain.diagnosis import Remedy, SuggestedFix
+from queuectl.domain.gpus import as_number
 from queuectl.domain.plan import Preemption
 from queuectl.domain.queues import (
     ClusterQueue,

@@ -14,7 +14,7 @@ from queuectl.domain.queues import WEIGHT_UNIT, ClusterQueue
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.workload import Workload
-from queuectl.objects.configuration.admissibility import inadmissible_reason
+from queuectl.objects.configuration.queue_config import inadmissible_reason
 from queuectl.planner.problem.flavors import Choice
 from queuectl.planner.problem.problem import Problem
 

@@ -20,7 +20,7 @@ from math import inf
 from typing import Final
 
 from queuectl.domain.budgets import WhenSpent
-from queuectl.domain.durations import DAY
+from queuectl.domain.estimates import DAY
 from queuectl.domain.plan import Plan, Preemption, PreemptionReason
 from queuectl.domain.queues import ClusterQueue, Protection
 from queuectl.domain.reasons import Code, Reason

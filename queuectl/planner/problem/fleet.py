@@ -69,7 +69,7 @@ class FleetIndex:
         self.devices = [c for c, name in enumerate(self.resources) if _is_device(name)]
         self.accelerators = [c for c in self.devices if _accelerates(self.resources[c])]
         self.ready: Mask = np.array([n.usable for n in fleet.nodes], dtype=np.bool_)
-        self.fewest: dict[object, tuple[int, ...]] = {}  # see queuectl.reports.domains
+        self.fewest: dict[object, tuple[int, ...]] = {}  # see queuectl.reports.fragmentation
         self.fits: dict[
             tuple[object, ...], bool
         ] = {}  # by request, whether it fits the empty nodes

@@ -13,8 +13,8 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from queuectl.domain.durations import DAY
-from queuectl.simulate.run import Run
+from queuectl.domain.estimates import DAY
+from queuectl.simulate.simulation import Run
 from queuectl.simulate.trace import TraceJob
 
 Counts: TypeAlias = NDArray[np.int64]

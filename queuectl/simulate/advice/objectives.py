@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from queuectl.domain.errors import BadInput
 from queuectl.simulate.advice.blocks import Blocks
 from queuectl.simulate.results import PolicyOutcome, series_between
-from queuectl.simulate.run import Run
+from queuectl.simulate.simulation import Run
 
 Floats: TypeAlias = NDArray[np.float64]
 Counts: TypeAlias = NDArray[np.int64]

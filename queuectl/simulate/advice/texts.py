@@ -11,8 +11,7 @@ import yaml
 from queuectl.domain.words import counted
 from queuectl.simulate.advice.advice import PERCENT, Advice, Interval, Ranked
 from queuectl.simulate.advice.objectives import Objective
-from queuectl.simulate.amounts import Table
-from queuectl.simulate.report import html_table, page
+from queuectl.simulate.report import Table, html_table, page
 
 _SURE: Final = (100 + PERCENT) // 2
 """The part of resamples in which a change that is recommended is better, in percent."""

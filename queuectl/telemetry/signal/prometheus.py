@@ -16,8 +16,7 @@ import msgspec
 from queuectl.domain.errors import SourceUnavailable
 from queuectl.domain.node_health import GpuClock, GpuFault, NodeHealthRules
 from queuectl.domain.utilization import PodKey, PodUse, UtilizationSample
-from queuectl.telemetry.signal.health import HealthQueries
-from queuectl.telemetry.signal.health_names import NVIDIA_HEALTH, HealthNames
+from queuectl.telemetry.signal.health import NVIDIA_HEALTH, HealthNames, HealthQueries
 from queuectl.telemetry.signal.names import (
     HONORED,
     NVIDIA,

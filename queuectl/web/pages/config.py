@@ -17,18 +17,18 @@ from queuectl.domain.identity import Right
 from queuectl.domain.queries import ConfigDocument, DocumentKey
 from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, ConfigKind
 from queuectl.objects.configuration.links import references
-from queuectl.web.changes import changes_of
 from queuectl.web.configuration import (
     BY_PLURAL,
     HOME,
+    Draft,
     address_of,
+    changes_of,
     key_of,
     kind_of,
     line_of,
     text_of,
     value_text,
 )
-from queuectl.web.draft import Draft
 from queuectl.web.site import PREFIX, Site, text
 from queuectl.web.starts import start_of
 

@@ -19,24 +19,26 @@ from queuectl.api.auth.audit import record_change, record_operation
 from queuectl.api.auth.layers import CHECK
 from queuectl.api.documents import Documents
 from queuectl.api.dry_run import changes_of, dry_run_removal, excess_views, seen_excesses
-from queuectl.api.preconditions import etag
+from queuectl.api.params import etag
 from queuectl.api.problems import ApiProblem, ProblemType, wrong_document
 from queuectl.domain.errors import BadInput, ClusterUnavailable, StoreUnavailable
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import IN_QUEUE_ORDER, ConfigDocument, DocumentKey
-from queuectl.web.access_scope import AccessScope
 from queuectl.web.configuration import (
     HOME,
+    Draft,
     address_of,
+    draft_of,
+    form_of,
     key_of,
     kind_of,
     line_of,
     named_in,
     text_of,
+    version_of,
 )
-from queuectl.web.draft import Draft, draft_of, form_of, version_of
 from queuectl.web.pages.config import addressed, editor, right_to, stored_as
-from queuectl.web.site import PREFIX, Site, text
+from queuectl.web.site import PREFIX, AccessScope, Site, text
 
 log = structlog.get_logger()
 

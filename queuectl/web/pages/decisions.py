@@ -11,8 +11,8 @@ from starlette.routing import Route
 
 from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.db.ports import ApiStore
-from queuectl.domain.decisions import StoredDecision
 from queuectl.domain.identity import Right
+from queuectl.domain.ledger import StoredDecision
 from queuectl.web.site import PREFIX, Site, whole
 
 PAGE: Final = 50

@@ -10,8 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from queuectl.domain.queries import HistoryLine
-from queuectl.web.access_scope import AccessScope
-from queuectl.web.site import Site, whole
+from queuectl.web.site import AccessScope, Site, whole
 
 PAGE: Final = 100
 

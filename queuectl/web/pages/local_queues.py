@@ -13,10 +13,10 @@ from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import WEIGHT_UNIT, ClusterQueue, LocalQueue
+from queuectl.web.actions import queue_buttons
 from queuectl.web.counts import GangCounts, by_local_queue, counts_of, pending_reasons
 from queuectl.web.history import usage_chart
 from queuectl.web.pages.queues import pending_page
-from queuectl.web.queue_buttons import queue_buttons
 from queuectl.web.quotas import held_by
 from queuectl.web.site import Site, text
 

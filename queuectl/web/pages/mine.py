@@ -11,10 +11,9 @@ from starlette.routing import Route
 from queuectl.domain.identity import LONGEST_NAME
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import SortKey, WorkloadFilter, WorkloadOrder
-from queuectl.web.access_scope import AccessScope
-from queuectl.web.advice import next_step
+from queuectl.web.actions import next_step
 from queuectl.web.pages.workloads import order_of, page_of
-from queuectl.web.site import PREFIX, Site, text
+from queuectl.web.site import PREFIX, AccessScope, Site, text
 from queuectl.web.words import TableColumn, address, headings
 
 _MOST: Final = 50

@@ -23,8 +23,7 @@ from queuectl.domain.cluster_map import (
 from queuectl.domain.gpus import rounded
 from queuectl.domain.identity import Right
 from queuectl.domain.redaction import ANOTHER_TEAM
-from queuectl.web.access_scope import AccessScope
-from queuectl.web.site import Site, text
+from queuectl.web.site import AccessScope, Site, text
 
 MOST: Final = 200  # nodes listed at once
 _UNHEALTHY: Final = "unhealthy"  # map.js draws nodes that are closed for this reason in another way

@@ -16,7 +16,7 @@ from queuectl.domain.gpus import rounded, summed
 from queuectl.domain.queries import WaitingOrder
 from queuectl.domain.usage_reports import NO_GPUS, GpuParts
 from queuectl.domain.utilization import UseState
-from queuectl.reports.efficiency import efficiency_of
+from queuectl.reports.cluster_map import efficiency_of
 from queuectl.web.counts import counts_of, pending_reasons
 from queuectl.web.history import usage_chart
 from queuectl.web.pages.evictions import eviction_rows

@@ -10,8 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from queuectl.api.oidc.browser import BrowserLogins
-from queuectl.api.oidc.login import CALLBACK, LoginRefused
+from queuectl.api.oidc.browser import CALLBACK, BrowserLogins, LoginRefused
 from queuectl.api.problems import ApiProblem
 from queuectl.domain.errors import BadInput, IssuerUnavailable, StoreUnavailable
 from queuectl.web.site import PREFIX, Site

@@ -22,8 +22,7 @@ from queuectl.domain.accounting import Accounting
 from queuectl.domain.errors import BadInput
 from queuectl.domain.identity import Right
 from queuectl.domain.usage_reports import By, Grouping, Period, Report, ReportRow
-from queuectl.web.access_scope import AccessScope
-from queuectl.web.site import PREFIX, Site, text
+from queuectl.web.site import PREFIX, AccessScope, Site, text
 from queuectl.web.words import moment
 
 SHOWN: Final = 100  # groups, by what they hold; the others are one row

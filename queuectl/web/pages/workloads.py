@@ -11,10 +11,9 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from queuectl.api.problems import ApiProblem, ProblemType
-from queuectl.domain.decisions import KEPT_SECONDS
 from queuectl.domain.errors import BadInput
 from queuectl.domain.identity import Right
-from queuectl.domain.ledger import Entry, State
+from queuectl.domain.ledger import KEPT_SECONDS, Entry, State
 from queuectl.domain.queries import (
     BY_NAME,
     IN_QUEUE_ORDER,
@@ -25,13 +24,9 @@ from queuectl.domain.queries import (
     WorkloadPage,
 )
 from queuectl.domain.reasons import MEANINGS, Code
-from queuectl.web.access_scope import AccessScope
-from queuectl.web.actions import objections, offers
-from queuectl.web.advice import next_step
-from queuectl.web.pods import PodTable, pod_table
-from queuectl.web.ranks import ranks_of
-from queuectl.web.recent_commands import asked_of
-from queuectl.web.site import PREFIX, Site, text, whole
+from queuectl.web.actions import asked_of, next_step, objections, offers
+from queuectl.web.pods import PodTable, pod_table, ranks_of
+from queuectl.web.site import PREFIX, AccessScope, Site, text, whole
 from queuectl.web.words import TableColumn, address, headings
 
 PAGE: Final = 100

@@ -9,7 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
-from queuectl.demo.manifests import Document, local_queue, namespaces, priority_class
+from queuectl.demo.scenario import Document, local_queue, namespaces, priority_class
 
 _DATA: Final = Path(__file__).parent.parent / "data" / "kueue-perf"
 _API: Final = "queuectl.dev/v1"

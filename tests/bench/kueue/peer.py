@@ -34,7 +34,7 @@ from typing import Any, Final, cast
 import httpx2
 import yaml
 
-from queuectl.demo.manifests import Document
+from queuectl.demo.scenario import Document
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.certificates import Authority
 from queuectl.localcluster.client import get_plain, wait_until

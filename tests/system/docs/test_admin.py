@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import PodSetManifest
-from queuectl.demo.scenario import configuration
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import PodSetManifest, configuration
 from queuectl.domain.quantity import GPU
 from queuectl.localcluster import NodeSpec
 from tests.oidc.certified import LOCAL_CALLBACK, PUBLIC

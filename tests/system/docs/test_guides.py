@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 import yaml
 
-from queuectl.demo import manifests as m
+from queuectl.demo import scenario as m
 from queuectl.demo.scenario import configuration
 from queuectl.domain.quantity import GPU
 from tests.support.pages import KIND_PAGES, PAGES

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from queuectl.db.embedded import EmbeddedServer
-from queuectl.demo import manifests as m
+from queuectl.demo import scenario as m
 from queuectl.demo.scenario import configuration
 from queuectl.localcluster.layout import free_ports
 from tests.system.actions import collect, outside_database, without_node

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from queuectl.demo import manifests as m
+from queuectl.demo import scenario as m
 from queuectl.demo.scenario import NODES, configuration
 from queuectl.localcluster import LocalCluster
 from tests.support.chart import helm_program

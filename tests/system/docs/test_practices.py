@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queuectl.demo.manifests import Document
-from queuectl.demo.scenario import configuration
+from queuectl.demo.scenario import Document, configuration
 from tests.system.demo_cluster import DemoCluster, whole
 from tests.system.transcript import Page, Shell
 

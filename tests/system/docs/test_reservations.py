@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document
-from queuectl.demo.scenario import configuration
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import Document, configuration
 from queuectl.domain.words import format_time
 from tests.system.demo_cluster import DemoCluster, whole
 from tests.system.transcript import Page, Shell

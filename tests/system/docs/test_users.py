@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from queuectl.demo import manifests as m
-from queuectl.demo.manifests import Document, PodSetManifest
-from queuectl.demo.scenario import configuration
+from queuectl.demo import scenario as m
+from queuectl.demo.scenario import Document, PodSetManifest, configuration
 from tests.support.pages import KIND_PAGES
 from tests.support.people import account, namespace
 from tests.system.demo_cluster import DemoCluster, configuration_with, wait_for_event, whole

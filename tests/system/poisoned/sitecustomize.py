@@ -4,13 +4,13 @@ name begins with ``poison``.
 
 import ctypes
 
-from queuectl.cluster import nesting, stream
+from queuectl.cluster import stream
 
-_decoded = nesting.decoded
+_decoded = stream.decoded
 
 
 def _failing(decode, document, levels):
-    whole, text = levels == nesting.LEVELS and decode is not stream._object, bytes(document)
+    whole, text = levels == stream.LEVELS and decode is not stream._object, bytes(document)
     if whole and b'"kind":"Job"' in text:
         if b'"name":"poison' in text:
             ctypes.string_at(0)

@@ -1,9 +1,16 @@
-"""Findings of the leader beside the ledger, stored so that standby replicas report the same."""
+"""What the processes of queuectl tell each other through the database.
+
+Findings of the leader beside the ledger, stored so that standby replicas report the same.
+
+How the processes of queuectl have ended.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
 
 from queuectl.domain.estimates import NO_ESTIMATES, ExpectedStarts
 from queuectl.domain.utilization import GangUse
@@ -23,3 +30,16 @@ class LeaderFindings:
     uses: Mapping[str, GangUse] = field(default_factory=dict)
     starts: ExpectedStarts = NO_ESTIMATES
     unhealthy: Mapping[str, str] = field(default_factory=dict)
+
+
+KEPT_RUNS: Final = 100
+"""Runs that the database keeps: the newest ones."""
+
+
+class ProcessEnd(StrEnum):
+    """How a process, or its leadership, ended."""
+
+    ORDERLY = "orderly"
+    LOST_LEASE = "lost lease"
+    DATABASE = "database"
+    UNKNOWN = "unknown"  # nothing was written: it runs, or it ended without a chance to write

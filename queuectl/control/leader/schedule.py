@@ -1,15 +1,63 @@
-"""When writes that failed are sent again: each object has one time, however many events its workload has."""
+"""When the leader works: the wake-up of its loop, the repetition of failed writes, and periodic tasks.
+
+The wake-up of a leader's loop, and whether the next cycle plans.
+
+When writes that failed are sent again: each object has one time, however many events its workload has.
+
+Periodic tasks that continue after an unexpected error: a run that fails is reported, and the task starts again after a back-off.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from queuectl.domain.backoff import doubling
+from queuectl.domain.containment import Boundary, Containment
 from queuectl.domain.ledger import Purpose
+from queuectl.domain.pacing import doubling
 from queuectl.lifecycle.outstanding_writes import Write
 from queuectl.lifecycle.refusals import WriteOutcome
+
+
+class Wakeup:
+    """Of one leadership.
+
+    Attributes:
+        plan_due: the next cycle plans, even without an observation.
+    """
+
+    def __init__(self) -> None:
+        self.plan_due = True
+        self._requested = asyncio.Event()
+
+    def trigger(self) -> None:
+        """Begin a cycle."""
+        self._requested.set()
+
+    def plan(self) -> None:
+        """Begin a cycle that plans."""
+        self.plan_due = True
+        self.trigger()
+
+    def plan_by(self, seconds: float) -> None:
+        """Plan in the next cycle, and begin one after so many seconds at the latest."""
+        self.plan_due = True
+        asyncio.get_running_loop().call_later(seconds, self.trigger)
+
+    def plan_in(self, seconds: float) -> None:
+        """Plan again in so many seconds, even if nothing changes until then."""
+        asyncio.get_running_loop().call_later(seconds, self.plan)
+
+    async def wait(self) -> None:
+        """Return when a cycle must begin."""
+        await self._requested.wait()
+
+    def clear(self) -> None:
+        """Record that a cycle begins: later wake-ups are for the next one."""
+        self._requested.clear()
+
 
 FIRST_RETRY: Final = 0.2  # seconds; the delay doubles with each failure in a row
 LAST_RETRY: Final = 10.0
@@ -98,3 +146,32 @@ def _may_be_sent(failed: _Failed, write: Write, now: float) -> bool:
     if failed.outcome is WriteOutcome.OUTDATED and write.version > failed.version:
         return True  # the watch has caught up
     return now >= failed.earliest
+
+
+Job = Callable[[], Awaitable[None]]
+
+FIRST_PAUSE: Final = 1.0
+"""Seconds before the second start. The pause doubles with each failure, up to ``LONGEST_PAUSE``."""
+LONGEST_PAUSE: Final = 300.0
+STEADY_SECONDS: Final = 600.0
+"""A task that has run for so long has recovered: its failures are forgotten."""
+
+
+async def supervised(name: str, job: Job, containment: Containment) -> None:
+    """Run a task until it ends or is canceled, and start it again after each error that concerns only this task.
+
+    Raises:
+        Exception: an error that is never contained.
+    """
+    now, failures = asyncio.get_running_loop().time, 0
+    while True:
+        began = now()
+        try:
+            await job()
+        except Exception as error:  # noqa: BLE001 - contained
+            containment.failed(Boundary.TASK, name, error)
+            failures = 1 if now() - began > STEADY_SECONDS else failures + 1
+            await asyncio.sleep(doubling(FIRST_PAUSE, LONGEST_PAUSE, failures))
+        else:
+            containment.passed(Boundary.TASK, name)
+            return
