@@ -1,4 +1,6 @@
-"""Rights that a request needs before its route runs.
+"""Access of one request: the rights that it needs, and the names that its answer shows.
+
+Rights that a request needs before its route runs.
 
 Every route names its rights: by :meth:`Guard.needs` if the path contains namespace and name, and by :meth:`Guard.require` if
 the namespace is known only after the object is read. The middleware has determined the caller from token or session; a route

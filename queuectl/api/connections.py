@@ -1,4 +1,6 @@
-"""File descriptors of the process: as many as the system allows, and some that no connection of a client uses.
+"""Connections of the server: how many the process can have, their time limits, and which one is closed to make room.
+
+File descriptors of the process: as many as the system allows, and some that no connection of a client uses.
 
 The HTTP protocol of one connection, with the time limits that uvicorn lacks.
 

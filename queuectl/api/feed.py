@@ -1,4 +1,6 @@
-"""The event stream: its data and its encoding (server-sent events, HTML §9.2).
+"""The event stream: lines of history, read once for all streams, and their encoding.
+
+The event stream: its data and its encoding (server-sent events, HTML §9.2).
 
 New lines of history, read once for all streams of this process.
 

@@ -1,4 +1,6 @@
-"""The parameters of paths and queries, with limits: an invalid name never reaches the database. And the cursors of lists.
+"""Parameters, cursors and preconditions of requests.
+
+The parameters of paths and queries, with limits: an invalid name never reaches the database. And the cursors of lists.
 
 ETags, ``If-Match`` and ``If-None-Match`` (RFC 9110 §13), for concurrent edits of one object.
 """

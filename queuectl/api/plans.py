@@ -1,4 +1,6 @@
-"""Manifests in the body of a what-if question: one text with jobs and configuration objects, sorted into the two lists.
+"""What-if plans: the manifests of a question, its requests and its results.
+
+Manifests in the body of a what-if question: one text with jobs and configuration objects, sorted into the two lists.
 
 What-if plans: requests and results. The names of gangs that the caller is not allowed to see are left out.
 """

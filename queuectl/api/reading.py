@@ -1,4 +1,6 @@
-"""The stored configuration as domain values, for reads. A read parses only the documents that changed since the last one.
+"""Reads of bodies and of the stored configuration.
+
+The stored configuration as domain values, for reads. A read parses only the documents that changed since the last one.
 
 Bytes of a request to plain JSON values, within bounds, so that a small body cannot cost much; and merge patches of them.
 

@@ -1,4 +1,6 @@
-"""Domain values as responses of the API, and the summary sentence of a workload.
+"""Domain values as responses of the API.
+
+Domain values as responses of the API, and the summary sentence of a workload.
 
 Kueue's Workload conditions, derived from the state, for tools that wait for ``Admitted=True``.
 """

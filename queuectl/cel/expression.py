@@ -1,4 +1,6 @@
-"""Compiled expressions, and the errors of compilation and evaluation.
+"""CEL expressions: compilation, evaluation, and the functions that Kubernetes adds.
+
+Compiled expressions, and the errors of compilation and evaluation.
 
 Functions that Kubernetes adds to CEL, for the environments of the library.
 

@@ -1,4 +1,6 @@
-"""Quantities and semantic versions as values of CEL. Each is a message with a canonical text.
+"""Values of CEL that Kubernetes adds, and the operators that differ for them.
+
+Quantities and semantic versions as values of CEL. Each is a message with a canonical text.
 
 Operators of CEL whose results in Kubernetes differ from those of the library for quantities, versions and booleans.
 """

@@ -1,4 +1,6 @@
-"""``queuectl get``: list, read or watch workloads, configuration, nodes, domains, events, decisions, commands and more.
+"""``queuectl get``: list, read or watch objects.
+
+``queuectl get``: list, read or watch workloads, configuration, nodes, domains, events, decisions, commands and more.
 
 ``queuectl get --watch``: the list, then its changes, until the user interrupts it.
 """

@@ -1,4 +1,6 @@
-"""Fast conversion of parameters: most values need none.
+"""Quick start of the program: commands are imported, and parameters converted, only when necessary.
+
+Fast conversion of parameters: most values need none.
 
 typer converts each value with pydantic, which takes 0.08 s to import. A value that already has the declared type, as a name
 or a default, stays as it is. The others are converted by typer, which also reports what is wrong with them.

@@ -1,4 +1,6 @@
-"""The files that a command reads.
+"""The objects that a command line names: documents of files, and objects by name.
+
+The files that a command reads.
 
 The ignored documents of an input as lines for people.
 

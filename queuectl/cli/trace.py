@@ -1,4 +1,6 @@
-"""The jobs that a server recorded, as a trace: CSV of jobs, and CSV of their GPU utilization over time.
+"""``queuectl trace``: the jobs that a server recorded, as CSV.
+
+The jobs that a server recorded, as a trace: CSV of jobs, and CSV of their GPU utilization over time.
 
 ``queuectl trace``: the jobs that the server recorded, as CSV for ``queuectl simulate`` and ``queuectl advise``.
 """

@@ -1,4 +1,6 @@
-"""A cache of short-lived answers of the API server, so that a busy client costs it one request a minute.
+"""Authentication and authorization by the API server, with a cache of its answers.
+
+A cache of short-lived answers of the API server, so that a busy client costs it one request a minute.
 
 Authentication and authorization by the API server: TokenReview and SubjectAccessReview.
 

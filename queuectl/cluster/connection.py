@@ -1,4 +1,6 @@
-"""The parts of kubernetes_asyncio that queuectl uses: the transport and the configuration, without generated models and calls.
+"""The connection to the API server, and the parts of kubernetes_asyncio that it uses.
+
+The parts of kubernetes_asyncio that queuectl uses: the transport and the configuration, without generated models and calls.
 
 The generated code has 840 modules and needs 32 MiB of memory. queuectl does not call it, but the packages of the library import all
 their modules. This module therefore loads the packages without their own code. Their modules are then imported as usual. If the

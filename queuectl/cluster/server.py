@@ -1,4 +1,6 @@
-"""The version of the API server and the resources that it serves, and the differences between versions that queuectl adapts to.
+"""What the API server serves: its version, resources and schemas.
+
+The version of the API server and the resources that it serves, and the differences between versions that queuectl adapts to.
 
 This module names all these differences. Kubernetes 1.36 and newer need no adaptation.
 

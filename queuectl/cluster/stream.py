@@ -1,4 +1,6 @@
-"""Documents that nest too deep for a decoder that recurses.
+"""The bytes of a watch or a list as records.
+
+Documents that nest too deep for a decoder that recurses.
 
 The API server accepts 10,000 levels, in fields that no reader uses: field owners, parameters of drivers, components of an
 AppWrapper. :mod:`msgspec` recurses also over a value that it skips, so one such object would make a whole page of a list unreadable.

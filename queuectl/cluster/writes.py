@@ -1,4 +1,6 @@
-"""Names of the mutation of new jobs: MutatingAdmissionPolicies, or the webhook with their effect.
+"""The writes to the cluster, and the names of the mutation of new jobs.
+
+Names of the mutation of new jobs: MutatingAdmissionPolicies, or the webhook with their effect.
 
 The writes to the cluster: patches of jobs, pods, nodes and namespaces, and Events on jobs.
 

@@ -1,4 +1,6 @@
-"""Device rows of the snapshots of one process. Planning, reports and questions share them, so that they see the same nodes.
+"""Plans that are checked, with the device rows that they share and the diagnoses of their pending gangs.
+
+Device rows of the snapshots of one process. Planning, reports and questions share them, so that they see the same nodes.
 
 From a snapshot to a plan that is checked: the leader, standbys, what-ifs, previews and ``queuectl plan`` all plan with this module.
 

@@ -1,4 +1,6 @@
-"""The sources of GPU utilization and of faults of GPUs that the settings describe.
+"""The composition root, and the sources of GPU utilization that the settings describe.
+
+The sources of GPU utilization and of faults of GPUs that the settings describe.
 
 The composition root: the only module that names concrete adapters.
 """

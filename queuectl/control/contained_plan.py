@@ -1,4 +1,6 @@
-"""The part of a snapshot that belongs to one cohort: a plan of it passes whatever is wrong with the gangs of other cohorts.
+"""Plans that the fault of one gang or of one cohort does not prevent.
+
+The part of a snapshot that belongs to one cohort: a plan of it passes whatever is wrong with the gangs of other cohorts.
 
 A plan that one gang cannot prevent.
 

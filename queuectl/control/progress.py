@@ -1,4 +1,6 @@
-"""The clock of the controller.
+"""The clock of the controller, and the progress of the leader's loop.
+
+The clock of the controller.
 
 Deadlines in the ledger outlive processes, and other machines read them, so they are in the time of the database. Within a process, the
 monotonic clock counts: a change of the machine's clock does not move a deadline.

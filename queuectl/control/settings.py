@@ -1,4 +1,6 @@
-"""Settings of the controller: environment variables ``QUEUECTL_<FIELD>``, nested with ``__``.
+"""Settings of the controller: their names, values and checks.
+
+Settings of the controller: environment variables ``QUEUECTL_<FIELD>``, nested with ``__``.
 
 The description of each field states its effect and its unit. docs/reference/settings.md lists all of them.
 

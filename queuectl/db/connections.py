@@ -1,4 +1,6 @@
-"""Access to the database server: transactions, snapshots, and notifications of other processes.
+"""Access to the database server, with the checks before its use.
+
+Access to the database server: transactions, snapshots, and notifications of other processes.
 
 Checks of a database server before its use: its version, and a connection pooler in front of it.
 """

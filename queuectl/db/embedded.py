@@ -1,4 +1,6 @@
-"""The programs of the embedded server, and copies of them that the account of the server can execute.
+"""The embedded Postgres: its programs, its directories and its life.
+
+The programs of the embedded server, and copies of them that the account of the server can execute.
 
 Postgres does not run as root, and other accounts cannot read a virtual environment below ``/root``. For root, this module therefore
 copies programs that the user ``nobody`` cannot execute to ``/var/cache/queuectl``, once for each version. It changes nothing

@@ -1,4 +1,6 @@
-"""Errors of the driver as errors of the domain.
+"""The connection to the database, and the driver's errors as errors of the domain.
+
+Errors of the driver as errors of the domain.
 
 The connection to the database: a URL, settings, a pool.
 """

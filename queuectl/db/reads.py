@@ -1,4 +1,6 @@
-"""Reads of workloads and history, for the leader and for lists of the API.
+"""Reads of the ledger for the API: workloads, history, and sums by queue.
+
+Reads of workloads and history, for the leader and for lists of the API.
 
 Sums over live workloads by queue, pending workloads in order, and the latest evictions.
 """

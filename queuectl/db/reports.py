@@ -1,4 +1,6 @@
-"""Sums over the hours of the usage ledger, by group.
+"""Reads for reports: the usage ledger by group, and past workloads for traces.
+
+Sums over the hours of the usage ledger, by group.
 
 Reads of past workloads with their hours and lost work, for traces.
 """

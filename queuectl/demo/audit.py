@@ -1,4 +1,6 @@
-"""The result of a check of the audit, and what all checks read from a step.
+"""The audit of a demo: its checks for jobs and for groups of pods.
+
+The result of a check of the audit, and what all checks read from a step.
 
 The check of the audit for gangs that consist of pods alone: groups of pods, and groups of LeaderWorkerSets.
 

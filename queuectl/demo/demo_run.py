@@ -1,4 +1,6 @@
-"""Progress of the demo: a live line on a terminal, else one line for each step.
+"""One run of the demo, with its progress.
+
+Progress of the demo: a live line on a terminal, else one line for each step.
 
 The demo: start a cluster with queuectl, run the gangs of the scenario, audit the result, and stop or keep the cluster.
 """

@@ -1,4 +1,6 @@
-"""Records every revision of nodes, jobs and pods, as a user with the right to read them.
+"""The recording of the cluster during a demo, and the cluster at each of its revisions.
+
+Records every revision of nodes, jobs and pods, as a user with the right to read them.
 
     with Recorder(cluster.kubeconfig) as recorder:
         ...

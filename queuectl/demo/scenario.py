@@ -1,4 +1,6 @@
-"""Jobs, PyTorchJobs and configuration documents as plain dicts, for the demo, system tests and benchmarks.
+"""The gangs and manifests of the demo.
+
+Jobs, PyTorchJobs and configuration documents as plain dicts, for the demo, system tests and benchmarks.
 
 KWOK simulates the pods of a job. ``seconds`` is the run time of each pod (None = until it is deleted), see
 localcluster/manifests/stages.yaml. No component pulls the image of the containers.

@@ -1,4 +1,6 @@
-"""Gangs of snapshots, each changed once: a gang that is also in the next snapshot gives the same object.
+"""The devices of a cluster and of its gangs, kept from one snapshot to the next.
+
+Gangs of snapshots, each changed once: a gang that is also in the next snapshot gives the same object.
 
 The nodes of a cluster for the requests of a snapshot: their kinds, and their amounts in a division of the nodes.
 """

@@ -1,4 +1,6 @@
-"""The part of a GPU that a device of a ResourceSlice is.
+"""Parts of GPUs: of devices, and of resources of nodes.
+
+The part of a GPU that a device of a ResourceSlice is.
 
 These devices are GPUs: those of drivers whose names begin with ``gpu.``, and those of a DeviceClass whose charged resource is a GPU. A
 weight that the configuration gives that resource is the size of each of its devices. Otherwise the attributes of the device state it.

@@ -1,4 +1,6 @@
-"""Nodes whose devices are the same for all requests, as one object.
+"""Device rows by class of nodes whose devices are the same.
+
+Nodes whose devices are the same for all requests, as one object.
 
 Devices of such nodes differ in their names, in the names of their pools, and in attributes like a UUID. The allocator reads no
 names, and requests read few attributes. The results for one of these nodes hold for all of them, and are computed once.

@@ -1,4 +1,6 @@
-"""Changes that let a pending gang start, as data that can be applied to a snapshot.
+"""Changes of queues, quota and policies, as data.
+
+Changes that let a pending gang start, as data that can be applied to a snapshot.
 
 Each change is exact: the new snapshot differs from the old one in this change only. A planner that
 gets the changed snapshot shows whether the change was enough.

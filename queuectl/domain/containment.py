@@ -1,4 +1,6 @@
-"""Units of input that an unexpected error concerns, set aside alone, so that one object of one user stops nothing else.
+"""Units that are set aside after an unexpected error, and their objects.
+
+Units of input that an unexpected error concerns, set aside alone, so that one object of one user stops nothing else.
 
 A *unit* is the smallest part of the input that the controller handles by itself at a *boundary*: an object of a watch, a workload in
 an observation, a gang in a plan, a periodic task. The code at a boundary computes first and applies the result afterwards. If it

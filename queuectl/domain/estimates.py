@@ -1,4 +1,6 @@
-"""Expected starts of pending gangs. They are for people: no plan depends on them.
+"""Expected starts of pending gangs, and lengths of time.
+
+Expected starts of pending gangs. They are for people: no plan depends on them.
 
 Lengths of time, in seconds.
 """

@@ -1,4 +1,6 @@
-"""Workloads as the ledger holds them: state, attempt, place, and the cluster write that is still owed; and what must hold of them.
+"""The ledger, and the record of each planning cycle.
+
+Workloads as the ledger holds them: state, attempt, place, and the cluster write that is still owed; and what must hold of them.
 
 The database is the ledger's durable form, the leader's memory its working copy; both hold exactly these values.
 

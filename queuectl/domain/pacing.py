@@ -1,9 +1,4 @@
-"""Pacing: pauses between tries, and rate limits.
-
-The one rule by which pauses between tries grow.
-
-Rate limits: token buckets by key.
-"""
+"""Pacing: the one rule by which pauses between tries grow, and rate limits by token buckets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Requests that the API server refuses for each pod, after it has set what is missing.
+"""Requests of pods: their sums, and those that the API server refuses.
+
+Requests that the API server refuses for each pod, after it has set what is missing.
 
 It also checks them in the template of a Job, but not in the templates of other kinds.
 

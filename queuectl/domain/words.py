@@ -1,4 +1,6 @@
-"""Numbers and times in the text of messages.
+"""Numbers, times and text of users in messages.
+
+Numbers and times in the text of messages.
 
 Text of users for terminals: characters that control a terminal, or reorder what it shows, as escapes.
 """

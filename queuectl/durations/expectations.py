@@ -1,4 +1,6 @@
-"""Run times learned from finished gangs like a gang, from the most specific group that has enough of them.
+"""How long gangs run, as expected from limits, users and finished gangs.
+
+Run times learned from finished gangs like a gang, from the most specific group that has enough of them.
 
 How long one gang runs: from its limit, from what its user expects, and from finished gangs like it; also as a distribution.
 

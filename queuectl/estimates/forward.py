@@ -1,4 +1,6 @@
-"""Free capacity and quota at one moment of a draw, with what follows from them, so that many gangs are refused without a search.
+"""Draws of the time from now on: free capacity at each moment, and what starts then.
+
+Free capacity and quota at one moment of a draw, with what follows from them, so that many gangs are refused without a search.
 
 One draw: the time from now on with one run time for each gang, until each gang that waits has started.
 

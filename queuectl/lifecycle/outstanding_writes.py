@@ -1,4 +1,6 @@
-"""Which slot of a placement each gated pod gets.
+"""The writes that the cluster still needs for a workload, with the slot of each pod.
+
+Which slot of a placement each gated pod gets.
 
 The cluster protocol: the writes that an entry of the ledger still owes the cluster, as compare-and-swap writes.
 

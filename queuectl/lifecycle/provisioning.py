@@ -1,4 +1,6 @@
-"""The states of checks for which an autoscaler makes nodes, from the requests as the watch shows them.
+"""Admission checks in the state machine, and the requests to autoscalers.
+
+The states of checks for which an autoscaler makes nodes, from the requests as the watch shows them.
 
 The conditions of a request decide in the order of Kueue. The name of a request has the number of the time for which its gang is held. An
 old request never decides about a new reservation, and a restart finds the same request again.

@@ -1,4 +1,6 @@
-"""The steps of transitions: leave a state, evict, queue again. They are pure functions.
+"""The steps of transitions, and the times and dependents that let a workload be observed again.
+
+The steps of transitions: leave a state, evict, queue again. They are pure functions.
 
 When to observe a workload again without a change in the cluster, because time changes its state.
 

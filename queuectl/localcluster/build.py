@@ -1,4 +1,6 @@
-"""The cache of built programs: one folder for each unit and version, with a manifest for checks.
+"""Builds of the programs, and the cache of what was built.
+
+The cache of built programs: one folder for each unit and version, with a manifest for checks.
 
 Layout under the root (`$QUEUECTL_CACHE`, else `$XDG_CACHE_HOME/queuectl`, else `~/.cache/queuectl`):
 

@@ -1,4 +1,6 @@
-"""The metrics of a node's exporter, in the text format of NVIDIA's DCGM exporter, of AMD's exporter, or of Intel's XPU Manager.
+"""Simulated GPU exporters, and the exposition that they serve.
+
+The metrics of a node's exporter, in the text format of NVIDIA's DCGM exporter, of AMD's exporter, or of Intel's XPU Manager.
 
 A simulation of the GPU exporters of all nodes, in one process, for tests and the demo.
 

@@ -1,4 +1,6 @@
-"""Devices of simulated nodes as a driver publishes them for dynamic resource allocation (DRA): a DeviceClass and ResourceSlices.
+"""Simulated GPU nodes, with their devices.
+
+Devices of simulated nodes as a driver publishes them for dynamic resource allocation (DRA): a DeviceClass and ResourceSlices.
 
 No driver runs. kube-scheduler and the controllers of claims read only these objects, and KWOK starts the pods without the step in
 which a kubelet asks a driver to prepare devices.

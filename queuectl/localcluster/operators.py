@@ -1,4 +1,6 @@
-"""Spark and Java from the package registry, for the Spark operator and the drivers of its applications.
+"""The operators of job kinds as local processes.
+
+Spark and Java from the package registry, for the Spark operator and the drivers of its applications.
 
 The operator submits an application with `spark-submit`, as in its own image. They are installed at their first use, half a minute after
 a download of 0.5 GB, and kept in the cache.

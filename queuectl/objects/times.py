@@ -1,4 +1,6 @@
-"""RFC 3339 times as unix seconds.
+"""Times and durations in documents.
+
+RFC 3339 times as unix seconds.
 
 Durations as Go writes them, ``1h30m``: what Kueue's Configuration holds.
 """

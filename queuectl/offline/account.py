@@ -1,4 +1,6 @@
-"""The account of an input: the use of each of its documents. No document is missing in it.
+"""What became of each document of an input, and of its devices.
+
+The account of an input: the use of each of its documents. No document is missing in it.
 
 Warnings about devices of files that no plan uses.
 """

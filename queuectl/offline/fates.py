@@ -1,4 +1,6 @@
-"""The gangs that run in queues which are drained.
+"""The fates of gangs and pods in a snapshot, and the gangs of drained queues.
+
+The gangs that run in queues which are drained.
 
 The fates of gangs and pods in a snapshot.
 """

@@ -1,4 +1,6 @@
-"""The slots of running gangs: the hosts of their admission, else the nodes of their pods, else room in the admitted domain.
+"""The nodes of running gangs and pods of files.
+
+The slots of running gangs: the hosts of their admission, else the nodes of their pods, else room in the admitted domain.
 
 Assigns nodes to running pods without a stated node: free capacity of nodes that they can use.
 

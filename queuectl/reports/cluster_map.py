@@ -1,4 +1,6 @@
-"""The cluster map of a snapshot: the nodes of each gang, and the free capacity of each domain.
+"""The cluster map of a snapshot, and the efficiency of its GPUs.
+
+The cluster map of a snapshot: the nodes of each gang, and the free capacity of each domain.
 
 The efficiency of the cluster: each GPU of a cluster map in one part, by node and by the value of a node label.
 

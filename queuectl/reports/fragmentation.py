@@ -1,4 +1,6 @@
-"""Free GPUs, and the number of them that pods cannot use because of fragmentation.
+"""Fragmentation: free GPUs that pods cannot use, and gangs over more domains than necessary.
+
+Free GPUs, and the number of them that pods cannot use because of fragmentation.
 
 The measure is that of fragmentation gradient descent (FGD). The free GPUs of a node are fragments for a pod shape that does not fit the
 node, because other resources are used up, too few GPUs are free, or its labels and taints exclude the pod. The average over the

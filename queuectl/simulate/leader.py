@@ -1,4 +1,6 @@
-"""Idle reclaim in a simulation: the evaluations, warnings and evictions of the controller, in simulated time.
+"""The leader of a simulation, with idle reclaim and the submissions that it needs not plan.
+
+Idle reclaim in a simulation: the evaluations, warnings and evictions of the controller, in simulated time.
 
 An evaluation reads the utilization of the trace in place of samples. Gangs are evaluated only while they are quiet or were found so: the
 other gangs are never idle.

@@ -1,10 +1,6 @@
 """Outcomes of policies as texts, as an HTML page with plots, and as JSON and CSV.
 
-Figures of an outcome as texts, for tables and for the report.
-
-The outcomes of policies as one HTML page with plots. The page loads nothing from other hosts.
-
-Outcomes for programs: JSON, and CSV.
+The page loads nothing from other hosts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""One job in a simulation: when it waits, when it runs, and the work that it loses.
+"""The discrete-event simulation of jobs under one policy.
+
+One job in a simulation: when it waits, when it runs, and the work that it loses.
 
 The policies that a simulation can compare.
 

@@ -1,4 +1,6 @@
-"""Classes of jobs by their GPUs: powers of two.
+"""Traces: jobs, events of nodes and utilization, read from tables.
+
+Classes of jobs by their GPUs: powers of two.
 
 GPU utilization of a job over its work: steps, each from a number of seconds of work on.
 

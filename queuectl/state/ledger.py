@@ -1,4 +1,6 @@
-"""The leader's working copy of the ledger: each unfinished workload, by uid and by state.
+"""The leader's working copy of the ledger, and the limit of history lines of a workload.
+
+The leader's working copy of the ledger: each unfinished workload, by uid and by state.
 
 It holds committed changes only: a change is applied after its commit has returned.
 

@@ -1,4 +1,6 @@
-"""Past use of users and queues: the leader's copy, exact between two samples, and the samples to store.
+"""Past use and the use of budgets: the leader's copies.
+
+Past use of users and queues: the leader's copy, exact between two samples, and the samples to store.
 
 An account is updated only when its use changes, when it is stored, and when it is read. Thus the cost of a commit depends on its
 changes only. After a restart, database and ledger give the same numbers: a running gang counts since the last sample of its

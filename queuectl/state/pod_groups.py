@@ -1,4 +1,6 @@
-"""Workloads that consist of pods alone, by name, and the requests of the pods of a job.
+"""Workloads that consist of pods alone, and the requests of existing pods.
+
+Workloads that consist of pods alone, by name, and the requests of the pods of a job.
 
 Pods that request more than planned when they are created: webhooks have changed them. The next start is planned with their requests.
 """

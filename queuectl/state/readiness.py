@@ -1,4 +1,6 @@
-"""The ready part of a running gang, and the part of its placement that its pods still need.
+"""The readiness of running gangs, and their slow ranks.
+
+The ready part of a running gang, and the part of its placement that its pods still need.
 
 Finds ranks of gangs whose GPUs run far slower than those of their peers. It is a report: nothing is evicted for it.
 

@@ -1,4 +1,6 @@
-"""Metrics of all nodes: by status, allocatable resources, free, fragmented and stranded GPUs, and the spread of gangs over domains.
+"""Metrics of nodes, and of the signal of their utilization.
+
+Metrics of all nodes: by status, allocatable resources, free, fragmented and stranded GPUs, and the spread of gangs over domains.
 
 Metrics of the utilization signal: the queries, the faults of the source, and the states of gangs.
 """

@@ -1,4 +1,6 @@
-"""The metrics that queuectl exports to Prometheus, in a registry of their own.
+"""The metrics that queuectl exports to Prometheus.
+
+The metrics that queuectl exports to Prometheus, in a registry of their own.
 
 Names follow Kueue's (with the prefix ``queuectl_``) where the meaning is the same, so that you can adapt a dashboard by
 replacing the prefix. Labels are those of docs/reference/metrics.md. No label is a workload, a pod or a node, so the

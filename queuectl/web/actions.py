@@ -1,4 +1,6 @@
-"""The buttons that stop and resume a queue, for a caller who has the right.
+"""Actions on the pages: commands for a workload, stops of queues, and the next step of a user.
+
+The buttons that stop and resume a queue, for a caller who has the right.
 
 The commands for a workload of the last day, with their results.
 

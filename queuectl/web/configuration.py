@@ -1,4 +1,6 @@
-"""Configuration objects on the pages: the address of each, its summary in one line, and its text.
+"""Configuration objects on the pages: text, changes and editor.
+
+Configuration objects on the pages: the address of each, its summary in one line, and its text.
 
 The latest changes of a configuration object in the audit log, made through the REST API or through the pages.
 

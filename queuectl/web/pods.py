@@ -1,4 +1,6 @@
-"""The pods of a workload as its page shows them: those that do not run first, and never more than a hundred rows.
+"""The pods of a workload, and its ranks by node, as its page shows them.
+
+The pods of a workload as its page shows them: those that do not run first, and never more than a hundred rows.
 
 The placement of a gang: its ranks by domain and node.
 """

@@ -1,4 +1,6 @@
-"""Quota and its use as bars: of ClusterQueues and their cohorts, with what they borrow and lend; and the use of a LocalQueue.
+"""Quota and its use as bars and as trees of cohorts.
+
+Quota and its use as bars: of ClusterQueues and their cohorts, with what they borrow and lend; and the use of a LocalQueue.
 
 Cohorts as trees: the quota of each Cohort and ClusterQueue, what it uses, borrows and lends, and its fair share.
 """

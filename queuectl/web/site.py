@@ -1,4 +1,6 @@
-"""The view of the cluster for the pages: the snapshot with the quota use, which REST does not show.
+"""What all pages share: sources, rights of the caller, and rendering.
+
+The view of the cluster for the pages: the snapshot with the quota use, which REST does not show.
 
 The rights of the caller, checked once per page. The pages show nothing else.
 

@@ -1,4 +1,6 @@
-"""Answers to the AdmissionReviews of the API server.
+"""The webhook: its answers, its HTTP application and its process.
+
+Answers to the AdmissionReviews of the API server.
 
 The HTTP application of the webhook: ``POST /mutate/POLICY``, ``GET /readyz`` and ``GET /metrics``.
 

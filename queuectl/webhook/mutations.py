@@ -1,4 +1,6 @@
-"""CEL as the API server evaluates it for a MutatingAdmissionPolicy, as far as the policies of deploy/ use it.
+"""The mutations of deploy/, and the CEL that they use.
+
+CEL as the API server evaluates it for a MutatingAdmissionPolicy, as far as the policies of deploy/ use it.
 
 The policies use these additions of the API server: the message ``JSONPatch``, the function ``jsonpatch.escapeKey``, optional values,
 and functions for strings and lists.

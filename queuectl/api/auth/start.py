@@ -1,4 +1,6 @@
-"""Protection without authentication: only programs of this machine get answers, and no page of another site.
+"""Checks before and between requests that depend on the address: what may listen where, and protection without authentication.
+
+Protection without authentication: only programs of this machine get answers, and no page of another site.
 
 Another site can resolve a name of its own to 127.0.0.1, and its pages can send simple POSTs there. The first is refused by
 its Host, the second by the origin that the browser states.

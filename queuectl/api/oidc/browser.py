@@ -1,4 +1,6 @@
-"""Logins in the browser: authorization code flow with PKCE (RFC 6749, RFC 7636, RFC 9700).
+"""Sign-in in the browser through the issuer, by the authorization code flow.
+
+Logins in the browser: authorization code flow with PKCE (RFC 6749, RFC 7636, RFC 9700).
 
 One cookie binds a login to the browser that started it. It holds a random secret; state, nonce and code verifier are
 derived from it. So no replica keeps anything for a login that is not complete, any replica can complete it, and the

@@ -1,4 +1,6 @@
-"""Callers from the claims of an ID token, by the rules of kube-apiserver's OIDC authentication.
+"""Callers by ID tokens of the issuer: signature, claims, and the name that the claims give.
+
+Callers from the claims of an ID token, by the rules of kube-apiserver's OIDC authentication.
 
 Kubernetes keeps names that begin with ``system:`` for itself: an issuer that gives one to a user could make that user a
 node or a cluster admin. A token with such a name is refused, before its prefix is added and after it.

@@ -1,4 +1,6 @@
-"""Parses configuration objects of queuectl and of Kueue into a QueueConfig.
+"""Configuration documents as a QueueConfig, and whether it lets a workload be planned.
+
+Parses configuration objects of queuectl and of Kueue into a QueueConfig.
 
 :func:`validate` is for one object over REST, :func:`build` for the objects in the database; files use both. An unknown field is an
 error. A known field that is not supported is a warning. Server metadata and status are ignored.

@@ -1,4 +1,6 @@
-"""Documents of Kubernetes to the records that the watch of the controller delivers for them.
+"""Documents of files as the records of a watch.
+
+Documents of Kubernetes to the records that the watch of the controller delivers for them.
 
 Which documents are jobs, and which of them were not created yet.
 """

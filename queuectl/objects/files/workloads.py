@@ -1,4 +1,6 @@
-"""Kueue's Workload: pending (``spec.podSets``) or running (``status.admission``).
+"""Kueue's Workloads, from files and from a server.
+
+Kueue's Workload: pending (``spec.podSets``) or running (``status.admission``).
 
 Strict in ``spec``, as for the configuration kinds; pod templates, metadata and status are read leniently.
 

@@ -1,8 +1,7 @@
 """The limits of a namespace: LimitRanges and ResourceQuotas.
 
-LimitRanges, with the defaults that the API server gives the LimitRange itself.
-
-ResourceQuotas to allowances: the resources that count pods, and whether the scopes include pods of managed jobs.
+LimitRanges have the defaults that the API server gives the LimitRange itself. ResourceQuotas become allowances: the resources that
+count pods, and whether the scopes include pods of managed jobs.
 
 Facts that a pod template does not contain are left to the API server: the other objects of an operator (``services``), and the
 scopes ``Terminating`` and ``CrossNamespacePodAffinity``. Pods of managed jobs are assumed to have no ``activeDeadlineSeconds``. All

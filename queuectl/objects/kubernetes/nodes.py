@@ -1,4 +1,6 @@
-"""Nodes, Namespaces and PriorityClasses to records.
+"""Nodes, their topologies, Namespaces and PriorityClasses as records.
+
+Nodes, Namespaces and PriorityClasses to records.
 
 NodeResourceTopology objects to records.
 

@@ -1,4 +1,6 @@
-"""ResourceSlices to records.
+"""ResourceSlices and DeviceTaintRules as records.
+
+ResourceSlices to records.
 
 DeviceTaintRules to records.
 """

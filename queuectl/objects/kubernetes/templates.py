@@ -1,4 +1,6 @@
-"""The placement requests of a pod template: its shape, its topology request, and unsupported constraints.
+"""Pod templates as placement requests, with their claims and RuntimeClasses.
+
+The placement requests of a pod template: its shape, its topology request, and unsupported constraints.
 
 A pin chooses the node before kube-scheduler. Constraints that kube-scheduler evaluates against *other pods* are therefore refused,
 because their pods would fail as Unschedulable again and again: required pod (anti-)affinity, hard topology spread, host ports, a

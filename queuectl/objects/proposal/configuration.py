@@ -1,4 +1,6 @@
-"""A proposal as YAML with comments.
+"""The proposed configuration objects, and their YAML.
+
+A proposal as YAML with comments.
 
 The proposed objects, with the reason for each.
 """

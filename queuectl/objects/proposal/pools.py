@@ -1,4 +1,6 @@
-"""The nodes of a cluster in pools, one for each flavor: by GPU model, by how the GPUs are divided, and nodes without GPUs.
+"""The nodes of a cluster in pools, and the levels of their Topologies.
+
+The nodes of a cluster in pools, one for each flavor: by GPU model, by how the GPUs are divided, and nodes without GPUs.
 
 A pool has labels that select its nodes and no other node that is counted. Nodes that no label distinguishes are in one pool.
 

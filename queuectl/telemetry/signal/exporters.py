@@ -1,4 +1,6 @@
-"""The last scrapes of exporters in memory, and the aggregates of a window that a Prometheus would return.
+"""GPU utilization from the exporters, without a Prometheus.
+
+The last scrapes of exporters in memory, and the aggregates of a window that a Prometheus would return.
 
 GPU utilization from the exporters, without a Prometheus. The last samples are kept in memory.
 

@@ -1,4 +1,6 @@
-"""The metrics of each vendor's exporter that show faults of GPUs.
+"""Faults of GPUs: the metrics of each vendor, and their PromQL.
+
+The metrics of each vendor's exporter that show faults of GPUs.
 
 The PromQL of faults of GPUs: for each signal one query over the whole cluster, with a series for each GPU that has it.
 """
