@@ -1,4 +1,4 @@
-"""What the API server serves: its version, resources and schemas.
+"""The answers of the API server about itself: its version, resources and schemas.
 
 The version of the API server and the resources that it serves, and the differences between versions that queuectl adapts to.
 

@@ -1,4 +1,4 @@
-"""What the processes of queuectl tell each other through the database.
+"""Findings and ends of processes of queuectl, which other processes read from the database.
 
 Findings of the leader beside the ledger, stored so that standby replicas report the same.
 

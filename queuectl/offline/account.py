@@ -1,4 +1,4 @@
-"""What became of each document of an input, and of its devices.
+"""The use of each document of an input, and of its devices.
 
 The account of an input: the use of each of its documents. No document is missing in it.
 

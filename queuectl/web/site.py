@@ -1,4 +1,4 @@
-"""What all pages share: sources, rights of the caller, and rendering.
+"""The common parts of all pages: sources, rights of the caller, and rendering.
 
 The view of the cluster for the pages: the snapshot with the quota use, which REST does not show.
 
