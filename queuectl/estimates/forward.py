@@ -24,11 +24,11 @@ from queuectl.estimates.room import EmptyNodes, QuotaLeft, Room
 from queuectl.estimates.scene import Holding, Place, Scene, Waiting
 from queuectl.planner.backfill.timeline import Agenda, Departures, first_fit
 from queuectl.planner.capacity.node_counts import NodeCounts, add_at, take, use_of_counts
-from queuectl.planner.order.lines import Lines, PlannedStartQueue
-from queuectl.planner.placement import several
+from queuectl.planner.order.queue_order import Lines, PlannedStartQueue
+from queuectl.planner.placement import greedy
+from queuectl.planner.problem.fleet import Ints
 from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.problem.topology import Ints
 from queuectl.planner.problem.usage import Slots
 
 _Head: TypeAlias = tuple[Place, int]
@@ -319,7 +319,7 @@ class _PlannedStarts:
                 room = np.minimum(room, start.free)
         for request in gang.requests(at):
             if use.fits(gang.queue.name, request.charges):
-                counts = several.find(request, room, partial(caps, room))
+                counts = greedy.find(request, room, partial(caps, room))
                 if counts is not None:
                     return at, request, counts, free
         return None

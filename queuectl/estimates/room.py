@@ -9,11 +9,11 @@ from typing import TypeAlias
 import numpy as np
 
 from queuectl.planner.capacity.node_counts import NodeCounts
-from queuectl.planner.placement import several
+from queuectl.planner.placement import greedy
+from queuectl.planner.problem.fleet import Ints, Tree
 from queuectl.planner.problem.problem import Shape, caps
 from queuectl.planner.problem.request import ANYWHERE, GangRequest
-from queuectl.planner.problem.topology import Ints, Tree
-from queuectl.planner.quota.tree import QuotaUse
+from queuectl.planner.quota import QuotaUse
 
 _Row: TypeAlias = tuple[str, str]
 """Flavor and resource."""
@@ -49,7 +49,7 @@ class Room:
 
     def find(self, request: GangRequest) -> NodeCounts | None:
         """Nodes for a gang, as the planner finds them without the solver; None = none found."""
-        return several.find(request, self.free, self._caps_of)
+        return greedy.find(request, self.free, self._caps_of)
 
     def lacks(self, request: GangRequest) -> int:
         """The least number of nodes that must be freed before a gang can fit; 0 = perhaps none.

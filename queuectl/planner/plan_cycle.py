@@ -12,7 +12,7 @@ from queuectl.planner.backfill.slips import Slips
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.capacity.reservations import valid_leases
 from queuectl.planner.capacity.state import open_state
-from queuectl.planner.consolidate.consolidation import consolidate
+from queuectl.planner.consolidate import consolidate
 from queuectl.planner.cycle.advance import Advance, reserve_in_advance
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.cycle.defragment import defragment
@@ -23,13 +23,12 @@ from queuectl.planner.cycle.make_plan import make_plan, uneven
 from queuectl.planner.cycle.repair_precedence import Repairs
 from queuectl.planner.order.pending_gangs import PendingGangs, pending_gangs
 from queuectl.planner.order.queue_order import StrictFifoHeads
-from queuectl.planner.placement.feasible import narrow
-from queuectl.planner.placement.joint import Confirmed, confirm
+from queuectl.planner.placement.feasible import Confirmed, confirm, narrow
 from queuectl.planner.problem.problem import Problem, survey
 from queuectl.planner.reasons import refusals
-from queuectl.planner.repair.repair import Repaired
+from queuectl.planner.repair import Repaired
 from queuectl.planner.search.gang_classes import GangClasses
-from queuectl.planner.solver.solver import Solver, Status, StopSignal
+from queuectl.planner.solver import Solver, Status, StopSignal
 
 
 def plan(

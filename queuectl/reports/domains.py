@@ -19,8 +19,7 @@ from queuectl.domain.queues import QueueConfig, ResourceFlavor
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import PodSetPlacement, PodShape
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.problem.fleet import FleetIndex, index_of
-from queuectl.planner.problem.topology import Ints, Tree
+from queuectl.planner.problem.fleet import FleetIndex, Ints, Tree, index_of
 
 _Fewest: TypeAlias = tuple[int, ...]  # per level of a tree, and of nodes
 

@@ -30,8 +30,7 @@ from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import PodShape
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.problem.fleet import FleetIndex, index_of
-from queuectl.planner.problem.topology import Ints, Mask
+from queuectl.planner.problem.fleet import FleetIndex, Ints, Mask, index_of
 from queuectl.planner.problem.usage import beside_other_pods, usage_of
 from queuectl.reports.node_gpus import HeldGpus, gpus_on, sizes_of
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from queuectl.domain.queues import WEIGHT_UNIT, ClusterQueue
-from queuectl.planner.quota.shares import share_of
-from queuectl.planner.quota.tree import QuotaNode
+from queuectl.planner.quota import QuotaNode, share_of
 from queuectl.web.quotas import QuotaBar, Quotas
 
 

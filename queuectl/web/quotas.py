@@ -10,7 +10,7 @@ from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.problem.usage import usage_of
-from queuectl.planner.quota.tree import (
+from queuectl.planner.quota import (
     FlavorResource,
     QuotaNode,
     QuotaTree,

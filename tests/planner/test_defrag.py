@@ -18,10 +18,15 @@ from queuectl.planner.preempt.sizes import sizes_of
 from queuectl.planner.problem.flavors import options_of
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import ANYWHERE, GangRequest, request_of
-from queuectl.planner.relocate import move_search as defrag
-from queuectl.planner.relocate.candidates import move_candidates
-from queuectl.planner.relocate.move_search import MoveModel, MoveSearch, MoveSolution, find_moves
-from queuectl.planner.solver.solver import Solver, Status
+from queuectl.planner.relocate import (
+    MoveModel,
+    MoveSearch,
+    MoveSolution,
+    find_moves,
+    move_candidates,
+)
+from queuectl.planner import relocate as defrag
+from queuectl.planner.solver import Solver, Status
 from tests.planner.build import gang, holding, node, podset, world
 from tests.planner.generate_moves import scattered, shaped, tight
 from tests.planner.oracle_moves import cheapest_moves, movable

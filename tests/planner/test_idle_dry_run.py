@@ -16,8 +16,8 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import plan, plan_cycle
 from queuectl.planner.explain import diagnose
-from queuectl.planner.placement.joint import Confirmed
-from queuectl.planner.solver.solver import Status
+from queuectl.planner.placement.feasible import Confirmed
+from queuectl.planner.solver import Status
 from queuectl.planner.verify import verify
 from tests.planner.build import gang, node, podset, queue, world
 from tests.planner.queues import cq, gpus, quota_only, running

@@ -15,7 +15,7 @@ from queuectl.planner.placement import feasible
 from queuectl.planner.placement.feasible import Feasibility
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.solver.solver import Status
+from queuectl.planner.solver import Status
 from queuectl.planner.verify import verify
 from tests.bench.clusters import Size, busy, config, fleet, random_gang, snapshot
 from tests.planner.build import gang, node, podset, world

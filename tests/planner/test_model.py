@@ -18,7 +18,7 @@ from queuectl.domain.snapshot import Pending, SolverLimits
 from queuectl.planner import plan
 from queuectl.planner.model import patterns as pack
 from queuectl.planner.model.patterns import add_exact, greedy, maximal_patterns
-from queuectl.planner.solver.solver import LARGEST, Model, Solver, Status
+from queuectl.planner.solver import LARGEST, Model, Solver, Status
 from queuectl.planner.verify import verify
 from tests.planner import cases
 from tests.planner.build import gang, node, podset, world

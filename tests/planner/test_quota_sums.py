@@ -18,10 +18,10 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.planner.capacity.node_counts import TentativeAdmission
 from queuectl.planner.capacity.state import CycleState, open_state
 from queuectl.planner.order.pending_gangs import PendingGangs, pending_gangs
-from queuectl.planner.placement.joint import confirm
+from queuectl.planner.placement.feasible import confirm
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import request_of
-from queuectl.planner.solver.solver import Solver, Status
+from queuectl.planner.solver import Solver, Status
 from tests.planner.build import FLAVOR, NOW, config, gang, holding, node, podset, world
 from tests.planner.generate_cohorts import FLAVORS, contest
 from tests.planner.queues import cq, gpus, quota_only, quotas

@@ -15,13 +15,13 @@ from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.planner.explain.others_leave import table_without
 from queuectl.planner.placement import feasible as deciding
 from queuectl.planner.placement.feasible import decide, fits_apart, place
-from queuectl.planner.placement.several import find
+from queuectl.planner.placement.greedy import find
 from queuectl.planner.plan_cycle import Prepared, begin, one_by_one
 from queuectl.planner.preempt.model import stage_of
 from queuectl.planner.preempt.search import WHOLE, EvictionConstraints, Search
 from queuectl.planner.problem.problem import caps, survey
 from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.solver.solver import Solver, Status
+from queuectl.planner.solver import Solver, Status
 from tests.planner.build import gang, node, podset, world
 from tests.planner.generate import contested, crowded
 

@@ -22,20 +22,19 @@ from queuectl.planner.capacity.node_counts import (
     NodeCounts,
     PlannedGang,
     TentativeAdmission,
+    node_counts_of,
     short_nodes,
     take,
 )
-from queuectl.planner.capacity.placements import node_counts_of
-from queuectl.planner.model.bounds import GangLoad
-from queuectl.planner.order.lines import Lines
-from queuectl.planner.placement import several
-from queuectl.planner.placement.feasible import Feasibility, refuted_by_sums
-from queuectl.planner.placement.joint import Arrangement, arrange
-from queuectl.planner.placement.several import levels_to_try
+from queuectl.planner.model.counts import GangLoad
+from queuectl.planner.order.queue_order import Lines
+from queuectl.planner.placement import greedy
+from queuectl.planner.placement.feasible import Arrangement, Feasibility, arrange, refuted_by_sums
+from queuectl.planner.placement.greedy import levels_to_try
+from queuectl.planner.problem.fleet import Ints
 from queuectl.planner.problem.problem import Problem, caps
 from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup, starting_at
-from queuectl.planner.problem.topology import Ints
-from queuectl.planner.solver.solver import Solver, Status
+from queuectl.planner.solver import Solver, Status
 
 # ---- Answers of the model
 
@@ -117,14 +116,14 @@ class Question:
         if not self._has_quota():
             return Feasibility(Status.REFUTED)
         room = self._room()
-        found = several.find(self.request, room, lambda shape: caps(room, shape))
+        found = greedy.find(self.request, room, lambda shape: caps(room, shape))
         if found is not None:
             return Feasibility(Status.FOUND, found)
         planned = [gang for gang in self.beside if gang.request.podset_groups]
         movable = [
             k for k in self._admissions if self.moves and not k.fixed and k.request.podset_groups
         ]
-        if several.exact(self.request) and not planned and not movable:
+        if greedy.exact(self.request) and not planned and not movable:
             return Feasibility(Status.REFUTED)
         return self._jointly(planned, movable, solver)
 

@@ -20,15 +20,15 @@ from queuectl.planner.backfill.slips import MOST_OVERRUNS, Lapsed
 from queuectl.planner.backfill.timeline import NOW, Timeline, end_of, first_fit
 from queuectl.planner.capacity.node_counts import NodeCounts, PlannedGang, TentativeAdmission
 from queuectl.planner.capacity.state import CycleState
-from queuectl.planner.order.lines import Lines, PlannedStartQueue, lines_of
-from queuectl.planner.placement import several
+from queuectl.planner.order.queue_order import Lines, PlannedStartQueue, lines_of
+from queuectl.planner.placement import greedy
 from queuectl.planner.placement.feasible import Feasibility
-from queuectl.planner.placement.measure import device_columns, devices
+from queuectl.planner.placement.single import device_columns, devices
 from queuectl.planner.preempt.shortage import borrows
 from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.reasons import refusals
-from queuectl.planner.solver.solver import Solver, Status
+from queuectl.planner.solver import Solver, Status
 
 # ---- Whole free nodes
 #
@@ -370,7 +370,7 @@ def first_room(state: CycleState, request: GangRequest, until: float) -> float |
         if not state.quota.allows(request, timeline.use(at)):
             return False
         free = timeline.free(at)
-        return several.find(request, free, lambda shape: caps(free, shape)) is not None
+        return greedy.find(request, free, lambda shape: caps(free, shape)) is not None
 
     if not times or not fits(times[-1]):
         return None

@@ -16,12 +16,18 @@ from queuectl.domain.plan import ScheduledGang, SlipCause
 from queuectl.domain.snapshot import Admitted, PlannedStart
 from queuectl.domain.workload import Placement, Workload
 from queuectl.planner.backfill.timeline import Timeline
-from queuectl.planner.capacity.node_counts import NodeCounts, PlannedGang, short_nodes, take
-from queuectl.planner.capacity.placements import node_counts_of, placement_of
+from queuectl.planner.capacity.node_counts import (
+    NodeCounts,
+    PlannedGang,
+    node_counts_of,
+    placement_of,
+    short_nodes,
+    take,
+)
 from queuectl.planner.order.queue_order import place
+from queuectl.planner.problem.fleet import Ints
 from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.problem.topology import Ints
-from queuectl.planner.quota.tree import FlavorResource
+from queuectl.planner.quota import FlavorResource
 
 # ---- Causes of late planned starts
 #

@@ -33,11 +33,11 @@ from queuectl.planner.capacity.node_counts import (
     take,
 )
 from queuectl.planner.capacity.state import CycleState
+from queuectl.planner.problem.fleet import Ints
 from queuectl.planner.problem.problem import Shape
 from queuectl.planner.problem.request import GangRequest, PodSetGroup, ShapePods
-from queuectl.planner.problem.topology import Ints
 from queuectl.planner.problem.usage import CountedGang, Slots
-from queuectl.planner.quota.tree import QuotaRow, QuotaUse
+from queuectl.planner.quota import QuotaRow, QuotaUse
 
 # ---- Events to come
 

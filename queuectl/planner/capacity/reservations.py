@@ -31,17 +31,16 @@ from queuectl.planner.capacity.node_counts import (
     TentativeAdmission,
     add_at,
     fits,
+    node_counts_of,
     use_of_counts,
 )
-from queuectl.planner.capacity.placements import node_counts_of
 from queuectl.planner.capacity.state import CycleState, Undo
 from queuectl.planner.order.queue_order import QueueOrder, inadmissible, place
 from queuectl.planner.problem.flavors import admits, flavors_of
-from queuectl.planner.problem.parts import as_placed
+from queuectl.planner.problem.fleet import Ints, Mask
 from queuectl.planner.problem.problem import Problem
-from queuectl.planner.problem.request import GangRequest, quota_only, request_of
-from queuectl.planner.problem.topology import Ints, Mask
-from queuectl.planner.quota.tree import QuotaUse
+from queuectl.planner.problem.request import GangRequest, as_placed, quota_only, request_of
+from queuectl.planner.quota import QuotaUse
 
 
 def reserve(

@@ -40,11 +40,13 @@ from queuectl.planner.capacity.node_counts import (
     NodeCounts,
     TentativeAdmission,
     fits,
+    node_counts_of,
+    placement_of,
     use_of_counts,
 )
-from queuectl.planner.capacity.placements import node_counts_of, placement_of
 from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.placement.feasible import Feasibility, place
+from queuectl.planner.problem.fleet import Ints, Mask
 from queuectl.planner.problem.limit_rows import (
     beside,
     end_of,
@@ -55,8 +57,7 @@ from queuectl.planner.problem.limit_rows import (
 )
 from queuectl.planner.problem.problem import Problem, caps
 from queuectl.planner.problem.request import GangRequest, request_of
-from queuectl.planner.problem.topology import Ints, Mask
-from queuectl.planner.solver.solver import Solver, Status
+from queuectl.planner.solver import Solver, Status
 
 _PODS: Final = "pods"  # the name of the only podset
 

@@ -24,8 +24,7 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease, Pending
 from queuectl.planner.backfill.planned_starts import PlannedStarts, first_room
 from queuectl.planner.capacity import reservations
-from queuectl.planner.capacity.node_counts import TentativeAdmission
-from queuectl.planner.capacity.placements import placement_of
+from queuectl.planner.capacity.node_counts import TentativeAdmission, placement_of
 from queuectl.planner.capacity.reservations import Leases, lease_end, waits_for_victims
 from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.cycle.elastic import ElasticRanks
@@ -45,14 +44,13 @@ from queuectl.planner.order.queue_order import (
     inadmissible,
     no_growth,
 )
-from queuectl.planner.placement.several import find_near
+from queuectl.planner.placement.greedy import find_near
 from queuectl.planner.preempt.protections import reclaim_wait
 from queuectl.planner.preempt.shortage import entitled
 from queuectl.planner.preempt.sizes import sizes_of
-from queuectl.planner.problem.parts import shrinks, smallest
 from queuectl.planner.problem.problem import Problem, caps
-from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.quota.tree import QuotaRow
+from queuectl.planner.problem.request import GangRequest, shrinks, smallest
+from queuectl.planner.quota import QuotaRow
 from queuectl.planner.reasons import refusals
 from queuectl.planner.search.flavor_choice import (
     Fit,
@@ -64,7 +62,7 @@ from queuectl.planner.search.flavor_choice import (
 )
 from queuectl.planner.search.gang_classes import Candidate, GangClasses
 from queuectl.planner.search.size_search import SizeSearch
-from queuectl.planner.solver.solver import Solver
+from queuectl.planner.solver import Solver
 
 _NOT_YET = Reason(
     Code.PENDING_EVALUATION,

@@ -16,16 +16,13 @@ from typing import Final
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission, fits
 from queuectl.planner.cycle.cycle import AdmissionCycle
-from queuectl.planner.model.bounds import GangLoad
+from queuectl.planner.model.counts import GangLoad
 from queuectl.planner.order.queue_order import inadmissible
-from queuectl.planner.placement.feasible import Feasibility, decide, moved, refuted_by_sums
-from queuectl.planner.placement.joint import arrange
-from queuectl.planner.problem.fleet import NodeRoom
-from queuectl.planner.problem.parts import shrinks
-from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.problem.topology import Ints
+from queuectl.planner.placement.feasible import Feasibility, arrange, decide, moved, refuted_by_sums
+from queuectl.planner.problem.fleet import Ints, NodeRoom
+from queuectl.planner.problem.request import GangRequest, shrinks
 from queuectl.planner.search.flavor_choice import FlavorChooser
-from queuectl.planner.solver.solver import Solver, Status
+from queuectl.planner.solver import Solver, Status
 
 _MOST: Final = 48  # gangs in one model, admitted ones included
 _LEAST: Final = (

@@ -33,11 +33,11 @@ from queuectl.planner.explain.relaxation import (
     state_under,
 )
 from queuectl.planner.explain.remedy import finish, offer
+from queuectl.planner.problem.fleet import Ints, Mask
 from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup
-from queuectl.planner.problem.topology import Ints, Mask
 from queuectl.planner.reasons.words import level_name, some
-from queuectl.planner.solver.solver import Status
+from queuectl.planner.solver import Status
 
 _SPARED: Final = 64  # nodes tried one by one whether they can be left out
 _NAMED: Final = 4  # nodes named in a sentence, each with why it is out

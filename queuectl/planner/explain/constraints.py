@@ -23,19 +23,25 @@ from queuectl.planner.explain.relaxation import (
     state_under,
 )
 from queuectl.planner.problem.flavors import options_of
+from queuectl.planner.problem.fleet import Mask
 from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup, ShapePods
-from queuectl.planner.problem.topology import Mask
-from queuectl.planner.quota.tree import FlavorResource
-from queuectl.planner.reasons.lacks import Lack, holders_of, in_words, lacks_of
-from queuectl.planner.reasons.largest_fit import largest_fit, scarcest
-from queuectl.planner.reasons.passing import (
+from queuectl.planner.quota import FlavorResource
+from queuectl.planner.reasons.lacks import (
+    Lack,
+    holders_of,
+    in_words,
+    lacks_of,
+    largest_fit,
+    scarcest,
+)
+from queuectl.planner.reasons.refusals import (
     gaining,
     held_devices,
     lost_devices,
     unavailable_because,
+    uncovered,
 )
-from queuectl.planner.reasons.refusals import uncovered
 from queuectl.planner.reasons.words import (
     amount,
     devices_asked,

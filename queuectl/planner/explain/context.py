@@ -23,11 +23,11 @@ from queuectl.planner.capacity.reservations import reservation_of
 from queuectl.planner.capacity.state import CycleState, Instant, open_state
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.explain.fix_checks import FixChecks
-from queuectl.planner.problem.parts import admissible, shrinks, with_counts
+from queuectl.planner.problem.fleet import Ints
 from queuectl.planner.problem.problem import Problem
-from queuectl.planner.problem.topology import Ints
-from queuectl.planner.quota.tree import QuotaRow, QuotaUse, use_of
-from queuectl.planner.solver.solver import Solver
+from queuectl.planner.problem.request import admissible, shrinks, with_counts
+from queuectl.planner.quota import QuotaRow, QuotaUse, use_of
+from queuectl.planner.solver import Solver
 
 T = TypeVar("T")
 

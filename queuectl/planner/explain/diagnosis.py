@@ -37,9 +37,9 @@ from queuectl.planner.explain.others_leave import with_tainted_devices
 from queuectl.planner.explain.relaxation import ask, past_heads
 from queuectl.planner.order.queue_order import inadmissible
 from queuectl.planner.plan_cycle import begin, one_by_one
-from queuectl.planner.problem.parts import smallest
 from queuectl.planner.problem.problem import survey
-from queuectl.planner.solver.solver import Status, StopSignal
+from queuectl.planner.problem.request import smallest
+from queuectl.planner.solver import Status, StopSignal
 
 _Finder = Callable[[GangContext], Iterator[SuggestedFix]]
 

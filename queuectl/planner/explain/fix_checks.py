@@ -18,20 +18,18 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.workload import Placement
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.capacity.node_counts import NodeCounts, fits
-from queuectl.planner.capacity.placements import node_counts_of
+from queuectl.planner.capacity.node_counts import NodeCounts, fits, node_counts_of
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.cycle.look_ahead import LookAhead
-from queuectl.planner.order.lines import lines_of
+from queuectl.planner.order.queue_order import lines_of
 from queuectl.planner.placement.feasible import Feasibility
 from queuectl.planner.plan_cycle import Prepared, begin, decide_up_to
 from queuectl.planner.preempt.running import may_evict
 from queuectl.planner.preempt.shortage import borrows
-from queuectl.planner.problem.parts import shrinks
 from queuectl.planner.problem.problem import Problem, survey
-from queuectl.planner.problem.request import GangRequest
+from queuectl.planner.problem.request import GangRequest, shrinks
 from queuectl.planner.search.flavor_choice import Fit, Outcome, Refuted, Unknown
-from queuectl.planner.solver.solver import Status, StopSignal
+from queuectl.planner.solver import Status, StopSignal
 
 # ---- KnownAnswers results
 #

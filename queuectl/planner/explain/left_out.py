@@ -33,14 +33,13 @@ from queuectl.planner.explain.context import GangContext, evicted_by, least_of
 from queuectl.planner.explain.relaxation import place_on
 from queuectl.planner.plan_cycle import begin
 from queuectl.planner.problem.flavors import options_of
-from queuectl.planner.problem.parts import as_placed
+from queuectl.planner.problem.fleet import Ints
 from queuectl.planner.problem.problem import survey
-from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.problem.topology import Ints
-from queuectl.planner.quota.tree import FlavorResource
-from queuectl.planner.reasons.passing import held_devices, lost_devices
+from queuectl.planner.problem.request import GangRequest, as_placed
+from queuectl.planner.quota import FlavorResource
+from queuectl.planner.reasons.refusals import held_devices, lost_devices
 from queuectl.planner.search.flavor_choice import FlavorChooser
-from queuectl.planner.solver.solver import Status
+from queuectl.planner.solver import Status
 
 _PLENTY = 1 << 50  # of quota that does not count
 _ANY_FLAVOR = "any flavor"

@@ -21,7 +21,7 @@ from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot
 from queuectl.domain.words import counted
 from queuectl.domain.workload import Placement, Workload
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.capacity.placements import placement_of
+from queuectl.planner.capacity.node_counts import placement_of
 from queuectl.planner.capacity.reservations import lease_end
 from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.cycle.defragment import MigrationPolicy
@@ -31,17 +31,16 @@ from queuectl.planner.explain.fix_checks import FixChecks
 from queuectl.planner.explain.relaxation import past_heads, quota_alone, requests, state_under
 from queuectl.planner.explain.remedy import finish, quota_short
 from queuectl.planner.order.queue_order import inadmissible
-from queuectl.planner.placement.joint import arrange
+from queuectl.planner.placement.feasible import arrange
 from queuectl.planner.plan_cycle import begin, one_by_one
 from queuectl.planner.preempt.running import Rows
-from queuectl.planner.problem.parts import smallest
+from queuectl.planner.problem.fleet import Ints, Mask
 from queuectl.planner.problem.problem import Problem, caps, survey
-from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup, ShapePods
-from queuectl.planner.problem.topology import Ints, Mask
-from queuectl.planner.quota.tree import FlavorResource
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup, ShapePods, smallest
+from queuectl.planner.quota import FlavorResource
 from queuectl.planner.reasons.words import some
-from queuectl.planner.relocate.candidates import MoveCandidates, move_candidates
-from queuectl.planner.solver.solver import Status, StopSignal
+from queuectl.planner.relocate import MoveCandidates, move_candidates
+from queuectl.planner.solver import Status, StopSignal
 
 # ---- Nodes that can get another MIG configuration
 #

@@ -22,12 +22,12 @@ from queuectl.domain.workload import Workload
 from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.explain.context import HOLDERS, GangContext
 from queuectl.planner.placement.feasible import Feasibility, place
+from queuectl.planner.problem.fleet import Ints, Mask
 from queuectl.planner.problem.problem import Problem, survey
 from queuectl.planner.problem.request import GangRequest, request_of
-from queuectl.planner.problem.topology import Ints, Mask
-from queuectl.planner.quota.tree import FlavorResource
+from queuectl.planner.quota import FlavorResource
 from queuectl.planner.search.gang_classes import GangClasses
-from queuectl.planner.solver.solver import Solver, Status
+from queuectl.planner.solver import Solver, Status
 
 _PLENTY: Final = 1 << 50  # of a resource that no group of the queue covers
 _ANY_FLAVOR: Final = "any flavor"

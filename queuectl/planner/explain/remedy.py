@@ -16,9 +16,9 @@ from queuectl.planner.explain.left_out import too_little
 from queuectl.planner.explain.relaxation import Relaxation, ask, quota_alone
 from queuectl.planner.order.limits import CountedLimit, GangLimits
 from queuectl.planner.placement.feasible import decide
-from queuectl.planner.quota.tree import FlavorResource
+from queuectl.planner.quota import FlavorResource
 from queuectl.planner.reasons.words import amount
-from queuectl.planner.solver.solver import Status
+from queuectl.planner.solver import Status
 
 _ROUNDS: Final = 4  # cycles planned for one fix
 Raise = TypeVar("Raise", bound=SuggestedChange)

@@ -13,9 +13,9 @@ from typing import Final
 
 import numpy as np
 
+from queuectl.planner.problem.fleet import Ints
 from queuectl.planner.problem.problem import most_pods, most_pods_of_node
-from queuectl.planner.problem.topology import Ints
-from queuectl.planner.solver.solver import Model
+from queuectl.planner.solver import Model
 
 MOST_PATTERNS: Final = 2000
 _STEPS_PER_PATTERN: Final = 20  # count vectors tried for each pattern allowed

@@ -24,9 +24,8 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.order.lines import Lines, lines_of
-from queuectl.planner.order.queue_order import Place, place
-from queuectl.planner.problem.parts import admissible
+from queuectl.planner.order.queue_order import Lines, Place, lines_of, place
+from queuectl.planner.problem.request import admissible
 
 H = TypeVar("H", bound=Hashable)
 Floats: TypeAlias = npt.NDArray[np.float64]

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from queuectl.planner.placement.single import ShapeCapacity
 from queuectl.planner.preempt.running import CandidateTable
 from queuectl.planner.preempt.shortage import Deficits
+from queuectl.planner.problem.fleet import Ints, Mask, Tree
 from queuectl.planner.problem.problem import Shape, caps, most_pods
 from queuectl.planner.problem.request import ANYWHERE, GangRequest
-from queuectl.planner.problem.topology import Ints, Mask, Tree
 
 Floats = NDArray[np.float64]
 

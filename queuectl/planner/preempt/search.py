@@ -37,10 +37,10 @@ from queuectl.planner.preempt.exit_order import CandidateOrder, Cut
 from queuectl.planner.preempt.model import UsableNodes, VictimModel, stage_of
 from queuectl.planner.preempt.running import CandidateTable
 from queuectl.planner.preempt.shortage import Deficits, QuotaShortfall
+from queuectl.planner.problem.fleet import Ints, Mask
 from queuectl.planner.problem.problem import Shape
 from queuectl.planner.problem.request import ANYWHERE, GangRequest
-from queuectl.planner.problem.topology import Ints, Mask
-from queuectl.planner.solver.solver import Solution, Solver, Status
+from queuectl.planner.solver import Solution, Solver, Status
 
 Key: TypeAlias = tuple[int, Shape]  # number of a part, and one of its shapes
 

@@ -18,8 +18,8 @@ from queuectl.domain.fleet import Effect, SelectorTerm
 from queuectl.domain.quantity import PODS, Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig, ResourceFlavor, ResourceGroup
 from queuectl.domain.workload import Placement, PodSet, Workload
+from queuectl.planner.problem.fleet import misfit
 from queuectl.planner.problem.problem import Problem
-from queuectl.planner.problem.topology import misfit
 
 MOST_CHOICES: Final = 4096  # combinations of flavors tried for one gang
 

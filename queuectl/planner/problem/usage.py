@@ -18,9 +18,8 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import PodSetPlacement
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.problem.fleet import FleetIndex, index_of
-from queuectl.planner.problem.topology import Ints
-from queuectl.planner.quota.tree import QuotaRow
+from queuectl.planner.problem.fleet import FleetIndex, Ints, index_of
+from queuectl.planner.quota import QuotaRow
 
 Slots: TypeAlias = tuple[Ints, Ints]  # node indexes (K,), amounts (R, K)
 

@@ -30,9 +30,8 @@ from queuectl.planner.problem.fleet import FleetIndex, NodeRoom
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.reasons import refusals
-from queuectl.planner.reasons.passing import awaiting_nodes
-from queuectl.planner.reasons.refusals import short_of_quota
-from queuectl.planner.solver.solver import Solver, Status
+from queuectl.planner.reasons.refusals import awaiting_nodes, short_of_quota
+from queuectl.planner.solver import Solver, Status
 
 
 @dataclass(frozen=True, slots=True)

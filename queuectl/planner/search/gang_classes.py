@@ -11,12 +11,11 @@ from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import Workload
-from queuectl.planner.order.lines import lines_of
 from queuectl.planner.order.pending_gangs import ClassKey, class_key, length_of
+from queuectl.planner.order.queue_order import lines_of
 from queuectl.planner.problem.flavors import Choice, Options, options_of
-from queuectl.planner.problem.parts import admissible
 from queuectl.planner.problem.problem import Problem
-from queuectl.planner.problem.request import GangRequest, charged_to, request_of
+from queuectl.planner.problem.request import GangRequest, admissible, charged_to, request_of
 from queuectl.planner.reasons import refusals
 
 Proved: TypeAlias = tuple[tuple[Reason, ...] | None, tuple[Reason, ...], float]
