@@ -12,7 +12,7 @@ from typing import Final
 
 from queuectl.domain.budgets import Budget, TopUp
 from queuectl.domain.checks import AdmissionCheck, CheckRule
-from queuectl.domain.fleet import HOSTNAME, NodeTemplate, Requirement, Taint, Toleration
+from queuectl.domain.fleet import HOSTNAME, NodeRules, NodeTemplate, Requirement, Taint, Toleration
 from queuectl.domain.gpus import SharedGpus
 from queuectl.domain.mig import MigConfig, MigMode, MigPool
 from queuectl.domain.node_health import UnhealthyNodes
@@ -446,6 +446,11 @@ class ResourceFlavor:
     mig_configs: tuple[MigConfig, ...] = ()  # that its nodes can get, by name
     mig_reconfiguration: MigMode = MigMode.PLAN
     node_template: NodeTemplate | None = None  # of nodes that an autoscaler makes
+
+    def rules_of(self, rules: NodeRules) -> NodeRules:
+        """The node rules of pods that use the flavor: it restricts the nodes, and adds its tolerations."""
+        selector = tuple(sorted({*rules.selector, *self.node_labels}))
+        return NodeRules(selector, rules.affinity, rules.tolerations + self.tolerations)
 
 
 @dataclass(frozen=True, slots=True)

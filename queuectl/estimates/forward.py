@@ -148,7 +148,7 @@ class Forward:
             gang = queue.lines[first[0][1]][0]
             if self._try(gang):
                 queue.start(gang, first)
-            elif gang.strict:
+            elif gang.queue.strict:
                 first.clear()
             else:
                 heappop(first)

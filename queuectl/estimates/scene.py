@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 
 from queuectl.domain.quantity import Resources
-from queuectl.domain.queues import ClusterQueue, QueueingStrategy
+from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reservations import Occurrence
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.workload import Workload
@@ -65,11 +65,6 @@ class Waiting:
     def charges(self) -> Mapping[tuple[str, str], int]:
         """By flavor and resource, under the most preferred flavors that can fit."""
         return next(asked[0].charges for _, asked in self.asks if asked)
-
-    @property
-    def strict(self) -> bool:
-        """Whether no gang of its ClusterQueue passes it."""
-        return self.queue.strategy is QueueingStrategy.STRICT_FIFO
 
 
 @dataclass(frozen=True, eq=False, slots=True)

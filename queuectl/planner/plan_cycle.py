@@ -21,9 +21,10 @@ from queuectl.planner.cycle.heads import HeadScheduler
 from queuectl.planner.cycle.look_ahead import look_ahead
 from queuectl.planner.cycle.make_plan import make_plan, uneven
 from queuectl.planner.cycle.repair_precedence import Repairs
+from queuectl.planner.model.builder import Placed
 from queuectl.planner.order.pending_gangs import PendingGangs, pending_gangs
 from queuectl.planner.order.queue_order import StrictFifoHeads
-from queuectl.planner.placement.feasible import Confirmed, confirm, narrow
+from queuectl.planner.placement.feasible import confirm, narrow
 from queuectl.planner.problem.problem import Problem, survey
 from queuectl.planner.reasons import refusals
 from queuectl.planner.repair import Repaired
@@ -148,7 +149,7 @@ def _confirm(
 ) -> list[Repaired]:
     """Admit only what one CP-SAT solution holds; without one nothing starts, and each gang that would start is undecided."""
     stopped = cycle.solver.stop.stopped
-    confirmed = Confirmed(Status.UNKNOWN) if stopped else confirm(cycle.state, cycle.solver)
+    confirmed = Placed(Status.UNKNOWN) if stopped else confirm(cycle.state, cycle.solver)
     if confirmed.status is Status.FOUND:
         for admission, node_counts in zip(
             cycle.state.admissions, confirmed.node_counts, strict=True

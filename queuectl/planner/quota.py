@@ -22,7 +22,7 @@ from fractions import Fraction
 from math import ceil
 from typing import Final, TypeAlias
 
-from queuectl.domain.queues import WEIGHT_UNIT, Cohort, LaterQuota, QueueConfig, ResourceGroup
+from queuectl.domain.queues import WEIGHT_UNIT, Cohort, QueueConfig, ResourceGroup
 from queuectl.planner.cache import PlannerCache
 
 FlavorResource: TypeAlias = tuple[str, str]
@@ -117,13 +117,13 @@ def later_pools_of(config: QueueConfig, cache: PlannerCache) -> LaterPools:
     """The pools of a configuration after now, built at first use."""
     known = cache.get(config, LaterPools)
     if known is None:
-        made = ((each.at, _pools_then(config, each)) for each in config.later)
-        known = cache.keep(config, LaterPools(made))
+        later = (
+            (each.at, replace(config, cluster_queues={**config.cluster_queues, **each.queues}))
+            for each in config.later
+        )
+        pools = LaterPools((at, build_pools(changed)) for at, changed in later)
+        known = cache.keep(config, pools)
     return known
-
-
-def _pools_then(config: QueueConfig, later: LaterQuota) -> QuotaTree:
-    return build_pools(replace(config, cluster_queues={**config.cluster_queues, **later.queues}))
 
 
 def build_pools(config: QueueConfig) -> QuotaTree:

@@ -37,7 +37,7 @@ from queuectl.planner.placement.greedy import find
 from queuectl.planner.preempt.cost import Goal
 from queuectl.planner.preempt.protections import protected_until
 from queuectl.planner.preempt.running import CandidateTable, table_of
-from queuectl.planner.preempt.search import EvictionConstraints, Found, Search
+from queuectl.planner.preempt.search import EvictionConstraints, Search
 from queuectl.planner.problem.flavors import admits, flavors_of
 from queuectl.planner.problem.fleet import Ints
 from queuectl.planner.problem.problem import caps
@@ -301,7 +301,7 @@ class MoveSearch:
 
     def run(self) -> MoveSolution | None:
         self._spent = self.solver.deterministic_time
-        least = self._least_leaving()
+        least = self._leaving.run(self.goals)  # the least set that must leave, wherever they go
         if least.victims is None:
             return None if least.proved else self._undecided()
         if self._try(least.victims) is Status.FOUND:
@@ -328,10 +328,6 @@ class MoveSearch:
 
     def _value(self, goal: Goal, moved: frozenset[int]) -> int:
         return goal.value(self.candidates.table.mask(moved), self.candidates.table.rank)
-
-    def _least_leaving(self) -> Found:
-        """The least set that must leave, wherever the gangs would go."""
-        return self._leaving.run(self.goals)
 
     # A set, settled exactly.
 

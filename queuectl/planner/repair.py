@@ -90,10 +90,8 @@ class Broken:
     @property
     def healthy_nodes(self) -> Mask:
         """Nodes that hold healthy pods of the gang."""
-        mask = np.zeros(self.problem.size, dtype=np.bool_)
-        for row in self.staying.values():
-            mask[[self.problem.index.position[name] for name in row]] = True
-        return mask
+        position = self.problem.index.position
+        return self.problem.mask_of([position[n] for row in self.staying.values() for n in row])
 
     def request(self) -> GangRequest:
         """The lost pods alone, charged nothing (their quota still is), never on a node they were lost on."""
@@ -149,9 +147,7 @@ class Broken:
         if level == ANYWHERE or not len(nodes):
             return None
         if level == podset_group.tree.depth:
-            mask = np.zeros(self.problem.size, dtype=np.bool_)
-            mask[nodes] = True
-            return mask
+            return self.problem.mask_of(nodes)
         domain: Ints = podset_group.tree.domain[level]
         inside: Mask = np.isin(domain, np.unique(domain[nodes]))
         return inside

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from queuectl.domain.fleet import NodeRules
 from queuectl.domain.plan import Admission
 from queuectl.domain.queues import QueueConfig, ResourceFlavor
 from queuectl.domain.snapshot import Snapshot
@@ -98,11 +97,7 @@ def _room(index: FleetIndex, shape: PodShape, flavors: Iterable[ResourceFlavor],
     """(N,): the number of such pods that fit each empty node; at most ``most``."""
     rules = shape.rules
     for flavor in flavors:
-        rules = NodeRules(
-            tuple(sorted({*rules.selector, *flavor.node_labels})),
-            rules.affinity,
-            rules.tolerations + flavor.tolerations,
-        )
+        rules = flavor.rules_of(rules)
     room = np.where(index.mask(rules) & index.ready, most, 0)
     for resource, amount in shape.requests.items():
         if amount:

@@ -10,6 +10,7 @@ import pytest
 
 from queuectl.domain.plan import Proof
 from queuectl.domain.snapshot import Snapshot, SolverLimits
+from queuectl.planner import relocate as defrag
 from queuectl.planner.capacity.node_counts import fits
 from queuectl.planner.capacity.state import open_state
 from queuectl.planner.preempt.cost import costs
@@ -25,7 +26,6 @@ from queuectl.planner.relocate import (
     find_moves,
     move_candidates,
 )
-from queuectl.planner import relocate as defrag
 from queuectl.planner.solver import Solver, Status
 from tests.planner.build import gang, holding, node, podset, world
 from tests.planner.generate_moves import scattered, shaped, tight

@@ -37,7 +37,7 @@ from queuectl.planner.capacity.node_counts import (
 from queuectl.planner.capacity.state import CycleState, Undo
 from queuectl.planner.order.queue_order import QueueOrder, inadmissible, place
 from queuectl.planner.problem.flavors import admits, flavors_of
-from queuectl.planner.problem.fleet import Ints, Mask
+from queuectl.planner.problem.fleet import Ints
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import GangRequest, as_placed, quota_only, request_of
 from queuectl.planner.quota import QuotaUse
@@ -293,8 +293,9 @@ def _read(problem: Problem, pending: Pending, lease: CapacityLease) -> _ValidLea
     queue = problem.snapshot.queue_of(workload)
     if len(placed) < len(workload.podsets) or not admits(problem, workload, queue, flavors):
         return None  # the configuration has changed since the lease was given
+    position = problem.index.position
     within = {
-        number: _mask(problem, [name for name, _ in p.nodes])
+        number: problem.mask_of([position[name] for name, _ in p.nodes if name in position])
         for number, p in enumerate(placed)
         if p.nodes
     }
@@ -303,9 +304,3 @@ def _read(problem: Problem, pending: Pending, lease: CapacityLease) -> _ValidLea
         return _ValidLease(lease, quota_only(request), ())
     node_counts = node_counts_of(problem, request, lease.placement)
     return None if node_counts is None else _ValidLease(lease, request, node_counts)
-
-
-def _mask(problem: Problem, names: list[str]) -> Mask:
-    mask = np.zeros(problem.size, dtype=np.bool_)
-    mask[[problem.index.position[n] for n in names if n in problem.index.position]] = True
-    return mask

@@ -25,7 +25,7 @@ from queuectl.planner.explain.relaxation import (
 from queuectl.planner.problem.flavors import options_of
 from queuectl.planner.problem.fleet import Mask
 from queuectl.planner.problem.problem import caps
-from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup, ShapePods
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, ShapePods
 from queuectl.planner.quota import FlavorResource
 from queuectl.planner.reasons.lacks import (
     Lack,
@@ -121,7 +121,11 @@ def _rules(ctx: GangContext) -> _Description:
 def _topology(ctx: GangContext) -> _Description:
     request = next(iter(_requests(ctx)), None)
     bound = (
-        [u for u in request.podset_groups if u.required != ANYWHERE or _sliced(u)]
+        [
+            u
+            for u in request.podset_groups
+            if u.required != ANYWHERE or u.sliced or any(p.size > 1 for p in u.pods)
+        ]
         if request
         else []
     )
@@ -135,10 +139,6 @@ def _topology(ctx: GangContext) -> _Description:
     fits = [largest_fit(podset_group, state.free(), state) for podset_group in bound]
     tight = next((fit for fit in fits if fit.short), fits[0])
     return f"topology: {tight.sentence}", tight.details
-
-
-def _sliced(podset_group: PodSetGroup) -> bool:
-    return any(p.slices or p.size > 1 for p in podset_group.pods)
 
 
 def _shape(ctx: GangContext) -> _Description:

@@ -111,7 +111,7 @@ def mig_options(
             np.stack([_whole(ctx.problem, problem) for problem in problems]),
             lost,
             _domains(request),
-            np.array([group is hardest(request) for group, _ in items]),
+            np.array([group is request.hardest for group, _ in items]),
         )
 
 
@@ -172,11 +172,6 @@ def _items(request: GangRequest) -> list[tuple[PodSetGroup, ShapePods]]:
     return [(group, pods) for group in request.podset_groups for pods in group.items]
 
 
-def hardest(request: GangRequest) -> PodSetGroup:
-    """The podset group whose domain is the finest, then the one with the most pods."""
-    return max(request.podset_groups, key=lambda g: (g.required, sum(p.count for p in g.pods)))
-
-
 def _fit(request: GangRequest, free: Ints) -> Ints:
     """(S, N) pods of each item that fit each node, where all other items are absent."""
     free = np.maximum(free, 0)
@@ -209,7 +204,7 @@ def _whole(before: Problem, after: Problem) -> Ints:
 
 
 def _domains(request: GangRequest) -> Ints | None:
-    group = hardest(request)
+    group = request.hardest
     if group.required == ANYWHERE or group.on_one_node:
         return None
     return group.tree.domain[group.required]
@@ -507,7 +502,9 @@ class _Search:
     def _settle(self, site: _Site, picks: _Picks) -> _Found | None:
         """The answer of the planner for these nodes; None if the gang does not start, or others find no place."""
         ctx, nodes = self.ctx, self.ctx.problem.index.nodes
-        places = self._moved([node for node, _ in picks])
+        places: dict[str, Placement] | None = {}
+        if self.movers is not None:
+            places = moved_off(ctx, self.movers, [node for node, _ in picks])
         if places is None:
             return None
         configs = {nodes[node].name: site.options.configs[config] for node, config in picks}
@@ -517,10 +514,6 @@ class _Search:
             return None
         short = {} if ctx.checks.helped(cycle) else quota_short(ctx, cycle)
         return replace(found, short=short) if short is not None else None
-
-    def _moved(self, nodes: Sequence[int]) -> dict[str, Placement] | None:
-        """New places for all gangs on the GPUs of these nodes; None if they find none on the other nodes."""
-        return moved_off(self.ctx, self.movers, nodes) if self.movers is not None else {}
 
 
 # ---- ``queuectl plan --mig``

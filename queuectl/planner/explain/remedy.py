@@ -96,8 +96,9 @@ def raised_until_it_starts(
     ctx: GangContext,
     exceeded: Callable[[GangLimits, Workload], Iterable[CountedLimit]],
     raises: Callable[[Sequence[CountedLimit]], tuple[Raise, ...]],
+    lower: Callable[[Raise], Raise],
 ) -> tuple[tuple[Raise, ...], bool] | None:
-    """Higher limits with which the gang starts, and whether the first ones were enough; None if it does not start.
+    """Higher limits with which the gang starts, and whether they are the least; None if it does not start.
 
     Gangs before it can take what is added. Then more is added, a few times over.
 
@@ -105,6 +106,7 @@ def raised_until_it_starts(
         ctx: the gang.
         exceeded: the limits that a gang exceeds, of those that are raised.
         raises: all changes so far, for the limits that it still exceeds.
+        lower: the change with one unit less.
     """
     workload = ctx.pending.workload
     over = tuple(exceeded(ctx.cycle.limits, workload))
@@ -116,7 +118,8 @@ def raised_until_it_starts(
         if cycle is None:
             break
         if ctx.checks.helped(cycle):
-            return changes, not tried
+            least = not tried and all(too_little(ctx, less) for less in _each_less(changes, lower))
+            return changes, least
         over = tuple(exceeded(cycle.limits, workload))
     return None
 
@@ -174,11 +177,16 @@ def _too_little(
     ctx: GangContext, fix: SuggestedFix, quota: Sequence[AddQuota], less: Smaller
 ) -> bool:
     """Whether the planner refuses the gang with each smaller size of the fix, and with each quota less one."""
+    less_quota = _each_less(quota, lambda added: replace(added, amount=added.amount - 1))
     smaller = [(*changes, *quota) for changes in less]
-    for one in quota:
-        rest = [replace(q, amount=q.amount - 1) if q is one else q for q in quota]
-        smaller.append((*fix.changes, *rest))
+    smaller += [(*fix.changes, *added) for added in less_quota]
     return all(too_little(ctx, changes) for changes in smaller)
+
+
+def _each_less(changes: Sequence[Raise], lower: Callable[[Raise], Raise]) -> Iterator[list[Raise]]:
+    """The changes, one of them with one unit less, for each of them."""
+    for at, change in enumerate(changes):
+        yield [*changes[:at], lower(change), *changes[at + 1 :]]
 
 
 def _as_before(ctx: GangContext, cycle: AdmissionCycle) -> bool:

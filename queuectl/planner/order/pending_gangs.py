@@ -195,7 +195,7 @@ def _advance(last: PendingGangs, snapshot: Snapshot, lines: Lines) -> PendingGan
     in_order, places = _merged(last, leaving, joining)
     groups = _changed(last._groups, leaving, joining)
     by_queue: dict[str | None, list[EqualGangs]] = {}
-    for group in sorted(groups.values(), key=_first):
+    for group in sorted(groups.values(), key=lambda group: group._sorted[0].place):
         by_queue.setdefault(group.key.queue, []).append(group)
     blocked = [g for g in last.blocked if id(g) in current]
     blocked += [entry.pending for entry in joining if entry.pending.blocked is not None]
@@ -226,10 +226,6 @@ def _merged(
         in_order.insert(at, entry.pending)
         places.insert(at, entry.place)
     return in_order, places
-
-
-def _first(group: EqualGangs) -> Place:
-    return group._sorted[0].place
 
 
 def _changed(

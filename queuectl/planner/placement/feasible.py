@@ -137,20 +137,11 @@ def _inside(podset_group: PodSetGroup, domain: int) -> Mask | None:
 # The solve that every plan ends with.
 
 
-@dataclass(frozen=True, slots=True)
-class Confirmed:
-    """FOUND with node counts per admitted gang, or what went wrong."""
-
-    status: Status
-    node_counts: tuple[NodeCounts, ...] = ()
-    alarm: str = ""
-
-
-def confirm(state: CycleState, solver: Solver) -> Confirmed:
+def confirm(state: CycleState, solver: Solver) -> Placed:
     """Have CP-SAT accept the placements of all admitted gangs, which it gets as a hint.
 
     It may use the nodes that they are on. If its solution is another one, they are placed from the model instead. Where gangs
-    take no nodes, its solution also holds the quota of all gangs.
+    take no nodes, its solution also holds the quota of all gangs. ``node_counts`` of the answer are per gang.
     """
     requests = [admission.request for admission in state.admissions]
     podset_groups = [podset_group for request in requests for podset_group in request.podset_groups]
@@ -172,12 +163,12 @@ def confirm(state: CycleState, solver: Solver) -> Confirmed:
         model.hint = hint
         outcome = solver.solve(model)
         if outcome.status is not Status.FOUND:
-            return Confirmed(outcome.status, alarm=outcome.alarm)
+            return Placed(outcome.status, alarm=outcome.alarm)
         if classes is not None and list(outcome.values) != hint:
             answer = place_jointly(classes, solver)
             parts = per_request(requests, answer.node_counts)
-            return Confirmed(answer.status, tuple(map(_joined, parts)), answer.alarm)
-    return Confirmed(Status.FOUND, tuple(admission.node_counts for admission in state.admissions))
+            return Placed(answer.status, tuple(map(_joined, parts)), alarm=answer.alarm)
+    return Placed(Status.FOUND, tuple(admission.node_counts for admission in state.admissions))
 
 
 def _free_there(state: CycleState, nodes: Ints) -> Ints:

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -75,7 +76,7 @@ class ShapeCapacity(ShapeCounts):
             for domain in np.flatnonzero(self.holding(level) >= count).tolist()
             if (way := self._evenly_in(level, domain, count)) is not None
         ]
-        return min(ways, key=lambda way: way[0], default=None)
+        return min(ways, key=itemgetter(0), default=None)
 
     def _evenly_in(self, level: int, domain: int, count: int) -> Filled | None:
         low, high = self.inside(level, domain)
@@ -108,7 +109,9 @@ class ShapeCapacity(ShapeCounts):
             left = int(sizes[fitting[at]]) - count
             if bound == self.widths(best) and left >= best[0][len(bound)]:
                 continue
-            best = min(best, self._in_domain(level, low + int(fitting[at]), count), key=_first)
+            best = min(
+                best, self._in_domain(level, low + int(fitting[at]), count), key=itemgetter(0)
+            )
         return best
 
     def _in_domain(self, level: int, domain: int, count: int) -> Filled:
@@ -168,10 +171,6 @@ class ShapeCapacity(ShapeCounts):
         ]
         score = tuple(map(sum, zip(*(score for score, _ in parts), strict=True)))
         return score, [pods for _, part in parts for pods in part]
-
-
-def _first(filled: Filled) -> Score:
-    return filled[0]
 
 
 # ---- How compact a set of placements is

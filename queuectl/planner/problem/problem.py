@@ -91,15 +91,9 @@ def spared_by(index: FleetIndex, published: Mask, vector: Ints, eligible: Mask) 
         return Spared(tuple(avoided)) if avoided else None
     accelerators = [c for c in index.accelerators if here[others.index(c)].any()]
     if accelerators and accelerators != on_some_nodes:
-        avoided.append(_with_any(index, accelerators))
+        avoided.append(np.any(index.allocatable[accelerators] > 0, axis=0))
     needs = _needs(index, accelerators, vector)
     return Spared(tuple(avoided), tuple(needs)) if avoided else None
-
-
-def _with_any(index: FleetIndex, devices: Sequence[int]) -> Mask:
-    """The nodes that have some of these devices, by column."""
-    there: Mask = np.any(index.allocatable[devices] > 0, axis=0)
-    return there
 
 
 def _needs(
@@ -211,6 +205,12 @@ class Problem:
             self._derived[key] = make(self, *args)
         made: T = self._derived[key]
         return made
+
+    def mask_of(self, nodes: Sequence[int] | Ints) -> Mask:
+        """The mask of some nodes, by index. Shape (N,)."""
+        mask = np.zeros(self.size, dtype=np.bool_)
+        mask[nodes] = True
+        return mask
 
     def use_of(self, gang: Admitted) -> Slots:
         """Node indexes (K,) and amounts (R, K) of a gang's slots on nodes of the fleet."""

@@ -10,7 +10,7 @@ on all its pods together apply to its parts: they form a group, as podsets that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -239,6 +239,12 @@ class PodSetGroup:
         """The items that are placed for it: its pods, or all of them as one where they share a node."""
         return (self.bundle,) if self.on_one_node and self.bundle is not None else self.pods
 
+    def with_pods(self, change: Callable[[ShapePods], ShapePods]) -> PodSetGroup:
+        """The same podset group with each kind of its pods changed."""
+        pods = tuple(map(change, self.pods))
+        bundle = change(self.bundle) if self.bundle is not None else None
+        return replace(self, pods=pods, bundle=bundle)
+
     @property
     def sliced(self) -> bool:
         """Whether pods must keep together in multiples below the podset group's own domain, on more than a node."""
@@ -275,6 +281,16 @@ class GangRequest:
     def pods(self) -> tuple[ShapePods, ...]:
         """Of all podset groups, in order."""
         return tuple(p for podset_group in self.podset_groups for p in podset_group.pods)
+
+    @property
+    def hardest(self) -> PodSetGroup:
+        """Its podset group that is hardest to place: the finest level, then the most pods."""
+        return max(self.podset_groups, key=lambda g: (g.required, sum(p.count for p in g.pods)))
+
+    def with_pods(self, change: Callable[[ShapePods], ShapePods]) -> GangRequest:
+        """The same request with each kind of its pods changed."""
+        podset_groups = tuple(group.with_pods(change) for group in self.podset_groups)
+        return replace(self, podset_groups=podset_groups)
 
     def signature(self) -> tuple[object, ...]:
         """Equal for requests that ask for the same of the same fleet."""
@@ -357,16 +373,8 @@ def on_nodes(request: GangRequest, nodes: Ints) -> GangRequest:
         spared = None if shape.spared is None else shape.spared.within(nodes)
         return replace(pods, shape=replace(shape, eligible=shape.eligible[nodes], spared=spared))
 
-    podset_groups = (
-        replace(
-            podset_group,
-            tree=tree,
-            pods=tuple(map(there, podset_group.pods)),
-            bundle=there(podset_group.bundle) if podset_group.bundle is not None else None,
-        )
-        for podset_group in request.podset_groups
-    )
-    return replace(request, podset_groups=tuple(podset_groups))
+    podset_groups = request.with_pods(there).podset_groups
+    return replace(request, podset_groups=tuple(replace(g, tree=tree) for g in podset_groups))
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,7 +400,10 @@ class _PodSetGroups:
         required = _finest(tree, podsets, TopologyMode.REQUIRED)
         pods = tuple(self._pods(i, visible, tree, required) for i in numbers)
         preferred = _finest(tree, podsets, TopologyMode.PREFERRED)
-        bundle = _bundle(pods, self.problem) if tree.depth in (required, preferred) else None
+        bundle = None
+        if tree.depth in (required, preferred):
+            as_one = as_one_pod(self.problem, [(p.shape, p.count) for p in pods])
+            bundle = ShapePods(-1, 1, as_one)
         return PodSetGroup(tree, pods, required, preferred, bundle)
 
     def _takes_nodes(self, number: int) -> bool:
@@ -435,11 +446,7 @@ class _PodSetGroups:
         podset = self.workload.podsets[number]
         rules = podset.shape.rules
         for flavor in self._chosen((number,)):
-            rules = NodeRules(
-                tuple(sorted({*rules.selector, *flavor.node_labels})),
-                rules.affinity,
-                rules.tolerations + flavor.tolerations,
-            )
+            rules = flavor.rules_of(rules)
         confined = self.within.get(number)
         if confined is not None:
             visible = confined if visible is None else visible & confined
@@ -481,11 +488,6 @@ def _finest(tree: Tree, podsets: Sequence[PodSet], mode: TopologyMode) -> int:
     return max((level for level in asked if level is not None), default=ANYWHERE)
 
 
-def _bundle(pods: tuple[ShapePods, ...], problem: Problem) -> ShapePods:
-    """All pods of a podset group as one pod: what a podset group on a single node asks of it."""
-    return ShapePods(-1, 1, as_one_pod(problem, [(p.shape, p.count) for p in pods]))
-
-
 def as_one_pod(problem: Problem, pods: Sequence[tuple[Shape, int]]) -> Shape:
     """The shape of some pods that share a node, (shape, count) each, as one pod; equal for equal pods."""
     requests = total(shape.requests * count for shape, count in pods)
@@ -519,24 +521,15 @@ def beside_these(
     problem: Problem, request: GangRequest, among: Iterable[Occurrence]
 ) -> GangRequest:
     """The request beside these Reservations alone; the same one if they are those of its podsets."""
-    these = tuple(among)
-    if {each.name for each in these} == {each.name for each in ahead_of(problem, request)}:
+    occurrences = tuple(among)
+    if {each.name for each in occurrences} == {each.name for each in ahead_of(problem, request)}:
         return request
-    groups = tuple(_group_beside(problem, group, these) for group in request.podset_groups)
-    return replace(request, podset_groups=groups)
 
+    def pods_beside(pods: ShapePods) -> ShapePods:
+        shape = pods.shape
+        alone = plain(shape.requests)
+        requests = alone + rows_beside(alone, occurrences)
+        shape = problem.shape(requests, shape.rules, within=shape.eligible, slices=shape.slices)
+        return replace(pods, shape=shape)
 
-def _group_beside(
-    problem: Problem, group: PodSetGroup, these: tuple[Occurrence, ...]
-) -> PodSetGroup:
-    pods = tuple(_pods_beside(problem, p, these) for p in group.pods)
-    bundle = _pods_beside(problem, group.bundle, these) if group.bundle is not None else None
-    return replace(group, pods=pods, bundle=bundle)
-
-
-def _pods_beside(problem: Problem, pods: ShapePods, these: tuple[Occurrence, ...]) -> ShapePods:
-    shape = pods.shape
-    alone = plain(shape.requests)
-    asked = alone + rows_beside(alone, these)
-    shape = problem.shape(asked, shape.rules, within=shape.eligible, slices=shape.slices)
-    return replace(pods, shape=shape)
+    return request.with_pods(pods_beside)

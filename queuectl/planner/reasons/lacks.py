@@ -261,9 +261,7 @@ def _of_daemons(problem: Problem, column: int) -> Ints:
 def _gangs_on(problem: Problem, column: int, nodes: Ints) -> tuple[str, ...]:
     """The running gangs that hold some of a resource on these nodes, the largest amount first."""
     refs, owners, places, amounts = problem.once(_slots)
-    there = np.zeros(problem.size, dtype=np.bool_)
-    there[nodes] = True
-    counts = there[places]
+    counts = problem.mask_of(nodes)[places]
     held = np.zeros(len(refs), dtype=np.int64)
     np.add.at(held, owners[counts], amounts[column, counts])
     order = np.argsort(-held, kind="stable")[: np.count_nonzero(held)]

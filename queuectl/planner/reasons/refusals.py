@@ -245,7 +245,11 @@ def length_unknown(ref: str) -> Reason:
 
 def placement_failed(state: CycleState, request: GangRequest) -> Reason:
     """No placement on the capacity that the gangs before it leave free."""
-    return _reserved(state, request) or _first_tight(state, request) or _together(request)
+    why = _reserved(state, request) or _first_tight(state, request)
+    if why is not None:
+        return why
+    details = {"units": [plain(podset_group) for podset_group in request.podset_groups]}
+    return Reason(Code.TOPOLOGY_PLACEMENT_FAILED, no_placement(request.podset_groups), details)
 
 
 def _reserved(state: CycleState, request: GangRequest) -> Reason | None:
@@ -357,11 +361,6 @@ def _first_tight(state: CycleState, request: GangRequest) -> Reason | None:
                 text = f"{fit.sentence}{fit.free_in_all}"
             return Reason(Code.TOPOLOGY_PLACEMENT_FAILED, text, fit.details)
     return None
-
-
-def _together(request: GangRequest) -> Reason:
-    details = {"units": [plain(podset_group) for podset_group in request.podset_groups]}
-    return Reason(Code.TOPOLOGY_PLACEMENT_FAILED, no_placement(request.podset_groups), details)
 
 
 # Quota.

@@ -312,14 +312,14 @@ class _Search:
             for request, candidates in self.blocked:
                 cleared = self._victims(request, candidates)
                 if isinstance(cleared, Unknown):
-                    return min(self.passed, key=_heights) if self.passed else cleared
+                    return min(self.passed, key=lambda fit: fit.heights) if self.passed else cleared
                 if cleared is not None:
                     self.cleared.append(cleared)
                     if _mode(cleared) == _RECLAIMS and not any(cleared.heights):
                         break  # nothing better can come
         options: list[Fit | FitsAfterEviction] = [*self.passed, *self.cleared]
         if not options:
-            return Refuted(tuple(sorted(self.why, key=_shown)))
+            return Refuted(tuple(sorted(self.why, key=lambda why: SHOWN_FIRST.index(why.code))))
         if borrowing_first:
             return min(options, key=lambda option: (_mode(option), option.heights))
         return min(options, key=lambda option: (option.heights, _mode(option)))
@@ -334,13 +334,3 @@ def _mode(option: Fit | FitsAfterEviction) -> int:
         return _FITS
     own = (PreemptionReason.IN_CLUSTER_QUEUE, PreemptionReason.TIME_SLICE)
     return _PREEMPTS if any(v.reason in own for v in option.victims.victims) else _RECLAIMS
-
-
-def _heights(option: Fit | FitsAfterEviction) -> Heights:
-    """Kueue's comparison, podset after podset: the earlier ones choose first."""
-    return option.heights
-
-
-def _shown(reason: Reason) -> int:
-    """Where it comes among the reasons of other flavors: what can still change first."""
-    return SHOWN_FIRST.index(reason.code)

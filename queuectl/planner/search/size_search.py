@@ -14,7 +14,7 @@ a podset all take nodes or none does; where it requires a domain, they name the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice, product
@@ -292,7 +292,9 @@ class _Search:
             if own and sum(count for _, count in own) < total:
                 (podset,) = self._podsets(podset_group)
                 (number,) = self.options.members[podset_group]
-                room = {"+".join(_names(p.flavors[number])): n * p.step for p, n in own}
+                room = {
+                    "+".join(dict.fromkeys(p.flavors[number].values())): n * p.step for p, n in own
+                }
                 fits = " and ".join(f"{pods} with flavor {name}" for name, pods in room.items())
                 lacks = "quota" if code is Code.WAITING_FOR_QUOTA else "room"
                 more = counted(podset.count - sum(room.values()), "more pod")
@@ -301,10 +303,6 @@ class _Search:
                 return Reason(code, text, details)
         text = "no split over flavors fits, although each flavor has room for some of the pods"
         return Reason(code, text)
-
-
-def _names(flavors: Mapping[str, str]) -> list[str]:
-    return list(dict.fromkeys(flavors.values()))
 
 
 # ---- Numbers of pods
