@@ -192,21 +192,21 @@ class ConsolidationModel:
         self._layer([whole for whole, _, _ in self._racks], -1, len(self._racks))
 
     def _hint(self) -> list[int]:
-        values = values_of(self.built, [u.node_counts for u in self.podset_groups])
+        hint = values_of(self.built, [u.node_counts for u in self.podset_groups])
         used = np.zeros(self.wholes.problem.size, dtype=np.bool_)
         for podset_group in self.podset_groups:
             used[podset_group.nodes] = True
         for number in self._sorts:
             left = self.classes.pods[number][0].eligible & ~used
             for node_class, variable in self.built.pods[number].items():
-                values[variable] = int(left[self.classes.members[node_class]].sum())
+                hint[variable] = int(left[self.classes.members[node_class]].sum())
         for whole, inside, size in self._racks:
-            values[whole] = int(sum(values[v] for v in inside) == size)
+            hint[whole] = int(sum(hint[v] for v in inside) == size)
         for use in self._uses:
-            values[use.variable] = int(any(values[v] for v in use.pods))
+            hint[use.variable] = int(any(hint[v] for v in use.pods))
         for missed in self._missed_levels:
-            values[missed] = 1
-        return values
+            hint[missed] = 1
+        return hint
 
 
 def _whole_node(problem: Problem, number: int, amounts: Ints, nodes: Mask) -> Shape:
@@ -447,12 +447,12 @@ def _used_together(placed: Sequence[PlacedPodSetGroup]) -> list[int]:
 def _solve(model: ConsolidationModel, solver: Solver) -> tuple[NodeCounts, ...] | None:
     """Where the bundles of each podset group are in another solution; None when there is none, or none was found in time."""
     outcome = solver.solve(model.model)
-    if outcome.status is not Status.FOUND or list(outcome.values) == model.model.hint:
+    if outcome.status is not Status.SOLVED or list(outcome.assignment) == model.model.hint:
         return None
-    packing, failed = pack_all(model.built, outcome.values, solver)
+    packing, failed = pack_all(model.built, outcome.assignment, solver)
     if failed:
         return None
-    return hand_out(model.built, outcome.values, packing).node_counts
+    return hand_out(model.built, outcome.assignment, packing).node_counts
 
 
 # ---- Rounds

@@ -150,7 +150,7 @@ def _confirm(
     """Admit only what one CP-SAT solution holds; without one nothing starts, and each gang that would start is undecided."""
     stopped = cycle.solver.stop.stopped
     confirmed = Placed(Status.UNKNOWN) if stopped else confirm(cycle.state, cycle.solver)
-    if confirmed.status is Status.FOUND:
+    if confirmed.status is Status.SOLVED:
         for admission, node_counts in zip(
             cycle.state.admissions, confirmed.node_counts, strict=True
         ):

@@ -110,7 +110,7 @@ class MoveCandidates:
             own = np.zeros_like(self.state.later.free)
             own[:, rows.node] = rows.use
             answer = place(self.request(number), own, solver)
-            self._settled[number] = answer.status is Status.FOUND
+            self._settled[number] = answer.status is Status.SOLVED
         return self._settled[number]
 
 
@@ -301,10 +301,10 @@ class MoveSearch:
 
     def run(self) -> MoveSolution | None:
         self._spent = self.solver.deterministic_time
-        least = self._leaving.run(self.goals)  # the least set that must leave, wherever they go
+        least = self._least_leaving()
         if least.victims is None:
             return None if least.proved else self._undecided()
-        if self._try(least.victims) is Status.FOUND:
+        if self._try(least.victims) is Status.SOLVED:
             return self._solution(Proof.OPTIMAL if least.proved else Proof.FEASIBLE)
         lower_bound = self._value(self.goals[0], least.victims) if least.proved else 0
         self._model_all(lower_bound)
@@ -329,6 +329,10 @@ class MoveSearch:
     def _value(self, goal: Goal, moved: frozenset[int]) -> int:
         return goal.value(self.candidates.table.mask(moved), self.candidates.table.rank)
 
+    def _least_leaving(self) -> Found:
+        """The least set that must leave, wherever the gangs would go."""
+        return self._leaving.run(self.goals)
+
     # A set, settled exactly.
 
     def _try(self, moved: frozenset[int]) -> Status:
@@ -336,11 +340,11 @@ class MoveSearch:
         if not self.candidates.allows(moved):
             return Status.UNKNOWN
         requests, free = self._asking(moved), self._freed(moved)
-        places, status = _one_after_another(requests, free), Status.FOUND
+        places, status = _one_after_another(requests, free), Status.SOLVED
         if places is None:
             made = arrange((), requests, free, self.solver, self.budget)
             places, status = made.new, made.status
-        if status is Status.FOUND:
+        if status is Status.SOLVED:
             self.best, self._places = moved, places
         else:
             self.proved &= status is Status.REFUTED
@@ -415,10 +419,10 @@ class MoveSearch:
             building.hold(before.weight, 0, value)
         for _ in range(_ROUNDS):
             outcome = self.solver.solve(building.model, self.budget)
-            if outcome.status is not Status.FOUND:
+            if outcome.status is not Status.SOLVED:
                 self.proved &= outcome.status is Status.REFUTED
                 return
-            if self._try(building.built.left(outcome.values)) is Status.FOUND:
+            if self._try(building.built.left(outcome.assignment)) is Status.SOLVED:
                 self.proved &= outcome.optimal
                 return
             building.forbid(*self._misses[-1])

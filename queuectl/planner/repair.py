@@ -81,7 +81,7 @@ class Broken:
             self.staying[placed.podset] = {n: c for n, c in row.items() if c > 0}
 
     @property
-    def known(self) -> bool:
+    def on_known_nodes(self) -> bool:
         """Whether every node of a healthy pod is known; if not, the mirror has not reported all lost nodes yet."""
         return all(
             node in self.problem.index.position for row in self.staying.values() for node in row
@@ -121,7 +121,7 @@ class Broken:
         excluded = frozenset(node for _, node, _ in self.gang.lost)
         split = replace(workload, podsets=tuple(podset for _, podset, _ in pieces))
         flavors = flavors_of(workload, self.gang.placement)
-        found = request_of(
+        request = request_of(
             self.problem,
             Pending(split, excluded=excluded),
             None,
@@ -134,11 +134,11 @@ class Broken:
                 podset_group,
                 pods=tuple(replace(p, podset=pieces[p.podset][0]) for p in podset_group.pods),
             )
-            for podset_group in found.podset_groups
+            for podset_group in request.podset_groups
         )
         pending = Pending(workload, excluded=excluded)
         return replace(
-            found, pending=pending, podset_groups=podset_groups, flavors=flavors, cut=self.cut
+            request, pending=pending, podset_groups=podset_groups, flavors=flavors, cut=self.cut
         )
 
     def bounds(self, podset_group: PodSetGroup, level: int) -> Mask | None:
@@ -309,11 +309,11 @@ def repair(
 ) -> Repaired | AwaitingRepair | Eviction | None:
     """Where a gang's lost pods go, now or later; None when the search ended open. Only an eviction changes the state."""
     broken = Broken(problem, gang)
-    if not broken.known:
+    if not broken.on_known_nodes:
         return None
     request = broken.request()
     decision = _near(state, broken, request) or _decided(state, request, solver)
-    if decision.status is Status.FOUND:
+    if decision.status is Status.SOLVED:
         return _placed(state, broken, request, decision)
     if decision.status is not Status.REFUTED:
         return None
@@ -366,7 +366,7 @@ def _left(decision: Feasibility) -> Victims | None:
     """Room that those leaving make for a gang without a queue, which may evict no other."""
     if decision.status is Status.REFUTED:
         return None
-    found = decision.status is Status.FOUND
+    found = decision.status is Status.SOLVED
     return Victims((), decision.node_counts, Proof.OPTIMAL if found else Proof.UNDECIDED)
 
 
@@ -410,5 +410,5 @@ def _near(state: CycleState, broken: Broken, request: GangRequest) -> Feasibilit
         ]
         node_counts = greedy.find_near(request, state.free(), state.caps, within, near)
         if node_counts is not None:
-            return Feasibility(Status.FOUND, node_counts)
+            return Feasibility(Status.SOLVED, node_counts)
     return None

@@ -141,7 +141,7 @@ def test_the_model_of_moves_keeps_slices_whole(each: int, fits: bool) -> None:
     candidates = move_candidates(state, lambda _: True, {})
     model = MoveModel(request, candidates, [0], state.later.free, ANYWHERE).model
     found = Solver(snapshot.limits).solve(model).status
-    assert found is (Status.FOUND if fits else Status.REFUTED)
+    assert found is (Status.SOLVED if fits else Status.REFUTED)
 
 
 @pytest.mark.usefixtures("only_models")

@@ -105,7 +105,7 @@ def test_a_dry_run_counts_the_final_placements(monkeypatch: pytest.MonkeyPatch) 
     places = {}
     for name in ("a1", "b0"):
         node_counts = ((np.array([["a0", "a1", "b0"].index(name)]), np.array([1])),)
-        found = Placed(Status.FOUND, (node_counts,))
+        found = Placed(Status.SOLVED, (node_counts,))
         monkeypatch.setattr(plan_cycle, "confirm", lambda state, solver, found=found: found)
         places[name] = spared(plan(snapshot))
     assert places == {"a1": [], "b0": [("idle", "in")]}

@@ -82,7 +82,7 @@ def at_its_turn(taken: Snapshot) -> tuple[LookAhead, GangRequest]:
 
 
 def on(chooser: LookAhead, decision: Feasibility) -> list[str]:
-    assert decision.status is Status.FOUND
+    assert decision.status is Status.SOLVED
     return [
         chooser.problem.index.nodes[at].name for nodes, _ in decision.node_counts for at in nodes
     ]

@@ -66,7 +66,7 @@ def test_a_small_model_without_most_gangs_gives_the_same_answer(
             for share in (10**9, few):
                 with mock.patch.object(deciding, "_FEW", share):
                     answers.append(decide(state, request, solver).status)
-            assert answers in ([Status.FOUND] * 2, [Status.REFUTED] * 2)
+            assert answers in ([Status.SOLVED] * 2, [Status.REFUTED] * 2)
 
 
 @_SLOW
@@ -103,7 +103,7 @@ def test_a_quick_yes_to_a_gang_alone_is_true(snapshot: Snapshot) -> None:
             for free in (problem.index.allocatable, state.free(), state.later.free):
                 if fits_apart(request, free):
                     solver = Solver(snapshot.limits)
-                    assert place(request, free, solver).status is Status.FOUND
+                    assert place(request, free, solver).status is Status.SOLVED
 
 
 @pytest.mark.parametrize(

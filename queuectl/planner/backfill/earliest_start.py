@@ -69,22 +69,22 @@ def digest_of(
         free: the capacity at these times, without all of them.
         budget: of the new gang.
     """
-    made = blake2b(free.tobytes(), digest_size=16)
-    made.update(repr((free.shape, budget)).encode())
+    digest = blake2b(free.tobytes(), digest_size=16)
+    digest.update(repr((free.shape, budget)).encode())
     requests = [request]
     for admission in stacked:
         requests.append(admission.request)
         for nodes, counts in admission.node_counts:
-            made.update(nodes.tobytes() + counts.tobytes())
+            digest.update(nodes.tobytes() + counts.tobytes())
     for each in requests:
-        made.update(repr(each.signature()).encode())
+        digest.update(repr(each.signature()).encode())
         for group in each.podset_groups:
-            made.update(repr((group.preferred, group.on_one_node)).encode())
+            digest.update(repr((group.preferred, group.on_one_node)).encode())
         for pods in each.pods:
-            made.update(repr((pods.podset, pods.size, pods.balanced)).encode())
-            made.update(pods.shape.vector.tobytes())
-            made.update(pods.shape.eligible.tobytes())
-    return made.digest()
+            digest.update(repr((pods.podset, pods.size, pods.balanced)).encode())
+            digest.update(pods.shape.vector.tobytes())
+            digest.update(pods.shape.eligible.tobytes())
+    return digest.digest()
 
 
 # ---- A gang together with the planned starts
@@ -118,7 +118,7 @@ class Question:
         room = self._room()
         found = greedy.find(self.request, room, lambda shape: caps(room, shape))
         if found is not None:
-            return Feasibility(Status.FOUND, found)
+            return Feasibility(Status.SOLVED, found)
         planned = [gang for gang in self.beside if gang.request.podset_groups]
         movable = [
             k for k in self._admissions if self.moves and not k.fixed and k.request.podset_groups
@@ -218,7 +218,7 @@ class Question:
         if solver.ended():
             return Feasibility(Status.UNKNOWN)
         made = self._arranged(stacked, request, free, solver)
-        if made.status is not Status.FOUND:
+        if made.status is not Status.SOLVED:
             return Feasibility(made.status, alarm=made.alarm)
         return _decision(made, movable, planned)
 
@@ -241,18 +241,18 @@ class Question:
         made = arrange(stacked, [request], free, own_solver, budget)
         solver.cut |= own_solver.cut
         solver.alarms.extend(own_solver.alarms)
-        if made.status in (Status.FOUND, Status.REFUTED):
+        if made.status in (Status.SOLVED, Status.REFUTED):
             answers.note(digest, made)
         return made
 
 
 def _decision(
-    made: Arrangement, movable: Sequence[TentativeAdmission], planned: Sequence[PlannedGang]
+    arrangement: Arrangement, movable: Sequence[TentativeAdmission], planned: Sequence[PlannedGang]
 ) -> Feasibility:
-    first, rest = made.moved[: len(movable)], made.moved[len(movable) :]
+    first, of_planned = arrangement.moved[: len(movable)], arrangement.moved[len(movable) :]
     return Feasibility(
-        Status.FOUND,
-        made.new[0],
+        Status.SOLVED,
+        arrangement.new[0],
         tuple(
             (k, counts)
             for k, counts in zip(movable, first, strict=True)
@@ -260,14 +260,14 @@ def _decision(
         ),
         planned=tuple(
             (gang, counts)
-            for gang, counts in zip(planned, rest, strict=True)
+            for gang, counts in zip(planned, of_planned, strict=True)
             if not _same(counts, gang.node_counts)
         ),
     )
 
 
-def _same(one: NodeCounts, other: NodeCounts) -> bool:
-    pairs = ((a, b) for x, y in zip(one, other, strict=True) for a, b in zip(x, y, strict=True))
+def _same(before: NodeCounts, after: NodeCounts) -> bool:
+    pairs = ((a, b) for x, y in zip(before, after, strict=True) for a, b in zip(x, y, strict=True))
     return all(np.array_equal(a, b) for a, b in pairs)
 
 
@@ -352,7 +352,7 @@ class StartSearch:
         found = node_counts_of(self._problem, asked, last.placement)
         if found is None or at < least:
             return None
-        decision = Feasibility(Status.FOUND, found)
+        decision = Feasibility(Status.SOLVED, found)
         if not self._question(asked, at).holds(decision):
             return None
         return self._planned(asked, decision, at)
@@ -372,7 +372,7 @@ class StartSearch:
             if reserved and not self._possible(asked, at):
                 continue
             found = self._question(asked, at).ask(self.solver)
-            if found.status is Status.FOUND:
+            if found.status is Status.SOLVED:
                 return self._planned(asked, found, at)
             self.undecided |= found.status is not Status.REFUTED
         return None

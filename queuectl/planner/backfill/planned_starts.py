@@ -228,7 +228,7 @@ class PlannedStarts:
         for gang in gangs:
             question = self._question(gang.request, gang.at, self.gangs, moves=False)
             made = question.ask(self.solver)
-            if made.status is not Status.FOUND:
+            if made.status is not Status.SOLVED:
                 self.gangs = gangs
                 return False
             self.replace(made)

@@ -366,8 +366,8 @@ class Moments:
         return request.with_pods(lambda p: replace(p, shape=self._shape(p.shape, present)))
 
     def _shape(self, shape: Shape, present: Present) -> Shape:
-        known = self._shapes.get((shape.key, present))
-        if known is None:
+        stacked = self._shapes.get((shape.key, present))
+        if stacked is None:
             size = len(shape.vector)
             vector = np.concatenate([shape.vector * there for there in present])
             columns = tuple(
@@ -376,9 +376,9 @@ class Moments:
                 for at, there in enumerate(present)
                 if there
             )
-            known = replace(shape, key=len(self._shapes), vector=vector, columns=columns)
-            self._shapes[shape.key, present] = known
-        return known
+            stacked = replace(shape, key=len(self._shapes), vector=vector, columns=columns)
+            self._shapes[shape.key, present] = stacked
+        return stacked
 
 
 # ---- Expected ends that pass

@@ -76,14 +76,14 @@ class Reservation:
     Attributes:
         victims: those of them that still hold something.
         nodes: indexes (K,) of the nodes it is on, each once.
-        kept: (R, K) the part of the free capacity there that is kept for it now.
+        kept_now: (R, K) the part of the free capacity there that is kept for it now.
     """
 
     request: GangRequest
     node_counts: NodeCounts
     victims: tuple[Admitted, ...]
     nodes: Ints
-    kept: Ints
+    kept_now: Ints
 
     @property
     def uid(self) -> str:

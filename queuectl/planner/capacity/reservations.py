@@ -217,7 +217,7 @@ def _claimable(state: CycleState, request: GangRequest, node_counts: NodeCounts)
         return True
     nodes, need, _ = _on_nodes(state.problem, request, node_counts, ())
     own = state.reservations.get(uid)
-    free = state.open_now(nodes) + (own.kept if own is not None else 0)
+    free = state.open_now(nodes) + (own.kept_now if own is not None else 0)
     return _covers(free, need) and state.quota.allows(request, state.quota.open_beside(others))
 
 

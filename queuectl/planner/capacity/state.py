@@ -227,7 +227,7 @@ class CycleState:
         held: by uid of the gang that waits, the requests of all reservations.
         awaited: by uid of the gang that waits, the uids of the gangs that must leave for its reservation.
         reservations: by uid of the gang that waits; only those for which a part of the free capacity is kept now.
-        kept: the amounts kept for them on each node, (R, N); None = nothing.
+        kept_now: the amounts kept for them on each node, (R, N); None = nothing.
         quota: the use of quota at each instant.
         turns: ClusterQueues with a gang that waits: gangs behind it get no time slice before it.
         departures: how often a running gang was evicted or its repair begun, and how often that was undone.
@@ -244,7 +244,7 @@ class CycleState:
     reservations: dict[str, Reservation] = field(default_factory=dict)
     turns: set[str] = field(default_factory=set)
     departures: int = 0
-    kept: Ints | None = None
+    kept_now: Ints | None = None
     quota: QuotaState = field(init=False)
     _moved: Ints | None = None  # use of the admitted gangs that can move, once asked for
     _free: Ints | None = None
@@ -270,7 +270,7 @@ class CycleState:
     def free(self) -> Ints:
         """(R, N) free at every instant for a gang without a reservation."""
         if self._free is None:
-            if self._one and self.kept is None:
+            if self._one and self.kept_now is None:
                 return self.now.free
             self._free = self._least(slice(None))
         return self._free
@@ -289,7 +289,7 @@ class CycleState:
     def open_now(self, nodes: Ints | slice) -> Ints:
         """(R, K) free now on these nodes and kept for no reservation."""
         now: Ints = self.now.free[:, nodes]
-        return now if self.kept is None else now - self.kept[:, nodes]
+        return now if self.kept_now is None else now - self.kept_now[:, nodes]
 
     def free_without_admissions(self) -> Ints:
         """(R, N) free if the admitted gangs that can move were nowhere."""
@@ -423,18 +423,18 @@ class CycleState:
     def keep(self, reservation: Reservation) -> None:
         """Keep the part of a reservation of the free capacity from all others."""
         self.reservations[reservation.uid] = reservation
-        if self.kept is None:
-            self.kept = np.zeros_like(self.now.free)
+        if self.kept_now is None:
+            self.kept_now = np.zeros_like(self.now.free)
         self.quota.keep(reservation)
-        self.kept[:, reservation.nodes] += reservation.kept
+        self.kept_now[:, reservation.nodes] += reservation.kept_now
         self._touch(reservation.nodes)
 
     def disown(self, uid: str) -> None:
         """The opposite, by uid of the gang that waits; nothing where nothing is kept."""
         reservation = self.reservations.pop(uid, None)
-        if reservation is None or self.kept is None:
+        if reservation is None or self.kept_now is None:
             return
-        self.kept[:, reservation.nodes] -= reservation.kept
+        self.kept_now[:, reservation.nodes] -= reservation.kept_now
         self.quota.open = self.quota.open_beside(self.reservations.values())
         self._touch(reservation.nodes)
 
@@ -449,8 +449,8 @@ class CycleState:
         yield
         self.hold(request, node_counts)
         own = reservations.get(uid)
-        if own is not None and self.kept is not None:
-            self.kept[:, own.nodes] += own.kept
+        if own is not None and self.kept_now is not None:
+            self.kept_now[:, own.nodes] += own.kept_now
             self._touch(own.nodes)
         self.reservations, self.quota.open = reservations, opened
         del self.quota.released[released:]

@@ -71,7 +71,7 @@ class LookAhead(FlavorChooser):
         known = foreseen is not None and foreseen.podset_groups is request.podset_groups
         if known and fits(self.state.free(), request.pods, node_counts):
             self.cycle.moved.add(uid)
-            return Feasibility(Status.FOUND, node_counts)
+            return Feasibility(Status.SOLVED, node_counts)
         return decide(self.state, request, self.solver, opening=self._with_later)
 
     def _with_later(
@@ -89,13 +89,13 @@ class LookAhead(FlavorChooser):
             movable, [request, *later], free, own_solver, request.pending.budget, roughly=True
         )
         self.solver.count(own_solver)
-        if made.status is not Status.FOUND:
+        if made.status is not Status.SOLVED:
             self.reach = len(later) // _FEWER[made.status is Status.REFUTED]
             return None
         for each, node_counts in zip(later, made.new[1:], strict=True):
             self.places[each.pending.workload.uid] = each, node_counts
         self.cycle.moved.add(request.pending.workload.uid)
-        return Feasibility(Status.FOUND, made.new[0], moved(movable, made))
+        return Feasibility(Status.SOLVED, made.new[0], moved(movable, made))
 
     def _later(
         self, movable: Sequence[TentativeAdmission], request: GangRequest, free: Ints, most: int

@@ -213,8 +213,8 @@ def _fix(
 def _in_words(ctx: GangContext, change: SuggestedChange) -> tuple[str, list[dict[str, Any]]]:
     """A change of policy as text, and as plain JSON values."""
 
-    def row(queue: str, field: str, value: object) -> list[dict[str, Any]]:
-        return [{"clusterQueue": queue, "field": field, "value": value}]
+    def row(queue: str, field: str, setting: object) -> list[dict[str, Any]]:
+        return [{"clusterQueue": queue, "field": field, "value": setting}]
 
     match change:
         case AllowPreemption(queue, field, value):

@@ -83,7 +83,7 @@ def _choices(request: GangRequest, out: Mask, free: Ints, then: Ints) -> Iterato
     if not request.podset_groups:
         return
     podset_group = request.hardest
-    pods = podset_group.items[0]
+    pods = podset_group.to_place[0]
     room = caps(free, pods.shape)
     gain = np.where(out, caps(then, pods.shape), 0)
     useful = np.flatnonzero(np.where(out, sum(caps(then, p.shape) for p in request.pods), 0))
@@ -316,4 +316,4 @@ def _fits(
     for at in site.members.tolist():
         room = Resources(zip(index.resources, free[:, at].tolist(), strict=True))
         nodes.append(replace(index.nodes[at], allocatable=room))
-    return place_on(nodes, state.problem, request, ctx.solver) is Status.FOUND
+    return place_on(nodes, state.problem, request, ctx.solver) is Status.SOLVED

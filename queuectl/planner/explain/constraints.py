@@ -238,7 +238,7 @@ def why_unavailable(ctx: GangContext, name: str) -> str:
 
 def _running(ctx: GangContext) -> _Description:
     gangs, leaving, pods = len(ctx.snapshot.admitted), len(ctx.leaving), _largest(ctx)
-    daemons, others, names = False, bool(ctx.snapshot.other_pods), ""
+    daemons, unmanaged, names = False, bool(ctx.snapshot.other_pods), ""
     devices: list[str] = []
     details: dict[str, Any] = {}
     what = "quota of the ClusterQueue and its cohort"
@@ -249,14 +249,14 @@ def _running(ctx: GangContext) -> _Description:
             np.flatnonzero(pods.shape.eligible),
             ctx.problem.now,
         )
-        gangs, daemons, others = len(held.gangs), held.daemons > 0, held.others > 0
-        value = held.running + held.daemons + held.others
+        gangs, daemons, unmanaged = len(held.gangs), held.daemons > 0, held.other_pods > 0
+        value = held.running + held.daemons + held.other_pods
         what = f"{format_quantity(name, value)} of {amount(name, held.total)} on eligible nodes"
         names = f": {some(held.gangs)}" if held.gangs else ""
         details = {"resource": name, "held": value, **held.details}
         devices = _devices_of_others(ctx, pods)
     holders = [counted(gangs, "gang")] if gangs else []
-    holders += ["DaemonSets"] * daemons + ["pods without a queue"] * others
+    holders += ["DaemonSets"] * daemons + ["pods without a queue"] * unmanaged
     verb = "holds" if holders == ["1 gang"] else "hold"
     parts = [f"{joined(holders or ['evicted gangs'])} {verb} {what}{names}"]
     if leaving:

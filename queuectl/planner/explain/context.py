@@ -71,7 +71,7 @@ class GangContext:
             flavors no gang holds it back.
         checks: plans of changed snapshots, up to the gang.
         stated: the reasons of the plan, where it proves that the gang does not start.
-        found: answers to what was asked about it.
+        answers: answers to what was asked about it.
     """
 
     cycle: AdmissionCycle
@@ -82,7 +82,7 @@ class GangContext:
     head: Workload | None
     checks: FixChecks
     stated: tuple[Reason, ...]
-    found: dict[Hashable, Any] = field(default_factory=dict)
+    answers: dict[Hashable, Any] = field(default_factory=dict)
 
     @property
     def problem(self) -> Problem:
@@ -145,9 +145,9 @@ class GangContext:
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """The result of ``make``; it is called once, unless it was cut."""
-        known: T = self.found[key] if key in self.found else make()
+        known: T = self.answers[key] if key in self.answers else make()
         if not self.solver.cut:
-            self.found[key] = known
+            self.answers[key] = known
         return known
 
     def state(self, holders: frozenset[Limit], config: QueueConfig) -> CycleState:

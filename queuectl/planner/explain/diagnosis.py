@@ -119,8 +119,8 @@ def diagnose_those(
     if plan is None or plan.cut:
         plan = plan_cycle.plan(snapshot, stop, cache)
     prepared = begin(survey(snapshot, cache), stop)
-    known = of_plan(plan) if not plan.cut else KnownAnswers({})
-    know(prepared, known)
+    of_the_plan = of_plan(plan) if not plan.cut else KnownAnswers({})
+    know(prepared, of_the_plan)
     left = len(uids)
     for pending in one_by_one(prepared):
         if pending.workload.uid not in uids:
@@ -133,9 +133,9 @@ def diagnose_those(
             yield Diagnosis(pending.workload.uid)  # the reason of its refusal is complete
         else:
             uid = pending.workload.uid
-            refusal = known.refused.get(uid)
+            refusal = of_the_plan.refused.get(uid)
             stated = refusal.reasons if refusal is not None else ()
-            checks = FixChecks(snapshot, uid, stop, cache, known.of_others(uid))
+            checks = FixChecks(snapshot, uid, stop, cache, of_the_plan.of_others(uid))
             yield _diagnosis_of(context_of(prepared.cycle, pending, checks, stated))
         left -= 1
         if not left:
@@ -177,7 +177,7 @@ def conflict_of(ctx: GangContext) -> tuple[tuple[ConstraintGroup, ...], bool]:
     left = tuple(_constraints(ctx))
     status = status_with(ctx, left)
     if status is not Status.REFUTED:
-        return (), status is Status.FOUND and not ctx.stated
+        return (), status is Status.SOLVED and not ctx.stated
     if status_with(ctx, ()) is Status.REFUTED:
         return (ConstraintGroup(Limit.FLEET),), True
     before: tuple[ConstraintGroup, ...] = ()
@@ -187,14 +187,14 @@ def conflict_of(ctx: GangContext) -> tuple[tuple[ConstraintGroup, ...], bool]:
             without = _less(left, constraint)
             if status_with(ctx, without) is Status.REFUTED:
                 left = without
-    needed = (status_with(ctx, _less(left, constraint)) is Status.FOUND for constraint in left)
+    needed = (status_with(ctx, _less(left, constraint)) is Status.SOLVED for constraint in left)
     return left[::-1], all(needed)
 
 
 def _less(
-    constraints: tuple[ConstraintGroup, ...], one: ConstraintGroup
+    constraints: tuple[ConstraintGroup, ...], dropped: ConstraintGroup
 ) -> tuple[ConstraintGroup, ...]:
-    return tuple(c for c in constraints if c != one)
+    return tuple(c for c in constraints if c != dropped)
 
 
 def _constraints(ctx: GangContext) -> Iterator[ConstraintGroup]:

@@ -60,7 +60,7 @@ class Relaxation:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """FOUND with the request of the choice of flavors that fits, and the quota that it lacks of rows that did not count.
+    """SOLVED with the request of the choice of flavors that fits, and the quota that it lacks of rows that did not count.
 
     REFUTED is proved, any other status is open.
     """
@@ -71,7 +71,7 @@ class Verdict:
 
     @property
     def fits(self) -> bool:
-        return self.status is Status.FOUND
+        return self.status is Status.SOLVED
 
 
 def as_it_is(ctx: GangContext) -> Relaxation:
@@ -111,8 +111,8 @@ def _answer(ctx: GangContext, relaxed: Relaxation) -> Verdict:
         if best is not None and sum(short.values()) >= sum(best.short.values()):
             continue
         decision = _decide(ctx, relaxed, state, request)
-        if decision.status is Status.FOUND:
-            best = Verdict(Status.FOUND, request, short)
+        if decision.status is Status.SOLVED:
+            best = Verdict(Status.SOLVED, request, short)
             if short:
                 continue  # another choice of flavors may lack less
             return best

@@ -168,7 +168,7 @@ def quota_short(ctx: GangContext, cycle: AdmissionCycle) -> Mapping[FlavorResour
     lacks = [
         {row: request.charges[row] - left for row, left in state.quota.short(request).items()}
         for _, request in cycle.classes.of(pending, snapshot.queue_of(pending.workload)).requests
-        if decide(state, request, ctx.solver).status is Status.FOUND
+        if decide(state, request, ctx.solver).status is Status.SOLVED
     ]
     return min(lacks, key=lambda rows: sum(rows.values()), default=None)
 

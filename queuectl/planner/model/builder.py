@@ -204,19 +204,19 @@ class ModelBuilder:
 
     def _asked(self, number: int, level: int) -> dict[int, tuple[int, Terms]]:
         """Pods of a class asked in each domain of a level: so many in any case, and by podset groups that choose it or are placed."""
-        asked: dict[int, tuple[int, Terms]] = {}
+        demand: dict[int, tuple[int, Terms]] = {}
         for group, row in zip(self.classes.groups, self.podset_groups, strict=True):
             count = group.count(number)
             if not count or group.level != level:
                 continue
             if level == ANYWHERE:
                 constant, terms = self._placed(group)
-                before, known = asked.get(0, (0, {}))
-                asked[0] = before + count * constant, known
+                before, known = demand.get(0, (0, {}))
+                demand[0] = before + count * constant, known
                 add_terms(known, terms, count)
             for domain, variable in row.items():
-                add_terms(asked.setdefault(domain, (0, {}))[1], {variable: 1}, count)
-        return asked
+                add_terms(demand.setdefault(domain, (0, {}))[1], {variable: 1}, count)
+        return demand
 
     def _add_slices(self, number: int) -> None:
         """In each domain of a slice's level, pods make whole slices."""
@@ -284,9 +284,9 @@ class ModelBuilder:
         free = self.classes.free[:, self.classes.members[node_class]]
         self.patterns[node_class] = add_exact(self.model, free, vectors, totals)
 
-    def left(self, values: Sequence[int]) -> frozenset[int]:
+    def left(self, solution: Sequence[int]) -> frozenset[int]:
         """The gangs that leave in a solution."""
-        return frozenset(gang for gang, variable in self.exits.items() if values[variable])
+        return frozenset(gang for gang, variable in self.exits.items() if solution[variable])
 
     # Objective.
 
@@ -430,7 +430,7 @@ Packing: TypeAlias = dict[int, dict[int, Ints]]  # node class -> pod class -> po
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The answer to one model. When FOUND, ``node_counts`` and the ``domains`` of their required levels, per podset group in order."""
+    """The answer to one model. When SOLVED, ``node_counts`` and the ``domains`` of their required levels, per podset group in order."""
 
     status: Status
     node_counts: tuple[NodeCounts, ...] = ()
@@ -440,7 +440,7 @@ class Placed:
 
 def values_of(built: ModelBuilder, node_counts: Sequence[NodeCounts]) -> list[int]:
     """The values that all variables take under a placement of the podset groups, where no gang leaves."""
-    classes, values = built.classes, [0] * len(built.model.bounds)
+    classes, hint = built.classes, [0] * len(built.model.bounds)
     for group, row in zip(classes.groups, built.podset_groups, strict=True):
         for podset_group in group.podset_groups:
             placed = node_counts[podset_group]
@@ -450,32 +450,32 @@ def values_of(built: ModelBuilder, node_counts: Sequence[NodeCounts]) -> list[in
                 for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
                     node_class = classes.class_of(node)
                     assert node_class is not None
-                    values[built.pods[number][node_class]] += count
+                    hint[built.pods[number][node_class]] += count
             if group.level != ANYWHERE:
                 domain = classes.trees[group.tree].domain[group.level]
-                values[row[int(domain[placed[0][0][0]])]] += 1
+                hint[row[int(domain[placed[0][0][0]])]] += 1
     for variable, others, coeffs, size in built.derived:
-        values[variable] = sum(k * values[v] for v, k in zip(others, coeffs, strict=True)) // size
-    return values
+        hint[variable] = sum(k * hint[v] for v, k in zip(others, coeffs, strict=True)) // size
+    return hint
 
 
 def pack_all(
-    built: ModelBuilder, values: Sequence[int], solver: Solver, budget: int = 0
+    built: ModelBuilder, solution: Sequence[int], solver: Solver, budget: int = 0
 ) -> tuple[Packing, set[int] | Solution]:
     """Pods per node of every class; with the node classes that have no packing, or the outcome that ended it."""
     packing: Packing = {}
     failed: set[int] = set()
     for node_class, nodes in enumerate(built.classes.members):
         there = built.pod_classes_in(node_class)
-        totals = [values[built.pods[number][node_class]] for number in there]
-        asked = [number for number, count in zip(there, totals, strict=True) if count]
-        if not asked:
+        totals = [solution[built.pods[number][node_class]] for number in there]
+        with_pods = [number for number, count in zip(there, totals, strict=True) if count]
+        if not with_pods:
             continue
         if node_class in built.patterns:
-            placed = built.patterns[node_class].read(values, totals)
-            packing[node_class] = {number: placed[there.index(number)] for number in asked}
+            placed = built.patterns[node_class].read(solution, totals)
+            packing[node_class] = {number: placed[there.index(number)] for number in with_pods}
             continue
-        vectors = [built.classes.pods[number][0].vector for number in asked]
+        vectors = [built.classes.pods[number][0].vector for number in with_pods]
         counts = [count for count in totals if count]
         packed = _pack(built.classes.free[:, nodes], vectors, counts, solver, budget)
         if isinstance(packed, Solution):
@@ -483,7 +483,7 @@ def pack_all(
                 return packing, packed
             failed.add(node_class)
         else:
-            packing[node_class] = dict(zip(asked, packed, strict=True))
+            packing[node_class] = dict(zip(with_pods, packed, strict=True))
     return packing, failed
 
 
@@ -498,12 +498,12 @@ def _pack(
     totals = [model.var(count, count) for count in counts]
     exact = add_exact(model, free, vectors, totals)
     outcome = solver.solve(model, budget)
-    if outcome.status is not Status.FOUND:
+    if outcome.status is not Status.SOLVED:
         return outcome
-    return exact.read(outcome.values, counts)
+    return exact.read(outcome.assignment, counts)
 
 
-def hand_out(built: ModelBuilder, values: Sequence[int], packing: Packing) -> Placed:
+def hand_out(built: ModelBuilder, solution: Sequence[int], packing: Packing) -> Placed:
     """Give the packed pods to the podset groups, finest required level first: what they leave is enough for the coarser."""
     classes = built.classes
     left = [np.zeros(classes.free.shape[1], dtype=np.int64) for _ in classes.pods]
@@ -514,7 +514,7 @@ def hand_out(built: ModelBuilder, values: Sequence[int], packing: Packing) -> Pl
     domains = [ANYWHERE] * len(classes.podset_groups)
     for at in sorted(range(len(classes.groups)), key=lambda at: -classes.groups[at].level):
         group = classes.groups[at]
-        chosen = [d for d, v in built.podset_groups[at].items() for _ in range(values[v])]
+        chosen = [d for d, v in built.podset_groups[at].items() for _ in range(solution[v])]
         for place, podset_group in enumerate(group.podset_groups):
             if group.level != ANYWHERE:
                 domains[podset_group] = chosen[place]
@@ -524,7 +524,7 @@ def hand_out(built: ModelBuilder, values: Sequence[int], packing: Packing) -> Pl
     in_order = tuple(
         node_counts[podset_group] for podset_group in range(len(classes.podset_groups))
     )
-    return Placed(Status.FOUND, in_order, tuple(domains))
+    return Placed(Status.SOLVED, in_order, tuple(domains))
 
 
 def _nodes(classes: PlacementClasses, group: GroupClass, domain: int) -> Ints:
@@ -544,9 +544,9 @@ def _take(left: Ints, nodes: Ints, count: int) -> tuple[Ints, Ints]:
     return used, shares
 
 
-def _as_placed(classes: PlacementClasses, podset_group: int, taken: NodeCounts) -> NodeCounts:
-    asked = classes.podset_groups[podset_group]
-    if not asked.on_one_node:
-        return taken
-    node = taken[0][0]
-    return tuple((node, np.array([p.count], dtype=np.int64)) for p in asked.pods)
+def _as_placed(classes: PlacementClasses, podset_group: int, on_nodes: NodeCounts) -> NodeCounts:
+    group = classes.podset_groups[podset_group]
+    if not group.on_one_node:
+        return on_nodes
+    node = on_nodes[0][0]
+    return tuple((node, np.array([p.count], dtype=np.int64)) for p in group.pods)

@@ -102,7 +102,7 @@ class PlacementClasses:
         for number, podset_group in enumerate(self.podset_groups):
             tree = self._tree(podset_group.tree)
             pods = []
-            for p in podset_group.items:
+            for p in podset_group.to_place:
                 key = (p.shape.key, tree)
                 if key not in numbers:
                     numbers[key] = len(self.pods)

@@ -147,19 +147,19 @@ def _tightest(sizes: Ints, usable: Ints, k: int, count: int) -> Ints:
 
     ``reach[i][j]`` is a bit set: the sums of j of the first i domains.
     """
-    values = [int(sizes[i]) for i in usable]
+    amounts = [int(sizes[i]) for i in usable]
     reach: list[list[int]] = [[1] + [0] * k]
-    for value in values:
+    for value in amounts:
         before = reach[-1]
         reach.append([1] + [before[j] | before[j - 1] << value for j in range(1, k + 1)])
     enough = reach[-1][k] >> count
     total = count + ((enough & -enough).bit_length() - 1)
     chosen: list[int] = []
     need = k
-    for i in range(len(values), 0, -1):
+    for i in range(len(amounts), 0, -1):
         if need and not reach[i - 1][need] >> total & 1:
             chosen.append(int(usable[i - 1]))
-            total -= values[i - 1]
+            total -= amounts[i - 1]
             need -= 1
     return np.array(chosen, dtype=np.int64)
 
@@ -289,7 +289,7 @@ class GangLoad:
         counts: dict[Shape, int] = {}  # gangs come in many, shapes in few
         for request in requests:
             for podset_group in request.podset_groups:
-                for pods in podset_group.items:
+                for pods in podset_group.to_place:
                     counts[pods.shape] = counts.get(pods.shape, 0) + pods.count
         for shape, count in counts.items():
             self.put(shape.vector, count, shape.eligible)

@@ -260,9 +260,9 @@ def _sort(
         yield _Sorted(pending, place(workload), key, _one(common, _equal(pending, key, config)))
 
 
-def _one(common: dict[Hashable, Hashable], made: H) -> H:
-    """The object that is used for all that are equal to ``made``."""
-    return cast(H, common.setdefault(made, made))
+def _one(common: dict[Hashable, Hashable], key: H) -> H:
+    """The object that is used for all that are equal to ``key``."""
+    return cast(H, common.setdefault(key, key))
 
 
 def _equal(pending: Pending, key: ClassKey, config: QueueConfig) -> Hashable:

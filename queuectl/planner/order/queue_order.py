@@ -257,9 +257,9 @@ class StrictFifoHeads:
             self._share_nodes(a, b) for a in sorted(ours) for b in sorted(theirs)
         )
 
-    def _share_nodes(self, one: str, other: str) -> bool:
+    def _share_nodes(self, ours: str, theirs: str) -> bool:
         flavors = self.problem.snapshot.config.flavors
-        a, b = flavors.get(one), flavors.get(other)
+        a, b = flavors.get(ours), flavors.get(theirs)
         if a is None or b is None or a.topology is None or b.topology is None:
             return False
         index = self.problem.index

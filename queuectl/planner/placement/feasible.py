@@ -5,7 +5,7 @@ no domain has room even alone; all pods together exceed all nodes together; or a
 neither.
 
 The model also places gangs together, in the cycle and as the final check of each plan. A solution of the aggregated model is packed node by node; a node class that does not pack gets exact rows
-(:mod:`queuectl.planner.model.patterns`) and the model is solved again. So the answer is never wrong: FOUND means placed on real
+(:mod:`queuectl.planner.model.patterns`) and the model is solved again. So the answer is never wrong: SOLVED means placed on real
 amounts, REFUTED means that no placement exists.
 """
 
@@ -49,19 +49,19 @@ def place_jointly(classes: PlacementClasses, solver: Solver, budget: int = 0) ->
     while True:
         built = ModelBuilder(classes, exact)
         outcome = solver.solve(built.model, budget)
-        if outcome.status is not Status.FOUND:
+        if outcome.status is not Status.SOLVED:
             return Placed(outcome.status, alarm=outcome.alarm)
-        packing, failed = pack_all(built, outcome.values, solver, budget)
+        packing, failed = pack_all(built, outcome.assignment, solver, budget)
         if isinstance(failed, Solution):
             return Placed(failed.status, alarm=failed.alarm)
         if not failed:
-            return hand_out(built, outcome.values, packing)
+            return hand_out(built, outcome.assignment, packing)
         exact |= failed
 
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """Whether all gangs fit together; when FOUND, the node counts of the movable ones and of the new ones, in order."""
+    """Whether all gangs fit together; when SOLVED, the node counts of the movable ones and of the new ones, in order."""
 
     status: Status
     moved: tuple[NodeCounts, ...] = ()
@@ -94,22 +94,24 @@ def arrange(
     answer = place_jointly(
         PlacementClasses([u for r in requests for u in r.podset_groups], free), solver, budget
     )
-    if answer.status is not Status.FOUND:
+    if answer.status is not Status.SOLVED:
         return Arrangement(answer.status, alarm=answer.alarm)
-    found = [_joined(parts) for parts in per_request(requests, answer.node_counts)]
+    placements = [_joined(parts) for parts in per_request(requests, answer.node_counts)]
     left = free.copy()
-    for request, node_counts in zip(requests, found, strict=True):
+    for request, node_counts in zip(requests, placements, strict=True):
         take(left, request.pods, node_counts)
     for at, domains in enumerate(per_request(requests, answer.domains)):
         request = requests[at]
-        give_back(left, request.pods, found[at])
+        give_back(left, request.pods, placements[at])
         if at < len(movable) and fits(left, request.pods, movable[at].node_counts):
-            found[at] = movable[at].node_counts
+            placements[at] = movable[at].node_counts
         elif not roughly:
             within = [_inside(u, d) for u, d in zip(request.podset_groups, domains, strict=True)]
-            found[at] = greedy.first(request, left, within) or found[at]
-        take(left, request.pods, found[at])
-    return Arrangement(Status.FOUND, tuple(found[: len(movable)]), tuple(found[len(movable) :]))
+            placements[at] = greedy.first(request, left, within) or placements[at]
+        take(left, request.pods, placements[at])
+    return Arrangement(
+        Status.SOLVED, tuple(placements[: len(movable)]), tuple(placements[len(movable) :])
+    )
 
 
 def per_request(
@@ -162,13 +164,13 @@ def confirm(state: CycleState, solver: Solver) -> Placed:
     if model.bounds:
         model.hint = hint
         outcome = solver.solve(model)
-        if outcome.status is not Status.FOUND:
+        if outcome.status is not Status.SOLVED:
             return Placed(outcome.status, alarm=outcome.alarm)
-        if classes is not None and list(outcome.values) != hint:
+        if classes is not None and list(outcome.assignment) != hint:
             answer = place_jointly(classes, solver)
             parts = per_request(requests, answer.node_counts)
             return Placed(answer.status, tuple(map(_joined, parts)), alarm=answer.alarm)
-    return Placed(Status.FOUND, tuple(admission.node_counts for admission in state.admissions))
+    return Placed(Status.SOLVED, tuple(admission.node_counts for admission in state.admissions))
 
 
 def _free_there(state: CycleState, nodes: Ints) -> Ints:
@@ -227,18 +229,18 @@ class _QuotaRows:
     def passed_up(self, pool: QuotaNode, row: FlavorResource, terms: _Terms) -> int:
         """The use that a pool passes up, as a variable; at the root, where nothing is passed up, -1."""
         used = self.use.used_of(pool, row)
-        others = used - sum(c * self.hint[v] for v, c in terms.items())
+        of_others = used - sum(c * self.hint[v] for v, c in terms.items())
         brought = sum(c * self.before[v] for v, c in terms.items())
         subtree, local = pool.subtree.get(row, 0), pool.local.get(row, 0)
         if pool.parent is None:
-            most = max(subtree - others, brought)
+            most = max(subtree - of_others, brought)
             self.model.at_most(list(terms), list(terms.values()), most)
             return -1
-        now, before = pool.passed_up(row, used), pool.passed_up(row, others + brought)
+        now, before = pool.passed_up(row, used), pool.passed_up(row, of_others + brought)
         limit = pool.borrowing.get(row)
         most = now if limit is None else max(before, min(now, subtree - local + limit))
         over = self.var(0, most, now, before)
-        self.model.at_most([*terms, over], [*terms.values(), -1], local - others)
+        self.model.at_most([*terms, over], [*terms.values(), -1], local - of_others)
         return over
 
     def var(self, low: int, high: int, hint: int, before: int) -> int:
@@ -260,8 +262,8 @@ class Feasibility:
     """Whether a gang fits.
 
     Attributes:
-        status: FOUND, REFUTED (proved), UNKNOWN or DEFECT.
-        node_counts: where its pods go, when FOUND.
+        status: SOLVED, REFUTED (proved), UNKNOWN or DEFECT.
+        node_counts: where its pods go, when SOLVED.
         moved: admitted gangs that must be placed elsewhere for it, and where.
         planned: likewise, gangs with a planned start.
         alarm: what broke, when DEFECT.
@@ -282,7 +284,7 @@ def place(request: GangRequest, free: Ints, solver: Solver) -> Feasibility:
     """Whether a gang alone fits a free matrix (R, N), and where."""
     found = greedy.find(request, free, lambda shape: caps(free, shape))
     if found is not None:
-        return Feasibility(Status.FOUND, found)
+        return Feasibility(Status.SOLVED, found)
     if greedy.exact(request) or refuted_by_sums(request, free):
         return Feasibility(Status.REFUTED)
     return _ask_solver((), request, free, solver)
@@ -294,7 +296,7 @@ def fits_apart(request: GangRequest, free: Ints) -> bool:
     for group in request.podset_groups:
         if group.sliced:
             return False
-        fits = np.stack([caps(free, pods.shape) for pods in group.items])
+        fits = np.stack([caps(free, pods.shape) for pods in group.to_place])
         these = np.flatnonzero((fits > 0).all(axis=0) & unused)
         if not len(these):
             return False
@@ -302,7 +304,7 @@ def fits_apart(request: GangRequest, free: Ints) -> bool:
             domain = group.tree.domain[group.required][these]
             these = these[domain == np.bincount(domain).argmax()]
         least = fits[:, these].min(axis=1).tolist()
-        needed = sum(-(-p.count // most) for p, most in zip(group.items, least, strict=True))
+        needed = sum(-(-p.count // most) for p, most in zip(group.to_place, least, strict=True))
         if needed > len(these):
             return False
         unused[these[:needed]] = False
@@ -323,7 +325,7 @@ def decide(
     solver.placements += 1
     found = greedy.find(request, state.free(), state.caps)
     if found is not None:
-        return Feasibility(Status.FOUND, found)
+        return Feasibility(Status.SOLVED, found)
     movable = [k for k in state.admissions if not k.fixed and k.request.podset_groups]
     if greedy.exact(request) and not movable:
         return Feasibility(Status.REFUTED)
@@ -361,7 +363,7 @@ def _search(
         if solver.ended():
             break
         decision = _ask_solver(near, request, beside, solver)
-        if decision.status is Status.FOUND:
+        if decision.status is Status.SOLVED:
             return decision
     if much_smaller and _ask_solver(few, request, free, solver).status is Status.REFUTED:
         return Feasibility(Status.REFUTED)
@@ -376,7 +378,7 @@ def _in_the_way(
     All admitted gangs are not among the answers.
     """
     podset_group = request.podset_groups[0]
-    tree, pods = podset_group.tree, podset_group.items
+    tree, pods = podset_group.tree, podset_group.to_place
     if not tree.depth:
         return
     fine = tree.depth - 1
@@ -411,7 +413,7 @@ def _one_by_one(
         found[at] = node_counts
     new = found.pop(len(near))
     others = [(near[at], node_counts) for at, node_counts in sorted(found.items())]
-    return Feasibility(Status.FOUND, new, tuple(others))
+    return Feasibility(Status.SOLVED, new, tuple(others))
 
 
 def _free_without(state: CycleState, near: Sequence[TentativeAdmission]) -> Ints:
@@ -429,7 +431,7 @@ def refuted_by_sums(request: GangRequest, free: Ints) -> bool:
 def _some_domain_holds(podset_group: PodSetGroup, free: Ints) -> bool:
     level = ANYWHERE if podset_group.on_one_node else podset_group.required
     holds: Mask | None = None
-    for pods in podset_group.items:
+    for pods in podset_group.to_place:
         enough = _holding(podset_group, pods, level, free) >= pods.count
         holds = enough if holds is None else holds & enough
     return holds is None or bool(holds.any())
@@ -447,21 +449,21 @@ def _ask_solver(
     if solver.ended():
         return Feasibility(Status.UNKNOWN)
     made = arrange(movable, [request], free, solver, request.pending.budget)
-    if made.status is not Status.FOUND:
+    if made.status is not Status.SOLVED:
         return Feasibility(made.status, alarm=made.alarm)
     left = free.copy()
     for admission, node_counts in zip(movable, made.moved, strict=True):
         take(left, admission.request.pods, node_counts)
     return Feasibility(
-        Status.FOUND, greedy.narrowed(request, left, made.new[0]), moved(movable, made)
+        Status.SOLVED, greedy.narrowed(request, left, made.new[0]), moved(movable, made)
     )
 
 
 def moved(
-    movable: Sequence[TentativeAdmission], made: Arrangement
+    movable: Sequence[TentativeAdmission], arrangement: Arrangement
 ) -> tuple[tuple[TentativeAdmission, NodeCounts], ...]:
     """The gangs that are elsewhere now, and where."""
-    pairs = zip(movable, made.moved, strict=True)
+    pairs = zip(movable, arrangement.moved, strict=True)
     return tuple(
         (admission, node_counts)
         for admission, node_counts in pairs

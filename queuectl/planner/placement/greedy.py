@@ -208,14 +208,14 @@ def find_near(
     return _Scratch(free, caps_of, near.copy()).pack(request.podset_groups, order, within)
 
 
-def narrowed(request: GangRequest, free: Ints, found: NodeCounts) -> NodeCounts:
+def narrowed(request: GangRequest, free: Ints, node_counts: NodeCounts) -> NodeCounts:
     """A placement found otherwise, or a narrower one. Podsets that are spread evenly are not drawn together."""
     if not one_tree(request) or any(p.balanced for p in request.pods):
-        return found
+        return node_counts
     other = find(request, free, lambda shape: caps(free, shape))
     if other is None:
-        return found
-    return min(found, other, key=partial(_rank, request))
+        return node_counts
+    return min(node_counts, other, key=partial(_rank, request))
 
 
 def _rank(request: GangRequest, node_counts: NodeCounts) -> tuple[int, ...]:
@@ -247,19 +247,19 @@ def _each_alone(
     return None
 
 
-def _narrowest(request: GangRequest, free: Ints, known: dict[int, Ints]) -> NodeCounts | None:
+def _narrowest(request: GangRequest, free: Ints, fits: dict[int, Ints]) -> NodeCounts | None:
     """The narrowest of three placements: each podset group where it alone is best, in either order, and all close together.
 
     Args:
         request: the gang under one choice of flavors.
         free: (R, N).
-        known: key of a shape to the pods of it that fit each node.
+        fits: key of a shape to the pods of it that fit each node.
     """
 
     def caps_of(shape: Shape) -> Ints:
-        if shape.key not in known:
-            known[shape.key] = caps(free, shape)
-        return known[shape.key]
+        if shape.key not in fits:
+            fits[shape.key] = caps(free, shape)
+        return fits[shape.key]
 
     groups, scratch = request.podset_groups, _Scratch(free, caps_of)
     orders = _orders(groups, free)
@@ -471,10 +471,10 @@ def _filled(capacity: ShapeCapacity, level: int, pods: ShapePods) -> Filled | No
     return capacity.anywhere(count) if level == ANYWHERE else capacity.best_domain(level, count)
 
 
-def _pods_per_node(tree: Tree, found: Filled) -> PodsPerNode:
+def _pods_per_node(tree: Tree, filled: Filled) -> PodsPerNode:
     """Node indexes and pods of what :mod:`queuectl.planner.placement.single` found."""
-    positions = np.array([at for at, _ in found[1]], dtype=np.int64)
-    return tree.order[positions], np.array([count for _, count in found[1]], dtype=np.int64)
+    positions = np.array([at for at, _ in filled[1]], dtype=np.int64)
+    return tree.order[positions], np.array([count for _, count in filled[1]], dtype=np.int64)
 
 
 def _inside(counts: Ints, mask: Mask | None) -> Ints:
@@ -482,11 +482,11 @@ def _inside(counts: Ints, mask: Mask | None) -> Ints:
     return counts if mask is None else np.where(mask, counts, 0)
 
 
-def both(one: Mask | None, other: Mask | None) -> Mask | None:
+def both(first: Mask | None, second: Mask | None) -> Mask | None:
     """Nodes in both masks; None = no bounds."""
-    if one is None or other is None:
-        return other if one is None else one
-    shared: Mask = one & other
+    if first is None or second is None:
+        return second if first is None else first
+    shared: Mask = first & second
     return shared
 
 

@@ -247,11 +247,11 @@ class Wholes:
     """The nodes and racks that are whole and free before some gangs start.
 
     Attributes:
-        taken: nodes that other gangs of the same plan use, which are not whole any more.
+        in_use: nodes that other gangs of the same plan use, which are not whole any more.
     """
 
     problem: Problem
-    taken: Mask | None = None
+    in_use: Mask | None = None
 
     @cached_property
     def nodes(self) -> Mask:
@@ -260,7 +260,7 @@ class Wholes:
         )
         gangs = (self.problem.usage.free != self.problem.index.allocatable).any(axis=0)
         free: Mask = self.problem.index.ready & ~gangs & untouched & self._worth
-        return free if self.taken is None else free & ~self.taken
+        return free if self.in_use is None else free & ~self.in_use
 
     @cached_property
     def _worth(self) -> Mask:

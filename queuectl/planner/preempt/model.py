@@ -173,7 +173,7 @@ class UsableNodes:
     def decide(self, victims: Mask, solver: Solver) -> tuple[Status, NodeCounts | None]:
         """Whether the gang fits then, by the model, and where by nodes of the fleet."""
         made = arrange((), [self.request], self.after(victims), solver, self.request.pending.budget)
-        found = made.status is Status.FOUND
+        found = made.status is Status.SOLVED
         return made.status, on_fleet(self.nodes, made.new[0]) if found else None
 
 

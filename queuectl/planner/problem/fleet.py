@@ -237,19 +237,23 @@ class FleetIndex:
         self._trees: dict[tuple[str, ...], Tree] = {}
 
     def room(
-        self, asked: tuple[object, ...], flavors: Flavors, excluded: frozenset[str]
+        self, request: tuple[object, ...], flavors: Flavors, excluded: frozenset[str]
     ) -> NodeRoom | None:
         """The nodes that have room for what these objects ask with these flavors; None = not known."""
-        known = self._room.get((*_by_identity(asked, flavors), excluded))
+        known = self._room.get((*_by_identity(request, flavors), excluded))
         return known[1] if known is not None else None
 
     def note_room(
-        self, asked: tuple[object, ...], flavors: Flavors, excluded: frozenset[str], room: NodeRoom
+        self,
+        request: tuple[object, ...],
+        flavors: Flavors,
+        excluded: frozenset[str],
+        room: NodeRoom,
     ) -> None:
         if len(self._room) >= _MASKS_KEPT:
             self._room.clear()
         # The objects are kept, so that their ids name them.
-        self._room[*_by_identity(asked, flavors), excluded] = asked, room
+        self._room[*_by_identity(request, flavors), excluded] = request, room
 
     def tree(self, levels: tuple[str, ...]) -> Tree:
         if levels not in self._trees:
@@ -320,10 +324,10 @@ def _keys_read(rules: NodeRules) -> tuple[list[str], bool]:
     return sorted(keys), by_name
 
 
-def _classes(values: Iterable[object]) -> Ints:
-    """Number equal values alike."""
+def _classes(labels: Iterable[object]) -> Ints:
+    """Number equal labels alike."""
     seen: dict[object, int] = {}
-    return np.array([seen.setdefault(value, len(seen)) for value in values], dtype=np.int64)
+    return np.array([seen.setdefault(value, len(seen)) for value in labels], dtype=np.int64)
 
 
 def index_of(fleet: Fleet, cache: PlannerCache) -> FleetIndex:
@@ -331,6 +335,6 @@ def index_of(fleet: Fleet, cache: PlannerCache) -> FleetIndex:
     return cache.get(fleet, FleetIndex) or cache.keep(fleet, FleetIndex(fleet))
 
 
-def _by_identity(asked: tuple[object, ...], flavors: Flavors) -> tuple[object, ...]:
+def _by_identity(request: tuple[object, ...], flavors: Flavors) -> tuple[object, ...]:
     """Hashing all that a gang asks takes longer than most answers."""
-    return (*map(id, asked), *(tuple(chosen.items()) for chosen in flavors))
+    return (*map(id, request), *(tuple(chosen.items()) for chosen in flavors))

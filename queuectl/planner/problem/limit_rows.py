@@ -168,11 +168,11 @@ def _with_shared_gpus(snapshot: Snapshot, cache: PlannerCache) -> Snapshot:
 
 
 def _shared_nodes(snapshot: Snapshot, cache: PlannerCache) -> _SharedNodes:
-    known = cache.get(snapshot.fleet, _SharedNodes)
+    shared_nodes = cache.get(snapshot.fleet, _SharedNodes)
     weights = snapshot.config.rules.accounting.gpus
-    if known is not None and known.config.rules.accounting.gpus is not weights:
-        known = None
-    if known is None:
+    if shared_nodes is not None and shared_nodes.config.rules.accounting.gpus is not weights:
+        shared_nodes = None
+    if shared_nodes is None:
         by_resource: dict[str, list[Node]] = {}
         offers = {id(n.allocatable): n.allocatable for n in snapshot.fleet.nodes}
         done = any(map(is_limit_row, {name for amounts in offers.values() for name in amounts}))
@@ -181,12 +181,14 @@ def _shared_nodes(snapshot: Snapshot, cache: PlannerCache) -> _SharedNodes:
             for resource in (r for r in node.allocatable if weights.shared(r, node.labels)):
                 by_resource.setdefault(resource, []).append(node)
         shared = {resource: tuple(nodes) for resource, nodes in by_resource.items()}
-        known = _SharedNodes(config=snapshot.config, by_resource=shared)
-        cache.keep(snapshot.fleet, known)
-    elif known.config is not snapshot.config:
-        known = _SharedNodes(known.fleets, config=snapshot.config, by_resource=known.by_resource)
-        cache.keep(snapshot.fleet, known)
-    return known
+        shared_nodes = _SharedNodes(config=snapshot.config, by_resource=shared)
+        cache.keep(snapshot.fleet, shared_nodes)
+    elif shared_nodes.config is not snapshot.config:
+        shared_nodes = _SharedNodes(
+            shared_nodes.fleets, config=snapshot.config, by_resource=shared_nodes.by_resource
+        )
+        cache.keep(snapshot.fleet, shared_nodes)
+    return shared_nodes
 
 
 def _offer_of(
@@ -373,7 +375,7 @@ def _with_reservations(snapshot: Snapshot, cache: PlannerCache) -> Snapshot:
         reservation_of_row(n) for node in snapshot.fleet.nodes[:1] for n in node.allocatable
     ):
         return snapshot
-    offer = cache(lambda amounts: amounts + rows_beside(amounts, reservations))
+    offer = _offer_beside(reservations)
     known = cache.get(snapshot.fleet, _Rowed) or cache.keep(snapshot.fleet, _Rowed())
 
     def among(gang: Pending | Admitted) -> tuple[Occurrence, ...]:
@@ -387,6 +389,10 @@ def _with_reservations(snapshot: Snapshot, cache: PlannerCache) -> Snapshot:
         lambda gang: _beside_of(gang.workload, among(gang)),
     )
     return replace(rowed, other_pods=_other_pods(snapshot))
+
+
+def _offer_beside(reservations: tuple[Occurrence, ...]) -> Callable[[Resources], Resources]:
+    return cache(lambda amounts: amounts + rows_beside(amounts, reservations))
 
 
 def _rows(occurrences: Iterable[Occurrence]) -> _Rows:

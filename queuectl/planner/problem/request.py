@@ -157,18 +157,20 @@ def _taken(share: PodSetPlacement, missing: dict[str, int]) -> Iterator[tuple[st
             yield node, taken
 
 
-def joined(cut: SplitGang, asked: Sequence[PodSet], parts: Sequence[PodSetPlacement]) -> Placement:
+def joined(
+    cut: SplitGang, requested: Sequence[PodSet], parts: Sequence[PodSetPlacement]
+) -> Placement:
     """The placement of the whole gang.
 
     Args:
         cut: how it was cut.
-        asked: its parts.
+        requested: its parts.
         parts: the placement of each.
     """
     podsets = []
     for number, podset in enumerate(cut.whole.podsets):
         own = [at for at, of in enumerate(cut.podsets) if of == number]
-        shares = tuple(FlavorShare(asked[at].count, parts[at].flavors) for at in own)
+        shares = tuple(FlavorShare(requested[at].count, parts[at].flavors) for at in own)
         podsets.append(
             PodSetPlacement(
                 podset.name,
@@ -235,8 +237,8 @@ class PodSetGroup:
         return self.bundle is not None and self.required == self.tree.depth
 
     @property
-    def items(self) -> tuple[ShapePods, ...]:
-        """The items that are placed for it: its pods, or all of them as one where they share a node."""
+    def to_place(self) -> tuple[ShapePods, ...]:
+        """The pods that are placed for it: its pods, or all of them as one where they share a node."""
         return (self.bundle,) if self.on_one_node and self.bundle is not None else self.pods
 
     def with_pods(self, change: Callable[[ShapePods], ShapePods]) -> PodSetGroup:

@@ -77,13 +77,13 @@ def usage_of(snapshot: Snapshot, cache: PlannerCache) -> AdmittedUsage:
     return cache.keep(snapshot.fleet, _advance(last, snapshot, index))
 
 
-def _charge_alike(one: QueueConfig, other: QueueConfig) -> bool:
+def _charge_alike(before: QueueConfig, after: QueueConfig) -> bool:
     """Whether each gang has the same charges under two configurations: they differ in quota, policy or labels only."""
-    return one is other or (
-        one.local_queues is other.local_queues
-        and one.rules is other.rules
-        and one.cluster_queues.keys() == other.cluster_queues.keys()
-        and _on_nodes(one) == _on_nodes(other)
+    return before is after or (
+        before.local_queues is after.local_queues
+        and before.rules is after.rules
+        and before.cluster_queues.keys() == after.cluster_queues.keys()
+        and _on_nodes(before) == _on_nodes(after)
     )
 
 

@@ -43,7 +43,7 @@ class Holders:
         running: amount of the running gangs.
         gangs: ``namespace/name`` of each of them that holds any, the largest amount first.
         daemons: amount of the pods of DaemonSets.
-        others: amount of all other pods without a queue.
+        other_pods: amount of all other pods without a queue.
         before: amount of the gangs that come first in this plan, and of what is reserved.
     """
 
@@ -51,7 +51,7 @@ class Holders:
     running: int = 0
     gangs: tuple[str, ...] = ()
     daemons: int = 0
-    others: int = 0
+    other_pods: int = 0
     before: int = 0
 
     def words(self, resource: str) -> str:
@@ -59,7 +59,7 @@ class Holders:
         kinds = [
             (self.running, _gangs(self.gangs)),
             (self.daemons, "DaemonSets"),
-            (self.others, "pods without a queue"),
+            (self.other_pods, "pods without a queue"),
             (self.before, "gangs before it"),
         ]
         held = sorted((kind for kind in kinds if kind[0] > 0), key=lambda kind: -kind[0])
@@ -77,7 +77,7 @@ class Holders:
             "of": self.total,
             "running": self.running,
             "daemonSets": self.daemons,
-            "otherPods": self.others,
+            "otherPods": self.other_pods,
             "before": self.before,
             "holders": list(self.gangs[:NAMED]),
         }
@@ -150,8 +150,8 @@ def _named(resource: str) -> str:
     return asked if asked.startswith(ONE_NUMA_NODE) else f"devices for {asked}"
 
 
-def _amount(resource: str, value: int) -> str:
-    return f"{value} pod slots" if resource == PODS else amount(resource, value)
+def _amount(resource: str, needed: int) -> str:
+    return f"{needed} pod slots" if resource == PODS else amount(resource, needed)
 
 
 def in_words(lacks: Sequence[Lack]) -> str:
@@ -185,7 +185,7 @@ def lacks_of(state: CycleState, pods: ShapePods, nodes: Ints, free: Ints) -> tup
         fits = here // vector
         short = np.equal(fits, fits.min(axis=0))
     key = (2 << np.arange(columns.size)) @ short + never
-    found = []
+    lacks = []
     for value, alike in _kinds(key[short.any(axis=0)], key):
         rows = [i for i in range(columns.size) if value >> i & 2]
         named = _shown(state.problem, [int(columns[i]) for i in rows])
@@ -198,8 +198,8 @@ def lacks_of(state: CycleState, pods: ShapePods, nodes: Ints, free: Ints) -> tup
             None if value & 1 else holders_of(state, named[0], nodes[alike], free),
             further,
         )
-        found.append(lack)
-    return tuple(sorted(found, key=lambda lack: (lack.held is None, -lack.nodes)))
+        lacks.append(lack)
+    return tuple(sorted(lacks, key=lambda lack: (lack.held is None, -lack.nodes)))
 
 
 def _kinds(out: Ints, key: Ints) -> Iterator[tuple[int, Mask]]:
@@ -295,7 +295,7 @@ class LargestFit:
     """
 
     podset_group: PodSetGroup
-    items: tuple[ShapePods, ...]
+    pods: tuple[ShapePods, ...]
     domain: int
     fits: tuple[int, ...]
     nodes: int
@@ -306,7 +306,7 @@ class LargestFit:
     @property
     def short(self) -> bool:
         """Whether these sums alone prove that the podset group does not fit."""
-        return any(n < p.count for n, p in zip(self.fits, self.items, strict=True))
+        return any(n < p.count for n, p in zip(self.fits, self.pods, strict=True))
 
     @property
     def name(self) -> str:
@@ -331,7 +331,7 @@ class LargestFit:
             return f"one node with room for {pods} is needed"
         parts = [
             f"{_more((p.count - n) * p.size, n)} {kind_of(p, self._short)}{slices_of(self.podset_group, p)}"
-            for n, p in zip(self.fits, self.items, strict=True)
+            for n, p in zip(self.fits, self.pods, strict=True)
             if n < p.count
         ]
         return f"room for {' and '.join(parts)} is needed{where(self.podset_group)}"
@@ -367,13 +367,13 @@ class LargestFit:
     def _held(self) -> str:
         pairs = [
             (min(n, p.count) * p.size, f"{min(n, p.count) * p.size} of {p.total}")
-            for n, p in zip(self.fits, self.items, strict=True)
+            for n, p in zip(self.fits, self.pods, strict=True)
         ]
-        whole = " in whole slices" if any(p.slices or p.size > 1 for p in self.items) else ""
+        whole = " in whole slices" if any(p.slices or p.size > 1 for p in self.pods) else ""
         if len(pairs) > 1:
             parts = [
                 f"{text} {kind_of(p, self._short)}"
-                for (_, text), p in zip(pairs, self.items, strict=True)
+                for (_, text), p in zip(pairs, self.pods, strict=True)
             ]
             return f"at most {' and '.join(parts)} fit{whole}"
         ((number, text),) = pairs
@@ -393,7 +393,7 @@ class LargestFit:
     def details(self) -> dict[str, Any]:
         """The numbers as plain JSON values."""
         details = plain(self.podset_group)
-        details["fits"] = [n * p.size for n, p in zip(self.fits, self.items, strict=True)]
+        details["fits"] = [n * p.size for n, p in zip(self.fits, self.pods, strict=True)]
         if self.lacks:
             details["limits"] = [lack.details for lack in self.lacks]
         if (
@@ -420,10 +420,10 @@ def largest_fit(
     if state is None or not fit.short:
         return fit
     column = state.problem.index.column
-    asked = {name for p in fit.items for name in p.shape.requests if name not in column}
+    asked = {name for p in fit.pods for name in p.shape.requests if name not in column}
     if asked and state.problem.size:
         return replace(fit, missing=tuple(sorted(name for name in asked if not is_row(name))))
-    pods = next(p for n, p in zip(fit.fits, fit.items, strict=True) if n < p.count)
+    pods = next(p for n, p in zip(fit.fits, fit.pods, strict=True) if n < p.count)
     tree = podset_group.tree
     nodes = tree.order if fit.domain < 0 else tree.nodes_in(podset_group.required, fit.domain)
     lacks = lacks_of(state, pods, nodes[pods.shape.eligible[nodes]], free)
@@ -433,9 +433,9 @@ def largest_fit(
 
 
 def _by_sums(podset_group: PodSetGroup, free: Ints) -> LargestFit:
-    items = podset_group.items
-    per_node = [caps(free, p.shape) for p in items]
-    eligible = items[0].shape.eligible
+    kinds = podset_group.to_place
+    per_node = [caps(free, p.shape) for p in kinds]
+    eligible = kinds[0].shape.eligible
     nodes, left = int(np.count_nonzero(eligible)), 0
     if podset_group.pods[0].shape.columns:
         column = podset_group.pods[0].shape.columns[0]
@@ -443,19 +443,19 @@ def _by_sums(podset_group: PodSetGroup, free: Ints) -> LargestFit:
     level = ANYWHERE if podset_group.on_one_node else podset_group.required
     held = [
         ShapeCapacity(podset_group.tree, row, p.slices).holding(level)
-        for row, p in zip(per_node, items, strict=True)
+        for row, p in zip(per_node, kinds, strict=True)
     ]
     if level == ANYWHERE:
         return LargestFit(
-            podset_group, items, -1, tuple(int(row.sum()) for row in held), nodes, left
+            podset_group, kinds, -1, tuple(int(row.sum()) for row in held), nodes, left
         )
     sums = np.stack(held)
     if not sums.shape[1] or not sums.any():
-        return LargestFit(podset_group, items, -1, (0,) * len(items), nodes, left)
-    counts = np.array([p.count for p in items], dtype=np.int64)[:, None]
+        return LargestFit(podset_group, kinds, -1, (0,) * len(kinds), nodes, left)
+    counts = np.array([p.count for p in kinds], dtype=np.int64)[:, None]
     share = (np.minimum(sums, counts) / counts).min(axis=0)
     best = int(np.lexsort((-sums.sum(axis=0), -share))[0])
-    return LargestFit(podset_group, items, best, tuple(int(n) for n in sums[:, best]), nodes, left)
+    return LargestFit(podset_group, kinds, best, tuple(int(n) for n in sums[:, best]), nodes, left)
 
 
 def scarcest(pods: ShapePods) -> str | None:

@@ -343,7 +343,7 @@ def _not_sure(state: CycleState, podset_group: PodSetGroup, free: Ints) -> str |
 def _occupied(state: CycleState, podset_group: PodSetGroup) -> bool:
     """Whether taints or pods of no gang keep devices of a node from its pods."""
     nodes = state.problem.index.nodes
-    eligible = np.flatnonzero(podset_group.items[0].shape.eligible).tolist()
+    eligible = np.flatnonzero(podset_group.to_place[0].shape.eligible).tolist()
     return any(nodes[i].occupied for i in eligible)
 
 

@@ -116,7 +116,7 @@ class FlavorChooser:
         if short is not None:
             return short
         decision = self.decide(request)
-        if decision.status is Status.FOUND:
+        if decision.status is Status.SOLVED:
             return self.beside_planned(Fit(request, decision, borrows(self.state, request)))
         if decision.status is not Status.REFUTED:
             return Unknown(decision.alarm)
@@ -129,7 +129,7 @@ class FlavorChooser:
         beside = self.planned.beside(fit.request, fit.decision)
         if isinstance(beside, Reason):
             return beside
-        if beside.status is not Status.FOUND:
+        if beside.status is not Status.SOLVED:
             return Unknown(beside.alarm, beside_planned=True)
         return replace(fit, decision=beside)
 
@@ -195,9 +195,9 @@ class FlavorChooser:
             own_solver = Solver(self.solver.limits, self.solver.stop)
             status = place(request, index.allocatable, own_solver).status
             self.solver.cut |= own_solver.cut
-            if status not in (Status.FOUND, Status.REFUTED):
+            if status not in (Status.SOLVED, Status.REFUTED):
                 return None
-            index.fits[key] = status is Status.FOUND
+            index.fits[key] = status is Status.SOLVED
         return index.fits[key]
 
     def clear(
@@ -240,18 +240,18 @@ class _Search:
 
     def judge(self, request: GangRequest) -> Outcome | None:
         """Judge one more choice; an outcome ends the search."""
-        found = self.by.fit(request)
-        if isinstance(found, Unknown):
-            return found
-        if isinstance(found, Fit):
-            if not any(found.heights) or self.rule.when_can_borrow is WhenCan.MAY_STOP_SEARCH:
-                return found
-            self.passed.append(found)
+        answer = self.by.fit(request)
+        if isinstance(answer, Unknown):
+            return answer
+        if isinstance(answer, Fit):
+            if not any(answer.heights) or self.rule.when_can_borrow is WhenCan.MAY_STOP_SEARCH:
+                return answer
+            self.passed.append(answer)
             return None
-        if found.code is Code.WOULD_DELAY:
-            self.why.append(found)
+        if answer.code is Code.WOULD_DELAY:
+            self.why.append(answer)
             return None
-        candidates = self._scope(request, found)
+        candidates = self._scope(request, answer)
         if candidates is None:
             return None
         if self.rule.when_can_preempt is WhenCan.TRY_NEXT_FLAVOR:

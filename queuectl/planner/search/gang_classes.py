@@ -78,12 +78,12 @@ class Candidate:
 
     Attributes:
         queue: its ClusterQueue; None without quota.
-        known: what is known of all gangs of its class.
+        gang_class: what is known of all gangs of its class.
     """
 
     pending: Pending
     queue: ClusterQueue | None
-    known: GangClass
+    gang_class: GangClass
 
     @property
     def uid(self) -> str:
@@ -97,17 +97,17 @@ class Candidate:
     @property
     def requests(self) -> list[GangRequest]:
         """Its requests under each choice of flavors, the preferred first. Those of its class name the gang that made the class."""
-        return [replace(template, pending=self.pending) for _, template in self.known.requests]
+        return [replace(template, pending=self.pending) for _, template in self.gang_class.requests]
 
     @property
     def ready(self) -> bool:
         """Whether its admission checks are ready under some choice of flavors, so that it starts if it fits."""
-        return any(set(r.checks) <= self.pending.ready_checks for _, r in self.known.requests)
+        return any(set(r.checks) <= self.pending.ready_checks for _, r in self.gang_class.requests)
 
     @property
     def refusal(self) -> tuple[Reason, ...] | None:
         """Why it does not start, as far as that is proved."""
-        return self.known.refuted(self.pending.workload)
+        return self.gang_class.refuted(self.pending.workload)
 
 
 @dataclass(slots=True)

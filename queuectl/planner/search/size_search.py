@@ -230,7 +230,7 @@ class _Search:
         if not borrowing and any(heights):
             return False
         decision = decide(state, request, solver)
-        if decision.status is Status.FOUND:
+        if decision.status is Status.SOLVED:
             self._found[counts] = Fit(request, decision, heights)
             return True
         if decision.status is not Status.REFUTED:
@@ -349,13 +349,13 @@ class SizeSearch:
         if shrinks(pending.workload):
             pending = replace(pending, workload=smallest(pending.workload))
             gang = self.classes.candidate(pending, queue)
-        kind = gang.known
+        kind = gang.gang_class
         if kind.never is None:
             kind.never = not kind.requests or self._never(gang, nodes=nodes)
         return kind.never
 
     def _never(self, gang: Candidate, *, nodes: bool) -> bool:
-        pending, queue, kind = gang.pending, gang.queue, gang.known
+        pending, queue, kind = gang.pending, gang.queue, gang.gang_class
         asked = gang.requests
         whole = kind.options.complete and all(
             self._beyond(one, queue, nodes=nodes) for one in asked
@@ -367,7 +367,7 @@ class SizeSearch:
 
     def _never_split(self, gang: Candidate, refuted: Refuted) -> bool:
         """Whether a gang that never fits one choice of flavors does not fit split over several either, those that heads hold back included."""
-        queue, options = gang.queue, gang.known.options
+        queue, options = gang.queue, gang.gang_class.options
         if queue is None or not queue.split_flavors:
             return True
         found = split(self.chooser, gang.pending, queue, options, lambda _: True, refuted)
@@ -384,7 +384,7 @@ class SizeSearch:
 
         Heads hold back all choices only of a gang that never fits: it is asked for its reason.
         """
-        pending, queue, kind = gang.pending, gang.queue, gang.known
+        pending, queue, kind = gang.pending, gang.queue, gang.gang_class
         asked = self._open(gang) or [template for _, template in kind.requests]
         outcome = self.chooser.choose(pending, queue, asked)
         if isinstance(outcome, Refuted) and not kind.options.complete:
@@ -402,7 +402,9 @@ class SizeSearch:
     def _open(self, gang: Candidate) -> list[GangRequest]:
         """The requests of a gang under the choices of flavors that no head holds back."""
         return [
-            d for choice, d in gang.known.requests if self.strict.ahead(gang.queue, choice) is None
+            d
+            for choice, d in gang.gang_class.requests
+            if self.strict.ahead(gang.queue, choice) is None
         ]
 
     def _unless_held_back(self, gang: Candidate, refuted: Refuted) -> Refuted:
@@ -410,7 +412,7 @@ class SizeSearch:
 
         It waits behind a head if it could ever fit under a choice of flavors that the head holds back, or split over several.
         """
-        queue, kind = gang.queue, gang.known
+        queue, kind = gang.queue, gang.gang_class
         first: BlockingHead | None = None
         for choice, template in kind.requests:
             head = self.strict.ahead(queue, choice)
@@ -442,7 +444,7 @@ class SizeSearch:
             if counts != fewest and self.limits.too_large(part.workload):
                 return False
             candidate = self.classes.candidate(part, gang.queue)
-            known = candidate.known
+            known = candidate.gang_class
             if (refusal := candidate.refusal) is not None:
                 outcomes[counts] = Refuted(refusal)
             elif known.open(part):
