@@ -58,7 +58,7 @@ class Room:
         """
         least = 0
         for group in request.podset_groups:
-            for pods in group.items:
+            for pods in group.to_place:
                 missing = pods.count - self._most_in_a_domain(
                     pods.shape, group.tree, group.required
                 )

@@ -37,7 +37,7 @@ from queuectl.planner.placement.greedy import find
 from queuectl.planner.preempt.cost import Goal
 from queuectl.planner.preempt.protections import protected_until
 from queuectl.planner.preempt.running import CandidateTable, table_of
-from queuectl.planner.preempt.search import EvictionConstraints, Search
+from queuectl.planner.preempt.search import EvictionConstraints, Found, Search
 from queuectl.planner.problem.flavors import admits, flavors_of
 from queuectl.planner.problem.fleet import Ints
 from queuectl.planner.problem.problem import caps

@@ -20,6 +20,7 @@ from queuectl.planner.capacity.node_counts import (
     NodeCounts,
     PlannedGang,
     node_counts_of,
+    nodes_of,
     placement_of,
     short_nodes,
     take,
@@ -93,11 +94,6 @@ class Lateness:
         return usable and self.last.revision != snapshot.config.revision
 
     @cached_property
-    def _planned_nodes(self) -> Ints:
-        assert self._last_nodes is not None
-        return np.concatenate([np.zeros(0, np.int64), *(nodes for nodes, _ in self._last_nodes)])
-
-    @cached_property
     def _short_nodes(self) -> Ints:
         """Indexes of the nodes on which it was planned and that have too little room then."""
         assert self._last_nodes is not None
@@ -125,7 +121,7 @@ class Lateness:
         for gang in state.problem.snapshot.admitted:
             nodes, _ = usage.slots(gang)
             if gang.leaving and self._then == self.timeline.now:
-                if bool(np.isin(nodes, self._planned_nodes).any()):
+                if bool(np.isin(nodes, nodes_of(self._last_nodes or ())).any()):
                     yield SlipCause.OVERRUN  # it takes longer to stop
                 continue
             if gang.workload.uid in ended | state.evicted | state.repairing:
@@ -283,11 +279,7 @@ class Slips:
     def _awaited(self, gang: PlannedGang) -> Iterator[tuple[str, float]]:
         """The gangs on its nodes, or with quota that it needs, that end before it starts; those that end last, first."""
         problem = self.timeline.state.problem
-        nodes = (
-            np.unique(np.concatenate([at for at, _ in gang.node_counts]))
-            if gang.node_counts
-            else ()
-        )
+        nodes = nodes_of(gang.node_counts)
         rows = {row[1:] for row, _ in gang.request.rows()}
         listed = 0
         for other in reversed(self.timeline.ended(gang.at)):

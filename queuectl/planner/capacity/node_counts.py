@@ -5,7 +5,7 @@ Functions on free matrices (R, N); :mod:`queuectl.planner.capacity.state` keeps 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -91,6 +91,15 @@ class Reservation:
         return self.request.pending.workload.uid
 
 
+def nodes_of(node_counts: Iterable[tuple[Ints, Ints]]) -> Ints:
+    """Indexes of the nodes of some pods, each once, ascending."""
+    return _distinct(nodes for nodes, _ in node_counts)
+
+
+def _distinct(nodes: Iterable[Ints]) -> Ints:
+    return np.unique(np.concatenate([np.zeros(0, np.int64), *nodes]))
+
+
 def use_of_counts(
     pods: Sequence[ShapePods], node_counts: NodeCounts
 ) -> Iterator[tuple[Ints, Ints]]:
@@ -113,11 +122,7 @@ def give_back(free: Ints, pods: Sequence[ShapePods], node_counts: NodeCounts) ->
 
 def fits(free: Ints, pods: tuple[ShapePods, ...], node_counts: NodeCounts) -> bool:
     """Whether these pods, together, fit a free matrix on real vectors."""
-    touched = (
-        np.unique(np.concatenate([nodes for nodes, _ in node_counts]))
-        if node_counts
-        else np.zeros(0, int)
-    )
+    touched = nodes_of(node_counts)
     left = free[:, touched].copy()
     asked = np.zeros(left.shape, dtype=np.bool_)
     for p, (nodes, counts) in zip(pods, node_counts, strict=True):
@@ -133,7 +138,7 @@ def short_nodes(free: Ints, pods: Sequence[ShapePods], node_counts: NodeCounts) 
         nodes[(free[np.ix_(np.array(p.shape.columns, np.int64), nodes)] < 0).any(axis=0)]
         for p, (nodes, _) in zip(pods, node_counts, strict=True)
     ]
-    return np.unique(np.concatenate([np.zeros(0, np.int64), *short]))
+    return _distinct(short)
 
 
 def add_at(matrix: Ints, nodes: Ints, amounts: Ints) -> None:

@@ -32,6 +32,7 @@ from queuectl.planner.capacity.node_counts import (
     add_at,
     fits,
     node_counts_of,
+    nodes_of,
     use_of_counts,
 )
 from queuectl.planner.capacity.state import CycleState, Undo
@@ -225,7 +226,7 @@ def _others(
     state: CycleState, request: GangRequest, node_counts: NodeCounts, named: tuple[str, ...]
 ) -> Iterator[Admitted]:
     """Gangs that leave and hold something of what a reservation needs."""
-    usage, nodes = state.problem.usage, _nodes(node_counts)
+    usage, nodes = state.problem.usage, nodes_of(node_counts)
     rows = {row for row, amount in request.charges.items() if amount and request.queue is not None}
     taken = {g.workload.uid for known in state.reservations.values() for g in known.victims}
     for uid in sorted(state.leaving.keys() - named, key=lambda uid: (uid in taken, uid)):
@@ -254,7 +255,7 @@ def _on_nodes(
     problem: Problem, request: GangRequest, node_counts: NodeCounts, victims: Sequence[Admitted]
 ) -> tuple[Ints, Ints, Ints]:
     """The nodes of a reservation (K,), what it needs there (R, K), and what these victims hold there (R, K)."""
-    nodes = _nodes(node_counts)
+    nodes = nodes_of(node_counts)
     need = np.zeros((len(problem.resources), len(nodes)), dtype=np.int64)
     held = np.zeros_like(need)
     for at, used in use_of_counts(request.pods, node_counts):
@@ -264,13 +265,6 @@ def _on_nodes(
         inside = np.isin(at, nodes)
         add_at(held, np.searchsorted(nodes, at[inside]), used[:, inside])
     return nodes, need, held
-
-
-def _nodes(node_counts: NodeCounts) -> Ints:
-    """Indexes of the nodes it is on, each once."""
-    if not node_counts:
-        return np.zeros(0, dtype=np.int64)
-    return np.unique(np.concatenate([nodes for nodes, _ in node_counts]))
 
 
 def _covers(free: Ints, need: Ints) -> bool:

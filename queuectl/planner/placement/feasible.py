@@ -24,6 +24,7 @@ from queuectl.planner.capacity.node_counts import (
     TentativeAdmission,
     fits,
     give_back,
+    nodes_of,
     take,
 )
 from queuectl.planner.capacity.state import CycleState
@@ -149,9 +150,7 @@ def confirm(state: CycleState, solver: Solver) -> Placed:
     podset_groups = [podset_group for request in requests for podset_group in request.podset_groups]
     model, classes, hint = Model(), None, list[int]()
     if podset_groups:
-        used = np.unique(
-            np.concatenate([nodes for k in state.admissions for nodes, _ in k.node_counts])
-        )
+        used = nodes_of(part for k in state.admissions for part in k.node_counts)
         classes = PlacementClasses(podset_groups, _free_there(state, used), used)
         built = ModelBuilder(classes, tight=False)
         model = built.model

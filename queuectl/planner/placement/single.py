@@ -29,7 +29,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission
+from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission, nodes_of
 from queuectl.planner.model.counts import (
     ShapeCounts,
     fewest_then_sparing,
@@ -183,11 +183,6 @@ PlacedPodSetGroup: TypeAlias = tuple[
 def placed_podset_groups(admissions: Iterable[TentativeAdmission]) -> list[PlacedPodSetGroup]:
     """Every podset group of some gangs, with its node counts."""
     return [each for gang in admissions for each in gang.per_podset_group()]
-
-
-def nodes_of(node_counts: NodeCounts) -> Ints:
-    """The distinct nodes of some node counts, ascending."""
-    return np.unique(np.concatenate([nodes for nodes, _ in node_counts]))
 
 
 def domain_counts(podset_group: PodSetGroup, node_counts: NodeCounts) -> tuple[int, ...]:
