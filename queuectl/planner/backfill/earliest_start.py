@@ -11,13 +11,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from queuectl.planner.backfill.slips import MOST_OVERRUNS, SLACK
-from queuectl.planner.backfill.timeline import (
-    NOW,
-    Moments,
-    Timeline,
-    end_of,
-    first_fit,
-)
+from queuectl.planner.backfill.timeline import NOW, Moments, Timeline, end_of, first_fit
 from queuectl.planner.capacity.node_counts import (
     NodeCounts,
     PlannedGang,

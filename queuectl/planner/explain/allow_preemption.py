@@ -26,12 +26,7 @@ from queuectl.domain.permits import (
     ReclaimIdle,
 )
 from queuectl.domain.plan import Preemption
-from queuectl.domain.queues import (
-    ClusterQueue,
-    OptOut,
-    ReclaimMode,
-    ReclaimWithinCohort,
-)
+from queuectl.domain.queues import ClusterQueue, OptOut, ReclaimMode, ReclaimWithinCohort
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.words import counted, counted_gpus
 from queuectl.planner.explain.context import HOLDERS, GangContext

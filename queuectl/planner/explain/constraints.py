@@ -16,12 +16,7 @@ from queuectl.domain.reasons import Reason
 from queuectl.domain.words import counted, format_time, is_or_are
 from queuectl.planner.explain.context import GangContext
 from queuectl.planner.explain.left_out import ConstraintGroup, any_flavor
-from queuectl.planner.explain.relaxation import (
-    Relaxation,
-    as_it_is,
-    requests,
-    state_under,
-)
+from queuectl.planner.explain.relaxation import Relaxation, as_it_is, requests, state_under
 from queuectl.planner.problem.flavors import options_of
 from queuectl.planner.problem.fleet import Mask
 from queuectl.planner.problem.problem import caps

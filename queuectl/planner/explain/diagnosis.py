@@ -27,12 +27,7 @@ from queuectl.planner.explain import (
 from queuectl.planner.explain.constraints import in_order, sentence
 from queuectl.planner.explain.context import GangContext, context_of
 from queuectl.planner.explain.fix_checks import FixChecks, KnownAnswers, know, of_plan
-from queuectl.planner.explain.left_out import (
-    ConstraintGroup,
-    quota_rows,
-    status_with,
-    whole_fleet,
-)
+from queuectl.planner.explain.left_out import ConstraintGroup, quota_rows, status_with, whole_fleet
 from queuectl.planner.explain.others_leave import with_tainted_devices
 from queuectl.planner.explain.relaxation import ask, past_heads
 from queuectl.planner.order.queue_order import inadmissible

@@ -14,9 +14,7 @@ import numpy as np
 
 from queuectl.domain.diagnosis import Limit
 from queuectl.domain.fleet import Fleet, Node
-from queuectl.domain.queues import (
-    QueueConfig,
-)
+from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner.capacity.state import CycleState

@@ -12,12 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from queuectl.domain.plan import Preemption, PreemptionReason, Proof
-from queuectl.domain.queues import (
-    ClusterQueue,
-    FlavorPreference,
-    Fungibility,
-    WhenCan,
-)
+from queuectl.domain.queues import ClusterQueue, FlavorPreference, Fungibility, WhenCan
 from queuectl.domain.reasons import SHOWN_FIRST, Code, Reason
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.backfill.planned_starts import PlannedStarts
