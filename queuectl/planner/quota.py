@@ -7,9 +7,9 @@ limit bounds what a member takes from there beyond what it put in.
 
 Amounts are those of :mod:`queuectl.domain.quantity`; a flavor and resource without a quota has none.
 
-The *dominant resource share* says how much of what its cohort can lend a pool takes, by weight. A pool *borrows* of a flavor and resource what it uses beyond its subtree quota. Per resource, what it
-borrows over all flavors is set against what its parent could get hold of if nothing were used; the largest of these ratios,
-divided by the pool's weight, is its share. A pool that borrows nothing, or has no parent, has a share of 0; one of weight 0
+The *dominant resource share* of a pool is the largest part of what its cohort can lend that the pool takes. A pool *borrows* of a flavor
+and resource what it uses beyond its subtree quota. Per resource, what it borrows over all flavors is set against what its parent could
+get hold of if nothing were used; the largest of these ratios, divided by the pool's weight, is its share. A pool that borrows nothing, or has no parent, has a share of 0; one of weight 0
 that borrows has an endless one. Ratios are exact fractions, so that comparing them depends on nothing but the amounts.
 """
 

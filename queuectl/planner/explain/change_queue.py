@@ -138,10 +138,9 @@ def one_more_flavor(ctx: GangContext) -> Iterator[SuggestedFix]:
     queue, asked = ctx.queue, ctx.pending.workload.requests
     if queue is None:
         return
-    listed = {q.flavor for group in queue.groups for q in group.flavors}
     for number, group in enumerate(queue.groups):
         nominal = {r: asked[r] for r in sorted(group.covered) if asked[r]}
-        for name in sorted(ctx.snapshot.config.flavors.keys() - listed)[:_FLAVORS_TRIED]:
+        for name in sorted(ctx.snapshot.config.flavors.keys() - queue.flavors)[:_FLAVORS_TRIED]:
             if not nominal:
                 continue
             change = AllowFlavor(queue.name, number, FlavorQuotas(name, nominal))

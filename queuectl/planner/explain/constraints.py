@@ -92,8 +92,8 @@ def _flavor(ctx: GangContext) -> _Description:
     if options.uncovered:
         details["uncovered"] = list(options.uncovered)
         return f"flavors: {uncovered(ctx.queue, options)}", details
-    listed = list(dict.fromkeys(q.flavor for g in ctx.queue.groups for q in g.flavors))
-    details |= {"flavors": listed, "refused": dict(sorted(options.refused.items()))}
+    listed = ctx.queue.flavors
+    details |= {"flavors": list(listed), "refused": dict(sorted(options.refused.items()))}
     why = [f"{name} ({options.refused[name]})" for name in listed if name in options.refused]
     flavors = f"flavor{'s' * (len(listed) != 1)} {', '.join(listed)}"
     text = f"flavors: ClusterQueue {ctx.queue.name} has only the nodes of {flavors}"

@@ -301,8 +301,8 @@ def any_flavor(ctx: GangContext) -> QueueConfig:
         name: replace(flavor, node_labels=(), node_taints=())
         for name, flavor in config.flavors.items()
     }
-    listed = {q.flavor for group in queue.groups for q in group.flavors}
-    for name in sorted(listed - flavors.keys()):
+    listed = queue.flavors
+    for name in sorted(set(listed) - flavors.keys()):
         flavors[name] = ResourceFlavor(name)
     uncovered = options_of(ctx.pending.workload, queue, ctx.problem).uncovered
     if uncovered:

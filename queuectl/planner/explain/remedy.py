@@ -88,7 +88,7 @@ def _nodes_give_quota(ctx: GangContext, rows: Mapping[FlavorResource, int]) -> b
     config = ctx.snapshot.config
     labeled = {name for name, flavor in config.flavors.items() if flavor.node_labels}
     following = (q for q in config.cluster_queues.values() if q.headroom is not None)
-    given = {quotas.flavor for queue in following for g in queue.groups for quotas in g.flavors}
+    given = {name for queue in following for name in queue.flavors}
     return any(flavor in given & labeled for flavor, _ in rows)
 
 

@@ -31,7 +31,7 @@ from queuectl.planner.problem.fleet import Ints, Mask, Tree
 from queuectl.planner.problem.problem import Shape, Slices
 from queuectl.planner.problem.request import ANYWHERE, GangRequest
 
-# ---- What each domain holds
+# ---- Pods of one shape, per domain
 
 _EXACT_WORK: Final = 6000  # items times domains for the exact choice of several domains
 

@@ -282,9 +282,8 @@ def _rules_by_flavor(
 ) -> list[NodeRules]:
     """The node rules of pods with each flavor of the resource; their own without a flavor."""
     groups = [g for g in queue.groups if resource in g.covered] if queue is not None else []
-    named = (config.flavors.get(quotas.flavor) for group in groups for quotas in group.flavors)
-    flavors = [flavor for flavor in named if flavor is not None]
-    return [flavor.rules_of(rules) for flavor in flavors] or [rules]
+    names = (quotas.flavor for group in groups for quotas in group.flavors)
+    return [flavor.rules_of(rules) for flavor in config.flavors_named(names)] or [rules]
 
 
 def _limits_of(

@@ -1,4 +1,4 @@
-"""What a gang asks for: its numbers of pods, its parts, and its request once its flavors are chosen.
+"""The request of a gang: its numbers of pods, its parts, and what it asks for once its flavors are chosen.
 
 A gang is a list of *podset groups*: the podsets of one ``group``, or a single podset. PodSet groups are independent of each other
 except for the capacity they compete for; every pod of a podset group is in one domain of its required level.
@@ -118,8 +118,7 @@ def part_of(
 
 def topologies(flavors: Mapping[str, str], config: QueueConfig) -> tuple[str, ...]:
     """Topologies that these flavors name; none means that their pods need no node."""
-    known = (config.flavors.get(name) for name in flavors.values())
-    named = (flavor.topology for flavor in known if flavor is not None)
+    named = (flavor.topology for flavor in config.flavors_named(flavors.values()))
     return tuple(dict.fromkeys(name for name in named if name is not None))
 
 
@@ -419,9 +418,8 @@ class _PodSetGroups:
         )
 
     def _chosen(self, numbers: Iterable[int]) -> list[ResourceFlavor]:
-        known = self.problem.snapshot.config.flavors
         names = dict.fromkeys(name for i in numbers for name in self.flavors[i].values())
-        return [known[name] for name in names if name in known]
+        return self.problem.snapshot.config.flavors_named(names)
 
     def _levels(self, numbers: Sequence[int], podsets: Sequence[PodSet]) -> tuple[str, ...]:
         config = self.problem.snapshot.config

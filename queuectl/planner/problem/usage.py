@@ -226,5 +226,5 @@ def takes_nodes(snapshot: Snapshot, placed: PodSetPlacement) -> bool:
     """Whether the pods are on nodes: not when their flavors are quota only, nor when no node is known, or theirs do not exist yet."""
     if placed.awaits_nodes or not snapshot.fleet.nodes:
         return False
-    known = (snapshot.config.flavors.get(name) for name in placed.flavors.values())
-    return not placed.flavors or any(f is not None and f.topology is not None for f in known)
+    named = snapshot.config.flavors_named(placed.flavors.values())
+    return not placed.flavors or any(flavor.topology is not None for flavor in named)

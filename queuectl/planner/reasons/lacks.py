@@ -1,4 +1,4 @@
-"""What nodes lack: how much of a podset group fits its best domain by sums, the nodes without room for one more pod, and who holds it."""
+"""The resources that nodes lack: how much of a podset group fits its best domain by sums, the nodes without room for one more pod, and who holds it."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ from queuectl.planner.reasons.words import (
     without_devices,
 )
 
-# ---- What is out of use for a time
+# ---- Nodes and devices that are out of use for a time
 
 _MOST: Final = 50  # nodes that are named
 
