@@ -5,9 +5,9 @@ CP-SAT searches for better places for a few gangs at a time. A result counts if 
 :mod:`queuectl.planner.placement.single`; no podset group and no gang uses more domains of any level than before. The
 deterministic limits are small, and a failure here only leaves gangs where they are.
 
-The model is the model builder over bundles, with three additions. A podset group in several racks gets a variable per rack, and per coarser domain,
-which is 1 if the rack is used. Whole free nodes to be kept are pods of one more class that no podset group asks for: they take part in
-every capacity row. And a whole free rack is kept if all its nodes are.
+The model is the model builder over bundles, with three additions. A podset group in several racks gets a variable per rack, and
+per coarser domain, which is 1 if the rack is used. Whole free nodes to be kept are pods of one more class that no podset group
+asks for: they take part in every capacity row. And a whole free rack is kept if all its nodes are.
 """
 
 from __future__ import annotations

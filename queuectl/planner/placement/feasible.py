@@ -4,9 +4,9 @@ A greedy placement decides "yes". "No" needs a proof: no greedy placement of one
 no domain has room even alone; all pods together exceed all nodes together; or an infeasible model. A limit that ends the search is
 neither.
 
-The model also places gangs together, in the cycle and as the final check of each plan. A solution of the aggregated model is packed node by node; a node class that does not pack gets exact rows
-(:mod:`queuectl.planner.model.patterns`) and the model is solved again. So the answer is never wrong: SOLVED means placed on real
-amounts, REFUTED means that no placement exists.
+The model also places gangs together, in the cycle and as the final check of each plan. A solution of the aggregated model is
+packed node by node; a node class that does not pack gets exact rows (:mod:`queuectl.planner.model.patterns`) and the model is
+solved again. So the answer is never wrong: SOLVED means placed on real amounts, REFUTED means that no placement exists.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Where the pods of one podset go inside a topology, as if there were no others; and how compact a set of placements is.
 
-Two placements are compared layer by layer; the first layer in which they differ decides: fewest domains from the top level down to nodes, then fewest
-avoided nodes among the nodes of a domain, then least capacity left over in the domains used, from the top down, then topology order. The
-remaining capacity stays in the largest domain used, so that large free blocks stay whole.
+Two placements are compared layer by layer; the first layer in which they differ decides: fewest domains from the top level down
+to nodes, then fewest avoided nodes among the nodes of a domain, then least capacity left over in the domains used, from the top
+down, then topology order. The remaining capacity stays in the largest domain used, so that large free blocks stay whole.
 
 Whether the pods fit, in one domain or anywhere, is exact, and so is the number of domains of the first level that takes several:
 they are the fewest, and of those the tightest. Within each of them the same rule holds further down.
 
-The measure of a set of placements has the numbers that consolidation lowers, and that no result may raise. It is one tuple, less is better, from the first entry in which two sets differ:
+The measure of a set of placements has the numbers that consolidation lowers, and that no result may raise. It is one tuple, less
+is better, from the first entry in which two sets differ:
 
 - domains used, summed over the gangs' podset groups, level by level from the top; then nodes used likewise;
 - podset groups that have a preferred level and are not in one domain of it;

@@ -2,8 +2,9 @@
 
 Built once per Fleet and cache.
 
-A :class:`Tree` holds the domains that topology labels make of a fleet, as index arrays. It belongs to one tuple of levels (labels, coarse to fine). ``kubernetes.io/hostname`` as the finest level is
-not a domain here: every node is its own. Nodes that miss a level label are invisible to gangs of that topology.
+A :class:`Tree` holds the domains that topology labels make of a fleet, as index arrays. It belongs to one tuple of levels
+(labels, coarse to fine). ``kubernetes.io/hostname`` as the finest level is not a domain here: every node is its own. Nodes that
+miss a level label are invisible to gangs of that topology.
 """
 
 from __future__ import annotations
