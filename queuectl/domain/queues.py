@@ -12,7 +12,7 @@ from typing import Final
 
 from queuectl.domain.budgets import Budget, TopUp
 from queuectl.domain.checks import AdmissionCheck, CheckRule
-from queuectl.domain.fleet import HOSTNAME, NodeTemplate, Requirement, Taint, Toleration
+from queuectl.domain.fleet import HOSTNAME, NodeRules, NodeTemplate, Requirement, Taint, Toleration
 from queuectl.domain.gpus import SharedGpus
 from queuectl.domain.mig import MigConfig, MigMode, MigPool
 from queuectl.domain.node_health import UnhealthyNodes
@@ -373,6 +373,12 @@ class ClusterQueue:
         return min(self.borrow_backoff, (1 + evicted) * lost)
 
     @property
+    def flavors(self) -> tuple[str, ...]:
+        """Names of the flavors of which it has quota, each once, in order."""
+        named = (quotas.flavor for group in self.groups for quotas in group.flavors)
+        return tuple(dict.fromkeys(named))
+
+    @property
     def strict(self) -> bool:
         """Whether a gang that waits holds back the gangs behind it."""
         return self.strategy is QueueingStrategy.STRICT_FIFO
@@ -447,6 +453,11 @@ class ResourceFlavor:
     mig_reconfiguration: MigMode = MigMode.PLAN
     node_template: NodeTemplate | None = None  # of nodes that an autoscaler makes
 
+    def rules_of(self, rules: NodeRules) -> NodeRules:
+        """The node rules of pods that use the flavor: it restricts the nodes, and adds its tolerations."""
+        selector = tuple(sorted({*rules.selector, *self.node_labels}))
+        return NodeRules(selector, rules.affinity, rules.tolerations + self.tolerations)
+
 
 @dataclass(frozen=True, slots=True)
 class Topology:
@@ -520,6 +531,10 @@ class QueueConfig:
         """The ClusterQueue behind a LocalQueue, or None when either does not exist."""
         local = self.local_queues.get((namespace, queue)) if queue is not None else None
         return self.cluster_queues.get(local.cluster_queue) if local is not None else None
+
+    def flavors_named(self, names: Iterable[str]) -> list[ResourceFlavor]:
+        """Those of these flavors that exist."""
+        return [self.flavors[name] for name in names if name in self.flavors]
 
     def max_pending(self, local: LocalQueue) -> int:
         """The most pending gangs of a LocalQueue that plans consider."""

@@ -27,13 +27,13 @@ from queuectl.domain.queues import ClusterQueue
 from queuectl.estimates.scene import Holding, Place, Scene, Waiting
 from queuectl.planner.backfill.timeline import Agenda, Departures, first_fit
 from queuectl.planner.capacity.node_counts import NodeCounts, add_at, take, use_of_counts
-from queuectl.planner.order.lines import Lines, PlannedStartQueue
-from queuectl.planner.placement import several
+from queuectl.planner.order.queue_order import Lines, PlannedStartQueue
+from queuectl.planner.placement import greedy
+from queuectl.planner.problem.fleet import Ints, Tree
 from queuectl.planner.problem.problem import Shape, caps
 from queuectl.planner.problem.request import ANYWHERE, GangRequest
-from queuectl.planner.problem.topology import Ints, Tree
 from queuectl.planner.problem.usage import Slots
-from queuectl.planner.quota.tree import QuotaUse
+from queuectl.planner.quota import QuotaUse
 
 _Row: TypeAlias = tuple[str, str]
 """Flavor and resource."""
@@ -69,7 +69,7 @@ class Room:
 
     def find(self, request: GangRequest) -> NodeCounts | None:
         """Nodes for a gang, as the planner finds them without the solver; None = none found."""
-        return several.find(request, self.free, self._caps_of)
+        return greedy.find(request, self.free, self._caps_of)
 
     def lacks(self, request: GangRequest) -> int:
         """The least number of nodes that must be freed before a gang can fit; 0 = perhaps none.
@@ -78,7 +78,7 @@ class Room:
         """
         least = 0
         for group in request.podset_groups:
-            for pods in group.items:
+            for pods in group.to_place:
                 missing = pods.count - self._most_in_a_domain(
                     pods.shape, group.tree, group.required
                 )
@@ -247,7 +247,7 @@ class Forward:
             gang = queue.lines[first[0][1]][0]
             if self._try(gang):
                 queue.start(gang, first)
-            elif gang.strict:
+            elif gang.queue.strict:
                 first.clear()
             else:
                 heappop(first)
@@ -418,7 +418,7 @@ class _PlannedStarts:
                 room = np.minimum(room, start.free)
         for request in gang.requests(at):
             if use.fits(gang.queue.name, request.charges):
-                counts = several.find(request, room, partial(caps, room))
+                counts = greedy.find(request, room, partial(caps, room))
                 if counts is not None:
                     return at, request, counts, free
         return None

@@ -14,24 +14,22 @@ from typing import TypeAlias
 import numpy as np
 
 from queuectl.domain.quantity import Resources
-from queuectl.domain.queues import ClusterQueue, QueueingStrategy
+from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reservations import Occurrence
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.order.limits import GangLimits
-from queuectl.planner.order.lines import Lines, lines_of
 from queuectl.planner.order.pending_gangs import class_key, length_of
+from queuectl.planner.order.queue_order import Lines, inadmissible, lines_of, place
 from queuectl.planner.order.queue_order import Place as QueuePlace
-from queuectl.planner.order.queue_order import inadmissible, place
-from queuectl.planner.placement import several
+from queuectl.planner.placement import greedy
+from queuectl.planner.problem.fleet import Ints
 from queuectl.planner.problem.limit_rows import asking_beside, beside, fixed, rows_beside
-from queuectl.planner.problem.parts import smallest
 from queuectl.planner.problem.problem import Problem, caps, survey
-from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.problem.topology import Ints
+from queuectl.planner.problem.request import GangRequest, smallest
 from queuectl.planner.problem.usage import Slots
-from queuectl.planner.quota.tree import QuotaRow, QuotaUse, use_of
+from queuectl.planner.quota import QuotaRow, QuotaUse, use_of
 from queuectl.planner.search.gang_classes import GangClasses
 
 Place: TypeAlias = tuple[bool, QueuePlace]
@@ -67,11 +65,6 @@ class Waiting:
     def charges(self) -> Mapping[tuple[str, str], int]:
         """By flavor and resource, under the most preferred flavors that can fit."""
         return next(asked[0].charges for _, asked in self.asks if asked)
-
-    @property
-    def strict(self) -> bool:
-        """Whether no gang of its ClusterQueue passes it."""
-        return self.queue.strategy is QueueingStrategy.STRICT_FIFO
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -228,7 +221,7 @@ def _could_fit(problem: Problem, request: GangRequest, queue: ClusterQueue) -> b
     if any(amount > pool.most(row) for row, amount in request.charges.items()):
         return False
     empty = problem.index.allocatable
-    return several.find(request, empty, lambda shape: caps(empty, shape)) is not None
+    return greedy.find(request, empty, lambda shape: caps(empty, shape)) is not None
 
 
 def _holding(problem: Problem) -> Iterator[Holding]:

@@ -19,6 +19,6 @@ Each package is a layer and imports only those below it (the import-linter contr
 """
 
 from queuectl.planner.plan_cycle import plan
-from queuectl.planner.solver.solver import StopSignal
+from queuectl.planner.solver import StopSignal
 
 __all__ = ["StopSignal", "plan"]

@@ -12,7 +12,7 @@ from queuectl.planner.backfill.slips import Slips
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.capacity.reservations import valid_leases
 from queuectl.planner.capacity.state import open_state
-from queuectl.planner.consolidate.consolidation import consolidate
+from queuectl.planner.consolidate import consolidate
 from queuectl.planner.cycle.advance import Advance, reserve_in_advance
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.cycle.defragment import defragment
@@ -21,15 +21,15 @@ from queuectl.planner.cycle.heads import HeadScheduler
 from queuectl.planner.cycle.look_ahead import look_ahead
 from queuectl.planner.cycle.make_plan import make_plan, uneven
 from queuectl.planner.cycle.repair_precedence import Repairs
+from queuectl.planner.model.builder import Placed
 from queuectl.planner.order.pending_gangs import PendingGangs, pending_gangs
 from queuectl.planner.order.queue_order import StrictFifoHeads
-from queuectl.planner.placement.feasible import narrow
-from queuectl.planner.placement.joint import Confirmed, confirm
+from queuectl.planner.placement.feasible import confirm, narrow
 from queuectl.planner.problem.problem import Problem, survey
 from queuectl.planner.reasons import refusals
-from queuectl.planner.repair.repair import Repaired
+from queuectl.planner.repair import Repaired
 from queuectl.planner.search.gang_classes import GangClasses
-from queuectl.planner.solver.solver import Solver, Status, StopSignal
+from queuectl.planner.solver import Solver, Status, StopSignal
 
 
 def plan(
@@ -149,8 +149,8 @@ def _confirm(
 ) -> list[Repaired]:
     """Admit only what one CP-SAT solution holds; without one nothing starts, and each gang that would start is undecided."""
     stopped = cycle.solver.stop.stopped
-    confirmed = Confirmed(Status.UNKNOWN) if stopped else confirm(cycle.state, cycle.solver)
-    if confirmed.status is Status.FOUND:
+    confirmed = Placed(Status.UNKNOWN) if stopped else confirm(cycle.state, cycle.solver)
+    if confirmed.status is Status.SOLVED:
         for admission, node_counts in zip(
             cycle.state.admissions, confirmed.node_counts, strict=True
         ):

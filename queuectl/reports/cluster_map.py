@@ -32,8 +32,7 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.usage_reports import NO_GPUS, GpuParts
 from queuectl.domain.utilization import GangUse, used_share
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.problem.fleet import FleetIndex, index_of
-from queuectl.planner.problem.topology import Tree
+from queuectl.planner.problem.fleet import FleetIndex, Tree, index_of
 from queuectl.reports.fragmentation import fragmented_on_nodes, left_for_shapes
 from queuectl.reports.node_gpus import HeldGpus, gpus_on, sizes_of
 

@@ -39,8 +39,7 @@ from queuectl.domain.queues import QueueConfig, ResourceFlavor
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import PodSetPlacement, PodShape
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.problem.fleet import FleetIndex, index_of
-from queuectl.planner.problem.topology import Ints, Mask, Tree
+from queuectl.planner.problem.fleet import FleetIndex, Ints, Mask, Tree, index_of
 from queuectl.planner.problem.usage import beside_other_pods, usage_of
 from queuectl.reports.node_gpus import HeldGpus, gpus_on, sizes_of
 
@@ -329,11 +328,7 @@ def _room(index: FleetIndex, shape: PodShape, flavors: Iterable[ResourceFlavor],
     """(N,): the number of such pods that fit each empty node; at most ``most``."""
     rules = shape.rules
     for flavor in flavors:
-        rules = NodeRules(
-            tuple(sorted({*rules.selector, *flavor.node_labels})),
-            rules.affinity,
-            rules.tolerations + flavor.tolerations,
-        )
+        rules = flavor.rules_of(rules)
     room = np.where(index.mask(rules) & index.ready, most, 0)
     for resource, amount in shape.requests.items():
         if amount:

@@ -9,7 +9,7 @@ from queuectl.domain.diagnosis import Excess
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.planner.problem.usage import charges_of
-from queuectl.planner.quota.tree import FlavorResource, QuotaNode, QuotaUse, build_pools
+from queuectl.planner.quota import FlavorResource, QuotaNode, QuotaUse, build_pools
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,11 +220,10 @@ class BlockedSubmissions:
         """
         if self._config.reservations:
             return False
-        strict = queue.strategy is QueueingStrategy.STRICT_FIFO
-        if strict and any(len(group.flavors) > 1 for group in queue.groups):
+        if queue.strict and any(len(group.flavors) > 1 for group in queue.groups):
             return False
         equal = (entry.queue, entry.namespace, entry.priority, entry.user, podsets, limit is None)
-        line = self._lines.setdefault((queue.name,) if strict else equal, [])
+        line = self._lines.setdefault((queue.name,) if queue.strict else equal, [])
         while line and not self._waits(line[0][1]):
             heappop(line)
         place = (-entry.priority, entry.queue_order_time, entry.uid)

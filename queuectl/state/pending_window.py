@@ -16,7 +16,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from queuectl.domain.queues import QueueConfig, QueueingStrategy
+from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.planner.order.queue_order import Place, place
 
@@ -111,7 +111,7 @@ class PendingWindow:
         strict: dict[str, list[_Queue]] = defaultdict(list)
         for queue, shapes in by_queue.items():
             cluster_queue = config.cluster_queue_of(*queue)
-            if cluster_queue and cluster_queue.strategy is QueueingStrategy.STRICT_FIFO:
+            if cluster_queue and cluster_queue.strict:
                 strict[cluster_queue.name].append(queue)
             elif len(shapes) <= part:
                 considered[queue].update(shapes)

@@ -16,8 +16,7 @@ from prometheus_client.registry import Collector
 
 from queuectl.domain.queues import ClusterQueue, Cohort, QueueConfig, StopPolicy
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.quota.shares import share_of
-from queuectl.planner.quota.tree import QuotaNode, QuotaTree, QuotaUse, pools_of, use_of
+from queuectl.planner.quota import QuotaNode, QuotaTree, QuotaUse, pools_of, share_of, use_of
 from queuectl.state.holdings import Holdings, Row
 from queuectl.telemetry.fleet import nodes
 from queuectl.telemetry.workload_gauges import finished, gauge_family, in_units

@@ -15,13 +15,13 @@ from queuectl.domain.queues import WEIGHT_UNIT, ClusterQueue, QueueConfig
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.problem.usage import usage_of
-from queuectl.planner.quota.shares import share_of
-from queuectl.planner.quota.tree import (
+from queuectl.planner.quota import (
     FlavorResource,
     QuotaNode,
     QuotaTree,
     QuotaUse,
     pools_of,
+    share_of,
     use_of,
 )
 

@@ -1,7 +1,7 @@
 """Gain and cost of the solve that consolidates placements: ``python -m tests.bench.bench_consolidation``.
 
 The same batches planned without it and with it. Domains, nodes and what is broken into are sums over all batches (the
-measure of :mod:`queuectl.planner.placement.measure`); time is CPU of the planning thread in milliseconds, both of whole plans.
+measure of :mod:`queuectl.planner.placement.single`); time is CPU of the planning thread in milliseconds, both of whole plans.
 """
 
 from __future__ import annotations

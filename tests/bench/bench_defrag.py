@@ -19,9 +19,8 @@ from queuectl.domain.workload import TopologyMode, TopologyRequest
 from queuectl.planner.capacity.state import open_state
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import request_of
-from queuectl.planner.relocate.candidates import move_candidates
-from queuectl.planner.relocate.move_search import MoveSolution, find_moves
-from queuectl.planner.solver.solver import Solver
+from queuectl.planner.relocate import MoveSolution, find_moves, move_candidates
+from queuectl.planner.solver import Solver
 from tests.bench.tenants import FLAVORS, MIXED, NOW, Line, admitted, config, fleet_of, gang
 
 TRIES = 6  # snapshots per line

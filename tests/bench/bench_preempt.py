@@ -22,7 +22,7 @@ from queuectl.planner.preempt.find import Victims, candidate_sets, find_victims
 from queuectl.planner.preempt.running import CandidateTable
 from queuectl.planner.problem.problem import Problem, caps, survey
 from queuectl.planner.problem.request import GangRequest, request_of
-from queuectl.planner.solver.solver import Solver
+from queuectl.planner.solver import Solver
 from tests.bench.tenants import BLEND, FLAT, FLAVORS, MANY, MIXED, SMALL, Line, snapshot
 
 TRIES = 8  # snapshots per line

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.solver.solver import Solver
+from queuectl.planner.solver import Solver
 from tests.bench.bench_planner import SEED, Cluster, three
 from tests.bench.clusters import SIZES, mixed_gang
 from tests.planner.test_stop import hard_model

@@ -23,6 +23,7 @@ import numpy as np
 import structlog
 
 from queuectl.domain.reasons import NEVER_FITS
+from queuectl.planner import relocate
 from queuectl.planner.backfill import timeline
 from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.cycle.heads import HeadScheduler
@@ -31,7 +32,6 @@ from queuectl.planner.cycle.repair_precedence import Repairs
 from queuectl.planner.placement import feasible
 from queuectl.planner.preempt.returning import Returning
 from queuectl.planner.problem.request import ANYWHERE, GangRequest
-from queuectl.planner.relocate import move_search
 from queuectl.planner.search import flavor_choice
 from queuectl.planner.search.gang_classes import GangClasses
 from queuectl.planner.verify import devices, exits, limits, placement, starts
@@ -186,7 +186,7 @@ DEFECTS: Final[Mapping[str, Defect]] = {
     ),
     "no-domain-moves": Defect(
         "A required level that no node has raises an error in the search for moves.",
-        ((move_search, "refuted_by_sums", lambda *_: False),),
+        ((relocate, "refuted_by_sums", lambda *_: False),),
         29,
         UNFLAVORED,
     ),

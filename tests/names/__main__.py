@@ -37,7 +37,11 @@ OPEN: Final = frozenset(
         "domain/workload",
         "objects/configuration/queue_config",
         "objects/configuration/values",
-        "planner",
+        "planner/cache",
+        "planner/cycle",
+        "planner/plan_cycle",
+        "planner/preempt",
+        "planner/verify",
         "simulate",
     }
 )

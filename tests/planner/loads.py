@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from queuectl.planner.model.bounds import GangLoad
-from queuectl.planner.problem.topology import Ints
+from queuectl.planner.model.counts import GangLoad
+from queuectl.planner.problem.fleet import Ints
 
 
 def exceeds(pods: Sequence[tuple[Ints, int]], free: Ints) -> bool:

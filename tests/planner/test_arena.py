@@ -25,9 +25,8 @@ from queuectl.domain.quantity import GPU, PODS, Resources
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.capacity.state import open_state
-from queuectl.planner.problem.fleet import FleetIndex, index_of
+from queuectl.planner.problem.fleet import FleetIndex, grow, index_of
 from queuectl.planner.problem.problem import caps, survey
-from queuectl.planner.problem.topology import grow
 from queuectl.planner.problem.usage import usage_of
 from tests.planner import generate
 from tests.planner.build import gang, holding, node, podset, resources, world

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queuectl.planner.model.bounds import RAYS
+from queuectl.planner.model.counts import RAYS
 from tests.planner.loads import exceeds
 from tests.support.examples import examples
 

@@ -25,7 +25,7 @@ from queuectl.domain.queues import (
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.workload import PodSet, PodShape, Workload
 from queuectl.planner import plan
-from queuectl.planner.quota.tree import QuotaUse, build_pools, use_of
+from queuectl.planner.quota import QuotaUse, build_pools, use_of
 from queuectl.planner.verify import PlanRule, verify
 from queuectl.planner.verify.cohorts import CohortMember, excesses, members_of
 from tests.planner.build import NOW, gang

@@ -18,14 +18,12 @@ from queuectl.domain.quantity import Resources
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner import plan, plan_cycle
-from queuectl.planner.capacity.node_counts import TentativeAdmission
-from queuectl.planner.capacity.placements import node_counts_of
-from queuectl.planner.consolidate.consolidation import may_move
-from queuectl.planner.consolidate.consolidation_model import ConsolidationModel, bundle
-from queuectl.planner.placement.measure import Wholes, placed_podset_groups, score
+from queuectl.planner.capacity.node_counts import TentativeAdmission, node_counts_of
+from queuectl.planner.consolidate import ConsolidationModel, bundle, may_move
+from queuectl.planner.placement.single import Wholes, placed_podset_groups, score
 from queuectl.planner.problem.problem import Problem, survey
 from queuectl.planner.problem.request import request_of
-from queuectl.planner.solver.solver import Model
+from queuectl.planner.solver import Model
 from queuectl.planner.verify import verify
 from tests.planner import generate
 from tests.planner.build import NOW, gang, holding, node, placed, podset, resources, world

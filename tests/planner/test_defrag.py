@@ -10,6 +10,7 @@ import pytest
 
 from queuectl.domain.plan import Proof
 from queuectl.domain.snapshot import Snapshot, SolverLimits
+from queuectl.planner import relocate as defrag
 from queuectl.planner.capacity.node_counts import fits
 from queuectl.planner.capacity.state import open_state
 from queuectl.planner.preempt.cost import costs
@@ -18,10 +19,14 @@ from queuectl.planner.preempt.sizes import sizes_of
 from queuectl.planner.problem.flavors import options_of
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import ANYWHERE, GangRequest, request_of
-from queuectl.planner.relocate import move_search as defrag
-from queuectl.planner.relocate.candidates import move_candidates
-from queuectl.planner.relocate.move_search import MoveModel, MoveSearch, MoveSolution, find_moves
-from queuectl.planner.solver.solver import Solver, Status
+from queuectl.planner.relocate import (
+    MoveModel,
+    MoveSearch,
+    MoveSolution,
+    find_moves,
+    move_candidates,
+)
+from queuectl.planner.solver import Solver, Status
 from tests.planner.build import gang, holding, node, podset, world
 from tests.planner.generate_moves import scattered, shaped, tight
 from tests.planner.oracle_moves import cheapest_moves, movable
@@ -136,7 +141,7 @@ def test_the_model_of_moves_keeps_slices_whole(each: int, fits: bool) -> None:
     candidates = move_candidates(state, lambda _: True, {})
     model = MoveModel(request, candidates, [0], state.later.free, ANYWHERE).model
     found = Solver(snapshot.limits).solve(model).status
-    assert found is (Status.FOUND if fits else Status.REFUTED)
+    assert found is (Status.SOLVED if fits else Status.REFUTED)
 
 
 @pytest.mark.usefixtures("only_models")

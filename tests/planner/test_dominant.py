@@ -8,8 +8,15 @@ from fractions import Fraction
 import pytest
 
 from queuectl.domain.queues import Cohort, QueueConfig
-from queuectl.planner.quota.shares import Share, passed_up, share_of
-from queuectl.planner.quota.tree import FlavorResource, QuotaNode, QuotaUse, build_pools
+from queuectl.planner.quota import (
+    FlavorResource,
+    QuotaNode,
+    QuotaUse,
+    Share,
+    build_pools,
+    passed_up,
+    share_of,
+)
 from tests.planner.build import FLAVOR
 from tests.planner.queues import GPUS, cohort, cq, quotas
 

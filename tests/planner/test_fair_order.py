@@ -21,8 +21,7 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.plan_cycle import begin, one_by_one
 from queuectl.planner.problem.problem import survey
-from queuectl.planner.quota.shares import share_of
-from queuectl.planner.quota.tree import QuotaNode
+from queuectl.planner.quota import QuotaNode, share_of
 from queuectl.planner.verify import verify
 from tests.planner.build import FLAVOR
 from tests.planner.queues import GPUS, cohort, cq, gpus, quota_only, quotas, running

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from queuectl.planner.model.bounds import bounds
-from queuectl.planner.model.counts import fewest_then_tightest
+from queuectl.planner.model.counts import bounds, fewest_then_tightest
 from queuectl.planner.model.patterns import greedy
 from queuectl.planner.placement.single import ShapeCapacity
-from queuectl.planner.problem.topology import grow
+from queuectl.planner.problem.fleet import grow
 from tests.planner.build import node
 from tests.planner.loads import exceeds
 from tests.support.examples import examples

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from queuectl.domain.fleet import Node
 from queuectl.planner.model.counts import most_even, needed
 from queuectl.planner.placement.single import ShapeCapacity
+from queuectl.planner.problem.fleet import grow
 from queuectl.planner.problem.request import ANYWHERE
-from queuectl.planner.problem.topology import grow
 from tests.support.examples import examples
 
 MANY = settings(max_examples=examples(400), deadline=None, suppress_health_check=list(HealthCheck))

@@ -16,8 +16,8 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import plan, plan_cycle
 from queuectl.planner.explain import diagnose
-from queuectl.planner.placement.joint import Confirmed
-from queuectl.planner.solver.solver import Status
+from queuectl.planner.model.builder import Placed
+from queuectl.planner.solver import Status
 from queuectl.planner.verify import verify
 from tests.planner.build import gang, node, podset, queue, world
 from tests.planner.queues import cq, gpus, quota_only, running
@@ -105,7 +105,7 @@ def test_a_dry_run_counts_the_final_placements(monkeypatch: pytest.MonkeyPatch) 
     places = {}
     for name in ("a1", "b0"):
         node_counts = ((np.array([["a0", "a1", "b0"].index(name)]), np.array([1])),)
-        found = Confirmed(Status.FOUND, (node_counts,))
+        found = Placed(Status.SOLVED, (node_counts,))
         monkeypatch.setattr(plan_cycle, "confirm", lambda state, solver, found=found: found)
         places[name] = spared(plan(snapshot))
     assert places == {"a1": [], "b0": [("idle", "in")]}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from queuectl.planner.backfill.timeline import Agenda, Departures, first_fit
 from queuectl.planner.problem.usage import Slots
-from queuectl.planner.quota.tree import QuotaNode, QuotaRow, QuotaUse
+from queuectl.planner.quota import QuotaNode, QuotaRow, QuotaUse
 
 CHARGED = ("cq", "default", "nvidia.com/gpu")
 POOLS = {"cq": QuotaNode("cq")}

@@ -15,7 +15,7 @@ from queuectl.planner.placement import feasible
 from queuectl.planner.placement.feasible import Feasibility
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.solver.solver import Status
+from queuectl.planner.solver import Status
 from queuectl.planner.verify import verify
 from tests.bench.clusters import Size, busy, config, fleet, random_gang, snapshot
 from tests.planner.build import gang, node, podset, world
@@ -82,7 +82,7 @@ def at_its_turn(taken: Snapshot) -> tuple[LookAhead, GangRequest]:
 
 
 def on(chooser: LookAhead, decision: Feasibility) -> list[str]:
-    assert decision.status is Status.FOUND
+    assert decision.status is Status.SOLVED
     return [
         chooser.problem.index.nodes[at].name for nodes, _ in decision.node_counts for at in nodes
     ]

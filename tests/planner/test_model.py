@@ -18,7 +18,7 @@ from queuectl.domain.snapshot import Pending, SolverLimits
 from queuectl.planner import plan
 from queuectl.planner.model import patterns as pack
 from queuectl.planner.model.patterns import add_exact, greedy, maximal_patterns
-from queuectl.planner.solver.solver import LARGEST, Model, Solver, Status
+from queuectl.planner.solver import LARGEST, Model, Solver, Status
 from queuectl.planner.verify import verify
 from tests.planner import cases
 from tests.planner.build import gang, node, podset, world
@@ -87,7 +87,7 @@ def test_the_least_value_of_an_objective_is_found() -> None:
     model.minimize([x, y], [3, 4])
     outcome = solver().solve(model)
     assert outcome.optimal
-    assert 3 * outcome.values[0] + 4 * outcome.values[1] == 16
+    assert 3 * outcome.assignment[0] + 4 * outcome.assignment[1] == 16
 
 
 # Exact rows of a cell against enumeration.
@@ -125,9 +125,9 @@ def test_exact_rows_are_exact(patterns: int, shapes, there, data) -> None:
         model = Model()
         exact = add_exact(model, free, shapes, [model.var(n, n) for n in counts])
         outcome = solver().solve(model)
-    assert (outcome.status is Status.FOUND) == packs(free, shapes, counts)
+    assert (outcome.status is Status.SOLVED) == packs(free, shapes, counts)
     for placed in (
-        exact.read(outcome.values, counts) if outcome.status is Status.FOUND else None,
+        exact.read(outcome.assignment, counts) if outcome.status is Status.SOLVED else None,
         greedy(free, shapes, counts),
     ):
         if placed is not None:

@@ -13,7 +13,7 @@ from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import Placement, PodSet
 from queuectl.planner import plan
-from queuectl.planner.problem.parts import admissible
+from queuectl.planner.problem.request import admissible
 from queuectl.planner.search.count_search import Largest
 from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import LEVELS, gang, holding, node, podset, queue, world

@@ -27,7 +27,7 @@ from queuectl.planner.preempt.sizes import sizes_of
 from queuectl.planner.problem.flavors import options_of
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import GangRequest, request_of
-from queuectl.planner.solver.solver import Model, Solution, Solver, Status
+from queuectl.planner.solver import Model, Solution, Solver, Status
 from queuectl.planner.verify import verify
 from tests.planner import cases, generate
 from tests.planner.build import (

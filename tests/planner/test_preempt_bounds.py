@@ -12,10 +12,10 @@ from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.planner.capacity.state import open_state
 from queuectl.planner.preempt.bounds import Deficit, deficit_of, parts_of
 from queuectl.planner.preempt.find import candidate_sets, find_victims
+from queuectl.planner.problem.fleet import Ints
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import request_of
-from queuectl.planner.problem.topology import Ints
-from queuectl.planner.solver.solver import Solver
+from queuectl.planner.solver import Solver
 from tests.planner.build import FLAVOR, NOW, gang, node, podset, world
 from tests.planner.test_preempt import CLUSTERS, SOME, agrees_with_brute_force, low
 

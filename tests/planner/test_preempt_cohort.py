@@ -21,7 +21,7 @@ from queuectl.planner.preempt.find import Victims, find_victims
 from queuectl.planner.preempt.sizes import sizes_of
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import request_of
-from queuectl.planner.solver.solver import Solver
+from queuectl.planner.solver import Solver
 from queuectl.planner.verify import PlanRule, verify
 from tests.planner.documents import (
     Doc,

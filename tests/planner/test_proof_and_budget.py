@@ -12,7 +12,7 @@ from queuectl.domain.plan import Plan, Proof
 from queuectl.domain.snapshot import Pending, SolverLimits
 from queuectl.planner import plan
 from queuectl.planner.preempt.find import find_victims
-from queuectl.planner.solver.solver import Model, Solver
+from queuectl.planner.solver import Model, Solver
 from queuectl.planner.verify import verify
 from tests.planner import cases
 from tests.planner.build import gang, holding, node, podset, world

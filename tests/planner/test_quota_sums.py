@@ -18,10 +18,10 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.planner.capacity.node_counts import TentativeAdmission
 from queuectl.planner.capacity.state import CycleState, open_state
 from queuectl.planner.order.pending_gangs import PendingGangs, pending_gangs
-from queuectl.planner.placement.joint import confirm
+from queuectl.planner.placement.feasible import confirm
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import request_of
-from queuectl.planner.solver.solver import Solver, Status
+from queuectl.planner.solver import Solver, Status
 from tests.planner.build import FLAVOR, NOW, config, gang, holding, node, podset, world
 from tests.planner.generate_cohorts import FLAVORS, contest
 from tests.planner.queues import cq, gpus, quota_only, quotas
@@ -60,7 +60,7 @@ def test_the_quota_model_holds_all_gangs_exactly_where_each_has_quota_beside_the
             for row, need in admission.request.charges.items()
         )
         solver = Solver(snapshot.limits)
-        assert confirm(state, solver).status is (Status.FOUND if fits else Status.REFUTED)
+        assert confirm(state, solver).status is (Status.SOLVED if fits else Status.REFUTED)
         answers[fits] += 1
     assert min(answers[True], answers[False]) >= 30
 
@@ -77,7 +77,7 @@ def test_the_quota_model_includes_limits_of_borrowing_and_lending(
         waiting = [gpus(f"g{number}", 1, "a") for number in range(started)]
         state = _with_all_admitted(quota_only(queues, waiting))
         status = confirm(state, Solver(SolverLimits())).status
-        assert status is (Status.FOUND if started <= holds else Status.REFUTED)
+        assert status is (Status.SOLVED if started <= holds else Status.REFUTED)
 
 
 def test_gangs_that_take_no_nodes_start_on_a_solution_of_the_solver() -> None:

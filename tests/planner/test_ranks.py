@@ -13,7 +13,7 @@ from queuectl.domain.jobs import PodRecord
 from queuectl.domain.workload import PodSetPlacement
 from queuectl.lifecycle.outstanding_writes import assign
 from queuectl.planner import plan
-from queuectl.planner.capacity.placements import rank_nodes_of
+from queuectl.planner.capacity.node_counts import rank_nodes_of
 from queuectl.planner.verify import verify
 from tests.planner.build import gang, holding, node, podset, world
 from tests.support.examples import examples

@@ -15,13 +15,13 @@ from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.planner.explain.others_leave import table_without
 from queuectl.planner.placement import feasible as deciding
 from queuectl.planner.placement.feasible import decide, fits_apart, place
-from queuectl.planner.placement.several import find
+from queuectl.planner.placement.greedy import find
 from queuectl.planner.plan_cycle import Prepared, begin, one_by_one
 from queuectl.planner.preempt.model import stage_of
 from queuectl.planner.preempt.search import WHOLE, EvictionConstraints, Search
 from queuectl.planner.problem.problem import caps, survey
 from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.solver.solver import Solver, Status
+from queuectl.planner.solver import Solver, Status
 from tests.planner.build import gang, node, podset, world
 from tests.planner.generate import contested, crowded
 
@@ -66,7 +66,7 @@ def test_a_small_model_without_most_gangs_gives_the_same_answer(
             for share in (10**9, few):
                 with mock.patch.object(deciding, "_FEW", share):
                     answers.append(decide(state, request, solver).status)
-            assert answers in ([Status.FOUND] * 2, [Status.REFUTED] * 2)
+            assert answers in ([Status.SOLVED] * 2, [Status.REFUTED] * 2)
 
 
 @_SLOW
@@ -103,7 +103,7 @@ def test_a_quick_yes_to_a_gang_alone_is_true(snapshot: Snapshot) -> None:
             for free in (problem.index.allocatable, state.free(), state.later.free):
                 if fits_apart(request, free):
                     solver = Solver(snapshot.limits)
-                    assert place(request, free, solver).status is Status.FOUND
+                    assert place(request, free, solver).status is Status.SOLVED
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.capacity.node_counts import TentativeAdmission
-from queuectl.planner.placement.joint import Arrangement, arrange
-from queuectl.planner.solver.solver import Model, Solver, Status
+from queuectl.planner.placement.feasible import Arrangement, arrange
+from queuectl.planner.solver import Model, Solver, Status
 from tests.planner import cases
 from tests.planner.test_model import TIGHT
 

@@ -38,7 +38,7 @@ from queuectl.objects.configuration.queue_config import (
     validate,
 )
 from queuectl.objects.errors import DocumentError
-from queuectl.planner.quota.tree import build_pools
+from queuectl.planner.quota import build_pools
 
 OURS = "queuectl.dev/v1"
 

@@ -168,8 +168,7 @@ def by_price(queue: ClusterQueue, config: QueueConfig) -> ClusterQueue:
     """
     if queue.flavor_order is not FlavorOrder.CHEAPEST:
         return queue
-    names = dict.fromkeys(quotas.flavor for group in queue.groups for quotas in group.flavors)
-    prices = {name: _price_of(name, config) for name in names}
+    prices = {name: _price_of(name, config) for name in queue.flavors}
 
     def cost(name: str) -> float:
         price = prices[name]
@@ -179,7 +178,7 @@ def by_price(queue: ClusterQueue, config: QueueConfig) -> ClusterQueue:
         replace(group, flavors=tuple(sorted(group.flavors, key=lambda one: cost(one.flavor))))
         for group in queue.groups
     )
-    shown = tuple((name, prices[name]) for name in sorted(names, key=cost))
+    shown = tuple((name, prices[name]) for name in sorted(prices, key=cost))
     return replace(queue, groups=groups, flavor_prices=shown)
 
 

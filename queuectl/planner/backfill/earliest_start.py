@@ -11,31 +11,24 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from queuectl.planner.backfill.slips import MOST_OVERRUNS, SLACK
-from queuectl.planner.backfill.timeline import (
-    NOW,
-    Moments,
-    Timeline,
-    end_of,
-    first_fit,
-)
+from queuectl.planner.backfill.timeline import NOW, Moments, Timeline, end_of, first_fit
 from queuectl.planner.capacity.node_counts import (
     NodeCounts,
     PlannedGang,
     TentativeAdmission,
+    node_counts_of,
     short_nodes,
     take,
 )
-from queuectl.planner.capacity.placements import node_counts_of
-from queuectl.planner.model.bounds import GangLoad
-from queuectl.planner.order.lines import Lines
-from queuectl.planner.placement import several
-from queuectl.planner.placement.feasible import Feasibility, refuted_by_sums
-from queuectl.planner.placement.joint import Arrangement, arrange
-from queuectl.planner.placement.several import levels_to_try
+from queuectl.planner.model.counts import GangLoad
+from queuectl.planner.order.queue_order import Lines
+from queuectl.planner.placement import greedy
+from queuectl.planner.placement.feasible import Arrangement, Feasibility, arrange, refuted_by_sums
+from queuectl.planner.placement.greedy import levels_to_try
+from queuectl.planner.problem.fleet import Ints
 from queuectl.planner.problem.problem import Problem, caps
 from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup, starting_at
-from queuectl.planner.problem.topology import Ints
-from queuectl.planner.solver.solver import Solver, Status
+from queuectl.planner.solver import Solver, Status
 
 # ---- Answers of the model
 
@@ -70,22 +63,22 @@ def digest_of(
         free: the capacity at these times, without all of them.
         budget: of the new gang.
     """
-    made = blake2b(free.tobytes(), digest_size=16)
-    made.update(repr((free.shape, budget)).encode())
+    digest = blake2b(free.tobytes(), digest_size=16)
+    digest.update(repr((free.shape, budget)).encode())
     requests = [request]
     for admission in stacked:
         requests.append(admission.request)
         for nodes, counts in admission.node_counts:
-            made.update(nodes.tobytes() + counts.tobytes())
+            digest.update(nodes.tobytes() + counts.tobytes())
     for each in requests:
-        made.update(repr(each.signature()).encode())
+        digest.update(repr(each.signature()).encode())
         for group in each.podset_groups:
-            made.update(repr((group.preferred, group.on_one_node)).encode())
+            digest.update(repr((group.preferred, group.on_one_node)).encode())
         for pods in each.pods:
-            made.update(repr((pods.podset, pods.size, pods.balanced)).encode())
-            made.update(pods.shape.vector.tobytes())
-            made.update(pods.shape.eligible.tobytes())
-    return made.digest()
+            digest.update(repr((pods.podset, pods.size, pods.balanced)).encode())
+            digest.update(pods.shape.vector.tobytes())
+            digest.update(pods.shape.eligible.tobytes())
+    return digest.digest()
 
 
 # ---- A gang together with the planned starts
@@ -117,14 +110,14 @@ class Question:
         if not self._has_quota():
             return Feasibility(Status.REFUTED)
         room = self._room()
-        found = several.find(self.request, room, lambda shape: caps(room, shape))
+        found = greedy.find(self.request, room, lambda shape: caps(room, shape))
         if found is not None:
-            return Feasibility(Status.FOUND, found)
+            return Feasibility(Status.SOLVED, found)
         planned = [gang for gang in self.beside if gang.request.podset_groups]
         movable = [
             k for k in self._admissions if self.moves and not k.fixed and k.request.podset_groups
         ]
-        if several.exact(self.request) and not planned and not movable:
+        if greedy.exact(self.request) and not planned and not movable:
             return Feasibility(Status.REFUTED)
         return self._jointly(planned, movable, solver)
 
@@ -219,7 +212,7 @@ class Question:
         if solver.ended():
             return Feasibility(Status.UNKNOWN)
         made = self._arranged(stacked, request, free, solver)
-        if made.status is not Status.FOUND:
+        if made.status is not Status.SOLVED:
             return Feasibility(made.status, alarm=made.alarm)
         return _decision(made, movable, planned)
 
@@ -242,18 +235,18 @@ class Question:
         made = arrange(stacked, [request], free, own_solver, budget)
         solver.cut |= own_solver.cut
         solver.alarms.extend(own_solver.alarms)
-        if made.status in (Status.FOUND, Status.REFUTED):
+        if made.status in (Status.SOLVED, Status.REFUTED):
             answers.note(digest, made)
         return made
 
 
 def _decision(
-    made: Arrangement, movable: Sequence[TentativeAdmission], planned: Sequence[PlannedGang]
+    arrangement: Arrangement, movable: Sequence[TentativeAdmission], planned: Sequence[PlannedGang]
 ) -> Feasibility:
-    first, rest = made.moved[: len(movable)], made.moved[len(movable) :]
+    first, of_planned = arrangement.moved[: len(movable)], arrangement.moved[len(movable) :]
     return Feasibility(
-        Status.FOUND,
-        made.new[0],
+        Status.SOLVED,
+        arrangement.new[0],
         tuple(
             (k, counts)
             for k, counts in zip(movable, first, strict=True)
@@ -261,14 +254,14 @@ def _decision(
         ),
         planned=tuple(
             (gang, counts)
-            for gang, counts in zip(planned, rest, strict=True)
+            for gang, counts in zip(planned, of_planned, strict=True)
             if not _same(counts, gang.node_counts)
         ),
     )
 
 
-def _same(one: NodeCounts, other: NodeCounts) -> bool:
-    pairs = ((a, b) for x, y in zip(one, other, strict=True) for a, b in zip(x, y, strict=True))
+def _same(before: NodeCounts, after: NodeCounts) -> bool:
+    pairs = ((a, b) for x, y in zip(before, after, strict=True) for a, b in zip(x, y, strict=True))
     return all(np.array_equal(a, b) for a, b in pairs)
 
 
@@ -353,7 +346,7 @@ class StartSearch:
         found = node_counts_of(self._problem, asked, last.placement)
         if found is None or at < least:
             return None
-        decision = Feasibility(Status.FOUND, found)
+        decision = Feasibility(Status.SOLVED, found)
         if not self._question(asked, at).holds(decision):
             return None
         return self._planned(asked, decision, at)
@@ -373,7 +366,7 @@ class StartSearch:
             if reserved and not self._possible(asked, at):
                 continue
             found = self._question(asked, at).ask(self.solver)
-            if found.status is Status.FOUND:
+            if found.status is Status.SOLVED:
                 return self._planned(asked, found, at)
             self.undecided |= found.status is not Status.REFUTED
         return None

@@ -18,17 +18,22 @@ from queuectl.domain.snapshot import Pending
 from queuectl.planner.backfill.earliest_start import Question, StartSearch
 from queuectl.planner.backfill.slips import MOST_OVERRUNS, Lapsed
 from queuectl.planner.backfill.timeline import NOW, Timeline, end_of, first_fit
-from queuectl.planner.capacity.node_counts import NodeCounts, PlannedGang, TentativeAdmission
+from queuectl.planner.capacity.node_counts import (
+    NodeCounts,
+    PlannedGang,
+    TentativeAdmission,
+    nodes_of,
+)
 from queuectl.planner.capacity.state import CycleState
-from queuectl.planner.order.lines import Lines, PlannedStartQueue, lines_of
-from queuectl.planner.placement import several
+from queuectl.planner.order.queue_order import Lines, PlannedStartQueue, lines_of
+from queuectl.planner.placement import greedy
 from queuectl.planner.placement.feasible import Feasibility
-from queuectl.planner.placement.measure import device_columns, devices
+from queuectl.planner.placement.single import device_columns, devices
 from queuectl.planner.preempt.shortage import borrows
 from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.reasons import refusals
-from queuectl.planner.solver.solver import Solver, Status
+from queuectl.planner.solver import Solver, Status
 
 # ---- Whole free nodes
 #
@@ -53,11 +58,11 @@ def whole_node_kept_for(
     duration = request.pending.workload.duration
     if duration is None or duration.longest is None:
         return None
-    nodes = _nodes(decision.node_counts)
-    if len(nodes) != 1 or not _wholly_free(state, nodes.pop()):
+    nodes = nodes_of(decision.node_counts)
+    if len(nodes) != 1 or not _wholly_free(state, int(nodes[0])):
         return None
     gone = state.problem.snapshot.now + MARGIN * duration.longest
-    wide = (gang for gang in ahead if len(_nodes(gang.node_counts)) > 1)
+    wide = (gang for gang in ahead if len(nodes_of(gang.node_counts)) > 1)
     return next((gang for gang in wide if gone > gang.at), None)
 
 
@@ -67,10 +72,6 @@ def _wholly_free(state: CycleState, node: int) -> bool:
     there = devices(state.problem)[:, node]
     free = state.now.free[columns, node]
     return bool(there.any()) and bool((free >= there).all())
-
-
-def _nodes(node_counts: NodeCounts) -> set[int]:
-    return {int(node) for nodes, _ in node_counts for node in nodes}
 
 
 # ---- Planned starts of a cycle
@@ -228,7 +229,7 @@ class PlannedStarts:
         for gang in gangs:
             question = self._question(gang.request, gang.at, self.gangs, moves=False)
             made = question.ask(self.solver)
-            if made.status is not Status.FOUND:
+            if made.status is not Status.SOLVED:
                 self.gangs = gangs
                 return False
             self.replace(made)
@@ -370,7 +371,7 @@ def first_room(state: CycleState, request: GangRequest, until: float) -> float |
         if not state.quota.allows(request, timeline.use(at)):
             return False
         free = timeline.free(at)
-        return several.find(request, free, lambda shape: caps(free, shape)) is not None
+        return greedy.find(request, free, lambda shape: caps(free, shape)) is not None
 
     if not times or not fits(times[-1]):
         return None

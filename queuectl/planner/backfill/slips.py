@@ -16,12 +16,19 @@ from queuectl.domain.plan import ScheduledGang, SlipCause
 from queuectl.domain.snapshot import Admitted, PlannedStart
 from queuectl.domain.workload import Placement, Workload
 from queuectl.planner.backfill.timeline import Timeline
-from queuectl.planner.capacity.node_counts import NodeCounts, PlannedGang, short_nodes, take
-from queuectl.planner.capacity.placements import node_counts_of, placement_of
+from queuectl.planner.capacity.node_counts import (
+    NodeCounts,
+    PlannedGang,
+    node_counts_of,
+    nodes_of,
+    placement_of,
+    short_nodes,
+    take,
+)
 from queuectl.planner.order.queue_order import place
+from queuectl.planner.problem.fleet import Ints
 from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.problem.topology import Ints
-from queuectl.planner.quota.tree import FlavorResource
+from queuectl.planner.quota import FlavorResource
 
 # ---- Causes of late planned starts
 #
@@ -87,11 +94,6 @@ class Lateness:
         return usable and self.last.revision != snapshot.config.revision
 
     @cached_property
-    def _planned_nodes(self) -> Ints:
-        assert self._last_nodes is not None
-        return np.concatenate([np.zeros(0, np.int64), *(nodes for nodes, _ in self._last_nodes)])
-
-    @cached_property
     def _short_nodes(self) -> Ints:
         """Indexes of the nodes on which it was planned and that have too little room then."""
         assert self._last_nodes is not None
@@ -119,7 +121,7 @@ class Lateness:
         for gang in state.problem.snapshot.admitted:
             nodes, _ = usage.slots(gang)
             if gang.leaving and self._then == self.timeline.now:
-                if bool(np.isin(nodes, self._planned_nodes).any()):
+                if bool(np.isin(nodes, nodes_of(self._last_nodes or ())).any()):
                     yield SlipCause.OVERRUN  # it takes longer to stop
                 continue
             if gang.workload.uid in ended | state.evicted | state.repairing:
@@ -277,11 +279,7 @@ class Slips:
     def _awaited(self, gang: PlannedGang) -> Iterator[tuple[str, float]]:
         """The gangs on its nodes, or with quota that it needs, that end before it starts; those that end last, first."""
         problem = self.timeline.state.problem
-        nodes = (
-            np.unique(np.concatenate([at for at, _ in gang.node_counts]))
-            if gang.node_counts
-            else ()
-        )
+        nodes = nodes_of(gang.node_counts)
         rows = {row[1:] for row, _ in gang.request.rows()}
         listed = 0
         for other in reversed(self.timeline.ended(gang.at)):

@@ -33,11 +33,11 @@ from queuectl.planner.capacity.node_counts import (
     take,
 )
 from queuectl.planner.capacity.state import CycleState
+from queuectl.planner.problem.fleet import Ints
 from queuectl.planner.problem.problem import Shape
-from queuectl.planner.problem.request import GangRequest, PodSetGroup, ShapePods
-from queuectl.planner.problem.topology import Ints
+from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.usage import CountedGang, Slots
-from queuectl.planner.quota.tree import QuotaRow, QuotaUse
+from queuectl.planner.quota import QuotaRow, QuotaUse
 
 # ---- Events to come
 
@@ -363,20 +363,11 @@ class Moments:
 
     def request(self, request: GangRequest, present: Present) -> GangRequest:
         """The request of a gang over all the times."""
-        groups = tuple(self._group(group, present) for group in request.podset_groups)
-        return replace(request, podset_groups=groups)
-
-    def _group(self, group: PodSetGroup, present: Present) -> PodSetGroup:
-        pods = tuple(self._pods(p, present) for p in group.pods)
-        bundle = self._pods(group.bundle, present) if group.bundle is not None else None
-        return replace(group, pods=pods, bundle=bundle)
-
-    def _pods(self, pods: ShapePods, present: Present) -> ShapePods:
-        return replace(pods, shape=self._shape(pods.shape, present))
+        return request.with_pods(lambda p: replace(p, shape=self._shape(p.shape, present)))
 
     def _shape(self, shape: Shape, present: Present) -> Shape:
-        known = self._shapes.get((shape.key, present))
-        if known is None:
+        stacked = self._shapes.get((shape.key, present))
+        if stacked is None:
             size = len(shape.vector)
             vector = np.concatenate([shape.vector * there for there in present])
             columns = tuple(
@@ -385,9 +376,9 @@ class Moments:
                 for at, there in enumerate(present)
                 if there
             )
-            known = replace(shape, key=len(self._shapes), vector=vector, columns=columns)
-            self._shapes[shape.key, present] = known
-        return known
+            stacked = replace(shape, key=len(self._shapes), vector=vector, columns=columns)
+            self._shapes[shape.key, present] = stacked
+        return stacked
 
 
 # ---- Expected ends that pass

@@ -31,17 +31,17 @@ from queuectl.planner.capacity.node_counts import (
     TentativeAdmission,
     add_at,
     fits,
+    node_counts_of,
+    nodes_of,
     use_of_counts,
 )
-from queuectl.planner.capacity.placements import node_counts_of
 from queuectl.planner.capacity.state import CycleState, Undo
 from queuectl.planner.order.queue_order import QueueOrder, inadmissible, place
 from queuectl.planner.problem.flavors import admits, flavors_of
-from queuectl.planner.problem.parts import as_placed
+from queuectl.planner.problem.fleet import Ints
 from queuectl.planner.problem.problem import Problem
-from queuectl.planner.problem.request import GangRequest, quota_only, request_of
-from queuectl.planner.problem.topology import Ints, Mask
-from queuectl.planner.quota.tree import QuotaUse
+from queuectl.planner.problem.request import GangRequest, as_placed, quota_only, request_of
+from queuectl.planner.quota import QuotaUse
 
 
 def reserve(
@@ -218,7 +218,7 @@ def _claimable(state: CycleState, request: GangRequest, node_counts: NodeCounts)
         return True
     nodes, need, _ = _on_nodes(state.problem, request, node_counts, ())
     own = state.reservations.get(uid)
-    free = state.open_now(nodes) + (own.kept if own is not None else 0)
+    free = state.open_now(nodes) + (own.kept_now if own is not None else 0)
     return _covers(free, need) and state.quota.allows(request, state.quota.open_beside(others))
 
 
@@ -226,7 +226,7 @@ def _others(
     state: CycleState, request: GangRequest, node_counts: NodeCounts, named: tuple[str, ...]
 ) -> Iterator[Admitted]:
     """Gangs that leave and hold something of what a reservation needs."""
-    usage, nodes = state.problem.usage, _nodes(node_counts)
+    usage, nodes = state.problem.usage, nodes_of(node_counts)
     rows = {row for row, amount in request.charges.items() if amount and request.queue is not None}
     taken = {g.workload.uid for known in state.reservations.values() for g in known.victims}
     for uid in sorted(state.leaving.keys() - named, key=lambda uid: (uid in taken, uid)):
@@ -255,7 +255,7 @@ def _on_nodes(
     problem: Problem, request: GangRequest, node_counts: NodeCounts, victims: Sequence[Admitted]
 ) -> tuple[Ints, Ints, Ints]:
     """The nodes of a reservation (K,), what it needs there (R, K), and what these victims hold there (R, K)."""
-    nodes = _nodes(node_counts)
+    nodes = nodes_of(node_counts)
     need = np.zeros((len(problem.resources), len(nodes)), dtype=np.int64)
     held = np.zeros_like(need)
     for at, used in use_of_counts(request.pods, node_counts):
@@ -265,13 +265,6 @@ def _on_nodes(
         inside = np.isin(at, nodes)
         add_at(held, np.searchsorted(nodes, at[inside]), used[:, inside])
     return nodes, need, held
-
-
-def _nodes(node_counts: NodeCounts) -> Ints:
-    """Indexes of the nodes it is on, each once."""
-    if not node_counts:
-        return np.zeros(0, dtype=np.int64)
-    return np.unique(np.concatenate([nodes for nodes, _ in node_counts]))
 
 
 def _covers(free: Ints, need: Ints) -> bool:
@@ -294,8 +287,9 @@ def _read(problem: Problem, pending: Pending, lease: CapacityLease) -> _ValidLea
     queue = problem.snapshot.queue_of(workload)
     if len(placed) < len(workload.podsets) or not admits(problem, workload, queue, flavors):
         return None  # the configuration has changed since the lease was given
+    position = problem.index.position
     within = {
-        number: _mask(problem, [name for name, _ in p.nodes])
+        number: problem.mask_of([position[name] for name, _ in p.nodes if name in position])
         for number, p in enumerate(placed)
         if p.nodes
     }
@@ -304,9 +298,3 @@ def _read(problem: Problem, pending: Pending, lease: CapacityLease) -> _ValidLea
         return _ValidLease(lease, quota_only(request), ())
     node_counts = node_counts_of(problem, request, lease.placement)
     return None if node_counts is None else _ValidLease(lease, request, node_counts)
-
-
-def _mask(problem: Problem, names: list[str]) -> Mask:
-    mask = np.zeros(problem.size, dtype=np.bool_)
-    mask[[problem.index.position[n] for n in names if n in problem.index.position]] = True
-    return mask

@@ -6,12 +6,15 @@ the last. A gang must fit at each instant to start, and a reservation must fit a
 
 A part of the capacity that is free now is also kept for a reservation (:mod:`queuectl.planner.capacity.reservations`). A gang without a
 reservation may use the rest, which is *open*.
+
+A gang without a reservation must find its quota beside several uses: what is used now and reserved, and what is
+used at every later instant. Questions about such a gang are answered for all of them at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
@@ -27,11 +30,177 @@ from queuectl.planner.capacity.node_counts import (
     give_back,
     use_of_counts,
 )
-from queuectl.planner.capacity.quota_state import QuotaState
+from queuectl.planner.problem.fleet import Ints
 from queuectl.planner.problem.problem import Problem, Shape, caps
 from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.problem.topology import Ints
-from queuectl.planner.quota.tree import QuotaUse, use_of
+from queuectl.planner.quota import FlavorResource, QuotaRow, QuotaUse, use_of
+
+# ---- Quota
+
+
+@dataclass(eq=False)
+class QuotaState:
+    """Starts from what running gangs use.
+
+    Attributes:
+        instants: the use at each instant, in the order of time: now is the first.
+        open: the use now, with the quota that is kept for reservations.
+        released: ClusterQueues of which quota was given back.
+    """
+
+    problem: Problem
+    instants: Sequence[QuotaUse]
+    open: QuotaUse = field(init=False)
+    released: list[str] = field(default_factory=list)
+    _nominal: dict[str, dict[FlavorResource, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.open = self.now
+
+    @property
+    def now(self) -> QuotaUse:
+        """All that is charged counts."""
+        return self.instants[0]
+
+    @property
+    def later(self) -> QuotaUse:
+        """The gangs that leave have left."""
+        return self.instants[-1]
+
+    @property
+    def views(self) -> tuple[QuotaUse, ...]:
+        """The uses beside which a gang without a reservation must find its own quota."""
+        return self.open, *self.instants[1:]
+
+    # Questions.
+
+    def nominal(self, queue: str) -> Mapping[FlavorResource, int]:
+        """(flavor, resource) to the nominal quota of a ClusterQueue."""
+        if queue not in self._nominal:
+            self._nominal[queue] = {
+                (quotas.flavor, resource): quotas.nominal.get(resource, 0)
+                for group in self.problem.snapshot.config.cluster_queues[queue].groups
+                for quotas in group.flavors
+                for resource in group.covered
+            }
+        return self._nominal[queue]
+
+    def most(self, queue: str) -> Mapping[FlavorResource, int]:
+        """(flavor, resource) to what a ClusterQueue could ever use if nothing were used."""
+        return {row: self.problem.most(queue, row) for row in self.nominal(queue)}
+
+    def left(self, queue: str, *, borrows: bool = True) -> Mapping[FlavorResource, int]:
+        """(flavor, resource) to the quota left for a gang without a reservation that may borrow, or may not."""
+        return {
+            row: min(use.left(queue, row, borrows=borrows) for use in self.views)
+            for row in self.nominal(queue)
+        }
+
+    def may_borrow(self, request: GangRequest) -> bool:
+        """Whether the gang may use more than its ClusterQueue's nominal quota in this plan."""
+        return request.pending.may_borrow(self.problem.snapshot.now)
+
+    def ever(self, request: GangRequest) -> bool:
+        """Whether a request's charges ever fit its quota if nothing is used."""
+        queue, most = request.queue, self.problem.most
+        return queue is None or all(
+            need <= most(queue, row) for row, need in request.charges.items()
+        )
+
+    def allows(self, request: GangRequest, used: QuotaUse) -> bool:
+        """Whether a request's charges fit its quota, borrowed quota if it may borrow, beside ``used``."""
+        borrows = self.may_borrow(request)
+        return request.queue is None or used.fits(request.queue, request.charges, borrows=borrows)
+
+    def fits(self, request: GangRequest) -> bool:
+        """Whether a request without a reservation fits its quota at every instant."""
+        return all(self.allows(request, use) for use in self.views)
+
+    def short(self, request: GangRequest) -> dict[FlavorResource, int]:
+        """Of what a request without a reservation has too little quota, and how much is left of it."""
+        left: dict[FlavorResource, int] = {}
+        if request.queue is None:
+            return left
+        borrows = self.may_borrow(request)
+        for use in self.views:
+            for row, amount in use.short(request.queue, request.charges, borrows=borrows):
+                left[row] = min(amount, left.get(row, amount))
+        return {row: left[row] for row in request.charges if row in left}
+
+    @contextmanager
+    def without(self, gangs: Sequence[Admitted], *uses: QuotaUse) -> Iterator[None]:
+        """For the time of a ``with`` block, these gangs are charged nothing in some uses of quota."""
+        charges = [charge for gang in gangs for charge in self.problem.usage.charges(gang)]
+        with ExitStack() as stack:
+            for use in _distinct(uses):
+                stack.enter_context(use.hypothetically(charges, -1))
+            yield
+
+    # Changes.
+
+    def charge(self, request: GangRequest, sign: int, instants: Sequence[QuotaUse]) -> None:
+        """Add a request's charges at some instants, or, with ``sign`` -1, take them off; what is used now is not open."""
+        if sign < 0 and request.queue is not None:
+            self.released.append(request.queue)
+        uses = _distinct([*instants, *([self.open] if instants[0] is self.now else ())])
+        for row, amount in request.rows():
+            for use in uses:
+                use.add(row, sign * amount)
+
+    def stay(self, gang: Admitted, sign: int) -> None:
+        """Take a gang's charges off all instants but the first, or, with ``sign`` -1, add them again."""
+        for row, amount in self.problem.usage.charges(gang):
+            for use in self.instants[1:]:
+                use.add(row, -sign * amount)
+
+    def forget(self, gang: Admitted) -> None:
+        """Take a gang's charges off the first instant."""
+        for row, amount in self.problem.usage.charges(gang):
+            for use in _distinct((self.now, self.open)):
+                use.add(row, -amount)
+
+    def keep(self, reservation: Reservation) -> None:
+        """Keep the part of a reservation of the quota that is left now from all others."""
+        if self.open is self.now:
+            self.open = self.now.copy()
+        self.open.keep(self.now, *self._kept_rows(reservation))
+
+    def open_beside(self, reservations: Iterable[Reservation]) -> QuotaUse:
+        """The use of quota now, and the part of these reservations that is kept now."""
+        use = self.now
+        for reservation in reservations:
+            use = self.now.copy() if use is self.now else use
+            use.keep(self.now, *self._kept_rows(reservation))
+        return use
+
+    def _kept_rows(
+        self, reservation: Reservation
+    ) -> tuple[list[tuple[QuotaRow, int]], list[tuple[QuotaRow, int]]]:
+        """The charge of the gang, and that of its victims that are still charged."""
+        usage = self.problem.usage
+        still = [charge for gang in reservation.victims for charge in usage.charges(gang)]
+        return list(reservation.request.rows()), still
+
+    def withhold(self, request: GangRequest) -> list[tuple[QuotaRow, int]]:
+        """Keep a ClusterQueue's own unused quota from borrowers for a gang that waits for it; what is kept."""
+        if request.queue is None:
+            return []
+        kept: list[tuple[QuotaRow, int]] = []
+        nominal, use = self.nominal(request.queue), self.later
+        for row, need in request.charges.items():
+            unused = nominal.get(row, 0) - use.of(request.queue, row)
+            amount = min(need, unused, use.left(request.queue, row))
+            kept.append(((request.queue, *row), max(0, amount)))
+            use.add(*kept[-1])
+        return kept
+
+
+def _distinct(uses: Iterable[QuotaUse]) -> list[QuotaUse]:
+    """Each use once: while nothing is kept, two of them are one object."""
+    return list({id(use): use for use in uses}.values())
+
+
+# ---- The state
 
 Undo: TypeAlias = Callable[[], None]
 """Takes back the change of a state that returned it; changes after it stay."""
@@ -58,7 +227,7 @@ class CycleState:
         held: by uid of the gang that waits, the requests of all reservations.
         awaited: by uid of the gang that waits, the uids of the gangs that must leave for its reservation.
         reservations: by uid of the gang that waits; only those for which a part of the free capacity is kept now.
-        kept: the amounts kept for them on each node, (R, N); None = nothing.
+        kept_now: the amounts kept for them on each node, (R, N); None = nothing.
         quota: the use of quota at each instant.
         turns: ClusterQueues with a gang that waits: gangs behind it get no time slice before it.
         departures: how often a running gang was evicted or its repair begun, and how often that was undone.
@@ -75,7 +244,7 @@ class CycleState:
     reservations: dict[str, Reservation] = field(default_factory=dict)
     turns: set[str] = field(default_factory=set)
     departures: int = 0
-    kept: Ints | None = None
+    kept_now: Ints | None = None
     quota: QuotaState = field(init=False)
     _moved: Ints | None = None  # use of the admitted gangs that can move, once asked for
     _free: Ints | None = None
@@ -101,7 +270,7 @@ class CycleState:
     def free(self) -> Ints:
         """(R, N) free at every instant for a gang without a reservation."""
         if self._free is None:
-            if self._one and self.kept is None:
+            if self._one and self.kept_now is None:
                 return self.now.free
             self._free = self._least(slice(None))
         return self._free
@@ -120,7 +289,7 @@ class CycleState:
     def open_now(self, nodes: Ints | slice) -> Ints:
         """(R, K) free now on these nodes and kept for no reservation."""
         now: Ints = self.now.free[:, nodes]
-        return now if self.kept is None else now - self.kept[:, nodes]
+        return now if self.kept_now is None else now - self.kept_now[:, nodes]
 
     def free_without_admissions(self) -> Ints:
         """(R, N) free if the admitted gangs that can move were nowhere."""
@@ -254,18 +423,18 @@ class CycleState:
     def keep(self, reservation: Reservation) -> None:
         """Keep the part of a reservation of the free capacity from all others."""
         self.reservations[reservation.uid] = reservation
-        if self.kept is None:
-            self.kept = np.zeros_like(self.now.free)
+        if self.kept_now is None:
+            self.kept_now = np.zeros_like(self.now.free)
         self.quota.keep(reservation)
-        self.kept[:, reservation.nodes] += reservation.kept
+        self.kept_now[:, reservation.nodes] += reservation.kept_now
         self._touch(reservation.nodes)
 
     def disown(self, uid: str) -> None:
         """The opposite, by uid of the gang that waits; nothing where nothing is kept."""
         reservation = self.reservations.pop(uid, None)
-        if reservation is None or self.kept is None:
+        if reservation is None or self.kept_now is None:
             return
-        self.kept[:, reservation.nodes] -= reservation.kept
+        self.kept_now[:, reservation.nodes] -= reservation.kept_now
         self.quota.open = self.quota.open_beside(self.reservations.values())
         self._touch(reservation.nodes)
 
@@ -280,8 +449,8 @@ class CycleState:
         yield
         self.hold(request, node_counts)
         own = reservations.get(uid)
-        if own is not None and self.kept is not None:
-            self.kept[:, own.nodes] += own.kept
+        if own is not None and self.kept_now is not None:
+            self.kept_now[:, own.nodes] += own.kept_now
             self._touch(own.nodes)
         self.reservations, self.quota.open = reservations, opened
         del self.quota.released[released:]

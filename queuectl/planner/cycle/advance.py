@@ -40,11 +40,13 @@ from queuectl.planner.capacity.node_counts import (
     NodeCounts,
     TentativeAdmission,
     fits,
+    node_counts_of,
+    placement_of,
     use_of_counts,
 )
-from queuectl.planner.capacity.placements import node_counts_of, placement_of
 from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.placement.feasible import Feasibility, place
+from queuectl.planner.problem.fleet import Ints, Mask
 from queuectl.planner.problem.limit_rows import (
     beside,
     end_of,
@@ -55,8 +57,7 @@ from queuectl.planner.problem.limit_rows import (
 )
 from queuectl.planner.problem.problem import Problem, caps
 from queuectl.planner.problem.request import GangRequest, request_of
-from queuectl.planner.problem.topology import Ints, Mask
-from queuectl.planner.solver.solver import Solver, Status
+from queuectl.planner.solver import Solver, Status
 
 _PODS: Final = "pods"  # the name of the only podset
 
@@ -101,7 +102,7 @@ class Advance:
             return
         request = self._request(each)
         made = self._decide(each, request)
-        if made.status is Status.FOUND:
+        if made.status is Status.SOLVED:
             movable = not each.active(snapshot.now) and not any(self._together(each))
             held = TentativeAdmission(
                 as_placed(request, made.node_counts), made.node_counts, fixed=not movable
@@ -116,7 +117,7 @@ class Advance:
         last = Placement((PodSetPlacement(_PODS, each.placed),))
         before = node_counts_of(self.problem, request, last) if each.placed else None
         if before is not None and fits(self.state.free(), request.pods, before):
-            return Feasibility(Status.FOUND, before)
+            return Feasibility(Status.SOLVED, before)
         return place(request, self.state.free(), self.solver)
 
     def _over_running(self, each: Occurrence, request: GangRequest) -> bool:
@@ -127,7 +128,7 @@ class Advance:
             nodes, amounts = self.problem.use_of(gang)
             np.add.at(free, np.ix_(rows, nodes), amounts[rows])
         made = place(request, free, self.solver)
-        if made.status is not Status.FOUND:
+        if made.status is not Status.SOLVED:
             return False
         for nodes, amounts in use_of_counts(request.pods, made.node_counts):
             self.state.withhold(nodes, amounts)
@@ -170,7 +171,7 @@ class Advance:
         for at in timeline.times():
             if at > each.begins:
                 found = place(request, timeline.free(at), self.solver)
-                if found.status is Status.FOUND:
+                if found.status is Status.SOLVED:
                     return at
         return None
 

@@ -24,8 +24,7 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease, Pending
 from queuectl.planner.backfill.planned_starts import PlannedStarts, first_room
 from queuectl.planner.capacity import reservations
-from queuectl.planner.capacity.node_counts import TentativeAdmission
-from queuectl.planner.capacity.placements import placement_of
+from queuectl.planner.capacity.node_counts import TentativeAdmission, placement_of
 from queuectl.planner.capacity.reservations import Leases, lease_end, waits_for_victims
 from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.cycle.elastic import ElasticRanks
@@ -45,14 +44,13 @@ from queuectl.planner.order.queue_order import (
     inadmissible,
     no_growth,
 )
-from queuectl.planner.placement.several import find_near
+from queuectl.planner.placement.greedy import find_near
 from queuectl.planner.preempt.protections import reclaim_wait
 from queuectl.planner.preempt.shortage import entitled
 from queuectl.planner.preempt.sizes import sizes_of
-from queuectl.planner.problem.parts import shrinks, smallest
 from queuectl.planner.problem.problem import Problem, caps
-from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.quota.tree import QuotaRow
+from queuectl.planner.problem.request import GangRequest, shrinks, smallest
+from queuectl.planner.quota import QuotaRow
 from queuectl.planner.reasons import refusals
 from queuectl.planner.search.flavor_choice import (
     Fit,
@@ -64,7 +62,7 @@ from queuectl.planner.search.flavor_choice import (
 )
 from queuectl.planner.search.gang_classes import Candidate, GangClasses
 from queuectl.planner.search.size_search import SizeSearch
-from queuectl.planner.solver.solver import Solver
+from queuectl.planner.solver import Solver
 
 _NOT_YET = Reason(
     Code.PENDING_EVALUATION,
@@ -196,10 +194,10 @@ class AdmissionCycle:
             self._wait(gang, before)
         elif refusal is not None:
             self._refute(gang)
-        elif self.over and not gang.known.never:
+        elif self.over and not gang.gang_class.never:
             self.unproved = True
             self._wait(gang, _NOT_YET, proof=Proof.UNDECIDED)
-        elif gang.known.open(gang.pending):
+        elif gang.gang_class.open(gang.pending):
             self._leave_open(gang)
         else:
             self._search(gang)
@@ -275,7 +273,7 @@ class AdmissionCycle:
 
         A pod of an elastic gang is also held back by each gang before it that waits for any of them.
         """
-        choices = [choice for choice, _ in gang.known.requests]
+        choices = [choice for choice, _ in gang.gang_class.requests]
         ahead = [self.heads.ahead(gang.queue, choice) for choice in choices]
         if None not in ahead:
             return next(iter(ahead), None)
@@ -323,7 +321,7 @@ class AdmissionCycle:
             return False
         if refuted.why[0].never_fits:
             return False  # it holds back no gang
-        head = BlockingHead(gang.pending.workload.ref, gang.known.flavors, leased=False)
+        head = BlockingHead(gang.pending.workload.ref, gang.gang_class.flavors, leased=False)
         behind = [
             request.pending.workload.uid
             for request in self.leases.behind(gang.pending, queue, self.heads.order)
@@ -355,7 +353,7 @@ class AdmissionCycle:
                 self._doubt(gang.pending)
             self._preempt(gang, outcome)
         else:
-            self.sizing.learn(gang.pending, gang.known, outcome)
+            self.sizing.learn(gang.pending, gang.gang_class, outcome)
             if isinstance(outcome, Unknown):
                 self._leave_open(gang)
             else:
@@ -436,7 +434,7 @@ class AdmissionCycle:
     def _leave_open(self, gang: Candidate) -> None:
         self.undecided = True
         self.considered += 1
-        why = refusals.undecided(gang.pending.budget, gang.known.alarm)
+        why = refusals.undecided(gang.pending.budget, gang.gang_class.alarm)
         self._wait(gang, why, proof=Proof.UNDECIDED)
         self._plan_start(gang)
 
@@ -462,7 +460,7 @@ class AdmissionCycle:
         self._plan_start(gang)
         if gang.queue is not None and self._keeps_its_quota(gang.queue) and not gang.grows:
             # The first flavor for which its own quota would be enough.
-            wanted = next((r for _, r in gang.known.requests if entitled(self.state, r)), None)
+            wanted = next((r for _, r in gang.gang_class.requests if entitled(self.state, r)), None)
             if wanted is not None:
                 self.withheld[gang.uid] = self.state.quota.withhold(wanted)
 
@@ -522,7 +520,7 @@ class AdmissionCycle:
         lease: CapacityLease | None = None,
     ) -> None:
         """Refuse a gang that keeps its place: in a StrictFIFO queue it holds back later gangs from what it could use."""
-        head = BlockingHead(gang.pending.workload.ref, gang.known.flavors, lease is not None)
+        head = BlockingHead(gang.pending.workload.ref, gang.gang_class.flavors, lease is not None)
         if not gang.grows:
             self.heads.wait(gang.queue, head)
             if gang.queue is not None and lease is None:

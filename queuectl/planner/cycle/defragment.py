@@ -18,13 +18,12 @@ from queuectl.domain.reasons import WAITS_FOR_NODES, Code, Reason
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending
 from queuectl.domain.words import counted
 from queuectl.planner.capacity import reservations
-from queuectl.planner.capacity.placements import placement_of
+from queuectl.planner.capacity.node_counts import placement_of
 from queuectl.planner.capacity.reservations import lease_end
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.order.queue_order import Place, inadmissible, place
 from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.relocate.candidates import MoveCandidates, move_candidates
-from queuectl.planner.relocate.move_search import MoveSolution, find_moves
+from queuectl.planner.relocate import MoveCandidates, MoveSolution, find_moves, move_candidates
 
 _MAX_SEARCHES: Final = 4  # kinds of gangs for which one cycle of the loop searches for room
 _PATIENCE: Final = 2  # by how much an administrator's question raises the solver's budget

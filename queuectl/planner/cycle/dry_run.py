@@ -23,7 +23,7 @@ from queuectl.planner.preempt.running import any_yields, yielding
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.search.flavor_choice import FitsAfterEviction, FlavorChooser
 from queuectl.planner.search.gang_classes import GangClass
-from queuectl.planner.solver.solver import Solver
+from queuectl.planner.solver import Solver
 
 _MOST: Final = 16  # gangs asked for in one plan: a long queue costs no more than a short one
 

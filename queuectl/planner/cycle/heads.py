@@ -29,7 +29,7 @@ from queuectl.planner.cycle.ranking import ByBorrowing, ByShare, Ranking
 from queuectl.planner.cycle.refutations import Refutations
 from queuectl.planner.order.pending_gangs import EqualGangs, PendingGangs, length_of
 from queuectl.planner.order.queue_order import QueueOrder, Rank, place, stretch
-from queuectl.planner.problem.topology import Ints
+from queuectl.planner.problem.fleet import Ints
 
 
 @dataclass(eq=False, slots=True)

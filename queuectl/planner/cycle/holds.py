@@ -20,15 +20,14 @@ from queuectl.domain.snapshot import NO_END, CapacityLease, Pending, Snapshot
 from queuectl.domain.words import counted, format_time
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.capacity.node_counts import TentativeAdmission
-from queuectl.planner.capacity.placements import placement_of
+from queuectl.planner.capacity.node_counts import TentativeAdmission, placement_of
 from queuectl.planner.capacity.state import CycleState, open_state
 from queuectl.planner.problem.flavors import Flavors, members_of
 from queuectl.planner.problem.problem import Problem, survey
 from queuectl.planner.problem.request import GangRequest, quota_only, request_of
 from queuectl.planner.reasons.refusals import short_of_quota
 from queuectl.planner.search.flavor_choice import FlavorChooser
-from queuectl.planner.solver.solver import Solver
+from queuectl.planner.solver import Solver
 
 _FOR_WANT_OF_NODES: Final = frozenset({Code.TOPOLOGY_PLACEMENT_FAILED, Code.SHAPE_NEVER_FITS})
 

@@ -16,16 +16,13 @@ from typing import Final
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission, fits
 from queuectl.planner.cycle.cycle import AdmissionCycle
-from queuectl.planner.model.bounds import GangLoad
+from queuectl.planner.model.counts import GangLoad
 from queuectl.planner.order.queue_order import inadmissible
-from queuectl.planner.placement.feasible import Feasibility, decide, moved, refuted_by_sums
-from queuectl.planner.placement.joint import arrange
-from queuectl.planner.problem.fleet import NodeRoom
-from queuectl.planner.problem.parts import shrinks
-from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.problem.topology import Ints
+from queuectl.planner.placement.feasible import Feasibility, arrange, decide, moved, refuted_by_sums
+from queuectl.planner.problem.fleet import Ints, NodeRoom
+from queuectl.planner.problem.request import GangRequest, shrinks
 from queuectl.planner.search.flavor_choice import FlavorChooser
-from queuectl.planner.solver.solver import Solver, Status
+from queuectl.planner.solver import Solver, Status
 
 _MOST: Final = 48  # gangs in one model, admitted ones included
 _LEAST: Final = (
@@ -74,7 +71,7 @@ class LookAhead(FlavorChooser):
         known = foreseen is not None and foreseen.podset_groups is request.podset_groups
         if known and fits(self.state.free(), request.pods, node_counts):
             self.cycle.moved.add(uid)
-            return Feasibility(Status.FOUND, node_counts)
+            return Feasibility(Status.SOLVED, node_counts)
         return decide(self.state, request, self.solver, opening=self._with_later)
 
     def _with_later(
@@ -92,13 +89,13 @@ class LookAhead(FlavorChooser):
             movable, [request, *later], free, own_solver, request.pending.budget, roughly=True
         )
         self.solver.count(own_solver)
-        if made.status is not Status.FOUND:
+        if made.status is not Status.SOLVED:
             self.reach = len(later) // _FEWER[made.status is Status.REFUTED]
             return None
         for each, node_counts in zip(later, made.new[1:], strict=True):
             self.places[each.pending.workload.uid] = each, node_counts
         self.cycle.moved.add(request.pending.workload.uid)
-        return Feasibility(Status.FOUND, made.new[0], moved(movable, made))
+        return Feasibility(Status.SOLVED, made.new[0], moved(movable, made))
 
     def _later(
         self, movable: Sequence[TentativeAdmission], request: GangRequest, free: Ints, most: int

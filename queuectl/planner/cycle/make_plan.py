@@ -19,22 +19,22 @@ import numpy as np
 from queuectl.domain.plan import Admission, Plan, Proof, Refusal
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import Placement, Workload
-from queuectl.planner.capacity.placements import placement_of
+from queuectl.planner.capacity.node_counts import placement_of
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.model.counts import ShapeCounts
 from queuectl.planner.order.queue_order import place
-from queuectl.planner.placement.several import levels_to_try
+from queuectl.planner.placement.greedy import levels_to_try
 from queuectl.planner.problem.flavors import flavors_of
-from queuectl.planner.problem.parts import as_placed
+from queuectl.planner.problem.fleet import Ints
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import (
     ANYWHERE,
     PodSetGroup,
     ShapePods,
+    as_placed,
     request_of,
 )
-from queuectl.planner.problem.topology import Ints
-from queuectl.planner.repair.repair import Repaired
+from queuectl.planner.repair import Repaired
 
 
 def make_plan(

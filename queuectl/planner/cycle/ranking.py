@@ -27,8 +27,7 @@ from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.order.queue_order import place
 from queuectl.planner.preempt.shortage import Heights, borrows
 from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.quota.shares import passed_up, share_of
-from queuectl.planner.quota.tree import FlavorResource, QuotaNode
+from queuectl.planner.quota import FlavorResource, QuotaNode, passed_up, share_of
 
 _LEASED: Final = -1  # its quota is taken off already: it borrows nothing more
 _NO_CHARGES: Final[Mapping[FlavorResource, int]] = {}

@@ -25,9 +25,9 @@ from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.order.pending_gangs import ClassKey
 from queuectl.planner.preempt.protections import next_change
 from queuectl.planner.preempt.running import may_evict
-from queuectl.planner.problem.parts import shrinks
 from queuectl.planner.problem.problem import Problem
-from queuectl.planner.quota.tree import QuotaNode
+from queuectl.planner.problem.request import shrinks
+from queuectl.planner.quota import QuotaNode
 
 _EvictionRank: TypeAlias = tuple[int, float] | None
 """Priority and time queued of the gang that was searched for, where they say whom it may evict."""

@@ -16,7 +16,7 @@ from queuectl.domain.plan import Eviction, Proof
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.preempt.rules import evictable
 from queuectl.planner.preempt.running import may_evict
-from queuectl.planner.repair.repair import AwaitingRepair, Repaired, repair, repair_order
+from queuectl.planner.repair import AwaitingRepair, Repaired, repair, repair_order
 from queuectl.planner.search.flavor_choice import Fit, FitsAfterEviction, Outcome, Refuted, Unknown
 from queuectl.planner.search.gang_classes import Candidate
 

@@ -2,11 +2,10 @@
 
 - :mod:`diagnosis`: the blocking constraints of a gang, a minimal set, and the table of all kinds of suggested fixes
 - :mod:`context`: the gang when the cycle considers it, and what others hold at that moment
-- :mod:`relaxation`: would it fit if? :mod:`constraints`: the groups that can block it, and each in words
-- :mod:`remedy`: from a relaxation under which it fits to a fix that holds beside all gangs before it
-- :mod:`mig_options`, :mod:`mig_moves`, :mod:`reconfigure_mig`, :mod:`mig_plan`: other MIG configurations of nodes
-- :mod:`change_request`, :mod:`change_queue`, :mod:`change_nodes`, :mod:`others_leave`, :mod:`allow_preemption`: the fixes, by
-  what they change; :mod:`fix_checks` plans each of them before it is shown
+- :mod:`left_out`: the gang without some constraints; :mod:`constraints`: each of them in words
+- :mod:`relaxation`: would it fit if? :mod:`remedy`: from that to a fix that holds beside all gangs before it
+- :mod:`change_request`, :mod:`change_queue`, :mod:`change_nodes`, :mod:`mig`, :mod:`others_leave`, :mod:`allow_preemption`: the
+  fixes, by what they change; :mod:`fix_checks` plans each of them before it is shown
 """
 
 from queuectl.planner.explain.diagnosis import diagnose, diagnose_those

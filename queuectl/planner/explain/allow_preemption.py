@@ -27,12 +27,7 @@ from queuectl.domain.changes import (
 from queuectl.domain.diagnosis import Remedy, SuggestedFix
 from queuectl.domain.gpus import as_number
 from queuectl.domain.plan import Preemption
-from queuectl.domain.queues import (
-    ClusterQueue,
-    OptOut,
-    ReclaimMode,
-    ReclaimWithinCohort,
-)
+from queuectl.domain.queues import ClusterQueue, OptOut, ReclaimMode, ReclaimWithinCohort
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.words import counted, counted_gpus
 from queuectl.planner.explain.context import HOLDERS, GangContext
@@ -214,8 +209,8 @@ def _fix(
 def _in_words(ctx: GangContext, change: SuggestedChange) -> tuple[str, list[dict[str, Any]]]:
     """A change of policy as text, and as plain JSON values."""
 
-    def row(queue: str, field: str, value: object) -> list[dict[str, Any]]:
-        return [{"clusterQueue": queue, "field": field, "value": value}]
+    def row(queue: str, field: str, setting: object) -> list[dict[str, Any]]:
+        return [{"clusterQueue": queue, "field": field, "value": setting}]
 
     match change:
         case AllowPreemption(queue, field, value):

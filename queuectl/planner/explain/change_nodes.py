@@ -7,7 +7,7 @@ real placement on the nodes of the domain and the new ones. Where pods are all a
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -33,11 +33,11 @@ from queuectl.planner.explain.relaxation import (
     state_under,
 )
 from queuectl.planner.explain.remedy import finish, offer
+from queuectl.planner.problem.fleet import Ints, Mask
 from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup
-from queuectl.planner.problem.topology import Ints, Mask
 from queuectl.planner.reasons.words import level_name, some
-from queuectl.planner.solver.solver import Status
+from queuectl.planner.solver import Status
 
 _SPARED: Final = 64  # nodes tried one by one whether they can be left out
 _NAMED: Final = 4  # nodes named in a sentence, each with why it is out
@@ -67,14 +67,8 @@ def repaired_nodes(ctx: GangContext) -> Iterator[SuggestedFix]:
         message = f"repair or uncordon {counted(len(names), 'node')}: {listed}"
         change, details = HealNodes(ctx.uid, names), {"nodes": list(names)}
         fix = SuggestedFix(Remedy.HEAL_NODES, message, details, (change,), least=len(nodes) == 1)
-        yield from offer(ctx, replace(past_heads(ctx), repaired=_mask(ctx, nodes)), fix)
+        yield from offer(ctx, replace(past_heads(ctx), repaired=ctx.problem.mask_of(nodes)), fix)
         return
-
-
-def _mask(ctx: GangContext, nodes: Sequence[int]) -> Mask:
-    mask = np.zeros(ctx.problem.size, dtype=np.bool_)
-    mask[nodes] = True
-    return mask
 
 
 def _choices(request: GangRequest, out: Mask, free: Ints, then: Ints) -> Iterator[list[int]]:
@@ -88,8 +82,8 @@ def _choices(request: GangRequest, out: Mask, free: Ints, then: Ints) -> Iterato
     """
     if not request.podset_groups:
         return
-    podset_group = _podset_group(request)
-    pods = podset_group.items[0]
+    podset_group = request.hardest
+    pods = podset_group.to_place[0]
     room = caps(free, pods.shape)
     gain = np.where(out, caps(then, pods.shape), 0)
     useful = np.flatnonzero(np.where(out, sum(caps(then, p.shape) for p in request.pods), 0))
@@ -115,7 +109,7 @@ def _needed(ctx: GangContext, candidates: list[int]) -> list[int]:
     """The candidates less those that can be left out, the least useful first; none when all of them do not help."""
 
     def enough(nodes: list[int]) -> bool:
-        return ask(ctx, replace(any_quota(ctx), repaired=_mask(ctx, nodes))).fits
+        return ask(ctx, replace(any_quota(ctx), repaired=ctx.problem.mask_of(nodes))).fits
 
     if not candidates or not enough(candidates):
         return []
@@ -162,7 +156,7 @@ def more_nodes(ctx: GangContext) -> Iterator[SuggestedFix]:
         site, count, least = best
         change = AddNodes(site.like.name, count, dict(site.labels))
         where = (
-            f" in {level_name(_podset_group(request).tree.levels[site.level])} {site.domain}"
+            f" in {level_name(request.hardest.tree.levels[site.level])} {site.domain}"
             if site.domain is not None
             else ""
         )
@@ -190,13 +184,8 @@ def _best(
     return (*best, best[1] <= sites[0].bound) if best is not None else None
 
 
-def _podset_group(request: GangRequest) -> PodSetGroup:
-    """The podset group that is hardest to place: the finest level, then the most pods."""
-    return max(request.podset_groups, key=lambda u: (u.required, sum(p.count for p in u.pods)))
-
-
 def _sites(ctx: GangContext, request: GangRequest, free: Ints) -> Iterator[_Site]:
-    podset_group, index = _podset_group(request), ctx.problem.index
+    podset_group, index = request.hardest, ctx.problem.index
     tree, level = podset_group.tree, podset_group.required
     useful = np.zeros(free.shape[1], dtype=np.bool_)
     for pods in request.pods:
@@ -327,4 +316,4 @@ def _fits(
     for at in site.members.tolist():
         room = Resources(zip(index.resources, free[:, at].tolist(), strict=True))
         nodes.append(replace(index.nodes[at], allocatable=room))
-    return place_on(nodes, state.problem, request, ctx.solver) is Status.FOUND
+    return place_on(nodes, state.problem, request, ctx.solver) is Status.SOLVED

@@ -88,26 +88,18 @@ def top_up(ctx: GangContext) -> Iterator[SuggestedFix]:
             more[bound.row[1]] += _missing(bound)
         return tuple(TopUpBudget(name, units) for name, units in sorted(more.items()))
 
-    found = raised_until_it_starts(ctx, GangLimits.over_budgets, topped_up)
-    if found is not None:
-        changes, at_once = found
-        less = [
-            [replace(c, units=c.units - 1) if c is one else c for c in changes] for one in changes
-        ]
-        least = at_once and more.total() == sum(map(_least, first))
-        least = least and all(too_little(ctx, smaller) for smaller in less)
+    raised = raised_until_it_starts(
+        ctx, GangLimits.over_budgets, topped_up, lambda c: replace(c, units=c.units - 1)
+    )
+    if raised is not None:
+        changes, least = raised
+        least &= more.total() == sum(bound.missing for bound in first)
         yield _topped_up(ctx, changes, least=least)
-
-
-def _least(bound: CountedLimit) -> int:
-    """Units with which the Budget permits the start."""
-    return bound.held + bound.need - bound.most
 
 
 def _missing(bound: CountedLimit) -> int:
     """Units with which it pays for the whole run, in whole thousandths of a GPU-hour."""
-    cost = bound.need if bound.adds is None else bound.adds
-    return -(-(bound.held + cost - bound.most) // _THOUSANDTH) * _THOUSANDTH
+    return -(-(bound.held + bound.adds - bound.most) // _THOUSANDTH) * _THOUSANDTH
 
 
 def _topped_up(ctx: GangContext, changes: Sequence[TopUpBudget], *, least: bool) -> SuggestedFix:
@@ -146,10 +138,9 @@ def one_more_flavor(ctx: GangContext) -> Iterator[SuggestedFix]:
     queue, asked = ctx.queue, ctx.pending.workload.requests
     if queue is None:
         return
-    listed = {q.flavor for group in queue.groups for q in group.flavors}
     for number, group in enumerate(queue.groups):
         nominal = {r: asked[r] for r in sorted(group.covered) if asked[r]}
-        for name in sorted(ctx.snapshot.config.flavors.keys() - listed)[:_FLAVORS_TRIED]:
+        for name in sorted(ctx.snapshot.config.flavors.keys() - queue.flavors)[:_FLAVORS_TRIED]:
             if not nominal:
                 continue
             change = AllowFlavor(queue.name, number, FlavorQuotas(name, nominal))
@@ -242,13 +233,11 @@ def higher_cap(ctx: GangContext) -> Iterator[SuggestedFix]:
             now.setdefault(bound.resource, bound.most)
         return tuple(RaiseUserCap(queue, r, most) for r, most in sorted(caps.items()))
 
-    found = raised_until_it_starts(ctx, GangLimits.over_caps, raised)
+    found = raised_until_it_starts(
+        ctx, GangLimits.over_caps, raised, lambda c: replace(c, most=c.most - 1)
+    )
     if found is not None:
-        changes, at_once = found
-        less = [
-            [replace(c, most=c.most - 1) if c is one else c for c in changes] for one in changes
-        ]
-        least = at_once and all(too_little(ctx, smaller) for smaller in less)
+        changes, least = found
         yield _raised(queue, changes, now, least=least)
 
 
@@ -294,7 +283,7 @@ def _fewest(over: Sequence[CountedLimit], running: Sequence[_Held]) -> Sequence[
 
     def enough(ending: Sequence[_Held]) -> bool:
         freed = zip(over, sums(ending), strict=True)
-        return all(amount >= bound.held + bound.need - bound.most for bound, amount in freed)
+        return all(amount >= bound.missing for bound, amount in freed)
 
     def size(ending: Sequence[_Held]) -> tuple[list[int], list[float]]:
         return sums(ending), sorted(gang.started_at for gang, _ in ending)

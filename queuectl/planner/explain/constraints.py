@@ -16,26 +16,27 @@ from queuectl.domain.reasons import Reason
 from queuectl.domain.words import counted, format_time, is_or_are
 from queuectl.planner.explain.context import GangContext
 from queuectl.planner.explain.left_out import ConstraintGroup, any_flavor
-from queuectl.planner.explain.relaxation import (
-    Relaxation,
-    as_it_is,
-    requests,
-    state_under,
-)
+from queuectl.planner.explain.relaxation import Relaxation, as_it_is, requests, state_under
 from queuectl.planner.problem.flavors import options_of
+from queuectl.planner.problem.fleet import Mask
 from queuectl.planner.problem.problem import caps
-from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup, ShapePods
-from queuectl.planner.problem.topology import Mask
-from queuectl.planner.quota.tree import FlavorResource
-from queuectl.planner.reasons.lacks import Lack, holders_of, in_words, lacks_of
-from queuectl.planner.reasons.largest_fit import largest_fit, scarcest
-from queuectl.planner.reasons.passing import (
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, ShapePods
+from queuectl.planner.quota import FlavorResource
+from queuectl.planner.reasons.lacks import (
+    Lack,
+    holders_of,
+    in_words,
+    lacks_of,
+    largest_fit,
+    scarcest,
+)
+from queuectl.planner.reasons.refusals import (
     gaining,
     held_devices,
     lost_devices,
     unavailable_because,
+    uncovered,
 )
-from queuectl.planner.reasons.refusals import uncovered
 from queuectl.planner.reasons.words import (
     amount,
     devices_asked,
@@ -91,8 +92,8 @@ def _flavor(ctx: GangContext) -> _Description:
     if options.uncovered:
         details["uncovered"] = list(options.uncovered)
         return f"flavors: {uncovered(ctx.queue, options)}", details
-    listed = list(dict.fromkeys(q.flavor for g in ctx.queue.groups for q in g.flavors))
-    details |= {"flavors": listed, "refused": dict(sorted(options.refused.items()))}
+    listed = ctx.queue.flavors
+    details |= {"flavors": list(listed), "refused": dict(sorted(options.refused.items()))}
     why = [f"{name} ({options.refused[name]})" for name in listed if name in options.refused]
     flavors = f"flavor{'s' * (len(listed) != 1)} {', '.join(listed)}"
     text = f"flavors: ClusterQueue {ctx.queue.name} has only the nodes of {flavors}"
@@ -115,7 +116,11 @@ def _rules(ctx: GangContext) -> _Description:
 def _topology(ctx: GangContext) -> _Description:
     request = next(iter(_requests(ctx)), None)
     bound = (
-        [u for u in request.podset_groups if u.required != ANYWHERE or _sliced(u)]
+        [
+            u
+            for u in request.podset_groups
+            if u.required != ANYWHERE or u.sliced or any(p.size > 1 for p in u.pods)
+        ]
         if request
         else []
     )
@@ -129,10 +134,6 @@ def _topology(ctx: GangContext) -> _Description:
     fits = [largest_fit(podset_group, state.free(), state) for podset_group in bound]
     tight = next((fit for fit in fits if fit.short), fits[0])
     return f"topology: {tight.sentence}", tight.details
-
-
-def _sliced(podset_group: PodSetGroup) -> bool:
-    return any(p.slices or p.size > 1 for p in podset_group.pods)
 
 
 def _shape(ctx: GangContext) -> _Description:
@@ -232,7 +233,7 @@ def why_unavailable(ctx: GangContext, name: str) -> str:
 
 def _running(ctx: GangContext) -> _Description:
     gangs, leaving, pods = len(ctx.snapshot.admitted), len(ctx.leaving), _largest(ctx)
-    daemons, others, names = False, bool(ctx.snapshot.other_pods), ""
+    daemons, unmanaged, names = False, bool(ctx.snapshot.other_pods), ""
     devices: list[str] = []
     details: dict[str, Any] = {}
     what = "quota of the ClusterQueue and its cohort"
@@ -243,14 +244,14 @@ def _running(ctx: GangContext) -> _Description:
             np.flatnonzero(pods.shape.eligible),
             ctx.problem.now,
         )
-        gangs, daemons, others = len(held.gangs), held.daemons > 0, held.others > 0
-        value = held.running + held.daemons + held.others
+        gangs, daemons, unmanaged = len(held.gangs), held.daemons > 0, held.other_pods > 0
+        value = held.running + held.daemons + held.other_pods
         what = f"{format_quantity(name, value)} of {amount(name, held.total)} on eligible nodes"
         names = f": {some(held.gangs)}" if held.gangs else ""
         details = {"resource": name, "held": value, **held.details}
         devices = _devices_of_others(ctx, pods)
     holders = [counted(gangs, "gang")] if gangs else []
-    holders += ["DaemonSets"] * daemons + ["pods without a queue"] * others
+    holders += ["DaemonSets"] * daemons + ["pods without a queue"] * unmanaged
     verb = "holds" if holders == ["1 gang"] else "hold"
     parts = [f"{joined(holders or ['evicted gangs'])} {verb} {what}{names}"]
     if leaving:

@@ -23,11 +23,11 @@ from queuectl.planner.capacity.reservations import reservation_of
 from queuectl.planner.capacity.state import CycleState, Instant, open_state
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.explain.fix_checks import FixChecks
-from queuectl.planner.problem.parts import admissible, shrinks, with_counts
+from queuectl.planner.problem.fleet import Ints
 from queuectl.planner.problem.problem import Problem
-from queuectl.planner.problem.topology import Ints
-from queuectl.planner.quota.tree import QuotaRow, QuotaUse, use_of
-from queuectl.planner.solver.solver import Solver
+from queuectl.planner.problem.request import admissible, shrinks, with_counts
+from queuectl.planner.quota import QuotaRow, QuotaUse, use_of
+from queuectl.planner.solver import Solver
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ class GangContext:
             flavors no gang holds it back.
         checks: plans of changed snapshots, up to the gang.
         stated: the reasons of the plan, where it proves that the gang does not start.
-        found: answers to what was asked about it.
+        answers: answers to what was asked about it.
     """
 
     cycle: AdmissionCycle
@@ -82,7 +82,7 @@ class GangContext:
     head: Workload | None
     checks: FixChecks
     stated: tuple[Reason, ...]
-    found: dict[Hashable, Any] = field(default_factory=dict)
+    answers: dict[Hashable, Any] = field(default_factory=dict)
 
     @property
     def problem(self) -> Problem:
@@ -145,9 +145,9 @@ class GangContext:
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """The result of ``make``; it is called once, unless it was cut."""
-        known: T = self.found[key] if key in self.found else make()
+        known: T = self.answers[key] if key in self.answers else make()
         if not self.solver.cut:
-            self.found[key] = known
+            self.answers[key] = known
         return known
 
     def state(self, holders: frozenset[Limit], config: QueueConfig) -> CycleState:

@@ -27,19 +27,14 @@ from queuectl.planner.explain import (
 from queuectl.planner.explain.constraints import in_order, sentence
 from queuectl.planner.explain.context import GangContext, context_of
 from queuectl.planner.explain.fix_checks import FixChecks, KnownAnswers, know, of_plan
-from queuectl.planner.explain.left_out import (
-    ConstraintGroup,
-    quota_rows,
-    status_with,
-    whole_fleet,
-)
+from queuectl.planner.explain.left_out import ConstraintGroup, quota_rows, status_with, whole_fleet
 from queuectl.planner.explain.others_leave import with_tainted_devices
 from queuectl.planner.explain.relaxation import ask, past_heads
 from queuectl.planner.order.queue_order import inadmissible
 from queuectl.planner.plan_cycle import begin, one_by_one
-from queuectl.planner.problem.parts import smallest
 from queuectl.planner.problem.problem import survey
-from queuectl.planner.solver.solver import Status, StopSignal
+from queuectl.planner.problem.request import smallest
+from queuectl.planner.solver import Status, StopSignal
 
 _Finder = Callable[[GangContext], Iterator[SuggestedFix]]
 
@@ -119,8 +114,8 @@ def diagnose_those(
     if plan is None or plan.cut:
         plan = plan_cycle.plan(snapshot, stop, cache)
     prepared = begin(survey(snapshot, cache), stop)
-    known = of_plan(plan) if not plan.cut else KnownAnswers({})
-    know(prepared, known)
+    of_the_plan = of_plan(plan) if not plan.cut else KnownAnswers({})
+    know(prepared, of_the_plan)
     left = len(uids)
     for pending in one_by_one(prepared):
         if pending.workload.uid not in uids:
@@ -133,9 +128,9 @@ def diagnose_those(
             yield Diagnosis(pending.workload.uid)  # the reason of its refusal is complete
         else:
             uid = pending.workload.uid
-            refusal = known.refused.get(uid)
+            refusal = of_the_plan.refused.get(uid)
             stated = refusal.reasons if refusal is not None else ()
-            checks = FixChecks(snapshot, uid, stop, cache, known.of_others(uid))
+            checks = FixChecks(snapshot, uid, stop, cache, of_the_plan.of_others(uid))
             yield _diagnosis_of(context_of(prepared.cycle, pending, checks, stated))
         left -= 1
         if not left:
@@ -177,7 +172,7 @@ def conflict_of(ctx: GangContext) -> tuple[tuple[ConstraintGroup, ...], bool]:
     left = tuple(_constraints(ctx))
     status = status_with(ctx, left)
     if status is not Status.REFUTED:
-        return (), status is Status.FOUND and not ctx.stated
+        return (), status is Status.SOLVED and not ctx.stated
     if status_with(ctx, ()) is Status.REFUTED:
         return (ConstraintGroup(Limit.FLEET),), True
     before: tuple[ConstraintGroup, ...] = ()
@@ -187,14 +182,14 @@ def conflict_of(ctx: GangContext) -> tuple[tuple[ConstraintGroup, ...], bool]:
             without = _less(left, constraint)
             if status_with(ctx, without) is Status.REFUTED:
                 left = without
-    needed = (status_with(ctx, _less(left, constraint)) is Status.FOUND for constraint in left)
+    needed = (status_with(ctx, _less(left, constraint)) is Status.SOLVED for constraint in left)
     return left[::-1], all(needed)
 
 
 def _less(
-    constraints: tuple[ConstraintGroup, ...], one: ConstraintGroup
+    constraints: tuple[ConstraintGroup, ...], dropped: ConstraintGroup
 ) -> tuple[ConstraintGroup, ...]:
-    return tuple(c for c in constraints if c != one)
+    return tuple(c for c in constraints if c != dropped)
 
 
 def _constraints(ctx: GangContext) -> Iterator[ConstraintGroup]:

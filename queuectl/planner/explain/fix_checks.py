@@ -18,20 +18,18 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.workload import Placement
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.capacity.node_counts import NodeCounts, fits
-from queuectl.planner.capacity.placements import node_counts_of
+from queuectl.planner.capacity.node_counts import NodeCounts, fits, node_counts_of
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.cycle.look_ahead import LookAhead
-from queuectl.planner.order.lines import lines_of
+from queuectl.planner.order.queue_order import lines_of
 from queuectl.planner.placement.feasible import Feasibility
 from queuectl.planner.plan_cycle import Prepared, begin, decide_up_to
 from queuectl.planner.preempt.running import may_evict
 from queuectl.planner.preempt.shortage import borrows
-from queuectl.planner.problem.parts import shrinks
 from queuectl.planner.problem.problem import Problem, survey
-from queuectl.planner.problem.request import GangRequest
+from queuectl.planner.problem.request import GangRequest, shrinks
 from queuectl.planner.search.flavor_choice import Fit, Outcome, Refuted, Unknown
-from queuectl.planner.solver.solver import Status, StopSignal
+from queuectl.planner.solver import Status, StopSignal
 
 # ---- KnownAnswers results
 #
@@ -73,7 +71,7 @@ def of_plan(plan: Plan) -> KnownAnswers:
     return KnownAnswers(held | {a.uid: a.placement for a in plan.admitted}, reserved, refused)
 
 
-def know(prepared: Prepared, known: KnownAnswers) -> None:
+def know(prepared: Prepared, answers: KnownAnswers) -> None:
     """Let a cycle that has not begun use what is known."""
     cycle = prepared.cycle
     cycle.sizing.chooser = _KnownFirst(
@@ -83,7 +81,7 @@ def know(prepared: Prepared, known: KnownAnswers) -> None:
         planned=cycle.planned,
         cycle=cycle,
         in_order=prepared.in_order,
-        known=known,
+        known_answers=answers,
     )
 
 
@@ -91,7 +89,7 @@ def know(prepared: Prepared, known: KnownAnswers) -> None:
 class _KnownFirst(LookAhead):
     """A chooser that looks up before it searches."""
 
-    known: KnownAnswers = field(kw_only=True)
+    known_answers: KnownAnswers = field(kw_only=True)
 
     def choose(
         self,
@@ -100,7 +98,7 @@ class _KnownFirst(LookAhead):
         templates: Iterable[GangRequest],
         leased: GangRequest | None = None,
     ) -> Outcome:
-        refusal = self.known.refused.get(pending.workload.uid)
+        refusal = self.known_answers.refused.get(pending.workload.uid)
         if refusal is not None and not shrinks(pending.workload):
             return Refuted(refusal.reasons)
         return super().choose(pending, queue, templates, leased)
@@ -111,12 +109,12 @@ class _KnownFirst(LookAhead):
         holds = node_counts is not None and fits(state.free(), request.pods, node_counts)
         if node_counts is None or not holds or not state.quota.fits(request):
             return super().fit(request)
-        found = Fit(request, Feasibility(Status.FOUND, node_counts), borrows(state, request))
+        found = Fit(request, Feasibility(Status.SOLVED, node_counts), borrows(state, request))
         return self.beside_planned(found)
 
     def _node_counts(self, request: GangRequest) -> NodeCounts | None:
         """Where the gang fits, as counts; None where nothing is known, or it is of other flavors, or cannot be read."""
-        placement = self.known.placed.get(request.pending.workload.uid)
+        placement = self.known_answers.placed.get(request.pending.workload.uid)
         if placement is None:
             return None
         placed = [placement.of(podset.name) for podset in request.pending.workload.podsets]
@@ -143,7 +141,7 @@ class FixChecks:
         snapshot: that was planned.
         uid: of the gang.
         cache: of the plan; a check does not change it.
-        known: of other gangs, from the plan.
+        known_answers: of other gangs, from the plan.
         turns: turns of gangs that are left for further checks.
         passed_with: changes with which the gang starts.
     """
@@ -152,7 +150,7 @@ class FixChecks:
     uid: str
     stop: StopSignal
     cache: PlannerCache
-    known: KnownAnswers = field(default_factory=KnownAnswers)
+    known_answers: KnownAnswers = field(default_factory=KnownAnswers)
     turns: int = _TURNS
     passed_with: list[tuple[SuggestedChange, ...]] = field(default_factory=list)
 
@@ -167,7 +165,10 @@ class FixChecks:
             return None
         changed = apply_all(changes, self.snapshot)
         prepared = begin(survey(changed, self.cache.fork()), self.stop)
-        know(prepared, self.known if self._any_place(prepared.cycle.problem) else KnownAnswers())
+        know(
+            prepared,
+            self.known_answers if self._any_place(prepared.cycle.problem) else KnownAnswers(),
+        )
         self.turns -= max(1, decide_up_to(prepared, self.uid))
         if self.stop.stopped:
             return None

@@ -33,14 +33,13 @@ from queuectl.planner.explain.context import GangContext, evicted_by, least_of
 from queuectl.planner.explain.relaxation import place_on
 from queuectl.planner.plan_cycle import begin
 from queuectl.planner.problem.flavors import options_of
-from queuectl.planner.problem.parts import as_placed
+from queuectl.planner.problem.fleet import Ints
 from queuectl.planner.problem.problem import survey
-from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.problem.topology import Ints
-from queuectl.planner.quota.tree import FlavorResource
-from queuectl.planner.reasons.passing import held_devices, lost_devices
+from queuectl.planner.problem.request import GangRequest, as_placed
+from queuectl.planner.quota import FlavorResource
+from queuectl.planner.reasons.refusals import held_devices, lost_devices
 from queuectl.planner.search.flavor_choice import FlavorChooser
-from queuectl.planner.solver.solver import Status
+from queuectl.planner.solver import Status
 
 _PLENTY = 1 << 50  # of quota that does not count
 _ANY_FLAVOR = "any flavor"
@@ -56,7 +55,7 @@ class ConstraintGroup:
 
 
 def status_with(ctx: GangContext, constraints: Collection[ConstraintGroup]) -> Status:
-    """FOUND if the gang starts when these constraints hold and no other does; REFUTED if it is proved that it does not."""
+    """SOLVED if the gang starts when these constraints hold and no other does; REFUTED if it is proved that it does not."""
     limits = frozenset(c.limit for c in constraints)
     rows = frozenset(c.row for c in constraints if c.row is not None)
     return ctx.once((limits, rows), lambda: _status(ctx, limits, rows))
@@ -75,7 +74,7 @@ def _status(ctx: GangContext, limits: frozenset[Limit], rows: frozenset[FlavorRe
                 request
             )
             if not held and _fits_in_pieces(ctx, cycle.state, request):
-                return Status.FOUND
+                return Status.SOLVED
     return Status.REFUTED
 
 
@@ -84,7 +83,7 @@ def _decided(ctx: GangContext, cycle: AdmissionCycle, pending: Pending) -> Statu
     ctx.solver.count(cycle.solver)
     refusal = cycle.refused.get(ctx.uid)
     if refusal is None or refusal.lease is not None:
-        return Status.FOUND
+        return Status.SOLVED
     return Status.REFUTED if refusal.proof is Proof.OPTIMAL else Status.UNKNOWN
 
 
@@ -255,7 +254,7 @@ def _cache(ctx: GangContext) -> PlannerCache:
 
 def _settled(ctx: GangContext) -> Snapshot:
     """The snapshot with what the plan has decided for the gangs before this one."""
-    cycle, snapshot, placed = ctx.cycle, ctx.checks.snapshot, ctx.checks.known.placed
+    cycle, snapshot, placed = ctx.cycle, ctx.checks.snapshot, ctx.checks.known_answers.placed
     leaving, leased = {gang.workload.uid for gang in evicted_by(cycle)}, cycle.leased
 
     def running(gang: Admitted) -> Admitted:
@@ -279,7 +278,7 @@ def _settled(ctx: GangContext) -> Snapshot:
         elif cycle.leases.holds(uid):
             pending.append(gang)
     admitted = (*map(running, snapshot.admitted), *starting)
-    placed_in_advance = ctx.checks.known.reserved
+    placed_in_advance = ctx.checks.known_answers.reserved
     reservations = (
         replace(each, placed=placed_in_advance.get(each.name, each.placed))
         for each in snapshot.reservations
@@ -302,8 +301,8 @@ def any_flavor(ctx: GangContext) -> QueueConfig:
         name: replace(flavor, node_labels=(), node_taints=())
         for name, flavor in config.flavors.items()
     }
-    listed = {q.flavor for group in queue.groups for q in group.flavors}
-    for name in sorted(listed - flavors.keys()):
+    listed = queue.flavors
+    for name in sorted(set(listed) - flavors.keys()):
         flavors[name] = ResourceFlavor(name)
     uncovered = options_of(ctx.pending.workload, queue, ctx.problem).uncovered
     if uncovered:
@@ -333,7 +332,7 @@ def _fits_in_pieces(ctx: GangContext, state: CycleState, request: GangRequest) -
         amounts = free[:, members].sum(axis=1).tolist()
         room = Resources(zip(index.resources, amounts, strict=True))
         merged.append(replace(index.nodes[int(members[0])], allocatable=room))
-    return place_on(merged, state.problem, request, ctx.solver) is Status.FOUND
+    return place_on(merged, state.problem, request, ctx.solver) is Status.SOLVED
 
 
 def _alike(request: GangRequest) -> Ints:

@@ -21,7 +21,7 @@ from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot
 from queuectl.domain.words import counted
 from queuectl.domain.workload import Placement, Workload
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.capacity.placements import placement_of
+from queuectl.planner.capacity.node_counts import placement_of
 from queuectl.planner.capacity.reservations import lease_end
 from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.cycle.defragment import MigrationPolicy
@@ -31,17 +31,16 @@ from queuectl.planner.explain.fix_checks import FixChecks
 from queuectl.planner.explain.relaxation import past_heads, quota_alone, requests, state_under
 from queuectl.planner.explain.remedy import finish, quota_short
 from queuectl.planner.order.queue_order import inadmissible
-from queuectl.planner.placement.joint import arrange
+from queuectl.planner.placement.feasible import arrange
 from queuectl.planner.plan_cycle import begin, one_by_one
 from queuectl.planner.preempt.running import Rows
-from queuectl.planner.problem.parts import smallest
+from queuectl.planner.problem.fleet import Ints, Mask
 from queuectl.planner.problem.problem import Problem, caps, survey
-from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup, ShapePods
-from queuectl.planner.problem.topology import Ints, Mask
-from queuectl.planner.quota.tree import FlavorResource
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup, ShapePods, smallest
+from queuectl.planner.quota import FlavorResource
 from queuectl.planner.reasons.words import some
-from queuectl.planner.relocate.candidates import MoveCandidates, move_candidates
-from queuectl.planner.solver.solver import Status, StopSignal
+from queuectl.planner.relocate import MoveCandidates, move_candidates
+from queuectl.planner.solver import Status, StopSignal
 
 # ---- Nodes that can get another MIG configuration
 #
@@ -88,15 +87,15 @@ def mig_options(
     """
     state = state_under(ctx, past_heads(ctx))
     free, lost = _free(state, movers)
-    found = {name: o for name, o in _nodes(ctx, free).items() if among is None or name in among}
-    names = sorted({name for options in found.values() for name in options})
-    problems = [_under(ctx, found, name) for name in names]
+    by_node = {name: o for name, o in _nodes(ctx, free).items() if among is None or name in among}
+    names = sorted({name for options in by_node.values() for name in options})
+    problems = [_under(ctx, by_node, name) for name in names]
     asked = [_by_flavors(ctx, problem) for problem in problems]
     present = _by_flavors(ctx, ctx.problem)
     for key in dict.fromkeys(key for by_flavors in asked for key in by_flavors):
         request = next(by_flavors[key] for by_flavors in asked if key in by_flavors)
-        items = _items(request)
-        there = np.zeros((len(items), ctx.problem.size), dtype=np.int64)
+        gang_pods = _items(request)
+        there = np.zeros((len(gang_pods), ctx.problem.size), dtype=np.int64)
         if key in present:
             there = _fit(present[key], state.free())
         under = np.zeros((len(names), *there.shape), dtype=np.int64)
@@ -105,14 +104,14 @@ def mig_options(
                 under[at] = _fit(by_flavors[key], _translated(ctx.problem, problem, free))
         yield MigOptions(
             tuple(names),
-            _mask(ctx, found, names),
-            np.array([pods.count for _, pods in items], dtype=np.int64),
+            _mask(ctx, by_node, names),
+            np.array([pods.count for _, pods in gang_pods], dtype=np.int64),
             there,
             under,
             np.stack([_whole(ctx.problem, problem) for problem in problems]),
             lost,
             _domains(request),
-            np.array([group is hardest(request) for group, _ in items]),
+            np.array([group is request.hardest for group, _ in gang_pods]),
         )
 
 
@@ -154,9 +153,9 @@ def _nodes(ctx: GangContext, free: Ints) -> dict[str, dict[str, Node]]:
     return found
 
 
-def _under(ctx: GangContext, found: Mapping[str, Mapping[str, Node]], name: str) -> Problem:
+def _under(ctx: GangContext, by_node: Mapping[str, Mapping[str, Node]], name: str) -> Problem:
     """The problem in which every node that can have this configuration has it."""
-    nodes = (found.get(node.name, {}).get(name, node) for node in ctx.snapshot.fleet.nodes)
+    nodes = (by_node.get(node.name, {}).get(name, node) for node in ctx.snapshot.fleet.nodes)
     changed = replace(ctx.snapshot, fleet=Fleet(tuple(nodes)))
     return survey(changed, ctx.problem.cache)
 
@@ -170,12 +169,7 @@ def _by_flavors(ctx: GangContext, problem: Problem) -> dict[tuple[object, ...], 
 
 
 def _items(request: GangRequest) -> list[tuple[PodSetGroup, ShapePods]]:
-    return [(group, pods) for group in request.podset_groups for pods in group.items]
-
-
-def hardest(request: GangRequest) -> PodSetGroup:
-    """The podset group whose domain is the finest, then the one with the most pods."""
-    return max(request.podset_groups, key=lambda g: (g.required, sum(p.count for p in g.pods)))
+    return [(group, pods) for group in request.podset_groups for pods in group.to_place]
 
 
 def _fit(request: GangRequest, free: Ints) -> Ints:
@@ -195,9 +189,9 @@ def _translated(before: Problem, after: Problem, free: Ints) -> Ints:
     return translated
 
 
-def _mask(ctx: GangContext, found: Mapping[str, Mapping[str, Node]], names: list[str]) -> Mask:
+def _mask(ctx: GangContext, by_node: Mapping[str, Mapping[str, Node]], names: list[str]) -> Mask:
     allowed = np.zeros((len(names), ctx.problem.size), dtype=np.bool_)
-    for node, options in found.items():
+    for node, options in by_node.items():
         allowed[[names.index(name) for name in options], ctx.problem.index.position[node]] = True
     return allowed
 
@@ -210,7 +204,7 @@ def _whole(before: Problem, after: Problem) -> Ints:
 
 
 def _domains(request: GangRequest) -> Ints | None:
-    group = hardest(request)
+    group = request.hardest
     if group.required == ANYWHERE or group.on_one_node:
         return None
     return group.tree.domain[group.required]
@@ -264,7 +258,7 @@ def moved_off(
     free[:, list(nodes)] = 0
     requests = [movers.request(gang) for gang in gangs]
     made = arrange((), requests, free, ctx.solver, ctx.pending.budget)
-    if made.status is not Status.FOUND:
+    if made.status is not Status.SOLVED:
         return None
     return {
         table.gangs[gang].workload.uid: placement_of(ctx.problem, request, counts)
@@ -351,16 +345,18 @@ def _asks(workload: Workload) -> bool:
     )
 
 
-def _fix(ctx: GangContext, found: _Found, movers: MoveCandidates | None) -> SuggestedFix:
+def _fix(ctx: GangContext, reconfigured: _Found, movers: MoveCandidates | None) -> SuggestedFix:
     by_name = ctx.snapshot.fleet.by_name
     nodes = [
         {"node": name, "from": by_name[name].labels.get(CONFIG), "to": config}
-        for name, config in sorted(found.configs.items())
+        for name, config in sorted(reconfigured.configs.items())
     ]
-    listed = some([f"{name} to {config}" for name, config in sorted(found.configs.items())], _NAMED)
+    listed = some(
+        [f"{name} to {config}" for name, config in sorted(reconfigured.configs.items())], _NAMED
+    )
     message = f"reconfigure MIG on {counted(len(nodes), 'node')}: {listed}"
     details: dict[str, Any] = {"nodes": nodes}
-    if movers is not None and found.places:
+    if movers is not None and reconfigured.places:
         lost = dict(zip((g.workload.uid for g in movers.table.gangs), movers.costs, strict=True))
         details["gangs"] = [
             {
@@ -368,11 +364,13 @@ def _fix(ctx: GangContext, found: _Found, movers: MoveCandidates | None) -> Sugg
                 "lostGpuSeconds": lost[uid].lost_work,
                 "nodes": sorted({name for p in place.podsets for name, _ in p.nodes}),
             }
-            for uid, place in found.places.items()
+            for uid, place in reconfigured.places.items()
         ]
         names = [gang["workload"] for gang in details["gangs"]]
         message += f", after the migration of {counted(len(names), 'gang')}: {some(names)}"
-    return SuggestedFix(Remedy.RECONFIGURE_MIG, message, details, found.changes, found.least)
+    return SuggestedFix(
+        Remedy.RECONFIGURE_MIG, message, details, reconfigured.changes, reconfigured.least
+    )
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -497,18 +495,20 @@ class _Search:
         found = self._settle(site, picks) if len(picks) > tried > 0 else None
         return self._fewer(site, picks, found) if found is not None else None
 
-    def _fewer(self, site: _Site, picks: _Picks, found: _Found) -> _Found:
+    def _fewer(self, site: _Site, picks: _Picks, enough: _Found) -> _Found:
         for pick in picks[::-1][:_SPARED]:
             without = [other for other in picks if other != pick]
             less = self._settle(site, without) if len(without) >= site.bound else None
             if less is not None:
-                picks, found = without, less
-        return found
+                picks, enough = without, less
+        return enough
 
     def _settle(self, site: _Site, picks: _Picks) -> _Found | None:
         """The answer of the planner for these nodes; None if the gang does not start, or others find no place."""
         ctx, nodes = self.ctx, self.ctx.problem.index.nodes
-        places = self._moved([node for node, _ in picks])
+        places: dict[str, Placement] | None = {}
+        if self.movers is not None:
+            places = moved_off(ctx, self.movers, [node for node, _ in picks])
         if places is None:
             return None
         configs = {nodes[node].name: site.options.configs[config] for node, config in picks}
@@ -518,10 +518,6 @@ class _Search:
             return None
         short = {} if ctx.checks.helped(cycle) else quota_short(ctx, cycle)
         return replace(found, short=short) if short is not None else None
-
-    def _moved(self, nodes: Sequence[int]) -> dict[str, Placement] | None:
-        """New places for all gangs on the GPUs of these nodes; None if they find none on the other nodes."""
-        return moved_off(self.ctx, self.movers, nodes) if self.movers is not None else {}
 
 
 # ---- ``queuectl plan --mig``

@@ -21,7 +21,7 @@ from queuectl.domain.plan import Proof
 from queuectl.domain.queues import ClusterQueue, Defragment
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.words import counted
-from queuectl.planner.capacity.placements import placement_of
+from queuectl.planner.capacity.node_counts import placement_of
 from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.cycle.defragment import MigrationPolicy
 from queuectl.planner.explain.context import HOLDERS, GangContext
@@ -35,9 +35,8 @@ from queuectl.planner.preempt.search import Found
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.reasons.words import some
-from queuectl.planner.relocate.candidates import move_candidates
-from queuectl.planner.relocate.move_search import find_moves
-from queuectl.planner.solver.solver import Model, Solution, Solver, Status
+from queuectl.planner.relocate import find_moves, move_candidates
+from queuectl.planner.solver import Model, Solution, Solver, Status
 
 # ---- Fixes by others that run
 

@@ -14,20 +14,18 @@ import numpy as np
 
 from queuectl.domain.diagnosis import Limit
 from queuectl.domain.fleet import Fleet, Node
-from queuectl.domain.queues import (
-    QueueConfig,
-)
+from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.explain.context import HOLDERS, GangContext
 from queuectl.planner.placement.feasible import Feasibility, place
+from queuectl.planner.problem.fleet import Ints, Mask
 from queuectl.planner.problem.problem import Problem, survey
 from queuectl.planner.problem.request import GangRequest, request_of
-from queuectl.planner.problem.topology import Ints, Mask
-from queuectl.planner.quota.tree import FlavorResource
+from queuectl.planner.quota import FlavorResource
 from queuectl.planner.search.gang_classes import GangClasses
-from queuectl.planner.solver.solver import Solver, Status
+from queuectl.planner.solver import Solver, Status
 
 _PLENTY: Final = 1 << 50  # of a resource that no group of the queue covers
 _ANY_FLAVOR: Final = "any flavor"
@@ -60,7 +58,7 @@ class Relaxation:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """FOUND with the request of the choice of flavors that fits, and the quota that it lacks of rows that did not count.
+    """SOLVED with the request of the choice of flavors that fits, and the quota that it lacks of rows that did not count.
 
     REFUTED is proved, any other status is open.
     """
@@ -71,7 +69,7 @@ class Verdict:
 
     @property
     def fits(self) -> bool:
-        return self.status is Status.FOUND
+        return self.status is Status.SOLVED
 
 
 def as_it_is(ctx: GangContext) -> Relaxation:
@@ -111,8 +109,8 @@ def _answer(ctx: GangContext, relaxed: Relaxation) -> Verdict:
         if best is not None and sum(short.values()) >= sum(best.short.values()):
             continue
         decision = _decide(ctx, relaxed, state, request)
-        if decision.status is Status.FOUND:
-            best = Verdict(Status.FOUND, request, short)
+        if decision.status is Status.SOLVED:
+            best = Verdict(Status.SOLVED, request, short)
             if short:
                 continue  # another choice of flavors may lack less
             return best

@@ -16,9 +16,9 @@ from queuectl.planner.explain.left_out import too_little
 from queuectl.planner.explain.relaxation import Relaxation, ask, quota_alone
 from queuectl.planner.order.limits import CountedLimit, GangLimits
 from queuectl.planner.placement.feasible import decide
-from queuectl.planner.quota.tree import FlavorResource
+from queuectl.planner.quota import FlavorResource
 from queuectl.planner.reasons.words import amount
-from queuectl.planner.solver.solver import Status
+from queuectl.planner.solver import Status
 
 _ROUNDS: Final = 4  # cycles planned for one fix
 Raise = TypeVar("Raise", bound=SuggestedChange)
@@ -88,7 +88,7 @@ def _nodes_give_quota(ctx: GangContext, rows: Mapping[FlavorResource, int]) -> b
     config = ctx.snapshot.config
     labeled = {name for name, flavor in config.flavors.items() if flavor.node_labels}
     following = (q for q in config.cluster_queues.values() if q.headroom is not None)
-    given = {quotas.flavor for queue in following for g in queue.groups for quotas in g.flavors}
+    given = {name for queue in following for name in queue.flavors}
     return any(flavor in given & labeled for flavor, _ in rows)
 
 
@@ -96,8 +96,9 @@ def raised_until_it_starts(
     ctx: GangContext,
     exceeded: Callable[[GangLimits, Workload], Iterable[CountedLimit]],
     raises: Callable[[Sequence[CountedLimit]], tuple[Raise, ...]],
+    lower: Callable[[Raise], Raise],
 ) -> tuple[tuple[Raise, ...], bool] | None:
-    """Higher limits with which the gang starts, and whether the first ones were enough; None if it does not start.
+    """Higher limits with which the gang starts, and whether they are the least; None if it does not start.
 
     Gangs before it can take what is added. Then more is added, a few times over.
 
@@ -105,6 +106,7 @@ def raised_until_it_starts(
         ctx: the gang.
         exceeded: the limits that a gang exceeds, of those that are raised.
         raises: all changes so far, for the limits that it still exceeds.
+        lower: the change with one unit less.
     """
     workload = ctx.pending.workload
     over = tuple(exceeded(ctx.cycle.limits, workload))
@@ -116,7 +118,8 @@ def raised_until_it_starts(
         if cycle is None:
             break
         if ctx.checks.helped(cycle):
-            return changes, not tried
+            least = not tried and all(too_little(ctx, less) for less in _each_less(changes, lower))
+            return changes, least
         over = tuple(exceeded(cycle.limits, workload))
     return None
 
@@ -165,7 +168,7 @@ def quota_short(ctx: GangContext, cycle: AdmissionCycle) -> Mapping[FlavorResour
     lacks = [
         {row: request.charges[row] - left for row, left in state.quota.short(request).items()}
         for _, request in cycle.classes.of(pending, snapshot.queue_of(pending.workload)).requests
-        if decide(state, request, ctx.solver).status is Status.FOUND
+        if decide(state, request, ctx.solver).status is Status.SOLVED
     ]
     return min(lacks, key=lambda rows: sum(rows.values()), default=None)
 
@@ -174,11 +177,16 @@ def _too_little(
     ctx: GangContext, fix: SuggestedFix, quota: Sequence[AddQuota], less: Smaller
 ) -> bool:
     """Whether the planner refuses the gang with each smaller size of the fix, and with each quota less one."""
+    less_quota = _each_less(quota, lambda added: replace(added, amount=added.amount - 1))
     smaller = [(*changes, *quota) for changes in less]
-    for one in quota:
-        rest = [replace(q, amount=q.amount - 1) if q is one else q for q in quota]
-        smaller.append((*fix.changes, *rest))
+    smaller += [(*fix.changes, *added) for added in less_quota]
     return all(too_little(ctx, changes) for changes in smaller)
+
+
+def _each_less(changes: Sequence[Raise], lower: Callable[[Raise], Raise]) -> Iterator[list[Raise]]:
+    """The changes, one of them with one unit less, for each of them."""
+    for at, change in enumerate(changes):
+        yield [*changes[:at], lower(change), *changes[at + 1 :]]
 
 
 def _as_before(ctx: GangContext, cycle: AdmissionCycle) -> bool:

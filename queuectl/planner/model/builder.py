@@ -1,4 +1,4 @@
-"""The one model builder: variables and rows in named groups, and the values that a known placement gives them.
+"""The one model builder: variables and rows in named groups, the values that a known placement gives them, and the placement of a solution.
 
 Groups of rows, each optional but the first three:
 
@@ -9,7 +9,7 @@ Groups of rows, each optional but the first three:
 - *slices*: pods of a domain of a slice's level make whole slices;
 - *patterns*: in node classes that do not pack by sums, exact rows (:mod:`queuectl.planner.model.patterns`);
 - *exits*: gangs that may leave what they hold. A podset group with an owner is placed if its owner leaves, one without in any case;
-- *quota*: those of the final check (:mod:`queuectl.planner.placement.joint`);
+- *quota*: those of the final check (:mod:`queuectl.planner.placement.feasible`);
 - *objective*: layers, first to last, as weighted sums.
 
 An exit is an integer variable; today it is 0 or 1. The capacity of gangs that leave, and the pods that must be placed again, are multiples of it.
@@ -24,12 +24,13 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from queuectl.planner.capacity.node_counts import NodeCounts
 from queuectl.planner.model.classes import GroupClass, PlacementClasses
-from queuectl.planner.model.patterns import Exact, add_exact
+from queuectl.planner.model.patterns import Exact, add_exact, greedy
+from queuectl.planner.problem.fleet import Ints, Mask
 from queuectl.planner.problem.problem import most_pods_of_node
 from queuectl.planner.problem.request import ANYWHERE
-from queuectl.planner.problem.topology import Ints, Mask
-from queuectl.planner.solver.solver import LARGEST, Model
+from queuectl.planner.solver import LARGEST, Model, Solution, Solver, Status
 
 Row: TypeAlias = dict[int, int]  # node class or domain -> variable
 
@@ -203,19 +204,19 @@ class ModelBuilder:
 
     def _asked(self, number: int, level: int) -> dict[int, tuple[int, Terms]]:
         """Pods of a class asked in each domain of a level: so many in any case, and by podset groups that choose it or are placed."""
-        asked: dict[int, tuple[int, Terms]] = {}
+        demand: dict[int, tuple[int, Terms]] = {}
         for group, row in zip(self.classes.groups, self.podset_groups, strict=True):
             count = group.count(number)
             if not count or group.level != level:
                 continue
             if level == ANYWHERE:
                 constant, terms = self._placed(group)
-                before, known = asked.get(0, (0, {}))
-                asked[0] = before + count * constant, known
+                before, known = demand.get(0, (0, {}))
+                demand[0] = before + count * constant, known
                 add_terms(known, terms, count)
             for domain, variable in row.items():
-                add_terms(asked.setdefault(domain, (0, {}))[1], {variable: 1}, count)
-        return asked
+                add_terms(demand.setdefault(domain, (0, {}))[1], {variable: 1}, count)
+        return demand
 
     def _add_slices(self, number: int) -> None:
         """In each domain of a slice's level, pods make whole slices."""
@@ -283,9 +284,9 @@ class ModelBuilder:
         free = self.classes.free[:, self.classes.members[node_class]]
         self.patterns[node_class] = add_exact(self.model, free, vectors, totals)
 
-    def left(self, values: Sequence[int]) -> frozenset[int]:
+    def left(self, solution: Sequence[int]) -> frozenset[int]:
         """The gangs that leave in a solution."""
-        return frozenset(gang for gang, variable in self.exits.items() if values[variable])
+        return frozenset(gang for gang, variable in self.exits.items() if solution[variable])
 
     # Objective.
 
@@ -420,3 +421,132 @@ class _Node:
         """Per gang, the pods that fit once all others have left."""
         for gang in sorted(self.leaving):
             yield gang, self.holds(self.leaving - {gang})
+
+
+# ---- Between placements and values of variables
+
+Packing: TypeAlias = dict[int, dict[int, Ints]]  # node class -> pod class -> pods per node
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The answer to one model. When SOLVED, ``node_counts`` and the ``domains`` of their required levels, per podset group in order."""
+
+    status: Status
+    node_counts: tuple[NodeCounts, ...] = ()
+    domains: tuple[int, ...] = ()
+    alarm: str = ""
+
+
+def values_of(built: ModelBuilder, node_counts: Sequence[NodeCounts]) -> list[int]:
+    """The values that all variables take under a placement of the podset groups, where no gang leaves."""
+    classes, hint = built.classes, [0] * len(built.model.bounds)
+    for group, row in zip(classes.groups, built.podset_groups, strict=True):
+        for podset_group in group.podset_groups:
+            placed = node_counts[podset_group]
+            if classes.podset_groups[podset_group].on_one_node:
+                placed = ((placed[0][0][:1], np.ones(1, dtype=np.int64)),)
+            for (number, _), (nodes, counts) in zip(group.pods, placed, strict=True):
+                for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
+                    node_class = classes.class_of(node)
+                    assert node_class is not None
+                    hint[built.pods[number][node_class]] += count
+            if group.level != ANYWHERE:
+                domain = classes.trees[group.tree].domain[group.level]
+                hint[row[int(domain[placed[0][0][0]])]] += 1
+    for variable, others, coeffs, size in built.derived:
+        hint[variable] = sum(k * hint[v] for v, k in zip(others, coeffs, strict=True)) // size
+    return hint
+
+
+def pack_all(
+    built: ModelBuilder, solution: Sequence[int], solver: Solver, budget: int = 0
+) -> tuple[Packing, set[int] | Solution]:
+    """Pods per node of every class; with the node classes that have no packing, or the outcome that ended it."""
+    packing: Packing = {}
+    failed: set[int] = set()
+    for node_class, nodes in enumerate(built.classes.members):
+        there = built.pod_classes_in(node_class)
+        totals = [solution[built.pods[number][node_class]] for number in there]
+        with_pods = [number for number, count in zip(there, totals, strict=True) if count]
+        if not with_pods:
+            continue
+        if node_class in built.patterns:
+            placed = built.patterns[node_class].read(solution, totals)
+            packing[node_class] = {number: placed[there.index(number)] for number in with_pods}
+            continue
+        vectors = [built.classes.pods[number][0].vector for number in with_pods]
+        counts = [count for count in totals if count]
+        packed = _pack(built.classes.free[:, nodes], vectors, counts, solver, budget)
+        if isinstance(packed, Solution):
+            if packed.status is not Status.REFUTED:
+                return packing, packed
+            failed.add(node_class)
+        else:
+            packing[node_class] = dict(zip(with_pods, packed, strict=True))
+    return packing, failed
+
+
+def _pack(
+    free: Ints, vectors: Sequence[Ints], counts: Sequence[int], solver: Solver, budget: int
+) -> Ints | Solution:
+    """Greedily, else by the solver; REFUTED when these counts have no packing."""
+    placed = greedy(free, vectors, counts)
+    if placed is not None:
+        return placed
+    model = Model()
+    totals = [model.var(count, count) for count in counts]
+    exact = add_exact(model, free, vectors, totals)
+    outcome = solver.solve(model, budget)
+    if outcome.status is not Status.SOLVED:
+        return outcome
+    return exact.read(outcome.assignment, counts)
+
+
+def hand_out(built: ModelBuilder, solution: Sequence[int], packing: Packing) -> Placed:
+    """Give the packed pods to the podset groups, finest required level first: what they leave is enough for the coarser."""
+    classes = built.classes
+    left = [np.zeros(classes.free.shape[1], dtype=np.int64) for _ in classes.pods]
+    for node_class, by_pod_class in packing.items():
+        for number, placed in by_pod_class.items():
+            left[number][classes.members[node_class]] = placed
+    node_counts: dict[int, NodeCounts] = {}
+    domains = [ANYWHERE] * len(classes.podset_groups)
+    for at in sorted(range(len(classes.groups)), key=lambda at: -classes.groups[at].level):
+        group = classes.groups[at]
+        chosen = [d for d, v in built.podset_groups[at].items() for _ in range(solution[v])]
+        for place, podset_group in enumerate(group.podset_groups):
+            if group.level != ANYWHERE:
+                domains[podset_group] = chosen[place]
+            nodes = _nodes(classes, group, domains[podset_group])
+            taken = tuple(_take(left[number], nodes, count) for number, count in group.pods)
+            node_counts[podset_group] = _as_placed(classes, podset_group, taken)
+    in_order = tuple(
+        node_counts[podset_group] for podset_group in range(len(classes.podset_groups))
+    )
+    return Placed(Status.SOLVED, in_order, tuple(domains))
+
+
+def _nodes(classes: PlacementClasses, group: GroupClass, domain: int) -> Ints:
+    tree = classes.trees[group.tree]
+    return tree.order if group.level == ANYWHERE else tree.nodes_in(group.level, domain)
+
+
+def _take(left: Ints, nodes: Ints, count: int) -> tuple[Ints, Ints]:
+    """``count`` pods from the first of ``nodes`` that have any."""
+    there = left[nodes]
+    with_pods = there.nonzero()[0]
+    room = there[with_pods].cumsum()
+    last = int(room.searchsorted(count))
+    used, shares = nodes[with_pods[: last + 1]], there[with_pods[: last + 1]]
+    shares[last] -= room[last] - count
+    left[used] -= shares
+    return used, shares
+
+
+def _as_placed(classes: PlacementClasses, podset_group: int, on_nodes: NodeCounts) -> NodeCounts:
+    group = classes.podset_groups[podset_group]
+    if not group.on_one_node:
+        return on_nodes
+    node = on_nodes[0][0]
+    return tuple((node, np.array([p.count], dtype=np.int64)) for p in group.pods)

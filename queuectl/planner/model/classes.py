@@ -6,7 +6,7 @@
   caller divide them further, for example by the gangs that may leave them.
 
 Rows of a node class are one per resource, requests within what is free (a relaxation of packing), and for devices the bounds of
-:mod:`queuectl.planner.model.bounds`; where the sizes form a divisor chain they are sufficient.
+:mod:`queuectl.planner.model.counts`; where the sizes form a divisor chain they are sufficient.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from queuectl.planner.model.bounds import LARGEST, bounds
-from queuectl.planner.model.counts import ShapeCounts
+from queuectl.planner.model.counts import LARGEST, ShapeCounts, bounds
+from queuectl.planner.problem.fleet import Ints, Tree
 from queuectl.planner.problem.problem import Shape, caps
 from queuectl.planner.problem.request import ANYWHERE, PodSetGroup
-from queuectl.planner.problem.topology import Ints, Tree
 
 PodClass: TypeAlias = tuple[Shape, int]  # shape, tree number
 
@@ -103,7 +102,7 @@ class PlacementClasses:
         for number, podset_group in enumerate(self.podset_groups):
             tree = self._tree(podset_group.tree)
             pods = []
-            for p in podset_group.items:
+            for p in podset_group.to_place:
                 key = (p.shape.key, tree)
                 if key not in numbers:
                     numbers[key] = len(self.pods)
@@ -199,7 +198,7 @@ class PlacementClasses:
         return self._counts[pod_class].holding(level)
 
     def limits(self, *, tight: bool = True) -> NodeLimits:
-        """Rows valid in every node class; ``tight``: with the bounds of :mod:`queuectl.planner.model.bounds`."""
+        """Rows valid in every node class; ``tight``: with the bounds of :mod:`queuectl.planner.model.counts`."""
         vectors = np.stack([shape.vector for shape, _ in self.pods])
         columns = np.flatnonzero(vectors.any(axis=0))
         coeffs, there = [vectors[:, columns].T], [self._there[columns]]

@@ -13,9 +13,9 @@ from typing import Final
 
 import numpy as np
 
+from queuectl.planner.problem.fleet import Ints
 from queuectl.planner.problem.problem import most_pods, most_pods_of_node
-from queuectl.planner.problem.topology import Ints
-from queuectl.planner.solver.solver import Model
+from queuectl.planner.solver import Model
 
 MOST_PATTERNS: Final = 2000
 _STEPS_PER_PATTERN: Final = 20  # count vectors tried for each pattern allowed
@@ -85,15 +85,15 @@ class Exact:
     shapes: int
     size: int
 
-    def read(self, values: Sequence[int], counts: Sequence[int]) -> Ints:
+    def read(self, solution: Sequence[int], counts: Sequence[int]) -> Ints:
         """Pods per shape and node (K, n); patterns may hold more than is asked, so they are cut to ``counts``."""
         placed = np.zeros((self.shapes, self.size), dtype=np.int64)
         for nodes, patterns in self.nodes:
             at = 0
             for variable, pattern in patterns:
-                for node in nodes[at : at + values[variable]]:
+                for node in nodes[at : at + solution[variable]]:
                     placed[:, node] += pattern
-                at += values[variable]
+                at += solution[variable]
         before = np.cumsum(placed, axis=1) - placed
         wanted = np.array(counts, dtype=np.int64)[:, None]
         cut: Ints = np.clip(wanted - before, 0, placed)
@@ -108,7 +108,7 @@ def add_exact(model: Model, free: Ints, vectors: Sequence[Ints], totals: Sequenc
     most = [model.bounds[v][1] for v in totals]
     kinds, inverse = np.unique(rows, axis=1, return_inverse=True)
     inverse = inverse.reshape(-1)
-    found: list[tuple[Ints, tuple[tuple[int, ...], ...]]] = []
+    by_kind: list[tuple[Ints, tuple[tuple[int, ...], ...]]] = []
     number = 0
     for kind in range(kinds.shape[1]):
         nodes = np.flatnonzero(inverse == kind)
@@ -118,8 +118,8 @@ def add_exact(model: Model, free: Ints, vectors: Sequence[Ints], totals: Sequenc
         number += len(patterns or ())
         if patterns is None or number > MOST_PATTERNS:
             return _per_node(model, rows, small, totals)
-        found.append((nodes, patterns))
-    return _by_pattern(model, found, totals, free.shape[1])
+        by_kind.append((nodes, patterns))
+    return _by_pattern(model, by_kind, totals, free.shape[1])
 
 
 def _effective(free: Ints, vectors: Ints) -> Ints:
@@ -142,13 +142,13 @@ def _effective(free: Ints, vectors: Ints) -> Ints:
 
 def _by_pattern(
     model: Model,
-    found: Sequence[tuple[Ints, tuple[tuple[int, ...], ...]]],
+    by_kind: Sequence[tuple[Ints, tuple[tuple[int, ...], ...]]],
     totals: Sequence[int],
     size: int,
 ) -> Exact:
     supply: list[tuple[list[int], list[int]]] = [([], []) for _ in totals]
     groups = []
-    for nodes, patterns in found:
+    for nodes, patterns in by_kind:
         variables = [model.var(0, len(nodes)) for _ in patterns]
         model.at_most(variables, [1] * len(variables), len(nodes))
         for variable, pattern in zip(variables, patterns, strict=True):

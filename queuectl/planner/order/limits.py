@@ -43,8 +43,8 @@ class CountedLimit:
         most: what it allows.
         held: the use of others, and of the gangs that this plan starts.
         need: what must be left for the gang.
+        adds: what the gang adds once it starts.
         make_reason: makes the reason of a gang that is over it.
-        adds: what the gang adds if that is not ``need``.
     """
 
     row: Row
@@ -52,12 +52,17 @@ class CountedLimit:
     most: int
     held: int
     need: int
+    adds: int
     make_reason: Callable[[CountedLimit], Reason]
-    adds: int | None = None
+
+    @property
+    def missing(self) -> int:
+        """The amount by which too little is left for the gang; 0 or less = enough is left."""
+        return self.held + self.need - self.most
 
     def exceeded(self) -> bool:
         """Whether there is too little left for the gang."""
-        return self.held + self.need > self.most
+        return self.missing > 0
 
     def reason(self) -> Reason:
         """Why the gang does not start."""
@@ -106,7 +111,7 @@ class UserCaps:
             if need := needs.get(resource, 0):
                 row = _row(queue, workload, resource)
                 held = self._held[row] - own.get(resource, 0)
-                yield CountedLimit(row, resource, most, held, need, make_reason)
+                yield CountedLimit(row, resource, most, held, need, need, make_reason)
 
     def user(self, workload: Workload) -> str | None:
         """The user of a gang, if its ClusterQueue has a limit per user."""
@@ -254,7 +259,7 @@ class GangLimits:
         self.claims.take(workload)
         for _, _, bounds in self._shared(workload):
             for bound in bounds:
-                self._taken[bound.row] += bound.need if bound.adds is None else bound.adds
+                self._taken[bound.row] += bound.adds
 
     def _shared(self, workload: Workload) -> Iterator[_Shared]:
         if workload.namespace in self.snapshot.allowances:
@@ -272,28 +277,13 @@ class GangLimits:
         return self._beside(self.users.bounds(workload))
 
     def _budgets(self, workload: Workload) -> Iterator[CountedLimit]:
-        if not self.snapshot.budgets:
-            return iter(())
-        return self._beside(map(partial(_of_budget, workload), self.budgets.charges(workload)))
+        return self._beside(self.budgets.bounds(workload))
 
     def _beside(self, bounds: Iterable[CountedLimit]) -> Iterator[CountedLimit]:
         """With what this plan has added."""
         for bound in bounds:
             taken = self._taken[bound.row]
             yield replace(bound, held=bound.held + taken) if taken else bound
-
-
-def _of_budget(workload: Workload, charge: Charge) -> CountedLimit:
-    reason = reason_maker(workload, charge)
-    return CountedLimit(
-        row=("Budget", charge.name),
-        resource="",
-        most=charge.balance.granted,
-        held=charge.held,
-        need=charge.need,
-        make_reason=lambda bound: reason(bound.held),
-        adds=charge.cost,
-    )
 
 
 def _of_namespace(snapshot: Snapshot, workload: Workload) -> Iterator[CountedLimit]:
@@ -306,9 +296,8 @@ def _of_namespace(snapshot: Snapshot, workload: Workload) -> Iterator[CountedLim
             if need:
                 row = ("ResourceQuota", workload.namespace, allowance.name, limit.key)
                 make_reason = partial(_quota_exceeded, workload.namespace, allowance, limit)
-                yield CountedLimit(
-                    row, limit.resource, limit.hard, limit.used + coming, need, make_reason
-                )
+                held = limit.used + coming
+                yield CountedLimit(row, limit.resource, limit.hard, held, need, need, make_reason)
 
 
 def _quota_exceeded(
@@ -319,15 +308,13 @@ def _quota_exceeded(
 
     coming = bound.held - limit.used
     quota = f"ResourceQuota {allowance.name} of namespace {namespace}"
-    over = quantity(bound.need - limit.hard)
     text = (
         f"{quantity(bound.need)} {limit.key} {is_or_are(limit.resource, bound.need)} needed, "
-        f"{over} more than {quota} can ever allow (hard limit {quantity(limit.hard)})"
+        f"{quantity(bound.need - limit.hard)} more than {quota} can ever allow (hard limit {quantity(limit.hard)})"
     )
     if bound.need <= limit.hard:
-        missing = bound.held + bound.need - limit.hard
         text = (
-            f"{quantity(missing)} more {limit.key} {is_or_are(limit.resource, missing)} needed in {quota}: "
+            f"{quantity(bound.missing)} more {limit.key} {is_or_are(limit.resource, bound.missing)} needed in {quota}: "
             f"{quantity(bound.need)} requested, "
             f"{quantity(limit.used)} of {quantity(limit.hard)} in use"
         )
@@ -356,9 +343,8 @@ def _cap_exceeded(workload: Workload, queue: ClusterQueue, bound: CountedLimit) 
         f"{quantity(need - most)} more than {user} may ever hold in ClusterQueue {queue.name} (maxPerUser {quantity(most)})"
     )
     if need <= most:
-        missing = held + need - most
         text = (
-            f"{quantity(missing)} more {resource} {is_or_are(resource, missing)} needed for {user} "
+            f"{quantity(bound.missing)} more {resource} {is_or_are(resource, bound.missing)} needed for {user} "
             f"in ClusterQueue {queue.name}: "
             f"{quantity(need)} requested, {quantity(held)} held, maxPerUser {quantity(most)}"
         )
@@ -381,29 +367,6 @@ def _cap_exceeded(workload: Workload, queue: ClusterQueue, bound: CountedLimit) 
 # this plan starts. Thus two gangs of one plan do not both start on the last GPU-hours.
 
 
-@dataclass(frozen=True, slots=True)
-class Charge:
-    """The need of one gang of one budget to start, in units of the usage ledger.
-
-    Attributes:
-        held: units that are used, or that running gangs use until their ends.
-        cost: units of its run in this month.
-        need: units that must be left: its whole cost, or any.
-    """
-
-    balance: BudgetBalance
-    held: int
-    cost: int
-
-    @property
-    def need(self) -> int:
-        return self.cost if self.balance.budget.whole_run else 1
-
-    @property
-    def name(self) -> str:
-        return self.balance.budget.name
-
-
 @dataclass(slots=True)
 class BudgetUse:
     """The use of budgets that hold gangs, by the gangs of a snapshot."""
@@ -419,49 +382,45 @@ class BudgetUse:
             self._held[balance.budget.name] = self._spending.committed(balance)
         for pending in self.snapshot.pending if self.snapshot.budgets else ():
             if pending.lease is not None:
-                leased = {charge.name: charge.cost for charge in self.charges(pending.workload)}
+                leased = {bound.row[1]: bound.adds for bound in self.bounds(pending.workload)}
                 self._leased[pending.workload.uid] = leased
         for leased in self._leased.values():
             self._held.update(leased)
 
-    def charges(self, workload: Workload) -> Iterator[Charge]:
-        """The needs of a gang of each budget that can hold it, without the part that its own lease keeps."""
+    def bounds(self, workload: Workload) -> Iterator[CountedLimit]:
+        """Each budget that can hold a gang, without the part that its own lease keeps, in units of the usage ledger.
+
+        The whole cost of its run in this month must be left, or any unit.
+        """
         own = self._leased.get(workload.uid, {})
-        for balance in self._holding(workload):
-            cost = start_cost(self.snapshot, balance, workload)
-            if cost:
+        for balance in self._spending.of(workload) if self.snapshot.budgets else ():
+            if balance.budget.when_spent is not WhenSpent.HOLD:
+                continue
+            if cost := start_cost(self.snapshot, balance, workload):
                 name = balance.budget.name
                 used = balance.used + self._held[name] - own.get(name, 0)
-                yield Charge(balance, used, cost)
+                need = cost if balance.budget.whole_run else 1
+                make_reason = partial(_budget_spent, workload, balance)
+                yield CountedLimit(
+                    ("Budget", name), "", balance.granted, used, need, cost, make_reason
+                )
 
     def claim(self, workload: Workload) -> None:
         """The lease of a gang is not counted in addition to the gang itself."""
         self._held.subtract(self._leased.pop(workload.uid, {}))
 
-    def _holding(self, workload: Workload) -> Iterator[BudgetBalance]:
-        for balance in self._spending.of(workload):
-            if balance.budget.when_spent is WhenSpent.HOLD:
-                yield balance
 
-
-def reason_maker(workload: Workload, charge: Charge) -> Callable[[int], Reason]:
-    """Makes the reason of a gang that a budget holds, from the units that are used or kept."""
-    return partial(_reason, workload, charge)
-
-
-def _reason(workload: Workload, charge: Charge, held: int) -> Reason:
-    balance, budget = charge.balance, charge.balance.budget
-    left = max(0, balance.granted - held)
-    missing = charge.need - (balance.granted - held)
-    month = balance.month
+def _budget_spent(workload: Workload, balance: BudgetBalance, bound: CountedLimit) -> Reason:
+    budget, month = balance.budget, balance.month
+    left = max(0, bound.most - bound.held)
     details: dict[str, Any] = {
         "budget": budget.name,
         "month": month.name,
         "grantedGpuHours": gpu_hours(balance.granted),
         "spentGpuHours": gpu_hours(balance.spent),
         "leftGpuHours": gpu_hours(left),
-        "costGpuHours": gpu_hours(charge.cost),
-        "missingGpuHours": gpu_hours(missing),
+        "costGpuHours": gpu_hours(bound.adds),
+        "missingGpuHours": gpu_hours(bound.missing),
         "until": month.ends,
     }
     where = f"{gpu_hours(left):g} of {gpu_hours(balance.granted):g} GPU-hours are left in Budget {budget.name}"
@@ -470,8 +429,8 @@ def _reason(workload: Workload, charge: Charge, held: int) -> Reason:
         text = f"{where} in {month.name}, after what running gangs still use; top up the Budget, {until}"
         return Reason(Code.BUDGET_SPENT, text, details)
     text = (
-        f"{gpu_hours(charge.cost):g} GPU-hours are needed for the whole run, and {where} in {month.name}, after what "
-        f"running gangs still use; top up the Budget by {gpu_hours(missing):g} GPU-hours{_shorter(workload, left)}, {until}"
+        f"{gpu_hours(bound.adds):g} GPU-hours are needed for the whole run, and {where} in {month.name}, after what "
+        f"running gangs still use; top up the Budget by {gpu_hours(bound.missing):g} GPU-hours{_shorter(workload, left)}, {until}"
     )
     return Reason(Code.BUDGET_SPENT, text, details)
 

@@ -24,9 +24,8 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.order.lines import Lines, lines_of
-from queuectl.planner.order.queue_order import Place, place
-from queuectl.planner.problem.parts import admissible
+from queuectl.planner.order.queue_order import Lines, Place, lines_of, place
+from queuectl.planner.problem.request import admissible
 
 H = TypeVar("H", bound=Hashable)
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -196,7 +195,7 @@ def _advance(last: PendingGangs, snapshot: Snapshot, lines: Lines) -> PendingGan
     in_order, places = _merged(last, leaving, joining)
     groups = _changed(last._groups, leaving, joining)
     by_queue: dict[str | None, list[EqualGangs]] = {}
-    for group in sorted(groups.values(), key=_first):
+    for group in sorted(groups.values(), key=lambda group: group._sorted[0].place):
         by_queue.setdefault(group.key.queue, []).append(group)
     blocked = [g for g in last.blocked if id(g) in current]
     blocked += [entry.pending for entry in joining if entry.pending.blocked is not None]
@@ -227,10 +226,6 @@ def _merged(
         in_order.insert(at, entry.pending)
         places.insert(at, entry.place)
     return in_order, places
-
-
-def _first(group: EqualGangs) -> Place:
-    return group._sorted[0].place
 
 
 def _changed(
@@ -265,9 +260,9 @@ def _sort(
         yield _Sorted(pending, place(workload), key, _one(common, _equal(pending, key, config)))
 
 
-def _one(common: dict[Hashable, Hashable], made: H) -> H:
-    """The object that is used for all that are equal to ``made``."""
-    return cast(H, common.setdefault(made, made))
+def _one(common: dict[Hashable, Hashable], key: H) -> H:
+    """The object that is used for all that are equal to ``key``."""
+    return cast(H, common.setdefault(key, key))
 
 
 def _equal(pending: Pending, key: ClassKey, config: QueueConfig) -> Hashable:

@@ -10,11 +10,18 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from queuectl.domain.queues import WEIGHT_UNIT, ClusterQueue
+from queuectl.domain.queues import (
+    WEIGHT_UNIT,
+    Backfill,
+    ClusterQueue,
+    QueueConfig,
+    QueueingStrategy,
+)
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.objects.configuration.queue_config import inadmissible_reason
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.problem.flavors import Choice
 from queuectl.planner.problem.problem import Problem
 
@@ -250,11 +257,54 @@ class StrictFifoHeads:
             self._share_nodes(a, b) for a in sorted(ours) for b in sorted(theirs)
         )
 
-    def _share_nodes(self, one: str, other: str) -> bool:
+    def _share_nodes(self, ours: str, theirs: str) -> bool:
         flavors = self.problem.snapshot.config.flavors
-        a, b = flavors.get(one), flavors.get(other)
+        a, b = flavors.get(ours), flavors.get(theirs)
         if a is None or b is None or a.topology is None or b.topology is None:
             return False
         index = self.problem.index
         masks = [index.labeled(f.node_labels) for f in (a, b)]
         return bool((masks[0] & masks[1]).any())
+
+
+# ---- Lines of gangs with planned starts
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStartQueue:
+    """Gangs of which the first that wait have planned starts.
+
+    Attributes:
+        name: of the Cohort (``cohort``) or of the ClusterQueue.
+        rule: how many planned starts it has, and the order behind them.
+    """
+
+    name: str
+    cohort: bool
+    rule: Backfill
+
+
+class Lines(dict[str, PlannedStartQueue]):
+    """ClusterQueue to its line; ClusterQueues without planned starts are absent."""
+
+    def of(self, queue: str | None) -> PlannedStartQueue | None:
+        """The line of a ClusterQueue."""
+        return self.get(queue or "")
+
+
+def lines_of(config: QueueConfig, cache: PlannerCache) -> Lines:
+    """The lines of a configuration, found at first use."""
+    known = cache.get(config, Lines)
+    return known if known is not None else cache.keep(config, find_lines(config))
+
+
+def find_lines(config: QueueConfig) -> Lines:
+    """The lines of a configuration. The highest Cohort that sets a line counts."""
+    lines = Lines()
+    for name, queue in config.cluster_queues.items():
+        cohort = config.backfill_cohort(queue)
+        if cohort is not None and cohort.backfill is not None:
+            lines[name] = PlannedStartQueue(cohort.name, cohort=True, rule=cohort.backfill)
+        elif queue.strategy is QueueingStrategy.BACKFILL:
+            lines[name] = PlannedStartQueue(name, cohort=False, rule=queue.backfill)
+    return lines

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from queuectl.planner.placement.single import ShapeCapacity
 from queuectl.planner.preempt.running import CandidateTable
 from queuectl.planner.preempt.shortage import Deficits
+from queuectl.planner.problem.fleet import Ints, Mask, Tree
 from queuectl.planner.problem.problem import Shape, caps, most_pods
 from queuectl.planner.problem.request import ANYWHERE, GangRequest
-from queuectl.planner.problem.topology import Ints, Mask, Tree
 
 Floats = NDArray[np.float64]
 
@@ -63,7 +63,7 @@ def parts_of(request: GangRequest) -> tuple[CoLocatedPods, ...]:
         level = ANYWHERE if group.on_one_node else group.required
         key = group.tree if level == ANYWHERE else number
         counts = parts.setdefault(key, (group.tree, level, {}))[2]
-        for pods in group.items:
+        for pods in group.to_place:
             counts[pods.shape] = counts.get(pods.shape, 0) + pods.count
     return tuple(
         CoLocatedPods(tree, level, tuple(counts.items())) for tree, level, counts in parts.values()

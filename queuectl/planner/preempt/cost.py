@@ -24,7 +24,7 @@ from queuectl.domain.queues import DEFAULT_VICTIM_ORDER, VictimKey
 from queuectl.domain.snapshot import Admitted
 from queuectl.planner.model.builder import stages
 from queuectl.planner.preempt.sizes import Sizes
-from queuectl.planner.problem.topology import Ints, Mask
+from queuectl.planner.problem.fleet import Ints, Mask
 
 # GPU-seconds every eviction loses beside its work: images, containers and rendezvous, about a minute of one GPU. It
 # keeps an idle victim from being free, so that no needless one is ever taken.

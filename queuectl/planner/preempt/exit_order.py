@@ -45,8 +45,7 @@ from queuectl.planner.preempt.model import VictimModel
 from queuectl.planner.preempt.returning import Place, Returning, place_of
 from queuectl.planner.preempt.running import CandidateTable
 from queuectl.planner.preempt.shortage import CommonPool, QuotaShortfall
-from queuectl.planner.quota.shares import share_of
-from queuectl.planner.quota.tree import FlavorResource, QuotaNode, QuotaUse
+from queuectl.planner.quota import FlavorResource, QuotaNode, QuotaUse, share_of
 
 # Of the gangs that leave, the sum of coefficients is at most the bound: what every legal set obeys.
 Cut: TypeAlias = tuple[dict[int, int], int]

@@ -29,7 +29,7 @@ from queuectl.planner.capacity.node_counts import NodeCounts, add_at
 from queuectl.planner.capacity.reservations import awaited
 from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.placement.feasible import refuted_by_sums
-from queuectl.planner.placement.several import find
+from queuectl.planner.placement.greedy import find
 from queuectl.planner.preempt.cost import Goal, complete, goals, layers, older_of
 from queuectl.planner.preempt.exit_order import CandidateOrder, Fair, OtherQueues, Reclaim
 from queuectl.planner.preempt.rules import (
@@ -49,10 +49,10 @@ from queuectl.planner.preempt.rules import (
 from queuectl.planner.preempt.running import CandidateTable, EvictionScope, Preemptor
 from queuectl.planner.preempt.search import EvictionConstraints, Found, Search
 from queuectl.planner.preempt.shortage import shortfall_of
+from queuectl.planner.problem.fleet import Ints
 from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import GangRequest, quota_only
-from queuectl.planner.problem.topology import Ints
-from queuectl.planner.solver.solver import Solver
+from queuectl.planner.solver import Solver
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,15 +17,14 @@ import numpy as np
 from queuectl.planner.capacity.node_counts import NodeCounts
 from queuectl.planner.model.builder import STAYS, Exits, ModelBuilder
 from queuectl.planner.model.classes import PlacementClasses
-from queuectl.planner.placement.feasible import refuted_by_sums
-from queuectl.planner.placement.joint import arrange
-from queuectl.planner.placement.several import exact, find, first, on_fleet
+from queuectl.planner.placement.feasible import arrange, refuted_by_sums
+from queuectl.planner.placement.greedy import exact, find, first, on_fleet
 from queuectl.planner.preempt.cost import Goal
 from queuectl.planner.preempt.running import CandidateTable, Rows
+from queuectl.planner.problem.fleet import Ints, Mask
 from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import GangRequest, on_nodes
-from queuectl.planner.problem.topology import Ints, Mask
-from queuectl.planner.solver.solver import Solver, Status
+from queuectl.planner.solver import Solver, Status
 
 
 class VictimModel:
@@ -174,7 +173,7 @@ class UsableNodes:
     def decide(self, victims: Mask, solver: Solver) -> tuple[Status, NodeCounts | None]:
         """Whether the gang fits then, by the model, and where by nodes of the fleet."""
         made = arrange((), [self.request], self.after(victims), solver, self.request.pending.budget)
-        found = made.status is Status.FOUND
+        found = made.status is Status.SOLVED
         return made.status, on_fleet(self.nodes, made.new[0]) if found else None
 
 

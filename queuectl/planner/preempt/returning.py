@@ -26,9 +26,9 @@ from queuectl.domain.snapshot import Admitted
 from queuectl.domain.workload import Workload
 from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.preempt.protections import opts_out
+from queuectl.planner.problem.fleet import Ints, Mask
 from queuectl.planner.problem.problem import Problem
-from queuectl.planner.problem.topology import Ints, Mask
-from queuectl.planner.quota.tree import QuotaRow
+from queuectl.planner.quota import QuotaRow
 
 # Priority, and the time queued, negated: the lowest yields first.
 Place: TypeAlias = tuple[int, float]

@@ -49,8 +49,8 @@ from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.preempt.protections import slice_end, why_protected
 from queuectl.planner.preempt.returning import evicts_below
 from queuectl.planner.preempt.running import Preemptor
+from queuectl.planner.problem.fleet import Mask
 from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.problem.topology import Mask
 
 _ALLOWED: Final = "policy allows its eviction, but that alone is not enough"
 

@@ -36,10 +36,10 @@ from queuectl.planner.preempt.protections import opts_out, protected_until
 from queuectl.planner.preempt.returning import Place, Returning, evicts_below
 from queuectl.planner.preempt.shortage import Charges, CommonPool, QuotaShortfall, shortfall_of
 from queuectl.planner.preempt.sizes import Sizes, sizes_of
+from queuectl.planner.problem.fleet import Ints, Mask
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.problem.topology import Ints, Mask
-from queuectl.planner.quota.tree import FlavorResource, QuotaNode, QuotaRow
+from queuectl.planner.quota import FlavorResource, QuotaNode, QuotaRow
 
 
 class EvictionScope(Enum):

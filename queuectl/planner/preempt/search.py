@@ -37,10 +37,10 @@ from queuectl.planner.preempt.exit_order import CandidateOrder, Cut
 from queuectl.planner.preempt.model import UsableNodes, VictimModel, stage_of
 from queuectl.planner.preempt.running import CandidateTable
 from queuectl.planner.preempt.shortage import Deficits, QuotaShortfall
+from queuectl.planner.problem.fleet import Ints, Mask
 from queuectl.planner.problem.problem import Shape
 from queuectl.planner.problem.request import ANYWHERE, GangRequest
-from queuectl.planner.problem.topology import Ints, Mask
-from queuectl.planner.solver.solver import Solution, Solver, Status
+from queuectl.planner.solver import Solution, Solver, Status
 
 Key: TypeAlias = tuple[int, Shape]  # number of a part, and one of its shapes
 
@@ -376,11 +376,11 @@ class Search:
                 return
             if node_counts is not None:
                 self.found.proved &= outcome.optimal
-                victims = building.built.left(outcome.values)
+                victims = building.built.left(outcome.assignment)
                 kept = victims if outcome.optimal else self._pruned(victims, scope, goal)
                 self._offer(kept, scope, goal, node_counts if kept == victims else None)
                 return
-            if outcome.status is not Status.FOUND:
+            if outcome.status is not Status.SOLVED:
                 break
         self.found.proved = False
 
@@ -408,9 +408,9 @@ class Search:
         """Solve a model, and again without each answer that is illegal or, of single nodes, proved to make no room."""
         for _ in range(MOST_CUTS):
             outcome = self.solver.solve(building.model, self.request.pending.budget)
-            if outcome.status is not Status.FOUND:
+            if outcome.status is not Status.SOLVED:
                 return outcome, None
-            victims = building.built.left(outcome.values)
+            victims = building.built.left(outcome.assignment)
             if not self.terms.admit(victims):
                 self.terms.refuse(victims, building)
                 continue

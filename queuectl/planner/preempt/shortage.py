@@ -16,9 +16,9 @@ import numpy as np
 
 from queuectl.domain.queues import ReclaimWithinCohort
 from queuectl.planner.capacity.state import CycleState
+from queuectl.planner.problem.fleet import Ints
 from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.problem.topology import Ints
-from queuectl.planner.quota.tree import FlavorResource, QuotaNode, QuotaRow, QuotaUse
+from queuectl.planner.quota import FlavorResource, QuotaNode, QuotaRow, QuotaUse
 
 Charges: TypeAlias = Mapping[
     int, tuple[tuple[QuotaRow, int], ...]

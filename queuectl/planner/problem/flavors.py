@@ -18,8 +18,8 @@ from queuectl.domain.fleet import Effect, SelectorTerm
 from queuectl.domain.quantity import PODS, Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig, ResourceFlavor, ResourceGroup
 from queuectl.domain.workload import Placement, PodSet, Workload
+from queuectl.planner.problem.fleet import misfit
 from queuectl.planner.problem.problem import Problem
-from queuectl.planner.problem.topology import misfit
 
 MOST_CHOICES: Final = 4096  # combinations of flavors tried for one gang
 
@@ -124,8 +124,8 @@ def _admissible(
     refused: dict[str, str],
 ) -> Iterator[str]:
     config = problem.snapshot.config
-    known = (config.flavors.get(quotas.flavor) for quotas in group.flavors)
-    mixed = any(flavor is not None and flavor.topology is None for flavor in known)
+    offered = config.flavors_named(quotas.flavor for quotas in group.flavors)
+    mixed = any(flavor.topology is None for flavor in offered)
     for quotas in group.flavors:
         flavor = config.flavors.get(quotas.flavor)
         why = "the ResourceFlavor does not exist" if flavor is None else None

@@ -28,7 +28,7 @@ from math import inf
 from typing import Final, TypeVar
 
 from queuectl.domain.fleet import Fleet, Node, NodeRules
-from queuectl.domain.gpus import GpuWeights, SharedGpus
+from queuectl.domain.gpus import SharedGpus
 from queuectl.domain.quantity import NOTHING, PODS, Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.reservations import Occurrence
@@ -168,29 +168,27 @@ def _with_shared_gpus(snapshot: Snapshot, cache: PlannerCache) -> Snapshot:
 
 
 def _shared_nodes(snapshot: Snapshot, cache: PlannerCache) -> _SharedNodes:
-    known = cache.get(snapshot.fleet, _SharedNodes)
+    shared_nodes = cache.get(snapshot.fleet, _SharedNodes)
     weights = snapshot.config.rules.accounting.gpus
-    if known is not None and known.config.rules.accounting.gpus is not weights:
-        known = None
-    if known is None:
+    if shared_nodes is not None and shared_nodes.config.rules.accounting.gpus is not weights:
+        shared_nodes = None
+    if shared_nodes is None:
         by_resource: dict[str, list[Node]] = {}
         offers = {id(n.allocatable): n.allocatable for n in snapshot.fleet.nodes}
         done = any(map(is_limit_row, {name for amounts in offers.values() for name in amounts}))
         for node in () if done else snapshot.fleet.nodes:
-            for resource in shared_on(node, weights):
+            # The resources of which a unit is a replica.
+            for resource in (r for r in node.allocatable if weights.shared(r, node.labels)):
                 by_resource.setdefault(resource, []).append(node)
         shared = {resource: tuple(nodes) for resource, nodes in by_resource.items()}
-        known = _SharedNodes(config=snapshot.config, by_resource=shared)
-        cache.keep(snapshot.fleet, known)
-    elif known.config is not snapshot.config:
-        known = _SharedNodes(known.fleets, config=snapshot.config, by_resource=known.by_resource)
-        cache.keep(snapshot.fleet, known)
-    return known
-
-
-def shared_on(node: Node, weights: GpuWeights) -> Iterable[str]:
-    """The resources of a node of which a unit is a replica."""
-    return (resource for resource in node.allocatable if weights.shared(resource, node.labels))
+        shared_nodes = _SharedNodes(config=snapshot.config, by_resource=shared)
+        cache.keep(snapshot.fleet, shared_nodes)
+    elif shared_nodes.config is not snapshot.config:
+        shared_nodes = _SharedNodes(
+            shared_nodes.fleets, config=snapshot.config, by_resource=shared_nodes.by_resource
+        )
+        cache.keep(snapshot.fleet, shared_nodes)
+    return shared_nodes
 
 
 def _offer_of(
@@ -284,16 +282,8 @@ def _rules_by_flavor(
 ) -> list[NodeRules]:
     """The node rules of pods with each flavor of the resource; their own without a flavor."""
     groups = [g for g in queue.groups if resource in g.covered] if queue is not None else []
-    named = (config.flavors.get(quotas.flavor) for group in groups for quotas in group.flavors)
-    flavors = [flavor for flavor in named if flavor is not None]
-    return [
-        NodeRules(
-            tuple(sorted({*rules.selector, *flavor.node_labels})),
-            rules.affinity,
-            rules.tolerations + flavor.tolerations,
-        )
-        for flavor in flavors
-    ] or [rules]
+    names = (quotas.flavor for group in groups for quotas in group.flavors)
+    return [flavor.rules_of(rules) for flavor in config.flavors_named(names)] or [rules]
 
 
 def _limits_of(
@@ -324,11 +314,6 @@ def _limits(
 # Reservations in advance.
 
 
-def reserved_row(resource: str, name: str) -> str:
-    """The resource beside a Reservation."""
-    return f"{resource}{_BESIDE}{name}"
-
-
 def reservation_of_row(resource: str) -> str | None:
     """The name of the Reservation beside which it is; None for all other resources."""
     return resource.partition(_BESIDE)[2] or None
@@ -338,7 +323,7 @@ def rows_beside(requests: Resources, among: Iterable[Occurrence]) -> Resources:
     """The request of a pod beside each of these Reservations."""
     return Resources(
         {
-            reserved_row(resource, each.name): requests[resource]
+            f"{resource}{_BESIDE}{each.name}": requests[resource]
             for each in among
             for resource in resources_of(each)
         }
@@ -383,12 +368,13 @@ def end_of(snapshot: Snapshot, gang: Pending | Admitted) -> float:
 
 
 def _with_reservations(snapshot: Snapshot, cache: PlannerCache) -> Snapshot:
-    rows = _rows(snapshot.reservations)
+    reservations = snapshot.reservations
+    rows = _rows(reservations)
     if not rows or any(
         reservation_of_row(n) for node in snapshot.fleet.nodes[:1] for n in node.allocatable
     ):
         return snapshot
-    offer = _offer_beside(snapshot.reservations)
+    offer = _offer_beside(reservations)
     known = cache.get(snapshot.fleet, _Rowed) or cache.keep(snapshot.fleet, _Rowed())
 
     def among(gang: Pending | Admitted) -> tuple[Occurrence, ...]:

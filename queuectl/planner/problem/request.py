@@ -1,12 +1,16 @@
-"""The request of one gang once its flavors are chosen: shapes as vectors, podset groups that share a domain.
+"""The request of a gang: its numbers of pods, its parts, and what it asks for once its flavors are chosen.
 
 A gang is a list of *podset groups*: the podsets of one ``group``, or a single podset. PodSet groups are independent of each other
 except for the capacity they compete for; every pod of a podset group is in one domain of its required level.
+
+Pods of one podset that use different flavors of a resource group are its shares. To the planner each share is a podset of its own, a
+*part*, and the gang asks for all its parts. Code that places, charges or repairs podsets does it for shares too. The constraints of the podset
+on all its pods together apply to its parts: they form a group, as podsets that share a domain do. At the end the parts are joined.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -14,15 +18,171 @@ import numpy as np
 
 from queuectl.domain.fleet import HOSTNAME, NodeRules, Toleration
 from queuectl.domain.quantity import total
-from queuectl.domain.queues import ClusterQueue, ResourceFlavor
+from queuectl.domain.queues import ClusterQueue, QueueConfig, ResourceFlavor
+from queuectl.domain.reasons import Reason
 from queuectl.domain.reservations import Occurrence
-from queuectl.domain.snapshot import Pending
-from queuectl.domain.workload import PodSet, TopologyMode, TopologyRequest, Workload
+from queuectl.domain.snapshot import Admitted, Pending
+from queuectl.domain.workload import (
+    FlavorShare,
+    Placement,
+    PodSet,
+    PodSetPlacement,
+    TopologyMode,
+    TopologyRequest,
+    Workload,
+)
 from queuectl.planner.problem.flavors import Flavors, Members, members_of
+from queuectl.planner.problem.fleet import Ints, Mask, Tree
 from queuectl.planner.problem.limit_rows import beside, plain, reservation_of_row, rows_beside
-from queuectl.planner.problem.parts import SplitGang
 from queuectl.planner.problem.problem import Problem, Shape, Slices
-from queuectl.planner.problem.topology import Ints, Mask, Tree
+
+# ---- Fewer pods, and parts
+
+
+def shrinks(workload: Workload) -> bool:
+    """Whether the gang may start with fewer pods than it asks for."""
+    return any(len(admissible(podset)) > 1 for podset in workload.podsets)
+
+
+def admissible(podset: PodSet) -> range:
+    """The counts a podset may start with, smallest first."""
+    if podset.min_count is None or podset.min_count >= podset.count:
+        return range(podset.count, podset.count + 1)
+    slices = podset.topology.slices if podset.topology is not None else ()
+    step = slices[0].size if slices else 1
+    least = -(-max(1, podset.min_count) // step) * step
+    return range(least, podset.count + 1, step)
+
+
+def with_counts(pending: Pending, counts: Sequence[int]) -> Pending:
+    """The gang as it would be with so many pods per podset, and no fewer."""
+    podsets = tuple(
+        podset if podset.min_count is None else replace(podset, count=count, min_count=count)
+        for podset, count in zip(pending.workload.podsets, counts, strict=True)
+    )
+    return replace(pending, workload=replace(pending.workload, podsets=podsets))
+
+
+def smallest(workload: Workload) -> Workload:
+    """The gang with the fewest pods it may start with."""
+    if not shrinks(workload):
+        return workload
+    podsets = (replace(p, count=admissible(p)[0]) for p in workload.podsets)
+    return replace(workload, podsets=tuple(podsets))
+
+
+def as_placed(pending: Pending, placement: Placement) -> Pending:
+    """The gang with the counts it was placed with before, where these are still admissible."""
+    counts = []
+    for podset in pending.workload.podsets:
+        placed = placement.of(podset.name)
+        given = podset.count if placed is None or placed.pods is None else placed.pods
+        counts.append(given if given in admissible(podset) else podset.count)
+    return with_counts(pending, counts)
+
+
+def at_least(why: Reason, choices: Sequence[range]) -> Reason:
+    """The reason of the smallest part, as that of the gang."""
+    counts = [choice[0] for choice in choices]
+    least = f"{' + '.join(map(str, counts))} {'pod' if counts == [1] else 'pods'}"
+    return replace(why, message=f"even with the minimum of {least}: {why.message}")
+
+
+@dataclass(frozen=True, slots=True)
+class SplitGang:
+    """A gang that is asked in parts.
+
+    Attributes:
+        whole: the gang as its user knows it.
+        podsets: of each part, the number of its podset; parts are in the podsets' order.
+    """
+
+    whole: Workload
+    podsets: tuple[int, ...]
+
+
+def part_of(
+    podset: PodSet, number: int, pods: int, flavors: Mapping[str, str], config: QueueConfig
+) -> PodSet:
+    """Some pods of a podset as a podset of their own; ``number`` distinguishes its parts.
+
+    No object of Kubernetes has a ``#`` in its name, so neither name nor group is ever another's.
+    """
+    request = podset.topology
+    group = None
+    if request is not None and request.level is not None:
+        group = "#".join((podset.name, *topologies(flavors, config)))
+    name = f"{podset.name}#{number}"
+    return replace(podset, name=name, count=pods, group=group, min_count=None)
+
+
+def topologies(flavors: Mapping[str, str], config: QueueConfig) -> tuple[str, ...]:
+    """Topologies that these flavors name; none means that their pods need no node."""
+    named = (flavor.topology for flavor in config.flavors_named(flavors.values()))
+    return tuple(dict.fromkeys(name for name in named if name is not None))
+
+
+def cut_running(gang: Admitted, config: QueueConfig) -> tuple[Admitted, SplitGang | None]:
+    """A running gang in parts, one for each share; as it is, and None, where no podset is split."""
+    if not any(placed.shares for placed in gang.placement.podsets):
+        return gang, None
+    podsets: list[PodSet] = []
+    placements: list[PodSetPlacement] = []
+    lost: list[tuple[str, str, int]] = []
+    numbers: list[int] = []
+    for number, podset in enumerate(gang.workload.podsets):
+        placed = gang.placement.of(podset.name) or PodSetPlacement(podset.name, ())
+        missing = {node: count for name, node, count in gang.lost if name == podset.name}
+        for at, share in enumerate(placed.by_share()):
+            part, own = podset, share
+            if placed.shares:
+                part = part_of(podset, at, share.pods or 0, share.flavors, config)
+                own = replace(share, podset=part.name, pods=None)
+            podsets.append(part)
+            placements.append(own)
+            numbers.append(number)
+            lost += [(part.name, node, count) for node, count in _taken(own, missing)]
+    workload = replace(gang.workload, podsets=tuple(podsets))
+    placement = Placement(tuple(placements))
+    parts = replace(gang, workload=workload, placement=placement, lost=tuple(lost))
+    return parts, SplitGang(gang.workload, tuple(numbers))
+
+
+def _taken(share: PodSetPlacement, missing: dict[str, int]) -> Iterator[tuple[str, int]]:
+    """The lost pods of a share; they are taken off ``missing``, what all shares of its podset lost."""
+    for node, count in share.by_node.items():
+        if taken := min(count, missing.get(node, 0)):
+            missing[node] -= taken
+            yield node, taken
+
+
+def joined(
+    cut: SplitGang, requested: Sequence[PodSet], parts: Sequence[PodSetPlacement]
+) -> Placement:
+    """The placement of the whole gang.
+
+    Args:
+        cut: how it was cut.
+        requested: its parts.
+        parts: the placement of each.
+    """
+    podsets = []
+    for number, podset in enumerate(cut.whole.podsets):
+        own = [at for at, of in enumerate(cut.podsets) if of == number]
+        shares = tuple(FlavorShare(requested[at].count, parts[at].flavors) for at in own)
+        podsets.append(
+            PodSetPlacement(
+                podset.name,
+                tuple(slot for at in own for slot in parts[at].nodes),
+                shares[0].flavors,
+                None if podset.min_count is None else sum(share.pods for share in shares),
+                shares if len(shares) > 1 else (),
+            )
+        )
+    return Placement(tuple(podsets))
+
+
+# ---- Requests
 
 ANYWHERE = -1
 
@@ -76,9 +236,15 @@ class PodSetGroup:
         return self.bundle is not None and self.required == self.tree.depth
 
     @property
-    def items(self) -> tuple[ShapePods, ...]:
-        """The items that are placed for it: its pods, or all of them as one where they share a node."""
+    def to_place(self) -> tuple[ShapePods, ...]:
+        """The pods that are placed for it: its pods, or all of them as one where they share a node."""
         return (self.bundle,) if self.on_one_node and self.bundle is not None else self.pods
+
+    def with_pods(self, change: Callable[[ShapePods], ShapePods]) -> PodSetGroup:
+        """The same podset group with each kind of its pods changed."""
+        pods = tuple(map(change, self.pods))
+        bundle = change(self.bundle) if self.bundle is not None else None
+        return replace(self, pods=pods, bundle=bundle)
 
     @property
     def sliced(self) -> bool:
@@ -116,6 +282,16 @@ class GangRequest:
     def pods(self) -> tuple[ShapePods, ...]:
         """Of all podset groups, in order."""
         return tuple(p for podset_group in self.podset_groups for p in podset_group.pods)
+
+    @property
+    def hardest(self) -> PodSetGroup:
+        """Its podset group that is hardest to place: the finest level, then the most pods."""
+        return max(self.podset_groups, key=lambda g: (g.required, sum(p.count for p in g.pods)))
+
+    def with_pods(self, change: Callable[[ShapePods], ShapePods]) -> GangRequest:
+        """The same request with each kind of its pods changed."""
+        podset_groups = tuple(group.with_pods(change) for group in self.podset_groups)
+        return replace(self, podset_groups=podset_groups)
 
     def signature(self) -> tuple[object, ...]:
         """Equal for requests that ask for the same of the same fleet."""
@@ -198,16 +374,8 @@ def on_nodes(request: GangRequest, nodes: Ints) -> GangRequest:
         spared = None if shape.spared is None else shape.spared.within(nodes)
         return replace(pods, shape=replace(shape, eligible=shape.eligible[nodes], spared=spared))
 
-    podset_groups = (
-        replace(
-            podset_group,
-            tree=tree,
-            pods=tuple(map(there, podset_group.pods)),
-            bundle=there(podset_group.bundle) if podset_group.bundle is not None else None,
-        )
-        for podset_group in request.podset_groups
-    )
-    return replace(request, podset_groups=tuple(podset_groups))
+    podset_groups = request.with_pods(there).podset_groups
+    return replace(request, podset_groups=tuple(replace(g, tree=tree) for g in podset_groups))
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +401,10 @@ class _PodSetGroups:
         required = _finest(tree, podsets, TopologyMode.REQUIRED)
         pods = tuple(self._pods(i, visible, tree, required) for i in numbers)
         preferred = _finest(tree, podsets, TopologyMode.PREFERRED)
-        bundle = _bundle(pods, self.problem) if tree.depth in (required, preferred) else None
+        bundle = None
+        if tree.depth in (required, preferred):
+            as_one = as_one_pod(self.problem, [(p.shape, p.count) for p in pods])
+            bundle = ShapePods(-1, 1, as_one)
         return PodSetGroup(tree, pods, required, preferred, bundle)
 
     def _takes_nodes(self, number: int) -> bool:
@@ -247,9 +418,8 @@ class _PodSetGroups:
         )
 
     def _chosen(self, numbers: Iterable[int]) -> list[ResourceFlavor]:
-        known = self.problem.snapshot.config.flavors
         names = dict.fromkeys(name for i in numbers for name in self.flavors[i].values())
-        return [known[name] for name in names if name in known]
+        return self.problem.snapshot.config.flavors_named(names)
 
     def _levels(self, numbers: Sequence[int], podsets: Sequence[PodSet]) -> tuple[str, ...]:
         config = self.problem.snapshot.config
@@ -276,11 +446,7 @@ class _PodSetGroups:
         podset = self.workload.podsets[number]
         rules = podset.shape.rules
         for flavor in self._chosen((number,)):
-            rules = NodeRules(
-                tuple(sorted({*rules.selector, *flavor.node_labels})),
-                rules.affinity,
-                rules.tolerations + flavor.tolerations,
-            )
+            rules = flavor.rules_of(rules)
         confined = self.within.get(number)
         if confined is not None:
             visible = confined if visible is None else visible & confined
@@ -322,11 +488,6 @@ def _finest(tree: Tree, podsets: Sequence[PodSet], mode: TopologyMode) -> int:
     return max((level for level in asked if level is not None), default=ANYWHERE)
 
 
-def _bundle(pods: tuple[ShapePods, ...], problem: Problem) -> ShapePods:
-    """All pods of a podset group as one pod: what a podset group on a single node asks of it."""
-    return ShapePods(-1, 1, as_one_pod(problem, [(p.shape, p.count) for p in pods]))
-
-
 def as_one_pod(problem: Problem, pods: Sequence[tuple[Shape, int]]) -> Shape:
     """The shape of some pods that share a node, (shape, count) each, as one pod; equal for equal pods."""
     requests = total(shape.requests * count for shape, count in pods)
@@ -360,24 +521,15 @@ def beside_these(
     problem: Problem, request: GangRequest, among: Iterable[Occurrence]
 ) -> GangRequest:
     """The request beside these Reservations alone; the same one if they are those of its podsets."""
-    these = tuple(among)
-    if {each.name for each in these} == {each.name for each in ahead_of(problem, request)}:
+    occurrences = tuple(among)
+    if {each.name for each in occurrences} == {each.name for each in ahead_of(problem, request)}:
         return request
-    groups = tuple(_group_beside(problem, group, these) for group in request.podset_groups)
-    return replace(request, podset_groups=groups)
 
+    def pods_beside(pods: ShapePods) -> ShapePods:
+        shape = pods.shape
+        alone = plain(shape.requests)
+        requests = alone + rows_beside(alone, occurrences)
+        shape = problem.shape(requests, shape.rules, within=shape.eligible, slices=shape.slices)
+        return replace(pods, shape=shape)
 
-def _group_beside(
-    problem: Problem, group: PodSetGroup, these: tuple[Occurrence, ...]
-) -> PodSetGroup:
-    pods = tuple(_pods_beside(problem, p, these) for p in group.pods)
-    bundle = _pods_beside(problem, group.bundle, these) if group.bundle is not None else None
-    return replace(group, pods=pods, bundle=bundle)
-
-
-def _pods_beside(problem: Problem, pods: ShapePods, these: tuple[Occurrence, ...]) -> ShapePods:
-    shape = pods.shape
-    alone = plain(shape.requests)
-    asked = alone + rows_beside(alone, these)
-    shape = problem.shape(asked, shape.rules, within=shape.eligible, slices=shape.slices)
-    return replace(pods, shape=shape)
+    return request.with_pods(pods_beside)

@@ -18,9 +18,8 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import PodSetPlacement
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.problem.fleet import FleetIndex, index_of
-from queuectl.planner.problem.topology import Ints
-from queuectl.planner.quota.tree import QuotaRow
+from queuectl.planner.problem.fleet import FleetIndex, Ints, index_of
+from queuectl.planner.quota import QuotaRow
 
 Slots: TypeAlias = tuple[Ints, Ints]  # node indexes (K,), amounts (R, K)
 
@@ -78,13 +77,13 @@ def usage_of(snapshot: Snapshot, cache: PlannerCache) -> AdmittedUsage:
     return cache.keep(snapshot.fleet, _advance(last, snapshot, index))
 
 
-def _charge_alike(one: QueueConfig, other: QueueConfig) -> bool:
+def _charge_alike(before: QueueConfig, after: QueueConfig) -> bool:
     """Whether each gang has the same charges under two configurations: they differ in quota, policy or labels only."""
-    return one is other or (
-        one.local_queues is other.local_queues
-        and one.rules is other.rules
-        and one.cluster_queues.keys() == other.cluster_queues.keys()
-        and _on_nodes(one) == _on_nodes(other)
+    return before is after or (
+        before.local_queues is after.local_queues
+        and before.rules is after.rules
+        and before.cluster_queues.keys() == after.cluster_queues.keys()
+        and _on_nodes(before) == _on_nodes(after)
     )
 
 
@@ -227,5 +226,5 @@ def takes_nodes(snapshot: Snapshot, placed: PodSetPlacement) -> bool:
     """Whether the pods are on nodes: not when their flavors are quota only, nor when no node is known, or theirs do not exist yet."""
     if placed.awaits_nodes or not snapshot.fleet.nodes:
         return False
-    known = (snapshot.config.flavors.get(name) for name in placed.flavors.values())
-    return not placed.flavors or any(f is not None and f.topology is not None for f in known)
+    named = snapshot.config.flavors_named(placed.flavors.values())
+    return not placed.flavors or any(flavor.topology is not None for flavor in named)

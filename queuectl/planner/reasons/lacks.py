@@ -1,21 +1,34 @@
-"""The nodes that have no room for one more pod, by the resources that they lack, and the holders of these resources."""
+"""The resources that nodes lack: how much of a podset group fits its best domain by sums, the nodes without room for one more pod, and who holds it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
 from queuectl.domain.devices import ONE_NUMA_NODE
 from queuectl.domain.quantity import PODS, format_quantity
-from queuectl.domain.words import counted
+from queuectl.domain.words import counted, is_or_are
 from queuectl.planner.capacity.state import CycleState
-from queuectl.planner.problem.problem import Problem
-from queuectl.planner.problem.request import ShapePods
-from queuectl.planner.problem.topology import Ints, Mask
-from queuectl.planner.reasons.words import NAMED, amount, devices_asked, is_row, joined
+from queuectl.planner.placement.single import ShapeCapacity
+from queuectl.planner.problem.fleet import Ints, Mask
+from queuectl.planner.problem.problem import COMMON, Problem, caps
+from queuectl.planner.problem.request import ANYWHERE, PodSetGroup, ShapePods
+from queuectl.planner.reasons.words import (
+    NAMED,
+    amount,
+    devices_asked,
+    is_row,
+    joined,
+    kind_of,
+    level_of,
+    no_placement,
+    plain,
+    slices_of,
+    where,
+)
 
 _SHOWN: Final = 3  # kinds of nodes that a sentence has
 _COLUMNS: Final = 61  # resources of a pod that are examined: bits of an integer
@@ -30,7 +43,7 @@ class Holders:
         running: amount of the running gangs.
         gangs: ``namespace/name`` of each of them that holds any, the largest amount first.
         daemons: amount of the pods of DaemonSets.
-        others: amount of all other pods without a queue.
+        other_pods: amount of all other pods without a queue.
         before: amount of the gangs that come first in this plan, and of what is reserved.
     """
 
@@ -38,7 +51,7 @@ class Holders:
     running: int = 0
     gangs: tuple[str, ...] = ()
     daemons: int = 0
-    others: int = 0
+    other_pods: int = 0
     before: int = 0
 
     def words(self, resource: str) -> str:
@@ -46,7 +59,7 @@ class Holders:
         kinds = [
             (self.running, _gangs(self.gangs)),
             (self.daemons, "DaemonSets"),
-            (self.others, "pods without a queue"),
+            (self.other_pods, "pods without a queue"),
             (self.before, "gangs before it"),
         ]
         held = sorted((kind for kind in kinds if kind[0] > 0), key=lambda kind: -kind[0])
@@ -64,7 +77,7 @@ class Holders:
             "of": self.total,
             "running": self.running,
             "daemonSets": self.daemons,
-            "otherPods": self.others,
+            "otherPods": self.other_pods,
             "before": self.before,
             "holders": list(self.gangs[:NAMED]),
         }
@@ -137,8 +150,8 @@ def _named(resource: str) -> str:
     return asked if asked.startswith(ONE_NUMA_NODE) else f"devices for {asked}"
 
 
-def _amount(resource: str, value: int) -> str:
-    return f"{value} pod slots" if resource == PODS else amount(resource, value)
+def _amount(resource: str, needed: int) -> str:
+    return f"{needed} pod slots" if resource == PODS else amount(resource, needed)
 
 
 def in_words(lacks: Sequence[Lack]) -> str:
@@ -172,7 +185,7 @@ def lacks_of(state: CycleState, pods: ShapePods, nodes: Ints, free: Ints) -> tup
         fits = here // vector
         short = np.equal(fits, fits.min(axis=0))
     key = (2 << np.arange(columns.size)) @ short + never
-    found = []
+    lacks = []
     for value, alike in _kinds(key[short.any(axis=0)], key):
         rows = [i for i in range(columns.size) if value >> i & 2]
         named = _shown(state.problem, [int(columns[i]) for i in rows])
@@ -185,8 +198,8 @@ def lacks_of(state: CycleState, pods: ShapePods, nodes: Ints, free: Ints) -> tup
             None if value & 1 else holders_of(state, named[0], nodes[alike], free),
             further,
         )
-        found.append(lack)
-    return tuple(sorted(found, key=lambda lack: (lack.held is None, -lack.nodes)))
+        lacks.append(lack)
+    return tuple(sorted(lacks, key=lambda lack: (lack.held is None, -lack.nodes)))
 
 
 def _kinds(out: Ints, key: Ints) -> Iterator[tuple[int, Mask]]:
@@ -248,9 +261,7 @@ def _of_daemons(problem: Problem, column: int) -> Ints:
 def _gangs_on(problem: Problem, column: int, nodes: Ints) -> tuple[str, ...]:
     """The running gangs that hold some of a resource on these nodes, the largest amount first."""
     refs, owners, places, amounts = problem.once(_slots)
-    there = np.zeros(problem.size, dtype=np.bool_)
-    there[nodes] = True
-    counts = there[places]
+    counts = problem.mask_of(nodes)[places]
     held = np.zeros(len(refs), dtype=np.int64)
     np.add.at(held, owners[counts], amounts[column, counts])
     order = np.argsort(-held, kind="stable")[: np.count_nonzero(held)]
@@ -265,3 +276,190 @@ def _slots(problem: Problem) -> tuple[list[str], Ints, Ints, Ints]:
     places = np.concatenate([entry.slots[0] for entry in entries])
     amounts = np.concatenate([entry.slots[1] for entry in entries], axis=1)
     return [entry.gang.workload.ref for entry in entries], owners, places, amounts
+
+
+# ---- How much of a podset group fits its best domain
+
+
+@dataclass(frozen=True, slots=True)
+class LargestFit:
+    """How much of a podset group the best domain can hold.
+
+    Attributes:
+        domain: the best one at the podset group's level; -1 without a level, or if no domain can hold any pod.
+        fits: how many of each kind of pods it can hold, each kind alone.
+        nodes: number of nodes that are eligible for the first pods.
+        free: amount of the scarcest resource of the first pods, on all nodes that are eligible for them.
+        lacks: what the nodes of the best domain, or all if there is none, lack for the first pods that do not fit.
+        missing: requested resources that no node offers.
+    """
+
+    podset_group: PodSetGroup
+    pods: tuple[ShapePods, ...]
+    domain: int
+    fits: tuple[int, ...]
+    nodes: int
+    free: int
+    lacks: tuple[Lack, ...] = ()
+    missing: tuple[str, ...] = ()
+
+    @property
+    def short(self) -> bool:
+        """Whether these sums alone prove that the podset group does not fit."""
+        return any(n < p.count for n, p in zip(self.fits, self.pods, strict=True))
+
+    @property
+    def name(self) -> str:
+        """Of the best domain."""
+        return self.podset_group.tree.names[self.podset_group.required][self.domain][-1]
+
+    @property
+    def sentence(self) -> str:
+        """The missing room, and how much the best domain has."""
+        if not self.short:
+            return no_placement([self.podset_group])
+        return f"{self.needed}; {self.at_most}"
+
+    @property
+    def needed(self) -> str:
+        """``room for 2 more pods x 8 nvidia.com/gpu is needed in one rack``."""
+        if self.podset_group.on_one_node:
+            pods = " and ".join(
+                f"{counted(p.total, 'pod')} {kind_of(p, self._short)}"
+                for p in self.podset_group.pods
+            )
+            return f"one node with room for {pods} is needed"
+        parts = [
+            f"{_more((p.count - n) * p.size, n)} {kind_of(p, self._short)}{slices_of(self.podset_group, p)}"
+            for n, p in zip(self.fits, self.pods, strict=True)
+            if n < p.count
+        ]
+        return f"room for {' and '.join(parts)} is needed{where(self.podset_group)}"
+
+    @property
+    def _short(self) -> frozenset[str]:
+        return frozenset(name for lack in self.lacks for name in lack.names)
+
+    @property
+    def at_most(self) -> str:
+        """``at most 6 of 8 fit (rack-3), where 1 node lacks cpu (2 free; team/a holds 94 of 96)``."""
+        if self.missing:
+            return f"no node offers {joined(self.missing)}"
+        if not self.lacks:
+            return self._most
+        return f"{self._most}{', where' if self.domain >= 0 else ':'} {in_words(self.lacks)}"
+
+    @property
+    def _most(self) -> str:
+        nodes = counted(self.nodes, "eligible node")
+        if self.podset_group.on_one_node:
+            return f"none of {nodes} has it" if self.nodes else "no node is eligible"
+        if self.podset_group.required == ANYWHERE:
+            if not self.nodes:
+                return "no node is eligible"
+            return f"{self._held} on {nodes}"
+        level = level_of(self.podset_group)
+        if self.domain < 0:
+            return f"no {level} has {'room for any of them' if self.nodes else 'an eligible node'}"
+        return f"{self._held} ({self.name})"
+
+    @property
+    def _held(self) -> str:
+        pairs = [
+            (min(n, p.count) * p.size, f"{min(n, p.count) * p.size} of {p.total}")
+            for n, p in zip(self.fits, self.pods, strict=True)
+        ]
+        whole = " in whole slices" if any(p.slices or p.size > 1 for p in self.pods) else ""
+        if len(pairs) > 1:
+            parts = [
+                f"{text} {kind_of(p, self._short)}"
+                for (_, text), p in zip(pairs, self.pods, strict=True)
+            ]
+            return f"at most {' and '.join(parts)} fit{whole}"
+        ((number, text),) = pairs
+        if not number:
+            return f"none fits{whole}"
+        return f"at most {text} {'fits' if number == 1 else 'fit'}{whole}"
+
+    @property
+    def free_in_all(self) -> str:
+        """``; 96 nvidia.com/gpu are free in total``, on all eligible nodes; empty where the best domain lacks something else."""
+        name = scarcest(self.podset_group.pods[0])
+        if name is None or self.domain < 0 or (self.lacks and name not in self.lacks[0].names):
+            return ""
+        return f"; {amount(name, self.free)} {is_or_are(name, self.free)} free in total"
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """The numbers as plain JSON values."""
+        details = plain(self.podset_group)
+        details["fits"] = [n * p.size for n, p in zip(self.fits, self.pods, strict=True)]
+        if self.lacks:
+            details["limits"] = [lack.details for lack in self.lacks]
+        if (
+            not self.podset_group.on_one_node
+            and self.podset_group.required != ANYWHERE
+            and self.domain >= 0
+        ):
+            details["domain"] = list(
+                self.podset_group.tree.names[self.podset_group.required][self.domain]
+            )
+        return details
+
+
+def _more(missing: int, fits: int) -> str:
+    """``2 more pods``, or ``8 pods`` if none of them fits."""
+    return counted(missing, "more pod" if fits else "pod")
+
+
+def largest_fit(
+    podset_group: PodSetGroup, free: Ints, state: CycleState | None = None
+) -> LargestFit:
+    """The room that a podset group has on a free matrix (R, N); with ``state``, what its nodes lack as well."""
+    fit = _by_sums(podset_group, free)
+    if state is None or not fit.short:
+        return fit
+    column = state.problem.index.column
+    asked = {name for p in fit.pods for name in p.shape.requests if name not in column}
+    if asked and state.problem.size:
+        return replace(fit, missing=tuple(sorted(name for name in asked if not is_row(name))))
+    pods = next(p for n, p in zip(fit.fits, fit.pods, strict=True) if n < p.count)
+    tree = podset_group.tree
+    nodes = tree.order if fit.domain < 0 else tree.nodes_in(podset_group.required, fit.domain)
+    lacks = lacks_of(state, pods, nodes[pods.shape.eligible[nodes]], free)
+    if any(lack.further and lack.names[0] == scarcest(pods) for lack in lacks):
+        lacks = ()  # the numbers of pods that fit say it already
+    return replace(fit, lacks=lacks)
+
+
+def _by_sums(podset_group: PodSetGroup, free: Ints) -> LargestFit:
+    kinds = podset_group.to_place
+    per_node = [caps(free, p.shape) for p in kinds]
+    eligible = kinds[0].shape.eligible
+    nodes, left = int(np.count_nonzero(eligible)), 0
+    if podset_group.pods[0].shape.columns:
+        column = podset_group.pods[0].shape.columns[0]
+        left = int(np.maximum(free[column], 0)[podset_group.pods[0].shape.eligible].sum())
+    level = ANYWHERE if podset_group.on_one_node else podset_group.required
+    held = [
+        ShapeCapacity(podset_group.tree, row, p.slices).holding(level)
+        for row, p in zip(per_node, kinds, strict=True)
+    ]
+    if level == ANYWHERE:
+        return LargestFit(
+            podset_group, kinds, -1, tuple(int(row.sum()) for row in held), nodes, left
+        )
+    sums = np.stack(held)
+    if not sums.shape[1] or not sums.any():
+        return LargestFit(podset_group, kinds, -1, (0,) * len(kinds), nodes, left)
+    counts = np.array([p.count for p in kinds], dtype=np.int64)[:, None]
+    share = (np.minimum(sums, counts) / counts).min(axis=0)
+    best = int(np.lexsort((-sums.sum(axis=0), -share))[0])
+    return LargestFit(podset_group, kinds, best, tuple(int(n) for n in sums[:, best]), nodes, left)
+
+
+def scarcest(pods: ShapePods) -> str | None:
+    """The resource that is likely short for these pods: their first device, else their first resource; None if no node has it."""
+    if not pods.shape.columns:
+        return None
+    return min(pods.shape.requests, key=lambda name: (name in COMMON, name))

@@ -15,9 +15,9 @@ TIMES: Final = "\u00d7"
 NAMED: Final = 3  # nodes or gangs that a sentence names
 
 
-def amount(resource: str, value: int) -> str:
+def amount(resource: str, number: int) -> str:
     """``8 nvidia.com/gpu``, ``1500m cpu``. The number of a limit for one gang (limit_rows.py) has no meaning for people."""
-    return f"{format_quantity(resource, value)} {resource.partition('#')[0]}"
+    return f"{format_quantity(resource, number)} {resource.partition('#')[0]}"
 
 
 def pods_of(pods: ShapePods) -> str:
@@ -108,10 +108,10 @@ def devices_asked(resource: str) -> str | None:
     return resource.removeprefix(DEVICE_ROW).partition(" #")[0]
 
 
-def without_devices(asked: str, adverb: str = "") -> str:
+def without_devices(requested: str, adverb: str = "") -> str:
     """The words for a request for devices that no node can serve."""
-    devices = "" if asked.startswith(ONE_NUMA_NODE) else f"{adverb}devices for "
-    return f"no node has {devices}{asked}"
+    devices = "" if requested.startswith(ONE_NUMA_NODE) else f"{adverb}devices for "
+    return f"no node has {devices}{requested}"
 
 
 def some(names: Sequence[str], most: int = NAMED) -> str:

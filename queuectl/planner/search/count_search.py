@@ -90,7 +90,7 @@ class Greatest:
         group, kind = self.columns[at]
         taken = [i for i in range(at) if self.columns[i].group == group and counts[i]]
         left = self.totals[group] - sum(counts[i] for i in taken)
-        others = [
+        later = [
             i
             for i in range(at + 1, len(self.columns))
             if self.columns[i].group == group
@@ -99,7 +99,7 @@ class Greatest:
         if any(self.columns[i].kind != kind for i in taken):
             yield 0
             return
-        alike = [i for i in others if self.columns[i].kind == kind]
+        alike = [i for i in later if self.columns[i].kind == kind]
         least = max(0, left - sum(self.most[i] for i in alike))
         top = min(left, self.most[at])
         if top >= least:
@@ -113,7 +113,7 @@ class Greatest:
                     continue
             yield top
             top -= 1
-        if left <= sum(self.most[i] for i in others):
+        if left <= sum(self.most[i] for i in later):
             yield 0
 
     def _largest(self, counts: PodCounts, at: int, most: int, least: int = 0) -> int:
@@ -141,28 +141,28 @@ class CountAnswers:
     Attributes:
         fits: whether these counts fit.
         most: answers kept; a question beyond them counts as a no.
-        known: the answers so far.
+        answers: the answers so far.
         exact: whether every question was answered.
     """
 
     fits: Callable[[PodCounts], bool]
     most: int
-    known: dict[PodCounts, bool] = field(default_factory=dict)
+    answers: dict[PodCounts, bool] = field(default_factory=dict)
     exact: bool = True
 
     def ask(self, counts: PodCounts) -> bool:
         """Whether these counts fit, by earlier answers if these are enough."""
-        for known, fitted in self.known.items():
+        for known, fitted in self.answers.items():
             pairs = list(zip(counts, known, strict=True))
             if fitted and all(c <= k for c, k in pairs):
                 return True
             if not fitted and all(c >= k for c, k in pairs):
                 return False
-        if len(self.known) >= self.most:
+        if len(self.answers) >= self.most:
             self.exact = False
             return False
-        self.known[counts] = self.fits(counts)
-        return self.known[counts]
+        self.answers[counts] = self.fits(counts)
+        return self.answers[counts]
 
 
 @dataclass(slots=True)

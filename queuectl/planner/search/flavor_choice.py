@@ -12,12 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from queuectl.domain.plan import Preemption, PreemptionReason, Proof
-from queuectl.domain.queues import (
-    ClusterQueue,
-    FlavorPreference,
-    Fungibility,
-    WhenCan,
-)
+from queuectl.domain.queues import ClusterQueue, FlavorPreference, Fungibility, WhenCan
 from queuectl.domain.reasons import SHOWN_FIRST, Code, Reason
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.backfill.planned_starts import PlannedStarts
@@ -30,9 +25,8 @@ from queuectl.planner.problem.fleet import FleetIndex, NodeRoom
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.reasons import refusals
-from queuectl.planner.reasons.passing import awaiting_nodes
-from queuectl.planner.reasons.refusals import short_of_quota
-from queuectl.planner.solver.solver import Solver, Status
+from queuectl.planner.reasons.refusals import awaiting_nodes, short_of_quota
+from queuectl.planner.solver import Solver, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +111,7 @@ class FlavorChooser:
         if short is not None:
             return short
         decision = self.decide(request)
-        if decision.status is Status.FOUND:
+        if decision.status is Status.SOLVED:
             return self.beside_planned(Fit(request, decision, borrows(self.state, request)))
         if decision.status is not Status.REFUTED:
             return Unknown(decision.alarm)
@@ -130,7 +124,7 @@ class FlavorChooser:
         beside = self.planned.beside(fit.request, fit.decision)
         if isinstance(beside, Reason):
             return beside
-        if beside.status is not Status.FOUND:
+        if beside.status is not Status.SOLVED:
             return Unknown(beside.alarm, beside_planned=True)
         return replace(fit, decision=beside)
 
@@ -196,9 +190,9 @@ class FlavorChooser:
             own_solver = Solver(self.solver.limits, self.solver.stop)
             status = place(request, index.allocatable, own_solver).status
             self.solver.cut |= own_solver.cut
-            if status not in (Status.FOUND, Status.REFUTED):
+            if status not in (Status.SOLVED, Status.REFUTED):
                 return None
-            index.fits[key] = status is Status.FOUND
+            index.fits[key] = status is Status.SOLVED
         return index.fits[key]
 
     def clear(
@@ -241,18 +235,18 @@ class _Search:
 
     def judge(self, request: GangRequest) -> Outcome | None:
         """Judge one more choice; an outcome ends the search."""
-        found = self.by.fit(request)
-        if isinstance(found, Unknown):
-            return found
-        if isinstance(found, Fit):
-            if not any(found.heights) or self.rule.when_can_borrow is WhenCan.MAY_STOP_SEARCH:
-                return found
-            self.passed.append(found)
+        answer = self.by.fit(request)
+        if isinstance(answer, Unknown):
+            return answer
+        if isinstance(answer, Fit):
+            if not any(answer.heights) or self.rule.when_can_borrow is WhenCan.MAY_STOP_SEARCH:
+                return answer
+            self.passed.append(answer)
             return None
-        if found.code is Code.WOULD_DELAY:
-            self.why.append(found)
+        if answer.code is Code.WOULD_DELAY:
+            self.why.append(answer)
             return None
-        candidates = self._scope(request, found)
+        candidates = self._scope(request, answer)
         if candidates is None:
             return None
         if self.rule.when_can_preempt is WhenCan.TRY_NEXT_FLAVOR:
@@ -313,14 +307,14 @@ class _Search:
             for request, candidates in self.blocked:
                 cleared = self._victims(request, candidates)
                 if isinstance(cleared, Unknown):
-                    return min(self.passed, key=_heights) if self.passed else cleared
+                    return min(self.passed, key=lambda fit: fit.heights) if self.passed else cleared
                 if cleared is not None:
                     self.cleared.append(cleared)
                     if _mode(cleared) == _RECLAIMS and not any(cleared.heights):
                         break  # nothing better can come
         options: list[Fit | FitsAfterEviction] = [*self.passed, *self.cleared]
         if not options:
-            return Refuted(tuple(sorted(self.why, key=_shown)))
+            return Refuted(tuple(sorted(self.why, key=lambda why: SHOWN_FIRST.index(why.code))))
         if borrowing_first:
             return min(options, key=lambda option: (_mode(option), option.heights))
         return min(options, key=lambda option: (option.heights, _mode(option)))
@@ -335,13 +329,3 @@ def _mode(option: Fit | FitsAfterEviction) -> int:
         return _FITS
     own = (PreemptionReason.IN_CLUSTER_QUEUE, PreemptionReason.TIME_SLICE)
     return _PREEMPTS if any(v.reason in own for v in option.victims.victims) else _RECLAIMS
-
-
-def _heights(option: Fit | FitsAfterEviction) -> Heights:
-    """Kueue's comparison, podset after podset: the earlier ones choose first."""
-    return option.heights
-
-
-def _shown(reason: Reason) -> int:
-    """Where it comes among the reasons of other flavors: what can still change first."""
-    return SHOWN_FIRST.index(reason.code)

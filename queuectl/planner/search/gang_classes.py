@@ -11,12 +11,11 @@ from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import Workload
-from queuectl.planner.order.lines import lines_of
 from queuectl.planner.order.pending_gangs import ClassKey, class_key, length_of
+from queuectl.planner.order.queue_order import lines_of
 from queuectl.planner.problem.flavors import Choice, Options, options_of
-from queuectl.planner.problem.parts import admissible
 from queuectl.planner.problem.problem import Problem
-from queuectl.planner.problem.request import GangRequest, charged_to, request_of
+from queuectl.planner.problem.request import GangRequest, admissible, charged_to, request_of
 from queuectl.planner.reasons import refusals
 
 Proved: TypeAlias = tuple[tuple[Reason, ...] | None, tuple[Reason, ...], float]
@@ -79,12 +78,12 @@ class Candidate:
 
     Attributes:
         queue: its ClusterQueue; None without quota.
-        known: what is known of all gangs of its class.
+        gang_class: what is known of all gangs of its class.
     """
 
     pending: Pending
     queue: ClusterQueue | None
-    known: GangClass
+    gang_class: GangClass
 
     @property
     def uid(self) -> str:
@@ -98,17 +97,17 @@ class Candidate:
     @property
     def requests(self) -> list[GangRequest]:
         """Its requests under each choice of flavors, the preferred first. Those of its class name the gang that made the class."""
-        return [replace(template, pending=self.pending) for _, template in self.known.requests]
+        return [replace(template, pending=self.pending) for _, template in self.gang_class.requests]
 
     @property
     def ready(self) -> bool:
         """Whether its admission checks are ready under some choice of flavors, so that it starts if it fits."""
-        return any(set(r.checks) <= self.pending.ready_checks for _, r in self.known.requests)
+        return any(set(r.checks) <= self.pending.ready_checks for _, r in self.gang_class.requests)
 
     @property
     def refusal(self) -> tuple[Reason, ...] | None:
         """Why it does not start, as far as that is proved."""
-        return self.known.refuted(self.pending.workload)
+        return self.gang_class.refuted(self.pending.workload)
 
 
 @dataclass(slots=True)

@@ -34,7 +34,7 @@ _POLL_SECONDS: Final = 0.002
 class Status(Enum):
     """The result of a solve."""
 
-    FOUND = "found"
+    SOLVED = "solved"
     REFUTED = "refuted"  # proved: no solution
     UNKNOWN = "unknown"  # a limit ended it first: nothing is known
     DEFECT = "defect"  # the model or the solver is broken
@@ -42,10 +42,10 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """One solve. ``values`` has one entry per variable when FOUND; ``optimal`` is about the objective, if any."""
+    """One solve. ``assignment`` has one entry per variable when SOLVED; ``optimal`` is about the objective, if any."""
 
     status: Status
-    values: tuple[int, ...] = ()
+    assignment: tuple[int, ...] = ()
     optimal: bool = False
     alarm: str = ""
 
@@ -136,8 +136,8 @@ class Model:
         self.refuted |= low > high
         self.rows.append((list(variables), list(coeffs), low, high))
 
-    def equal(self, variables: Sequence[int], coeffs: Sequence[int], value: int) -> None:
-        self.row(variables, coeffs, value, value)
+    def equal(self, variables: Sequence[int], coeffs: Sequence[int], total: int) -> None:
+        self.row(variables, coeffs, total, total)
 
     def at_most(self, variables: Sequence[int], coeffs: Sequence[int], high: int) -> None:
         """``sum(coeff * variable) <= high``; left out when the bounds of the variables imply it."""
@@ -247,13 +247,13 @@ class Solver:
         self.unknown += outcome.status is Status.UNKNOWN
         return outcome
 
-    def count(self, other: Solver) -> None:
+    def count(self, solver: Solver) -> None:
         """Add the statistics of another solver; a question it left open was asked again."""
-        self.placements += other.placements
-        self.calls += other.calls
-        self.deterministic_time += other.deterministic_time
-        self.cut |= other.cut
-        self.alarms.extend(other.alarms)
+        self.placements += solver.placements
+        self.calls += solver.calls
+        self.deterministic_time += solver.deterministic_time
+        self.cut |= solver.cut
+        self.alarms.extend(solver.alarms)
 
     def _run(
         self, native: cp_model.CpModel, limit: float, seed: int, *, presolve: bool, light: bool
@@ -298,7 +298,7 @@ class Solver:
         if status == cp_model.UNKNOWN:
             return Solution(Status.UNKNOWN)
         values = tuple(solver.response_proto.solution)
-        return Solution(Status.FOUND, values, optimal=status == cp_model.OPTIMAL)
+        return Solution(Status.SOLVED, values, optimal=status == cp_model.OPTIMAL)
 
     def _defect(self, text: str) -> Solution:
         self.alarms.append(text)

@@ -12,19 +12,143 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TypeAlias
+from functools import cached_property, partial
+from typing import Final, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from queuectl.planner.capacity.node_counts import NodeCounts, take
-from queuectl.planner.placement.measure import avoided_nodes, domain_counts, width
-from queuectl.planner.placement.regions import regions
-from queuectl.planner.placement.single import Filled, ShapeCapacity
-from queuectl.planner.problem.problem import Shape, caps, most_pods
+from queuectl.planner.model.counts import ShapeCounts
+from queuectl.planner.placement.single import (
+    Filled,
+    ShapeCapacity,
+    avoided_nodes,
+    domain_counts,
+    width,
+)
+from queuectl.planner.problem.fleet import Ints, Mask, Tree
+from queuectl.planner.problem.problem import Shape, Spared, caps, most_pods
 from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup, ShapePods, on_nodes
-from queuectl.planner.problem.spared import Spared
-from queuectl.planner.problem.topology import Ints, Mask, Tree
+
+# ---- Where several podsets may fit together, by sums
+
+Floats: TypeAlias = NDArray[np.float64]
+
+_DOMAINS: Final = 48  # tried of the level that all must share
+_FINER: Final = 3  # tried of each finer level
+
+
+def regions(
+    tree: Tree, level: int, pods: Sequence[ShapePods], fits: Sequence[Ints], free: Ints
+) -> Iterator[Mask | None]:
+    """Nodes on which all these pods may fit together, the narrowest first.
+
+    Single nodes, and single domains from the finest level up to ``level``; in each domain of ``level``, its few richest domains
+    of the finest level before the whole of it.
+
+    Args:
+        tree: of all of them.
+        level: of the domain that all must share; ANYWHERE = all nodes, as None.
+        pods: podsets.
+        fits: per podset, pods that fit each node by themselves.
+        free: (R, n).
+    """
+    loads = _Loads(tree, pods, fits, free)
+    for finer in range(tree.depth, level, -1):
+        for domain in loads.candidate_domains(finer)[:_FINER].tolist():
+            yield tree.position == domain if finer == tree.depth else tree.domain[finer] == domain
+    for domain in loads.candidate_domains(level)[:_DOMAINS].tolist():
+        mask = None if level == ANYWHERE else tree.domain[level] == domain
+        if level < tree.depth - 1:
+            yield loads.richest(mask)
+        yield mask
+
+
+@dataclass(eq=False)
+class _Loads:
+    """How many of some podsets the domains of a tree can hold, each alone, and how much of each resource they ask, all together."""
+
+    tree: Tree
+    pods: Sequence[ShapePods]
+    fits: Sequence[Ints]
+    free: Ints
+
+    @cached_property
+    def _counts(self) -> list[ShapeCounts]:
+        counts = [
+            ShapeCounts(self.tree, fits, p.slices)
+            for fits, p in zip(self.fits, self.pods, strict=True)
+        ]
+        usable = np.logical_or.reduce([fits > 0 for fits in self.fits])
+        there = np.where(usable, np.maximum(self.free, 0), 0)
+        return [*counts, *(ShapeCounts(self.tree, there[c]) for c in self._columns)]
+
+    @cached_property
+    def _columns(self) -> list[int]:
+        return sorted({column for p in self.pods for column in p.shape.columns})
+
+    @cached_property
+    def _asked(self) -> Ints:
+        vectors = np.stack([p.shape.vector[self._columns] for p in self.pods], axis=1)
+        counts = np.array([p.count for p in self.pods])
+        return np.concatenate([counts, vectors @ counts])
+
+    def _held(self, level: int) -> Ints:
+        """The loads of each domain of a level, (loads, domains)."""
+        return np.stack([each.holding(level) for each in self._counts])
+
+    def candidate_domains(self, level: int) -> Ints:
+        """Domains of a level with room by sums: where the podsets need the fewest domains below, the tightest first.
+
+        Domains come later in which pods cannot leave the nodes that they avoid. The remaining capacity is compared from the top level
+        down, so that large free domains stay whole.
+        """
+        held = self._held(level)
+        some = np.flatnonzero((held >= self._asked[:, None]).all(axis=0))
+        if len(some) < 2:
+            return some
+        tree = self.tree
+        first = tree.order[some if level == tree.depth else tree.starts[level][some]]
+        left = [self._share(above).sum(axis=0)[tree.domain[above][first]] for above in range(level)]
+        left.append(self._share(level).sum(axis=0)[some])
+        left.insert(0, self._spoils(level)[some])
+        if level == tree.depth:
+            return some[np.lexsort(left[::-1])]
+        alone = zip(self._counts, self.pods, strict=False)
+        least = np.max([c.least(level, 0, held.shape[1], p.count) for c, p in alone], axis=0)
+        return some[np.lexsort((*left[::-1], *least[::-1, some]))]
+
+    def _spoils(self, level: int) -> Floats:
+        """Of each domain, the podsets that its nodes without those that they avoid do not hold."""
+        spoils = np.zeros(len(self._held(level)[0]))
+        for fits, p in zip(self.fits, self.pods, strict=True):
+            if p.shape.spared is not None:
+                rest = np.where(p.shape.spared.avoided[-1], 0, fits)
+                spoils += ShapeCounts(self.tree, rest, p.slices).holding(level) < p.count
+        return spoils
+
+    def _share(self, level: int) -> Floats:
+        """The same as shares of what is asked."""
+        share: Floats = self._held(level) / self._asked[:, None]
+        return share
+
+    def richest(self, mask: Mask | None) -> Mask | None:
+        """The fewest domains of the finest level inside some nodes that hold all by sums, as far as the richest do."""
+        level = self.tree.depth - 1
+        held, share = self._held(level), self._share(level)
+        if mask is not None:
+            inside = mask[self.tree.order[self.tree.starts[level]]]
+            held, share = held * inside, share * inside
+        richest = np.lexsort((-share.sum(axis=0), -share.min(axis=0)))
+        enough = (held[:, richest].cumsum(axis=1) >= self._asked[:, None]).all(axis=0)
+        if not enough.any():
+            return mask
+        few: Mask = np.isin(self.tree.domain[level], richest[: int(enough.argmax()) + 1])
+        return few if mask is None else few & mask
+
+
+# ---- Greedy placement
 
 CapsOf: TypeAlias = Callable[[Shape], Ints]
 PodsPerNode: TypeAlias = tuple[Ints, Ints]  # node indexes, pods on each
@@ -84,14 +208,14 @@ def find_near(
     return _Scratch(free, caps_of, near.copy()).pack(request.podset_groups, order, within)
 
 
-def narrowed(request: GangRequest, free: Ints, found: NodeCounts) -> NodeCounts:
+def narrowed(request: GangRequest, free: Ints, node_counts: NodeCounts) -> NodeCounts:
     """A placement found otherwise, or a narrower one. Podsets that are spread evenly are not drawn together."""
     if not one_tree(request) or any(p.balanced for p in request.pods):
-        return found
+        return node_counts
     other = find(request, free, lambda shape: caps(free, shape))
     if other is None:
-        return found
-    return min(found, other, key=partial(_rank, request))
+        return node_counts
+    return min(node_counts, other, key=partial(_rank, request))
 
 
 def _rank(request: GangRequest, node_counts: NodeCounts) -> tuple[int, ...]:
@@ -123,19 +247,19 @@ def _each_alone(
     return None
 
 
-def _narrowest(request: GangRequest, free: Ints, known: dict[int, Ints]) -> NodeCounts | None:
+def _narrowest(request: GangRequest, free: Ints, fits: dict[int, Ints]) -> NodeCounts | None:
     """The narrowest of three placements: each podset group where it alone is best, in either order, and all close together.
 
     Args:
         request: the gang under one choice of flavors.
         free: (R, N).
-        known: key of a shape to the pods of it that fit each node.
+        fits: key of a shape to the pods of it that fit each node.
     """
 
     def caps_of(shape: Shape) -> Ints:
-        if shape.key not in known:
-            known[shape.key] = caps(free, shape)
-        return known[shape.key]
+        if shape.key not in fits:
+            fits[shape.key] = caps(free, shape)
+        return fits[shape.key]
 
     groups, scratch = request.podset_groups, _Scratch(free, caps_of)
     orders = _orders(groups, free)
@@ -347,10 +471,10 @@ def _filled(capacity: ShapeCapacity, level: int, pods: ShapePods) -> Filled | No
     return capacity.anywhere(count) if level == ANYWHERE else capacity.best_domain(level, count)
 
 
-def _pods_per_node(tree: Tree, found: Filled) -> PodsPerNode:
+def _pods_per_node(tree: Tree, filled: Filled) -> PodsPerNode:
     """Node indexes and pods of what :mod:`queuectl.planner.placement.single` found."""
-    positions = np.array([at for at, _ in found[1]], dtype=np.int64)
-    return tree.order[positions], np.array([count for _, count in found[1]], dtype=np.int64)
+    positions = np.array([at for at, _ in filled[1]], dtype=np.int64)
+    return tree.order[positions], np.array([count for _, count in filled[1]], dtype=np.int64)
 
 
 def _inside(counts: Ints, mask: Mask | None) -> Ints:
@@ -358,11 +482,11 @@ def _inside(counts: Ints, mask: Mask | None) -> Ints:
     return counts if mask is None else np.where(mask, counts, 0)
 
 
-def both(one: Mask | None, other: Mask | None) -> Mask | None:
+def both(first: Mask | None, second: Mask | None) -> Mask | None:
     """Nodes in both masks; None = no bounds."""
-    if one is None or other is None:
-        return other if one is None else one
-    shared: Mask = one & other
+    if first is None or second is None:
+        return second if first is None else first
+    shared: Mask = first & second
     return shared
 
 

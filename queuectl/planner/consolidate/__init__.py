@@ -1,1 +1,0 @@
-"""The second, budgeted solve: the same gangs started, fewer whole nodes and domains broken into."""

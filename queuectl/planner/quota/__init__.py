@@ -1,1 +1,0 @@
-"""Quota: the tree of ClusterQueues and Cohorts, and dominant resource shares in it."""

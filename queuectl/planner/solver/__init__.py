@@ -1,1 +1,0 @@
-"""The interface to CP-SAT, and searches over counts and tuples that use a yes-or-no question."""
