@@ -1,6 +1,6 @@
-"""The devices of each node that the plan adds pods to are enough for all pods there, in each order and with each choice.
+"""The devices of each node that the plan adds pods to are enough for all pods there; GPUs are shared, and of one vendor, as the gang states.
 
-Device rows are not read. Pods are allocated one after the other, as kube-scheduler does it, from all states that the pods before
+All orders of the pods and all choices of devices count. Device rows are not read. Pods are allocated one after the other, as kube-scheduler does it, from all states that the pods before
 them can leave. Where these are too many, sampled orders and choices are tried.
 """
 
@@ -26,9 +26,10 @@ from queuectl.domain.devices import (
     NodeDevices,
 )
 from queuectl.domain.errors import QueuectlError
-from queuectl.domain.fleet import Node as FleetNode
-from queuectl.domain.workload import Placement, Workload
-from queuectl.planner.verify.plan_index import PlanIndex, PlanRule, PlanViolation
+from queuectl.domain.fleet import Node
+from queuectl.domain.gpus import SharedGpus
+from queuectl.domain.workload import Placement, PodSet, Workload
+from queuectl.planner.verify.plan_index import PlacedGang, PlanIndex, PlanRule, PlanViolation
 
 # ---- Conditions of one device
 
@@ -427,7 +428,7 @@ def _by_claims(pod: Pod, node: NodeSelectors, index: PlanIndex, name: str) -> Po
     )
 
 
-def _by_plugin(request: DeviceRequest, node: NodeSelectors, on: FleetNode) -> bool:
+def _by_plugin(request: DeviceRequest, node: NodeSelectors, on: Node) -> bool:
     """Whether a request stands for an extended resource of which the node has more than devices.
 
     Such a request has the resource as its name, which has a slash; names in claims of users have none.
@@ -474,3 +475,102 @@ def _samples_hold(node: NodeSelectors, pods: Pods) -> bool:
                 return False
             state = after
     return True
+
+
+# ---- Shared GPUs
+
+
+def check_shared_gpus(index: PlanIndex) -> Iterator[PlanViolation]:
+    """Every claim; pods that a repaired gang keeps can stay where they are."""
+    for claim in index.claims:
+        alone: dict[tuple[str, str], int] = {}
+        for podset, placed in claim.parts():
+            new = {name: count for name, count in placed.by_node.items() if count}
+            for name, count in _stays(claim, podset.name).items():
+                new[name] = new.get(name, 0) - count
+            for name, count in placed.by_node.items():
+                for resource in _shared(index, podset, index.nodes.get(name)):
+                    rule = _rule(index, claim, podset)
+                    if rule is SharedGpus.ONE_PER_NODE:
+                        alone[name, resource] = alone.get((name, resource), 0) + count
+                    amount = podset.shape.requests[resource]
+                    too_much = rule is SharedGpus.NEVER or (
+                        rule is SharedGpus.ONE_PER_NODE and amount > 1
+                    )
+                    if too_much and new.get(name, 0) > 0:
+                        text = f"podset {podset.name}: {amount} {resource} on node {name}, where it is shared ({rule})"
+                        yield PlanViolation(PlanRule.SHARED_GPUS, claim.workload.uid, text)
+        for (name, resource), count in alone.items():
+            if count > 1 and not _was_there(claim, name, count):
+                text = f"{count} pods with shared {resource} on node {name}"
+                yield PlanViolation(PlanRule.SHARED_GPUS, claim.workload.uid, text)
+
+
+def _shared(index: PlanIndex, podset: PodSet, node: Node | None) -> list[str]:
+    weights = index.snapshot.config.rules.accounting.gpus
+    requests = podset.shape.requests
+    return [r for r in requests if node is not None and weights.shared(r, node.labels)]
+
+
+def _rule(index: PlanIndex, claim: PlacedGang, podset: PodSet) -> SharedGpus:
+    queue = index.snapshot.queue_of(claim.workload)
+    of_queue = queue.shared_gpus if queue is not None else SharedGpus.ONE_PER_NODE
+    return of_queue.unless(podset.shared_gpus)
+
+
+def _stays(claim: PlacedGang, podset: str) -> dict[str, int]:
+    """Pods per node that a repaired gang keeps."""
+    placed = claim.running.placement.of(podset) if claim.running is not None else None
+    stays = dict(placed.by_node) if placed is not None else {}
+    for of, name, count in claim.running.lost if claim.running is not None else ():
+        if of == podset:
+            stays[name] = stays.get(name, 0) - count
+    return stays
+
+
+def _was_there(claim: PlacedGang, node: str, count: int) -> bool:
+    """Whether a repaired gang keeps all of these pods on the node."""
+    return sum(_stays(claim, p.name).get(node, 0) for p in claim.workload.podsets) >= count
+
+
+# ---- Vendors of GPUs
+
+_GPUS: Final = "gpu."  # the drivers of each vendor's GPUs have names that begin so
+
+
+def check_vendors(index: PlanIndex, selects: Selects) -> Iterator[PlanViolation]:
+    """Each claim: no option of a request selects GPUs of two drivers on the nodes of all pods together.
+
+    A gang asks for several vendors by several requests or alternatives. Access for administration takes no device.
+    """
+    for claim in index.claims:
+        for option, drivers in _drivers(index, claim, selects).items():
+            if len(drivers) > 1:
+                text = f"a request for DeviceClass {option.device_class} can get GPUs of {' and '.join(sorted(drivers))}"
+                yield PlanViolation(PlanRule.VENDORS, claim.workload.uid, text)
+
+
+def _drivers(index: PlanIndex, claim: PlacedGang, selects: Selects) -> dict[DeviceOption, set[str]]:
+    """Option of a request to the drivers of the GPUs that it selects on the nodes of its podsets."""
+    inventory = index.snapshot.devices.nodes
+    found: dict[DeviceOption, set[str]] = {}
+    for podset, placed in claim.parts():
+        claims = podset.shape.devices.claims if podset.shape.devices is not None else ()
+        requests = [request for each in claims for request in each.requests]
+        options = dict.fromkeys(o for r in requests for o in r.options if not o.admin)
+        for name, _ in placed.nodes if options else ():
+            devices = inventory.get(name, NodeDevices())
+            for option in options:
+                found.setdefault(option, set()).update(_of_node(option, devices, selects))
+    return found
+
+
+def _of_node(option: DeviceOption, devices: NodeDevices, selects: Selects) -> Iterator[str]:
+    try:
+        chosen = selects(option, devices)
+    except QueuectlError:
+        return  # the node cannot serve it
+    for at in chosen:
+        driver = devices.devices[at].kind.driver
+        if driver.startswith(_GPUS):
+            yield driver
