@@ -25,8 +25,7 @@ import structlog
 from queuectl.domain.reasons import NEVER_FITS
 from queuectl.planner.backfill import timeline
 from queuectl.planner.capacity.state import CycleState
-from queuectl.planner.cycle.heads import HeadScheduler
-from queuectl.planner.cycle.ranking import ByShare
+from queuectl.planner.cycle.heads import ByShare, HeadScheduler
 from queuectl.planner.cycle.repair_precedence import Repairs
 from queuectl.planner.placement import feasible
 from queuectl.planner.preempt.returning import Returning

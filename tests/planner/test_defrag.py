@@ -12,9 +12,8 @@ from queuectl.domain.plan import Proof
 from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.planner.capacity.node_counts import fits
 from queuectl.planner.capacity.state import open_state
-from queuectl.planner.preempt.cost import costs
+from queuectl.planner.preempt.cost import costs, sizes_of
 from queuectl.planner.preempt.search import Found
-from queuectl.planner.preempt.sizes import sizes_of
 from queuectl.planner.problem.flavors import options_of
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import ANYWHERE, GangRequest, request_of

@@ -20,10 +20,9 @@ from queuectl.planner.capacity.state import open_state
 from queuectl.planner.preempt import cost as preempt_goal
 from queuectl.planner.preempt import find as preempt
 from queuectl.planner.preempt import search as preempt_search
-from queuectl.planner.preempt.cost import RESTART_COST, costs
+from queuectl.planner.preempt.cost import RESTART_COST, costs, sizes_of
 from queuectl.planner.preempt.find import Victims, find_victims
 from queuectl.planner.preempt.search import Found
-from queuectl.planner.preempt.sizes import sizes_of
 from queuectl.planner.problem.flavors import options_of
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import GangRequest, request_of

@@ -22,13 +22,13 @@ from queuectl.domain.queues import (
 )
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease, Pending
+from queuectl.domain.workload import Workload
 from queuectl.planner.backfill.planned_starts import PlannedStarts, first_room
 from queuectl.planner.capacity import reservations
 from queuectl.planner.capacity.node_counts import TentativeAdmission
 from queuectl.planner.capacity.placements import placement_of
 from queuectl.planner.capacity.reservations import Leases, lease_end, waits_for_victims
 from queuectl.planner.capacity.state import CycleState
-from queuectl.planner.cycle.elastic import ElasticRanks
 from queuectl.planner.cycle.holds import (
     Hold,
     NotMade,
@@ -46,9 +46,9 @@ from queuectl.planner.order.queue_order import (
     no_growth,
 )
 from queuectl.planner.placement.several import find_near
+from queuectl.planner.preempt.cost import sizes_of
 from queuectl.planner.preempt.protections import reclaim_wait
 from queuectl.planner.preempt.shortage import entitled
-from queuectl.planner.preempt.sizes import sizes_of
 from queuectl.planner.problem.parts import shrinks, smallest
 from queuectl.planner.problem.problem import Problem, caps
 from queuectl.planner.problem.request import GangRequest
@@ -74,6 +74,52 @@ _NOT_YET = Reason(
 _AFTER_EVICTIONS = Reason(
     Code.TOPOLOGY_PLACEMENT_FAILED, "it fits on the present nodes only if other gangs leave"
 )
+
+
+@dataclass(slots=True)
+class ElasticRanks:
+    """The pods of elastic gangs that a cycle has decided and that do not start.
+
+    Attributes:
+        refused: by uid of an elastic gang, the pod of the lowest rank that is not added to it.
+        held: by uid of an elastic gang, the pod of the lowest rank that is held for its admission checks.
+    """
+
+    refused: dict[str, Workload] = field(default_factory=dict)
+    held: dict[str, Workload] = field(default_factory=dict)
+
+    def refused_before(self, workload: Workload) -> Workload | None:
+        """The pod of a lower rank that is refused; None for gangs that extend no other."""
+        return _lower(workload, self.refused)
+
+    def held_before(self, workload: Workload) -> Workload | None:
+        """The pod of a lower rank that is held."""
+        return _lower(workload, self.held)
+
+    def refuse(self, workload: Workload) -> None:
+        """Note a pod that does not start."""
+        if workload.growth is not None:
+            first = self.refused.setdefault(workload.growth.base, workload)
+            if _rank(workload) < _rank(first):
+                self.refused[workload.growth.base] = workload
+
+    def admit(self, workload: Workload, *, held: bool) -> None:
+        """Note a pod that starts, or is held."""
+        if workload.growth is None:
+            return
+        if self.refused.get(workload.growth.base) == workload:
+            del self.refused[workload.growth.base]
+        if held:
+            self.held.setdefault(workload.growth.base, workload)
+
+
+def _lower(workload: Workload, among: dict[str, Workload]) -> Workload | None:
+    lower = among.get(workload.growth.base) if workload.growth is not None else None
+    return lower if lower is not None and _rank(lower) < _rank(workload) else None
+
+
+def _rank(workload: Workload) -> int:
+    return workload.growth.rank if workload.growth is not None else -1
 
 
 @dataclass(slots=True)

@@ -27,8 +27,7 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.words import counted, format_time
 from queuectl.domain.workload import Workload
-from queuectl.planner.preempt.cost import RESTART_COST
-from queuectl.planner.preempt.sizes import Sizes
+from queuectl.planner.preempt.cost import RESTART_COST, Sizes
 
 _NONE: Final = Protection()
 _TAKES_BACK: Final = frozenset(

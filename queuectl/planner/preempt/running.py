@@ -31,11 +31,10 @@ from queuectl.domain.queues import (
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.workload import Workload
 from queuectl.planner.capacity.state import CycleState
-from queuectl.planner.preempt.cost import Ages, ages_of, cost_of
+from queuectl.planner.preempt.cost import Ages, Sizes, ages_of, cost_of, sizes_of
 from queuectl.planner.preempt.protections import opts_out, protected_until
 from queuectl.planner.preempt.returning import Place, Returning, evicts_below
 from queuectl.planner.preempt.shortage import Charges, CommonPool, QuotaShortfall, shortfall_of
-from queuectl.planner.preempt.sizes import Sizes, sizes_of
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.topology import Ints, Mask
