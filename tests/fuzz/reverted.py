@@ -103,7 +103,7 @@ def _forget(classes: GangClasses) -> None:
             known.refusal = None
 
 
-def _key(ranking: ByShare[Any], entrant: Any, entry: Any) -> Any:
+def _key(ranking: ByShare, entrant: Any, entry: Any) -> Any:
     """It ranks a ClusterQueue by the head that it has now."""
     assert entry.ranked.head is not None
     return _KEY(ranking, entrant, entry)

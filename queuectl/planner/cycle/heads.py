@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
 from itertools import chain
-from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -119,7 +119,7 @@ class HeadScheduler:
             for name, of_queue in gangs.by_queue.items()
         ]
         by_share = bool(snapshot.config.rules.fair_sharing)
-        self._ranking: Ranking[QueueHeads] = ByShare(cycle) if by_share else ByBorrowing(cycle)
+        self._ranking: Ranking = ByShare(cycle) if by_share else ByBorrowing(cycle)
         self._refuted = None if singly else Refutations(cycle)
         self._released = 0  # releases of quota that the ranking knows of
         self._reopened = cycle.classes.reopened
@@ -391,27 +391,12 @@ _NO_CHARGES: Final[Mapping[FlavorResource, int]] = {}
 _NO_SHARE: Final = Fraction(0)
 
 
-class RankedQueue(Protocol):
-    """The ranked item: the pending gangs of one ClusterQueue, None for those without one."""
-
-    @property
-    def name(self) -> str | None: ...
-
-    @property
-    def queue(self) -> ClusterQueue | None: ...
-
-    @property
-    def head(self) -> Pending | None: ...
-
-
-R = TypeVar("R", bound=RankedQueue)
-
 _Key: TypeAlias = tuple[Any, ...]
 """The values that a tournament compares, in order; the last one is a rank, which no two heads share."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry(Generic[R]):
+class _Entry:
     """The head of a ClusterQueue in the tournaments.
 
     Attributes:
@@ -421,7 +406,7 @@ class _Entry(Generic[R]):
         changes: those of the use of quota when it was put.
     """
 
-    ranked: R
+    queue_heads: QueueHeads
     head: Pending
     height: int
     rows: frozenset[FlavorResource]
@@ -429,7 +414,7 @@ class _Entry(Generic[R]):
 
 
 @dataclass(eq=False, slots=True)
-class _Entrant(Generic[R]):
+class _Entrant:
     """A ClusterQueue or a Cohort in the tournament of its parent.
 
     Attributes:
@@ -442,21 +427,21 @@ class _Entrant(Generic[R]):
     """
 
     pool: QuotaNode | None
-    parent: _Entrant[R] | None
-    entry: _Entry[R] | None = None
+    parent: _Entrant | None
+    entry: _Entry | None = None
     charges: Mapping[FlavorResource, int] = field(default_factory=dict)
     borrows: bool = False
     number: int = 0
-    members: list[tuple[_Key, int, _Entrant[R]]] = field(default_factory=list)
+    members: list[tuple[_Key, int, _Entrant]] = field(default_factory=list)
 
-    def winner(self) -> _Entrant[R] | None:
+    def winner(self) -> _Entrant | None:
         """The member with the least key."""
         while self.members and self.members[0][1] != self.members[0][2].number:
             heappop(self.members)
         return self.members[0][2] if self.members else None
 
 
-class Ranking(ABC, Generic[R]):
+class Ranking(ABC):
     """The heads of all ClusterQueues in one of the two orders."""
 
     def __init__(self, cycle: AdmissionCycle) -> None:
@@ -464,39 +449,39 @@ class Ranking(ABC, Generic[R]):
         self._state = cycle.state
         self._order = cycle.heads.order
         self._use = cycle.state.later.quota
-        self._top: _Entrant[R] = _Entrant(None, None)
-        self._queues: dict[str | None, _Entrant[R]] = {}
+        self._top: _Entrant = _Entrant(None, None)
+        self._queues: dict[str | None, _Entrant] = {}
         self._numbers = 0
 
-    def put(self, ranked: R) -> None:
-        """Rank a queue again: its head, or its use, has changed. Without a head it is not ranked."""
-        head = ranked.head
+    def put(self, heads: QueueHeads) -> None:
+        """Rank a queue again: its head, or its use, has changed. Without a head it is not heads."""
+        head = heads.head
         if head is None:
-            self.drop(ranked)
+            self.drop(heads)
             return
-        entrant = self._queues.get(ranked.name)
+        entrant = self._queues.get(heads.name)
         if entrant is None:
-            pool = self._use.pools[ranked.name] if ranked.name is not None else None
-            entrant = self._queues[ranked.name] = _Entrant(pool, self._above(pool))
-        request, height = self._asks(ranked, head)
+            pool = self._use.pools[heads.name] if heads.name is not None else None
+            entrant = self._queues[heads.name] = _Entrant(pool, self._above(pool))
+        request, height = self._asks(heads, head)
         entrant.charges = request.charges if request is not None else _NO_CHARGES
         entrant.borrows = False
         rows = frozenset(row for row, need in entrant.charges.items() if need)
-        entrant.entry = _Entry(ranked, head, height, rows, self._use.changes)
+        entrant.entry = _Entry(heads, head, height, rows, self._use.changes)
         self._enter(entrant)
 
-    def drop(self, ranked: R) -> None:
+    def drop(self, heads: QueueHeads) -> None:
         """Rank it no longer."""
-        entrant = self._queues.get(ranked.name)
+        entrant = self._queues.get(heads.name)
         if entrant is not None and entrant.entry is not None:
             entrant.entry = None
             self._enter(entrant)
 
-    def take(self) -> R | None:
+    def take(self) -> QueueHeads | None:
         """The queue whose head is next, None when there is none. It must be put or dropped before the next is taken."""
         while (first := self._top.entry) is not None and self._stale(first):
-            self.put(first.ranked)
-        return first.ranked if first is not None else None
+            self.put(first.queue_heads)
+        return first.queue_heads if first is not None else None
 
     def freed(self, queues: Iterable[str]) -> None:
         """Quota of these ClusterQueues came free: those who share it may borrow less than before."""
@@ -504,21 +489,21 @@ class Ranking(ABC, Generic[R]):
         for entrant in self._queues.values():
             shares = entrant.pool is not None and entrant.pool.root in roots
             if shares and entrant.entry is not None:
-                self.put(entrant.entry.ranked)
+                self.put(entrant.entry.queue_heads)
 
-    def _above(self, _pool: QuotaNode | None, /) -> _Entrant[R]:
+    def _above(self, _pool: QuotaNode | None, /) -> _Entrant:
         """The tournament that a pool enters."""
         return self._top
 
     @abstractmethod
-    def _key(self, entrant: _Entrant[R], entry: _Entry[R], /) -> _Key:
+    def _key(self, entrant: _Entrant, entry: _Entry, /) -> _Key:
         """The key of an entrant with the head that it enters."""
 
-    def _stale(self, _entry: _Entry[R], /) -> bool:
+    def _stale(self, _entry: _Entry, /) -> bool:
         """Whether the key of the winner can be larger by now."""
         return False
 
-    def _enter(self, entrant: _Entrant[R]) -> None:
+    def _enter(self, entrant: _Entrant) -> None:
         """Enter it again, and the winner one level up, to the top."""
         while (parent := entrant.parent) is not None:
             self._numbers += 1
@@ -535,9 +520,9 @@ class Ranking(ABC, Generic[R]):
 
     # The request of a head, and its quota.
 
-    def _asks(self, ranked: RankedQueue, head: Pending) -> tuple[GangRequest | None, int]:
+    def _asks(self, heads: QueueHeads, head: Pending) -> tuple[GangRequest | None, int]:
         """The flavors its head would get first, and how far up its cohorts it would borrow with them."""
-        queue = ranked.queue
+        queue = heads.queue
         if queue is None or queue.cohort is None or head.blocked is not None:
             return None, 0
         if head.lease is not None:
@@ -567,24 +552,24 @@ class Ranking(ABC, Generic[R]):
         return 0 if within else max(borrows(self._state, request), default=0)
 
 
-class ByBorrowing(Ranking[R]):
+class ByBorrowing(Ranking):
     """One tournament. Amounts used only grow until quota comes free, so a stale key is never too large."""
 
-    def _key(self, _entrant: _Entrant[R], entry: _Entry[R], /) -> _Key:
-        return entry.height, self._order.among(entry.head.workload, entry.ranked.queue)
+    def _key(self, _entrant: _Entrant, entry: _Entry, /) -> _Key:
+        return entry.height, self._order.among(entry.head.workload, entry.queue_heads.queue)
 
-    def _stale(self, entry: _Entry[R], /) -> bool:
+    def _stale(self, entry: _Entry, /) -> bool:
         return entry.changes != self._use.changes
 
 
-class ByShare(Ranking[R]):
+class ByShare(Ranking):
     """The tournaments of all cohorts: whether it would borrow, whether its share is endless, its share, its place."""
 
     def __init__(self, cycle: AdmissionCycle) -> None:
         super().__init__(cycle)
-        self._cohorts: dict[QuotaNode, _Entrant[R]] = {}
+        self._cohorts: dict[QuotaNode, _Entrant] = {}
 
-    def _above(self, pool: QuotaNode | None, /) -> _Entrant[R]:
+    def _above(self, pool: QuotaNode | None, /) -> _Entrant:
         if pool is None or pool.parent is None:
             return self._top
         entrant = self._cohorts.get(pool.parent)
@@ -593,7 +578,7 @@ class ByShare(Ranking[R]):
             self._cohorts[pool.parent] = entrant
         return entrant
 
-    def _key(self, entrant: _Entrant[R], entry: _Entry[R], /) -> _Key:
+    def _key(self, entrant: _Entrant, entry: _Entry, /) -> _Key:
         pool, at = entrant.pool, place(entry.head.workload)
         if pool is None or pool.parent is None:
             return entrant.borrows, False, _NO_SHARE, at
