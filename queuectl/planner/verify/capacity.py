@@ -8,13 +8,13 @@ Only the nodes and resources the plan adds to are checked: an excess from outsid
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.workload import Placement, Workload
-from queuectl.planner.verify.cohorts import CohortMember, Row
+from queuectl.planner.verify.cohorts import CohortMember, Row, add_rows
 from queuectl.planner.verify.order import place
 from queuectl.planner.verify.plan_index import PlacedGang, PlanIndex, PlanRule, PlanViolation
 from queuectl.planner.verify.quota import charges
@@ -61,11 +61,15 @@ def asked_of(index: PlanIndex) -> tuple[Use, Use]:
     return now, after
 
 
-def add_use(use: Use, workload: Workload, placement: Placement) -> None:
-    """Add what a gang uses on a placement."""
+def add_use(
+    use: Use, workload: Workload, placement: Placement, on: Container[str] | None = None
+) -> None:
+    """Add what a gang uses on a placement; ``on``: only on these nodes."""
     for podset in workload.podsets:
         placed = placement.of(podset.name)
         for name, count in placed.nodes if placed is not None else ():
+            if on is not None and name not in on:
+                continue
             row = use.setdefault(name, {})
             for resource, amount in podset.shape.requests.items():
                 row[resource] = row.get(resource, 0) + amount * count
@@ -90,17 +94,11 @@ def held_of(index: PlanIndex, touched: set[str]) -> tuple[Use, Use]:
     """Use of the touched nodes by admitted gangs and other pods, now and after."""
     now: Use = {name: dict(index.snapshot.other_pods.get(name, {})) for name in touched}
     after: Use = {name: dict(row) for name, row in now.items()}
-    repaired = {c.workload.uid for c in index.claims if c.running is not None}
+    gone = {c.workload.uid for c in index.claims if c.running is not None} | index.gone_after
     for gang in index.snapshot.admitted:
-        stays = gang.workload.uid not in index.gone_after and gang.workload.uid not in repaired
-        for podset in gang.workload.podsets:
-            placed = gang.placement.of(podset.name)
-            for name, count in placed.nodes if placed is not None else ():
-                if name in touched:
-                    for resource, amount in podset.shape.requests.items():
-                        now[name][resource] = now[name].get(resource, 0) + amount * count
-                        if stays:
-                            after[name][resource] = after[name].get(resource, 0) + amount * count
+        add_use(now, gang.workload, gang.placement, touched)
+        if gang.workload.uid not in gone:
+            add_use(after, gang.workload, gang.placement, touched)
     return now, after
 
 
@@ -212,8 +210,7 @@ class _HeldCapacity:
         self.started, _ = asked_of(index)
         self.quota = {}
         for gang in index.snapshot.admitted:
-            for row, amount in charges(index, gang.workload, gang.placement):
-                self.quota[row] = self.quota.get(row, 0) + amount
+            add_rows(self.quota, charges(index, gang.workload, gang.placement))
         starts = [claim for claim in index.claims if claim.now and claim.running is None]
         self.charged = [c for s in starts for c in charges(index, s.workload, s.placement)]
 

@@ -135,6 +135,12 @@ def excesses(
                 yield member.name, text
 
 
+def add_rows(use: dict[Row, int], rows: Iterable[tuple[Row, int]], sign: int = 1) -> None:
+    """Add amounts to a use of quota; with ``sign`` -1, take them off."""
+    for row, amount in rows:
+        use[row] = use.get(row, 0) + sign * amount
+
+
 def trees_of(members: Mapping[str, CohortMember], queues: Iterable[str]) -> frozenset[str]:
     """All ClusterQueues that share quota with one of these."""
     tops = [list(members[name].up())[-1] for name in queues if name in members]

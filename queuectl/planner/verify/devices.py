@@ -486,7 +486,7 @@ def check_shared_gpus(index: PlanIndex) -> Iterator[PlanViolation]:
         alone: dict[tuple[str, str], int] = {}
         for podset, placed in claim.parts():
             new = {name: count for name, count in placed.by_node.items() if count}
-            for name, count in _stays(claim, podset.name).items():
+            for name, count in claim.kept_slots(podset.name).items():
                 new[name] = new.get(name, 0) - count
             for name, count in placed.by_node.items():
                 for resource in _shared(index, podset, index.nodes.get(name)):
@@ -513,24 +513,14 @@ def _shared(index: PlanIndex, podset: PodSet, node: Node | None) -> list[str]:
 
 
 def _rule(index: PlanIndex, claim: PlacedGang, podset: PodSet) -> SharedGpus:
-    queue = index.snapshot.queue_of(claim.workload)
+    queue = index.queue_of(claim.workload)
     of_queue = queue.shared_gpus if queue is not None else SharedGpus.ONE_PER_NODE
     return of_queue.unless(podset.shared_gpus)
 
 
-def _stays(claim: PlacedGang, podset: str) -> dict[str, int]:
-    """Pods per node that a repaired gang keeps."""
-    placed = claim.running.placement.of(podset) if claim.running is not None else None
-    stays = dict(placed.by_node) if placed is not None else {}
-    for of, name, count in claim.running.lost if claim.running is not None else ():
-        if of == podset:
-            stays[name] = stays.get(name, 0) - count
-    return stays
-
-
 def _was_there(claim: PlacedGang, node: str, count: int) -> bool:
     """Whether a repaired gang keeps all of these pods on the node."""
-    return sum(_stays(claim, p.name).get(node, 0) for p in claim.workload.podsets) >= count
+    return sum(claim.kept_slots(p.name).get(node, 0) for p in claim.workload.podsets) >= count
 
 
 # ---- Vendors of GPUs

@@ -16,7 +16,7 @@ from queuectl.domain.quantity import CPU, MEMORY, PODS
 from queuectl.domain.queues import ClusterQueue, ResourceFlavor, ResourceGroup
 from queuectl.domain.spending import Spending
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload, gpus_of
-from queuectl.planner.verify.cohorts import Row, excesses, trees_of
+from queuectl.planner.verify.cohorts import Row, add_rows, excesses, trees_of
 from queuectl.planner.verify.plan_index import PlacedGang, PlanIndex, PlanRule, PlanViolation
 
 # ---- Flavors and quota
@@ -111,10 +111,10 @@ def _rows(index: PlanIndex) -> Iterator[PlanViolation]:
     for claim in index.claims:
         if claim.running is not None:
             continue  # a repaired gang is charged already
-        for row, amount in charges(index, claim.workload, claim.placement):
-            after[row] = after.get(row, 0) + amount
-            if claim.now:
-                now[row] = now.get(row, 0) + amount
+        rows = list(charges(index, claim.workload, claim.placement))
+        add_rows(after, rows)
+        if claim.now:
+            add_rows(now, rows)
     used_now, used_after = _used(index, {row[0] for row in (*now, *after)})
     yield from _compare(index, now, used_now, "now")
     yield from _compare(index, after, used_after, "after the victims left")
@@ -127,18 +127,17 @@ def _borrowers(
     """Gangs that must not borrow yet: with what runs, they fit the nominal quota of their ClusterQueue."""
     no_borrowing = {uid for uid, p in index.pending.items() if not p.may_borrow(index.snapshot.now)}
     now, after = dict(used_now), dict(used_after)
-    asked: dict[Row, str] = {}
+    takers: dict[Row, str] = {}
     for claim in index.claims:
         uid = claim.workload.uid
         if uid not in no_borrowing or claim.running is not None:
             continue
-        for row, amount in charges(index, claim.workload, claim.placement):
-            after[row] = after.get(row, 0) + amount
-            if claim.now:
-                now[row] = now.get(row, 0) + amount
-            if amount:
-                asked[row] = uid
-    for row, uid in sorted(asked.items()):
+        rows = list(charges(index, claim.workload, claim.placement))
+        add_rows(after, rows)
+        if claim.now:
+            add_rows(now, rows)
+        takers.update((row, uid) for row, _ in rows)
+    for row, uid in sorted(takers.items()):
         member = index.members[row[0]]
         nominal = member.quota(*row[1:])
         used = max(use.get(row, 0) for use in ((now, after) if uid in index.started else (after,)))
@@ -156,11 +155,10 @@ def _used(index: PlanIndex, touched: set[str]) -> tuple[dict[Row, int], dict[Row
         queue = index.queue_of(gang.workload)
         if queue is None or queue.name not in queues:
             continue
-        stays = gang.workload.uid not in index.gone_after
-        for row, amount in charges(index, gang.workload, gang.placement):
-            now[row] = now.get(row, 0) + amount
-            if stays:
-                after[row] = after.get(row, 0) + amount
+        rows = list(charges(index, gang.workload, gang.placement))
+        add_rows(now, rows)
+        if gang.workload.uid not in index.gone_after:
+            add_rows(after, rows)
     return now, after
 
 
@@ -168,8 +166,7 @@ def _compare(
     index: PlanIndex, asked: dict[Row, int], used: dict[Row, int], when: str
 ) -> Iterator[PlanViolation]:
     total = dict(used)
-    for row, amount in asked.items():
-        total[row] = total.get(row, 0) + amount
+    add_rows(total, asked.items())
     for name, text in excesses(index.members, used, total, asked):
         yield PlanViolation(PlanRule.QUOTA, name, f"{when}: {text}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import inf
 from typing import TypeAlias
@@ -13,7 +13,7 @@ from queuectl.domain.queues import QueueingStrategy, WithinClusterQueue
 from queuectl.domain.reservations import AdvanceReservation, Occurrence
 from queuectl.domain.snapshot import Admitted, PlannedStart, Snapshot
 from queuectl.domain.workload import Placement, TopologyMode, Workload
-from queuectl.planner.verify.capacity import check_capacity
+from queuectl.planner.verify.capacity import Use, add_use, check_capacity
 from queuectl.planner.verify.order import (
     Account,
     account,
@@ -306,14 +306,13 @@ def _check(
     touched = added.keys() & kept.keys()
     if not touched:
         return
-    staying = [
+    used = _on_nodes(
         (gang.workload, gang.placement)
         for gang in index.snapshot.admitted
         if gang.workload.uid not in index.gone_after
         and _end(index, gang) > at
         and _runs_beside(index, each, gang)
-    ]
-    used = _on_nodes(staying)
+    )
     for name in sorted(touched):
         whole = kept[name]
         node = index.nodes.get(name)
@@ -324,19 +323,16 @@ def _check(
         others = index.snapshot.other_pods.get(name, Resources())
         for resource in set(whole) & set(added[name]) - {"pods"}:
             free = node.allocatable[resource] - others[resource] - whole[resource]
-            asked = added[name][resource] + used.get(name, Resources())[resource]
+            asked = added[name][resource] + used.get(name, {}).get(resource, 0)
             if asked > free:
                 text = f"node {name}, {resource}: gangs beside it hold {asked}, {free} are not kept"
                 yield PlanViolation(PlanRule.RESERVATION, each.name, text)
 
 
-def _on_nodes(gangs: list[tuple[Workload, Placement]]) -> dict[str, Resources]:
-    use: dict[str, Resources] = {}
+def _on_nodes(gangs: Iterable[tuple[Workload, Placement]]) -> Use:
+    use: Use = {}
     for workload, placement in gangs:
-        for podset in workload.podsets:
-            placed = placement.of(podset.name)
-            for name, count in placed.nodes if placed is not None else ():
-                use[name] = use.get(name, Resources()) + podset.shape.requests * count
+        add_use(use, workload, placement)
     return use
 
 

@@ -13,7 +13,7 @@ from queuectl.domain.plan import Move, Preemption, PreemptionReason
 from queuectl.domain.queues import ClusterQueue, Defragment, OptOut, ReclaimMode, WithinClusterQueue
 from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.domain.workload import Workload
-from queuectl.planner.verify.exits import across_queues, against_cohort_policy
+from queuectl.planner.verify.exits import across_queues, against_cohort_policy, evicts_within
 from queuectl.planner.verify.order import inadmissible, never, place
 from queuectl.planner.verify.plan_index import PlanIndex, PlanRule, PlanViolation
 
@@ -92,8 +92,8 @@ def _without_lease(index: PlanIndex, preemption: Preemption) -> str | None:
     return None
 
 
-def shielded(index: PlanIndex, victim: Admitted, reason: str) -> str | None:
-    """Why a gang must stay, whichever gang it would leave for; ``reason``: the rule that the plan names."""
+def shielded(index: PlanIndex, victim: Admitted, reason: str = "") -> str | None:
+    """Why a gang must stay, whichever gang it would leave for; ``reason``: the rule that the plan names for its eviction."""
     uid = victim.workload.uid
     if not victim.evictable:
         return "its job is not suspended by the API server"
@@ -165,10 +165,7 @@ def _against_policy(
     policy = queue.within_cluster_queue
     if policy is WithinClusterQueue.NEVER:
         return f"{queue.name} forbids preemption"
-    if victim.priority < preemptor.priority:
-        return None
-    newer_equal = victim.priority == preemptor.priority and victim.queued_at > preemptor.queued_at
-    if policy is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY and newer_equal:
+    if evicts_within(queue, preemptor, victim):
         return None
     return f"priority {victim.priority} against {preemptor.priority} under {policy}"
 
@@ -325,18 +322,11 @@ def _move_without_lease(index: PlanIndex, move: Move) -> str | None:
 
 def _stays(index: PlanIndex, gang: Admitted) -> str | None:
     """Why it must not be evicted at all."""
-    uid = gang.workload.uid
-    plan = index.plan
-    if not gang.evictable:
-        return "its job is not suspended by the API server"
-    if index.opts_out(gang.workload):
-        return "not preemptible"
-    if gang.leaving or gang.lost:
-        return "leaving already, or broken"
-    others = [p.victim for p in plan.preempted] + [e.uid for e in plan.evicted]
-    if uid in (*others, *(a.uid for a in plan.admitted)) or uid in index.refused:
-        return "preempted, evicted or repaired as well"
-    return protected(index, gang)
+    if gang.lost:
+        return "broken"
+    if any(p.victim == gang.workload.uid for p in index.plan.preempted):
+        return "preempted as well"
+    return shielded(index, gang)
 
 
 def _forbidden(index: PlanIndex, gang: Admitted) -> str | None:
