@@ -74,20 +74,20 @@ def plan(
     cleared = defragment(cycle, in_order)
     consolidated = _tidy(cycle)
     repairs = _confirm(cycle, prepared.repairs.repaired, in_order)
-    made = make_plan(cycle, repairs, in_order, consolidated=consolidated)
+    answer = make_plan(cycle, repairs, in_order, consolidated=consolidated)
     own_solver = Solver(snapshot.limits, cycle.solver.stop)
     starts = Slips(cycle.planned.timeline, cycle.planned.gangs).planned(cycle.planned.lapsed)
-    made = replace(
-        made,
+    answer = replace(
+        answer,
         planned=tuple(starts),
         reserved=prepared.advance.states(),
         moved=cleared.moves,
         returning=cycle.leases.returning,
-        stats={**made.stats, "rooms_sought": cleared.sought},
+        stats={**answer.stats, "rooms_sought": cleared.sought},
         spared=tuple(dry_run(cycle, in_order, own_solver)),
-        alarms=(*made.alarms, *own_solver.alarms),
+        alarms=(*answer.alarms, *own_solver.alarms),
     )
-    return replace(made, uneven=tuple(uneven(cycle.problem, made)))
+    return replace(answer, uneven=tuple(uneven(cycle.problem, answer)))
 
 
 def decide_up_to(prepared: Prepared, last: str | None = None) -> int:

@@ -7,7 +7,7 @@ admitted gangs only grows, so a refutation holds for each equal gang that comes 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,11 +21,11 @@ from queuectl.domain.queues import (
     ReclaimWithinCohort,
 )
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.snapshot import CapacityLease, Pending
+from queuectl.domain.snapshot import Admitted, CapacityLease, Pending
 from queuectl.domain.workload import Workload
 from queuectl.planner.backfill.planned_starts import PlannedStarts, first_room
 from queuectl.planner.capacity import reservations
-from queuectl.planner.capacity.node_counts import TentativeAdmission
+from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission
 from queuectl.planner.capacity.placements import placement_of
 from queuectl.planner.capacity.reservations import Leases, lease_end, waits_for_victims
 from queuectl.planner.capacity.state import CycleState
@@ -293,15 +293,17 @@ class AdmissionCycle:
             self._refuse(pending, (after_rank(lower.ref),), lease=lease)
         return lower is not None
 
-    def waits(self, found: FitsAfterEviction, queue: ClusterQueue | None) -> Reason | None:
+    def waits(self, after_eviction: FitsAfterEviction, queue: ClusterQueue | None) -> Reason | None:
         """Why a gang does not evict yet; None when it does."""
         if queue is None:
             return None
         snapshot = self.problem.snapshot
-        room_by = partial(first_room, self.state, found.request)
+        room_by = partial(first_room, self.state, after_eviction.request)
         sizes = sizes_of(snapshot, self.problem.cache)
-        victims = found.victims.victims
-        return reclaim_wait(found.request.pending, queue, victims, snapshot.now, room_by, sizes)
+        victims = after_eviction.victims.victims
+        return reclaim_wait(
+            after_eviction.request.pending, queue, victims, snapshot.now, room_by, sizes
+        )
 
     def _keep_place(self, pending: Pending) -> None:
         """Hold back the gangs behind a blocked one. Blocked gangs are considered before all others."""
@@ -407,15 +409,15 @@ class AdmissionCycle:
             else:
                 self._refute(gang)
 
-    def _start(self, found: Fit) -> None:
-        for admission, node_counts in found.decision.moved:
+    def _start(self, fit: Fit) -> None:
+        for admission, node_counts in fit.decision.moved:
             self.state.move(admission, node_counts)
             self.moved.add(admission.request.pending.workload.uid)
-        self.moves += len(found.decision.moved)
-        self.planned.replace(found.decision)
+        self.moves += len(fit.decision.moved)
+        self.planned.replace(fit.decision)
         if self.undecided:
-            self.doubtful.add(found.request.pending.workload.uid)
-        self._admit(TentativeAdmission(found.request, found.decision.node_counts))
+            self.doubtful.add(fit.request.pending.workload.uid)
+        self._admit(TentativeAdmission(fit.request, fit.decision.node_counts))
 
     def _admit(self, admission: TentativeAdmission) -> None:
         workload = admission.request.pending.workload
@@ -437,21 +439,21 @@ class AdmissionCycle:
         self.heads.order.start(workload, request.charges)
         return self.planned.starts(workload.uid)
 
-    def _preempt(self, gang: Candidate, found: FitsAfterEviction) -> None:
+    def _preempt(self, gang: Candidate, after_eviction: FitsAfterEviction) -> None:
         """Reserve what the victims free, unless the gang waits before it takes quota back."""
         if self._provision(gang, (_AFTER_EVICTIONS,)) is None:
             return  # new nodes cost no work
         self.considered += 1
-        wait = self.waits(found, gang.queue)
+        wait = self.waits(after_eviction, gang.queue)
         if wait is not None:
             self._wait(gang, wait)
             self._plan_start(gang)
             return
-        request, node_counts = found.request, found.victims.node_counts
+        request, node_counts = after_eviction.request, after_eviction.victims.node_counts
         if self.undecided:
             self.doubtful.add(gang.uid)
         running = {g.workload.uid: g for g in self.problem.snapshot.admitted}
-        evicted = [running[v.victim] for v in found.victims.victims]
+        evicted = [running[v.victim] for v in after_eviction.victims.victims]
         victims = reservations.awaited(self.state, request, node_counts, evicted)
         with ExitStack() as evictions:
             for other in evicted:
@@ -463,14 +465,35 @@ class AdmissionCycle:
             self._wait(gang, delayed)
             self._plan_start(gang)
             return
-        reservations.reserve(self.state, request, node_counts, victims)
+        lease = self._reserve(request, node_counts, victims)
         self._take(request)
-        self.preempted.extend(found.victims.victims)
+        self.preempted.extend(after_eviction.victims.victims)
         self.classes.forget_refusals()  # the victims may free more than the gang needs
-        snapshot = self.problem.snapshot
-        placement = placement_of(self.problem, request, node_counts)
-        lease = CapacityLease(placement, victims, snapshot.now, lease_end(snapshot))
         self._wait(gang, waits_for_victims(victims), lease=lease)
+
+    def reserve_after(
+        self, request: GangRequest, node_counts: NodeCounts, gangs: Sequence[Admitted]
+    ) -> CapacityLease:
+        """Let some running gangs leave, and reserve a place for the gang that they leave for."""
+        victims = reservations.awaited(self.state, request, node_counts, gangs)
+        for gang in gangs:
+            self.state.evict(gang)
+        return self._reserve(request, node_counts, victims)
+
+    def _reserve(
+        self, request: GangRequest, node_counts: NodeCounts, victims: tuple[str, ...]
+    ) -> CapacityLease:
+        reservations.reserve(self.state, request, node_counts, victims)
+        placement = placement_of(self.problem, request, node_counts)
+        snapshot = self.problem.snapshot
+        return CapacityLease(placement, victims, snapshot.now, lease_end(snapshot))
+
+    def open_requests(self, pending: Pending, queue: ClusterQueue | None) -> Iterator[GangRequest]:
+        """The requests of a gang under the choices of flavors that no gang before it in a StrictFIFO queue holds back."""
+        for choice, template in self.classes.of(pending, queue).requests:
+            head = self.heads.ahead(queue, choice)
+            if head is None or head.ref == pending.workload.ref:
+                yield replace(template, pending=pending)
 
     # Outcomes.
 
@@ -535,19 +558,19 @@ class AdmissionCycle:
         if self.limits.short(workload):
             return NotMade()
         self.stop_withholding(gang.uid)
-        found = hold_without_nodes(
+        hold = hold_without_nodes(
             self.state, gang.pending, gang.queue, gang.requests, why, self.solver
         )
-        if isinstance(found, NotMade):
-            return found
-        request = found.admission.request
+        if isinstance(hold, NotMade):
+            return hold
+        request = hold.admission.request
         delayed = self.planned.beside_reservation(request, ())
         if delayed is not None:
             return NotMade((delayed,))
         reservations.reserve(self.state, request, (), ())
         self._take(request)
         self.refused.pop(gang.uid, None)
-        self.holds[gang.uid] = found
+        self.holds[gang.uid] = hold
         self.considered += 1
         return None
 

@@ -17,12 +17,9 @@ from queuectl.domain.plan import Preemption
 from queuectl.domain.queues import ClusterQueue, ReclaimMode
 from queuectl.domain.reasons import WAITS_FOR_ROOM
 from queuectl.domain.snapshot import Pending
-from queuectl.planner.capacity import reservations
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.preempt.running import any_yields, yielding
-from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.search.flavor_choice import FitsAfterEviction, FlavorChooser
-from queuectl.planner.search.gang_classes import GangClass
 from queuectl.planner.solver.solver import Solver
 
 _MOST: Final = 16  # gangs asked for in one plan: a long queue costs no more than a short one
@@ -40,24 +37,26 @@ def dry_run(
     """
     if cycle.solver.ended() or not _somewhere(cycle):
         return
+    snapshot = cycle.problem.snapshot
     chooser = FlavorChooser(cycle.problem, cycle.state, solver, dry=True)
     hopeless: set[int] = set()  # classes, by id: gangs that come later yield no more to them
-    asked = 0
+    gangs_tried = 0
     for pending, queue in _blocked(cycle, in_order):
         kind = cycle.classes.of(pending, queue)
         if id(kind) in hopeless:
             continue
         cycle.stop_withholding(pending.workload.uid)
-        outcome = chooser.choose(pending, queue, _open_choices(cycle, pending, queue, kind))
-        asked += 1
+        outcome = chooser.choose(pending, queue, cycle.open_requests(pending, queue))
+        gangs_tried += 1
         if solver.ended():
             return
         if isinstance(outcome, FitsAfterEviction):
             yield from outcome.victims.victims
-            _hold(cycle, outcome)
+            gangs = snapshot.admitted_of({v.victim for v in outcome.victims.victims})
+            cycle.reserve_after(outcome.request, outcome.victims.node_counts, gangs)
         else:
             hopeless.add(id(kind))
-        if asked == _MOST:
+        if gangs_tried == _MOST:
             return
 
 
@@ -82,23 +81,3 @@ def _blocked(
         queue = cycle.problem.snapshot.queue_of(workload)
         if queue is not None and any_yields(cycle.problem, workload, queue, dry=True):
             yield pending, queue
-
-
-def _open_choices(
-    cycle: AdmissionCycle, pending: Pending, queue: ClusterQueue, kind: GangClass
-) -> Iterator[GangRequest]:
-    """Its requests under the choices of flavors that no gang before it in a StrictFIFO queue holds back."""
-    for choice, request in kind.requests:
-        head = cycle.heads.ahead(queue, choice)
-        if head is None or head.ref == pending.workload.ref:
-            yield request
-
-
-def _hold(cycle: AdmissionCycle, cleared: FitsAfterEviction) -> None:
-    """From here on its victims count as leaving, and the capacity that they free as reserved."""
-    request, node_counts = cleared.request, cleared.victims.node_counts
-    gangs = cycle.problem.snapshot.admitted_of({v.victim for v in cleared.victims.victims})
-    victims = reservations.awaited(cycle.state, request, node_counts, gangs)
-    for gang in gangs:
-        cycle.state.evict(gang)
-    reservations.reserve(cycle.state, request, node_counts, victims)

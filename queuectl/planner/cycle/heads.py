@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
 from itertools import chain
@@ -52,9 +52,13 @@ class QueueHeads:
     name: str | None
     queue: ClusterQueue | None
     order: QueueOrder
-    waiting: list[tuple[Rank, UndecidedGangs]]
+    gangs: InitVar[Sequence[EqualGangs]]
+    waiting: list[tuple[Rank, UndecidedGangs]] = field(init=False)
     deferred: list[tuple[UndecidedGangs, Refusal]] = field(default_factory=list)
     considered: int = 0
+
+    def __post_init__(self, gangs: Sequence[EqualGangs]) -> None:
+        self._rank(map(all_of, gangs))
 
     @property
     def head(self) -> Pending | None:
@@ -84,23 +88,16 @@ class QueueHeads:
         """Rank all again, the shortest first."""
         for _, position in self.waiting:
             position.sort(self.order.snapshot.now)
-        ranked = [(self.order.within(p.first.workload, self.queue), p) for _, p in self.waiting]
-        heapify(ranked)
-        self.waiting = ranked
+        self._rank([position for _, position in self.waiting])
+
+    def _rank(self, positions: Iterable[UndecidedGangs]) -> None:
+        self.waiting = [(self.order.within(p.first.workload, self.queue), p) for p in positions]
+        heapify(self.waiting)
 
     @property
     def strict(self) -> bool:
         """Whether the ClusterQueue is StrictFIFO."""
         return self.queue is not None and self.queue.strict
-
-
-def queue_heads(
-    name: str | None, queue: ClusterQueue | None, order: QueueOrder, gangs: Sequence[EqualGangs]
-) -> QueueHeads:
-    """All pending gangs of a ClusterQueue, none decided."""
-    ranked = [(order.within(g.gangs[0].workload, queue), all_of(g)) for g in gangs]
-    heapify(ranked)
-    return QueueHeads(name, queue, order, ranked)
 
 
 class HeadScheduler:
@@ -115,7 +112,7 @@ class HeadScheduler:
         self._lengths = bool(cycle.planned.lines)  # whether answers depend on them
         order, queues = cycle.heads.order, snapshot.config.cluster_queues
         self._queues = [
-            queue_heads(name, queues.get(name or ""), order, of_queue)
+            QueueHeads(name, queues.get(name or ""), order, of_queue)
             for name, of_queue in gangs.by_queue.items()
         ]
         by_share = bool(snapshot.config.rules.fair_sharing)

@@ -131,8 +131,8 @@ class Deficit:
         np.maximum.at(share, gang[here], part[here])
         return share
 
-    def places(self, domain: int, weight: Ints, known: int) -> Places | None:
-        """The bound by place in one domain, as high as was found or as ``known``; None where it is not worth its time."""
+    def places(self, domain: int, weight: Ints, cost_limit: int) -> Places | None:
+        """The bound by place in one domain, as high as was found or as ``cost_limit``; None where it is not worth its time."""
         need = int(self.need[domain])
         nodes = np.flatnonzero((self.domain == domain) & (self.delta > 0))
         delta = self.delta[nodes]
@@ -149,13 +149,13 @@ class Deficit:
         gang = np.repeat(self.gang[rows], blocked)
         at = np.repeat(nodes, delta)
         pods = np.arange(len(at)) - first[at] + 1
-        cost = _share_out(gang, place, len(at), need, weight, known)
+        cost = _share_out(gang, place, len(at), need, weight, cost_limit)
         return Places(at, pods, cost, need, place, gang)
 
-    def narrowed(self, places: Places, known: int) -> Deficit:
-        """The same without gains that only victims dearer than ``known`` have a use for."""
+    def narrowed(self, places: Places, cost_limit: int) -> Deficit:
+        """The same without gains that only victims dearer than ``cost_limit`` have a use for."""
         delta = self.delta.copy()
-        worthless = ~places.worth(known)
+        worthless = ~places.worth(cost_limit)
         np.minimum.at(delta, places.node[worthless], places.pods[worthless] - 1)
         return replace(self, delta=delta)
 
@@ -195,10 +195,10 @@ class Places:
         found: Ints = np.partition(self.cost, self.need - 1)[: self.need]
         return found
 
-    def worth(self, known: int) -> Mask:
-        """Places that victims cheaper than ``known`` may gain."""
+    def worth(self, cost_limit: int) -> Mask:
+        """Places that victims cheaper than ``cost_limit`` may gain."""
         cheapest = self._cheapest()
-        useful: Mask = self.cost < known - cheapest.sum() + cheapest.max()
+        useful: Mask = self.cost < cost_limit - cheapest.sum() + cheapest.max()
         return useful
 
 
@@ -249,7 +249,9 @@ def _gains(free: Ints, ask: Ints, cap: Ints, delta: Ints, node: Ints, use: Ints)
     return np.minimum(gain, delta[node])
 
 
-def _share_out(gang: Ints, place: Ints, places: int, need: int, weight: Ints, known: int) -> Ints:
+def _share_out(
+    gang: Ints, place: Ints, places: int, need: int, weight: Ints, cost_limit: int
+) -> Ints:
     """Each gang's weight over the places it blocks, so that the ``need`` cheapest cost as much as was found. Shape (P,)."""
     count = np.maximum(np.bincount(gang, minlength=len(weight)), 1)
     share = weight[gang] / count[gang]
@@ -257,13 +259,15 @@ def _share_out(gang: Ints, place: Ints, places: int, need: int, weight: Ints, kn
     for _ in range(_ROUNDS):
         cost = np.bincount(place, weights=share, minlength=places)
         cheapest = np.argpartition(cost, need - 1)[:need]
-        found = float(cost[cheapest].sum())
+        cheapest_cost = float(cost[cheapest].sum())
         best, lower_bound, idle = (
-            (share, found, 0) if found > lower_bound else (best, lower_bound, idle + 1)
+            (share, cheapest_cost, 0)
+            if cheapest_cost > lower_bound
+            else (best, lower_bound, idle + 1)
         )
         if idle == _STALLED_ROUNDS:
             reach, idle = reach / 2, 0
-        if lower_bound >= known or reach < _SMALLEST:
+        if lower_bound >= cost_limit or reach < _SMALLEST:
             break
         among = np.zeros(places)
         among[cheapest] = 1.0
@@ -272,7 +276,7 @@ def _share_out(gang: Ints, place: Ints, places: int, need: int, weight: Ints, kn
         force = float((pull * pull).sum())
         if force <= 0.0:
             break
-        share = np.maximum(share + reach * (known - found) / force * pull, 0.0)
+        share = np.maximum(share + reach * (cost_limit - cheapest_cost) / force * pull, 0.0)
         total = np.bincount(gang, weights=share, minlength=len(weight))
         share = share * (weight / np.where(total > 0, total, 1.0))[gang]
     return _whole(best, gang, weight, place, places)

@@ -62,11 +62,11 @@ class GangSize:
     """GPUs that the pods of a gang count as: of pods with accelerators, whose use can be measured, and of all others."""
 
     accelerators: float
-    others: float
+    without_accelerators: float
 
     @property
     def total(self) -> float:
-        return self.accelerators + self.others
+        return self.accelerators + self.without_accelerators
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -185,7 +185,7 @@ class Ages:
     checkpoint: NDArray[np.float64]
     utilization: NDArray[np.float64]
     accelerators: NDArray[np.float64]
-    others: NDArray[np.float64]
+    without_accelerators: NDArray[np.float64]
     restart: Ints
 
     def lost_work(self, now: float, among: Mask) -> Ints:
@@ -199,7 +199,9 @@ class Ages:
         typical = self._typical(now, among)
         since = np.maximum(self.started, np.where(np.isnan(saved), typical, saved))
         used = np.where(np.isnan(self.utilization), 1.0, np.clip(self.utilization, 0.0, 1.0))
-        work = np.ceil((self.accelerators * used + self.others) * np.maximum(0.0, now - since))
+        work = np.ceil(
+            (self.accelerators * used + self.without_accelerators) * np.maximum(0.0, now - since)
+        )
         return np.minimum(work, MOST_WORK).astype(np.int64) + self.restart
 
     def known_starts(self, now: float, among: Mask) -> NDArray[np.float64]:
@@ -223,7 +225,7 @@ def ages_of(gangs: Sequence[Admitted], sizes: Sizes) -> Ages:
         np.array([nan if g.checkpoint_at is None else g.checkpoint_at for g in gangs], np.float64),
         np.array([nan if g.utilization is None else g.utilization for g in gangs], np.float64),
         np.array([size.accelerators for size in gpus], dtype=np.float64),
-        np.array([size.others for size in gpus], dtype=np.float64),
+        np.array([size.without_accelerators for size in gpus], dtype=np.float64),
         np.array([_restart(g) for g in gangs], dtype=np.int64),
     )
 
@@ -258,7 +260,7 @@ class Goal:
     weight: Ints
     rank_weight: int = 0
 
-    def value(self, victims: Mask, rank: Ints) -> int:
+    def cost(self, victims: Mask, rank: Ints) -> int:
         highest = int(rank[victims].max(initial=0))
         return int(self.weight[victims].sum()) + self.rank_weight * highest
 

@@ -34,7 +34,7 @@ from queuectl.planner.preempt.rules import (
     candidate_sets,
 )
 from queuectl.planner.preempt.running import CandidateTable, EvictionScope
-from queuectl.planner.preempt.search import EvictionConstraints, Found, Search
+from queuectl.planner.preempt.search import BestVictims, EvictionConstraints, Search
 from queuectl.planner.preempt.shortage import shortfall_of
 from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import GangRequest, quota_only
@@ -104,18 +104,18 @@ def patient(request: GangRequest, solver: Solver) -> bool:
 
 
 def _answer(
-    state: CycleState, request: GangRequest, candidate_set: CandidateSet, found: Found
+    state: CycleState, request: GangRequest, candidate_set: CandidateSet, best_set: BestVictims
 ) -> Victims:
     table = candidate_set.table
-    victims = sorted(found.victims or ())
+    victims = sorted(best_set.victims or ())
     node_counts = _placed(state, request, [table.gangs[v] for v in victims])
     uid = request.pending.workload.uid
     evicted = (
         Preemption(table.gangs[v].workload.uid, uid, table.cost(v), candidate_set.reason(v).value)
         for v in victims
     )
-    proof = Proof.OPTIMAL if found.proved else Proof.FEASIBLE
-    placed = node_counts if node_counts is not None else found.node_counts
+    proof = Proof.OPTIMAL if best_set.proved else Proof.FEASIBLE
+    placed = node_counts if node_counts is not None else best_set.node_counts
     return Victims(tuple(evicted), placed, proof)
 
 
@@ -130,7 +130,7 @@ def _placed(
     taken = {uid for uids in state.awaited.values() for uid in uids}
     leaving = sorted(state.leaving.items(), key=lambda item: (item[0] in taken, item[0]))
     waits = [*evicted, *(gang for uid, gang in leaving if uid in for_quota)]
-    others = [gang for uid, gang in leaving if uid not in for_quota]
+    other_leaving = [gang for uid, gang in leaving if uid not in for_quota]
     later = state.later.free.copy()
     for gang in evicted:
         add_at(later, *state.problem.use_of(gang))
@@ -142,12 +142,14 @@ def _placed(
         np.minimum(free, later, out=free)
         return find(request, free, lambda shape: caps(free, shape))
 
-    while (found := placed(())) is None and others and placed(others) is not None:
+    while (found := placed(())) is None and other_leaving and placed(other_leaving) is not None:
         needed = bisect_left(
-            range(len(others)), True, key=lambda n: placed(others[: n + 1]) is not None
+            range(len(other_leaving)),
+            True,
+            key=lambda n: placed(other_leaving[: n + 1]) is not None,
         )
-        waits.append(others[needed])
-        others = others[:needed]
+        waits.append(other_leaving[needed])
+        other_leaving = other_leaving[:needed]
     return found
 
 
@@ -166,7 +168,7 @@ class Blocked:
         self.free = self.state.later.free
         self.keys = complete(self.queue.victim_order)
 
-    def solve(self) -> Found:
+    def solve(self) -> BestVictims:
         """The least victims; without any and ``proved``, none exist."""
         self.solver.placements += 1
         least = self._least_rank()
@@ -179,7 +181,7 @@ class Blocked:
             proved = found.proved
             if not proved and patient(self.request, self.solver):
                 break
-        return Found(proved=proved)
+        return BestVictims(proved=proved)
 
     def _ranks(self, least: int) -> Iterable[int]:
         """Priorities to which candidates are limited, one after the other; 0 = no gang leaves."""
@@ -216,7 +218,7 @@ class Blocked:
         shortfall = shortfall_of(self.state, self.request, self.request.queue)
         return EvictionConstraints(table, shortfall.deficits(table.quota, table.size), shortfall)
 
-    def _search(self, table: CandidateTable) -> Found:
+    def _search(self, table: CandidateTable) -> BestVictims:
         terms = self._terms(table)
         search = Search(self.request, self.free, table, terms, self.solver)
         found = search.run(self._goals(table))

@@ -85,13 +85,13 @@ class PreemptionRule:
 
     def names(self, by: Preemptor) -> Mask:
         """The gangs that it allows a preemptor to evict. Shape (C,)."""
-        if self not in by.known:
+        if self not in by.named:
             named = by.staying
             for condition in self.conditions:
                 if named.any():
                     named = named & condition.holds(by)
-            by.known[self] = named
-        return by.known[self]
+            by.named[self] = named
+        return by.named[self]
 
 
 def _all(by: Preemptor, holds: bool) -> Mask:
@@ -173,7 +173,7 @@ _WITHIN_QUEUE: Final = (
 )
 _WITHIN_COHORT: Final = (
     _Condition(
-        lambda by: by.others,
+        lambda by: by.of_other_queues,
         lambda by, gang: (
             f"ClusterQueue {by.queue_of(gang)} shares no cohort with ClusterQueue {by.queue.name}"
         ),
@@ -262,7 +262,7 @@ FOR_ROOM: Final = PreemptionRule(
     JointCondition.NONE,
     (
         _Condition(lambda by: _all(by, _lacks_room_alone(by)), _borrows),
-        _Condition(lambda by: by.others & ~by.running.reclaim_only, _borrows),
+        _Condition(lambda by: by.of_other_queues & ~by.running.reclaim_only, _borrows),
         _Condition(lambda by: by.lower, _not_below),
     ),
 )

@@ -354,7 +354,7 @@ class Preemptor:
         request: of a gang that waits; of a repair, which is charged nothing and takes no gang for idleness.
         queue: the ClusterQueue whose policies count.
         dry: queues count that only report which idle gangs would be evicted.
-        known: per rule, the gangs that it names; filled by :mod:`queuectl.planner.preempt.rules`.
+        named: per rule, the gangs that it names; filled by :mod:`queuectl.planner.preempt.rules`.
         everywhere: consider the whole tree, also where no rule reaches beyond its own ClusterQueue.
     """
 
@@ -363,7 +363,7 @@ class Preemptor:
     queue: ClusterQueue
     dry: bool = False
     everywhere: bool = False
-    known: dict[object, Mask] = field(default_factory=dict)
+    named: dict[object, Mask] = field(default_factory=dict)
 
     @property
     def workload(self) -> Workload:
@@ -418,12 +418,6 @@ class Preemptor:
         lower: Mask = self.running.priority < self.workload.priority
         return lower
 
-    @cached_property
-    def newer_equal(self) -> Mask:
-        running = self.running
-        equal: Mask = running.priority == self.workload.priority
-        return equal & (running.queued_at > self.workload.queued_at)
-
     def queue_of(self, gang: Admitted) -> str:
         """The name of the ClusterQueue that a running gang is charged to."""
         queue = self.state.problem.snapshot.queue_of(gang.workload)
@@ -434,7 +428,7 @@ class Preemptor:
         return self.shortfall.common_pool(self.queue_of(gang))
 
     @cached_property
-    def others(self) -> Mask:
+    def of_other_queues(self) -> Mask:
         """Gangs of other ClusterQueues of its cohort tree."""
         return self.by_queue(lambda _: True)
 
@@ -495,7 +489,11 @@ class Preemptor:
     def by_place(self) -> Mask:
         """Gangs that use from outside quota that is the preemptor's by its place in the tree."""
         if self.fair:
-            return self.others if self.shortfall.within_nominal else np.zeros_like(self.others)
+            return (
+                self.of_other_queues
+                if self.shortfall.within_nominal
+                else np.zeros_like(self.of_other_queues)
+            )
         return self.by_queue(lambda common_pool: common_pool.level > self.shortfall.nearest_quota)
 
     @cached_property
@@ -517,7 +515,7 @@ class Preemptor:
         evicts = queue.within_cluster_queue is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY
         if evicts or queue.strict:
             equal = self.own & (running.priority == self.workload.priority)
-            idle &= ~(equal & ~self.newer_equal)
+            idle &= ~(equal & (running.queued_at <= self.workload.queued_at))
         return idle & self.staying
 
     @cached_property

@@ -31,7 +31,7 @@ from queuectl.planner.placement.feasible import refuted_by_sums
 from queuectl.planner.placement.joint import arrange
 from queuectl.planner.placement.several import find
 from queuectl.planner.preempt.cost import Goal
-from queuectl.planner.preempt.search import EvictionConstraints, Found, Search
+from queuectl.planner.preempt.search import BestVictims, EvictionConstraints, Search
 from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import ANYWHERE, GangRequest
 from queuectl.planner.problem.topology import Ints
@@ -163,9 +163,9 @@ class MoveSearch:
         return MoveSolution((), (), Proof.UNDECIDED)
 
     def _value(self, goal: Goal, moved: frozenset[int]) -> int:
-        return goal.value(self.candidates.table.mask(moved), self.candidates.table.rank)
+        return goal.cost(self.candidates.table.mask(moved), self.candidates.table.rank)
 
-    def _least_leaving(self) -> Found:
+    def _least_leaving(self) -> BestVictims:
         """The least set that must leave, wherever the gangs would go."""
         return self._leaving.run(self.goals)
 

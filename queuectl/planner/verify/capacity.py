@@ -103,13 +103,13 @@ def held_of(index: PlanIndex, touched: set[str]) -> tuple[Use, Use]:
 
 
 def _compare(
-    index: PlanIndex, asked: Use, used: Mapping[str, Mapping[str, int]], when: str
+    index: PlanIndex, added: Use, used: Mapping[str, Mapping[str, int]], when: str
 ) -> Iterator[PlanViolation]:
-    for name in sorted(asked):
+    for name in sorted(added):
         node = index.nodes.get(name)
         if node is None:
             continue  # reported as not eligible
-        for resource, amount in sorted(asked[name].items()):
+        for resource, amount in sorted(added[name].items()):
             free = node.allocatable[resource] - used[name].get(resource, 0)
             if amount > free:
                 text = f"{resource}: asks {amount}, free {free} {when}"
@@ -240,7 +240,7 @@ class _HeldCapacity:
             self.pools[pool] = self.pools.get(pool, 0) + max(0, shift, alone[pool])
 
     def _short(
-        self, lease: _Lease, taken: Use, rows: Amounts, pools: Mapping[Pool, int]
+        self, lease: _Lease, taken_by_starts: Use, rows: Amounts, pools: Mapping[Pool, int]
     ) -> str | None:
         still = self._held(lease)
         for name, row in sorted(_needed(lease).items()):
@@ -249,7 +249,9 @@ class _HeldCapacity:
                 return f"no node {name}"
             for resource, amount in sorted(row.items()):
                 free = node.allocatable[resource] + still.get(name, {}).get(resource, 0)
-                free -= self.nodes[name].get(resource, 0) + taken.get(name, {}).get(resource, 0)
+                free -= self.nodes[name].get(resource, 0) + taken_by_starts.get(name, {}).get(
+                    resource, 0
+                )
                 if 0 < amount > free:
                     return f"{amount} {resource} on {name}, {free} are left"
         shifts = self._shifts([*rows, *self._change(lease)], pools)

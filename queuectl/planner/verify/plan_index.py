@@ -154,12 +154,12 @@ class PlanIndex:
         """How many pods count against quota: what is placed, or all of a podset that needs no node."""
         return placed.count if self.takes_nodes(placed) else placed.pods_of(podset)
 
-    def topologies_for(self, placed: PodSetPlacement, asked: Iterable[str]) -> list[Topology]:
+    def topologies_for(self, placed: PodSetPlacement, levels: Iterable[str]) -> list[Topology]:
         """The topologies of its flavors; when it has no flavor, those with all levels that its group asks for."""
         known = self.snapshot.config.topologies
         flavors = self.flavors_of(placed)
         if not flavors:
-            return [t for t in known.values() if set(asked) <= set(t.levels)]
+            return [t for t in known.values() if set(levels) <= set(t.levels)]
         return [
             known[f.topology] for f in flavors if f.topology is not None and f.topology in known
         ]

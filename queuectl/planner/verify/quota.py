@@ -163,11 +163,11 @@ def _used(index: PlanIndex, touched: set[str]) -> tuple[dict[Row, int], dict[Row
 
 
 def _compare(
-    index: PlanIndex, asked: dict[Row, int], used: dict[Row, int], when: str
+    index: PlanIndex, added: dict[Row, int], used: dict[Row, int], when: str
 ) -> Iterator[PlanViolation]:
     total = dict(used)
-    add_rows(total, asked.items())
-    for name, text in excesses(index.members, used, total, asked):
+    add_rows(total, added.items())
+    for name, text in excesses(index.members, used, total, added):
         yield PlanViolation(PlanRule.QUOTA, name, f"{when}: {text}")
 
 

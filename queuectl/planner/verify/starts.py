@@ -257,14 +257,14 @@ def _placement(
             yield PlanViolation(PlanRule.RESERVATION, each.name, text)
 
 
-def _starts(index: PlanIndex, each: Occurrence, kept: _Kept) -> Iterator[PlanViolation]:
+def _starts(index: PlanIndex, each: Occurrence, kept_amounts: _Kept) -> Iterator[PlanViolation]:
     """Gangs beside a Reservation that start on its nodes."""
     starting = [
         (claim.workload, claim.placement)
         for claim in index.claims
         if claim.running is None and _beside(index, each, claim.workload, index.snapshot.now)
     ]
-    yield from _check(index, each, kept, starting, index.snapshot.now)
+    yield from _check(index, each, kept_amounts, starting, index.snapshot.now)
     for planned in index.planned:
         entry, at = index.pending[planned.uid], planned.start.at
         if _beside(index, each, entry.workload, at):
@@ -273,7 +273,7 @@ def _starts(index: PlanIndex, each: Occurrence, kept: _Kept) -> Iterator[PlanVio
                 (entry.workload, planned.start.placement),
             ]
             later += _planned_before(index, each, planned)
-            yield from _check(index, each, kept, later, at)
+            yield from _check(index, each, kept_amounts, later, at)
 
 
 def starting_until(
@@ -298,12 +298,12 @@ def _planned_before(
 def _check(
     index: PlanIndex,
     each: Occurrence,
-    kept: _Kept,
+    kept_amounts: _Kept,
     starting: list[tuple[Workload, Placement]],
     at: float,
 ) -> Iterator[PlanViolation]:
     added = _on_nodes(starting)
-    touched = added.keys() & kept.keys()
+    touched = added.keys() & kept_amounts.keys()
     if not touched:
         return
     used = _on_nodes(
@@ -314,7 +314,7 @@ def _check(
         and _runs_beside(index, each, gang)
     )
     for name in sorted(touched):
-        whole = kept[name]
+        whole = kept_amounts[name]
         node = index.nodes.get(name)
         if whole is None or node is None:
             text = f"a gang that runs until after its start is placed on node {name}"

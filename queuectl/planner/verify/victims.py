@@ -41,15 +41,15 @@ def check_victims(index: PlanIndex) -> Iterator[PlanViolation]:
             yield PlanViolation(PlanRule.LEASE, refusal.uid, "its lease has ended")
 
 
-def _illegal(index: PlanIndex, preemption: Preemption, seen: dict[str, str]) -> str | None:
+def _illegal(index: PlanIndex, preemption: Preemption, named_before: dict[str, str]) -> str | None:
     victim = index.running.get(preemption.victim)
     preemptor: Pending | Admitted | None = index.pending.get(preemption.preemptor)
     if preemptor is None and index.broken(preemption.preemptor):
         preemptor = index.running[preemption.preemptor]
     if victim is None or preemptor is None:
         return "victim is not admitted or preemptor neither pending nor broken"
-    if preemption.victim in seen:
-        return f"already the victim of {seen[preemption.victim]}"
+    if preemption.victim in named_before:
+        return f"already the victim of {named_before[preemption.victim]}"
     if preemption.cost.priority != victim.workload.priority:
         return f"cost states priority {preemption.cost.priority}, it is {victim.workload.priority}"
     return (
