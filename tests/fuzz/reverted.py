@@ -33,7 +33,7 @@ from queuectl.planner.problem.request import ANYWHERE, GangRequest
 from queuectl.planner.relocate import move_search
 from queuectl.planner.search import flavor_choice
 from queuectl.planner.search.gang_classes import GangClasses
-from queuectl.planner.verify import devices, exits, limits, placement, starts
+from queuectl.planner.verify import devices, exits, placement, quota, starts
 from queuectl.planner.verify.exits import Case
 from queuectl.planner.verify.placement import check_balance
 from queuectl.planner.verify.plan_index import PlanIndex
@@ -218,7 +218,7 @@ DEFECTS: Final[Mapping[str, Defect]] = {
     ),
     "last-on-budget": Defect(
         "The verifier refuses a gang that gets a lease as the last one on its budget.",
-        ((limits, "_had", _all_leases_are_old),),
+        ((quota, "_had", _all_leases_are_old),),
         109,
         cycles=2,
     ),
