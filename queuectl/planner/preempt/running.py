@@ -196,7 +196,7 @@ class RunningGangs(GangArrays):
     reclaim_only: Mask
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False)
 class CandidateTable:
     """The gangs one preemptor may evict, C of them, numbered by priority, then from the newest to the oldest.
 
@@ -216,23 +216,20 @@ class CandidateTable:
     rows: Rows
     quota: dict[QuotaRow, Ints]
     sizes: Sizes
-    _charges: list[Charges] = field(default_factory=list)
 
     @property
     def size(self) -> int:
         return len(self.gangs)
 
-    @property
+    @cached_property
     def charges(self) -> Charges:
         """The charge of each gang."""
-        if not self._charges:
-            found: list[list[tuple[QuotaRow, int]]] = [[] for _ in self.gangs]
-            for row, amounts in sorted(self.quota.items()):
-                charged = amounts.nonzero()[0]
-                for gang, amount in zip(charged.tolist(), amounts[charged].tolist(), strict=True):
-                    found[gang].append((row, amount))
-            self._charges.append(dict(enumerate(map(tuple, found))))
-        return self._charges[0]
+        charges: list[list[tuple[QuotaRow, int]]] = [[] for _ in self.gangs]
+        for row, amounts in sorted(self.quota.items()):
+            charged = amounts.nonzero()[0]
+            for gang, amount in zip(charged.tolist(), amounts[charged].tolist(), strict=True):
+                charges[gang].append((row, amount))
+        return dict(enumerate(map(tuple, charges)))
 
     def cost(self, at: int) -> Cost:
         return cost_of(self.gangs[at], int(self.lost[at]), self.sizes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import TypeAlias
 
@@ -11,7 +12,7 @@ from queuectl.domain.plan import Admission, Plan, ScheduledGang
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import QueueingStrategy, WithinClusterQueue
 from queuectl.domain.reservations import AdvanceReservation, Occurrence
-from queuectl.domain.snapshot import Admitted, PlannedStart, Snapshot
+from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import Placement, TopologyMode, Workload
 from queuectl.planner.verify.capacity import Use, add_use, check_capacity
 from queuectl.planner.verify.order import (
@@ -46,36 +47,26 @@ def check_planned(index: PlanIndex) -> Iterator[PlanViolation]:
 
 def _promise(index: PlanIndex, planned: ScheduledGang) -> Iterator[PlanViolation]:
     entry, refusal = index.pending.get(planned.uid), index.refused.get(planned.uid)
+    broken = partial(PlanViolation, PlanRule.PLANNED_START, planned.uid)
     if entry is None or refusal is None or refusal.lease is not None:
-        yield PlanViolation(
-            PlanRule.PLANNED_START, planned.uid, "does not wait, or waits for its victims"
-        )
+        yield broken("does not wait, or waits for its victims")
         return
     last, start = entry.planned_start, planned.start
-    if not planned.known:
-        yield from _withdrawn(planned, last)
+    if not planned.known:  # it keeps its latest time, or it loses it for a cause
+        if last is None:
+            yield broken("has no planned start to keep")
+        elif planned.slip is None and start != last:
+            yield broken("loses its latest time without a cause")
         return
     if start.at < index.snapshot.now:
-        yield PlanViolation(PlanRule.PLANNED_START, planned.uid, "its planned start is in the past")
+        yield broken("its planned start is in the past")
     if last is None or last.promised is None or planned.slip is not None:
         return
     if start.at > last.promised + _SLACK:
-        text = f"is late without a cause: starts at {start.at:.0f}, planned {last.promised:.0f}"
-        yield PlanViolation(PlanRule.PLANNED_START, planned.uid, text)
+        times = f"starts at {start.at:.0f}, planned {last.promised:.0f}"
+        yield broken(f"is late without a cause: {times}")
     if start.promised is None or start.promised > last.promised:
-        yield PlanViolation(
-            PlanRule.PLANNED_START, planned.uid, "is planned for a later time without a cause"
-        )
-
-
-def _withdrawn(planned: ScheduledGang, last: PlannedStart | None) -> Iterator[PlanViolation]:
-    """A planned start for which the plan has no time: it keeps its latest time, or it loses it for a cause."""
-    if last is None:
-        yield PlanViolation(PlanRule.PLANNED_START, planned.uid, "has no planned start to keep")
-    elif planned.slip is None and planned.start != last:
-        yield PlanViolation(
-            PlanRule.PLANNED_START, planned.uid, "loses its latest time without a cause"
-        )
+        yield broken("is planned for a later time without a cause")
 
 
 def _at(index: PlanIndex, at: float) -> Iterator[PlanViolation]:
@@ -226,26 +217,23 @@ def _placement(
 ) -> Iterator[PlanViolation]:
     capacity = each.reservation.capacity
     assert capacity is not None
+    broken = partial(PlanViolation, PlanRule.RESERVATION, each.name)
     begun = each.begins <= index.snapshot.now
     if begun and each.placed:
         if nodes != dict(each.placed):
-            yield PlanViolation(PlanRule.RESERVATION, each.name, "moves after it has begun")
+            yield broken("moves after it has begun")
         return
     if sum(nodes.values()) != capacity.pods:
         text = f"keeps room for {sum(nodes.values())} of {capacity.pods} pods"
-        yield PlanViolation(PlanRule.RESERVATION, each.name, text)
+        yield broken(text)
     flavor = index.snapshot.config.flavors.get(capacity.flavor or "")
     labels = [*capacity.node_labels, *(flavor.node_labels if flavor is not None else ())]
     for name in nodes:
         node = index.nodes.get(name)
         if node is None or not node.ready:
-            yield PlanViolation(
-                PlanRule.RESERVATION, each.name, f"keeps node {name}, which is lost"
-            )
+            yield broken(f"keeps node {name}, which is lost")
         elif any(node.labels.get(key) != value for key, value in labels):
-            yield PlanViolation(
-                PlanRule.RESERVATION, each.name, f"keeps node {name} of other labels"
-            )
+            yield broken(f"keeps node {name} of other labels")
     asked = capacity.topology
     if asked is not None and asked.mode is TopologyMode.REQUIRED and asked.level is not None:
         topologies = list(index.snapshot.config.topologies.values())
@@ -254,7 +242,7 @@ def _placement(
         here = [index.nodes[name] for name in nodes if name in index.nodes]
         if len({index.domain(node, asked.level, topologies) for node in here}) > 1:
             text = f"is in several domains of {asked.level}"
-            yield PlanViolation(PlanRule.RESERVATION, each.name, text)
+            yield broken(text)
 
 
 def _starts(index: PlanIndex, each: Occurrence, kept_amounts: _Kept) -> Iterator[PlanViolation]:
