@@ -7,7 +7,7 @@ admitted gangs only grows, so a refutation holds for each equal gang that comes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -90,18 +90,23 @@ class ElasticRanks:
 
     def refused_before(self, workload: Workload) -> Workload | None:
         """The pod of a lower rank that is refused; None for gangs that extend no other."""
-        return _lower(workload, self.refused)
+        return self._lower(workload, self.refused)
 
     def held_before(self, workload: Workload) -> Workload | None:
         """The pod of a lower rank that is held."""
-        return _lower(workload, self.held)
+        return self._lower(workload, self.held)
+
+    def _lower(self, workload: Workload, first_pods: Mapping[str, Workload]) -> Workload | None:
+        if workload.growth is None:
+            return None
+        lower = first_pods.get(workload.growth.base)
+        return lower if lower is not None and _rank(lower) < workload.growth.rank else None
 
     def refuse(self, workload: Workload) -> None:
         """Note a pod that does not start."""
         if workload.growth is not None:
-            first = self.refused.setdefault(workload.growth.base, workload)
-            if _rank(workload) < _rank(first):
-                self.refused[workload.growth.base] = workload
+            first = self.refused.get(workload.growth.base, workload)
+            self.refused[workload.growth.base] = min(workload, first, key=_rank)
 
     def admit(self, workload: Workload, *, held: bool) -> None:
         """Note a pod that starts, or is held."""
@@ -111,11 +116,6 @@ class ElasticRanks:
             del self.refused[workload.growth.base]
         if held:
             self.held.setdefault(workload.growth.base, workload)
-
-
-def _lower(workload: Workload, among: dict[str, Workload]) -> Workload | None:
-    lower = among.get(workload.growth.base) if workload.growth is not None else None
-    return lower if lower is not None and _rank(lower) < _rank(workload) else None
 
 
 def _rank(workload: Workload) -> int:
@@ -336,21 +336,18 @@ class AdmissionCycle:
         """Start a gang on its lease, or let it wait on; False when the lease ends."""
         without_nodes = not self.problem.size and makes_nodes(gang.queue)
         if without_nodes or self.leases.awaits_nodes(gang.uid):  # the nodes can be there now
-            self.leases.give_up(gang.uid)
-            self.classes.forget_refusals()
+            self._end_leases(gang.uid)
             return False
         leased = self.leases.workload(gang.uid)
         # Heads before it in its queue may use the capacity, and so may the gang itself with fewer pods.
         if (head is not None and not head.leased) or self.limits.short(leased):
-            self.leases.give_up(gang.uid)
-            self.classes.forget_refusals()
+            self._end_leases(gang.uid)
             return False
         if head is None and (admission := self.leases.claim(gang.uid)) is not None:
             self._admit(admission)
             return True
         if head is None and (found := self._elsewhere(gang)) is not None:
-            self.leases.give_up(gang.uid)
-            self.classes.forget_refusals()
+            self._end_leases(gang.uid)
             self._start(found)
             return True
         self.limits.take(leased)
@@ -380,11 +377,14 @@ class AdmissionCycle:
                 for choice, _ in self.classes.of(request.pending, queue).requests
             )
         ]
-        for uid in behind:
-            self.leases.give_up(uid)
-        if behind:
-            self.classes.forget_refusals()
+        self._end_leases(*behind)
         return bool(behind)
+
+    def _end_leases(self, *uids: str) -> None:
+        for uid in uids:
+            self.leases.give_up(uid)
+        if uids:
+            self.classes.forget_refusals()
 
     # Search.
 
