@@ -13,11 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
 from queuectl.domain.containment import naming
-from queuectl.domain.plan import Admission, Plan, Proof, Refusal
+from queuectl.domain.plan import Admission, Plan, Preemption, Proof, Refusal
+from queuectl.domain.queues import ClusterQueue, ReclaimMode
+from queuectl.domain.reasons import WAITS_FOR_ROOM
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.workload import Placement, Workload
 from queuectl.planner.backfill.slips import Slips
@@ -29,7 +32,6 @@ from queuectl.planner.consolidate.consolidation import consolidate
 from queuectl.planner.cycle.advance import Advance, reserve_in_advance
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.cycle.defragment import defragment
-from queuectl.planner.cycle.dry_run import dry_run
 from queuectl.planner.cycle.heads import HeadScheduler
 from queuectl.planner.cycle.look_ahead import look_ahead
 from queuectl.planner.cycle.repair_precedence import Repairs
@@ -39,6 +41,7 @@ from queuectl.planner.order.queue_order import StrictFifoHeads, place
 from queuectl.planner.placement.feasible import narrow
 from queuectl.planner.placement.joint import Confirmed, confirm
 from queuectl.planner.placement.several import levels_to_try
+from queuectl.planner.preempt.running import any_yields, yielding
 from queuectl.planner.problem.flavors import flavors_of
 from queuectl.planner.problem.parts import as_placed
 from queuectl.planner.problem.problem import Problem, survey
@@ -51,6 +54,7 @@ from queuectl.planner.problem.request import (
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.reasons import refusals
 from queuectl.planner.repair.repair import Repaired
+from queuectl.planner.search.flavor_choice import FitsAfterEviction, FlavorChooser
 from queuectl.planner.search.gang_classes import GangClasses
 from queuectl.planner.solver.solver import Solver, Status, StopSignal
 
@@ -329,3 +333,73 @@ def _even(podset_group: PodSetGroup, level: int, pods: ShapePods, per_node: Ints
     used = sums[sums > 0]
     grain = ShapeCounts(tree, per_node, pods.slices).grains[below] * pods.size
     return bool((used % grain == 0).all() and (used.max() - used.min() <= grain))
+
+
+# ---- The dry run
+#
+# Which gangs would be evicted for not using their GPUs, and for which, were it not only a dry run in their ClusterQueues. It runs last, when
+# the plan is made and nothing depends on the state any more: for gangs that neither start nor wait for victims, in the order of priority,
+# time queued and uid, beside all that the plan starts and leases. The room that one of them would get is held for it before the next one, so
+# no GPU counts twice. The solver's work is not counted with the plan's, and where the wall clock cuts it, no gang is named from there on: a
+# dry run changes nothing else of a plan. A gang is asked for whole, also where it may start with fewer pods.
+
+
+_MOST_TRIED: Final = 16  # gangs asked for in one plan: a long queue costs no more than a short one
+
+
+def dry_run(
+    cycle: AdmissionCycle, in_order: Sequence[Pending], solver: Solver
+) -> Iterator[Preemption]:
+    """The evictions that do not happen; the state cannot be used afterwards.
+
+    Args:
+        cycle: it is over.
+        in_order: all pending gangs: priority, time queued, uid.
+        solver: another one than the cycle's, which counts this work and what breaks in it.
+    """
+    if cycle.solver.ended() or not _somewhere(cycle):
+        return
+    snapshot = cycle.problem.snapshot
+    chooser = FlavorChooser(cycle.problem, cycle.state, solver, dry=True)
+    hopeless: set[int] = set()  # classes, by id: gangs that come later yield no more to them
+    gangs_tried = 0
+    for pending, queue in _blocked(cycle, in_order):
+        kind = cycle.classes.of(pending, queue)
+        if id(kind) in hopeless:
+            continue
+        cycle.stop_withholding(pending.workload.uid)
+        outcome = chooser.choose(pending, queue, cycle.open_requests(pending, queue))
+        gangs_tried += 1
+        if solver.ended():
+            return
+        if isinstance(outcome, FitsAfterEviction):
+            yield from outcome.victims.victims
+            gangs = snapshot.admitted_of({v.victim for v in outcome.victims.victims})
+            cycle.reserve_after(outcome.request, outcome.victims.node_counts, gangs)
+        else:
+            hopeless.add(id(kind))
+        if gangs_tried == _MOST_TRIED:
+            return
+
+
+def _somewhere(cycle: AdmissionCycle) -> bool:
+    """Whether some idle gang is in a queue that does a dry run."""
+    queues = cycle.problem.snapshot.config.cluster_queues
+    return any(
+        queues[name].idle_reclaim.mode is ReclaimMode.DRY_RUN
+        for name in yielding(cycle.problem, dry=True)
+    )
+
+
+def _blocked(
+    cycle: AdmissionCycle, in_order: Sequence[Pending]
+) -> Iterator[tuple[Pending, ClusterQueue]]:
+    """Gangs that were refused for want of room or quota, and to which an idle gang yields."""
+    for pending in in_order:
+        workload = pending.workload
+        refusal = cycle.refused.get(workload.uid)
+        if refusal is None or refusal.reasons[0].code not in WAITS_FOR_ROOM:
+            continue
+        queue = cycle.problem.snapshot.queue_of(workload)
+        if queue is not None and any_yields(cycle.problem, workload, queue, dry=True):
+            yield pending, queue

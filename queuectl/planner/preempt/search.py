@@ -23,18 +23,20 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from queuectl.planner.capacity.node_counts import NodeCounts
-from queuectl.planner.preempt.bounds import (
+from queuectl.planner.preempt.cost import Goal
+from queuectl.planner.preempt.exit_order import CandidateOrder, Cut
+from queuectl.planner.preempt.model import (
     CoLocatedPods,
     Deficit,
     Floats,
     Places,
+    UsableNodes,
+    VictimModel,
     deficit_of,
     parts_of,
     quota_lower_bound,
+    stage_of,
 )
-from queuectl.planner.preempt.cost import Goal
-from queuectl.planner.preempt.exit_order import CandidateOrder, Cut
-from queuectl.planner.preempt.model import UsableNodes, VictimModel, stage_of
 from queuectl.planner.preempt.running import CandidateTable
 from queuectl.planner.preempt.shortage import Deficits, QuotaShortfall
 from queuectl.planner.problem.problem import Shape
