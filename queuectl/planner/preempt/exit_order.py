@@ -77,7 +77,6 @@ class CandidateOrder(Protocol):
     ) -> bool:
         """Whether all of ``theirs``, below one member of a common pool, can be evicted beside the rest of ``gone``."""
 
-    @abstractmethod
     def constrain(self, building: VictimModel) -> None:
         """Add rows that legal sets obey; what they leave open, cuts refuse."""
 
@@ -561,7 +560,7 @@ class Fair(CandidateOrder):
 
     def _splits(self, theirs: Sequence[int]) -> Iterator[list[int]]:
         """Which may leave by the last strategy while the others leave by the first: none, then ever more."""
-        if self.unbound or not self._second:
+        if self.unbound or FairStrategy.LESS_THAN_INITIAL_SHARE not in self.strategies:
             yield []
             return
         if self.strategies[0] is FairStrategy.LESS_THAN_INITIAL_SHARE:
@@ -624,11 +623,3 @@ class Fair(CandidateOrder):
                 among = [g for g in among if g not in self.unordered]
                 yield dict.fromkeys(among, 1) | dict.fromkeys(left, -len(among)), len(core) - 1
                 break
-
-    def constrain(self, building: VictimModel) -> None:
-        """Nothing: shares are compared on whole sets, and what fails is cut off."""
-
-    @property
-    def _second(self) -> bool:
-        """Whether the second strategy is in force."""
-        return FairStrategy.LESS_THAN_INITIAL_SHARE in self.strategies
