@@ -470,6 +470,7 @@ class Preemptor:
 
         Not all of them: ``OtherQueues.stays_out`` later considers the other gangs that leave with them.
         """
+        # Without the places that are settled, a refusal of 32 pods on 640 nodes, with small gangs of five ClusterQueues, takes 20 models.
         pool = common_pool.below[0]
         queue = self.state.problem.snapshot.config.cluster_queues[pool.name]
         borrows = np.zeros(len(self.running.gangs), dtype=np.bool_)
