@@ -77,6 +77,7 @@ class CandidateOrder(Protocol):
     ) -> bool:
         """Whether all of ``theirs``, below one member of a common pool, can be evicted beside the rest of ``gone``."""
 
+    @abstractmethod
     def constrain(self, building: VictimModel) -> None:
         """Add rows that legal sets obey; what they leave open, cuts refuse."""
 
@@ -625,3 +626,6 @@ class Fair(CandidateOrder):
                 among = [g for g in among if g not in self.unordered]
                 yield dict.fromkeys(among, 1) | dict.fromkeys(left, -len(among)), len(core) - 1
                 break
+
+    def constrain(self, building: VictimModel) -> None:
+        """Nothing: shares are compared on whole sets, and what fails is cut off."""
