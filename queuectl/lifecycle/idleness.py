@@ -24,9 +24,8 @@ from queuectl.domain.words import counted_gpus
 from queuectl.lifecycle.machine import handle
 from queuectl.objects.keys import IDLE_RECLAIM, PREFIX
 from queuectl.objects.times import format_time
-from queuectl.planner.preempt.cost import costs
+from queuectl.planner.preempt.cost import costs, sizes_of
 from queuectl.planner.preempt.protections import protected_until
-from queuectl.planner.preempt.sizes import sizes_of
 from queuectl.state.claims import exempt_from_idle_reclaim
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror

@@ -35,10 +35,10 @@ class PlannerCache:
             return found
         return self._source.get(owner, kind)
 
-    def keep(self, owner: object, value: T) -> T:
-        """Keep ``value`` for ``owner``, in place of the one of its type; returns it."""
-        self._kept.setdefault(owner, {})[type(value)] = value
-        return value
+    def keep(self, owner: object, entry: T) -> T:
+        """Keep ``entry`` for ``owner``, in place of the one of its type; returns it."""
+        self._kept.setdefault(owner, {})[type(entry)] = entry
+        return entry
 
     def drop(self, owner: object, kind: type[Any]) -> None:
         """Keep no value of this type for ``owner``."""

@@ -37,7 +37,7 @@ from queuectl.planner.placement.greedy import find
 from queuectl.planner.preempt.cost import Goal
 from queuectl.planner.preempt.protections import protected_until
 from queuectl.planner.preempt.running import CandidateTable, table_of
-from queuectl.planner.preempt.search import EvictionConstraints, Found, Search
+from queuectl.planner.preempt.search import BestVictims, EvictionConstraints, Search
 from queuectl.planner.problem.flavors import admits, flavors_of
 from queuectl.planner.problem.fleet import Ints
 from queuectl.planner.problem.problem import caps
@@ -327,9 +327,9 @@ class MoveSearch:
         return MoveSolution((), (), Proof.UNDECIDED)
 
     def _value(self, goal: Goal, moved: frozenset[int]) -> int:
-        return goal.value(self.candidates.table.mask(moved), self.candidates.table.rank)
+        return goal.cost(self.candidates.table.mask(moved), self.candidates.table.rank)
 
-    def _least_leaving(self) -> Found:
+    def _least_leaving(self) -> BestVictims:
         """The least set that must leave, wherever the gangs would go."""
         return self._leaving.run(self.goals)
 

@@ -26,15 +26,14 @@ from queuectl.domain.reasons import NEVER_FITS
 from queuectl.planner import relocate
 from queuectl.planner.backfill import timeline
 from queuectl.planner.capacity.state import CycleState
-from queuectl.planner.cycle.heads import HeadScheduler
-from queuectl.planner.cycle.ranking import ByShare
+from queuectl.planner.cycle.heads import ByShare, HeadScheduler
 from queuectl.planner.cycle.repair_precedence import Repairs
 from queuectl.planner.placement import feasible
 from queuectl.planner.preempt.returning import Returning
 from queuectl.planner.problem.request import ANYWHERE, GangRequest
 from queuectl.planner.search import flavor_choice
 from queuectl.planner.search.gang_classes import GangClasses
-from queuectl.planner.verify import devices, exits, limits, placement, starts
+from queuectl.planner.verify import devices, exits, placement, quota, starts
 from queuectl.planner.verify.exits import Case
 from queuectl.planner.verify.placement import check_balance
 from queuectl.planner.verify.plan_index import PlanIndex
@@ -104,7 +103,7 @@ def _forget(classes: GangClasses) -> None:
             known.refusal = None
 
 
-def _key(ranking: ByShare[Any], entrant: Any, entry: Any) -> Any:
+def _key(ranking: ByShare, entrant: Any, entry: Any) -> Any:
     """It ranks a ClusterQueue by the head that it has now."""
     assert entry.ranked.head is not None
     return _KEY(ranking, entrant, entry)
@@ -219,7 +218,7 @@ DEFECTS: Final[Mapping[str, Defect]] = {
     ),
     "last-on-budget": Defect(
         "The verifier refuses a gang that gets a lease as the last one on its budget.",
-        ((limits, "_had", _all_leases_are_old),),
+        ((quota, "_had", _all_leases_are_old),),
         109,
         cycles=2,
     ),

@@ -109,7 +109,7 @@ class Cohorts:
             return quota - used
         kept = quota - member.lends(*row)
         above = self.left(member.parent, use, row)
-        limit = member.given("borrowing", *row)
+        limit = member.stated("borrowing", *row)
         if limit is not None:
             above = min(above, member.lends(*row) - max(0, used - kept) + limit)
         return max(0, kept - used) + above

@@ -328,7 +328,7 @@ def by_definition(config: QueueConfig, gangs: list[Workload]) -> list[str]:
         ways = {name: borrows(config, used, name, head.pods) for name, head in heads.items()}
         for name, head in heads.items():
             full = not allowed(config, {**used, name: used[name] + head.pods})
-            if full and head.pods <= (members_of(config)[name].given("nominal", *ROW) or 0):
+            if full and head.pods <= (members_of(config)[name].stated("nominal", *ROW) or 0):
                 ways[name] = (
                     0  # it could start by preemption without borrowing, so it is not behind borrowers
                 )

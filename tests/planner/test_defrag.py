@@ -13,9 +13,8 @@ from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.planner import relocate as defrag
 from queuectl.planner.capacity.node_counts import fits
 from queuectl.planner.capacity.state import open_state
-from queuectl.planner.preempt.cost import costs
-from queuectl.planner.preempt.search import Found
-from queuectl.planner.preempt.sizes import sizes_of
+from queuectl.planner.preempt.cost import costs, sizes_of
+from queuectl.planner.preempt.search import BestVictims
 from queuectl.planner.problem.flavors import options_of
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import ANYWHERE, GangRequest, request_of
@@ -114,7 +113,7 @@ def test_the_cheapest_moves_of_sliced_balanced_grouped_and_smaller_gangs_are_fou
 @pytest.fixture
 def only_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the victim search every answer is from the models."""
-    no_gangs = Found(frozenset(), proved=False)
+    no_gangs = BestVictims(frozenset(), proved=False)
     monkeypatch.setattr(MoveSearch, "_least_leaving", lambda _: no_gangs)
 
 

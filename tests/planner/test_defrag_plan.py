@@ -25,8 +25,7 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted, CapacityLease, MakeRoom, Pending, Snapshot
 from queuectl.planner import plan
 from queuectl.planner.explain import diagnose
-from queuectl.planner.preempt.cost import RESTART_COST, costs
-from queuectl.planner.preempt.sizes import sizes_of
+from queuectl.planner.preempt.cost import RESTART_COST, costs, sizes_of
 from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import FLAVOR, NOW, gang, holding, node, placed, podset, queue, world
 from tests.planner.generate_moves import scattered, shaped, tight

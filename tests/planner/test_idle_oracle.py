@@ -11,8 +11,7 @@ import pytest
 from queuectl.domain.plan import PreemptionReason
 from queuectl.domain.queues import ClusterQueue, IdleReclaim, ReclaimMode
 from queuectl.domain.snapshot import Admitted, Snapshot
-from queuectl.planner.preempt.cost import costs
-from queuectl.planner.preempt.sizes import sizes_of
+from queuectl.planner.preempt.cost import costs, sizes_of
 from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import NOW
 from tests.planner.generate_cohorts import cohorts

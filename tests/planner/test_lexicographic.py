@@ -8,11 +8,7 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queuectl.planner.search.count_search import (
-    CountColumn,
-    Greatest,
-    PodCounts,
-)
+from queuectl.planner.search.count_search import CountColumn, Greatest, PodCounts
 from tests.support.examples import examples
 
 Corners = Sequence[tuple[int, ...]]

@@ -14,8 +14,7 @@ from queuectl.domain.queues import QueueConfig, ReclaimWithinCohort
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.planner import plan
-from queuectl.planner.preempt.cost import MOST_WORK, RESTART_COST, costs
-from queuectl.planner.preempt.sizes import NODE, sizes_of
+from queuectl.planner.preempt.cost import MOST_WORK, NODE, RESTART_COST, costs, sizes_of
 from queuectl.planner.verify import verify
 from tests.planner.build import FLAVOR, NOW, gang, holding, node, podset, queue, world
 

@@ -9,8 +9,7 @@ import pytest
 from queuectl.domain.plan import Cost
 from queuectl.domain.queues import QueueingStrategy, WithinClusterQueue
 from queuectl.domain.snapshot import CapacityLease, Pending
-from queuectl.planner.preempt.cost import costs
-from queuectl.planner.preempt.sizes import sizes_of
+from queuectl.planner.preempt.cost import costs, sizes_of
 from tests.planner import cases
 from tests.planner.build import gang, holding, node, placed, podset, queue, world
 from tests.planner.oracle import least_victims, legal_victims, starts

@@ -11,8 +11,7 @@ from queuectl.domain.plan import Plan, Proof
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.workload import Placement, Workload
 from queuectl.planner import plan
-from queuectl.planner.preempt.cost import costs
-from queuectl.planner.preempt.sizes import sizes_of
+from queuectl.planner.preempt.cost import costs, sizes_of
 from queuectl.planner.verify import verify
 from tests.planner import generate
 from tests.planner.build import gang, podset

@@ -20,10 +20,9 @@ from queuectl.planner.capacity.state import open_state
 from queuectl.planner.preempt import cost as preempt_goal
 from queuectl.planner.preempt import find as preempt
 from queuectl.planner.preempt import search as preempt_search
-from queuectl.planner.preempt.cost import RESTART_COST, costs
+from queuectl.planner.preempt.cost import RESTART_COST, costs, sizes_of
 from queuectl.planner.preempt.find import Victims, find_victims
-from queuectl.planner.preempt.search import Found
-from queuectl.planner.preempt.sizes import sizes_of
+from queuectl.planner.preempt.search import BestVictims
 from queuectl.planner.problem.flavors import options_of
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import GangRequest, request_of
@@ -396,9 +395,9 @@ def test_higher_priorities_stay_while_lower_ones_are_undecided_until_the_budget_
     assert answer.proof is Proof.UNDECIDED
     ranks: list[int] = []
 
-    def gives_up(search: preempt_search.Search, goals: object) -> Found:
+    def gives_up(search: preempt_search.Search, goals: object) -> BestVictims:
         ranks.append(search.table.size)
-        return Found(proved=False)
+        return BestVictims(proved=False)
 
     monkeypatch.setattr(preempt_search.Search, "run", gives_up)
     spent = replace(snapshot, pending=(Pending(HIGH, budget=snapshot.limits.max_budget),))

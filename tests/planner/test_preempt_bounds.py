@@ -10,8 +10,9 @@ from hypothesis import given
 
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.planner.capacity.state import open_state
-from queuectl.planner.preempt.bounds import Deficit, deficit_of, parts_of
-from queuectl.planner.preempt.find import candidate_sets, find_victims
+from queuectl.planner.preempt.find import find_victims
+from queuectl.planner.preempt.model import Deficit, deficit_of, parts_of
+from queuectl.planner.preempt.rules import candidate_sets
 from queuectl.planner.problem.fleet import Ints
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import request_of

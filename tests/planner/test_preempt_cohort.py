@@ -16,9 +16,8 @@ import pytest
 from queuectl.domain.plan import Proof
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.capacity.state import open_state
-from queuectl.planner.preempt.cost import costs
+from queuectl.planner.preempt.cost import costs, sizes_of
 from queuectl.planner.preempt.find import Victims, find_victims
-from queuectl.planner.preempt.sizes import sizes_of
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import request_of
 from queuectl.planner.solver import Solver

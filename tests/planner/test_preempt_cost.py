@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuectl.domain.snapshot import Admitted
-from queuectl.planner.preempt.cost import RESTART_COST, costs
-from queuectl.planner.preempt.sizes import sizes_of
+from queuectl.planner.preempt.cost import RESTART_COST, costs, sizes_of
 from tests.planner.build import NOW, gang, holding, podset, world
 
 TIMES = st.one_of(st.none(), st.floats(0, NOW * 2))

@@ -21,8 +21,7 @@ from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import WithinClusterQueue
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.planner import plan
-from queuectl.planner.preempt.cost import costs
-from queuectl.planner.preempt.sizes import sizes_of
+from queuectl.planner.preempt.cost import costs, sizes_of
 from queuectl.planner.verify import verify
 from tests.planner import cases, generate, peers
 from tests.planner.build import NOW, gang, holding, node, podset, queue, world

@@ -18,8 +18,7 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import PodSet, Workload
 from queuectl.planner import plan
-from queuectl.planner.preempt.cost import costs
-from queuectl.planner.preempt.sizes import sizes_of
+from queuectl.planner.preempt.cost import costs, sizes_of
 from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import NOW, gang, holding, node, podset, queue, world
 from tests.planner.generate import ORDERS, FreeNodes

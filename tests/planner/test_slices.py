@@ -16,8 +16,7 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot
 from queuectl.domain.workload import PodSet
 from queuectl.planner import plan
-from queuectl.planner.preempt.cost import costs
-from queuectl.planner.preempt.sizes import sizes_of
+from queuectl.planner.preempt.cost import costs, sizes_of
 from queuectl.planner.verify import PlanRule, verify
 from tests.planner import generate
 from tests.planner.build import gang, node, placed, podset, queue, world

@@ -29,8 +29,7 @@ from queuectl.domain.what_if import DrainCost, Preview
 from queuectl.lifecycle.transitions import notice
 from queuectl.planner import StopSignal
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.preempt.cost import costs
-from queuectl.planner.preempt.sizes import sizes_of
+from queuectl.planner.preempt.cost import costs, sizes_of
 
 TIMEOUT_SECONDS: Final = 5.0  # then the gangs that start are left open; clients wait no longer
 

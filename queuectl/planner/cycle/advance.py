@@ -68,7 +68,7 @@ class Advance:
 
     Attributes:
         placed: those that are placed like gangs.
-        known: by name, what is known of the others.
+        settled: by name, what is known of the others.
         evicted: the gangs that are evicted for them.
     """
 
@@ -76,12 +76,12 @@ class Advance:
     state: CycleState
     solver: Solver
     placed: list[tuple[Occurrence, TentativeAdmission]] = field(default_factory=list)
-    known: dict[str, ReservationState] = field(default_factory=dict)
+    settled: dict[str, ReservationState] = field(default_factory=dict)
     evicted: list[Eviction] = field(default_factory=list)
 
     def states(self) -> tuple[ReservationState, ...]:
         """The placement of each Reservation of capacity, or the reason why it has none."""
-        known = dict(self.known)
+        known = dict(self.settled)
         for each, admission in self.placed:
             known[each.name] = _state(each, self._nodes(admission.request, admission.node_counts))
         snapshot = self.problem.snapshot
@@ -95,10 +95,10 @@ class Advance:
         if each.reservation.capacity is None:
             return
         if stays(each, snapshot):
-            self.known[each.name] = _state(each, each.placed)
+            self.settled[each.name] = _state(each, each.placed)
             return
         if not self.problem.size:
-            self.known[each.name] = _state(each, reason="the cluster has no nodes")
+            self.settled[each.name] = _state(each, reason="the cluster has no nodes")
             return
         request = self._request(each)
         made = self._decide(each, request)
@@ -110,7 +110,7 @@ class Advance:
             self.state.admit(held)
             self.placed.append((each, held))
         elif not (each.reservation.evicts and self._over_running(each, request)):
-            self.known[each.name] = self._nowhere(each, request, made.status)
+            self.settled[each.name] = self._nowhere(each, request, made.status)
 
     def _decide(self, each: Occurrence, request: GangRequest) -> Feasibility:
         """The placement of the last plan, or else another one."""
@@ -132,7 +132,7 @@ class Advance:
             return False
         for nodes, amounts in use_of_counts(request.pods, made.node_counts):
             self.state.withhold(nodes, amounts)
-        self.known[each.name] = _state(each, self._nodes(request, made.node_counts))
+        self.settled[each.name] = _state(each, self._nodes(request, made.node_counts))
         return True
 
     def _nowhere(self, each: Occurrence, request: GangRequest, status: Status) -> ReservationState:
@@ -201,19 +201,19 @@ class Advance:
     def _elsewhere(self, each: Occurrence) -> Mask:
         """The nodes of other Reservations that last at the same time."""
         index = self.problem.index
-        taken = np.zeros(index.size, dtype=np.bool_)
+        occupied = np.zeros(index.size, dtype=np.bool_)
         for other in self.problem.snapshot.reservations:
             if other.name == each.name or not other.overlaps(each):
                 continue
-            state = self.known.get(other.name)
+            state = self.settled.get(other.name)
             names = [*other.reservation.nodes, *(name for name, _ in other.placed)]
             names += [name for name, _ in state.nodes] if state is not None else []
-            taken[[index.position[name] for name in names if name in index.position]] = True
+            occupied[[index.position[name] for name in names if name in index.position]] = True
         for other, admission in self.placed:
             if other.overlaps(each):
                 for nodes, _ in admission.node_counts:
-                    taken[nodes] = True
-        return taken
+                    occupied[nodes] = True
+        return occupied
 
     def _together(self, each: Occurrence) -> Iterator[Occurrence]:
         """Reservations before it that last at the same time."""
@@ -231,7 +231,7 @@ class Advance:
         notice = snapshot.config.rules.eviction_grace
         if not each.reservation.evicts or snapshot.now < each.begins - notice:
             return
-        state = self.known.get(each.name)
+        state = self.settled.get(each.name)
         kept = with_placement(each, state.nodes) if state is not None else each
         rows = self._rows(each)
         for name, _ in fixed(kept, snapshot) or kept.held_amounts():

@@ -7,7 +7,7 @@ admitted gangs only grows, so a refutation holds for each equal gang that comes 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,13 +21,13 @@ from queuectl.domain.queues import (
     ReclaimWithinCohort,
 )
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.snapshot import CapacityLease, Pending
+from queuectl.domain.snapshot import Admitted, CapacityLease, Pending
+from queuectl.domain.workload import Workload
 from queuectl.planner.backfill.planned_starts import PlannedStarts, first_room
 from queuectl.planner.capacity import reservations
-from queuectl.planner.capacity.node_counts import TentativeAdmission, placement_of
+from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission, placement_of
 from queuectl.planner.capacity.reservations import Leases, lease_end, waits_for_victims
 from queuectl.planner.capacity.state import CycleState
-from queuectl.planner.cycle.elastic import ElasticRanks
 from queuectl.planner.cycle.holds import (
     Hold,
     NotMade,
@@ -45,9 +45,9 @@ from queuectl.planner.order.queue_order import (
     no_growth,
 )
 from queuectl.planner.placement.greedy import find_near
+from queuectl.planner.preempt.cost import sizes_of
 from queuectl.planner.preempt.protections import reclaim_wait
 from queuectl.planner.preempt.shortage import entitled
-from queuectl.planner.preempt.sizes import sizes_of
 from queuectl.planner.problem.problem import Problem, caps
 from queuectl.planner.problem.request import GangRequest, shrinks, smallest
 from queuectl.planner.quota import QuotaRow
@@ -72,6 +72,52 @@ _NOT_YET = Reason(
 _AFTER_EVICTIONS = Reason(
     Code.TOPOLOGY_PLACEMENT_FAILED, "it fits on the present nodes only if other gangs leave"
 )
+
+
+@dataclass(slots=True)
+class ElasticRanks:
+    """The pods of elastic gangs that a cycle has decided and that do not start.
+
+    Attributes:
+        refused: by uid of an elastic gang, the pod of the lowest rank that is not added to it.
+        held: by uid of an elastic gang, the pod of the lowest rank that is held for its admission checks.
+    """
+
+    refused: dict[str, Workload] = field(default_factory=dict)
+    held: dict[str, Workload] = field(default_factory=dict)
+
+    def refused_before(self, workload: Workload) -> Workload | None:
+        """The pod of a lower rank that is refused; None for gangs that extend no other."""
+        return self._lower(workload, self.refused)
+
+    def held_before(self, workload: Workload) -> Workload | None:
+        """The pod of a lower rank that is held."""
+        return self._lower(workload, self.held)
+
+    def _lower(self, workload: Workload, first_pods: Mapping[str, Workload]) -> Workload | None:
+        if workload.growth is None:
+            return None
+        lower = first_pods.get(workload.growth.base)
+        return lower if lower is not None and _rank(lower) < workload.growth.rank else None
+
+    def refuse(self, workload: Workload) -> None:
+        """Note a pod that does not start."""
+        if workload.growth is not None:
+            first = self.refused.get(workload.growth.base, workload)
+            self.refused[workload.growth.base] = min(workload, first, key=_rank)
+
+    def admit(self, workload: Workload, *, held: bool) -> None:
+        """Note a pod that starts, or is held."""
+        if workload.growth is None:
+            return
+        if self.refused.get(workload.growth.base) == workload:
+            del self.refused[workload.growth.base]
+        if held:
+            self.held.setdefault(workload.growth.base, workload)
+
+
+def _rank(workload: Workload) -> int:
+    return workload.growth.rank if workload.growth is not None else -1
 
 
 @dataclass(slots=True)
@@ -245,15 +291,17 @@ class AdmissionCycle:
             self._refuse(pending, (after_rank(lower.ref),), lease=lease)
         return lower is not None
 
-    def waits(self, found: FitsAfterEviction, queue: ClusterQueue | None) -> Reason | None:
+    def waits(self, after_eviction: FitsAfterEviction, queue: ClusterQueue | None) -> Reason | None:
         """Why a gang does not evict yet; None when it does."""
         if queue is None:
             return None
         snapshot = self.problem.snapshot
-        room_by = partial(first_room, self.state, found.request)
+        room_by = partial(first_room, self.state, after_eviction.request)
         sizes = sizes_of(snapshot, self.problem.cache)
-        victims = found.victims.victims
-        return reclaim_wait(found.request.pending, queue, victims, snapshot.now, room_by, sizes)
+        victims = after_eviction.victims.victims
+        return reclaim_wait(
+            after_eviction.request.pending, queue, victims, snapshot.now, room_by, sizes
+        )
 
     def _keep_place(self, pending: Pending) -> None:
         """Hold back the gangs behind a blocked one. Blocked gangs are considered before all others."""
@@ -286,21 +334,18 @@ class AdmissionCycle:
         """Start a gang on its lease, or let it wait on; False when the lease ends."""
         without_nodes = not self.problem.size and makes_nodes(gang.queue)
         if without_nodes or self.leases.awaits_nodes(gang.uid):  # the nodes can be there now
-            self.leases.give_up(gang.uid)
-            self.classes.forget_refusals()
+            self._end_leases(gang.uid)
             return False
         leased = self.leases.workload(gang.uid)
         # Heads before it in its queue may use the capacity, and so may the gang itself with fewer pods.
         if (head is not None and not head.leased) or self.limits.short(leased):
-            self.leases.give_up(gang.uid)
-            self.classes.forget_refusals()
+            self._end_leases(gang.uid)
             return False
         if head is None and (admission := self.leases.claim(gang.uid)) is not None:
             self._admit(admission)
             return True
         if head is None and (found := self._elsewhere(gang)) is not None:
-            self.leases.give_up(gang.uid)
-            self.classes.forget_refusals()
+            self._end_leases(gang.uid)
             self._start(found)
             return True
         self.limits.take(leased)
@@ -330,11 +375,14 @@ class AdmissionCycle:
                 for choice, _ in self.classes.of(request.pending, queue).requests
             )
         ]
-        for uid in behind:
-            self.leases.give_up(uid)
-        if behind:
-            self.classes.forget_refusals()
+        self._end_leases(*behind)
         return bool(behind)
+
+    def _end_leases(self, *uids: str) -> None:
+        for uid in uids:
+            self.leases.give_up(uid)
+        if uids:
+            self.classes.forget_refusals()
 
     # Search.
 
@@ -359,15 +407,15 @@ class AdmissionCycle:
             else:
                 self._refute(gang)
 
-    def _start(self, found: Fit) -> None:
-        for admission, node_counts in found.decision.moved:
+    def _start(self, fit: Fit) -> None:
+        for admission, node_counts in fit.decision.moved:
             self.state.move(admission, node_counts)
             self.moved.add(admission.request.pending.workload.uid)
-        self.moves += len(found.decision.moved)
-        self.planned.replace(found.decision)
+        self.moves += len(fit.decision.moved)
+        self.planned.replace(fit.decision)
         if self.undecided:
-            self.doubtful.add(found.request.pending.workload.uid)
-        self._admit(TentativeAdmission(found.request, found.decision.node_counts))
+            self.doubtful.add(fit.request.pending.workload.uid)
+        self._admit(TentativeAdmission(fit.request, fit.decision.node_counts))
 
     def _admit(self, admission: TentativeAdmission) -> None:
         workload = admission.request.pending.workload
@@ -389,21 +437,21 @@ class AdmissionCycle:
         self.heads.order.start(workload, request.charges)
         return self.planned.starts(workload.uid)
 
-    def _preempt(self, gang: Candidate, found: FitsAfterEviction) -> None:
+    def _preempt(self, gang: Candidate, after_eviction: FitsAfterEviction) -> None:
         """Reserve what the victims free, unless the gang waits before it takes quota back."""
         if self._provision(gang, (_AFTER_EVICTIONS,)) is None:
             return  # new nodes cost no work
         self.considered += 1
-        wait = self.waits(found, gang.queue)
+        wait = self.waits(after_eviction, gang.queue)
         if wait is not None:
             self._wait(gang, wait)
             self._plan_start(gang)
             return
-        request, node_counts = found.request, found.victims.node_counts
+        request, node_counts = after_eviction.request, after_eviction.victims.node_counts
         if self.undecided:
             self.doubtful.add(gang.uid)
         running = {g.workload.uid: g for g in self.problem.snapshot.admitted}
-        evicted = [running[v.victim] for v in found.victims.victims]
+        evicted = [running[v.victim] for v in after_eviction.victims.victims]
         victims = reservations.awaited(self.state, request, node_counts, evicted)
         with ExitStack() as evictions:
             for other in evicted:
@@ -415,14 +463,35 @@ class AdmissionCycle:
             self._wait(gang, delayed)
             self._plan_start(gang)
             return
-        reservations.reserve(self.state, request, node_counts, victims)
+        lease = self._reserve(request, node_counts, victims)
         self._take(request)
-        self.preempted.extend(found.victims.victims)
+        self.preempted.extend(after_eviction.victims.victims)
         self.classes.forget_refusals()  # the victims may free more than the gang needs
-        snapshot = self.problem.snapshot
-        placement = placement_of(self.problem, request, node_counts)
-        lease = CapacityLease(placement, victims, snapshot.now, lease_end(snapshot))
         self._wait(gang, waits_for_victims(victims), lease=lease)
+
+    def reserve_after(
+        self, request: GangRequest, node_counts: NodeCounts, gangs: Sequence[Admitted]
+    ) -> CapacityLease:
+        """Let some running gangs leave, and reserve a place for the gang that they leave for."""
+        victims = reservations.awaited(self.state, request, node_counts, gangs)
+        for gang in gangs:
+            self.state.evict(gang)
+        return self._reserve(request, node_counts, victims)
+
+    def _reserve(
+        self, request: GangRequest, node_counts: NodeCounts, victims: tuple[str, ...]
+    ) -> CapacityLease:
+        reservations.reserve(self.state, request, node_counts, victims)
+        placement = placement_of(self.problem, request, node_counts)
+        snapshot = self.problem.snapshot
+        return CapacityLease(placement, victims, snapshot.now, lease_end(snapshot))
+
+    def open_requests(self, pending: Pending, queue: ClusterQueue | None) -> Iterator[GangRequest]:
+        """The requests of a gang under the choices of flavors that no gang before it in a StrictFIFO queue holds back."""
+        for choice, template in self.classes.of(pending, queue).requests:
+            head = self.heads.ahead(queue, choice)
+            if head is None or head.ref == pending.workload.ref:
+                yield replace(template, pending=pending)
 
     # Outcomes.
 
@@ -487,19 +556,19 @@ class AdmissionCycle:
         if self.limits.short(workload):
             return NotMade()
         self.stop_withholding(gang.uid)
-        found = hold_without_nodes(
+        hold = hold_without_nodes(
             self.state, gang.pending, gang.queue, gang.requests, why, self.solver
         )
-        if isinstance(found, NotMade):
-            return found
-        request = found.admission.request
+        if isinstance(hold, NotMade):
+            return hold
+        request = hold.admission.request
         delayed = self.planned.beside_reservation(request, ())
         if delayed is not None:
             return NotMade((delayed,))
         reservations.reserve(self.state, request, (), ())
         self._take(request)
         self.refused.pop(gang.uid, None)
-        self.holds[gang.uid] = found
+        self.holds[gang.uid] = hold
         self.considered += 1
         return None
 

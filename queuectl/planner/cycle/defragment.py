@@ -15,11 +15,9 @@ from typing import Final
 from queuectl.domain.plan import Move, Proof
 from queuectl.domain.queues import Defragment
 from queuectl.domain.reasons import WAITS_FOR_NODES, Code, Reason
-from queuectl.domain.snapshot import Admitted, CapacityLease, Pending
+from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.domain.words import counted
-from queuectl.planner.capacity import reservations
 from queuectl.planner.capacity.node_counts import placement_of
-from queuectl.planner.capacity.reservations import lease_end
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.order.queue_order import Place, inadmissible, place
 from queuectl.planner.problem.request import GangRequest
@@ -145,7 +143,7 @@ class MigrationPolicy:
     def targets(self, in_order: Sequence[Pending]) -> Iterator[Pending]:
         """Gangs refused by topology, proved, in queue order; of equal ones only the first."""
         question = self.cycle.problem.snapshot.make_room
-        seen: set[int] = set()
+        searched_classes: set[int] = set()
         for pending in in_order:
             uid = pending.workload.uid
             if question is not None and question.gang not in (None, uid):
@@ -164,10 +162,10 @@ class MigrationPolicy:
                     pending, self.cycle.problem.snapshot.queue_of(pending.workload)
                 )
             )
-            if kind not in seen:
-                seen.add(kind)
+            if kind not in searched_classes:
+                searched_classes.add(kind)
                 yield pending
-            if question is None and len(seen) == _MAX_SEARCHES:
+            if question is None and len(searched_classes) == _MAX_SEARCHES:
                 return
 
 
@@ -182,11 +180,7 @@ def _best(
     if on_request:  # a user waits for the answer, not for the cycle
         pending = replace(pending, budget=pending.budget + _PATIENCE)
     best: tuple[GangRequest, MoveSolution] | None = None
-    for choice, template in cycle.classes.of(pending, queue).requests:
-        head = cycle.heads.ahead(queue, choice)
-        if head is not None and head.ref != pending.workload.ref:
-            continue
-        request = replace(template, pending=pending)
+    for request in cycle.open_requests(pending, queue):
         solution = find_moves(cycle.state, request, candidates, cycle.solver)
         cycle.undecided |= on_request and solution is not None and solution.proof is Proof.UNDECIDED
         if (
@@ -203,17 +197,12 @@ def _commit(
 ) -> tuple[Move, ...]:
     """All moved gangs leave, and every new place is leased, in one plan."""
     problem, state = cycle.problem, cycle.state
-    uid, now = request.pending.workload.uid, problem.snapshot.now
+    uid = request.pending.workload.uid
     migrated = [moved.gang for moved in solution.moved]
-    victims = reservations.awaited(state, request, solution.node_counts, migrated)
-    for gang in migrated:
-        state.evict(gang)
-    reservations.reserve(state, request, solution.node_counts, victims)
+    lease = cycle.reserve_after(request, solution.node_counts, migrated)
     for moved in solution.moved:
         state.hold(moved.request, moved.node_counts)
     cycle.unproved |= solution.proof is not Proof.OPTIMAL
-    until = lease_end(problem.snapshot)
-    lease = CapacityLease(placement_of(problem, request, solution.node_counts), victims, now, until)
     cycle.refused[uid] = replace(
         cycle.refused[uid], reasons=(_waits_for([g.workload.uid for g in migrated]),), lease=lease
     )

@@ -1,8 +1,8 @@
 """Which gang is considered next: the queue order in each ClusterQueue, the order among their heads, and the shared window.
 
 Inside a ClusterQueue the order is that of :class:`~queuectl.planner.order.queue_order.QueueOrder`. Among the heads of all
-ClusterQueues :mod:`queuectl.planner.cycle.ranking` decides, by what the cycle has admitted so far. So the next head is chosen
-after the one before has been decided.
+ClusterQueues a :class:`Ranking` decides, by what the cycle has admitted so far. So the next head is chosen after the one before has been
+decided.
 
 A proof for the first of some equal gangs holds for all of them, so they are refused together. A refutation that later
 evictions can undo sets them apart instead: they are considered again when capacity is reserved or returned.
@@ -12,24 +12,29 @@ The window is for all ClusterQueues. While other ClusterQueues have gangs that w
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import insort
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
+from fractions import Fraction
 from heapq import heapify, heappop, heappush
 from itertools import chain
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from queuectl.domain.plan import Refusal
-from queuectl.domain.queues import ClusterQueue
+from queuectl.domain.queues import ClusterQueue, WhenCan
 from queuectl.domain.reasons import NEVER_FITS, Code
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.cycle.cycle import AdmissionCycle
-from queuectl.planner.cycle.ranking import ByBorrowing, ByShare, Ranking
 from queuectl.planner.cycle.refutations import Refutations
 from queuectl.planner.order.pending_gangs import EqualGangs, PendingGangs, length_of
 from queuectl.planner.order.queue_order import QueueOrder, Rank, place, stretch
+from queuectl.planner.preempt.shortage import Heights, borrows
 from queuectl.planner.problem.fleet import Ints
+from queuectl.planner.problem.request import GangRequest
+from queuectl.planner.quota import FlavorResource, QuotaNode, passed_up, share_of
 
 
 @dataclass(eq=False, slots=True)
@@ -46,9 +51,13 @@ class QueueHeads:
     name: str | None
     queue: ClusterQueue | None
     order: QueueOrder
-    waiting: list[tuple[Rank, UndecidedGangs]]
+    gangs: InitVar[Sequence[EqualGangs]]
+    waiting: list[tuple[Rank, UndecidedGangs]] = field(init=False)
     deferred: list[tuple[UndecidedGangs, Refusal]] = field(default_factory=list)
     considered: int = 0
+
+    def __post_init__(self, gangs: Sequence[EqualGangs]) -> None:
+        self._rank(map(all_of, gangs))
 
     @property
     def head(self) -> Pending | None:
@@ -78,23 +87,16 @@ class QueueHeads:
         """Rank all again, the shortest first."""
         for _, position in self.waiting:
             position.sort(self.order.snapshot.now)
-        ranked = [(self.order.within(p.first.workload, self.queue), p) for _, p in self.waiting]
-        heapify(ranked)
-        self.waiting = ranked
+        self._rank([position for _, position in self.waiting])
+
+    def _rank(self, positions: Iterable[UndecidedGangs]) -> None:
+        self.waiting = [(self.order.within(p.first.workload, self.queue), p) for p in positions]
+        heapify(self.waiting)
 
     @property
     def strict(self) -> bool:
         """Whether the ClusterQueue is StrictFIFO."""
         return self.queue is not None and self.queue.strict
-
-
-def queue_heads(
-    name: str | None, queue: ClusterQueue | None, order: QueueOrder, gangs: Sequence[EqualGangs]
-) -> QueueHeads:
-    """All pending gangs of a ClusterQueue, none decided."""
-    ranked = [(order.within(g.gangs[0].workload, queue), all_of(g)) for g in gangs]
-    heapify(ranked)
-    return QueueHeads(name, queue, order, ranked)
 
 
 class HeadScheduler:
@@ -109,11 +111,11 @@ class HeadScheduler:
         self._lengths = bool(cycle.planned.lines)  # whether answers depend on them
         order, queues = cycle.heads.order, snapshot.config.cluster_queues
         self._queues = [
-            queue_heads(name, queues.get(name or ""), order, of_queue)
+            QueueHeads(name, queues.get(name or ""), order, of_queue)
             for name, of_queue in gangs.by_queue.items()
         ]
         by_share = bool(snapshot.config.rules.fair_sharing)
-        self._ranking: Ranking[QueueHeads] = ByShare(cycle) if by_share else ByBorrowing(cycle)
+        self._ranking: Ranking = ByShare(cycle) if by_share else ByBorrowing(cycle)
         self._refuted = None if singly else Refutations(cycle)
         self._released = 0  # releases of quota that the ranking knows of
         self._reopened = cycle.classes.reopened
@@ -364,3 +366,219 @@ class UndecidedGangs:
 def all_of(gangs: EqualGangs) -> UndecidedGangs:
     """A group of which none is decided."""
     return UndecidedGangs(gangs, range(len(gangs.gangs)))
+
+
+# ---- The order among heads
+#
+# *By borrowing* (Kueue's order): one that does not borrow goes before one that does, and one that borrows from nearer before
+# one that borrows from further up its cohorts; then priority, past use of the ClusterQueue, time queued and uid.
+#
+# *By share* (fair sharing): a tournament in every cohort, from the bottom up. Each member enters its best head. One whose
+# flavors and resources the member would not borrow is the first; then the smaller share of the member with the head started;
+# then priority, time queued and uid. Cohorts that share no quota compare by whether the head borrows, and by these last three.
+#
+# Both are one :class:`Ranking`: each cohort keeps its winner, and the first order has one tournament for all ClusterQueues. Only changes are
+# computed again: in the first order a head whose key can only have grown, in the second the way from a ClusterQueue up to its root, for what a
+# member enters depends on the use of that member alone.
+
+
+_LEASED: Final = -1  # its quota is taken off already: it borrows nothing more
+_NO_CHARGES: Final[Mapping[FlavorResource, int]] = {}
+_NO_SHARE: Final = Fraction(0)
+
+
+_Key: TypeAlias = tuple[Any, ...]
+"""The values that a tournament compares, in order; the last one is a rank, which no two heads share."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """The head of a ClusterQueue in the tournaments.
+
+    Attributes:
+        head: as it was put.
+        height: how far up its cohorts it would borrow.
+        rows: flavors and resources that it asks.
+        changes: those of the use of quota when it was put.
+    """
+
+    queue_heads: QueueHeads
+    head: Pending
+    height: int
+    rows: frozenset[FlavorResource]
+    changes: int
+
+
+@dataclass(eq=False, slots=True)
+class _Entrant:
+    """A ClusterQueue or a Cohort in the tournament of its parent.
+
+    Attributes:
+        pool: None at the top, where those without a parent meet, and for gangs without a ClusterQueue.
+        entry: the head that it enters: its own, or that of the winner of its members. None = it enters none.
+        charges: by how much the use of this pool grows when that head starts.
+        borrows: whether that head borrows, here or further down.
+        number: of its valid place in the parent's tournament.
+        members: by their keys; some places are out of date.
+    """
+
+    pool: QuotaNode | None
+    parent: _Entrant | None
+    entry: _Entry | None = None
+    charges: Mapping[FlavorResource, int] = field(default_factory=dict)
+    borrows: bool = False
+    number: int = 0
+    members: list[tuple[_Key, int, _Entrant]] = field(default_factory=list)
+
+    def winner(self) -> _Entrant | None:
+        """The member with the least key."""
+        while self.members and self.members[0][1] != self.members[0][2].number:
+            heappop(self.members)
+        return self.members[0][2] if self.members else None
+
+
+class Ranking(ABC):
+    """The heads of all ClusterQueues in one of the two orders."""
+
+    def __init__(self, cycle: AdmissionCycle) -> None:
+        self._classes = cycle.classes
+        self._state = cycle.state
+        self._order = cycle.heads.order
+        self._use = cycle.state.later.quota
+        self._top: _Entrant = _Entrant(None, None)
+        self._queues: dict[str | None, _Entrant] = {}
+        self._numbers = 0
+
+    def put(self, heads: QueueHeads) -> None:
+        """Rank a queue again: its head, or its use, has changed. Without a head it is not heads."""
+        head = heads.head
+        if head is None:
+            self.drop(heads)
+            return
+        entrant = self._queues.get(heads.name)
+        if entrant is None:
+            pool = self._use.pools[heads.name] if heads.name is not None else None
+            entrant = self._queues[heads.name] = _Entrant(pool, self._above(pool))
+        request, height = self._asks(heads, head)
+        entrant.charges = request.charges if request is not None else _NO_CHARGES
+        entrant.borrows = False
+        rows = frozenset(row for row, need in entrant.charges.items() if need)
+        entrant.entry = _Entry(heads, head, height, rows, self._use.changes)
+        self._enter(entrant)
+
+    def drop(self, heads: QueueHeads) -> None:
+        """Rank it no longer."""
+        entrant = self._queues.get(heads.name)
+        if entrant is not None and entrant.entry is not None:
+            entrant.entry = None
+            self._enter(entrant)
+
+    def take(self) -> QueueHeads | None:
+        """The queue whose head is next, None when there is none. It must be put or dropped before the next is taken."""
+        while (first := self._top.entry) is not None and self._stale(first):
+            self.put(first.queue_heads)
+        return first.queue_heads if first is not None else None
+
+    def freed(self, queues: Iterable[str]) -> None:
+        """Quota of these ClusterQueues came free: those who share it may borrow less than before."""
+        roots = {self._use.pools[name].root for name in set(queues)}
+        for entrant in self._queues.values():
+            shares = entrant.pool is not None and entrant.pool.root in roots
+            if shares and entrant.entry is not None:
+                self.put(entrant.entry.queue_heads)
+
+    def _above(self, _pool: QuotaNode | None, /) -> _Entrant:
+        """The tournament that a pool enters."""
+        return self._top
+
+    @abstractmethod
+    def _key(self, entrant: _Entrant, entry: _Entry, /) -> _Key:
+        """The key of an entrant with the head that it enters."""
+
+    def _stale(self, _entry: _Entry, /) -> bool:
+        """Whether the key of the winner can be larger by now."""
+        return False
+
+    def _enter(self, entrant: _Entrant) -> None:
+        """Enter it again, and the winner one level up, to the top."""
+        while (parent := entrant.parent) is not None:
+            self._numbers += 1
+            entrant.number = self._numbers
+            if entrant.entry is not None:
+                key = self._key(entrant, entrant.entry)
+                heappush(parent.members, (key, entrant.number, entrant))
+            winner = parent.winner()
+            parent.entry = winner.entry if winner is not None else None
+            if winner is not None and winner.pool is not None and parent.pool is not None:
+                parent.borrows = winner.borrows
+                parent.charges = passed_up(winner.pool, self._use, winner.charges)
+            entrant = parent
+
+    # The request of a head, and its quota.
+
+    def _asks(self, heads: QueueHeads, head: Pending) -> tuple[GangRequest | None, int]:
+        """The flavors its head would get first, and how far up its cohorts it would borrow with them."""
+        queue = heads.queue
+        if queue is None or queue.cohort is None or head.blocked is not None:
+            return None, 0
+        if head.lease is not None:
+            return None, _LEASED
+        requests = [request for _, request in self._classes.of(head, queue).requests]
+        stops = queue.fungibility.when_can_borrow is WhenCan.MAY_STOP_SEARCH
+        best: GangRequest | None = None
+        lowest: Heights = ()
+        for request in requests:
+            if self._state.quota.fits(request):
+                heights = borrows(self._state, request)
+                if best is None or heights < lowest:
+                    best, lowest = request, heights
+                if stops:
+                    break
+        if best is not None:
+            return best, max(lowest, default=0)
+        if not requests:
+            return None, 0
+        return requests[0], min(map(self._alone, requests))
+
+    def _alone(self, request: GangRequest) -> int:
+        """Of a head that does not fit now: whether it would borrow even if its queue used nothing."""
+        assert request.queue is not None
+        nominal = self._state.quota.nominal(request.queue)
+        within = all(need <= nominal.get(row, 0) for row, need in request.charges.items())
+        return 0 if within else max(borrows(self._state, request), default=0)
+
+
+class ByBorrowing(Ranking):
+    """One tournament. Amounts used only grow until quota comes free, so a stale key is never too large."""
+
+    def _key(self, _entrant: _Entrant, entry: _Entry, /) -> _Key:
+        return entry.height, self._order.among(entry.head.workload, entry.queue_heads.queue)
+
+    def _stale(self, entry: _Entry, /) -> bool:
+        return entry.changes != self._use.changes
+
+
+class ByShare(Ranking):
+    """The tournaments of all cohorts: whether it would borrow, whether its share is endless, its share, its place."""
+
+    def __init__(self, cycle: AdmissionCycle) -> None:
+        super().__init__(cycle)
+        self._cohorts: dict[QuotaNode, _Entrant] = {}
+
+    def _above(self, pool: QuotaNode | None, /) -> _Entrant:
+        if pool is None or pool.parent is None:
+            return self._top
+        entrant = self._cohorts.get(pool.parent)
+        if entrant is None:
+            entrant = _Entrant(pool.parent, self._above(pool.parent))
+            self._cohorts[pool.parent] = entrant
+        return entrant
+
+    def _key(self, entrant: _Entrant, entry: _Entry, /) -> _Key:
+        pool, at = entrant.pool, place(entry.head.workload)
+        if pool is None or pool.parent is None:
+            return entrant.borrows, False, _NO_SHARE, at
+        share = share_of(pool, self._use, entrant.charges)
+        beyond = share.borrows_any(entry.rows)
+        entrant.borrows |= beyond
+        return beyond, share.endless, share.ratio, at

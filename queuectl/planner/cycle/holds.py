@@ -113,8 +113,12 @@ def hold_without_nodes(
         placement = _without_nodes(state, pending, request)
         needed = needed_checks(queue, placement, pending.ready_checks)
         makers = [rule.name for rule in queue.admission_checks if rule.provisions]
-        asked = [name for name in needed if name in makers]
-        if not placement.awaits_nodes or not asked or not (why or state.quota.fits(request)):
+        needed_makers = [name for name in needed if name in makers]
+        if (
+            not placement.awaits_nodes
+            or not needed_makers
+            or not (why or state.quota.fits(request))
+        ):
             continue
         if claims is not None:
             return NotMade((claims,))
@@ -125,7 +129,7 @@ def hold_without_nodes(
         reason = reason or short_of_quota(state, request)
         if reason is None:
             admission = TentativeAdmission(quota_only(request), ())
-            return Hold(admission, _text(_missing(pending, needed), asked, why), placement)
+            return Hold(admission, _text(_missing(pending, needed), needed_makers, why), placement)
         never.append(reason)
     return NotMade(tuple(sorted(never, key=lambda reason: reason.never_fits)))
 
@@ -139,10 +143,10 @@ def _claims(workload: Workload) -> Reason | None:
     return Reason(Code.SHAPE_NEVER_FITS, text, {"podSets": claiming})
 
 
-def _unasked(state: CycleState, pending: Pending, made: frozenset[str]) -> Reason | None:
+def _unasked(state: CycleState, pending: Pending, made_flavors: frozenset[str]) -> Reason | None:
     """Why no nodes of these flavors are requested now."""
     now = state.problem.snapshot.now
-    closed = {flavor: at for flavor, at in pending.unasked if flavor in made and at > now}
+    closed = {flavor: at for flavor, at in pending.unasked if flavor in made_flavors and at > now}
     if not closed:
         return None
     parts = [f"{flavor} before {format_time(at)}" for flavor, at in closed.items()]
@@ -171,9 +175,9 @@ def _without_nodes(state: CycleState, pending: Pending, request: GangRequest) ->
     return Placement(tuple(placed))
 
 
-def _text(missing: list[str], asked: list[str], why: tuple[Reason, ...]) -> str:
+def _text(missing: list[str], makers: list[str], why: tuple[Reason, ...]) -> str:
     if missing:
-        return f"its admission checks request its nodes: {', '.join(asked)}"
+        return f"its admission checks request its nodes: {', '.join(makers)}"
     cause = why[0].message if why else "none of them is in the cluster"
     return f"nodes were made for it, and it does not fit yet: {cause}"
 
@@ -194,7 +198,7 @@ def never_fits_templates(
     pending: Pending,
     queue: ClusterQueue,
     flavors: Flavors,
-    made: Collection[str],
+    made_flavors: Collection[str],
     solver: Solver,
 ) -> Reason | None:
     """Why the nodes that can be made for a gang can never hold it; None if they can, or if this is not known.
@@ -204,10 +208,10 @@ def never_fits_templates(
         pending: the gang.
         queue: its ClusterQueue.
         flavors: per podset, resource to flavor.
-        made: flavors for which a check makes nodes. PodSets with another flavor, or with one that has no template, are not judged.
+        made_flavors: flavors for which a check makes nodes. PodSets with another flavor, or with one that has no template, are not judged.
         solver: of the plan.
     """
-    described = _described(problem.snapshot.config, flavors, made)
+    described = _described(problem.snapshot.config, flavors, made_flavors)
     judged = list(_judged(problem.snapshot.config, pending.workload, flavors, described))
     if not judged:
         return None
@@ -221,10 +225,10 @@ def never_fits_templates(
 
 
 def _described(
-    config: QueueConfig, flavors: Flavors, made: Collection[str]
+    config: QueueConfig, flavors: Flavors, made_flavors: Collection[str]
 ) -> dict[str, NodeTemplate]:
     """The templates of the flavors of a gang for which nodes are made, by name of the flavor."""
-    names = {name for chosen in flavors for name in chosen.values() if name in made}
+    names = {name for chosen in flavors for name in chosen.values() if name in made_flavors}
     known = {name: config.flavors.get(name) for name in sorted(names)}
     return {
         name: flavor.node_template

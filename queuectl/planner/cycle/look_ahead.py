@@ -4,6 +4,9 @@ There, every second gang starts only if gangs admitted before it move, and each 
 gangs. The first of these searches therefore also asks for a place for the later gangs that sums do not refute. The cycle
 still considers each of them in queue order; a place that is found here is used if it is then free. No gang is refused because
 it has none, so the same gangs start, after fewer searches.
+
+Without it, plans of 50 gangs on 640 nodes, three quarters in use, take 1.2 to 1.7 times the solves and up to 1.4 times the processor time,
+and every second of them uses more domains. On 10,000 nodes, where there is room, it neither helps nor costs (``python -m tests.bench.ablate``).
 """
 
 from __future__ import annotations

@@ -120,11 +120,11 @@ class Refutations:
             solver = self.cycle.solver
             self._searched = _Searched(kind, solver.calls, solver.placements)
 
-    def _holds(self, known: _Refutation, root: QuotaNode | None) -> bool:
+    def _holds(self, refutation: _Refutation, root: QuotaNode | None) -> bool:
         """Whether all that it depends on is as it was."""
         if root in self._changed:
             return False
-        return not (known.on_nodes and (self._changed or self._changed_now))
+        return not (refutation.on_nodes and (self._changed or self._changed_now))
 
     def learn(self, pending: Pending, queue: ClusterQueue | None) -> None:
         """The gang was considered: store the proof, if later cycles can rely on it."""

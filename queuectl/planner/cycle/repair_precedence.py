@@ -62,18 +62,18 @@ class Repairs:
             else:
                 self._record(gang.workload.uid, done)
 
-    def _apply(self, uid: str, done: Repaired | AwaitingRepair) -> None:
+    def _apply(self, uid: str, repair_result: Repaired | AwaitingRepair) -> None:
         self._changes[uid] = ExitStack()
-        for undo in done.changes(self._cycle.state):
+        for undo in repair_result.changes(self._cycle.state):
             self._changes[uid].callback(undo)
 
-    def _record(self, uid: str, done: Repaired | AwaitingRepair) -> None:
-        self._done[uid] = done
-        self._apply(uid, done)
-        if isinstance(done, AwaitingRepair):
-            self._cycle.preempted.extend(done.victims)
-            self._cycle.unproved |= done.proof is not Proof.OPTIMAL
-            self._cycle.waiting_repairs.append(done.refusal(self._cycle.problem))
+    def _record(self, uid: str, repair_result: Repaired | AwaitingRepair) -> None:
+        self._done[uid] = repair_result
+        self._apply(uid, repair_result)
+        if isinstance(repair_result, AwaitingRepair):
+            self._cycle.preempted.extend(repair_result.victims)
+            self._cycle.unproved |= repair_result.proof is not Proof.OPTIMAL
+            self._cycle.waiting_repairs.append(repair_result.refusal(self._cycle.problem))
 
     def _without_repairs(self, gang: Candidate, refuted: Refuted) -> Outcome:
         """The outcome for a gang that was refuted beside the repairs."""

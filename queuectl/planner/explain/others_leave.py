@@ -31,7 +31,7 @@ from queuectl.planner.preempt.cost import layers
 from queuectl.planner.preempt.find import Blocked
 from queuectl.planner.preempt.rules import why_not
 from queuectl.planner.preempt.running import CandidateTable, table_of
-from queuectl.planner.preempt.search import Found
+from queuectl.planner.preempt.search import BestVictims
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.reasons.words import some
@@ -155,7 +155,7 @@ def _ending(
 
 def _exits(
     ctx: GangContext, state: CycleState, request: GangRequest, queue: ClusterQueue
-) -> tuple[CandidateTable, Found]:
+) -> tuple[CandidateTable, BestVictims]:
     """The search for them under one choice of flavors."""
     staying = {gang.workload.uid for gang in ctx.strangers}
     gone = frozenset(g.workload.uid for g in ctx.snapshot.admitted if g.workload.uid not in staying)

@@ -1,30 +1,169 @@
 """The loss of an eviction, in GPU-seconds, and the layers of a set's cost as integers a solver can minimize.
 
-An eviction loses GPUs x time since the last checkpoint x utilization, plus a restart. Pods without GPUs count as a part of GPUs
-(:mod:`queuectl.planner.preempt.sizes`), and their utilization as 1, because it is that of GPUs. Unknown is not idle (invariant I5):
-utilization that was not measured counts as 1. Silence about checkpoints does not make a gang dearer without bound: one that
-declared none is taken to save as often as the others do, by the median of their times.
+An eviction loses GPUs x time since the last checkpoint x utilization, plus a restart. Pods without GPUs count as a part of GPUs, and their
+utilization as 1, because it is that of GPUs. Unknown is not idle (invariant I5): utilization that was not measured counts as 1. Silence
+about checkpoints does not make a gang dearer without bound: one that declared none is taken to save as often as the others do, by the
+median of their times.
 
 Layers are lexicographic. As many as fit below the solver's safe range become one weighted sum; the rest follow as later
 goals, each with the optimum of those before it as a row.
+
+The size of a gang in GPUs also compares waits:
+
+- A pod with GPUs counts as its GPUs (:mod:`queuectl.domain.gpus`).
+- Each other accelerator counts as one GPU, but all accelerators of a node as at most ``ACCELERATORS_OF_NODE``.
+- Any pod counts as at least its share of a node, times ``NODE``: a CPU is worth less than a GPU.
+
+The *share of a node* is that of the resource of which the pod requests the largest part of a node. A node has the largest amount that any
+node of the fleet has. A request therefore counts the same on each node, and after its node is deleted. Without a node that has the
+resource, ``_USUAL`` counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from queuectl.domain.devices import IMPLICIT_RESOURCE, stands_for_claims
+from queuectl.domain.fleet import Fleet
+from queuectl.domain.gpus import MOST_GPUS, GpuWeights, is_accelerator
 from queuectl.domain.plan import Cost
+from queuectl.domain.quantity import CPU, MEMORY, PODS, Resources
 from queuectl.domain.queues import DEFAULT_VICTIM_ORDER, VictimKey
-from queuectl.domain.snapshot import Admitted
+from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.domain.workload import Placement, PodSet, Workload
+from queuectl.planner.cache import PlannerCache
 from queuectl.planner.model.builder import stages
-from queuectl.planner.preempt.sizes import Sizes
-from queuectl.planner.problem.fleet import Ints, Mask
+from queuectl.planner.problem.fleet import Ints, Mask, is_planner_row
+
+# ---- Sizes in GPUs
+
+
+NODE: Final = 0.5
+"""GPUs that all of a node counts as for pods without accelerators."""
+
+ACCELERATORS_OF_NODE: Final = 8
+"""GPUs that all accelerators of a node count as, if they are more: units of a resource can be cores or parts of a device."""
+
+_USUAL: Final = {CPU: 64_000, MEMORY: 256 << 30, PODS: 110}
+_USUAL_DEVICES: Final = 8
+_KEPT: Final = 4096
+_KEPT_GANGS: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class GangSize:
+    """GPUs that the pods of a gang count as: of pods with accelerators, whose use can be measured, and of all others."""
+
+    accelerators: float
+    without_accelerators: float
+
+    @property
+    def total(self) -> float:
+        return self.accelerators + self.without_accelerators
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Sizes:
+    """Sizes of gangs on the nodes of one fleet.
+
+    Attributes:
+        weights: of the resources that the configuration names. They count by their weight alone.
+        largest: the largest amount of each resource on one node.
+    """
+
+    weights: GpuWeights
+    largest: Resources
+    _known: dict[tuple[Resources, float], tuple[float, bool]] = field(default_factory=dict)
+    _running: dict[tuple[int, int], tuple[Workload, Placement, GangSize]] = field(
+        default_factory=dict
+    )
+
+    def of_running(self, gang: Admitted) -> GangSize:
+        """The size of a gang that runs; none for pods it started without, or that are done."""
+        key = (id(gang.workload), id(gang.placement))
+        known = self._running.get(key)
+        if known is None:
+            if len(self._running) >= _KEPT_GANGS:
+                self._running.clear()
+            placed = ((p, gang.placement.of(p.name)) for p in gang.workload.podsets)
+            pods = ((p, p.count if at is None else at.pods_of(p)) for p, at in placed)
+            size = self._of(float(gang.gpus), pods)
+            # Kept with the size, so that their ids name them.
+            known = self._running[key] = gang.workload, gang.placement, size
+        return known[2]
+
+    def of_waiting(self, workload: Workload) -> GangSize:
+        """The size of a gang with all of its pods."""
+        return self._of(float(workload.gpus), ((p, p.count) for p in workload.podsets))
+
+    def _of(self, gpus: float, podsets: Iterable[tuple[PodSet, int]]) -> GangSize:
+        others, with_gpus = 0.0, gpus > 0
+        for podset, pods in podsets:
+            if with_gpus and stands_for_claims(podset.name):
+                continue  # the GPUs of claims that pods share count once for the gang
+            more, accelerated = self._more(podset)
+            if accelerated:
+                gpus += more * pods
+            else:
+                others += more * pods
+        return GangSize(min(gpus, MOST_GPUS), min(others, MOST_GPUS))
+
+    def _more(self, podset: PodSet) -> tuple[float, bool]:
+        """The GPUs that a pod counts as in addition to its own, and whether it has accelerators."""
+        key = (podset.shape.requests, float(podset.gpus.each))
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            known = self._known[key] = self._count(*key)
+        return known
+
+    def _count(self, requests: Resources, gpus: float) -> tuple[float, bool]:
+        accelerators, share = gpus, 0.0
+        given = dict(self.weights.configured)
+        for name, amount in requests.items():
+            if name in given or self.weights.of(name) or is_planner_row(name):
+                continue
+            part = amount / (self.largest[name] or _usual(name) or amount)
+            if is_accelerator(name.removeprefix(IMPLICIT_RESOURCE)):
+                accelerators = max(accelerators, min(amount, ACCELERATORS_OF_NODE * part))
+            elif self.largest[name] or _usual(name):
+                share = max(share, part)
+        return max(accelerators, NODE * share) - gpus, accelerators > 0
+
+
+def sizes_of(snapshot: Snapshot, cache: PlannerCache | None = None) -> Sizes:
+    """The sizes of gangs of a snapshot; ``cache``: of the planner."""
+    weights = snapshot.config.rules.accounting.gpus
+    known = cache.get(snapshot.fleet, Sizes) if cache is not None else None
+    if known is None or known.weights != weights:
+        known = Sizes(weights, _largest(snapshot.fleet))
+        if cache is not None:
+            cache.keep(snapshot.fleet, known)
+    return known
+
+
+def _largest(fleet: Fleet) -> Resources:
+    largest: dict[str, int] = {}
+    for amounts in {id(n.allocatable): n.allocatable for n in fleet.nodes}.values():
+        for name, amount in amounts.items():
+            largest[name] = max(largest.get(name, 0), amount)
+    return Resources(largest)
+
+
+def _usual(resource: str) -> int:
+    """The usual amount of a node; 0 for a resource of which nothing is known."""
+    return _USUAL.get(resource, _USUAL_DEVICES if "/" in resource else 0)
+
+
+# ---- Lost work
+
 
 # GPU-seconds every eviction loses beside its work: images, containers and rendezvous, about a minute of one GPU. It
 # keeps an idle victim from being free, so that no needless one is ever taken.
@@ -45,7 +184,7 @@ class Ages:
     checkpoint: NDArray[np.float64]
     utilization: NDArray[np.float64]
     accelerators: NDArray[np.float64]
-    others: NDArray[np.float64]
+    without_accelerators: NDArray[np.float64]
     restart: Ints
 
     def lost_work(self, now: float, among: Mask) -> Ints:
@@ -59,7 +198,9 @@ class Ages:
         typical = self._typical(now, among)
         since = np.maximum(self.started, np.where(np.isnan(saved), typical, saved))
         used = np.where(np.isnan(self.utilization), 1.0, np.clip(self.utilization, 0.0, 1.0))
-        work = np.ceil((self.accelerators * used + self.others) * np.maximum(0.0, now - since))
+        work = np.ceil(
+            (self.accelerators * used + self.without_accelerators) * np.maximum(0.0, now - since)
+        )
         return np.minimum(work, MOST_WORK).astype(np.int64) + self.restart
 
     def known_starts(self, now: float, among: Mask) -> NDArray[np.float64]:
@@ -83,7 +224,7 @@ def ages_of(gangs: Sequence[Admitted], sizes: Sizes) -> Ages:
         np.array([nan if g.checkpoint_at is None else g.checkpoint_at for g in gangs], np.float64),
         np.array([nan if g.utilization is None else g.utilization for g in gangs], np.float64),
         np.array([size.accelerators for size in gpus], dtype=np.float64),
-        np.array([size.others for size in gpus], dtype=np.float64),
+        np.array([size.without_accelerators for size in gpus], dtype=np.float64),
         np.array([_restart(g) for g in gangs], dtype=np.int64),
     )
 
@@ -118,7 +259,7 @@ class Goal:
     weight: Ints
     rank_weight: int = 0
 
-    def value(self, victims: Mask, rank: Ints) -> int:
+    def cost(self, victims: Mask, rank: Ints) -> int:
         highest = int(rank[victims].max(initial=0))
         return int(self.weight[victims].sum()) + self.rank_weight * highest
 

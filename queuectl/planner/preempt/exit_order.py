@@ -59,13 +59,13 @@ class CandidateOrder(Protocol):
     """A rule about which candidates can be evicted together.
 
     Attributes:
-        others: the candidates that it is about.
+        other_queues: the candidates that it is about.
         unordered: those among them that can be evicted whatever the others do.
         certain: it refuses no set that is legal.
         narrowing: a part of a legal set is legal.
     """
 
-    others: OtherQueues
+    other_queues: OtherQueues
     unordered: frozenset[int]
     certain: bool = True
     narrowing: bool = True
@@ -88,16 +88,16 @@ class CandidateOrder(Protocol):
         """Whether these may all be evicted."""
         return all(
             self.allows(common_pool, theirs, victims)
-            for common_pool, theirs in self.others.by_top(victims)
+            for common_pool, theirs in self.other_queues.by_top(victims)
         )
 
     def joining(self, order: Iterable[int], before: Iterable[int]) -> Iterator[int]:
         """Of gangs that would be evicted one after the other, those that are legal with the ones before."""
         gone = set(before)
-        below = {common_pool.top: theirs for common_pool, theirs in self.others.by_top(gone)}
+        below = {common_pool.top: theirs for common_pool, theirs in self.other_queues.by_top(gone)}
         for gang in order:
-            if gang in self.others.owner:
-                common_pool = self.others.common_pool(gang)
+            if gang in self.other_queues.owner:
+                common_pool = self.other_queues.common_pool(gang)
                 theirs = below.setdefault(common_pool.top, [])
                 if not self.allows(common_pool, [*theirs, gang], gone):
                     continue
@@ -278,7 +278,7 @@ class Reclaim(CandidateOrder):
             than the cluster. (Kueue asks this of the last one only, and counts every gang.)
     """
 
-    others: OtherQueues
+    other_queues: OtherQueues
     unordered: frozenset[int] = frozenset()
     must_stay_out: frozenset[int] = frozenset()
     _rows: dict[QuotaNode, _ReturnRows] = field(default_factory=dict)
@@ -293,7 +293,7 @@ class Reclaim(CandidateOrder):
             return False
         if self.must_stay_out.isdisjoint(victims):
             return True
-        others, use = self.others, self.others.shortfall.use
+        others, use = self.other_queues, self.other_queues.shortfall.use
         with others.without(use, victims):
             return all(
                 others.stays_out(use, victims, v, others.common_pool(v).below)
@@ -303,9 +303,9 @@ class Reclaim(CandidateOrder):
 
     def _stay_over(self, top: QuotaNode, victims: list[int]) -> bool:
         """Whether a member, and all pools in it, use more than their own until their last victims leave."""
-        shortfall, quota = self.others.shortfall, self.others.table.quota
+        shortfall, quota = self.other_queues.shortfall, self.other_queues.table.quota
         if top.members:
-            return bool(self.others.lasts(shortfall.use, top, victims, shortfall.over))
+            return bool(self.other_queues.lasts(shortfall.use, top, victims, shortfall.over))
         for row in (
             shortfall.rows
         ):  # of one ClusterQueue sums say the same: the last victim is the one with most
@@ -316,22 +316,24 @@ class Reclaim(CandidateOrder):
         return False
 
     def cuts(self, victims: Collection[int]) -> Iterator[Cut]:
-        for common_pool, theirs in self.others.by_top(victims):
+        for common_pool, theirs in self.other_queues.by_top(victims):
             if self.allows(common_pool, theirs, victims):
                 continue
             core = self.core(common_pool, [v for v in theirs if v not in self.unordered], victims)
             among = core  # what yields to one victim may not yield to another one like it
             if not self._stay_over(common_pool.top, core):
-                among = self.others.lifted(core, self.others.shortfall.rows)
+                among = self.other_queues.lifted(core, self.other_queues.shortfall.rows)
             yield dict.fromkeys((g for g in among if g not in self.unordered), 1), len(core) - 1
 
     def constrain(self, building: VictimModel) -> None:
         """Sums per ClusterQueue of the gangs that must not be able to return; cuts cover the rest."""
         bound = [g for g in building.gangs if g not in self.unordered]
-        for common_pool, theirs in self.others.by_top(bound):
+        for common_pool, theirs in self.other_queues.by_top(bound):
             queue = common_pool.top
             if not queue.members:
-                rows = self._rows.get(queue) or _ReturnRows(self.others, queue, self.must_stay_out)
+                rows = self._rows.get(queue) or _ReturnRows(
+                    self.other_queues, queue, self.must_stay_out
+                )
                 self._rows[queue] = rows
                 rows.constrain(building, theirs)
 
@@ -344,12 +346,14 @@ class _ReturnRows:
     other victims, the queue uses more than its own of a row as long as the other victims that do not yield to v are charged at most
     spare(v) = use - quota - L(v) - 1.
 
+    Cuts alone would say the same: 128 pods in a block of 5,000 nodes, with gangs of ten ClusterQueues, then take five times the models.
+
     Attributes:
         pool: of the ClusterQueue.
         must_stay_out: the candidates that must not be able to come back within the queue's own.
     """
 
-    others: OtherQueues
+    other_queues: OtherQueues
     pool: QuotaNode
     must_stay_out: frozenset[int]
     _over: list[FlavorResource] = field(init=False)
@@ -357,7 +361,7 @@ class _ReturnRows:
     _places: dict[int, Place] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        shortfall = self.others.shortfall
+        shortfall = self.other_queues.shortfall
         self._over = [
             row for row in sorted(shortfall.rows) if shortfall.use.beyond(self.pool, row) > 0
         ]
@@ -402,7 +406,7 @@ class _ReturnRows:
                     model.at_most([leaving, any_leaves], [1, total - most], total)
 
     def _amount(self, gang: int, row: FlavorResource) -> int:
-        amounts = self.others.table.quota.get((self.pool.name, *row))
+        amounts = self.other_queues.table.quota.get((self.pool.name, *row))
         return int(amounts[gang]) if amounts is not None else 0
 
     def _charged(self, gangs: Iterable[int], row: FlavorResource) -> dict[int, int]:
@@ -412,9 +416,9 @@ class _ReturnRows:
     def _spared(self, gang: int, row: FlavorResource) -> int:
         """The largest charges of other victims beside one; -1 for one that asks nothing of the row."""
         if gang not in self._spare:
-            victim, name = self.others.table.gangs[gang], self.pool.name
-            below = self.others.returning.yields(victim, name, ())
-            use = self.others.shortfall.use
+            victim, name = self.other_queues.table.gangs[gang], self.pool.name
+            below = self.other_queues.returning.yields(victim, name, ())
+            use = self.other_queues.shortfall.use
             self._spare[gang] = {
                 at: use.beyond(self.pool, at) - below.get((name, *at), 0) - 1
                 for at in self._over
@@ -423,13 +427,13 @@ class _ReturnRows:
         return self._spare[gang].get(row, -1)
 
     def _bound(self, gang: int) -> Place | None:
-        return self.others.returning.bound(self.others.table.gangs[gang])
+        return self.other_queues.returning.bound(self.other_queues.table.gangs[gang])
 
     def _place(self, gang: int) -> Place:
         """The place of a gang among those that yield to others of its ClusterQueue; the highest for one that yields to none."""
         if gang not in self._places:
-            victim = self.others.table.gangs[gang]
-            gives_way = victim.evictable and self.others.returning.gives_way(victim.workload)
+            victim = self.other_queues.table.gangs[gang]
+            gives_way = victim.evictable and self.other_queues.returning.gives_way(victim.workload)
             self._places[gang] = place_of(victim.workload) if gives_way else _HIGHEST
         return self._places[gang]
 
@@ -447,22 +451,22 @@ class Fair(CandidateOrder):
         unbound: the preemptor's queue stays within its nominal quota of what it contends for.
     """
 
-    others: OtherQueues
+    other_queues: OtherQueues
     strategies: tuple[FairStrategy, ...]
     unordered: frozenset[int] = frozenset()
     use: QuotaUse = field(init=False)
     narrowing = False
 
     def __post_init__(self) -> None:
-        shortfall = self.others.shortfall
+        shortfall = self.other_queues.shortfall
         self.use = shortfall.use.copy()
         for row, need in shortfall.needs.items():
             self.use.add((shortfall.queue, *row), need)
         self.unbound = shortfall.within_nominal
 
     def legal(self, victims: Collection[int]) -> bool:
-        inside = [v for v in victims if v not in self.others.owner]
-        return self._leave(self.others.by_top(victims), inside, [])
+        inside = [v for v in victims if v not in self.other_queues.owner]
+        return self._leave(self.other_queues.by_top(victims), inside, [])
 
     def allows(
         self, common_pool: CommonPool, theirs: Sequence[int], gone: Collection[int], /
@@ -514,7 +518,7 @@ class Fair(CandidateOrder):
 
     def _ranks(self, level: int, gone: Collection[int], last: Collection[int]) -> tuple[Rank, Rank]:
         """The preemptor's share below a level while the first strategy is in force, and when all on its side have left."""
-        use, others = self.use, self.others
+        use, others = self.use, self.other_queues
         own = others.shortfall.path[level - 1]
         mine = [g for g in gone if self._inside(g, level)]
         early = [g for g in mine if g not in last]
@@ -526,23 +530,23 @@ class Fair(CandidateOrder):
 
     def _borrow_again(self, theirs: list[int]) -> bool:
         """Whether each of them that could displace the preemptor would have to borrow in its ClusterQueue to return."""
-        use, others = self.use, self.others
-        with others.without(use, theirs):
+        use, other_queues = self.use, self.other_queues
+        with other_queues.without(use, theirs):
             return all(
-                others.stays_out(
+                other_queues.stays_out(
                     use,
                     theirs,
                     victim,
-                    others.common_pool(victim).below[:1],
+                    other_queues.common_pool(victim).below[:1],
                     alone=not self.unbound,
                 )
                 for victim in theirs
-                if others.returning.threatens(others.table.gangs[victim])
+                if other_queues.returning.threatens(other_queues.table.gangs[victim])
             )
 
     def _stay_out(self, top: QuotaNode, theirs: list[int], ours: Rank) -> bool:
         """Whether none of them that could displace the preemptor would have the smaller share if it returned."""
-        use, others = self.use, self.others
+        use, others = self.use, self.other_queues
         with others.without(use, theirs):
             return all(
                 others.with_back(use, theirs, victim, lambda: ours <= share_of(top, use).rank)
@@ -552,11 +556,13 @@ class Fair(CandidateOrder):
 
     def _inside(self, gang: int, level: int) -> bool:
         """Whether a gang's exit counts on the preemptor's side below this level."""
-        return gang not in self.others.owner or self.others.common_pool(gang).level < level
+        return (
+            gang not in self.other_queues.owner or self.other_queues.common_pool(gang).level < level
+        )
 
     def _splits(self, theirs: Sequence[int]) -> Iterator[list[int]]:
         """Which may leave by the last strategy while the others leave by the first: none, then ever more."""
-        if self.unbound or not self._second:
+        if self.unbound or FairStrategy.LESS_THAN_INITIAL_SHARE not in self.strategies:
             yield []
             return
         if self.strategies[0] is FairStrategy.LESS_THAN_INITIAL_SHARE:
@@ -565,7 +571,7 @@ class Fair(CandidateOrder):
         yield []
         queues: dict[str, list[int]] = {}
         for gang in theirs:
-            queues.setdefault(self.others.owner[gang], []).append(gang)
+            queues.setdefault(self.other_queues.owner[gang], []).append(gang)
         tried = 0
         for size in range(1, len(queues) + 1):
             for some in combinations(queues.values(), size):
@@ -580,7 +586,7 @@ class Fair(CandidateOrder):
         self, top: QuotaNode, theirs: list[int], last: list[int], first: Rank, second: Rank
     ) -> bool:
         """Whether all may leave, ``last`` by their share before, the others by the one after."""
-        use, others = self.use, self.others
+        use, others = self.use, self.other_queues
         able = others.lasts(use, top, theirs, self._borrows, last)
         if not able or self.unbound:
             return bool(able)
@@ -603,10 +609,10 @@ class Fair(CandidateOrder):
     def cuts(self, victims: Collection[int]) -> Iterator[Cut]:
         """Too many below one pool, as long as the preemptor's share does not fall any further."""
         bound = [v for v in victims if v not in self.unordered]
-        for common_pool, theirs in self.others.by_top(bound):
+        for common_pool, theirs in self.other_queues.by_top(bound):
             level, top = common_pool.level, common_pool.top
             now = [v for v in victims if self._inside(v, level)]
-            best = [g for g in range(self.others.table.size) if self._inside(g, level)]
+            best = [g for g in range(self.other_queues.table.size) if self._inside(g, level)]
             for gone in (best, now):
                 if self.allows(common_pool, theirs, gone):
                     continue
@@ -614,7 +620,7 @@ class Fair(CandidateOrder):
                 among = core  # what yields to one victim may not yield to another one like it
                 ranks = self._ranks(level, gone, [])
                 if not any(self._passes(top, core, s, *ranks) for s in self._splits(core)):
-                    among = self.others.lifted(core, top.parent.subtree if top.parent else ())
+                    among = self.other_queues.lifted(core, top.parent.subtree if top.parent else ())
                 left = sorted(set(best) - set(gone))
                 among = [g for g in among if g not in self.unordered]
                 yield dict.fromkeys(among, 1) | dict.fromkeys(left, -len(among)), len(core) - 1
@@ -622,8 +628,3 @@ class Fair(CandidateOrder):
 
     def constrain(self, building: VictimModel) -> None:
         """Nothing: shares are compared on whole sets, and what fails is cut off."""
-
-    @property
-    def _second(self) -> bool:
-        """Whether the second strategy is in force."""
-        return FairStrategy.LESS_THAN_INITIAL_SHARE in self.strategies

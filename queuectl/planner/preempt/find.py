@@ -15,15 +15,13 @@ The search, in the order of what proves most for least:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
-from queuectl.domain.plan import Preemption, PreemptionReason, Proof
+from queuectl.domain.plan import Preemption, Proof
 from queuectl.domain.queues import ClusterQueue, VictimKey
-from queuectl.domain.rules import FairStrategy
 from queuectl.domain.snapshot import Admitted
 from queuectl.planner.capacity.node_counts import NodeCounts, add_at
 from queuectl.planner.capacity.reservations import awaited
@@ -31,25 +29,10 @@ from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.placement.feasible import refuted_by_sums
 from queuectl.planner.placement.greedy import find
 from queuectl.planner.preempt.cost import Goal, complete, goals, layers, older_of
-from queuectl.planner.preempt.exit_order import CandidateOrder, Fair, OtherQueues, Reclaim
-from queuectl.planner.preempt.rules import (
-    BY_PLACE,
-    BY_SHARE,
-    FOR_ROOM,
-    IDLE,
-    IDLE_WITHOUT_BORROWING,
-    IN_TURN,
-    WHILE_BORROWING,
-    WITHIN,
-    WITHOUT_BORROWING,
-    JointCondition,
-    PreemptionRule,
-    rules_within,
-)
-from queuectl.planner.preempt.running import CandidateTable, EvictionScope, Preemptor
-from queuectl.planner.preempt.search import EvictionConstraints, Found, Search
+from queuectl.planner.preempt.rules import CandidateSet, candidate_sets
+from queuectl.planner.preempt.running import CandidateTable, EvictionScope
+from queuectl.planner.preempt.search import BestVictims, EvictionConstraints, Search
 from queuectl.planner.preempt.shortage import shortfall_of
-from queuectl.planner.problem.fleet import Ints
 from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import GangRequest, quota_only
 from queuectl.planner.solver import Solver
@@ -118,18 +101,18 @@ def patient(request: GangRequest, solver: Solver) -> bool:
 
 
 def _answer(
-    state: CycleState, request: GangRequest, candidate_set: CandidateSet, found: Found
+    state: CycleState, request: GangRequest, candidate_set: CandidateSet, best_set: BestVictims
 ) -> Victims:
     table = candidate_set.table
-    victims = sorted(found.victims or ())
+    victims = sorted(best_set.victims or ())
     node_counts = _placed(state, request, [table.gangs[v] for v in victims])
     uid = request.pending.workload.uid
     evicted = (
         Preemption(table.gangs[v].workload.uid, uid, table.cost(v), candidate_set.reason(v).value)
         for v in victims
     )
-    proof = Proof.OPTIMAL if found.proved else Proof.FEASIBLE
-    placed = node_counts if node_counts is not None else found.node_counts
+    proof = Proof.OPTIMAL if best_set.proved else Proof.FEASIBLE
+    placed = node_counts if node_counts is not None else best_set.node_counts
     return Victims(tuple(evicted), placed, proof)
 
 
@@ -144,7 +127,7 @@ def _placed(
     taken = {uid for uids in state.awaited.values() for uid in uids}
     leaving = sorted(state.leaving.items(), key=lambda item: (item[0] in taken, item[0]))
     waits = [*evicted, *(gang for uid, gang in leaving if uid in for_quota)]
-    others = [gang for uid, gang in leaving if uid not in for_quota]
+    other_leaving = [gang for uid, gang in leaving if uid not in for_quota]
     later = state.later.free.copy()
     for gang in evicted:
         add_at(later, *state.problem.use_of(gang))
@@ -156,12 +139,14 @@ def _placed(
         np.minimum(free, later, out=free)
         return find(request, free, lambda shape: caps(free, shape))
 
-    while (found := placed(())) is None and others and placed(others) is not None:
+    while (found := placed(())) is None and other_leaving and placed(other_leaving) is not None:
         needed = bisect_left(
-            range(len(others)), True, key=lambda n: placed(others[: n + 1]) is not None
+            range(len(other_leaving)),
+            True,
+            key=lambda n: placed(other_leaving[: n + 1]) is not None,
         )
-        waits.append(others[needed])
-        others = others[:needed]
+        waits.append(other_leaving[needed])
+        other_leaving = other_leaving[:needed]
     return found
 
 
@@ -180,7 +165,7 @@ class Blocked:
         self.free = self.state.later.free
         self.keys = complete(self.queue.victim_order)
 
-    def solve(self) -> Found:
+    def solve(self) -> BestVictims:
         """The least victims; without any and ``proved``, none exist."""
         self.solver.placements += 1
         least = self._least_rank()
@@ -193,7 +178,7 @@ class Blocked:
             proved = found.proved
             if not proved and patient(self.request, self.solver):
                 break
-        return Found(proved=proved)
+        return BestVictims(proved=proved)
 
     def _ranks(self, least: int) -> Iterable[int]:
         """Priorities to which candidates are limited, one after the other; 0 = no gang leaves."""
@@ -230,143 +215,9 @@ class Blocked:
         shortfall = shortfall_of(self.state, self.request, self.request.queue)
         return EvictionConstraints(table, shortfall.deficits(table.quota, table.size), shortfall)
 
-    def _search(self, table: CandidateTable) -> Found:
+    def _search(self, table: CandidateTable) -> BestVictims:
         terms = self._terms(table)
         search = Search(self.request, self.free, table, terms, self.solver)
         found = search.run(self._goals(table))
         found.proved &= terms.certain
         return found
-
-
-# Sets of candidates.
-
-
-@dataclass(eq=False)
-class CandidateSet:
-    """Candidates under the same rule of eviction.
-
-    Attributes:
-        table: the candidates, C of them.
-        rules: the rules that name them, the first that does counts.
-        kinds: the number of the rule of each. Shape (C,).
-        borrows: whether the preemptor's queue may use more than its nominal quota then.
-        strategies: of fair sharing; empty where shares do not count.
-    """
-
-    by: Preemptor
-    table: CandidateTable
-    rules: tuple[PreemptionRule, ...]
-    kinds: Ints
-    borrows: bool = True
-    strategies: tuple[FairStrategy, ...] = ()
-
-    def reason(self, gang: int) -> PreemptionReason:
-        return self.rules[int(self.kinds[gang])].reason
-
-    def terms(self, table: CandidateTable) -> EvictionConstraints:
-        """The terms for the gangs of the set up to some priority."""
-        shortfall = self.by.shortfall
-        deficits = shortfall.deficits(table.quota, table.size, borrows=self.borrows)
-        own = all(
-            self.rules[kind] in (WITHIN, IN_TURN) for kind in set(self.kinds[: table.size].tolist())
-        )
-        return EvictionConstraints(table, deficits, shortfall, None if own else self._order)
-
-    @cached_property
-    def _order(self) -> CandidateOrder | None:
-        """The condition of all candidates of the set; it holds for those up to some priority as well."""
-        others = OtherQueues(self.by.shortfall, self.table, self.by.returning)
-        if not others.owner:
-            return None
-        unordered = self._leaving(JointCondition.NONE) & others.owner.keys()
-        if self.strategies:
-            return Fair(others, self.strategies, unordered)
-        must_stay_out = self._leaving(JointCondition.FOR_GOOD) if self.borrows else frozenset()
-        dangerous = (g for g in others.owner if self.by.returning.threatens(self.table.gangs[g]))
-        return Reclaim(others, unordered, (must_stay_out | frozenset(dangerous)) - unordered)
-
-    def _leaving(self, joint_condition: JointCondition) -> frozenset[int]:
-        """The gangs of the rules that bind them so."""
-        numbers = [
-            n for n, rule in enumerate(self.rules) if rule.joint_condition is joint_condition
-        ]
-        return frozenset(np.flatnonzero(np.isin(self.kinds, numbers)).tolist())
-
-
-def candidate_sets(
-    state: CycleState,
-    request: GangRequest,
-    queue: ClusterQueue,
-    candidates: EvictionScope = EvictionScope.LEGAL,
-) -> list[list[CandidateSet]]:
-    """The gangs that ``request`` may evict, as alternatives: sets that are compared, then those that count only if none before does.
-
-    Sets of candidates that could not free the quota it lacks are left out.
-
-    Args:
-        state: capacity and quota at this point of the cycle.
-        request: of a gang that waits, or of a repair.
-        queue: the ClusterQueue whose policies count.
-        candidates: which of them are considered.
-    """
-    by = Preemptor(state, request, queue, dry=candidates is EvictionScope.DRY_RUN)
-    found = [list(_with_idle(by))] if by.idle.any() else []
-    if candidates is EvictionScope.LEGAL:
-        found += _by_share(by) if by.fair else _classic(by)
-    return found
-
-
-def _classic(by: Preemptor) -> list[list[CandidateSet]]:
-    reclaims = (*rules_within(by), BY_PLACE, WHILE_BORROWING)
-    joint_condition = list(_with_idle(by, *reclaims))
-    all_rules = (*reclaims, WITHOUT_BORROWING)
-    others = WITHOUT_BORROWING.names(by) & ~BY_PLACE.names(by)
-    if others.any() and by.may_go_without_borrowing:
-        joint_condition += _scheme(by, *all_rules, borrows=False)
-    return [joint_condition, *_for_room(by, all_rules)]
-
-
-def _by_share(by: Preemptor) -> list[list[CandidateSet]]:
-    strategies = by.state.problem.snapshot.config.rules.fair_sharing
-    within = rules_within(by)
-    room = _for_room(by, within)
-    if not BY_SHARE.names(by).any():
-        return [list(_with_idle(by, *within)), *room]
-    rules = (*within, BY_PLACE, BY_SHARE)
-    tried = (strategies[: n + 1] for n in range(len(strategies)))
-    return [*(list(_with_idle(by, *rules, strategies=some)) for some in tried), *room]
-
-
-def _for_room(by: Preemptor, rules: Sequence[PreemptionRule]) -> list[list[CandidateSet]]:
-    more = FOR_ROOM.names(by)
-    for rule in rules:
-        more = more & ~rule.names(by)
-    return [_scheme(by, *rules, FOR_ROOM, borrows=False)] if more.any() else []
-
-
-def _with_idle(
-    by: Preemptor, *rules: PreemptionRule, strategies: tuple[FairStrategy, ...] = ()
-) -> Iterator[CandidateSet]:
-    """The gangs that some rules name and those that are idle; some of these only for a preemptor that does not borrow."""
-    yield from _scheme(by, *rules, strategies=strategies)
-    if by.guarded.any():
-        yield from _scheme(by, *rules, borrows=False, strategies=strategies)
-
-
-def _scheme(
-    by: Preemptor,
-    *rules: PreemptionRule,
-    borrows: bool = True,
-    strategies: tuple[FairStrategy, ...] = (),
-) -> list[CandidateSet]:
-    """The gangs that some rules name, or that are idle; none where they could not free the quota that is missing."""
-    rules = (IDLE if borrows else IDLE_WITHOUT_BORROWING, *rules)
-    kinds = np.full(len(by.running.gangs), -1, dtype=np.int64)
-    for number, rule in enumerate(rules):
-        kinds[(kinds < 0) & rule.names(by)] = number
-    legal = kinds >= 0
-    deficits = by.shortfall.deficits(by.running.quota, len(legal), borrows=borrows)
-    if any(frees[legal].sum() < amount for amount, frees in deficits):
-        return []
-    table = by.running.table(legal, by.state.problem.snapshot.now)
-    return [CandidateSet(by, table, rules, kinds[legal], borrows, strategies)]

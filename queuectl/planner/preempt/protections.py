@@ -27,8 +27,7 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.words import counted, format_time
 from queuectl.domain.workload import Workload
-from queuectl.planner.preempt.cost import RESTART_COST
-from queuectl.planner.preempt.sizes import Sizes
+from queuectl.planner.preempt.cost import RESTART_COST, Sizes
 
 _NONE: Final = Protection()
 _TAKES_BACK: Final = frozenset(
@@ -65,28 +64,28 @@ class _Protects:
     sentence: Callable[[_Question], str]
 
 
-def _runs_briefly(asked: _Question) -> float:
-    return min(asked.gang.started_at, asked.now) + asked.queue.protection.min_runtime
+def _runs_briefly(question: _Question) -> float:
+    return min(question.gang.started_at, question.now) + question.queue.protection.min_runtime
 
 
-def _cools_down(asked: _Question) -> float:
-    times = asked.evictions
-    return times[-1] + asked.queue.protection.cooldown if times else -inf
+def _cools_down(question: _Question) -> float:
+    times = question.evictions
+    return times[-1] + question.queue.protection.cooldown if times else -inf
 
 
-def _evicted_often(asked: _Question) -> float:
+def _evicted_often(question: _Question) -> float:
     """When there are fewer evictions within a day again than the queue allows."""
-    most = asked.queue.protection.max_evictions_per_day
+    most = question.queue.protection.max_evictions_per_day
     if most is None:
         return -inf
-    recent = [at for at in asked.evictions if at + DAY > asked.now]
+    recent = [at for at in question.evictions if at + DAY > question.now]
     if len(recent) < most:
         return -inf
     return recent[-most] + DAY if most > 0 else inf
 
 
-def _for_ever(asked: _Question) -> str:
-    return f"the protection of ClusterQueue {asked.queue.name} has no end"
+def _for_ever(question: _Question) -> str:
+    return f"the protection of ClusterQueue {question.queue.name} has no end"
 
 
 PROTECTIONS: Final = (

@@ -122,10 +122,10 @@ class Returning:
         if bound is None:
             return {}
         line = self.state.problem.once(_line_up).get(queue)
-        found: dict[QuotaRow, int] = {}
+        amounts: dict[QuotaRow, int] = {}
         if line is not None:
             below = bisect_left(line.places, bound)
-            found = {row: sums[below] for row, sums in line.sums.items()}
+            amounts = {row: sums[below] for row, sums in line.sums.items()}
         left = (
             (place_of(other.workload), -1, rows)
             for other, rows in gone
@@ -135,8 +135,8 @@ class Returning:
             if at < bound:
                 for row, amount in rows:
                     if row[0] == queue:
-                        found[row] = found.get(row, 0) + sign * amount
-        return {row: amount for row, amount in found.items() if amount}
+                        amounts[row] = amounts.get(row, 0) + sign * amount
+        return {row: amount for row, amount in amounts.items() if amount}
 
     def _since(self, queue: str) -> list[tuple[Place, int, _Charges]]:
         """The gangs of a ClusterQueue that this plan starts, keeps capacity for, or evicts."""

@@ -30,9 +30,10 @@ The protections from all of this are in :mod:`queuectl.planner.preempt.protectio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -43,13 +44,16 @@ from queuectl.domain.queues import (
     ReclaimWithinCohort,
     WithinClusterQueue,
 )
+from queuectl.domain.rules import FairStrategy
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.words import format_time
 from queuectl.planner.capacity.state import CycleState
+from queuectl.planner.preempt.exit_order import CandidateOrder, Fair, OtherQueues, Reclaim
 from queuectl.planner.preempt.protections import slice_end, why_protected
 from queuectl.planner.preempt.returning import evicts_below
-from queuectl.planner.preempt.running import Preemptor
-from queuectl.planner.problem.fleet import Mask
+from queuectl.planner.preempt.running import CandidateTable, EvictionScope, Preemptor
+from queuectl.planner.preempt.search import EvictionConstraints
+from queuectl.planner.problem.fleet import Ints, Mask
 from queuectl.planner.problem.request import GangRequest
 
 _ALLOWED: Final = "policy allows its eviction, but that alone is not enough"
@@ -81,13 +85,13 @@ class PreemptionRule:
 
     def names(self, by: Preemptor) -> Mask:
         """The gangs that it allows a preemptor to evict. Shape (C,)."""
-        if self not in by.known:
+        if self not in by.named:
             named = by.staying
             for condition in self.conditions:
                 if named.any():
                     named = named & condition.holds(by)
-            by.known[self] = named
-        return by.known[self]
+            by.named[self] = named
+        return by.named[self]
 
 
 def _all(by: Preemptor, holds: bool) -> Mask:
@@ -169,7 +173,7 @@ _WITHIN_QUEUE: Final = (
 )
 _WITHIN_COHORT: Final = (
     _Condition(
-        lambda by: by.others,
+        lambda by: by.of_other_queues,
         lambda by, gang: (
             f"ClusterQueue {by.queue_of(gang)} shares no cohort with ClusterQueue {by.queue.name}"
         ),
@@ -258,7 +262,7 @@ FOR_ROOM: Final = PreemptionRule(
     JointCondition.NONE,
     (
         _Condition(lambda by: _all(by, _lacks_room_alone(by)), _borrows),
-        _Condition(lambda by: by.others & ~by.running.reclaim_only, _borrows),
+        _Condition(lambda by: by.of_other_queues & ~by.running.reclaim_only, _borrows),
         _Condition(lambda by: by.lower, _not_below),
     ),
 )
@@ -312,3 +316,137 @@ def why_not(
                 failed.append((number, condition.sentence(by, gang)))
                 break
     return min(failed)[1] if failed else _ALLOWED
+
+
+# ---- Sets of candidates
+
+
+@dataclass(eq=False)
+class CandidateSet:
+    """Candidates under the same rule of eviction.
+
+    Attributes:
+        table: the candidates, C of them.
+        rules: the rules that name them, the first that does counts.
+        kinds: the number of the rule of each. Shape (C,).
+        borrows: whether the preemptor's queue may use more than its nominal quota then.
+        strategies: of fair sharing; empty where shares do not count.
+    """
+
+    by: Preemptor
+    table: CandidateTable
+    rules: tuple[PreemptionRule, ...]
+    kinds: Ints
+    borrows: bool = True
+    strategies: tuple[FairStrategy, ...] = ()
+
+    def reason(self, gang: int) -> PreemptionReason:
+        return self.rules[int(self.kinds[gang])].reason
+
+    def terms(self, table: CandidateTable) -> EvictionConstraints:
+        """The terms for the gangs of the set up to some priority."""
+        shortfall = self.by.shortfall
+        deficits = shortfall.deficits(table.quota, table.size, borrows=self.borrows)
+        own = all(
+            self.rules[kind] in (WITHIN, IN_TURN) for kind in set(self.kinds[: table.size].tolist())
+        )
+        return EvictionConstraints(table, deficits, shortfall, None if own else self._order)
+
+    @cached_property
+    def _order(self) -> CandidateOrder | None:
+        """The condition of all candidates of the set; it holds for those up to some priority as well."""
+        others = OtherQueues(self.by.shortfall, self.table, self.by.returning)
+        if not others.owner:
+            return None
+        unordered = self._leaving(JointCondition.NONE) & others.owner.keys()
+        if self.strategies:
+            return Fair(others, self.strategies, unordered)
+        must_stay_out = self._leaving(JointCondition.FOR_GOOD) if self.borrows else frozenset()
+        dangerous = (g for g in others.owner if self.by.returning.threatens(self.table.gangs[g]))
+        return Reclaim(others, unordered, (must_stay_out | frozenset(dangerous)) - unordered)
+
+    def _leaving(self, joint_condition: JointCondition) -> frozenset[int]:
+        """The gangs of the rules that bind them so."""
+        numbers = [
+            n for n, rule in enumerate(self.rules) if rule.joint_condition is joint_condition
+        ]
+        return frozenset(np.flatnonzero(np.isin(self.kinds, numbers)).tolist())
+
+
+def candidate_sets(
+    state: CycleState,
+    request: GangRequest,
+    queue: ClusterQueue,
+    candidates: EvictionScope = EvictionScope.LEGAL,
+) -> list[list[CandidateSet]]:
+    """The gangs that ``request`` may evict, as alternatives: sets that are compared, then those that count only if none before does.
+
+    Sets of candidates that could not free the quota it lacks are left out.
+
+    Args:
+        state: capacity and quota at this point of the cycle.
+        request: of a gang that waits, or of a repair.
+        queue: the ClusterQueue whose policies count.
+        candidates: which of them are considered.
+    """
+    by = Preemptor(state, request, queue, dry=candidates is EvictionScope.DRY_RUN)
+    found = [list(_with_idle(by))] if by.idle.any() else []
+    if candidates is EvictionScope.LEGAL:
+        found += _by_share(by) if by.fair else _classic(by)
+    return found
+
+
+def _classic(by: Preemptor) -> list[list[CandidateSet]]:
+    reclaims = (*rules_within(by), BY_PLACE, WHILE_BORROWING)
+    joint_condition = list(_with_idle(by, *reclaims))
+    all_rules = (*reclaims, WITHOUT_BORROWING)
+    others = WITHOUT_BORROWING.names(by) & ~BY_PLACE.names(by)
+    if others.any() and by.may_go_without_borrowing:
+        joint_condition += _scheme(by, *all_rules, borrows=False)
+    return [joint_condition, *_for_room(by, all_rules)]
+
+
+def _by_share(by: Preemptor) -> list[list[CandidateSet]]:
+    strategies = by.state.problem.snapshot.config.rules.fair_sharing
+    within = rules_within(by)
+    room = _for_room(by, within)
+    if not BY_SHARE.names(by).any():
+        return [list(_with_idle(by, *within)), *room]
+    rules = (*within, BY_PLACE, BY_SHARE)
+    tried = (strategies[: n + 1] for n in range(len(strategies)))
+    return [*(list(_with_idle(by, *rules, strategies=some)) for some in tried), *room]
+
+
+def _for_room(by: Preemptor, rules: Sequence[PreemptionRule]) -> list[list[CandidateSet]]:
+    more = FOR_ROOM.names(by)
+    for rule in rules:
+        more = more & ~rule.names(by)
+    return [_scheme(by, *rules, FOR_ROOM, borrows=False)] if more.any() else []
+
+
+def _with_idle(
+    by: Preemptor, *rules: PreemptionRule, strategies: tuple[FairStrategy, ...] = ()
+) -> Iterator[CandidateSet]:
+    """The gangs that some rules name and those that are idle; some of these only for a preemptor that does not borrow."""
+    yield from _scheme(by, *rules, strategies=strategies)
+    if by.guarded.any():
+        yield from _scheme(by, *rules, borrows=False, strategies=strategies)
+
+
+def _scheme(
+    by: Preemptor,
+    *rules: PreemptionRule,
+    borrows: bool = True,
+    strategies: tuple[FairStrategy, ...] = (),
+) -> list[CandidateSet]:
+    """The gangs that some rules name, or that are idle; none where they could not free the quota that is missing."""
+    rules = (IDLE if borrows else IDLE_WITHOUT_BORROWING, *rules)
+    kinds = np.full(len(by.running.gangs), -1, dtype=np.int64)
+    for number, rule in enumerate(rules):
+        kinds[(kinds < 0) & rule.names(by)] = number
+    legal = kinds >= 0
+    deficits = by.shortfall.deficits(by.running.quota, len(legal), borrows=borrows)
+    if any(frees[legal].sum() < amount for amount, frees in deficits):
+        return []
+    table = by.running.table(legal, by.state.problem.snapshot.now)
+    return [CandidateSet(by, table, rules, kinds[legal], borrows, strategies)]

@@ -23,18 +23,20 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from queuectl.planner.capacity.node_counts import NodeCounts
-from queuectl.planner.preempt.bounds import (
+from queuectl.planner.preempt.cost import Goal
+from queuectl.planner.preempt.exit_order import CandidateOrder, Cut
+from queuectl.planner.preempt.model import (
     CoLocatedPods,
     Deficit,
     Floats,
     Places,
+    UsableNodes,
+    VictimModel,
     deficit_of,
     parts_of,
     quota_lower_bound,
+    stage_of,
 )
-from queuectl.planner.preempt.cost import Goal
-from queuectl.planner.preempt.exit_order import CandidateOrder, Cut
-from queuectl.planner.preempt.model import UsableNodes, VictimModel, stage_of
 from queuectl.planner.preempt.running import CandidateTable
 from queuectl.planner.preempt.shortage import Deficits, QuotaShortfall
 from queuectl.planner.problem.fleet import Ints, Mask
@@ -100,7 +102,7 @@ class EvictionConstraints:
 
     def frees(self, victims: Collection[int]) -> bool:
         """Whether the deficits, which these make good, are all that is missing: lenders may keep part of what they free."""
-        if self.shortfall is None or not self.shortfall.kept:
+        if self.shortfall is None or not self.shortfall.lenders_keep:
             return True
         return self.shortfall.met_without(victims, self.table.charges)
 
@@ -152,7 +154,7 @@ def apply(cut: Cut, building: VictimModel) -> None:
 
 
 @dataclass(eq=False, slots=True)
-class Found:
+class BestVictims:
     """The best victim set so far.
 
     Attributes:
@@ -183,7 +185,7 @@ class Search:
     terms: EvictionConstraints
     solver: Solver
     parts: tuple[CoLocatedPods, ...] = field(init=False)
-    found: Found = field(default_factory=Found)
+    best_victims: BestVictims = field(default_factory=BestVictims)
     _stages: dict[int, UsableNodes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -195,7 +197,7 @@ class Search:
         }
         self.by_domain = len(self.parts) == 1 and self.parts[0].level != ANYWHERE
 
-    def run(self, goals: Sequence[Goal]) -> Found:
+    def run(self, goals: Sequence[Goal]) -> BestVictims:
         """Minimize the goals one after the other."""
         earlier: list[tuple[Goal, int]] = []
         for goal in goals:
@@ -210,10 +212,10 @@ class Search:
                     self._greedy(scope, goal, places)
                 if not self._beaten(least, goal):
                     self._solve(scope, goal, earlier, places)
-            if self.found.victims is None:
+            if self.best_victims.victims is None:
                 break
-            earlier.append((goal, self._value(goal, self.found.victims)))
-        return self.found
+            earlier.append((goal, self._value(goal, self.best_victims.victims)))
+        return self.best_victims
 
     def scopes(self, goal: Goal) -> list[tuple[float, int]]:
         """Scopes with a lower bound on what they cost, cheapest first."""
@@ -243,10 +245,14 @@ class Search:
 
     def _best(self, goal: Goal) -> int | None:
         """The cost of the best known set; None = none is known."""
-        return None if self.found.victims is None else self._value(goal, self.found.victims)
+        return (
+            None
+            if self.best_victims.victims is None
+            else self._value(goal, self.best_victims.victims)
+        )
 
     def _value(self, goal: Goal, victims: frozenset[int]) -> int:
-        return goal.value(self.table.mask(victims), self.table.rank)
+        return goal.cost(self.table.mask(victims), self.table.rank)
 
     # Upper bounds.
 
@@ -271,19 +277,21 @@ class Search:
 
     def _for_room(self, scope: int, order: Sequence[int]) -> list[int] | None:
         """The shortest prefix, of those that may leave together, after which the gang is found to fit."""
-        taken: list[int] = []
+        victims: list[int] = []
         low, high = 0, _FIRST_CHECK
         for gang in self.terms.joining(order):
-            if len(taken) == high:
-                if self._fits(taken, scope):
+            if len(victims) == high:
+                if self._fits(victims, scope):
                     break
                 low, high = high + 1, 2 * high
-            taken.append(gang)
-        high = len(taken)
-        if not self._fits(taken, scope):
+            victims.append(gang)
+        high = len(victims)
+        if not self._fits(victims, scope):
             return None
         sizes = range(low, high)
-        return taken[: low + bisect_left(sizes, True, key=lambda n: self._fits(taken[:n], scope))]
+        return victims[
+            : low + bisect_left(sizes, True, key=lambda n: self._fits(victims[:n], scope))
+        ]
 
     def _for_quota(self, victims: list[int], weight: Ints) -> frozenset[int]:
         """With those that free most of missing quota for what they cost, until none is missing."""
@@ -353,7 +361,7 @@ class Search:
         if best is None or self._value(goal, victims) < best:
             placed = node_counts if node_counts is not None else self._place(victims, scope)
             assert placed is not None, "it was found to fit"
-            self.found.victims, self.found.node_counts = victims, placed
+            self.best_victims.victims, self.best_victims.node_counts = victims, placed
 
     # The exact answer.
 
@@ -375,14 +383,14 @@ class Search:
             if outcome.status is Status.REFUTED:
                 return
             if node_counts is not None:
-                self.found.proved &= outcome.optimal
+                self.best_victims.proved &= outcome.optimal
                 victims = building.built.left(outcome.assignment)
                 kept = victims if outcome.optimal else self._pruned(victims, scope, goal)
                 self._offer(kept, scope, goal, node_counts if kept == victims else None)
                 return
             if outcome.status is not Status.SOLVED:
                 break
-        self.found.proved = False
+        self.best_victims.proved = False
 
     def _model(self, scope: int, deficits: Mapping[Key, Deficit], *, by_node: bool) -> VictimModel:
         useful = self.useful(deficits, scope)
@@ -398,8 +406,8 @@ class Search:
         nodes = np.flatnonzero(useful)
         building = VictimModel(self.request, self.free, self.table, gangs, nodes, rows, by_node)
         self.terms.constrain(building)
-        if self.found.victims is not None:
-            building.model.hint = [int(g in self.found.victims) for g in building.gangs]
+        if self.best_victims.victims is not None:
+            building.model.hint = [int(g in self.best_victims.victims) for g in building.gangs]
         return building
 
     def _ask(

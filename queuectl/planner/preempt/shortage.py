@@ -117,7 +117,7 @@ class QuotaShortfall:
         return CommonPool(self.path.index(chain[len(below)]), below)
 
     @cached_property
-    def kept(self) -> bool:
+    def lenders_keep(self) -> bool:
         """Whether lending limits of others keep part of the missing quota, so that :meth:`deficits` is too optimistic."""
         return any(
             _keeps(other, short.row)
@@ -148,7 +148,7 @@ class QuotaShortfall:
         by_row: dict[FlavorResource, list[tuple[str, Ints]]] = {}
         for (queue, *row), amounts in quota.items():
             by_row.setdefault((row[0], row[1]), []).append((queue, amounts))
-        found: dict[tuple[FlavorResource, tuple[str, ...]], tuple[int, Ints]] = {}
+        most_short: dict[tuple[FlavorResource, tuple[str, ...]], tuple[int, Ints]] = {}
         for short in self.shortages():
             frees = np.zeros(size, dtype=np.int64)
             helpers = []
@@ -158,9 +158,9 @@ class QuotaShortfall:
                     frees += amounts if most is None else np.minimum(amounts, most)
                     helpers.append(queue)
             key = (short.row, tuple(helpers))
-            if key not in found or found[key][0] < short.amount:
-                found[key] = (short.amount, frees)
-        deficits = list(found.values())
+            if key not in most_short or most_short[key][0] < short.amount:
+                most_short[key] = (short.amount, frees)
+        deficits = list(most_short.values())
         repairs = not any(self.needs.values())  # its charges are part of what is used
         for asked, need in self.needs.items() if not borrows else ():
             amount = need + self.use.beyond(self.path[0], asked)

@@ -12,16 +12,8 @@ from collections.abc import Iterator
 from queuectl.domain.plan import Plan
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Snapshot
-from queuectl.planner.verify.capacity import check_capacity, check_shared_gpus, check_vendors
-from queuectl.planner.verify.devices import Selects, check_devices
-from queuectl.planner.verify.kept import check_kept
-from queuectl.planner.verify.limits import (
-    check_allowances,
-    check_budgets,
-    check_claims,
-    check_users,
-)
-from queuectl.planner.verify.moves import check_moves
+from queuectl.planner.verify.capacity import check_capacity, check_kept
+from queuectl.planner.verify.devices import Selects, check_devices, check_shared_gpus, check_vendors
 from queuectl.planner.verify.order import check_order
 from queuectl.planner.verify.placement import (
     check_balance,
@@ -30,9 +22,15 @@ from queuectl.planner.verify.placement import (
     check_whole_nodes,
 )
 from queuectl.planner.verify.plan_index import PlanIndex, PlanRule, PlanViolation
-from queuectl.planner.verify.quota import check_quota
+from queuectl.planner.verify.quota import (
+    check_allowances,
+    check_budgets,
+    check_claims,
+    check_quota,
+    check_users,
+)
 from queuectl.planner.verify.starts import check_planned, check_reserved
-from queuectl.planner.verify.victims import check_spared, check_victims
+from queuectl.planner.verify.victims import check_moves, check_spared, check_victims
 
 __all__ = ["PlanRule", "PlanViolation", "verify"]
 

@@ -1,4 +1,4 @@
-"""No node over its allocatable, in both views of time; shared GPUs and GPUs of one vendor as the gang states.
+"""No node over its allocatable, in both views of time, and no start on capacity that is kept for a lease.
 
 - *now*: allocatable less all admitted (leaving ones included) less other pods. Everything that starts must fit here.
 - *after*: the same less only those that stay. Everything that starts and every lease must fit here together.
@@ -8,18 +8,16 @@ Only the nodes and resources the plan adds to are checked: an excess from outsid
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Final
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from queuectl.domain.devices import DeviceOption, NodeDevices
-from queuectl.domain.errors import QueuectlError
-from queuectl.domain.fleet import Node
-from queuectl.domain.gpus import SharedGpus
-from queuectl.domain.workload import Placement, PodSet, Workload
-from queuectl.planner.verify.devices import Selects
+from queuectl.domain.snapshot import Admitted
+from queuectl.domain.workload import Placement, Workload
+from queuectl.planner.verify.cohorts import CohortMember, Row, add_rows
+from queuectl.planner.verify.order import place
 from queuectl.planner.verify.plan_index import PlacedGang, PlanIndex, PlanRule, PlanViolation
-
-# ---- Capacity of nodes
+from queuectl.planner.verify.quota import charges
 
 Use = dict[str, dict[str, int]]  # node name -> resource -> amount
 
@@ -63,11 +61,15 @@ def asked_of(index: PlanIndex) -> tuple[Use, Use]:
     return now, after
 
 
-def add_use(use: Use, workload: Workload, placement: Placement) -> None:
-    """Add what a gang uses on a placement."""
+def add_use(
+    use: Use, workload: Workload, placement: Placement, on: Container[str] | None = None
+) -> None:
+    """Add what a gang uses on a placement; ``on``: only on these nodes."""
     for podset in workload.podsets:
         placed = placement.of(podset.name)
         for name, count in placed.nodes if placed is not None else ():
+            if on is not None and name not in on:
+                continue
             row = use.setdefault(name, {})
             for resource, amount in podset.shape.requests.items():
                 row[resource] = row.get(resource, 0) + amount * count
@@ -92,128 +94,218 @@ def held_of(index: PlanIndex, touched: set[str]) -> tuple[Use, Use]:
     """Use of the touched nodes by admitted gangs and other pods, now and after."""
     now: Use = {name: dict(index.snapshot.other_pods.get(name, {})) for name in touched}
     after: Use = {name: dict(row) for name, row in now.items()}
-    repaired = {c.workload.uid for c in index.claims if c.running is not None}
+    gone = {c.workload.uid for c in index.claims if c.running is not None} | index.gone_after
     for gang in index.snapshot.admitted:
-        stays = gang.workload.uid not in index.gone_after and gang.workload.uid not in repaired
-        for podset in gang.workload.podsets:
-            placed = gang.placement.of(podset.name)
-            for name, count in placed.nodes if placed is not None else ():
-                if name in touched:
-                    for resource, amount in podset.shape.requests.items():
-                        now[name][resource] = now[name].get(resource, 0) + amount * count
-                        if stays:
-                            after[name][resource] = after[name].get(resource, 0) + amount * count
+        add_use(now, gang.workload, gang.placement, touched)
+        if gang.workload.uid not in gone:
+            add_use(after, gang.workload, gang.placement, touched)
     return now, after
 
 
 def _compare(
-    index: PlanIndex, asked: Use, used: Mapping[str, Mapping[str, int]], when: str
+    index: PlanIndex, added: Use, used: Mapping[str, Mapping[str, int]], when: str
 ) -> Iterator[PlanViolation]:
-    for name in sorted(asked):
+    for name in sorted(added):
         node = index.nodes.get(name)
         if node is None:
             continue  # reported as not eligible
-        for resource, amount in sorted(asked[name].items()):
+        for resource, amount in sorted(added[name].items()):
             free = node.allocatable[resource] - used[name].get(resource, 0)
             if amount > free:
                 text = f"{resource}: asks {amount}, free {free} {when}"
                 yield PlanViolation(PlanRule.CAPACITY, name, text)
 
 
-# ---- Shared GPUs
+# ---- Capacity that is kept for leases
+#
+# Once the victims of a lease have left it can be claimed, whatever else still leaves.
+#
+# The leases of the snapshot are checked in queue order. Each must find room beside all that is held now without its victims,
+# and beside the kept part of those before it: of every node and every quota, the need of a lease beyond what its victims
+# still hold there. If it does, it must still find it beside all that the plan starts. If not, a cause outside the plan
+# blocks it, and nothing is kept for it. Leases that the plan gives come last, and nothing is kept beside them.
 
 
-def check_shared_gpus(index: PlanIndex) -> Iterator[PlanViolation]:
-    """Every claim; pods that a repaired gang keeps can stay where they are."""
+Pool: TypeAlias = tuple[CohortMember, str, str]  # of one flavor and resource
+Amounts: TypeAlias = list[tuple[Row, int]]
+
+
+@dataclass(frozen=True)
+class _Lease:
+    """``victims``: those of its own that still hold something; ``new``: given by this plan; ``stays``: it is valid after the plan."""
+
+    claim: PlacedGang
+    victims: list[Admitted]
+    new: bool
+    stays: bool
+
+
+def check_kept(index: PlanIndex) -> Iterator[PlanViolation]:
+    """Each valid lease, if the plan starts any gang."""
+    if not any(claim.now for claim in index.claims):
+        return
+    leases = [*_existing(index), *_given(index)]
+    if not any(lease.stays for lease in leases):
+        return
+    held = _HeldCapacity(index, leases)
+    for lease in leases:
+        if lease.new:
+            held.forget_kept()
+        if not held.has_room(lease):
+            continue
+        if lease.stays and (short := held.short_of(lease)) is not None:
+            yield PlanViolation(
+                PlanRule.LEASE,
+                lease.claim.workload.uid,
+                f"capacity that is kept for it is taken: {short}",
+            )
+        held.keep(lease)
+
+
+def _existing(index: PlanIndex) -> Iterator[_Lease]:
+    now, running = index.snapshot.now, index.running
+    waiting = [(p.workload, p.lease, p.excluded) for p in index.snapshot.pending]
+    moving = [(a.workload, a.lease, frozenset[str]()) for a in index.snapshot.admitted if a.leaving]
+    for workload, lease, excluded in sorted([*waiting, *moving], key=lambda w: place(w[0])):
+        if lease is None or lease.expires_at <= now:
+            continue
+        uid = workload.uid
+        named = dict.fromkeys((*lease.victims, uid))
+        victims = [running[v] for v in named if v in running and running[v].leaving]
+        refusal = index.refused.get(uid)
+        stays = uid in index.plan.returning or (refusal is not None and refusal.lease == lease)
+        yield _Lease(PlacedGang(workload, lease.placement, False, excluded), victims, False, stays)
+
+
+def _given(index: PlanIndex) -> Iterator[_Lease]:
     for claim in index.claims:
-        alone: dict[tuple[str, str], int] = {}
-        for podset, placed in claim.parts():
-            new = {name: count for name, count in placed.by_node.items() if count}
-            for name, count in _stays(claim, podset.name).items():
-                new[name] = new.get(name, 0) - count
-            for name, count in placed.by_node.items():
-                for resource in _shared(index, podset, index.nodes.get(name)):
-                    rule = _rule(index, claim, podset)
-                    if rule is SharedGpus.ONE_PER_NODE:
-                        alone[name, resource] = alone.get((name, resource), 0) + count
-                    amount = podset.shape.requests[resource]
-                    too_much = rule is SharedGpus.NEVER or (
-                        rule is SharedGpus.ONE_PER_NODE and amount > 1
-                    )
-                    if too_much and new.get(name, 0) > 0:
-                        text = f"podset {podset.name}: {amount} {resource} on node {name}, where it is shared ({rule})"
-                        yield PlanViolation(PlanRule.SHARED_GPUS, claim.workload.uid, text)
-        for (name, resource), count in alone.items():
-            if count > 1 and not _was_there(claim, name, count):
-                text = f"{count} pods with shared {resource} on node {name}"
-                yield PlanViolation(PlanRule.SHARED_GPUS, claim.workload.uid, text)
+        uid = claim.workload.uid
+        refusal = index.refused.get(uid)
+        if claim.now or refusal is None or refusal.lease is None:
+            continue
+        waiting = index.pending.get(uid)
+        if waiting is None or waiting.lease != refusal.lease:
+            named = (v for v in dict.fromkeys(refusal.lease.victims) if v in index.running)
+            victims = [index.running[v] for v in named if v in index.gone_after]
+            yield _Lease(claim, victims, True, True)
 
 
-def _shared(index: PlanIndex, podset: PodSet, node: Node | None) -> list[str]:
-    weights = index.snapshot.config.rules.accounting.gpus
-    requests = podset.shape.requests
-    return [r for r in requests if node is not None and weights.shared(r, node.labels)]
+@dataclass
+class _HeldCapacity:
+    """All capacity that is held now, and that is kept for leases."""
+
+    index: PlanIndex
+    leases: list[_Lease]
+    nodes: Use = field(init=False)  # held on the nodes of the leases
+    quota: dict[Row, int] = field(init=False)
+    started: Use = field(init=False)
+    charged: Amounts = field(init=False)  # to quota, for those who start
+    kept: Use = field(default_factory=dict)
+    pools: dict[Pool, int] = field(default_factory=dict)  # kept quota
+
+    def __post_init__(self) -> None:
+        index = self.index
+        names = {n for lease in self.leases for _, p in lease.claim.parts() for n, _ in p.nodes}
+        self.nodes, _ = held_of(index, names)
+        self.started, _ = asked_of(index)
+        self.quota = {}
+        for gang in index.snapshot.admitted:
+            add_rows(self.quota, charges(index, gang.workload, gang.placement))
+        starts = [claim for claim in index.claims if claim.now and claim.running is None]
+        self.charged = [c for s in starts for c in charges(index, s.workload, s.placement)]
+
+    def forget_kept(self) -> None:
+        self.kept.clear()
+        self.pools.clear()
+
+    def has_room(self, lease: _Lease) -> bool:
+        """Whether its victims' leaving would let it start, if no other gang left."""
+        return all(self._short(lease, self.kept, [], p) is None for p in (self.pools, {}))
+
+    def short_of(self, lease: _Lease) -> str | None:
+        """The amounts that it would lack beside those that start."""
+        return self._short(lease, self.started, self.charged, {})
+
+    def keep(self, lease: _Lease) -> None:
+        """Count what it needs beyond what its victims hold."""
+        still = self._held(lease)
+        for name, row in _needed(lease).items():
+            kept = self.kept.setdefault(name, {})
+            for resource, amount in row.items():
+                more = amount - still.get(name, {}).get(resource, 0)
+                kept[resource] = kept.get(resource, 0) + max(0, more)
+        change = self._change(lease)
+        beside, alone = self._shifts(change, self.pools), self._shifts(change, {})
+        for pool, shift in beside.items():
+            self.pools[pool] = self.pools.get(pool, 0) + max(0, shift, alone[pool])
+
+    def _short(
+        self, lease: _Lease, taken_by_starts: Use, rows: Amounts, pools: Mapping[Pool, int]
+    ) -> str | None:
+        still = self._held(lease)
+        for name, row in sorted(_needed(lease).items()):
+            node = self.index.nodes.get(name)
+            if node is None:
+                return f"no node {name}"
+            for resource, amount in sorted(row.items()):
+                free = node.allocatable[resource] + still.get(name, {}).get(resource, 0)
+                free -= self.nodes[name].get(resource, 0) + taken_by_starts.get(name, {}).get(
+                    resource, 0
+                )
+                if 0 < amount > free:
+                    return f"{amount} {resource} on {name}, {free} are left"
+        shifts = self._shifts([*rows, *self._change(lease)], pools)
+        for (queue, flavor, resource), amount in self._charged(lease):
+            for member in self.index.members[queue].up() if amount else ():
+                pool, limit = (member, flavor, resource), member.limit(flavor, resource)
+                use = self._use(pool, pools) + shifts[pool]
+                if limit is not None and use > limit:
+                    return f"{use} {resource} of {flavor} in {member.name}, {limit} allowed"
+        return None
+
+    def _held(self, lease: _Lease) -> Use:
+        held: Use = {}
+        for gang in lease.victims:
+            add_use(held, gang.workload, gang.placement)
+        return held
+
+    def _charged(self, lease: _Lease) -> Amounts:
+        claim = lease.claim
+        if claim.running is not None:
+            return []  # one that is repaired is charged already
+        return list(charges(self.index, claim.workload, claim.placement))
+
+    def _change(self, lease: _Lease) -> Amounts:
+        """Of quota, when its victims have left and it starts."""
+        back = [
+            (row, -amount)
+            for gang in lease.victims
+            for row, amount in charges(self.index, gang.workload, gang.placement)
+        ]
+        return [*back, *self._charged(lease)]
+
+    def _use(self, pool: Pool, more: Mapping[Pool, int]) -> int:
+        member, flavor, resource = pool
+        return member.uses(self.quota, flavor, resource) + more.get(pool, 0)
+
+    def _shifts(self, rows: Iterable[tuple[Row, int]], more: Mapping[Pool, int]) -> dict[Pool, int]:
+        """By how much the use of each pool changes with these rows: what a member does not lend is used first."""
+        shifts: dict[Pool, int] = {}
+        for (queue, flavor, resource), amount in rows:
+            change = amount
+            for member in self.index.members[queue].up():
+                pool = member, flavor, resource
+                before = self._use(pool, more) + shifts.get(pool, 0)
+                shifts[pool] = shifts.get(pool, 0) + change
+                kept = member.quota(flavor, resource) - member.lends(flavor, resource)
+                change = max(0, before + change - kept) - max(0, before - kept)
+        return shifts
 
 
-def _rule(index: PlanIndex, claim: PlacedGang, podset: PodSet) -> SharedGpus:
-    queue = index.snapshot.queue_of(claim.workload)
-    of_queue = queue.shared_gpus if queue is not None else SharedGpus.ONE_PER_NODE
-    return of_queue.unless(podset.shared_gpus)
-
-
-def _stays(claim: PlacedGang, podset: str) -> dict[str, int]:
-    """Pods per node that a repaired gang keeps."""
-    placed = claim.running.placement.of(podset) if claim.running is not None else None
-    stays = dict(placed.by_node) if placed is not None else {}
-    for of, name, count in claim.running.lost if claim.running is not None else ():
-        if of == podset:
-            stays[name] = stays.get(name, 0) - count
-    return stays
-
-
-def _was_there(claim: PlacedGang, node: str, count: int) -> bool:
-    """Whether a repaired gang keeps all of these pods on the node."""
-    return sum(_stays(claim, p.name).get(node, 0) for p in claim.workload.podsets) >= count
-
-
-# ---- Vendors of GPUs
-
-_GPUS: Final = "gpu."  # the drivers of each vendor's GPUs have names that begin so
-
-
-def check_vendors(index: PlanIndex, selects: Selects) -> Iterator[PlanViolation]:
-    """Each claim: no option of a request selects GPUs of two drivers on the nodes of all pods together.
-
-    A gang asks for several vendors by several requests or alternatives. Access for administration takes no device.
-    """
-    for claim in index.claims:
-        for option, drivers in _drivers(index, claim, selects).items():
-            if len(drivers) > 1:
-                text = f"a request for DeviceClass {option.device_class} can get GPUs of {' and '.join(sorted(drivers))}"
-                yield PlanViolation(PlanRule.VENDORS, claim.workload.uid, text)
-
-
-def _drivers(index: PlanIndex, claim: PlacedGang, selects: Selects) -> dict[DeviceOption, set[str]]:
-    """Option of a request to the drivers of the GPUs that it selects on the nodes of its podsets."""
-    inventory = index.snapshot.devices.nodes
-    found: dict[DeviceOption, set[str]] = {}
-    for podset, placed in claim.parts():
-        claims = podset.shape.devices.claims if podset.shape.devices is not None else ()
-        requests = [request for each in claims for request in each.requests]
-        options = dict.fromkeys(o for r in requests for o in r.options if not o.admin)
-        for name, _ in placed.nodes if options else ():
-            devices = inventory.get(name, NodeDevices())
-            for option in options:
-                found.setdefault(option, set()).update(_of_node(option, devices, selects))
-    return found
-
-
-def _of_node(option: DeviceOption, devices: NodeDevices, selects: Selects) -> Iterator[str]:
-    try:
-        chosen = selects(option, devices)
-    except QueuectlError:
-        return  # the node cannot serve it
-    for at in chosen:
-        driver = devices.devices[at].kind.driver
-        if driver.startswith(_GPUS):
-            yield driver
+def _needed(lease: _Lease) -> Use:
+    need: Use = {}
+    if lease.claim.running is not None:
+        add_gained(need, lease.claim)
+    else:
+        add_use(need, lease.claim.workload, lease.claim.placement)
+    return need

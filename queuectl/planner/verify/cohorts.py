@@ -26,7 +26,7 @@ class CohortMember:
     queue: bool = True
     weight: int = WEIGHT_UNIT
 
-    def given(self, which: str, flavor: str, resource: str) -> int | None:
+    def stated(self, which: str, flavor: str, resource: str) -> int | None:
         """Its own nominal quota, borrowing or lending limit, None where none is stated."""
         for group in self.groups:
             for quotas in group.flavors:
@@ -37,11 +37,11 @@ class CohortMember:
 
     def quota(self, flavor: str, resource: str) -> int:
         """Its own and what is lent to it from below."""
-        own = self.given("nominal", flavor, resource) or 0
+        own = self.stated("nominal", flavor, resource) or 0
         return own + sum(m.lends(flavor, resource) for m in self.below)
 
     def lends(self, flavor: str, resource: str) -> int:
-        quota, limit = self.quota(flavor, resource), self.given("lending", flavor, resource)
+        quota, limit = self.quota(flavor, resource), self.stated("lending", flavor, resource)
         return quota if limit is None else min(quota, limit)
 
     def uses(self, use: Mapping[Row, int], flavor: str, resource: str) -> int:
@@ -56,7 +56,7 @@ class CohortMember:
 
     def limit(self, flavor: str, resource: str) -> int | None:
         """Most it may use; None = only those above it limit it."""
-        borrowing = self.given("borrowing", flavor, resource)
+        borrowing = self.stated("borrowing", flavor, resource)
         if self.parent is not None and borrowing is None:
             return None
         return self.quota(flavor, resource) + (borrowing or 0 if self.parent is not None else 0)
@@ -133,6 +133,12 @@ def excesses(
             if used > limit and used > had:
                 text = f"{flavor}/{resource}: {had} used, {used - had} asked, {limit} allowed"
                 yield member.name, text
+
+
+def add_rows(use: dict[Row, int], rows: Iterable[tuple[Row, int]], sign: int = 1) -> None:
+    """Add amounts to a use of quota; with ``sign`` -1, take them off."""
+    for row, amount in rows:
+        use[row] = use.get(row, 0) + sign * amount
 
 
 def trees_of(members: Mapping[str, CohortMember], queues: Iterable[str]) -> frozenset[str]:

@@ -1,6 +1,6 @@
-"""The devices of each node that the plan adds pods to are enough for all pods there, in each order and with each choice.
+"""The devices of each node that the plan adds pods to are enough for all pods there; GPUs are shared, and of one vendor, as the gang states.
 
-Device rows are not read. Pods are allocated one after the other, as kube-scheduler does it, from all states that the pods before
+All orders of the pods and all choices of devices count. Device rows are not read. Pods are allocated one after the other, as kube-scheduler does it, from all states that the pods before
 them can leave. Where these are too many, sampled orders and choices are tried.
 """
 
@@ -26,22 +26,23 @@ from queuectl.domain.devices import (
     NodeDevices,
 )
 from queuectl.domain.errors import QueuectlError
-from queuectl.domain.fleet import Node as FleetNode
-from queuectl.domain.workload import Placement, Workload
-from queuectl.planner.verify.plan_index import PlanIndex, PlanRule, PlanViolation
+from queuectl.domain.fleet import Node
+from queuectl.domain.gpus import SharedGpus
+from queuectl.domain.workload import Placement, PodSet, Workload
+from queuectl.planner.verify.plan_index import PlacedGang, PlanIndex, PlanRule, PlanViolation
 
 # ---- Conditions of one device
 
-Values: TypeAlias = tuple[tuple[object, ...], ...]
+ConstraintValues: TypeAlias = tuple[tuple[object, ...], ...]
 """Per constraint of a claim, the values of its devices."""
 
 
 def values_with(
-    claim: ClaimSpec, request: str, option: str, values: Values, device: Device
-) -> Values | None:
+    claim: ClaimSpec, request: str, option: str, seen_values: ConstraintValues, device: Device
+) -> ConstraintValues | None:
     """The values of constraints with one device more; None where one of them forbids it."""
     after = []
-    for constraint, known in zip(claim.constraints, values, strict=True):
+    for constraint, known in zip(claim.constraints, seen_values, strict=True):
         if constraint.requests and not {request, option} & set(constraint.requests):
             after.append(known)
             continue
@@ -77,22 +78,24 @@ def keeps(option: DeviceOption, device: Device) -> bool:
 
 
 def amount_consumed(
-    value: Fraction, asked: Fraction | None, policy: CapacityPolicy
+    capacity: Fraction, requested: Fraction | None, policy: CapacityPolicy
 ) -> Fraction | None:
     """The amount that is consumed of one capacity; None if the policy forbids it."""
-    if asked is None:
-        amount = value if policy.default is None else policy.default
-        return amount if amount <= value else None
+    if requested is None:
+        amount = capacity if policy.default is None else policy.default
+        return amount if amount <= capacity else None
     if policy.valid_values:
-        larger = [each for each in policy.valid_values if each >= asked]
-        return larger[0] if larger and larger[0] <= value else None
-    amount = asked
+        larger = [each for each in policy.valid_values if each >= requested]
+        return larger[0] if larger and larger[0] <= capacity else None
+    amount = requested
     if policy.least is not None:
-        steps = ceil((ceil(asked) - ceil(policy.least)) / ceil(policy.step)) if policy.step else 0
+        steps = (
+            ceil((ceil(requested) - ceil(policy.least)) / ceil(policy.step)) if policy.step else 0
+        )
         amount = policy.least
-        if asked > policy.least:
-            amount = policy.least + steps * ceil(policy.step) if policy.step else asked
-    if amount > value or (policy.most is not None and amount > policy.most):
+        if requested > policy.least:
+            amount = policy.least + steps * ceil(policy.step) if policy.step else requested
+    if amount > capacity or (policy.most is not None and amount > policy.most):
         return None
     return amount
 
@@ -153,7 +156,7 @@ class NodeSelectors:
             if not keeps(option, device) and self._take(self.free, at, option) is not None:
                 yield device.id
 
-    def results(self, state: Used, pod: tuple[ClaimSpec, ...]) -> set[Used]:
+    def states_after(self, state: Used, pod: tuple[ClaimSpec, ...]) -> set[Used]:
         """All states that the pod can leave; empty if it cannot be allocated.
 
         Raises:
@@ -181,12 +184,17 @@ class NodeSelectors:
         if at == len(pod):
             yield state
             return
-        values: Values = ((),) * len(pod[at].constraints)
+        values: ConstraintValues = ((),) * len(pod[at].constraints)
         for after in self._requests(state, pod[at], 0, values, order):
             yield from self._claims(after, pod, at + 1, order)
 
     def _requests(
-        self, state: Used, claim: ClaimSpec, at: int, values: Values, order: list[int] | None
+        self,
+        state: Used,
+        claim: ClaimSpec,
+        at: int,
+        seen_values: ConstraintValues,
+        order: list[int] | None,
     ) -> Iterator[Used]:
         if at == len(claim.requests):
             yield state
@@ -195,7 +203,9 @@ class NodeSelectors:
         for number, option in enumerate(request.options):
             name = f"{request.name}/{request.subrequests[number]}" if request.subrequests else ""
             found = False
-            for after, seen in self._option(state, claim, request, name, option, values, order):
+            for after, seen in self._option(
+                state, claim, request, name, option, seen_values, order
+            ):
                 for result in self._requests(after, claim, at + 1, seen, order):
                     found = True
                     yield result
@@ -209,22 +219,22 @@ class NodeSelectors:
         request: DeviceRequest,
         name: str,
         option: DeviceOption,
-        values: Values,
+        seen_values: ConstraintValues,
         order: list[int] | None,
-    ) -> Iterator[tuple[Used, Values]]:
+    ) -> Iterator[tuple[Used, ConstraintValues]]:
         """The states after a request by one of its options."""
         if option.admin:
-            yield state, values
+            yield state, seen_values
             return
         selected = [at for at in self.selected(option) if self._amounts(at, option) is not None]
         number = len(selected) if option.count is None else option.count
         candidates = [at for at in order if at in selected] if order is not None else selected
 
         def further(
-            state: Used, values: Values, first: int, left: int
-        ) -> Iterator[tuple[Used, Values]]:
+            state: Used, seen_values: ConstraintValues, first: int, left: int
+        ) -> Iterator[tuple[Used, ConstraintValues]]:
             if not left:
-                yield state, values
+                yield state, seen_values
                 return
             for i in range(first, len(candidates) - left + 1):
                 self._steps -= 1
@@ -232,13 +242,13 @@ class NodeSelectors:
                     raise TooMany
                 after = self._take(state, candidates[i], option)
                 seen = values_with(
-                    claim, request.name, name, values, self._devices.devices[candidates[i]]
+                    claim, request.name, name, seen_values, self._devices.devices[candidates[i]]
                 )
                 if after is not None and seen is not None:
                     yield from further(after, seen, i + 1, left - 1)
 
         if number:
-            yield from further(state, values, 0, number)
+            yield from further(state, seen_values, 0, number)
 
     def _take(self, state: Used, at: int, option: DeviceOption) -> Used | None:
         device, used, amounts = self._devices.devices[at], state[at], self._amounts(at, option)
@@ -287,7 +297,7 @@ class NodeSelectors:
         options = [o for claim in claims for request in claim.requests for o in request.options]
         attributes = sorted({c.attribute for claim in claims for c in claim.constraints})
         pools: dict[tuple[str, str], int] = {}
-        values: dict[tuple[str, object], int] = {}
+        numbers: dict[tuple[str, object], int] = {}
         keys: list[object] = []
         for at, device in enumerate(self._devices.devices):
             own = dict(device.kind.attributes)
@@ -302,7 +312,7 @@ class NodeSelectors:
                 (
                     tuple(at in self.selected(option) for option in options),
                     tuple(
-                        value and values.setdefault((name, value), len(values))
+                        value and numbers.setdefault((name, value), len(numbers))
                         for name, value in zip(attributes, seen, strict=True)
                     ),
                     kind,
@@ -343,7 +353,7 @@ def check_devices(index: PlanIndex, selects: Selects) -> Iterator[PlanViolation]
     """Each node that gains pods with devices, now and after the victims have left."""
     yield from _for_long(index, selects)
     inventory = index.snapshot.devices
-    known: dict[object, bool] = {}
+    verdicts: dict[object, bool] = {}
     for name, views in sorted(_pods(index).items()):
         held = index.snapshot.other_devices.get(name, ())
         node = NodeSelectors(inventory.nodes.get(name, NodeDevices()), held, selects)
@@ -353,9 +363,9 @@ def check_devices(index: PlanIndex, selects: Selects) -> Iterator[PlanViolation]
                 served[_by_claims(pod, node, index, name)] += number
             served.pop((), None)
             alike = (node.distinguish(sorted(served, key=repr)), frozenset(served.items()))
-            if alike not in known:
-                known[alike] = _holds(node, served)
-            if not known[alike]:
+            if alike not in verdicts:
+                verdicts[alike] = _holds(node, served)
+            if not verdicts[alike]:
                 total = sum(served.values())
                 text = f"its devices are not sure for all of {total} pods with claims {when}"
                 yield PlanViolation(PlanRule.DEVICES, name, text)
@@ -385,26 +395,26 @@ def _options(pod: Pod) -> Iterator[DeviceOption]:
 def _pods(index: PlanIndex) -> dict[str, tuple[Pods, Pods]]:
     """Node to its pods with devices, now and after, for the nodes that gain some."""
     repaired = {claim.workload.uid for claim in index.claims if claim.running is not None}
-    found: dict[str, tuple[Pods, Pods]] = {}
+    views: dict[str, tuple[Pods, Pods]] = {}
     for claim in index.claims:
         for name in _by_node(claim.workload, claim.placement):
-            found.setdefault(name, (Counter(), Counter()))
-    for gang in index.snapshot.admitted if found else ():
+            views.setdefault(name, (Counter(), Counter()))
+    for gang in index.snapshot.admitted if views else ():
         uid = gang.workload.uid
         for name, pods in _by_node(gang.workload, gang.placement).items():
-            if name in found and uid not in repaired:
-                found[name][0].update(pods)
+            if name in views and uid not in repaired:
+                views[name][0].update(pods)
                 if uid not in index.gone_after:
-                    found[name][1].update(pods)
+                    views[name][1].update(pods)
     for claim in index.claims:
         before = _by_node(claim.workload, claim.running.placement) if claim.running else {}
         behind = _by_node(claim.workload, claim.placement)
-        for name in before.keys() | behind.keys() if found else ():
+        for name in before.keys() | behind.keys() if views else ():
             stays, comes = before.get(name, Counter()), behind.get(name, Counter())
-            if name in found:
-                found[name][0].update(stays | comes if claim.now else stays)
-                found[name][1].update(comes)
-    return found
+            if name in views:
+                views[name][0].update(stays | comes if claim.now else stays)
+                views[name][1].update(comes)
+    return views
 
 
 def _by_node(workload: Workload, placement: Placement) -> dict[str, Pods]:
@@ -427,7 +437,7 @@ def _by_claims(pod: Pod, node: NodeSelectors, index: PlanIndex, name: str) -> Po
     )
 
 
-def _by_plugin(request: DeviceRequest, node: NodeSelectors, on: FleetNode) -> bool:
+def _by_plugin(request: DeviceRequest, node: NodeSelectors, on: Node) -> bool:
     """Whether a request stands for an extended resource of which the node has more than devices.
 
     Such a request has the resource as its name, which has a slash; names in claims of users have none.
@@ -449,7 +459,7 @@ def _holds(node: NodeSelectors, pods: Pods) -> bool:
                 for i, kind in enumerate(kinds):
                     rest = (*left[:i], left[i] - 1, *left[i + 1 :])
                     for state in states if left[i] else ():
-                        results = node.results(state, kind)
+                        results = node.states_after(state, kind)
                         if not results:
                             return False
                         following.setdefault(rest, set()).update(results)
@@ -474,3 +484,92 @@ def _samples_hold(node: NodeSelectors, pods: Pods) -> bool:
                 return False
             state = after
     return True
+
+
+# ---- Shared GPUs
+
+
+def check_shared_gpus(index: PlanIndex) -> Iterator[PlanViolation]:
+    """Every claim; pods that a repaired gang keeps can stay where they are."""
+    for claim in index.claims:
+        alone: dict[tuple[str, str], int] = {}
+        for podset, placed in claim.parts():
+            new = {name: count for name, count in placed.by_node.items() if count}
+            for name, count in claim.kept_slots(podset.name).items():
+                new[name] = new.get(name, 0) - count
+            for name, count in placed.by_node.items():
+                for resource in _shared(index, podset, index.nodes.get(name)):
+                    rule = _rule(index, claim, podset)
+                    if rule is SharedGpus.ONE_PER_NODE:
+                        alone[name, resource] = alone.get((name, resource), 0) + count
+                    amount = podset.shape.requests[resource]
+                    too_much = rule is SharedGpus.NEVER or (
+                        rule is SharedGpus.ONE_PER_NODE and amount > 1
+                    )
+                    if too_much and new.get(name, 0) > 0:
+                        text = f"podset {podset.name}: {amount} {resource} on node {name}, where it is shared ({rule})"
+                        yield PlanViolation(PlanRule.SHARED_GPUS, claim.workload.uid, text)
+        for (name, resource), count in alone.items():
+            if count > 1 and not _was_there(claim, name, count):
+                text = f"{count} pods with shared {resource} on node {name}"
+                yield PlanViolation(PlanRule.SHARED_GPUS, claim.workload.uid, text)
+
+
+def _shared(index: PlanIndex, podset: PodSet, node: Node | None) -> list[str]:
+    weights = index.snapshot.config.rules.accounting.gpus
+    requests = podset.shape.requests
+    return [r for r in requests if node is not None and weights.shared(r, node.labels)]
+
+
+def _rule(index: PlanIndex, claim: PlacedGang, podset: PodSet) -> SharedGpus:
+    queue = index.queue_of(claim.workload)
+    of_queue = queue.shared_gpus if queue is not None else SharedGpus.ONE_PER_NODE
+    return of_queue.unless(podset.shared_gpus)
+
+
+def _was_there(claim: PlacedGang, node: str, count: int) -> bool:
+    """Whether a repaired gang keeps all of these pods on the node."""
+    return sum(claim.kept_slots(p.name).get(node, 0) for p in claim.workload.podsets) >= count
+
+
+# ---- Vendors of GPUs
+
+_GPUS: Final = "gpu."  # the drivers of each vendor's GPUs have names that begin so
+
+
+def check_vendors(index: PlanIndex, selects: Selects) -> Iterator[PlanViolation]:
+    """Each claim: no option of a request selects GPUs of two drivers on the nodes of all pods together.
+
+    A gang asks for several vendors by several requests or alternatives. Access for administration takes no device.
+    """
+    for claim in index.claims:
+        for option, drivers in _drivers(index, claim, selects).items():
+            if len(drivers) > 1:
+                text = f"a request for DeviceClass {option.device_class} can get GPUs of {' and '.join(sorted(drivers))}"
+                yield PlanViolation(PlanRule.VENDORS, claim.workload.uid, text)
+
+
+def _drivers(index: PlanIndex, claim: PlacedGang, selects: Selects) -> dict[DeviceOption, set[str]]:
+    """Option of a request to the drivers of the GPUs that it selects on the nodes of its podsets."""
+    inventory = index.snapshot.devices.nodes
+    found: dict[DeviceOption, set[str]] = {}
+    for podset, placed in claim.parts():
+        claims = podset.shape.devices.claims if podset.shape.devices is not None else ()
+        requests = [request for each in claims for request in each.requests]
+        options = dict.fromkeys(o for r in requests for o in r.options if not o.admin)
+        for name, _ in placed.nodes if options else ():
+            devices = inventory.get(name, NodeDevices())
+            for option in options:
+                found.setdefault(option, set()).update(_of_node(option, devices, selects))
+    return found
+
+
+def _of_node(option: DeviceOption, devices: NodeDevices, selects: Selects) -> Iterator[str]:
+    try:
+        chosen = selects(option, devices)
+    except QueuectlError:
+        return  # the node cannot serve it
+    for at in chosen:
+        driver = devices.devices[at].kind.driver
+        if driver.startswith(_GPUS):
+            yield driver

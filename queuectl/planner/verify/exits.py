@@ -20,7 +20,7 @@ from queuectl.domain.queues import ClusterQueue, ReclaimWithinCohort, WithinClus
 from queuectl.domain.rules import FairStrategy
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.workload import Placement, Workload
-from queuectl.planner.verify.cohorts import CohortMember, Row, excesses
+from queuectl.planner.verify.cohorts import CohortMember, Row, add_rows, excesses
 from queuectl.planner.verify.plan_index import PlanIndex
 from queuectl.planner.verify.quota import charges
 
@@ -92,7 +92,7 @@ class Case:
     def high(self) -> Use:
         use: Use = {}
         for workload, placement in self._counted(self._gone_before):
-            _add(use, charges(self.index, workload, placement))
+            add_rows(use, charges(self.index, workload, placement))
         return use
 
     def _counted(self, gone: Iterable[str]) -> Iterator[tuple[Workload, Placement]]:
@@ -114,7 +114,7 @@ class Case:
         gone |= {m.uid for m in plan.moved} | {e.uid for e in plan.evicted}
         use: Use = {}
         for gang in self._members_that_stay(gone):
-            _add(use, charges(self.index, gang.workload, gang.placement))
+            add_rows(use, charges(self.index, gang.workload, gang.placement))
         return use
 
     def _members_that_stay(self, gone: Iterable[str]) -> Iterator[Admitted]:
@@ -127,26 +127,34 @@ class Case:
         less = dict(use)
         for uid in victims:
             gang = self.index.running[uid]
-            _add(less, charges(self.index, gang.workload, gang.placement), -1)
+            add_rows(less, charges(self.index, gang.workload, gang.placement), -1)
         return less
+
+    def all_but(self, uid: str, theirs: Iterable[str]) -> Use:
+        """The most that is used once some victims have left, and this one has not."""
+        return self.without(self.high, (v for v in theirs if v != uid))
 
     def with_request(self, use: Use) -> Use:
         if self.repaired:
             return use
         more = dict(use)
-        _add(more, (((self.queue.name, *row), amount) for row, amount in self.charges.items()))
+        add_rows(more, (((self.queue.name, *row), amount) for row, amount in self.charges.items()))
         return more
 
     # Questions about it.
 
     def borrows(self) -> bool:
         use = self.with_request(self.without(self.low, self.victims))
-        return any(
-            self.own.uses(use, *row) > self.own.quota(*row) for row, n in self.charges.items() if n
-        )
+        return self.over(self.own, use, (row for row, n in self.charges.items() if n))
 
-    def over(self, member: CohortMember, use: Use) -> bool:
-        return any(member.uses(use, *row) > member.quota(*row) for row in self.charges)
+    def over(self, member: CohortMember, use: Use, rows: Iterable[Key] | None = None) -> bool:
+        """Whether a member uses more than its own of some flavors and resources: by default, of those that the gang is charged."""
+        rows = self.charges if rows is None else rows
+        return any(member.uses(use, *row) > member.quota(*row) for row in rows)
+
+    def borrows_any(self, member: CohortMember, use: Use) -> bool:
+        """Whether a member uses more than its own of anything, contended for or not."""
+        return self.over(member, use, self.rows)
 
     def stays_out(
         self, uid: str, theirs: list[str], pools: Iterable[CohortMember], *, alone: bool = False
@@ -155,14 +163,11 @@ class Case:
 
         ``alone``: though no other gang of its queue makes room for it.
         """
-        others = (v for v in theirs if v != uid)
-        use = self.without(self.high, others) if alone else self.with_back(uid, theirs)
+        use = self.all_but(uid, theirs) if alone else self.with_back(uid, theirs)
         gang = self.index.running[uid]
         charged = {row[1:] for row, n in charges(self.index, gang.workload, gang.placement) if n}
         rows = [row for row in self.charges if row in charged]
-        return all(
-            any(member.uses(use, *row) > member.quota(*row) for row in rows) for member in pools
-        )
+        return all(self.over(member, use, rows) for member in pools)
 
     def threatens(self, uid: str) -> bool:
         """Whether evictions that follow when a victim waits may reach the preemptor: not if all are of lower gangs."""
@@ -179,25 +184,19 @@ class Case:
         """The use once one of the victims is back, and the gangs that yield to it in its own queue have made room for it."""
         victim = self.index.running[uid].workload
         queue = self.index.queue_of(victim)
-        use = self.without(self.high, (v for v in theirs if v != uid))
+        use = self.all_but(uid, theirs)
         if queue is None or not self.threatens(uid):
             return use
         for workload, placement in self._counted({*self._gone_before, *theirs}):
             if self.index.queue_of(workload) is queue and self._yields(queue, workload, victim):
-                _add(use, charges(self.index, workload, placement), -1)
+                add_rows(use, charges(self.index, workload, placement), -1)
         return use
 
     def _yields(self, queue: ClusterQueue, gang: Workload, victim: Workload) -> bool:
         """Whether a gang would have to leave for a victim that waits in their common queue."""
         running = self.index.running.get(gang.uid)
         stays = running is not None and not running.evictable
-        if stays or self.index.opts_out(gang):
-            return False
-        if queue.within_cluster_queue is WithinClusterQueue.NEVER:
-            return False
-        equal = queue.within_cluster_queue is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY
-        newer = gang.priority == victim.priority and gang.queued_at > victim.queued_at
-        return gang.priority < victim.priority or (equal and newer)
+        return not (stays or self.index.opts_out(gang)) and evicts_within(queue, victim, gang)
 
     def lasts(
         self,
@@ -218,9 +217,7 @@ class Case:
         able = able if member.below else theirs
         if any(v in late for v in theirs):
             able = [v for v in able if v in late]
-        return [
-            v for v in able if over(member, self.without(self.high, (w for w in theirs if w != v)))
-        ]
+        return [v for v in able if over(member, self.all_but(v, theirs))]
 
     @cached_property
     def rows(self) -> frozenset[Key]:
@@ -228,9 +225,14 @@ class Case:
         return frozenset(_stated(self.path[-1]))
 
 
-def _add(use: Use, rows: Iterable[tuple[Row, int]], sign: int = 1) -> None:
-    for row, amount in rows:
-        use[row] = use.get(row, 0) + sign * amount
+def evicts_within(queue: ClusterQueue, preemptor: Workload, victim: Workload) -> bool:
+    """Whether withinClusterQueue of their common ClusterQueue lets one gang evict another."""
+    policy = queue.within_cluster_queue
+    if policy is WithinClusterQueue.NEVER or victim.priority > preemptor.priority:
+        return False
+    equal = policy is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY
+    newer = victim.queued_at > preemptor.queued_at
+    return victim.priority < preemptor.priority or (equal and newer)
 
 
 def _stated(member: CohortMember) -> Iterator[Key]:
@@ -269,11 +271,6 @@ def _share(case: Case, member: CohortMember, use: Use) -> tuple[bool, Fraction]:
     return False, part / member.weight
 
 
-def _borrows_any(case: Case, member: CohortMember, use: Use) -> bool:
-    """Whether a member uses more than its own of anything, contended for or not."""
-    return any(member.uses(use, *row) > member.quota(*row) for row in case.rows)
-
-
 def unfair(case: Case, top: CohortMember, theirs: list[str]) -> str | None:
     """Why the victims below one member of a pool shared with the preemptor may not all leave."""
     return _by_shares(case, top, theirs) or _return_within_nominal(case, theirs)
@@ -281,8 +278,7 @@ def unfair(case: Case, top: CohortMember, theirs: list[str]) -> str | None:
 
 def _return_within_nominal(case: Case, theirs: list[str]) -> str | None:
     """Those of them that could return within the nominal quota of their ClusterQueue, and then take what shares do not protect."""
-    most = case.with_request(case.high)
-    bound = any(case.own.uses(most, *row) > case.own.quota(*row) for row in case.charges)
+    bound = case.over(case.own, case.with_request(case.high))
     back = sorted(
         v
         for v in theirs
@@ -294,17 +290,14 @@ def _return_within_nominal(case: Case, theirs: list[str]) -> str | None:
 def _by_shares(case: Case, top: CohortMember, theirs: list[str]) -> str | None:
     near = [v for v in case.victims if v not in case.foreign or not _farther(case, v, top)]
     mine = case.with_request(case.without(case.low, near))
-    within = all(
-        case.own.uses(case.with_request(case.low), *r) <= case.own.quota(*r)
-        for r in case.charges
-        if _contended(case, r)
-    )
+    contended = [row for row in case.charges if _contended(case, row)]
+    within = not case.over(case.own, case.with_request(case.low), contended)
     own = next(m for m in case.path if m.parent is top.parent)
     ours = _share(case, own, mine)
     back = sorted(v for v in theirs if case.threatens(v) and _behind(case, v, theirs, top, ours))
     unfair_return = False
     for split in islice(_splits(case, theirs), _SPLITS):
-        able = case.lasts(top, theirs, split, lambda m, use: _borrows_any(case, m, use))
+        able = case.lasts(top, theirs, split, case.borrows_any)
         if able and (within or _passes(case, top, theirs, split, able, ours)):
             unfair_return = bool(split and back and not within)
             if not unfair_return:
@@ -367,10 +360,7 @@ def _passes(
     early = [v for v in theirs if v not in late]
     if early and ours > _share(case, top, case.without(case.high, early)):
         return False
-    return not late or any(
-        ours < _share(case, top, case.without(case.high, (w for w in theirs if w != v)))
-        for v in able
-    )
+    return not late or any(ours < _share(case, top, case.all_but(v, theirs)) for v in able)
 
 
 # ---- Victims of other ClusterQueues
@@ -504,9 +494,8 @@ def _not_reclaimable(case: Case, top: CohortMember, theirs: list[str]) -> str | 
 
 def _while_borrowing(case: Case, uid: str) -> bool:
     victim = case.index.running[uid].workload
-    mine = (case.index.pending.get(case.uid) or case.index.running[case.uid]).workload
     most = case.queue.borrow_threshold
-    low = victim.priority < mine.priority and (most is None or victim.priority <= most)
+    low = victim.priority < case.workload.priority and (most is None or victim.priority <= most)
     return case.queue.preempts_to_borrow and low
 
 

@@ -234,13 +234,13 @@ def _waits_for_room(index: PlanIndex, entry: Pending) -> bool:
     return refusal.lease is None and not refusal.checks and not behind and not never(refusal)
 
 
-def _ask_the_same(one: Pending, other: Pending) -> bool:
+def _ask_the_same(first: Pending, second: Pending) -> bool:
     """Whether they have the same request; a shorter gang can start where a longer one, or one held for its checks, delays a planned start."""
-    ours, theirs = one.workload.podsets, other.workload.podsets
-    same = one.excluded == other.excluded and (ours is theirs or ours == theirs)
-    same = same and one.ready_checks == other.ready_checks
-    same = same and one.workload.claims == other.workload.claims
-    return same and one.workload.duration == other.workload.duration
+    ours, theirs = first.workload.podsets, second.workload.podsets
+    same = first.excluded == second.excluded and (ours is theirs or ours == theirs)
+    same = same and first.ready_checks == second.ready_checks
+    same = same and first.workload.claims == second.workload.claims
+    return same and first.workload.duration == second.workload.duration
 
 
 def never(refusal: Refusal) -> bool:
@@ -262,7 +262,7 @@ def _placed(index: PlanIndex, uid: str) -> list[PodSetPlacement]:
 
 def _could_use(index: PlanIndex, queue: ClusterQueue, workload: Workload) -> frozenset[str]:
     """Flavors of the queue that some podset could be charged to, with all of its group: they share one."""
-    wanted: set[str] = set()
+    usable: set[str] = set()
     for group in queue.groups:
         for podset in workload.podsets:
             if not _asked(group, podset):
@@ -273,8 +273,8 @@ def _could_use(index: PlanIndex, queue: ClusterQueue, workload: Workload) -> fro
             for quotas in group.flavors:
                 together = shared or [podset]
                 if all(_may_use(index, queue, group, quotas.flavor, p) for p in together):
-                    wanted.add(quotas.flavor)
-    return frozenset(wanted)
+                    usable.add(quotas.flavor)
+    return frozenset(usable)
 
 
 def _asked(group: ResourceGroup, podset: PodSet) -> dict[str, int]:

@@ -179,7 +179,7 @@ def _eligible(
     verdicts: dict[tuple[NodeRules, tuple[str, ...], str], str | None],
 ) -> Iterator[PlanViolation]:
     for podset, placed in _shares(claim):
-        kept = _kept_slots(claim, podset.name)
+        kept = claim.kept_slots(podset.name)
         flavors = index.flavors_of(placed)
         names = tuple(f.name for f in flavors)
         for name, count in placed.nodes:
@@ -274,8 +274,7 @@ def _split_slice(
     before: tuple[str, ...] | None = None
     rank = 0
     for name, count in placed.nodes:
-        node = index.nodes.get(name)
-        domain = index.domain(node, layer.level, topologies) if node is not None else None
+        domain = index.domain_of(name, layer.level, topologies)
         if domain is None or (domain != before and rank % layer.size):
             return rank - rank % layer.size
         before = domain
@@ -292,29 +291,14 @@ def _domains(
     asked = levels_asked(podset for podset, _ in members)
     for podset, placed in members:
         topologies = index.topologies_for(placed, asked)
-        kept = _kept_slots(claim, podset.name)
+        kept = claim.kept_slots(podset.name)
         for name, count in placed.nodes:
-            node = index.nodes.get(name)
-            domain = index.domain(node, level, topologies) if node is not None else None
+            domain = index.domain_of(name, level, topologies)
             if kept.get(name, 0) > 0:
                 stay.add(domain)
             if count > kept.get(name, 0):
                 come.add(domain)
     return stay, come
-
-
-def _kept_slots(claim: PlacedGang, podset: str) -> dict[str, int]:
-    """Slots per node that a repaired gang keeps: its placement without the lost ones."""
-    if claim.running is None:
-        return {}
-    placed = claim.running.placement.of(podset)
-    kept: dict[str, int] = {}
-    for name, count in placed.nodes if placed is not None else ():
-        kept[name] = kept.get(name, 0) + count
-    for lost_podset, name, count in claim.running.lost:
-        if lost_podset == podset:
-            kept[name] = kept.get(name, 0) - count
-    return kept
 
 
 def _repaired(claim: PlacedGang) -> Iterator[PlanViolation]:
@@ -323,10 +307,8 @@ def _repaired(claim: PlacedGang) -> Iterator[PlanViolation]:
     if claim.running.leaving or not claim.running.lost:
         yield PlanViolation(PlanRule.REPAIR, uid, "repaired, but it is leaving or has lost nothing")
     for podset, placed in claim.parts():
-        slots: dict[str, int] = {}
-        for name, count in placed.nodes:
-            slots[name] = slots.get(name, 0) + count
-        for name, count in _kept_slots(claim, podset.name).items():
+        slots = placed.by_node
+        for name, count in claim.kept_slots(podset.name).items():
             if slots.get(name, 0) < count:
                 text = f"podset {podset.name} leaves {count} healthy slots of node {name}"
                 yield PlanViolation(PlanRule.REPAIR, uid, text)

@@ -36,6 +36,15 @@ class PlacedGang(NamedTuple):
             if placed is not None:
                 yield podset, placed
 
+    def kept_slots(self, podset: str) -> dict[str, int]:
+        """Slots per node that a repaired gang keeps: its placement without the lost ones."""
+        placed = self.running.placement.of(podset) if self.running is not None else None
+        slots = dict(placed.by_node) if placed is not None else {}
+        for of, name, count in self.running.lost if self.running is not None else ():
+            if of == podset:
+                slots[name] = slots.get(name, 0) - count
+        return slots
+
 
 @dataclass(frozen=True)
 class PlanIndex:
@@ -145,12 +154,12 @@ class PlanIndex:
         """How many pods count against quota: what is placed, or all of a podset that needs no node."""
         return placed.count if self.takes_nodes(placed) else placed.pods_of(podset)
 
-    def topologies_for(self, placed: PodSetPlacement, asked: Iterable[str]) -> list[Topology]:
+    def topologies_for(self, placed: PodSetPlacement, levels: Iterable[str]) -> list[Topology]:
         """The topologies of its flavors; when it has no flavor, those with all levels that its group asks for."""
         known = self.snapshot.config.topologies
         flavors = self.flavors_of(placed)
         if not flavors:
-            return [t for t in known.values() if set(asked) <= set(t.levels)]
+            return [t for t in known.values() if set(levels) <= set(t.levels)]
         return [
             known[f.topology] for f in flavors if f.topology is not None and f.topology in known
         ]
@@ -164,6 +173,13 @@ class PlanIndex:
         return any(
             level in topology.levels for name, topology in known if not names or name in names
         )
+
+    def domain_of(
+        self, name: str, level: str, topologies: list[Topology]
+    ) -> tuple[str, ...] | None:
+        """The domain of a node by its name; None if no such node exists, or a label is missing."""
+        node = self.nodes.get(name)
+        return None if node is None else self.domain(node, level, topologies)
 
     def domain(self, node: Node, level: str, topologies: list[Topology]) -> tuple[str, ...] | None:
         """The domain of ``node`` at ``level`` as the path of label values down to it; None if a label is missing."""

@@ -1,15 +1,25 @@
-"""Flavors are charged as the ClusterQueue's resource groups say, and quotas hold up the cohorts, now and after."""
+"""Flavors are charged as the ClusterQueue's resource groups say, quotas hold up the cohorts, now and after, and so do other limits in amounts.
+
+No gang starts that a ResourceQuota of its namespace, the limit of its user, a budget or a shared ResourceClaim does not allow beside the
+others.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
+from queuectl.domain.budgets import UNKNOWN_RUN, BudgetBalance, WhenSpent
 from queuectl.domain.fleet import Effect
-from queuectl.domain.quantity import PODS
+from queuectl.domain.limits import QuotaLimit
+from queuectl.domain.quantity import CPU, MEMORY, PODS
 from queuectl.domain.queues import ClusterQueue, ResourceFlavor, ResourceGroup
-from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload
-from queuectl.planner.verify.cohorts import Row, excesses, trees_of
+from queuectl.domain.spending import Spending
+from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload, gpus_of
+from queuectl.planner.verify.cohorts import Row, add_rows, excesses, trees_of
 from queuectl.planner.verify.plan_index import PlacedGang, PlanIndex, PlanRule, PlanViolation
+
+# ---- Flavors and quota
 
 
 def check_quota(index: PlanIndex) -> Iterator[PlanViolation]:
@@ -101,10 +111,10 @@ def _rows(index: PlanIndex) -> Iterator[PlanViolation]:
     for claim in index.claims:
         if claim.running is not None:
             continue  # a repaired gang is charged already
-        for row, amount in charges(index, claim.workload, claim.placement):
-            after[row] = after.get(row, 0) + amount
-            if claim.now:
-                now[row] = now.get(row, 0) + amount
+        rows = list(charges(index, claim.workload, claim.placement))
+        add_rows(after, rows)
+        if claim.now:
+            add_rows(now, rows)
     used_now, used_after = _used(index, {row[0] for row in (*now, *after)})
     yield from _compare(index, now, used_now, "now")
     yield from _compare(index, after, used_after, "after the victims left")
@@ -117,18 +127,17 @@ def _borrowers(
     """Gangs that must not borrow yet: with what runs, they fit the nominal quota of their ClusterQueue."""
     no_borrowing = {uid for uid, p in index.pending.items() if not p.may_borrow(index.snapshot.now)}
     now, after = dict(used_now), dict(used_after)
-    asked: dict[Row, str] = {}
+    takers: dict[Row, str] = {}
     for claim in index.claims:
         uid = claim.workload.uid
         if uid not in no_borrowing or claim.running is not None:
             continue
-        for row, amount in charges(index, claim.workload, claim.placement):
-            after[row] = after.get(row, 0) + amount
-            if claim.now:
-                now[row] = now.get(row, 0) + amount
-            if amount:
-                asked[row] = uid
-    for row, uid in sorted(asked.items()):
+        rows = list(charges(index, claim.workload, claim.placement))
+        add_rows(after, rows)
+        if claim.now:
+            add_rows(now, rows)
+        takers.update((row, uid) for row, _ in rows)
+    for row, uid in sorted(takers.items()):
         member = index.members[row[0]]
         nominal = member.quota(*row[1:])
         used = max(use.get(row, 0) for use in ((now, after) if uid in index.started else (after,)))
@@ -146,21 +155,19 @@ def _used(index: PlanIndex, touched: set[str]) -> tuple[dict[Row, int], dict[Row
         queue = index.queue_of(gang.workload)
         if queue is None or queue.name not in queues:
             continue
-        stays = gang.workload.uid not in index.gone_after
-        for row, amount in charges(index, gang.workload, gang.placement):
-            now[row] = now.get(row, 0) + amount
-            if stays:
-                after[row] = after.get(row, 0) + amount
+        rows = list(charges(index, gang.workload, gang.placement))
+        add_rows(now, rows)
+        if gang.workload.uid not in index.gone_after:
+            add_rows(after, rows)
     return now, after
 
 
 def _compare(
-    index: PlanIndex, asked: dict[Row, int], used: dict[Row, int], when: str
+    index: PlanIndex, added: dict[Row, int], used: dict[Row, int], when: str
 ) -> Iterator[PlanViolation]:
     total = dict(used)
-    for row, amount in asked.items():
-        total[row] = total.get(row, 0) + amount
-    for name, text in excesses(index.members, used, total, asked):
+    add_rows(total, added.items())
+    for name, text in excesses(index.members, used, total, added):
         yield PlanViolation(PlanRule.QUOTA, name, f"{when}: {text}")
 
 
@@ -179,3 +186,138 @@ def charges(
         for resource, flavor, share in placed.charges(pods):
             if amount := index.charged(podset)[resource] * share:
                 yield (queue.name, flavor, resource), amount
+
+
+# ---- Other limits in amounts
+
+
+def check_allowances(index: PlanIndex) -> Iterator[PlanViolation]:
+    """Each line of each quota that a start adds to; an excess that exists without the plan does not count."""
+    starting: dict[str, list[tuple[PodSet, int]]] = {}
+    for claim in index.claims:
+        if claim.now and claim.running is None:
+            pods = [(podset, placed.pods_of(podset)) for podset, placed in claim.parts()]
+            starting.setdefault(claim.workload.namespace, []).extend(pods)
+    for namespace, pods in sorted(starting.items()):
+        for quota in index.snapshot.allowances.get(namespace, ()):
+            counted = [
+                (podset, count)
+                for podset, count in pods
+                if quota.best_effort is None or quota.best_effort == _best_effort(podset)
+            ]
+            for i, line in enumerate(quota.limits):
+                asked = sum(n * _counts(podset, line) for podset, n in counted)
+                used = line.used + (quota.promised[i] if quota.promised else 0)
+                if asked and used + asked > line.hard:
+                    text = (
+                        f"{line.key} of ResourceQuota {quota.name}: {used} + {asked} > {line.hard}"
+                    )
+                    yield PlanViolation(PlanRule.RESOURCE_QUOTA, namespace, text)
+
+
+def _counts(podset: PodSet, line: QuotaLimit) -> int:
+    amounts = podset.limits if line.key.startswith("limits.") else podset.shape.requests
+    return amounts[line.resource]
+
+
+def _best_effort(podset: PodSet) -> bool:
+    return {CPU, MEMORY}.isdisjoint(podset.shape.requests)
+
+
+def check_budgets(index: PlanIndex) -> Iterator[PlanViolation]:
+    """No gang starts, or gets a lease, that a budget cannot pay beside the others, in whatever order they are decided.
+
+    The last of them under ``wholeRun: false`` needs a rest of any size. Therefore all but the largest such gang must leave one.
+    """
+    snapshot = index.snapshot
+    spending = Spending(snapshot)
+    for balance in snapshot.budgets:
+        if balance.budget.when_spent is not WhenSpent.HOLD:
+            continue
+        name, added = balance.budget.name, []
+        held = balance.spent + balance.ended
+        for gang in snapshot.admitted:
+            if balance in spending.of(gang.workload):
+                ends = snapshot.now + UNKNOWN_RUN
+                if gang.ends_at is not None and gang.ends_at > snapshot.now:
+                    ends = gang.ends_at
+                ends = snapshot.now if gang.leaving else ends
+                held += balance.cost(gang.gpus, max(gang.started_at, balance.counted), ends)
+        for claim in index.claims:
+            if claim.workload.uid in index.running or balance not in spending.of(claim.workload):
+                continue  # counted where it is
+            cost = _cost(index, balance, claim)
+            held += cost if _had(index, claim) else 0
+            added += [cost] if cost and not _had(index, claim) else []
+        spare = 0 if balance.budget.whole_run else max(added, default=0) - 1
+        if added and held + sum(added) - spare > balance.granted:
+            text = f"{held} + {sum(added)} units for gangs that start, or get a lease, {balance.granted} are granted"
+            yield PlanViolation(PlanRule.BUDGET, name, text)
+
+
+def _had(index: PlanIndex, claim: PlacedGang) -> bool:
+    """Whether it is a lease that its gang had before this plan."""
+    lease = index.pending[claim.workload.uid].lease
+    return not claim.now and lease is not None and lease.placement == claim.placement
+
+
+def _cost(index: PlanIndex, balance: BudgetBalance, claim: PlacedGang) -> int:
+    run, now = claim.workload.duration, index.snapshot.now
+    pods = [(podset, placed.pods_of(podset)) for podset, placed in claim.parts()]
+    return balance.cost(gpus_of(pods), now, now + (run.seconds if run else UNKNOWN_RUN))
+
+
+def check_claims(index: PlanIndex) -> Iterator[PlanViolation]:
+    """Each ResourceClaim that pods share serves one gang; gangs that ran with one claim before do not count."""
+    users: dict[tuple[str, str], set[str]] = {}
+    holding = [gang.workload for gang in index.snapshot.admitted]
+    for workload in (*holding, *(claim.workload for claim in index.claims)):
+        for name in workload.claims:
+            users.setdefault((workload.namespace, name), set()).add(workload.uid)
+    for claim in index.claims:
+        workload = claim.workload
+        if workload.uid in index.running or _had(index, claim):
+            continue
+        for name in workload.claims:
+            if others := users[workload.namespace, name] - {workload.uid}:
+                text = f"{sorted(others)} use ResourceClaim {name}"
+                yield PlanViolation(PlanRule.RESOURCE_CLAIM, workload.uid, text)
+
+
+_UserRow = tuple[str, str, str]  # ClusterQueue, user and resource
+
+
+def check_users(index: PlanIndex) -> Iterator[PlanViolation]:
+    """The amounts that a user holds already, leaving gangs and leases included; an excess that exists without the plan does not count."""
+    queues = index.snapshot.config.cluster_queues
+    if not any(queue.max_per_user for queue in queues.values()):
+        return
+    held: Counter[_UserRow] = Counter()
+    added: set[_UserRow] = set()
+    for gang in index.snapshot.admitted:
+        held += _charged_to_user(index, gang.workload, gang.placement)
+    preemptors = {preemption.preemptor for preemption in index.plan.preempted}
+    for claim in index.claims:
+        if claim.workload.uid in index.running:
+            continue  # counted where it is
+        rows = _charged_to_user(index, claim.workload, claim.placement)
+        held += rows
+        if claim.now or claim.workload.uid in preemptors:
+            added.update(rows)
+    for name, user, resource in sorted(added):
+        most = dict(queues[name].max_per_user).get(resource)
+        amount = held[name, user, resource]
+        if most is not None and amount > most:
+            text = f"user {user} would hold {amount} {resource} in {name}, {most} are allowed"
+            yield PlanViolation(PlanRule.MAX_PER_USER, user, text)
+
+
+def _charged_to_user(
+    index: PlanIndex, workload: Workload, placement: Placement
+) -> Counter[_UserRow]:
+    """The charges of a gang, over its flavors; nothing where it has no user."""
+    amounts: Counter[_UserRow] = Counter()
+    if workload.user is not None:
+        for (queue, _, resource), amount in charges(index, workload, placement):
+            amounts[queue, workload.user, resource] += amount
+    return amounts

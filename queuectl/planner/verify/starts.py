@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import TypeAlias
 
@@ -11,9 +12,9 @@ from queuectl.domain.plan import Admission, Plan, ScheduledGang
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import QueueingStrategy, WithinClusterQueue
 from queuectl.domain.reservations import AdvanceReservation, Occurrence
-from queuectl.domain.snapshot import Admitted, PlannedStart, Snapshot
+from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import Placement, TopologyMode, Workload
-from queuectl.planner.verify.capacity import check_capacity
+from queuectl.planner.verify.capacity import Use, add_use, check_capacity
 from queuectl.planner.verify.order import (
     Account,
     account,
@@ -46,36 +47,26 @@ def check_planned(index: PlanIndex) -> Iterator[PlanViolation]:
 
 def _promise(index: PlanIndex, planned: ScheduledGang) -> Iterator[PlanViolation]:
     entry, refusal = index.pending.get(planned.uid), index.refused.get(planned.uid)
+    broken = partial(PlanViolation, PlanRule.PLANNED_START, planned.uid)
     if entry is None or refusal is None or refusal.lease is not None:
-        yield PlanViolation(
-            PlanRule.PLANNED_START, planned.uid, "does not wait, or waits for its victims"
-        )
+        yield broken("does not wait, or waits for its victims")
         return
     last, start = entry.planned_start, planned.start
-    if not planned.known:
-        yield from _withdrawn(planned, last)
+    if not planned.known:  # it keeps its latest time, or it loses it for a cause
+        if last is None:
+            yield broken("has no planned start to keep")
+        elif planned.slip is None and start != last:
+            yield broken("loses its latest time without a cause")
         return
     if start.at < index.snapshot.now:
-        yield PlanViolation(PlanRule.PLANNED_START, planned.uid, "its planned start is in the past")
+        yield broken("its planned start is in the past")
     if last is None or last.promised is None or planned.slip is not None:
         return
     if start.at > last.promised + _SLACK:
-        text = f"is late without a cause: starts at {start.at:.0f}, planned {last.promised:.0f}"
-        yield PlanViolation(PlanRule.PLANNED_START, planned.uid, text)
+        times = f"starts at {start.at:.0f}, planned {last.promised:.0f}"
+        yield broken(f"is late without a cause: {times}")
     if start.promised is None or start.promised > last.promised:
-        yield PlanViolation(
-            PlanRule.PLANNED_START, planned.uid, "is planned for a later time without a cause"
-        )
-
-
-def _withdrawn(planned: ScheduledGang, last: PlannedStart | None) -> Iterator[PlanViolation]:
-    """A planned start for which the plan has no time: it keeps its latest time, or it loses it for a cause."""
-    if last is None:
-        yield PlanViolation(PlanRule.PLANNED_START, planned.uid, "has no planned start to keep")
-    elif planned.slip is None and planned.start != last:
-        yield PlanViolation(
-            PlanRule.PLANNED_START, planned.uid, "loses its latest time without a cause"
-        )
+        yield broken("is planned for a later time without a cause")
 
 
 def _at(index: PlanIndex, at: float) -> Iterator[PlanViolation]:
@@ -226,26 +217,23 @@ def _placement(
 ) -> Iterator[PlanViolation]:
     capacity = each.reservation.capacity
     assert capacity is not None
+    broken = partial(PlanViolation, PlanRule.RESERVATION, each.name)
     begun = each.begins <= index.snapshot.now
     if begun and each.placed:
         if nodes != dict(each.placed):
-            yield PlanViolation(PlanRule.RESERVATION, each.name, "moves after it has begun")
+            yield broken("moves after it has begun")
         return
     if sum(nodes.values()) != capacity.pods:
         text = f"keeps room for {sum(nodes.values())} of {capacity.pods} pods"
-        yield PlanViolation(PlanRule.RESERVATION, each.name, text)
+        yield broken(text)
     flavor = index.snapshot.config.flavors.get(capacity.flavor or "")
     labels = [*capacity.node_labels, *(flavor.node_labels if flavor is not None else ())]
     for name in nodes:
         node = index.nodes.get(name)
         if node is None or not node.ready:
-            yield PlanViolation(
-                PlanRule.RESERVATION, each.name, f"keeps node {name}, which is lost"
-            )
+            yield broken(f"keeps node {name}, which is lost")
         elif any(node.labels.get(key) != value for key, value in labels):
-            yield PlanViolation(
-                PlanRule.RESERVATION, each.name, f"keeps node {name} of other labels"
-            )
+            yield broken(f"keeps node {name} of other labels")
     asked = capacity.topology
     if asked is not None and asked.mode is TopologyMode.REQUIRED and asked.level is not None:
         topologies = list(index.snapshot.config.topologies.values())
@@ -254,17 +242,17 @@ def _placement(
         here = [index.nodes[name] for name in nodes if name in index.nodes]
         if len({index.domain(node, asked.level, topologies) for node in here}) > 1:
             text = f"is in several domains of {asked.level}"
-            yield PlanViolation(PlanRule.RESERVATION, each.name, text)
+            yield broken(text)
 
 
-def _starts(index: PlanIndex, each: Occurrence, kept: _Kept) -> Iterator[PlanViolation]:
+def _starts(index: PlanIndex, each: Occurrence, kept_amounts: _Kept) -> Iterator[PlanViolation]:
     """Gangs beside a Reservation that start on its nodes."""
     starting = [
         (claim.workload, claim.placement)
         for claim in index.claims
         if claim.running is None and _beside(index, each, claim.workload, index.snapshot.now)
     ]
-    yield from _check(index, each, kept, starting, index.snapshot.now)
+    yield from _check(index, each, kept_amounts, starting, index.snapshot.now)
     for planned in index.planned:
         entry, at = index.pending[planned.uid], planned.start.at
         if _beside(index, each, entry.workload, at):
@@ -273,7 +261,7 @@ def _starts(index: PlanIndex, each: Occurrence, kept: _Kept) -> Iterator[PlanVio
                 (entry.workload, planned.start.placement),
             ]
             later += _planned_before(index, each, planned)
-            yield from _check(index, each, kept, later, at)
+            yield from _check(index, each, kept_amounts, later, at)
 
 
 def starting_until(
@@ -298,24 +286,23 @@ def _planned_before(
 def _check(
     index: PlanIndex,
     each: Occurrence,
-    kept: _Kept,
+    kept_amounts: _Kept,
     starting: list[tuple[Workload, Placement]],
     at: float,
 ) -> Iterator[PlanViolation]:
     added = _on_nodes(starting)
-    touched = added.keys() & kept.keys()
+    touched = added.keys() & kept_amounts.keys()
     if not touched:
         return
-    staying = [
+    used = _on_nodes(
         (gang.workload, gang.placement)
         for gang in index.snapshot.admitted
         if gang.workload.uid not in index.gone_after
         and _end(index, gang) > at
         and _runs_beside(index, each, gang)
-    ]
-    used = _on_nodes(staying)
+    )
     for name in sorted(touched):
-        whole = kept[name]
+        whole = kept_amounts[name]
         node = index.nodes.get(name)
         if whole is None or node is None:
             text = f"a gang that runs until after its start is placed on node {name}"
@@ -324,19 +311,16 @@ def _check(
         others = index.snapshot.other_pods.get(name, Resources())
         for resource in set(whole) & set(added[name]) - {"pods"}:
             free = node.allocatable[resource] - others[resource] - whole[resource]
-            asked = added[name][resource] + used.get(name, Resources())[resource]
+            asked = added[name][resource] + used.get(name, {}).get(resource, 0)
             if asked > free:
                 text = f"node {name}, {resource}: gangs beside it hold {asked}, {free} are not kept"
                 yield PlanViolation(PlanRule.RESERVATION, each.name, text)
 
 
-def _on_nodes(gangs: list[tuple[Workload, Placement]]) -> dict[str, Resources]:
-    use: dict[str, Resources] = {}
+def _on_nodes(gangs: Iterable[tuple[Workload, Placement]]) -> Use:
+    use: Use = {}
     for workload, placement in gangs:
-        for podset in workload.podsets:
-            placed = placement.of(podset.name)
-            for name, count in placed.nodes if placed is not None else ():
-                use[name] = use.get(name, Resources()) + podset.shape.requests * count
+        add_use(use, workload, placement)
     return use
 
 

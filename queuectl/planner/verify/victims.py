@@ -1,18 +1,24 @@
-"""Preemptions are legal and each is for a named gang that holds a lease; whether it fits, the capacity checks say.
+"""Gangs leave only where policies allow it, and each for a named gang that holds a lease; whether it fits, the capacity checks say.
 
-:mod:`queuectl.planner.verify.exits` has the rules for victims of other ClusterQueues.
+Preemptions are legal, and moves are allowed and leave no gang without a place. :mod:`queuectl.planner.verify.exits` has the rules for
+victims of other ClusterQueues.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
-from queuectl.domain.plan import Preemption, PreemptionReason
-from queuectl.domain.queues import ClusterQueue, OptOut, ReclaimMode, WithinClusterQueue
+from queuectl.domain.plan import Move, Preemption, PreemptionReason
+from queuectl.domain.queues import ClusterQueue, Defragment, OptOut, ReclaimMode, WithinClusterQueue
 from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.domain.workload import Workload
-from queuectl.planner.verify.exits import across_queues, against_cohort_policy
+from queuectl.planner.verify.exits import across_queues, against_cohort_policy, evicts_within
+from queuectl.planner.verify.order import inadmissible, never, place
 from queuectl.planner.verify.plan_index import PlanIndex, PlanRule, PlanViolation
+
+# ---- Preemptions
+
 
 _DAY = 86_400.0  # seconds
 
@@ -35,15 +41,15 @@ def check_victims(index: PlanIndex) -> Iterator[PlanViolation]:
             yield PlanViolation(PlanRule.LEASE, refusal.uid, "its lease has ended")
 
 
-def _illegal(index: PlanIndex, preemption: Preemption, seen: dict[str, str]) -> str | None:
+def _illegal(index: PlanIndex, preemption: Preemption, named_before: dict[str, str]) -> str | None:
     victim = index.running.get(preemption.victim)
     preemptor: Pending | Admitted | None = index.pending.get(preemption.preemptor)
     if preemptor is None and index.broken(preemption.preemptor):
         preemptor = index.running[preemption.preemptor]
     if victim is None or preemptor is None:
         return "victim is not admitted or preemptor neither pending nor broken"
-    if preemption.victim in seen:
-        return f"already the victim of {seen[preemption.victim]}"
+    if preemption.victim in named_before:
+        return f"already the victim of {named_before[preemption.victim]}"
     if preemption.cost.priority != victim.workload.priority:
         return f"cost states priority {preemption.cost.priority}, it is {victim.workload.priority}"
     return (
@@ -86,8 +92,8 @@ def _without_lease(index: PlanIndex, preemption: Preemption) -> str | None:
     return None
 
 
-def shielded(index: PlanIndex, victim: Admitted, reason: str) -> str | None:
-    """Why a gang must stay, whichever gang it would leave for; ``reason``: the rule that the plan names."""
+def shielded(index: PlanIndex, victim: Admitted, reason: str = "") -> str | None:
+    """Why a gang must stay, whichever gang it would leave for; ``reason``: the rule that the plan names for its eviction."""
     uid = victim.workload.uid
     if not victim.evictable:
         return "its job is not suspended by the API server"
@@ -159,10 +165,7 @@ def _against_policy(
     policy = queue.within_cluster_queue
     if policy is WithinClusterQueue.NEVER:
         return f"{queue.name} forbids preemption"
-    if victim.priority < preemptor.priority:
-        return None
-    newer_equal = victim.priority == preemptor.priority and victim.queued_at > preemptor.queued_at
-    if policy is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY and newer_equal:
+    if evicts_within(queue, preemptor, victim):
         return None
     return f"priority {victim.priority} against {preemptor.priority} under {policy}"
 
@@ -255,3 +258,127 @@ def _goes_first(queue: ClusterQueue, evicted: Workload, taker: Workload) -> bool
         return False
     evicts = queue.within_cluster_queue is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY
     return evicts or queue.strict
+
+
+# ---- Moves
+#
+# The named gang holds a lease, or the move empties a node that gets another MIG configuration for it. The checks of all claims show whether
+# all gangs fit after the moves, now and later, in nodes and quota: a moved gang leaves its old place and claims its new one.
+
+
+def check_moves(index: PlanIndex) -> Iterator[PlanViolation]:
+    """Each move by itself, then what all of them cost, then the places kept for gangs already on the move."""
+    times = Counter(move.uid for move in index.plan.moved)
+    for move in index.plan.moved:
+        why = "moved twice" if times[move.uid] > 1 else _illegal_move(index, move)
+        if why is not None:
+            yield PlanViolation(PlanRule.MOVE, move.uid, f"for {move.beneficiary}: {why}")
+    others = [move for move in index.plan.moved if not _empties(index, move)]
+    if len({move.beneficiary for move in others}) > 1:
+        yield PlanViolation(PlanRule.MOVE, index.plan.moved[0].uid, "moves for more than one gang")
+    yield from _budgets(index)
+    for uid in index.plan.returning:
+        gang = index.running.get(uid)
+        if gang is None or not gang.leaving or gang.lease is None:
+            yield PlanViolation(PlanRule.MOVE, uid, "its place is kept, but it is not on the move")
+        elif gang.lease.expires_at <= index.snapshot.now:
+            yield PlanViolation(PlanRule.LEASE, uid, "its lease has ended")
+
+
+def _illegal_move(index: PlanIndex, move: Move) -> str | None:
+    gang = index.running.get(move.uid)
+    if gang is None:
+        return "not admitted"
+    if not _empties(index, move) and (why := _move_without_lease(index, move)) is not None:
+        return why
+    if (move.cost.priority, move.cost.gpus) != (gang.workload.priority, gang.gpus):
+        return "the cost is not of this gang"
+    return (
+        _stays(index, gang)
+        or _forbidden(index, gang)
+        or _cannot_restart(index, gang, move.beneficiary)
+        or _other_flavors(gang, move)
+    )
+
+
+def _empties(index: PlanIndex, move: Move) -> bool:
+    """Whether the gang leaves a node whose MIG configuration changes for the beneficiary."""
+    gang = index.running.get(move.uid)
+    placed = gang.placement.podsets if gang is not None else ()
+    nodes = [
+        index.nodes[name] for podset in placed for name, _ in podset.nodes if name in index.nodes
+    ]
+    changes = [node.mig for node in nodes if node.mig is not None and node.mig.phase.active]
+    waits = index.refused.get(move.beneficiary)
+    return waits is not None and any(mig.gang == move.beneficiary for mig in changes)
+
+
+def _move_without_lease(index: PlanIndex, move: Move) -> str | None:
+    refusal = index.refused.get(move.beneficiary)
+    if move.beneficiary not in index.pending or refusal is None or refusal.lease is None:
+        return "the gang it makes room for is not pending with a lease"
+    return None if move.uid in refusal.lease.victims else "the lease does not name it"
+
+
+def _stays(index: PlanIndex, gang: Admitted) -> str | None:
+    """Why it must not be evicted at all."""
+    if gang.lost:
+        return "broken"
+    if any(p.victim == gang.workload.uid for p in index.plan.preempted):
+        return "preempted as well"
+    return shielded(index, gang)
+
+
+def _forbidden(index: PlanIndex, gang: Admitted) -> str | None:
+    queue = index.queue_of(gang.workload)
+    if index.snapshot.make_room is not None:
+        return None
+    if queue is None or queue.defragment is not Defragment.EXECUTE:
+        return "its queue does not let its gangs be moved"
+    return None
+
+
+def _cannot_restart(index: PlanIndex, gang: Admitted, beneficiary: str) -> str | None:
+    """Why it would not be let start again: its queues, its own request, or who waits ahead of it in a StrictFIFO queue."""
+    if not gang.restartable:
+        return "its job could not be admitted again"
+    why = inadmissible(index, Pending(gang.workload))
+    queue = index.queue_of(gang.workload)
+    if why is not None or queue is None or not queue.strict:
+        return why
+    for entry in index.snapshot.pending:
+        refusal = index.refused.get(entry.workload.uid)
+        if refusal is None or refusal.lease is not None or never(refusal):
+            continue
+        waits = entry.blocked is None and entry.workload.uid != beneficiary
+        ahead = place(entry.workload) < place(gang.workload)
+        if waits and ahead and index.queue_of(entry.workload) is queue:
+            return f"{entry.workload.uid} waits ahead of it in StrictFIFO {queue.name}"
+    return None
+
+
+def _other_flavors(gang: Admitted, move: Move) -> str | None:
+    """A moved gang keeps its flavors, and with them its quota."""
+    before = {p.podset: dict(p.flavors) for p in gang.placement.podsets}
+    after = {p.podset: dict(p.flavors) for p in move.placement.podsets}
+    return None if before == after else "its flavors change"
+
+
+def _budgets(index: PlanIndex) -> Iterator[PlanViolation]:
+    """Each ClusterQueue's moves of the last day, these included, cost no more than it allows."""
+    if index.snapshot.make_room is not None:
+        return
+    spent: dict[str, int] = {}
+    for move in index.plan.moved:
+        gang = index.running.get(move.uid)
+        queue = index.queue_of(gang.workload) if gang is not None else None
+        if queue is not None:
+            spent[queue.name] = spent.get(queue.name, 0) + move.cost.lost_work
+    for name, cost in sorted(spent.items()):
+        before = index.snapshot.moved_work.get(name, 0)
+        budget = index.snapshot.config.cluster_queues[name].defragment_budget
+        if before + cost > budget:
+            text = (
+                f"moves cost {cost} GPU-seconds after {before} within a day, allowed are {budget}"
+            )
+            yield PlanViolation(PlanRule.MOVE, name, text)
