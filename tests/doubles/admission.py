@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from queuectl.domain.gates import MOST_DEPENDENCIES
-from queuectl.domain.mig import CONFIG, STATE
-from queuectl.domain.mig_reconfiguration import ANNOTATION
+from queuectl.domain.mig import ANNOTATION, CONFIG, STATE
 from queuectl.objects import keys
 from queuectl.objects.kinds.description import Description, PodLabels, labels_pods
 from queuectl.objects.kinds.places import entries

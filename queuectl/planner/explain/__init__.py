@@ -4,12 +4,10 @@
 - :mod:`context`: the gang when the cycle considers it, and what others hold at that moment
 - :mod:`relaxation`: would it fit if? :mod:`constraints`: the groups that can block it, and each in words
 - :mod:`remedy`: from a relaxation under which it fits to a fix that holds beside all gangs before it
-- :mod:`mig_options`, :mod:`mig_moves`, :mod:`reconfigure_mig`, :mod:`mig_plan`: other MIG configurations of nodes
 - :mod:`change_request`, :mod:`change_queue`, :mod:`change_nodes`, :mod:`others_leave`, :mod:`allow_preemption`: the fixes, by
   what they change; :mod:`fix_checks` plans each of them before it is shown
 """
 
-from queuectl.planner.explain.diagnosis import diagnose, diagnose_those
-from queuectl.planner.explain.mig import MigScope, plan_mig, plan_moves
+from queuectl.planner.explain.diagnosis import Reconfiguration, diagnose, diagnose_those
 
-__all__ = ["MigScope", "diagnose", "diagnose_those", "plan_mig", "plan_moves"]
+__all__ = ["Reconfiguration", "diagnose", "diagnose_those"]
