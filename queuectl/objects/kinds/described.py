@@ -12,6 +12,7 @@ from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds.common import (
     NO_COUNTS,
     SpecFields,
+    StatedKeys,
     attempt_frame,
     holds,
     notice,
@@ -117,7 +118,7 @@ class DescribedKind:
             drained=drained,
             outcome=JobOutcome.SUCCEEDED if succeeded else outcome,
             own_priority_class=field(document, one.priority_class) if one.priority_class else None,
-            ask=lambda: self._ask(document, kueue),
+            ask=lambda stated: self._ask(document, stated),
             kueue=kueue,
             strict=strict,
         )
@@ -266,7 +267,7 @@ class DescribedKind:
                 patch = _replaced(patch, pointer.split("/")[1:], Absent)
         return patch
 
-    def _ask(self, document: Any, kueue: bool) -> SpecFields:
+    def _ask(self, document: Any, stated: StatedKeys) -> SpecFields:
         description = self.description
         check(description.podsets, document)
         self._check_fields(document)
@@ -281,7 +282,7 @@ class DescribedKind:
                     count,
                     self.template_of(document, entry),
                     entry.template_path,
-                    kueue=kueue,
+                    kueue=stated.kueue,
                 )
             )
             if (size := entry.group()) is not None:
@@ -297,6 +298,7 @@ class DescribedKind:
             ranks=tuple(ranks),
             list_indexes=tuple((e.podset, e.index) for e, _ in asking if e.index is not None),
             missing=tuple(self._missing(document, asking)) if self._list is not None else (),
+            elastic=stated.elastic,
         )
         return elastic_fields(
             self,
@@ -304,7 +306,6 @@ class DescribedKind:
             asking,
             self.read_fields(document, fields),
             suspended=bool(field(document, description.suspend)),
-            kueue=kueue,
         )
 
     def _check_fields(self, document: Any) -> None:

@@ -11,10 +11,9 @@ from queuectl.domain.jobs import ArrayStatus
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
-from queuectl.objects.kinds.common import SpecFields, base_count, is_elastic
+from queuectl.objects.kinds.common import SpecFields, base_count
 from queuectl.objects.kinds.places import PodSetPlace
 from queuectl.objects.kubernetes.pods import read_count
-from queuectl.objects.kubernetes.wire import Meta
 
 KEY: Final = f"metadata.annotations: {keys.ELASTIC_JOB}"
 
@@ -42,7 +41,6 @@ def elastic_fields(
     fields: SpecFields,
     *,
     suspended: bool,
-    kueue: bool,
 ) -> SpecFields:
     """The request of a job, and that of its gang if the job is elastic.
 
@@ -52,15 +50,13 @@ def elastic_fields(
         asking: its podsets, with all their pods.
         fields: the request without the annotation that makes it elastic.
         suspended: whether it is suspended. While it runs, its gang has the number of pods with which it started.
-        kueue: whether Kueue's keys count.
 
     Raises:
         RequestError: it cannot be elastic.
     """
-    meta: Meta = document.metadata
-    if not is_elastic(meta, kueue):
+    if not fields.elastic:
         return fields
-    noted = base_count(meta)
+    noted = base_count(document.metadata)
     started = None if suspended else noted
     growing = [(e, count) for e, count in asking if kind.can_grow(document, e)]
     known = [(e, count, _least(kind, document, e, count)) for e, count in growing]
