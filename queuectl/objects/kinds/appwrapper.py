@@ -31,10 +31,9 @@ from queuectl.objects.kinds.description import (
 )
 from queuectl.objects.kinds.job import BatchJob
 from queuectl.objects.kinds.jobset import JOBSET
-from queuectl.objects.kinds.places import entries
+from queuectl.objects.kinds.places import entries, field
 from queuectl.objects.kinds.ray import RAYCLUSTER
 from queuectl.objects.kinds.training import PYTORCHJOB
-from queuectl.objects.kinds.wires import field
 from queuectl.objects.kubernetes.templates import check_groups, read_podset
 from queuectl.objects.kubernetes.wire import (
     Gate,

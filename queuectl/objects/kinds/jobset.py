@@ -15,7 +15,7 @@ from queuectl.domain.jobs import JobRecord
 from queuectl.domain.workload import PodSet
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds.common import SpecFields
-from queuectl.objects.kinds.described import DescribedKind
+from queuectl.objects.kinds.described import KEY, DescribedKind
 from queuectl.objects.kinds.description import (
     BATCH_JOB,
     Conditions,
@@ -24,7 +24,6 @@ from queuectl.objects.kinds.description import (
     PodSets,
     Unsupported,
 )
-from queuectl.objects.kinds.elastic import KEY
 from queuectl.objects.kinds.job_indexes import (
     JobSpec,
     PodFailurePolicy,
@@ -32,8 +31,7 @@ from queuectl.objects.kinds.job_indexes import (
     check_disruption,
     ends_with,
 )
-from queuectl.objects.kinds.places import PodSetPlace, entries
-from queuectl.objects.kinds.wires import field
+from queuectl.objects.kinds.places import PodSetPlace, entries, field
 from queuectl.objects.kubernetes.wire import Wire
 
 _PARALLELISM, _COMPLETIONS = "template.spec.parallelism", "template.spec.completions"

@@ -1,7 +1,7 @@
 """LeaderWorkerSets of ``leaderworkerset.x-k8s.io``. Each group of a leader and its workers is a gang.
 
 The set has no field to suspend it, and queuectl writes nothing to it. Its operator creates the pods of a group through StatefulSets. The pods
-wait with their gate, and :mod:`queuectl.objects.kinds.sets` assembles their gang.
+wait with their gate, and :mod:`queuectl.objects.kinds.groups` assembles their gang.
 """
 
 from __future__ import annotations
